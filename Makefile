@@ -1,0 +1,76 @@
+# Everything runs from a fresh clone with make and Python 3.11 or newer; `make` lists the targets.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+VENV ?= .venv
+BIN := $(VENV)/bin
+# The interpreter of a new .venv: `make PYTHON=/path/to/python …`; else the first that really runs and is new enough.
+PYTHON ?=
+CANDIDATES := $(or $(PYTHON),python3.13 python3.12 python3.11 python3 python)
+UV ?= $(shell command -v uv || echo $(BIN)/uv)
+COMPILE = $(UV) pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \
+	--custom-compile-command "make lock" --no-emit-index-url $(UPGRADE)
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: demo
+demo: venv ## run the whole job flow on an embedded PostgreSQL and verify it
+	@$(BIN)/python -m project.demo
+
+.PHONY: serve
+serve: venv ## serve the admin of the demo; prints its address and login
+	@$(BIN)/python -m project.demo --serve
+
+.PHONY: test
+test: check ## run the checks, then every test that needs no system package
+	@$(BIN)/python -m project.local.postgres --no-fsync --run $(BIN)/python -m pytest -m "not system" $(PYTEST_ARGS)
+	@echo
+	@echo "What needs system packages (a browser, PgBouncer) was left out: make test-system runs it."
+
+.PHONY: test-system
+test-system: venv ## run the tests that need Debian's chromium and pgbouncer
+	@$(BIN)/python -m project.local.postgres --no-fsync --run $(BIN)/python -m pytest -m system $(PYTEST_ARGS)
+
+.PHONY: check
+check: venv ## run ruff, mypy and pyright
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/mypy
+	@$(BIN)/pyright --pythonpath $(BIN)/python
+
+# The environment is up to date when it holds a copy of the lock it was made from; contents count, not times.
+.PHONY: venv
+venv: ## create or update .venv from requirements.lock
+	@if cmp -s requirements.lock $(VENV)/installed.lock && $(BIN)/python -c '' 2>/dev/null; then exit 0; fi; \
+	if ! $(BIN)/python -m pip --version >/dev/null 2>&1; then \
+		for name in $(CANDIDATES); do \
+			if $$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then found=$$name; break; fi; \
+		done; \
+		if [ -z "$${found:-}" ]; then \
+			echo "Python 3.11 or newer was not found among: $(CANDIDATES). Name it: make PYTHON=…" >&2; exit 1; fi; \
+		$$found -m venv --clear $(VENV) || { \
+			echo "$$found can not create virtual environments; on Debian: apt-get install python3-venv" >&2; exit 1; }; \
+	fi; \
+	echo "Installing the locked requirements into $(VENV)"; \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps \
+		--only-binary :all: --requirement requirements.lock; \
+	cp requirements.lock $(VENV)/installed.lock
+
+.PHONY: lock
+lock: ## resolve the requirements again; UPGRADE=--upgrade takes newer versions
+	@command -v $(UV) >/dev/null || $(BIN)/python -m pip install --quiet uv
+	@$(COMPILE) --group dev --output-file requirements.lock
+	@$(COMPILE) --group serve --constraint requirements.lock --output-file requirements-runtime.lock
+
+.PHONY: bootstrap-sql
+bootstrap-sql: venv ## write bootstrap_sql/ from the declaration of the roles
+	@$(BIN)/python -m project.local.bootstrap_files
+
+.PHONY: clean
+clean: ## remove caches and the server of `make serve`; keeps .venv
+	@rm -rf .postgres .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info
+	@find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""What the demo and the tests need on a machine without servers."""

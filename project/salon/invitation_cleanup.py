@@ -1,0 +1,78 @@
+"""Builds the SQL of the one function that may delete invitations of all stores. Used by migrations alone."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from psycopg import sql
+
+from salon_jobs.conf import settings as conf
+
+OWNER_ROLE: Final = "invitation_cleanup_owner"
+_SIGNATURE: Final = sql.SQL("public.delete_expired_operator_invitations(timestamptz)")
+_CREATE: Final = sql.SQL(
+    "CREATE OR REPLACE FUNCTION public.delete_expired_operator_invitations(cutoff timestamptz) RETURNS bigint"
+)
+_AS_OWNER_ROLE: Final = sql.SQL("""
+    LANGUAGE sql VOLATILE STRICT SECURITY DEFINER SET search_path = pg_catalog AS $body$
+        WITH deleted AS (
+            DELETE FROM public.operator_invitation AS i WHERE i.expires_at < cutoff RETURNING 1
+        )
+        SELECT count(*) FROM deleted
+    $body$
+""")
+# With one database user the function's owner is under forced row-level security: it goes from store to store.
+_AS_ONE_USER: Final = sql.SQL("""
+    LANGUAGE plpgsql VOLATILE STRICT SECURITY DEFINER SET search_path = pg_catalog AS $body$
+    DECLARE
+        store_before text := current_setting({guc}, true);
+        store record;
+        deleted bigint;
+        total bigint := 0;
+    BEGIN
+        FOR store IN SELECT s.id FROM public.store AS s ORDER BY s.id LOOP
+            PERFORM set_config({guc}, store.id::text, true);
+            DELETE FROM public.operator_invitation AS i WHERE i.store_id = store.id AND i.expires_at < cutoff;
+            GET DIAGNOSTICS deleted = ROW_COUNT;
+            total := total + deleted;
+        END LOOP;
+        PERFORM set_config({guc}, coalesce(store_before, ''), true);
+        RETURN total;
+    END
+    $body$
+""")
+
+
+def install() -> list[sql.Composable]:
+    """Return the statements that create the function: as its owner role, so that its grants are that role's to give.
+
+    The owner may delete from the table and read the one column the condition needs, nothing else.
+    """
+    revoke = sql.SQL("REVOKE ALL ON FUNCTION {} FROM PUBLIC").format(_SIGNATURE)
+    if conf.roles is None:
+        return [_CREATE + _AS_ONE_USER.format(guc=sql.Literal(conf.store_guc)), revoke]
+    owner, worker = sql.Identifier(OWNER_ROLE), sql.Identifier(conf.roles.worker)
+    return [
+        sql.SQL("GRANT USAGE, CREATE ON SCHEMA public TO {}").format(owner),
+        sql.SQL("GRANT DELETE, SELECT (expires_at) ON public.operator_invitation TO {}").format(owner),
+        sql.SQL("SET LOCAL ROLE {}").format(owner),
+        _CREATE + _AS_OWNER_ROLE,
+        revoke,
+        sql.SQL("GRANT EXECUTE ON FUNCTION {} TO {}").format(_SIGNATURE, worker),
+        sql.SQL("RESET ROLE"),
+        sql.SQL("REVOKE CREATE ON SCHEMA public FROM {}").format(owner),
+    ]
+
+
+def uninstall() -> list[sql.Composable]:
+    """Return the statements that drop the function and take away what its owner was granted on the table."""
+    drop = sql.SQL("DROP FUNCTION IF EXISTS {}").format(_SIGNATURE)
+    if conf.roles is None:
+        return [drop]
+    owner = sql.Identifier(OWNER_ROLE)
+    return [
+        sql.SQL("SET LOCAL ROLE {}").format(owner),
+        drop,
+        sql.SQL("RESET ROLE"),
+        sql.SQL("REVOKE DELETE, SELECT (expires_at) ON public.operator_invitation FROM {}").format(owner),
+    ]

@@ -1,0 +1,41 @@
+"""Invites operators from the command line, as the web role would from a form."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from django.core.exceptions import ValidationError
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.validators import validate_email
+
+from project.salon.invitations import invite_operator
+
+
+class Command(BaseCommand):
+    """Creates invitations and enqueues their e-mails; connects as the web role (``DATABASE_URL``)."""
+
+    help = "Invite operators: each invitation and the job that mails it are written in one transaction."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Declare the options."""
+        parser.add_argument(
+            "--to", nargs=2, action="append", required=True, metavar=("STORE_ID", "EMAIL"), help="may be repeated"
+        )
+        parser.add_argument("--max-attempts", type=int, help="default: that of the task")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Check all input first, then invite; prints one line per invitation."""
+        for store_id, email in [_checked(store_id, email) for store_id, email in options["to"]]:
+            invitation = invite_operator(store_id, email, max_attempts=options["max_attempts"])
+            self.stdout.write(f"{invitation.pk} {email}")
+
+
+def _checked(store_id: str, email: str) -> tuple[UUID, str]:
+    try:
+        validate_email(email)
+        return UUID(store_id), email
+    except ValidationError as error:
+        raise CommandError(f"{email!r} is not an e-mail address") from error
+    except ValueError as error:
+        raise CommandError(f"{store_id!r} is not a store id (uuid)") from error

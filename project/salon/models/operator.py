@@ -1,0 +1,56 @@
+"""Declares the people who run the chain: operators and their sessions (no store), and invitations (store-owned)."""
+
+from __future__ import annotations
+
+import uuid
+from typing import ClassVar
+
+from django.db import models
+
+from project.salon.models.store import StoreOwned
+
+
+class Operator(models.Model):
+    """One person who may run stores. System scope: operators belong to the chain."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4)
+    email = models.EmailField(unique=True)
+    name = models.CharField(max_length=120)
+
+    class Meta:
+        db_table = "operator"
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class OperatorSession(models.Model):
+    """One sign-in of an operator. System scope; of no use once it expired."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4)
+    operator = models.ForeignKey(Operator, on_delete=models.CASCADE, related_name="+")
+    expires_at = models.DateTimeField()
+
+    class Meta:
+        db_table = "operator_session"
+        indexes: ClassVar = [models.Index(fields=["expires_at"], name="operator_session_expires")]
+
+    def __str__(self) -> str:
+        return f"session until {self.expires_at:%Y-%m-%d %H:%M:%S}"
+
+
+class OperatorInvitation(StoreOwned):
+    """One invitation to run a store. ``sent_at`` says that its e-mail left, so that it is sent once."""
+
+    email = models.EmailField()
+    token = models.CharField(max_length=64, unique=True)
+    expires_at = models.DateTimeField()
+    sent_at = models.DateTimeField(null=True)
+
+    class Meta:
+        db_table = "operator_invitation"
+        constraints: ClassVar = [models.UniqueConstraint(fields=["store", "id"], name="operator_invitation_store_id")]
+        indexes: ClassVar = [models.Index(fields=["expires_at"], name="operator_invitation_expires")]
+
+    def __str__(self) -> str:
+        return f"invitation of {self.email}"

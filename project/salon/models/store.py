@@ -1,0 +1,38 @@
+"""Declares the store, which is the tenant, and what every store-owned row has."""
+
+from __future__ import annotations
+
+import uuid
+from typing import ClassVar
+from zoneinfo import ZoneInfo
+
+from django.db import models
+
+
+class Store(models.Model):
+    """One salon. Under row-level security a role sees the current store's row alone. All salons are in Japan."""
+
+    TIME_ZONE: ClassVar[ZoneInfo] = ZoneInfo("Asia/Tokyo")
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4)
+    name = models.CharField(max_length=120)
+
+    class Meta:
+        db_table = "store"
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class StoreOwned(models.Model):
+    """Gives a model its store and an id that can be referred to only together with the store.
+
+    References between store-owned rows are composite, ``(store_id, …)``, because PostgreSQL checks foreign keys without
+    row-level security. Django does not know such keys: its fields say ``db_constraint=False``, the migration adds them.
+    """
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4)
+    store = models.ForeignKey(Store, on_delete=models.DO_NOTHING, related_name="+", db_index=False)
+
+    class Meta:
+        abstract = True

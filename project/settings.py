@@ -1,0 +1,146 @@
+"""Reads the environment, alone in the project, and turns it into Django's settings.
+
+Each process gets one database URL, that of the role it works as: the migrator for migrations, the worker role for worker,
+scheduler, relay and consumer, the web role for everything else. No process is given more than it needs.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import environ
+from django.core.exceptions import ImproperlyConfigured
+
+env = environ.Env()
+BASE_DIR: Final = Path(__file__).resolve().parent.parent
+
+_MIGRATOR_COMMANDS: Final = frozenset({
+    "makemigrations", "migrate", "optimizemigration", "showmigrations", "sqlmigrate", "squashmigrations",
+    "createsuperuser", "changepassword", "create_demo_operator", "pgtrigger",
+})  # fmt: skip
+_WORKER_COMMANDS: Final = frozenset({"consume_queue", "relay_outbox", "runscheduler", "runworker"})
+_WEB_COMMANDS: Final = frozenset({"clearsessions", "dbshell", "invite_operator", "ping", "runserver", "shell"})
+
+
+def _command() -> str:
+    arguments = sys.argv[1:]
+    return arguments[0] if arguments and not arguments[0].startswith("-") else ""
+
+
+def _database_variable(command: str) -> str:
+    if command in _MIGRATOR_COMMANDS:
+        return "DATABASE_URL_MIGRATOR"
+    return "WORKER_DATABASE_URL" if command in _WORKER_COMMANDS else "DATABASE_URL"
+
+
+def _database(variable: str) -> dict[str, Any]:
+    database: dict[str, Any] = env.db_url(variable)
+    options: dict[str, Any] = database.setdefault("OPTIONS", {})
+    if options.get("pool") in ("true", "True", "1"):  # a URL can only carry a string
+        options["pool"] = True
+    return {"CONN_MAX_AGE": None if _COMMAND in _WORKER_COMMANDS else 60, "CONN_HEALTH_CHECKS": True} | database
+
+
+def _default_database() -> dict[str, Any]:
+    """Connect as the role this process needs; without its URL, refuse at once what can not work without one."""
+    variable = _database_variable(_COMMAND)
+    if variable in env:
+        return _database(variable)
+    if _COMMAND in _MIGRATOR_COMMANDS | _WORKER_COMMANDS | _WEB_COMMANDS:
+        raise ImproperlyConfigured(
+            f"{_COMMAND} needs {variable} in its environment: postgresql://role:password@host/db"
+        )
+    return {"ENGINE": "django.db.backends.dummy"}
+
+
+_COMMAND: Final = _command()
+
+DEBUG = env.bool("DEBUG", False)
+SECRET_KEY = env.str("SECRET_KEY", "")  # only the web process needs one; Django refuses to use an empty one
+ALLOWED_HOSTS = env.list("ALLOWED_HOSTS", default=["127.0.0.1", "localhost"])
+CSRF_TRUSTED_ORIGINS = env.list("CSRF_TRUSTED_ORIGINS", default=[])
+
+INSTALLED_APPS = [
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "pgtrigger",
+    "salon_jobs",
+    "project.salon",
+]
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+]
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ],
+        },
+    },
+]
+ROOT_URLCONF = "project.urls"
+WSGI_APPLICATION = "project.wsgi.application"
+STATIC_URL = "static/"
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+LANGUAGE_CODE = "en"
+USE_TZ = True
+TIME_ZONE = "UTC"
+
+DATABASES: dict[str, dict[str, Any]] = {"default": _default_database()}
+if "OPERATOR_DATABASE_URL" in env:
+    DATABASES["operator"] = _database("OPERATOR_DATABASE_URL")
+
+EMAIL_HOST = env.str("EMAIL_HOST", "127.0.0.1")
+EMAIL_PORT = env.int("EMAIL_PORT", 25)
+EMAIL_TIMEOUT = env.int("EMAIL_TIMEOUT", 10)
+DEFAULT_FROM_EMAIL = env.str("DEFAULT_FROM_EMAIL", "Salon <noreply@salon.example>")
+
+SENTRY_DSN = env.str("SENTRY_DSN", "")
+
+_PASSWORD_VARIABLES: Final = {
+    "migrator": "MIGRATOR_PASSWORD",
+    "web": "APP_PASSWORD",
+    "worker": "WORKER_RUNTIME_PASSWORD",
+    "operator": "JOBS_OPERATOR_PASSWORD",
+}
+SALON_JOBS: dict[str, Any] = {
+    "STORE_MODEL": "salon.Store",
+    "STORE_GUC": "app.current_store_id",
+    "FAN_OUT_FUNCTION": "public.list_store_ids_for_fan_out",
+    "DATABASE": "default",
+    "OPERATOR_DATABASE": "operator" if "operator" in DATABASES else None,
+    "ROLES": {
+        "migrator": "migrator",
+        "web": "app",
+        "worker": "worker_runtime",
+        "operator": "jobs_operator",
+        "fan_out_owner": "worker_fanout_owner",
+    },
+    "ROLE_PASSWORDS": {role: env.str(name) for role, name in _PASSWORD_VARIABLES.items() if name in env},
+    "BOOTSTRAP_URL": env.str("DATABASE_URL_BOOTSTRAP", "") or None,
+    "EXTRA_OWNER_ROLES": ("invitation_cleanup_owner",),
+    "CONCURRENCY": env.int("WORKER_CONCURRENCY", 8),
+}
+
+# What child processes of the demo inherit: everything but the secrets and URLs, which it hands out one by one.
+_SECRET_ENDINGS: Final = ("_URL", "_URL_MIGRATOR", "_URL_BOOTSTRAP", "_PASSWORD", "_DSN", "_KEY")
+INHERITED_ENVIRONMENT: Final[dict[str, str]] = {
+    name: value for name, value in env.ENVIRON.items() if not name.endswith(_SECRET_ENDINGS)
+}

@@ -1,0 +1,14 @@
+"""Builds the WSGI application of the web process, which connects as the web role (``DATABASE_URL``)."""
+
+from __future__ import annotations
+
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+from django.core.wsgi import get_wsgi_application
+
+application = get_wsgi_application()
+
+if settings.DATABASES["default"]["ENGINE"] == "django.db.backends.dummy":
+    raise ImproperlyConfigured(
+        "the web process needs DATABASE_URL in its environment: postgresql://app:password@host/db"
+    )

@@ -1,0 +1,64 @@
+"""Background jobs, tenant context and cron for Django on PostgreSQL; import the public names from here.
+
+Names are resolved at first use, because task modules import models and Django's apps must be ready for that.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from salon_jobs.core.backoff import Backoff
+    from salon_jobs.core.outcomes import Discard, Snooze
+    from salon_jobs.core.records import EnqueueResult, FanOutResult, JobHandle
+    from salon_jobs.jobs.current import current_job
+    from salon_jobs.jobs.enqueue import enqueue_job, fan_out
+    from salon_jobs.jobs.task import Task, store_task, task
+    from salon_jobs.schedule.entries import cron
+    from salon_jobs.tenancy.context import current_store_id, tenant_context
+
+_HOMES = {
+    "Backoff": "core.backoff",
+    "Discard": "core.outcomes",
+    "EnqueueResult": "core.records",
+    "FanOutResult": "core.records",
+    "JobHandle": "core.records",
+    "Snooze": "core.outcomes",
+    "Task": "jobs.task",
+    "cron": "schedule.entries",
+    "current_job": "jobs.current",
+    "current_store_id": "tenancy.context",
+    "enqueue_job": "jobs.enqueue",
+    "fan_out": "jobs.enqueue",
+    "store_task": "jobs.task",
+    "task": "jobs.task",
+    "tenant_context": "tenancy.context",
+}
+
+__all__ = [
+    "Backoff",
+    "Discard",
+    "EnqueueResult",
+    "FanOutResult",
+    "JobHandle",
+    "Snooze",
+    "Task",
+    "cron",
+    "current_job",
+    "current_store_id",
+    "enqueue_job",
+    "fan_out",
+    "store_task",
+    "task",
+    "tenant_context",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name from its home at first use."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'salon_jobs' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"salon_jobs.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,42 @@
+"""Registers system checks: each says what is wrong and what mends it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from django.apps import AppConfig, apps
+from django.core.checks import CheckMessage, Error, register
+from django.db import connections
+
+from salon_jobs.conf import settings as conf
+from salon_jobs.core.errors import ConfigurationError
+
+
+@register("salon_jobs")
+def check_settings(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> list[CheckMessage]:
+    """Check SALON_JOBS, the database's vendor, the store model and the apps this one needs."""
+    try:
+        store_model, database = conf.store_model, conf.database
+    except ConfigurationError as error:
+        return [Error(str(error), id="salon_jobs.E001", hint="mend the setting SALON_JOBS")]
+    errors: list[CheckMessage] = []
+    if connections[database].vendor != "postgresql":
+        errors.append(Error(f"the database {database!r} is not PostgreSQL", id="salon_jobs.E002"))
+    if not apps.is_installed("pgtrigger"):
+        errors.append(Error("pgtrigger is not installed", hint="add 'pgtrigger' to INSTALLED_APPS", id="salon_jobs.E003"))
+    if store_model is not None:
+        errors += _check_store_model(store_model)
+    return errors
+
+
+def _check_store_model(name: str) -> list[CheckMessage]:
+    try:
+        model = apps.get_model(name)
+    except LookupError:
+        hint = "name an installed model as 'app_label.Model'"
+        return [Error(f"SALON_JOBS['STORE_MODEL'] {name!r} does not exist", hint=hint, id="salon_jobs.E004")]
+    if model._meta.pk.get_internal_type() != "UUIDField":
+        hint = "give the store model id = models.UUIDField(primary_key=True, default=uuid.uuid4)"
+        return [Error(f"the primary key of {name} is not a UUIDField", hint=hint, id="salon_jobs.E005")]
+    return []

@@ -1,0 +1,178 @@
+"""Reads the one setting ``SALON_JOBS``, validates it, and is alone in doing so."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from django.conf import settings as django_settings
+from django.core.signals import setting_changed
+from django.db import DEFAULT_DB_ALIAS
+
+from salon_jobs.core.backoff import Backoff
+from salon_jobs.core.errors import ConfigurationError
+
+_IDENTIFIER = re.compile(r"[a-z_][a-z0-9_$]{0,62}")
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """Names the database roles of this deployment (SPEC: least privilege, one role a purpose)."""
+
+    migrator: str = "migrator"
+    web: str = "app"
+    worker: str = "worker_runtime"
+    operator: str = "jobs_operator"
+    fan_out_owner: str = "worker_fanout_owner"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Holds the validated settings; the field names in upper case are the keys of ``SALON_JOBS``.
+
+    ``store_model`` unset: a plain job queue without tenants. ``roles`` unset: one database user, no RLS on the job
+    tables, a forbidden role is a warning. Durations are ``timedelta`` or a number of seconds.
+    """
+
+    store_model: str | None = None
+    store_guc: str = "app.current_store_id"
+    fan_out_function: str = "public.list_store_ids_for_fan_out"
+    database: str = DEFAULT_DB_ALIAS
+    operator_database: str | None = None
+    roles: Roles | None = None
+    bootstrap_url: str | None = None
+    role_passwords: Mapping[str, str] = field(default_factory=dict[str, str])
+    extra_owner_roles: tuple[str, ...] = ()
+    listen_url: str | None = None
+    poll_interval: timedelta = timedelta(seconds=1)
+    heartbeat_interval: timedelta = timedelta(seconds=3)
+    process_silent_after: timedelta = timedelta(seconds=15)
+    shutdown_interrupt_after: timedelta = timedelta(seconds=25)
+    shutdown_grace: timedelta = timedelta(seconds=30)
+    concurrency: int = 8
+    keep_succeeded: bool = False
+    max_attempts: int = 25
+    backoff: Backoff = Backoff()
+    sentry_payload: bool = False
+
+    @property
+    def reader_database(self) -> str:
+        """Name the alias through which operators see the jobs of all stores."""
+        return self.operator_database or self.database
+
+
+def _load() -> Settings:
+    raw: object = getattr(django_settings, "SALON_JOBS", {})
+    if not isinstance(raw, Mapping):
+        raise ConfigurationError("SALON_JOBS must be a dict")
+    known = {f.name.upper(): f.name for f in fields(Settings)}
+    values: dict[str, Any] = {}
+    for key, value in raw.items():
+        if key not in known:
+            close = difflib.get_close_matches(str(key), known, n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(sorted(known))}"
+            raise ConfigurationError(f"SALON_JOBS has an unknown key {key!r}{hint}")
+        values[known[key]] = _converted(key, value)
+    loaded = Settings(**values)
+    _validate(loaded)
+    return loaded
+
+
+_DURATIONS = {
+    "POLL_INTERVAL", "HEARTBEAT_INTERVAL", "PROCESS_SILENT_AFTER", "SHUTDOWN_INTERRUPT_AFTER", "SHUTDOWN_GRACE",
+}  # fmt: skip
+_STRINGS = {"STORE_GUC", "FAN_OUT_FUNCTION", "DATABASE"}
+_OPTIONAL_STRINGS = {"STORE_MODEL", "OPERATOR_DATABASE", "BOOTSTRAP_URL", "LISTEN_URL"}
+_FLAGS = {"KEEP_SUCCEEDED", "SENTRY_PAYLOAD"}
+_COUNTS = {"CONCURRENCY": 1000, "MAX_ATTEMPTS": 32767}
+
+
+def _converted(key: str, value: Any) -> Any:
+    if key in _DURATIONS:
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            value = timedelta(seconds=value)
+        if not isinstance(value, timedelta) or value <= timedelta(0):
+            raise _wrong(key, value, "a timedelta or a number of seconds, more than zero")
+    elif key in _STRINGS or (key in _OPTIONAL_STRINGS and value is not None):
+        if not isinstance(value, str) or not value:
+            raise _wrong(key, value, "a string that is not empty")
+    elif key in _FLAGS:
+        if not isinstance(value, bool):
+            raise _wrong(key, value, "True or False")
+    elif key in _COUNTS:
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _COUNTS[key]:
+            raise _wrong(key, value, f"a whole number from 1 to {_COUNTS[key]}")
+    elif key == "ROLES" and value is not None:
+        return _roles(value)
+    elif key == "BACKOFF" and not isinstance(value, Backoff):
+        raise _wrong(key, value, "a salon_jobs.core.backoff.Backoff")
+    elif key == "ROLE_PASSWORDS" and not isinstance(value, Mapping):
+        raise _wrong(key, value, "a dict of role key to password")
+    elif key == "EXTRA_OWNER_ROLES":
+        return tuple(value)
+    return value
+
+
+def _wrong(key: str, value: object, expected: str) -> ConfigurationError:
+    shown = type(value).__name__ if "PASSWORD" in key or "URL" in key else repr(value)
+    return ConfigurationError(f"SALON_JOBS[{key!r}] must be {expected}, not {shown}")
+
+
+def _roles(value: object) -> Roles:
+    if isinstance(value, Roles):
+        return value
+    if not isinstance(value, Mapping):
+        raise _wrong("ROLES", value, "a dict of role names, or None for one database user")
+    known = {f.name for f in fields(Roles)}
+    if unknown := set(value) - known:
+        raise ConfigurationError(f"SALON_JOBS['ROLES'] has unknown keys {sorted(unknown)}; known are {sorted(known)}")
+    roles = Roles(**value)
+    names = [getattr(roles, name) for name in known]
+    for name in names:
+        if not isinstance(name, str) or not _IDENTIFIER.fullmatch(name):
+            raise ConfigurationError(f"SALON_JOBS['ROLES']: {name!r} is not a plain lower-case role name")
+    if len(set(names)) != len(names):
+        raise ConfigurationError("SALON_JOBS['ROLES'] gives one role two purposes; each needs its own")
+    return roles
+
+
+def _validate(loaded: Settings) -> None:
+    if not re.fullmatch(r"[a-z_][a-z0-9_]*(\.[a-z_][a-z0-9_]*)+", loaded.store_guc):
+        raise ConfigurationError("SALON_JOBS['STORE_GUC'] must be a dotted name such as 'app.current_store_id'")
+    if not re.fullmatch(r"[a-z_][a-z0-9_]*\.[a-z_][a-z0-9_]*", loaded.fan_out_function):
+        raise ConfigurationError("SALON_JOBS['FAN_OUT_FUNCTION'] must be schema.name in lower case")
+    if loaded.store_model is not None and not re.fullmatch(r"\w+\.\w+", loaded.store_model):
+        raise ConfigurationError("SALON_JOBS['STORE_MODEL'] must be 'app_label.Model'")
+    if loaded.shutdown_interrupt_after >= loaded.shutdown_grace:
+        raise ConfigurationError("SALON_JOBS['SHUTDOWN_INTERRUPT_AFTER'] must be less than SHUTDOWN_GRACE")
+    if loaded.heartbeat_interval * 2 > loaded.process_silent_after:
+        raise ConfigurationError("SALON_JOBS['HEARTBEAT_INTERVAL'] must be at most half of PROCESS_SILENT_AFTER")
+    for key, alias in (("DATABASE", loaded.database), ("OPERATOR_DATABASE", loaded.operator_database)):
+        if alias is not None and alias not in django_settings.DATABASES:
+            raise ConfigurationError(f"SALON_JOBS[{key!r}] names {alias!r}, which is not in DATABASES")
+
+
+class _LazySettings:
+    """Loads the settings at first use and again after Django's test tools changed them."""
+
+    _loaded: Settings | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        if self._loaded is None:
+            self._loaded = _load()
+        return getattr(self._loaded, name)
+
+    def reset(self, *, setting: str, **_: object) -> None:
+        if setting in ("SALON_JOBS", "DATABASES"):
+            self._loaded = None
+
+
+if TYPE_CHECKING:
+    settings: Settings
+else:
+    settings = _LazySettings()
+    setting_changed.connect(settings.reset)

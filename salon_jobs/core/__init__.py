@@ -1,0 +1,1 @@
+"""Holds what every layer may import: values, errors, log events. No ORM, no I/O."""

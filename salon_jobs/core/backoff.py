@@ -1,0 +1,49 @@
+"""Computes how long a failed job waits before its next attempt."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from datetime import timedelta
+from random import Random
+
+_LONGEST = timedelta(days=365)
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Grow the wait exponentially: ``base × factor^(attempt − 1)``, at most ``cap``, then ``± jitter`` (a share).
+
+    Jitter is applied after the cap, so that many jobs held at the cap do not wake together; the longest wait is
+    therefore ``cap × (1 + jitter)``. Raises ValueError, naming the field, for values that can not work.
+    """
+
+    base: timedelta = timedelta(seconds=2)
+    factor: float = 2.0
+    cap: timedelta = timedelta(hours=1)
+    jitter: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.base <= timedelta(0):
+            raise ValueError(f"Backoff.base must be more than zero, not {self.base}")
+        if not (math.isfinite(self.factor) and self.factor >= 1):
+            raise ValueError(f"Backoff.factor must be a finite number of at least 1, not {self.factor}")
+        if not self.base <= self.cap <= _LONGEST:
+            raise ValueError(f"Backoff.cap must lie between base ({self.base}) and {_LONGEST}, not {self.cap}")
+        if not 0 <= self.jitter <= 1:
+            raise ValueError(f"Backoff.jitter must be a share from 0 to 1, not {self.jitter}")
+
+    def delay(self, attempt: int, rng: Random) -> timedelta:
+        """Return the wait after failed attempt number ``attempt`` (1 = the first); safe for any attempt number.
+
+        The same ``rng`` state gives the same wait. Raises ValueError for an attempt below 1.
+        """
+        if attempt < 1:
+            raise ValueError(f"attempt counts from 1, not {attempt}")
+        return self._plain(attempt - 1) * rng.uniform(1 - self.jitter, 1 + self.jitter)
+
+    def _plain(self, exponent: int) -> timedelta:
+        # Compared as logarithms first: 2.0 ** 10_000 overflows a float, and a timedelta long before that.
+        if exponent * math.log(self.factor) >= math.log(self.cap / self.base):
+            return self.cap
+        return min(self.cap, self.base * self.factor**exponent)

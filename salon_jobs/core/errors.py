@@ -1,0 +1,114 @@
+"""Declares the errors of salon_jobs.
+
+Every error carries a stable ``code`` which also appears in log records and in the readiness answer.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class SalonJobsError(Exception):
+    """Base of every error raised by salon_jobs."""
+
+    code: ClassVar[str] = "SALON_JOBS.ERROR"
+
+
+class ConfigurationError(SalonJobsError):
+    """A setting is missing, unknown or contradicts another one."""
+
+    code = "SETTINGS.INVALID"
+
+
+class TaskInvalid(SalonJobsError):
+    """A task is declared in a way that can not work."""
+
+    code = "JOB.TASK_INVALID"
+
+
+class UnknownTask(SalonJobsError):
+    """No task of this name is registered."""
+
+    code = "JOB.UNKNOWN_TASK"
+
+
+class PayloadInvalid(SalonJobsError):
+    """The arguments do not fit the signature of the task."""
+
+    code = "JOB.PAYLOAD_INVALID"
+
+
+class OptionInvalid(SalonJobsError):
+    """An option of ``using`` or ``enqueue_job`` has an impossible value."""
+
+    code = "JOB.OPTION_INVALID"
+
+
+class EnqueueRefused(SalonJobsError):
+    """The database refused the job: the connection may not enqueue for this store."""
+
+    code = "JOB.ENQUEUE_REFUSED"
+
+
+class CronInvalid(SalonJobsError):
+    """A cron line, its time zone or its target can not work."""
+
+    code = "CRON.INVALID"
+
+
+class NotReady(SalonJobsError):
+    """The process can not work yet: the database is absent or the connection is not usable."""
+
+    code = "WORKER.NOT_READY"
+
+
+class SchemaMissing(SalonJobsError):
+    """The job tables are missing or migrations are pending."""
+
+    code = "WORKER.SCHEMA_MISSING"
+
+
+class ForbiddenRole(SalonJobsError):
+    """The process is connected as a role that a runtime must never use."""
+
+    code = "WORKER.FORBIDDEN_ROLE"
+
+
+class BootstrapMissing(SalonJobsError):
+    """The roles are missing: run ``python manage.py bootstrap_roles`` before ``migrate``."""
+
+    code = "ROLES.BOOTSTRAP_MISSING"
+
+
+class TenantContextError(SalonJobsError):
+    """The tenant context was used in a way that could mix stores."""
+
+    code = "TENANT.CONTEXT"
+
+
+class LeaseLost(SalonJobsError):
+    """The job belongs to another run by now; whatever this run did is rolled back."""
+
+    code = "JOB.LEASE_LOST"
+
+
+class TransactionBroken(SalonJobsError):
+    """The handler swallowed a database error, so its transaction can only be rolled back."""
+
+    code = "JOB.TRANSACTION_BROKEN"
+
+
+class NoCurrentJob(SalonJobsError):
+    """``current_job()`` was called outside a running job."""
+
+    code = "JOB.NO_CURRENT_JOB"
+
+
+class ProcessDied(SalonJobsError):
+    """The process that ran the job went silent; the job was queued again."""
+
+    code = "JOB.PROCESS_DIED"
+
+
+class Interrupted(BaseException):
+    """Raised inside a handler when the shutdown grace is over: rolled back and queued again."""

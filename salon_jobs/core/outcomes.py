@@ -1,0 +1,74 @@
+"""Declares how a run can end, and the two exceptions by which a handler asks for an end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+
+class Snooze(Exception):
+    """Ask, from a handler, to run again after ``delay``; the attempt is not counted.
+
+    What the handler wrote in its transaction is rolled back.
+    """
+
+    def __init__(self, delay: timedelta) -> None:
+        if delay < timedelta(0):
+            raise ValueError("Snooze takes a delay of zero or more")
+        super().__init__(delay)
+        self.delay = delay
+
+
+class Discard(Exception):
+    """Ask, from a handler, to end the job as cancelled (discarded) with ``reason``; never retried.
+
+    What the handler wrote in its transaction is rolled back.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Succeeded:
+    """The handler returned. ``finished`` is True when the row was finished inside the handler's transaction."""
+
+    finished: bool
+    callback_error: BaseException | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Snoozed:
+    """The handler asked to run later."""
+
+    delay: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """The job ends without success: ``kind`` is discarded or expired, ``detail`` is for people."""
+
+    kind: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Errored:
+    """The handler raised; ``retryable`` False fails the job at once (the payload can never fit)."""
+
+    error: BaseException
+    retryable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """The run was interrupted by shutdown: queued again, the attempt is not counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Another run owns the job by now; there is nothing left to write."""
+
+
+Outcome = Succeeded | Snoozed | Cancelled | Errored | Released | Lost

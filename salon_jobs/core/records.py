@@ -1,0 +1,91 @@
+"""Holds the frozen values that stores return instead of model instances."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from uuid import UUID
+
+
+class JobState(StrEnum):
+    """Lists the states of a job. A retry is ``queued`` again with a later ``run_at``."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class JobKeyMode(StrEnum):
+    """Says what enqueueing does while a job with the same key waits."""
+
+    REPLACE = "replace"
+    PRESERVE_RUN_AT = "preserve_run_at"
+    UNSAFE_DEDUPE = "unsafe_dedupe"
+
+
+class EnqueueResult(StrEnum):
+    """Says what an enqueue did to the table."""
+
+    INSERTED = "inserted"
+    REPLACED = "replaced"
+    KEPT = "kept"
+    SUPERSEDED_RUNNING = "superseded_running"
+
+
+@dataclass(frozen=True, slots=True)
+class JobHandle:
+    """Names the job an enqueue made or met, and what happened to it."""
+
+    id: int
+    result: EnqueueResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewJob:
+    """Carries one validated job to the store. ``run_at`` None means now, by the database's clock."""
+
+    task: str
+    store_id: UUID | None
+    payload: str
+    queue: str
+    priority: int
+    max_attempts: int
+    run_at: datetime | None = None
+    expires_at: datetime | None = None
+    job_key: str | None = None
+    job_key_mode: JobKeyMode = JobKeyMode.REPLACE
+    tick: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedJob:
+    """Carries one claimed row, in the column order of ``sql/claim_due.sql``."""
+
+    id: int
+    task: str
+    store_id: UUID | None
+    payload: str
+    queue: str
+    priority: int
+    run_at: datetime
+    attempts: int
+    max_attempts: int
+    lease: int
+    expired: bool
+    tick: datetime | None
+
+    @property
+    def attempt(self) -> int:
+        """Number this run: 1 for the first."""
+        return self.attempts + 1
+
+
+@dataclass(frozen=True, slots=True)
+class FanOutResult:
+    """Counts what one fan-out did: jobs added, and stores whose waiting job was met by its key."""
+
+    inserted: int
+    kept: int

@@ -1,0 +1,46 @@
+"""Tells observers of final failures, without knowing who they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+from uuid import UUID
+
+from salon_jobs.core.log_events import logger
+
+
+@dataclass(frozen=True, slots=True)
+class FinalFailure:
+    """Describes a job that will not be retried. ``payload`` is for observers that were asked to carry it."""
+
+    job_id: int
+    task: str
+    store_id: UUID | None
+    attempt: int
+    error: BaseException
+    payload: str | None
+
+
+class FailureObserver(Protocol):
+    """Receives each final failure once."""
+
+    def __call__(self, failure: FinalFailure, /) -> None:
+        """Report one failure; errors raised here are logged and change nothing."""
+
+
+_observers: list[FailureObserver] = []
+
+
+def observe_failures(observer: FailureObserver) -> None:
+    """Add an observer; adding it twice is once."""
+    if observer not in _observers:
+        _observers.append(observer)
+
+
+def report_failure(failure: FinalFailure) -> None:
+    """Tell every observer; one that fails is logged, never the job's problem."""
+    for observer in _observers:
+        try:
+            observer(failure)
+        except Exception:
+            logger.exception("a failure observer raised for job %s", failure.job_id)

@@ -1,0 +1,1 @@
+"""Tells whether a process lives and whether it can work."""

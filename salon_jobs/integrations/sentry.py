@@ -1,0 +1,33 @@
+"""Sends each final failure to Sentry: one event, with task, store, attempt and job id as tags."""
+
+from __future__ import annotations
+
+import sentry_sdk
+from sentry_sdk.integrations.logging import ignore_logger
+
+from salon_jobs.conf import settings as conf
+from salon_jobs.core.log_events import logger
+from salon_jobs.core.telemetry import FinalFailure, observe_failures
+
+
+def install() -> None:
+    """Observe final failures. Our own log records are kept from becoming second events."""
+    ignore_logger(logger.name)
+    observe_failures(capture)
+
+
+def capture(failure: FinalFailure) -> None:
+    """Capture one final failure; the payload goes along only when SENTRY_PAYLOAD is set. No client: nothing is sent."""
+    with sentry_sdk.new_scope() as scope:
+        scope.set_tags(
+            {
+                "task_name": failure.task,
+                "store_id": "" if failure.store_id is None else str(failure.store_id),
+                "attempt": failure.attempt,
+                "job_id": failure.job_id,
+            }
+        )
+        scope.set_transaction_name(failure.task)
+        if conf.sentry_payload:
+            scope.set_context("job", {"payload": failure.payload})
+        scope.capture_exception(failure.error)

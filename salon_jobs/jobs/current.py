@@ -1,0 +1,95 @@
+"""Gives a handler its own job: ``current_job()``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from datetime import datetime
+from uuid import UUID
+
+from salon_jobs.core.errors import LeaseLost, NoCurrentJob
+from salon_jobs.core.records import ClaimedJob
+from salon_jobs.jobs import store
+
+_running: ContextVar[RunningJob | None] = ContextVar("salon_jobs_running_job", default=None)
+
+
+@dataclass(slots=True)
+class RunningJob:
+    """Is the job a handler runs for."""
+
+    claimed: ClaimedJob
+    process_id: int
+    finished: bool = field(default=False, init=False)
+    interrupted: bool = field(default=False, init=False)
+    started: float = field(default_factory=time.monotonic, init=False)
+
+    @property
+    def id(self) -> int:
+        """Return the job's id."""
+        return self.claimed.id
+
+    @property
+    def task(self) -> str:
+        """Return the task's name."""
+        return self.claimed.task
+
+    @property
+    def attempt(self) -> int:
+        """Return the number of this run, 1 for the first."""
+        return self.claimed.attempt
+
+    @property
+    def max_attempts(self) -> int:
+        """Return how many runs the job may have."""
+        return self.claimed.max_attempts
+
+    @property
+    def store_id(self) -> UUID | None:
+        """Return the store the job belongs to; None for a system task."""
+        return self.claimed.store_id
+
+    @property
+    def run_at(self) -> datetime:
+        """Return when the job was due."""
+        return self.claimed.run_at
+
+    @property
+    def tick(self) -> datetime | None:
+        """Return the cron tick the job stems from (a fan-out passes it on); None when enqueued otherwise."""
+        return self.claimed.tick
+
+    def finish(self) -> None:
+        """Finish the job as succeeded inside the handler's own last transaction, so both commit together.
+
+        For tasks with ``atomic=False``. Raises LeaseLost when the job is another run's by now: let it roll back.
+        """
+        if not store.finish(self.claimed, self.process_id):
+            raise LeaseLost(f"job {self.id} is no longer leased to this run")
+        self.finished = True
+
+
+def current_job() -> RunningJob:
+    """Return the job this handler runs for. Raises NoCurrentJob outside a handler."""
+    job = _running.get()
+    if job is None:
+        raise NoCurrentJob("current_job() works inside a task's handler only")
+    return job
+
+
+def running_job() -> RunningJob | None:
+    """Return the job this thread runs for; None outside a handler."""
+    return _running.get()
+
+
+@contextmanager
+def running(job: RunningJob) -> Iterator[None]:
+    """Make ``job`` the current one for a block."""
+    token = _running.set(job)
+    try:
+        yield
+    finally:
+        _running.reset(token)

@@ -1,0 +1,184 @@
+"""Adds jobs in the caller's transaction: one, many, one per store; and wakes the workers after the commit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, ParamSpec
+
+from django.db import ProgrammingError, connections, transaction
+from django.db.backends.utils import CursorWrapper
+from psycopg import errors as pg
+
+from salon_jobs import sql
+from salon_jobs.conf import settings as conf
+from salon_jobs.core.errors import ConfigurationError, EnqueueRefused, OptionInvalid, PayloadInvalid, SchemaMissing
+from salon_jobs.core.records import EnqueueResult, FanOutResult, JobHandle, JobKeyMode, NewJob
+from salon_jobs.jobs import registry, wake
+from salon_jobs.jobs.payload import STORE_ARGUMENT
+
+if TYPE_CHECKING:
+    from salon_jobs.jobs.task import Task
+
+P = ParamSpec("P")
+_ARRAYS = ("task", "store_id", "queue", "priority", "max_attempts", "run_at", "expires_at", "payload", "tick")
+# Stands for the store in a fan-out's key until the database puts each store's id there; never part of a real key.
+_MARKER = "\x1fstore\x1f"
+_DEDUPE_TRIES = 5
+
+
+def add(job: NewJob) -> JobHandle:
+    """Add one job; its row is part of the caller's transaction. Raises EnqueueRefused, SchemaMissing."""
+    if job.job_key is not None or _through_function(job):
+        return add_many([job])[0]
+    with _writing(job.run_at) as cursor:
+        cursor.execute(sql.load("enqueue"), _row(job))
+        return JobHandle(cursor.fetchone()[0], EnqueueResult.INSERTED)
+
+
+def add_many(jobs: Sequence[NewJob]) -> list[JobHandle]:
+    """Add jobs in one transaction, in order, a handle each; a key met twice counts as enqueued twice."""
+    handles: dict[int, JobHandle] = {}
+    with transaction.atomic(using=conf.database):
+        for positions, statement in _batches(jobs):
+            batch = [jobs[position] for position in positions]
+            handles.update(zip(positions, _run(statement, batch), strict=True))
+    return [handles[position] for position in range(len(jobs))]
+
+
+def enqueue_job(name: str, payload: dict[str, Any], **options: Any) -> JobHandle:
+    """Add a job by its task's name; ``options`` as for ``using``.
+
+    Raises UnknownTask, PayloadInvalid (path and expected type), OptionInvalid (which field), EnqueueRefused.
+    """
+    task = registry.get_task(name)
+    if not isinstance(payload, dict):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise PayloadInvalid(f"task {name!r}: the payload must be a dict of arguments, not {type(payload).__name__}")
+    try:
+        bound = task.using(**options)
+    except TypeError as error:
+        raise OptionInvalid(f"enqueue_job({name!r}): {error}") from error
+    return bound.enqueue(**payload)
+
+
+def fan_out(task: Task[P, Any], /, *, run_at: datetime | None = None, **arguments: Any) -> FanOutResult:
+    """Add one job per store in one statement, as the worker role; ``arguments`` are the task's without store_id.
+
+    Idempotent where the task has a job key. Raises PayloadInvalid, ConfigurationError without STORE_MODEL,
+    EnqueueRefused when the connection may not list the stores.
+    """
+    if conf.store_model is None:
+        raise ConfigurationError("fan_out needs SALON_JOBS['STORE_MODEL']")
+    if not task.is_store_task:
+        raise PayloadInvalid(f"fan_out needs a store task; {task.name!r} is none")
+    if STORE_ARGUMENT in arguments:
+        raise PayloadInvalid(f"task {task.name!r}: fan_out gives store_id itself, once per store")
+    checked = task.payload.bind((), {**arguments, STORE_ARGUMENT: "00000000-0000-0000-0000-000000000000"})
+    job = task.new_job(checked, task.options)
+    key = task.key_for(_MARKER, checked)
+    statement = sql.load("fan_out").replace("__function__", conf.fan_out_function)
+    with _writing(run_at) as cursor:
+        cursor.execute(
+            statement,
+            {
+                **_row(job), "job_key": key, "marker": _MARKER, "run_at": run_at, "tick": _current_tick(),
+                "preserve": job.job_key_mode is JobKeyMode.PRESERVE_RUN_AT,
+                "dedupe": job.job_key_mode is JobKeyMode.UNSAFE_DEDUPE,
+            },
+        )  # fmt: skip
+        inserted, kept = cursor.fetchone()
+    return FanOutResult(inserted, kept)
+
+
+def _current_tick() -> datetime | None:
+    from salon_jobs.jobs.current import running_job  # noqa: PLC0415 - current imports the store, which imports us not
+
+    job = running_job()
+    return None if job is None else job.tick
+
+
+def _through_function(job: NewJob) -> bool:
+    return job.store_id is None and conf.roles is not None
+
+
+def _batches(jobs: Sequence[NewJob]) -> Iterator[tuple[list[int], str]]:
+    """Split positions into statements: a key at most once in each, keys in one order for every enqueuer."""
+    groups: dict[tuple[str, JobKeyMode | None], list[int]] = {}
+    for position, job in enumerate(jobs):
+        if _through_function(job):
+            groups.setdefault(("enqueue_system", None), []).append(position)
+        elif job.job_key is None:
+            groups.setdefault(("enqueue_many", None), []).append(position)
+        elif job.job_key_mode is JobKeyMode.UNSAFE_DEDUPE:
+            groups.setdefault(("enqueue_dedupe", None), []).append(position)
+        else:
+            groups.setdefault(("enqueue_keyed", job.job_key_mode), []).append(position)
+    for (statement, _), positions in groups.items():
+        if statement in ("enqueue_many", "enqueue_system"):
+            yield positions, statement
+            continue
+        while positions:
+            first: dict[tuple[str, str, str], int] = {}
+            for position in positions:
+                first.setdefault(_identity(jobs[position]), position)
+            yield [first[identity] for identity in sorted(first)], statement
+            taken = set(first.values())
+            positions = [position for position in positions if position not in taken]
+
+
+def _identity(job: NewJob) -> tuple[str, str, str]:
+    return (job.task, str(job.store_id or ""), job.job_key or "")
+
+
+def _run(statement: str, jobs: Sequence[NewJob]) -> list[JobHandle]:
+    parameters: dict[str, Any] = {name: [getattr(job, name) for job in jobs] for name in _ARRAYS}
+    parameters["job_key"] = [job.job_key for job in jobs]
+    parameters["job_key_mode"] = [job.job_key_mode.value for job in jobs]
+    parameters["preserve"] = jobs[0].job_key_mode is JobKeyMode.PRESERVE_RUN_AT
+    earliest = None if any(job.run_at is None for job in jobs) else min(map(attrgetter("run_at"), jobs))
+    with _writing(earliest) as cursor:
+        if statement == "enqueue_dedupe":
+            return _dedupe(cursor, jobs, parameters)
+        cursor.execute(sql.load(statement), parameters)
+        rows = cursor.fetchall()
+    if statement == "enqueue_many":
+        return [JobHandle(row[0], EnqueueResult.INSERTED) for row in rows]
+    return [JobHandle(row[1], EnqueueResult(row[2])) for row in rows]
+
+
+def _dedupe(cursor: CursorWrapper, jobs: Sequence[NewJob], parameters: dict[str, Any]) -> list[JobHandle]:
+    cursor.execute(sql.load("lock_keys"), {"names": ["\x1f".join(_identity(job)) for job in jobs]})
+    found: dict[int, JobHandle] = {}
+    for _ in range(_DEDUPE_TRIES):
+        cursor.execute(sql.load("enqueue_dedupe"), parameters)
+        for ordinal, job_id, result in cursor.fetchall():
+            # An answer "inserted" stands even if a later try meets that same row as kept.
+            found.setdefault(ordinal, JobHandle(job_id, EnqueueResult(result)))
+        if len(found) == len(jobs):
+            return [found[ordinal] for ordinal in sorted(found)]
+    raise EnqueueRefused("the holders of these job keys kept changing; enqueue again")
+
+
+def _row(job: NewJob) -> dict[str, Any]:
+    return {name: getattr(job, name) for name in _ARRAYS}
+
+
+@contextmanager
+def _writing(due: datetime | None) -> Iterator[CursorWrapper]:
+    """Give a cursor, name what the database refuses, and arrange the wake-up for when the caller commits."""
+    connection = connections[conf.database]
+    try:
+        with connection.cursor() as cursor:
+            yield cursor
+    except ProgrammingError as error:
+        if isinstance(error.__cause__, (pg.UndefinedTable, pg.UndefinedColumn, pg.UndefinedFunction)):
+            raise SchemaMissing(f"{error.__cause__.diag.message_primary}; run: python manage.py migrate") from error
+        if isinstance(error.__cause__, pg.InsufficientPrivilege):
+            raise EnqueueRefused(
+                f"{error.__cause__.diag.message_primary}; a store's jobs are enqueued inside tenant_context(store_id)"
+            ) from error
+        raise
+    wake.after_commit(due)
+

@@ -1,0 +1,207 @@
+"""Runs one claimed job: find the task, run the handler in its tenant context, write the outcome.
+
+A store task with ``atomic=True`` is finished inside its handler's transaction, so effects and "done" commit together.
+After any other end the fenced row decides what happened, because an error can strike after the COMMIT.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from functools import cache
+from typing import Any
+
+from django.apps import apps
+from django.db import connections
+from django.db.transaction import TransactionManagementError
+from psycopg import sql as compose
+
+from salon_jobs.conf import settings as conf
+from salon_jobs.core import log_events
+from salon_jobs.core.errors import Interrupted, LeaseLost, PayloadInvalid, TransactionBroken
+from salon_jobs.core.log_events import log_event
+from salon_jobs.core.outcomes import (
+    Cancelled,
+    Discard,
+    Errored,
+    Lost,
+    Outcome,
+    Released,
+    Snooze,
+    Snoozed,
+    Succeeded,
+)
+from salon_jobs.core.records import ClaimedJob, JobState
+from salon_jobs.core.telemetry import FinalFailure, report_failure
+from salon_jobs.jobs import current, registry, store
+from salon_jobs.jobs.current import RunningJob
+from salon_jobs.jobs.task import Task
+from salon_jobs.tenancy.context import tenant_context
+from salon_jobs.tenancy.guc import can_run, raw_cursor
+
+EXPIRED = "expired"
+DISCARDED = "discarded"
+
+
+def execute(running: RunningJob) -> Outcome:
+    """Run the handler and return how it ended. Never raises, but what strikes between two bytecodes at shutdown."""
+    job = running.claimed
+    if job.expired:
+        return Cancelled(EXPIRED, EXPIRED)
+    task = registry.get_task(job.task)
+    try:
+        arguments = task.payload.decode(job.payload, job.store_id)
+    except PayloadInvalid as error:
+        return Errored(error, retryable=False)
+    try:
+        with current.running(running):
+            if task.is_store_task and task.atomic:
+                _run_in_transaction(task, arguments, running)
+                return Succeeded(finished=True)
+            _run_outside(task, arguments, job)
+            return Succeeded(finished=False)
+    except LeaseLost:
+        return Lost()
+    except Interrupted:
+        return Released()
+    except Snooze as wish:
+        return Snoozed(wish.delay)
+    except Discard as wish:
+        return Cancelled(DISCARDED, wish.reason)
+    except BaseException as error:  # noqa: BLE001 - a handler may raise anything, SystemExit too; it fails the job alone
+        return Released() if running.interrupted else Errored(error)
+
+
+def settle(running: RunningJob, outcome: Outcome) -> Outcome:
+    """Write the outcome, fenced, and report it; returns what really happened. Raises database errors: call it again."""
+    written = _write(running, outcome)
+    if written is None:
+        if not isinstance(outcome, Lost) and store.committed(running.claimed, running.process_id):
+            error = outcome.error if isinstance(outcome, Errored) else None
+            return _report_success(running, Succeeded(finished=True, callback_error=error))
+        _log(logging.WARNING, log_events.JOB_LEASE_LOST, running)
+        return Lost()
+    return written
+
+
+def _write(running: RunningJob, outcome: Outcome) -> Outcome | None:
+    """Write one outcome; None when this run no longer owns the row."""
+    job, process_id = running.claimed, running.process_id
+    match outcome:
+        case Succeeded(finished=finished):
+            if not finished and not store.finish(job, process_id):
+                return None
+            return _report_success(running, outcome)
+        case Snoozed(delay=delay):
+            if not store.requeue([(job.id, job.lease)], process_id, delay=delay):
+                return None
+            _log(logging.INFO, log_events.JOB_SNOOZED, running, delay_s=delay.total_seconds())
+        case Released():
+            if not store.requeue([(job.id, job.lease)], process_id):
+                return None
+            _log(logging.WARNING, log_events.JOB_RELEASED, running)
+        case Cancelled(kind=kind, detail=detail):
+            reason = kind if kind == detail else f"{kind}: {detail}"
+            if not store.cancel_run(job, process_id, reason, charge=kind == DISCARDED):
+                return None
+            _log(logging.INFO, log_events.JOB_CANCELLED, running, reason=reason)
+        case Errored():
+            return _write_error(running, outcome)
+        case Lost():
+            return None
+    return outcome
+
+
+def _write_error(running: RunningJob, outcome: Errored) -> Outcome | None:
+    job, error = running.claimed, outcome.error
+    task = registry.get_task(job.task)
+    delay = task.retry_delay(job.attempt)
+    described = store.describe(error)
+    reason = described["code"] or "attempts_exhausted"
+    ended = store.fail(job, running.process_id, error, delay=delay, final=not outcome.retryable, reason=reason)
+    if ended is None:
+        return None
+    fields = {"error_class": described["error_class"], "code": described["code"]}
+    match ended.state:
+        case JobState.FAILED:
+            _log(logging.ERROR, log_events.JOB_FAILED, running, exc_info=error, **fields)
+            report_failure(FinalFailure(job.id, job.task, job.store_id, job.attempt, error, job.payload))
+        case JobState.CANCELLED:
+            _log(logging.WARNING, log_events.JOB_CANCELLED, running, reason=ended.reason, **fields)
+        case _:
+            _log(logging.WARNING, log_events.JOB_RETRIED, running, delay_s=round(delay.total_seconds(), 3), **fields)
+    return outcome
+
+
+def _report_success(running: RunningJob, outcome: Succeeded) -> Outcome:
+    if outcome.callback_error is not None:
+        _log(logging.ERROR, log_events.JOB_CALLBACK_FAILED, running, exc_info=outcome.callback_error)
+    _log(logging.INFO, log_events.JOB_SUCCEEDED, running)
+    return outcome
+
+
+def _run_in_transaction(task: Task[..., Any], arguments: dict[str, Any], running: RunningJob) -> None:
+    job = running.claimed
+    assert job.store_id is not None  # noqa: S101 - decode refused a store task without one
+    with tenant_context(job.store_id):
+        _refuse_vanished_store(job)
+        task.function(**arguments)
+        _refuse_broken_transaction()
+        if not store.finish(job, running.process_id) and not (
+            running.finished and store.committed(job, running.process_id)
+        ):
+            raise LeaseLost(f"job {job.id} is no longer leased to this run")
+
+
+def _run_outside(task: Task[..., Any], arguments: dict[str, Any], job: ClaimedJob) -> None:
+    if job.store_id is None:
+        task.function(**arguments)
+        return
+    with tenant_context(job.store_id):
+        _refuse_vanished_store(job)
+    with tenant_context(job.store_id, atomic=False):
+        task.function(**arguments)
+
+
+def _refuse_vanished_store(job: ClaimedJob) -> None:
+    """Discard the job when its store is gone; row-level security lets this see its own store alone."""
+    statement = store_exists_statement(conf.store_model)
+    if statement is not None:
+        with raw_cursor(connections[conf.database]) as cursor:
+            cursor.execute(statement, (job.store_id,))
+            if cursor.fetchone() is None:
+                raise Discard("the store no longer exists")
+
+
+@cache
+def store_exists_statement(store_model: str | None) -> compose.Composed | None:
+    """Return the query that finds one store by its key; None without a store model."""
+    if store_model is None:
+        return None
+    meta = apps.get_model(store_model)._meta
+    key = meta.pk.column
+    return compose.SQL("SELECT 1 FROM {} WHERE {} = %s").format(
+        compose.Identifier(meta.db_table), compose.Identifier(key)
+    )
+
+
+def _refuse_broken_transaction() -> None:
+    """Refuse to finish in a transaction that can only roll back: a swallowed error must not look like success."""
+    connection = connections[conf.database]
+    try:
+        connection.validate_no_broken_transaction()
+    except TransactionManagementError as error:
+        raise TransactionBroken("the handler swallowed a database error or asked for a rollback") from error
+    if not can_run(connection):
+        raise TransactionBroken("the handler left its transaction aborted or its connection closed")
+
+
+def _log(
+    level: int, event: str, running: RunningJob, *, exc_info: BaseException | None = None, **fields: object
+) -> None:
+    job = running.claimed
+    duration_ms = round((time.monotonic() - running.started) * 1000, 3)
+    log_event(
+        level, event, exc_info=exc_info, task_name=job.task, job_id=job.id, store_id=job.store_id,
+        attempt=job.attempt, queue=job.queue, duration_ms=duration_ms, **fields,
+    )  # fmt: skip

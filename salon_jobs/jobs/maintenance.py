@@ -1,0 +1,80 @@
+"""Runs, beside the worker's claims, what must go on by itself: rescue, and a look at the front of the queue."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from dataclasses import dataclass
+
+from django.db import DatabaseError, InterfaceError, connections
+
+from salon_jobs import sql
+from salon_jobs.conf import settings as conf
+from salon_jobs.core import log_events
+from salon_jobs.core.log_events import log_event
+from salon_jobs.jobs import registry
+from salon_jobs.jobs.rescuer import Rescuer
+from salon_jobs.runtime.connections import tidy_connections
+
+_EVERY_S = 1.0
+_LOOK_EVERY_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class QueueFront:
+    """Says how late the oldest due job is, in seconds, and which due tasks are registered nowhere here."""
+
+    lag_s: float
+    unknown_tasks: tuple[str, ...]
+
+
+def look_at_queue() -> QueueFront:
+    """Look at the front of the queue. Raises database errors."""
+    with connections[conf.database].cursor() as cursor:
+        cursor.execute(sql.load("queue_front"), {"tasks": registry.task_names()})
+        lag_s, unknown = cursor.fetchone()
+    return QueueFront(lag_s or 0.0, tuple(unknown or ()))
+
+
+class Maintenance:
+    """Is a thread that rescues every second and looks at the queue every ten."""
+
+    def __init__(self) -> None:
+        self._rescuer = Rescuer()
+        self._stop = threading.Event()
+        self._looked = float("-inf")
+        self._thread = threading.Thread(target=self._run, name="salon-jobs-maintenance", daemon=True)
+        self.front = QueueFront(0.0, ())
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; returns when it ended. Idempotent."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.wait(_EVERY_S):
+            try:
+                self._rescuer.run_once()
+                if time.monotonic() - self._looked >= _LOOK_EVERY_S:
+                    self._look()
+            except (DatabaseError, InterfaceError) as error:
+                log_event(logging.WARNING, log_events.DATABASE_LOST, loop="maintenance", error=str(error).strip())
+                connections[conf.database].errors_occurred = True
+            tidy_connections()
+        connections.close_all()
+
+    def _look(self) -> None:
+        front = look_at_queue()
+        self._looked = time.monotonic()
+        if front.unknown_tasks and front.unknown_tasks != self.front.unknown_tasks:
+            log_event(
+                logging.WARNING, log_events.TASKS_UNKNOWN, code="JOB.UNKNOWN_TASK", tasks=list(front.unknown_tasks)
+            )
+        log_event(logging.INFO, log_events.QUEUE_LAG, lag_s=round(front.lag_s, 3))
+        self.front = front

@@ -1,0 +1,100 @@
+"""Runs jobs on one thread: takes them from the local queue, executes and settles each, keeps its connections clean."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import threading
+from typing import Any
+
+from django.db import DatabaseError, InterfaceError, connections
+from psycopg import Error as PsycopgError
+
+from salon_jobs.conf import settings as conf
+from salon_jobs.core import log_events
+from salon_jobs.core.errors import Interrupted
+from salon_jobs.core.log_events import log_event, logger
+from salon_jobs.core.outcomes import Outcome
+from salon_jobs.jobs.current import RunningJob
+from salon_jobs.jobs.executor import execute, settle
+from salon_jobs.jobs.local_queue import LocalQueue
+from salon_jobs.runtime.connections import tidy_connections
+
+_SETTLE_RETRY_S = 0.5
+
+
+class Runner:
+    """Is one thread that runs jobs until the local queue closes. ``interrupt`` ends its current one."""
+
+    def __init__(self, jobs: LocalQueue, process_id: int, number: int, abandon: threading.Event) -> None:
+        self._jobs = jobs
+        self._process_id = process_id
+        self._abandon = abandon
+        self._lock = threading.Lock()
+        self._running: RunningJob | None = None
+        self._connection: Any = None
+        self._thread = threading.Thread(target=self._run, name=f"salon-jobs-runner-{number}", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the thread to end; False when it has not."""
+        self._thread.join(max(0.0, timeout_s))
+        return not self._thread.is_alive()
+
+    def interrupt(self) -> None:
+        """Cancel the query in flight and raise Interrupted in the handler: rolled back, attempt not counted."""
+        with self._lock:
+            running, connection, ident = self._running, self._connection, self._thread.ident
+            if running is None or ident is None:
+                return
+            running.interrupted = True
+            # Delivered at the thread's next bytecode: a handler inside one long C call does not feel it.
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), ctypes.py_object(Interrupted))
+        raw = None if connection is None else connection.connection
+        if raw is not None:
+            try:
+                raw.cancel_safe(timeout=2)
+            except PsycopgError as error:
+                logger.warning("could not cancel the query of job %s: %s", running.id, error)
+
+    def _run(self) -> None:
+        try:
+            while (job := self._jobs.take()) is not None:
+                running = RunningJob(job, self._process_id)
+                with self._lock:
+                    self._running, self._connection = running, connections[conf.database]
+                try:
+                    tidy_connections()
+                    self._settle(running, execute(running))
+                finally:
+                    with self._lock:
+                        self._running = None
+                    self._jobs.done(job)
+                tidy_connections()
+        except Interrupted:
+            # Struck between two steps of ours: the job is still leased to this process and is given back at the end.
+            logger.warning("a runner thread was interrupted outside its handler")
+        finally:
+            connections.close_all()
+
+    def _settle(self, running: RunningJob, outcome: Outcome) -> None:
+        """Write the outcome, through an outage if need be: until it is written the job is ours and not run twice."""
+        while True:
+            try:
+                tidy_connections()
+                settle(running, outcome)
+            except (DatabaseError, InterfaceError) as error:
+                connections[conf.database].errors_occurred = True
+                log_event(
+                    logging.WARNING, log_events.DATABASE_LOST, loop="settle", job_id=running.id,
+                    task_name=running.task, error=str(error).strip(),
+                )  # fmt: skip
+                if self._abandon.wait(_SETTLE_RETRY_S):
+                    return
+            else:
+                return
+
+

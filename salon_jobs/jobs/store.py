@@ -1,0 +1,166 @@
+"""Claims, finishes and gives back jobs: every fenced statement of a worker, on Django's own connection.
+
+All run as the worker role in autocommit, but ``finish``, which runs inside the handler's transaction when there is one.
+The cursors are psycopg's own, for speed; errors come as Django's, so that the connection knows of them.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+from django.db import IntegrityError, connections, transaction
+
+from salon_jobs import sql
+from salon_jobs.conf import settings as conf
+from salon_jobs.core.errors import SalonJobsError
+from salon_jobs.core.records import ClaimedJob, JobState
+from salon_jobs.tenancy.guc import raw_cursor
+
+T = TypeVar("T")
+_TWIN_TRIES = 5
+_LONGEST_TRACEBACK = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """Says what became of a job after a run without success."""
+
+    state: JobState
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rescued:
+    """Names one job that a burial took from a dead process."""
+
+    id: int
+    task: str
+    store_id: Any
+    state: JobState
+    attempts: int
+
+
+def claim_due(
+    process_id: int, tasks: Sequence[str], room: int, *, queues: Sequence[str] | None = None, now: datetime | None = None
+) -> list[ClaimedJob]:
+    """Claim up to ``room`` due jobs in claim order; ``queues`` None means all. A buried process gets none."""
+    rows = _rows(
+        "claim_due",
+        {
+            "process_id": process_id, "tasks": list(tasks), "room": room, "now": now,
+            "queues": None if queues is None else list(queues),
+        },
+    )  # fmt: skip
+    return sorted((ClaimedJob(*row) for row in rows), key=lambda job: (job.priority, job.run_at, job.id))
+
+
+def finish(job: ClaimedJob, process_id: int) -> bool:
+    """Delete (or keep as succeeded) a job this run still owns; False: the lease is lost."""
+    return _count("finish_keep" if conf.keep_succeeded else "finish", _fence(job, process_id)) == 1
+
+
+def fail(
+    job: ClaimedJob, process_id: int, error: BaseException, *, delay: timedelta, final: bool, reason: str
+) -> Ended | None:
+    """Record the attempt's error and retry, fail or supersede the job; None: the lease is lost."""
+    parameters = {
+        **_fence(job, process_id), "delay": delay, "final": final, "reason": reason, **describe(error),
+    }  # fmt: skip
+    rows = _despite_twins(lambda: _rows("fail", parameters))
+    return Ended(JobState(rows[0][0]), rows[0][1]) if rows else None
+
+
+def cancel_run(job: ClaimedJob, process_id: int, reason: str, *, charge: bool) -> bool:
+    """End a run as cancelled; ``charge`` counts the attempt. False: the lease is lost."""
+    parameters = {**_fence(job, process_id), "reason": reason[:255], "charge": charge}
+    return _count("cancel_run", parameters) == 1
+
+
+def requeue(jobs: Iterable[tuple[int, int]], process_id: int, *, delay: timedelta | None = None) -> int:
+    """Queue (id, lease) pairs again without counting an attempt; returns how many this process still owned."""
+    pairs = list(jobs)
+
+    def run(some: Sequence[tuple[int, int]]) -> int:
+        ids, leases = [pair[0] for pair in some], [pair[1] for pair in some]
+        parameters = {"ids": ids, "leases": leases, "process_id": process_id, "delay": delay}
+        return len(_rows("requeue", parameters))
+
+    return sum(_row_by_row(run, pairs)) if pairs else 0
+
+
+def unknown_leases(process_id: int, known: Iterable[int]) -> list[tuple[int, int]]:
+    """Return (id, lease) of jobs leased to this process that it does not know."""
+    return [(row[0], row[1]) for row in _rows("unknown_leases", {"process_id": process_id, "known": list(known)})]
+
+
+def committed(job: ClaimedJob, process_id: int) -> bool:
+    """Tell, after an unclear end, whether this run's own COMMIT arrived: the row is gone or succeeded by this lease."""
+    rows = _rows("lease_state", _fence(job, process_id))
+    return not rows or bool(rows[0][1])
+
+
+def rescue(process_id: int, message: str) -> list[Rescued]:
+    """Queue the jobs of a process whose row is deleted again; row by row where one meets a twin."""
+    ids = [pair[0] for pair in unknown_leases(process_id, ())]
+
+    def run(some: Sequence[int]) -> list[Rescued]:
+        rows = _rows("rescue", {"ids": list(some), "process_id": process_id, "message": message})
+        return [Rescued(row[0], row[1], row[2], JobState(row[3]), row[4]) for row in rows]
+
+    return [rescued for batch in _row_by_row(run, ids) for rescued in batch] if ids else []
+
+
+def describe(error: BaseException) -> dict[str, str]:
+    """Describe an error for its row: class, code, message and traceback, free of NUL, the end kept when long."""
+    text = "".join(traceback.format_exception(error))
+    kind = type(error)
+    return {
+        "error_class": f"{kind.__module__}.{kind.__qualname__}"[:255],
+        "code": error.code if isinstance(error, SalonJobsError) else "",
+        "message": str(error).replace("\0", "\\0")[:4000],
+        "traceback": text.replace("\0", "\\0")[-_LONGEST_TRACEBACK:],
+    }
+
+
+def _fence(job: ClaimedJob, process_id: int) -> dict[str, Any]:
+    return {"id": job.id, "lease": job.lease, "process_id": process_id}
+
+
+def _rows(statement: str, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
+    connection = connections[conf.database]
+    with connection.wrap_database_errors, raw_cursor(connection) as cursor:
+        cursor.execute(sql.load(statement), parameters)
+        rows: list[tuple[Any, ...]] = cursor.fetchall()
+        return rows
+
+
+def _count(statement: str, parameters: dict[str, Any]) -> int:
+    connection = connections[conf.database]
+    with connection.wrap_database_errors, raw_cursor(connection) as cursor:
+        cursor.execute(sql.load(statement), parameters)
+        count: int = cursor.rowcount
+        return count
+
+
+def _despite_twins(run: Callable[[], T]) -> T:
+    """Run a statement that can meet a twin enqueued at this very moment; the next try sees it."""
+    for _ in range(_TWIN_TRIES - 1):
+        try:
+            with transaction.atomic(using=conf.database):
+                return run()
+        except IntegrityError:
+            continue
+    return run()
+
+
+def _row_by_row(run: Callable[[Sequence[Any]], T], items: Sequence[Any]) -> list[T]:
+    """Run for all items in one statement; where one of them meets a twin, one by one."""
+    try:
+        with transaction.atomic(using=conf.database):
+            return [run(items)]
+    except IntegrityError:
+        return [_despite_twins(lambda item=item: run([item])) for item in items]

@@ -1,0 +1,256 @@
+"""Declares tasks: functions that can be enqueued, with their options and argument types."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import string
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, Generic, Literal, ParamSpec, TypeVar
+
+from salon_jobs.conf import settings as conf
+from salon_jobs.core.backoff import Backoff
+from salon_jobs.core.errors import OptionInvalid, PayloadInvalid, TaskInvalid
+from salon_jobs.core.records import JobHandle, JobKeyMode, NewJob
+from salon_jobs.jobs import enqueue, registry
+from salon_jobs.jobs.payload import STORE_ARGUMENT, Arguments, PayloadType
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+KeyMode = Literal["replace", "preserve_run_at", "unsafe_dedupe"]
+_TASK_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOptions:
+    """Holds what ``using`` can change for one enqueue. Raises OptionInvalid naming the field."""
+
+    queue: str = "default"
+    priority: int = 0
+    max_attempts: int = 25
+    run_at: datetime | None = None
+    expires_at: datetime | None = None
+    job_key: str | None = None
+    job_key_mode: KeyMode = "replace"
+
+    def __post_init__(self) -> None:
+        _check_text("queue", self.queue, 100)
+        if self.job_key is not None:
+            _check_text("job_key", self.job_key, 512)
+        _check_number("priority", self.priority, -32768, 32767)
+        _check_number("max_attempts", self.max_attempts, 1, 32767)
+        for name, value in (("run_at", self.run_at), ("expires_at", self.expires_at)):
+            if value is not None and (not isinstance(value, datetime) or value.tzinfo is None):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise OptionInvalid(f"{name} must be an aware datetime, not {value!r}; give it a time zone")
+        if self.job_key_mode not in tuple(JobKeyMode):
+            raise OptionInvalid(f"job_key_mode must be one of {', '.join(JobKeyMode)}, not {self.job_key_mode!r}")
+
+
+def _check_text(name: str, value: object, longest: int) -> None:
+    if not isinstance(value, str) or not value or len(value) > longest or "\0" in value:
+        raise OptionInvalid(f"{name} must be a string of 1 to {longest} characters without NUL, not {value!r}")
+
+
+def _check_number(name: str, value: object, least: int, most: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise OptionInvalid(f"{name} must be a whole number from {least} to {most}, not {value!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[P]):
+    """Holds one validated call of a task, to be enqueued with others."""
+
+    task: str
+    arguments: Arguments
+
+
+class BoundTask(Generic[P]):
+    """Is a task with options: what ``using`` returns."""
+
+    def __init__(self, task: Task[P, Any], options: JobOptions) -> None:
+        self._task = task
+        self._options = options
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle:
+        """Add one job in the caller's transaction. Raises PayloadInvalid; EnqueueRefused under another store."""
+        return enqueue.add(self._new_job(self._task.payload.bind(args, kwargs)))
+
+    def enqueue_many(self, calls: Iterable[Call[P]]) -> list[JobHandle]:
+        """Add many jobs in one transaction, in order; a handle each. Raises PayloadInvalid on another task's call."""
+        jobs: list[NewJob] = []
+        for call in calls:
+            if not isinstance(call, Call) or call.task != self._task.name:  # pyright: ignore[reportUnnecessaryIsInstance]
+                given = f"a call of {call.task!r}" if isinstance(call, Call) else repr(call)  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise PayloadInvalid(f"task {self._task.name!r}: enqueue_many got {given}; use its own call(...)")
+            jobs.append(self._new_job(call.arguments))
+        return enqueue.add_many(jobs)
+
+    def _new_job(self, arguments: Arguments) -> NewJob:
+        return self._task.new_job(arguments, self._options)
+
+
+class Task(Generic[P, R]):
+    """Is a declared task: still callable as the function it was, and enqueueable with the same typed arguments."""
+
+    def __init__(
+        self,
+        function: Callable[P, R],
+        *,
+        name: str,
+        options: JobOptions,
+        is_store_task: bool,
+        atomic: bool,
+        job_key_template: str | None,
+        backoff: Backoff | None,
+    ) -> None:
+        if not _TASK_NAME.fullmatch(name) or len(name) > 255:
+            raise TaskInvalid(f"a task's name is kebab-case, at most 255 characters: {name!r} is not")
+        if inspect.iscoroutinefunction(function):
+            raise TaskInvalid(f"task {name!r}: async functions can not be tasks yet; declare it with def")
+        self.name = name
+        self.function = function
+        self.options = options
+        self.is_store_task = is_store_task
+        self.atomic = atomic
+        self.job_key_template = job_key_template
+        self._backoff = backoff
+        self.payload = PayloadType(name, function, with_store=is_store_task)
+        self._check_template()
+        self.__doc__ = function.__doc__
+        self.__name__ = function.__name__
+        self.__module__ = function.__module__
+        registry.register(self)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run the function here and now, as if it were not a task."""
+        return self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<Task {self.name}>"
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle:
+        """Add one job in the caller's transaction. Raises PayloadInvalid; EnqueueRefused under another store."""
+        return BoundTask(self, self.options).enqueue(*args, **kwargs)
+
+    def enqueue_many(self, calls: Iterable[Call[P]]) -> list[JobHandle]:
+        """Add many jobs in one transaction, in order; a handle each. Raises PayloadInvalid on another task's call."""
+        return BoundTask(self, self.options).enqueue_many(calls)
+
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[P]:
+        """Validate one call for ``enqueue_many``. Raises PayloadInvalid."""
+        return Call(self.name, self.payload.bind(args, kwargs))
+
+    def using(
+        self,
+        *,
+        queue: str | None = None,
+        priority: int | None = None,
+        max_attempts: int | None = None,
+        run_at: datetime | None = None,
+        expires_at: datetime | None = None,
+        job_key: str | None = None,
+        job_key_mode: KeyMode | None = None,
+    ) -> BoundTask[P]:
+        """Return the task with other options for this enqueue. Raises OptionInvalid naming the field."""
+        given = {
+            "queue": queue, "priority": priority, "max_attempts": max_attempts, "run_at": run_at,
+            "expires_at": expires_at, "job_key": job_key, "job_key_mode": job_key_mode,
+        }  # fmt: skip
+        changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        return BoundTask(self, replace(self.options, **changes))
+
+    def new_job(self, arguments: Arguments, options: JobOptions) -> NewJob:
+        """Join validated arguments and options to the row that will be stored."""
+        return NewJob(
+            task=self.name,
+            store_id=arguments.store_id,
+            payload=arguments.json,
+            queue=options.queue,
+            priority=options.priority,
+            max_attempts=options.max_attempts,
+            run_at=options.run_at,
+            expires_at=options.expires_at,
+            job_key=options.job_key or self.key_for(arguments.store_id, arguments),
+            job_key_mode=JobKeyMode(options.job_key_mode),
+        )
+
+    def key_for(self, store: object, arguments: Arguments) -> str | None:
+        """Fill the key template from the arguments as they are written in the payload."""
+        if self.job_key_template is None:
+            return None
+        key = self.job_key_template.format_map({**arguments.plain, STORE_ARGUMENT: store})
+        if len(key) > 512:
+            raise PayloadInvalid(f"task {self.name!r}: the job key is longer than 512 characters")
+        return key
+
+    def retry_delay(self, attempt: int) -> timedelta:
+        """Return how long to wait after failed attempt number ``attempt`` (1 is the first)."""
+        return (self._backoff or conf.backoff).delay(attempt)
+
+    def _check_template(self) -> None:
+        if self.job_key_template is None:
+            return
+        used = {field for _, field, _, _ in string.Formatter().parse(self.job_key_template) if field is not None}
+        if unknown := used - self.payload.names:
+            raise TaskInvalid(f"task {self.name!r}: job_key uses {sorted(unknown)}, which are not arguments")
+
+
+def task(
+    *,
+    name: str,
+    queue: str = "default",
+    priority: int = 0,
+    max_attempts: int | None = None,
+    job_key: str | None = None,
+    job_key_mode: KeyMode = "replace",
+    backoff: Backoff | None = None,
+) -> Callable[[Callable[P, R]], Task[P, R]]:
+    """Declare a system task: no store, run outside a transaction, at least once. Raises TaskInvalid, OptionInvalid.
+
+    ``job_key`` is a template over the arguments. ``max_attempts`` None takes the setting's default (25).
+    """
+    options = _options(queue, priority, max_attempts, job_key_mode)
+
+    def declare(function: Callable[P, R]) -> Task[P, R]:
+        return Task(
+            function, name=name, options=options, is_store_task=False, atomic=False,
+            job_key_template=job_key, backoff=backoff,
+        )  # fmt: skip
+
+    return declare
+
+
+def store_task(
+    *,
+    name: str,
+    queue: str = "default",
+    priority: int = 0,
+    max_attempts: int | None = None,
+    job_key: str | None = None,
+    job_key_mode: KeyMode = "replace",
+    atomic: bool = True,
+    backoff: Backoff | None = None,
+) -> Callable[[Callable[P, R]], Task[P, R]]:
+    """Declare a task of one store: its function takes ``store_id: UUID``. Raises TaskInvalid, OptionInvalid.
+
+    The handler runs in one transaction with the store set, and the job is finished in that same transaction: its
+    database effects happen exactly once. ``atomic=False`` opts out (e-mail, HTTP): the store is set at every
+    transaction the handler opens, and the job runs at least once.
+    """
+    options = _options(queue, priority, max_attempts, job_key_mode)
+
+    def declare(function: Callable[P, R]) -> Task[P, R]:
+        return Task(
+            function, name=name, options=options, is_store_task=True, atomic=atomic,
+            job_key_template=job_key, backoff=backoff,
+        )  # fmt: skip
+
+    return declare
+
+
+def _options(queue: str, priority: int, max_attempts: int | None, mode: KeyMode) -> JobOptions:
+    chosen = conf.max_attempts if max_attempts is None else max_attempts
+    return JobOptions(queue=queue, priority=priority, max_attempts=chosen, job_key_mode=mode)

@@ -1,0 +1,192 @@
+"""Claims due jobs in batches and feeds the runner threads; stops in order."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from django.db import DatabaseError, InterfaceError, connections
+
+from salon_jobs.conf import settings as conf
+from salon_jobs.core import log_events
+from salon_jobs.core.log_events import log_event
+from salon_jobs.jobs import registry, store, wake
+from salon_jobs.jobs.local_queue import LocalQueue
+from salon_jobs.jobs.runner import Runner
+from salon_jobs.runtime.connections import tidy_connections
+
+_OUTAGE_S = (0.1, 2.0)
+_SWEEP_S = 30.0
+_FORCED_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerOptions:
+    """Says what one worker serves. ``queues`` None means all; ``burst`` ends when nothing is due."""
+
+    concurrency: int
+    queues: Sequence[str] | None = None
+    burst: bool = False
+
+
+class Worker:
+    """Runs jobs for one registered process until stopped. ``stop`` is idempotent and returns at once."""
+
+    def __init__(self, process_id: int, options: WorkerOptions) -> None:
+        self._process_id = process_id
+        self._options = options
+        self._jobs = LocalQueue(options.concurrency)
+        self._stopping = threading.Event()
+        self._forced = threading.Event()
+        self._abandon = threading.Event()
+        self._wake = threading.Event()
+        self._looked = float("-inf")
+        self._runners = [
+            Runner(self._jobs, process_id, number, self._abandon) for number in range(options.concurrency)
+        ]
+
+    def wake(self) -> None:
+        """Look for due jobs now; safe from any thread."""
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Ask for a graceful stop; a second call forces it."""
+        if self._stopping.is_set():
+            self._forced.set()
+        self._stopping.set()
+        self._wake.set()
+
+    @property
+    def looked_s_ago(self) -> float:
+        """Return the age in seconds of the last claim that the database answered."""
+        return time.monotonic() - self._looked
+
+    @property
+    def has_room(self) -> bool:
+        """Tell whether the worker would claim now, if anything were due."""
+        return self._jobs.room() > 0
+
+    def run(self) -> bool:
+        """Work until stopped (or, in a burst, until nothing is due); True when every job ended or was given back."""
+        for runner in self._runners:
+            runner.start()
+        try:
+            self._claim_until_stopped()
+        finally:
+            self._stopping.set()
+            clean = self._finish()
+            connections.close_all()
+        return clean
+
+    def _claim_until_stopped(self) -> None:
+        outage_s = _OUTAGE_S[0]
+        swept = time.monotonic()
+        while not self._stopping.is_set():
+            self._wake.clear()
+            try:
+                claimed, room = self._claim()
+                if time.monotonic() - swept > _SWEEP_S:
+                    self._give_back_unknown()
+                    swept = time.monotonic()
+            except (DatabaseError, InterfaceError) as error:
+                log_event(logging.WARNING, log_events.DATABASE_LOST, loop="claim", error=str(error).strip())
+                connections[conf.database].errors_occurred = True
+                self._stopping.wait(outage_s)
+                outage_s = min(outage_s * 2, _OUTAGE_S[1])
+                tidy_connections()
+                # The claim may have been committed though its answer never came.
+                swept = float("-inf")
+                continue
+            outage_s = _OUTAGE_S[0]
+            self._look_again_when(claimed, room)
+
+    def _claim(self) -> tuple[int, int]:
+        room = self._jobs.room()
+        if room == 0:
+            return 0, 0
+        jobs = store.claim_due(self._process_id, registry.task_names(), room, queues=self._options.queues)
+        self._looked = time.monotonic()
+        self._jobs.put(jobs)
+        return len(jobs), room
+
+    def _look_again_when(self, claimed: int, room: int) -> None:
+        """Wait for whatever makes another look worth while."""
+        poll_s = conf.poll_interval.total_seconds()
+        if room == 0 or claimed == room:
+            self._jobs.wait_for_room(poll_s)
+        elif self._options.burst:
+            if claimed == 0 and self._jobs.wait_idle(poll_s) and not self._anything_due():
+                self._stopping.set()
+        elif self._wake.wait(poll_s) and not self._stopping.is_set():
+            # Notifications are coalesced: one that was left out followed this one by less than 20 ms. Look now, and
+            # once more after that time.
+            self._look_twice()
+
+    def _look_twice(self) -> None:
+        self._wake.clear()
+        try:
+            claimed, room = self._claim()
+        except (DatabaseError, InterfaceError):
+            # The loop's next claim meets the same outage and handles it.
+            connections[conf.database].errors_occurred = True
+            return
+        if not (room and claimed == room):
+            self._wake.wait(wake.SECOND_LOOK.total_seconds())
+
+    def _anything_due(self) -> bool:
+        claimed, _ = self._claim()
+        return claimed > 0
+
+    def _give_back_unknown(self) -> None:
+        """Give back rows leased to this process that it does not know: the answer to their claim was lost."""
+        unknown = store.unknown_leases(self._process_id, self._jobs.known())
+        if unknown:
+            store.requeue(unknown, self._process_id)
+            log_event(logging.WARNING, log_events.JOB_RELEASED, jobs=len(unknown), reason="claim answer lost")
+
+    def _finish(self) -> bool:
+        """Give back what has not started, let the rest run, interrupt it, and at the end abandon it."""
+        began = time.monotonic()
+        log_event(logging.INFO, log_events.PROCESS_STOPPING, running=self._jobs.running_count())
+        self._give_back(self._jobs.close())
+        self._wait(began + conf.shutdown_interrupt_after.total_seconds())
+        if not self._jobs.wait_idle(0):
+            for runner in self._runners:
+                runner.interrupt()
+            end = began + conf.shutdown_grace.total_seconds() - _FORCED_S
+            now = time.monotonic()
+            self._wait(min(end, now + _FORCED_S) if self._forced.is_set() else end, forcible=False)
+        clean = self._jobs.wait_idle(0)
+        self._abandon.set()
+        for runner in self._runners if clean else ():
+            runner.join(_FORCED_S)
+        self._give_back_all()
+        return clean
+
+    def _wait(self, until: float, *, forcible: bool = True) -> None:
+        while (left := until - time.monotonic()) > 0 and not (forcible and self._forced.is_set()):
+            if self._jobs.wait_idle(min(left, 0.1)):
+                return
+
+    def _give_back(self, leases: list[tuple[int, int]]) -> None:
+        try:
+            tidy_connections()
+            store.requeue(leases, self._process_id)
+        except (DatabaseError, InterfaceError) as error:
+            # The rescuer of another process queues them again when our row has been silent long enough.
+            log_event(logging.WARNING, log_events.DATABASE_LOST, loop="give back", error=str(error).strip())
+
+    def _give_back_all(self) -> None:
+        """Give back every row still leased to this process: stubborn jobs, and claims nobody heard of."""
+        try:
+            tidy_connections()
+            leases = store.unknown_leases(self._process_id, ())
+        except (DatabaseError, InterfaceError) as error:
+            log_event(logging.WARNING, log_events.DATABASE_LOST, loop="give back", error=str(error).strip())
+            return
+        if leases:
+            self._give_back(leases)
+            log_event(logging.WARNING, log_events.JOB_RELEASED, jobs=len(leases), reason="shutdown")

@@ -1,0 +1,44 @@
+"""Declares the options that all long-running commands share."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from django.core.management.base import CommandParser
+
+from salon_jobs.health.server import parse_address
+from salon_jobs.runtime.logs import configure_logging
+
+
+def positive(text: str) -> int:
+    """Parse a whole number above zero, for argparse."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError("must be 1 or more")
+    return value
+
+
+def address(text: str) -> tuple[str, int]:
+    """Parse HOST:PORT, for argparse."""
+    try:
+        return parse_address(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def add_service_arguments(parser: CommandParser, *, health_port: int) -> None:
+    """Add the options for health and logs."""
+    parser.add_argument(
+        "--health-addr", type=address, default=("127.0.0.1", health_port), metavar="HOST:PORT",
+        help=f"where /healthz and /readyz answer (default 127.0.0.1:{health_port}; port 0 takes a free one)",
+    )  # fmt: skip
+    parser.add_argument("--log-format", choices=("json", "text"), default="json", help="default json")
+    parser.add_argument(
+        "--log-level", choices=("DEBUG", "INFO", "WARNING", "ERROR"), default="INFO", help="default INFO"
+    )
+
+
+def configure_from(options: dict[str, Any]) -> None:
+    """Configure the log as the options say."""
+    configure_logging(as_json=options["log_format"] == "json", level=options["log_level"])

@@ -1,0 +1,49 @@
+"""Creates the database roles; run once before ``migrate`` and again whenever you like."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from salon_jobs.conf import settings as conf
+from salon_jobs.core.errors import SalonJobsError
+from salon_jobs.tenancy.bootstrap import bootstrap
+from salon_jobs.tenancy.bootstrap_sql import build_scripts, render_psql
+
+
+class Command(BaseCommand):
+    """Run the bootstrap as the superuser of ``BOOTSTRAP_URL``, or print it for psql; needs no other database URL."""
+
+    help = "Create or mend the database roles as superuser (DATABASE_URL_BOOTSTRAP). Idempotent; before migrate."
+    requires_system_checks = ()
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Declare the options."""
+        parser.add_argument("--database", metavar="NAME", help="the database to prepare; created when it is missing")
+        parser.add_argument("--print", action="store_true", dest="print_only", help="print the SQL for psql instead")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Bootstrap or print."""
+        if conf.roles is None:
+            raise CommandError("SALON_JOBS['ROLES'] is not set: with one database user there is nothing to bootstrap.")
+        if options["print_only"]:
+            scripts = build_scripts(conf.roles, conf.extra_owner_roles)
+            self.stdout.write("\n".join(render_psql(script) for script in scripts), ending="")
+            return
+        if conf.bootstrap_url is None:
+            raise CommandError(
+                "DATABASE_URL_BOOTSTRAP (SALON_JOBS['BOOTSTRAP_URL']) is not set: name a superuser's URL."
+            )
+        try:
+            done = bootstrap(
+                conf.bootstrap_url,
+                roles=conf.roles,
+                passwords=conf.role_passwords,
+                extra_owner_roles=conf.extra_owner_roles,
+                database=options["database"],
+            )
+        except SalonJobsError as error:
+            raise CommandError(f"{error.code}: {error}") from error
+        created = "created database" if done.created_database else "database"
+        self.stdout.write(f"{created} {done.database}: roles {', '.join(done.roles)} are in place")

@@ -1,0 +1,65 @@
+"""Fires cron entries: ``python manage.py runscheduler``."""
+
+from __future__ import annotations
+
+import argparse
+from datetime import datetime
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import DatabaseError, InterfaceError
+
+from salon_jobs.conf import settings as conf
+from salon_jobs.core.errors import SalonJobsError
+from salon_jobs.management.arguments import add_service_arguments, configure_from
+from salon_jobs.runtime.preflight import check_role, check_schema
+from salon_jobs.runtime.service import Service
+from salon_jobs.schedule.scheduler import Scheduler
+
+
+def instant(text: str) -> datetime:
+    """Parse an aware ISO 8601 instant, for argparse."""
+    try:
+        value = datetime.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no ISO 8601 instant; write 2026-05-05T18:00:00Z") from None
+    if value.tzinfo is None:
+        raise argparse.ArgumentTypeError(f"{text!r} has no time zone; write 2026-05-05T18:00:00Z")
+    return value
+
+
+class Command(BaseCommand):
+    """Runs one scheduler until SIGTERM or SIGINT, or handles one look (``--burst``)."""
+
+    help = "Fire cron entries, each tick once for any number of schedulers. Connects as the worker role."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Declare the options."""
+        parser.add_argument("--burst", action="store_true", help="fire what is due now, then exit with 0")
+        parser.add_argument(
+            "--at", type=instant, metavar="INSTANT", help="with --burst: fire the ticks of this instant alone"
+        )
+        add_service_arguments(parser, health_port=8081)
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Run the scheduler."""
+        if options["at"] is not None and not options["burst"]:
+            raise CommandError("--at goes with --burst")
+        configure_from(options)
+        try:
+            if options["burst"]:
+                self._burst(options["at"])
+            else:
+                Service("scheduler", lambda _process_id: Scheduler(), health_address=options["health_addr"]).run()
+        except (SalonJobsError, DatabaseError, InterfaceError, OSError) as error:
+            raise CommandError(f"{getattr(error, 'code', 'WORKER.NOT_READY')}: {error}") from error
+
+    def _burst(self, at: datetime | None) -> None:
+        check_role(conf.database, None if conf.roles is None else conf.roles.worker)
+        check_schema(conf.database)
+        scheduler = Scheduler()
+        if at is None:
+            scheduler.run_once()
+        else:
+            fired = scheduler.run_at(at)
+            self.stderr.write(f"{fired} entries fired for {at.isoformat()}")

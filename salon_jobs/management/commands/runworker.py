@@ -1,0 +1,47 @@
+"""Runs jobs: ``python manage.py runworker``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from salon_jobs.conf import settings as conf
+from salon_jobs.core.errors import SalonJobsError
+from salon_jobs.jobs.worker import WorkerOptions
+from salon_jobs.jobs.worker_loop import WorkerLoop
+from salon_jobs.management.arguments import add_service_arguments, configure_from, positive
+from salon_jobs.runtime.service import Service
+from salon_jobs.schedule.scheduler import Scheduler
+
+
+class Command(BaseCommand):
+    """Runs one worker process until SIGTERM or SIGINT; a second signal forces the end."""
+
+    help = "Run jobs until SIGTERM or SIGINT (a second one forces the end). Connects as the worker role."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Declare the options."""
+        parser.add_argument("--queue", action="append", metavar="NAME", help="serve this queue only; repeatable")
+        parser.add_argument("--concurrency", type=positive, default=None, metavar="N", help="jobs run at once")
+        parser.add_argument("--burst", action="store_true", help="run until nothing is due, then exit with 0")
+        parser.add_argument("--with-scheduler", action="store_true", help="fire cron entries from this process too")
+        add_service_arguments(parser, health_port=8080)
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Run the worker."""
+        configure_from(options)
+        chosen = WorkerOptions(
+            concurrency=options["concurrency"] or conf.concurrency, queues=options["queue"], burst=options["burst"]
+        )
+
+        def make_loop(process_id: int) -> WorkerLoop:
+            return WorkerLoop(process_id, chosen, beside=Scheduler() if options["with_scheduler"] else None)
+
+        try:
+            Service(
+                "worker", make_loop, health_address=options["health_addr"],
+                concurrency=chosen.concurrency, queues=chosen.queues, burst=chosen.burst,
+            ).run()  # fmt: skip
+        except (SalonJobsError, OSError) as error:
+            raise CommandError(f"{getattr(error, 'code', 'WORKER.NOT_READY')}: {error}") from error

@@ -1,0 +1,18 @@
+"""Installs the fan-out function over the configured store model; nothing without one."""
+
+from typing import ClassVar
+
+from django.db import migrations
+
+from salon_jobs.conf import settings as conf
+from salon_jobs.migration_ops import InstallFanOutFunction
+
+
+class Migration(migrations.Migration):
+    """Runs after the store's table exists."""
+
+    dependencies: ClassVar = [
+        ("salon_jobs", "0002_protect"),
+        *([] if conf.store_model is None else [(conf.store_model.split(".")[0], "__first__")]),
+    ]
+    operations: ClassVar = [InstallFanOutFunction()]

@@ -1,0 +1,7 @@
+"""Declares the tables: columns, constraints, indexes and guarding triggers."""
+
+from salon_jobs.models.job import Job, JobError
+from salon_jobs.models.process import Process
+from salon_jobs.models.schedule import CronEntryState, CronTick
+
+__all__ = ["CronEntryState", "CronTick", "Job", "JobError", "Process"]

@@ -1,0 +1,127 @@
+"""Declares the job and its per-attempt errors."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import pgtrigger
+from django.db import models
+from django.db.models.functions import Now
+
+from salon_jobs.core.records import JobState
+
+_STATES = [(state.value, state.value) for state in JobState]
+
+# Moves nobody makes: a guard against mistakes, written as a WHEN clause so that a legal move never calls a function.
+_ILLEGAL_MOVES = pgtrigger.Condition(
+    "((OLD.state = 'succeeded' AND NEW.state <> 'succeeded')"
+    " OR (OLD.state = 'queued' AND NEW.state IN ('succeeded', 'failed'))"
+    " OR (OLD.state IN ('failed', 'cancelled') AND NEW.state IN ('running', 'succeeded'))"
+    " OR (OLD.state = 'cancelled' AND NEW.state = 'failed'))"
+)
+_IDENTITY_CHANGED = pgtrigger.Condition(
+    "(OLD.id IS DISTINCT FROM NEW.id OR OLD.task IS DISTINCT FROM NEW.task"
+    " OR OLD.store_id IS DISTINCT FROM NEW.store_id)"
+)
+
+
+class Job(models.Model):
+    """One job: due when ``queued`` and ``run_at`` has come. No foreign keys: the table is hot and operational.
+
+    Written by the statements in ``salon_jobs/sql``; the model serves reading, the admin and migrations.
+    """
+
+    id = models.BigAutoField(primary_key=True)
+    task = models.CharField(max_length=255)
+    store_id = models.UUIDField(null=True)
+    queue = models.CharField(max_length=100, db_default="default")
+    priority = models.SmallIntegerField(db_default=0)
+    state = models.CharField(max_length=16, choices=_STATES, db_default=JobState.QUEUED.value)
+    run_at = models.DateTimeField(db_default=Now())
+    attempts = models.SmallIntegerField(db_default=0, help_text="Runs that started and ended without success")
+    max_attempts = models.SmallIntegerField(db_default=25)
+    lease = models.IntegerField(db_default=0, help_text="Grows with every claim; fences every finish")
+    leased_by = models.BigIntegerField(null=True, help_text="The process that holds the job")
+    rescues = models.SmallIntegerField(db_default=0, help_text="How often the process holding it died")
+    job_key = models.CharField(max_length=512, null=True)  # noqa: DJ001 - NULL means "no key" to the unique index
+    payload = models.JSONField(db_default=models.Value({}, models.JSONField()))
+    reason = models.CharField(max_length=255, db_default="", help_text="Why it was cancelled or failed")
+    created_at = models.DateTimeField(db_default=Now())
+    started_at = models.DateTimeField(null=True, help_text="When it was claimed last")
+    finished_at = models.DateTimeField(null=True)
+    expires_at = models.DateTimeField(null=True)
+    tick = models.DateTimeField(null=True, help_text="The cron tick it stems from")
+
+    class Meta:
+        db_table = "salon_jobs_job"
+        constraints: ClassVar = [
+            models.UniqueConstraint(
+                fields=["task", "store_id", "job_key"],
+                condition=models.Q(state="queued", job_key__isnull=False),
+                nulls_distinct=False,
+                name="salon_jobs_job_waiting_key",
+            ),
+            models.CheckConstraint(
+                condition=models.Q(state__in=[s.value for s in JobState]), name="salon_jobs_job_state_known"
+            ),
+            models.CheckConstraint(
+                condition=models.Q(max_attempts__gte=1) & models.Q(attempts__gte=0), name="salon_jobs_job_attempts"
+            ),
+        ]
+        indexes: ClassVar = [
+            models.Index(
+                fields=["priority", "run_at", "id"],
+                condition=models.Q(state="queued"),
+                include=["queue", "task"],
+                name="salon_jobs_job_due",
+            ),
+            models.Index(
+                fields=["leased_by", "id"], condition=models.Q(state="running"), name="salon_jobs_job_leased"
+            ),
+            models.Index(
+                fields=["job_key", "task", "store_id"],
+                condition=models.Q(state__in=["queued", "running"], job_key__isnull=False),
+                name="salon_jobs_job_live_key",
+            ),
+            models.Index(
+                fields=["-finished_at"],
+                condition=models.Q(state__in=["failed", "cancelled", "succeeded"]),
+                name="salon_jobs_job_ended",
+            ),
+            models.Index(fields=["store_id", "id"], name="salon_jobs_job_store"),
+        ]
+        triggers: ClassVar = [
+            pgtrigger.Protect(
+                name="identity_never_changes",
+                operation=pgtrigger.UpdateOf("id", "task", "store_id"),
+                condition=_IDENTITY_CHANGED,
+            ),
+            pgtrigger.Protect(
+                name="legal_moves_only", operation=pgtrigger.UpdateOf("state"), condition=_ILLEGAL_MOVES
+            ),
+        ]
+        permissions: ClassVar = [("retry_job", "Can retry jobs"), ("cancel_job", "Can cancel jobs")]
+
+    def __str__(self) -> str:
+        return f"{self.task} #{self.pk}"
+
+
+class JobError(models.Model):
+    """One failed attempt of a job, off the hot row. ``job_id`` is no foreign key: errors never hold a job back."""
+
+    id = models.BigAutoField(primary_key=True)
+    job_id = models.BigIntegerField()
+    store_id = models.UUIDField(null=True)
+    attempt = models.SmallIntegerField()
+    error_class = models.CharField(max_length=255)
+    code = models.CharField(max_length=64, db_default="")
+    message = models.TextField(db_default="")
+    traceback = models.TextField(db_default="")
+    occurred_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        db_table = "salon_jobs_job_error"
+        indexes: ClassVar = [models.Index(fields=["job_id", "id"], name="salon_jobs_job_error_job")]
+
+    def __str__(self) -> str:
+        return f"attempt {self.attempt} of job {self.job_id}: {self.error_class}"

@@ -1,0 +1,30 @@
+"""Declares the row by which a process shows that it lives."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from django.db import models
+from django.db.models.functions import Now
+
+
+class Process(models.Model):
+    """One running worker or scheduler. Its jobs are its own while ``heartbeat_at`` is fresh."""
+
+    id = models.BigAutoField(primary_key=True)
+    kind = models.CharField(max_length=16)
+    hostname = models.CharField(max_length=255)
+    pid = models.IntegerField()
+    queues = models.JSONField(null=True, help_text="The queues it serves; null means all")
+    concurrency = models.IntegerField(db_default=1)
+    started_at = models.DateTimeField(db_default=Now())
+    heartbeat_at = models.DateTimeField(db_default=Now())
+    stopping_at = models.DateTimeField(null=True)
+
+    class Meta:
+        db_table = "salon_jobs_process"
+        verbose_name_plural = "processes"
+        indexes: ClassVar = [models.Index(fields=["heartbeat_at"], name="salon_jobs_process_beat")]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.hostname}/{self.pid}"

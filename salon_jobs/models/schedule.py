@@ -1,0 +1,41 @@
+"""Declares what the schedulers remember: entries they know, and the ticks that fired."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from django.db import models
+from django.db.models.functions import Now
+
+
+class CronEntryState(models.Model):
+    """One cron entry as the schedulers know it; backfill never reaches before ``known_since``."""
+
+    name = models.CharField(max_length=255, primary_key=True)
+    known_since = models.DateTimeField(db_default=Now())
+    last_tick_at = models.DateTimeField(null=True)
+
+    class Meta:
+        db_table = "salon_jobs_cron_entry"
+        verbose_name = "cron entry"
+        verbose_name_plural = "cron entries"
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class CronTick(models.Model):
+    """One firing. Unique by entry and instant: whoever inserts it enqueues the job, in the same transaction."""
+
+    id = models.BigAutoField(primary_key=True)
+    entry = models.CharField(max_length=255)
+    tick_at = models.DateTimeField()
+    fired_at = models.DateTimeField(db_default=Now())
+    job_id = models.BigIntegerField(null=True)
+
+    class Meta:
+        db_table = "salon_jobs_cron_tick"
+        constraints: ClassVar = [models.UniqueConstraint(fields=["entry", "tick_at"], name="salon_jobs_cron_tick_once")]
+
+    def __str__(self) -> str:
+        return f"{self.entry} at {self.tick_at:%Y-%m-%d %H:%M}"

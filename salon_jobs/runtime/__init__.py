@@ -1,0 +1,1 @@
+"""Runs processes: presence, signals, connections, the service around a loop."""

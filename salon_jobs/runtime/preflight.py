@@ -1,0 +1,87 @@
+"""Checks, before a process works, that it may: its role, its tables, its migrations."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from django.core.management.base import CommandError
+from django.db import DatabaseError, InterfaceError, connections
+from django.db.migrations.executor import MigrationExecutor
+from psycopg import Error as PsycopgError
+
+from salon_jobs.conf import settings as conf
+from salon_jobs.core import log_events
+from salon_jobs.core.errors import BootstrapMissing, ForbiddenRole, NotReady, SchemaMissing
+from salon_jobs.core.log_events import log_event
+
+_ROLE = """
+SELECT current_user, r.rolsuper, r.rolbypassrls,
+       EXISTS (SELECT FROM pg_class c WHERE c.oid = to_regclass('salon_jobs_job') AND pg_has_role(c.relowner, 'MEMBER'))
+  FROM pg_roles r WHERE r.rolname = current_user
+"""
+
+
+def check_role(alias: str, expected: str | None = None) -> None:
+    """Refuse a role that no runtime may use. Raises ForbiddenRole; with one database user (no ROLES) it only warns.
+
+    Forbidden: superuser, BYPASSRLS, owner of the job tables or member of their owner, the migrator, and any role but
+    ``expected`` where one is given. Raises NotReady when the database does not answer.
+    """
+    try:
+        with connections[alias].cursor() as cursor:
+            cursor.execute(_ROLE)
+            user, is_superuser, bypasses_rls, owns_tables = cursor.fetchone()
+    except (DatabaseError, InterfaceError, PsycopgError) as error:
+        raise NotReady(f"the database does not answer: {str(error).strip()}") from error
+    faults = [
+        fault
+        for fault, holds in (
+            ("is a superuser", is_superuser),
+            ("bypasses row-level security", bypasses_rls),
+            ("owns the job tables", owns_tables),
+            ("is the migrator", conf.roles is not None and user == conf.roles.migrator),
+            (f"is not {expected!r}", conf.roles is not None and expected is not None and user != expected),
+        )
+        if holds
+    ]
+    if not faults:
+        return
+    text = f"database role {user!r} {' and '.join(faults)}; connect as a runtime role"
+    if conf.roles is not None:
+        raise ForbiddenRole(text)
+    log_event(logging.WARNING, log_events.ROLE_WARNING, detail=text)
+
+
+def check_schema(alias: str) -> None:
+    """Check that the job tables are there and no migration is pending. Raises SchemaMissing, NotReady."""
+    try:
+        connection = connections[alias]
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT to_regclass('salon_jobs_job') IS NOT NULL")
+            (present,) = cursor.fetchone()
+        if not present:
+            raise SchemaMissing("the job tables are missing; run: python manage.py migrate")
+        executor = MigrationExecutor(connection)
+        pending = executor.migration_plan(executor.loader.graph.leaf_nodes())
+    except (DatabaseError, InterfaceError, PsycopgError) as error:
+        raise NotReady(f"the database does not answer: {str(error).strip()}") from error
+    if pending:
+        names = ", ".join(f"{migration.app_label}.{migration.name}" for migration, _ in pending[:3])
+        raise SchemaMissing(f"{len(pending)} migrations are pending ({names} …); run: python manage.py migrate")
+
+
+def require_roles(*, using: str, **_: Any) -> None:
+    """Refuse to migrate before the roles exist, saying what to run; sent by ``pre_migrate``. Raises CommandError."""
+    if conf.roles is None or using != conf.database:
+        return
+    roles = conf.roles
+    wanted = [roles.migrator, roles.web, roles.worker, roles.operator, roles.fan_out_owner, *conf.extra_owner_roles]
+    with connections[using].cursor() as cursor:
+        cursor.execute("SELECT rolname FROM pg_roles WHERE rolname = ANY (%s)", [wanted])
+        present = {row[0] for row in cursor.fetchall()}
+    if missing := [name for name in wanted if name not in present]:
+        raise CommandError(
+            f"{BootstrapMissing.code}: database roles are missing: {', '.join(missing)}; before migrate, run "
+            "python manage.py bootstrap_roles (or the files in bootstrap_sql with psql) as a superuser"
+        )

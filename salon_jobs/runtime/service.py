@@ -1,0 +1,162 @@
+"""Runs one process: health first, then wait for a usable database, register, work, and end in order."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from django.db import DatabaseError, InterfaceError, connections
+
+from salon_jobs.conf import settings as conf
+from salon_jobs.core import log_events
+from salon_jobs.core.errors import NotReady, SalonJobsError, SchemaMissing
+from salon_jobs.core.log_events import log_event, logger
+from salon_jobs.health.server import HealthServer, Readiness
+from salon_jobs.runtime.preflight import check_role, check_schema
+from salon_jobs.runtime.presence import Presence
+from salon_jobs.runtime.signals import StopSignals
+
+_SIGNAL_LOOK_S = 0.2
+_RETRY_S = 0.5
+_BURIED_EXIT = 70
+
+
+class Loop(Protocol):
+    """Is what a service runs: a worker, a scheduler. ``run`` returns True when it ended cleanly."""
+
+    def run(self) -> bool:
+        """Work until stopped."""
+        ...
+
+    def stop(self) -> None:
+        """Ask for the end; a second call forces it."""
+        ...
+
+    def facts(self) -> dict[str, object]:
+        """Return what readiness shows; raises NotReady when the loop does not do its work."""
+        ...
+
+
+class Service:
+    """Runs ``make_loop(process_id)`` as one registered process with a health endpoint. One per process."""
+
+    def __init__(
+        self,
+        kind: str,
+        make_loop: Callable[[int], Loop],
+        *,
+        health_address: tuple[str, int],
+        concurrency: int = 1,
+        queues: Sequence[str] | None = None,
+        burst: bool = False,
+    ) -> None:
+        self._kind = kind
+        self._make_loop = make_loop
+        self._burst = burst
+        self._health = HealthServer(health_address, self._readiness)
+        self._presence = Presence(kind, concurrency=concurrency, queues=queues, on_buried=self._die)
+        self._loop: Loop | None = None
+        self._stopping = threading.Event()
+        self._schema_seen = False
+        self._clean = True
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        """Run until a signal or the end of a burst. Main thread only.
+
+        Raises what keeps the process from starting (ForbiddenRole; in a burst NotReady and SchemaMissing too). Ends the
+        interpreter at once, with status 1, when a job outlived its grace: its thread can not be ended otherwise.
+        """
+        signals = StopSignals()
+        signals.install()
+        self._health.start()
+        work = threading.Thread(target=self._work, name=f"salon-jobs-{self._kind}", daemon=True)
+        work.start()
+        while work.is_alive():
+            if signals.wait(_SIGNAL_LOOK_S):
+                self._stopping.set()
+                if self._loop is not None:
+                    self._loop.stop()
+        self._health.stop()
+        log_event(logging.INFO, log_events.PROCESS_STOPPED, kind=self._kind, clean=self._clean)
+        if self._error is not None:
+            raise self._error
+        if not self._clean:
+            _flush()
+            os._exit(1)
+
+    def _work(self) -> None:
+        try:
+            if not self._wait_until_usable():
+                return
+            process_id = self._presence.register()
+            self._loop = self._make_loop(process_id)
+            if self._stopping.is_set():
+                self._loop.stop()
+            log_event(logging.INFO, log_events.PROCESS_STARTED, kind=self._kind, process_id=process_id, pid=os.getpid())
+            self._clean = self._loop.run()
+        except Exception as error:  # noqa: BLE001 - handed to the main thread, which raises it
+            self._error = error
+        finally:
+            self._leave()
+
+    def _leave(self) -> None:
+        try:
+            self._presence.stop()
+        except (DatabaseError, InterfaceError) as error:
+            log_event(logging.WARNING, log_events.DATABASE_LOST, loop="presence", error=str(error).strip())
+        connections.close_all()
+
+    def _wait_until_usable(self) -> bool:
+        """Wait for database, role and schema; False when stopped first."""
+        logged = ""
+        while not self._stopping.is_set():
+            try:
+                expected = None if conf.roles is None else conf.roles.worker
+                check_role(conf.database, expected)
+                check_schema(conf.database)
+            except (NotReady, SchemaMissing) as error:
+                connections.close_all()
+                if self._burst:
+                    raise
+                if str(error) != logged:
+                    logged = str(error)
+                    logger.error("waiting: %s %s", error.code, error, extra=_event(error))
+                self._stopping.wait(_RETRY_S)
+            else:
+                self._schema_seen = True
+                return True
+        return False
+
+    def _readiness(self) -> Readiness:
+        """Tell whether this process can work now. Runs in a health thread, on a connection of its own."""
+        with connections[conf.database].cursor() as cursor:
+            cursor.execute("SELECT 1")
+        if not self._schema_seen:
+            check_schema(conf.database)
+        if self._loop is None:
+            raise NotReady("the process is starting")
+        if self._stopping.is_set():
+            raise NotReady("the process is stopping")
+        return Readiness(True, facts={"kind": self._kind, **self._loop.facts()})
+
+    def _die(self) -> None:
+        """End at once: others own our jobs, and whatever still runs here must not go on."""
+        logger.critical("this process was buried while it lived; it ends now", extra={"event": "process_was_buried"})
+        _flush()
+        os._exit(_BURIED_EXIT)
+
+
+def _event(error: SalonJobsError) -> dict[str, object]:
+    return {"event": "waiting", "event_fields": {"code": error.code, "detail": str(error)}}
+
+
+def _flush() -> None:
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+

@@ -1,0 +1,185 @@
+"""Registers cron entries and says which of their ticks are due."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import Any, Final, Protocol, cast
+
+from salon_jobs.core.clock import as_utc
+from salon_jobs.core.errors import CronInvalid
+from salon_jobs.schedule.cron import CronExpression
+
+GRACE: Final = timedelta(minutes=5)
+"""How late a tick of any entry may be and still fire: a restart or a deploy of the scheduler loses nothing."""
+
+TICKS_AT_ONCE: Final = 1000
+"""How many ticks one call of due_ticks returns, and up to how many it counts as missed."""
+
+_NAME_LENGTH: Final = 255
+
+
+class CronTarget(Protocol):
+    """What cron needs to know of a registered task."""
+
+    @property
+    def name(self) -> str:
+        """Return the registered name."""
+        ...
+
+    @property
+    def is_store_task(self) -> bool:
+        """Say whether the task works for one store."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CronEntry:
+    """Say which system task starts when, with which payload, and how late a tick may still fire."""
+
+    name: str
+    expression: CronExpression
+    task_name: str
+    payload: Callable[[datetime], dict[str, Any]] | None = None
+    backfill: timedelta = timedelta()
+
+    @property
+    def window(self) -> timedelta:
+        """Return how late a tick may be and still fire: ``backfill``, but never less than GRACE."""
+        return max(self.backfill, GRACE)
+
+    def payload_at(self, tick: datetime) -> dict[str, Any]:
+        """Build the payload of one tick (aware, UTC): a new dict each time, empty when none was declared.
+
+        Raises CronInvalid when the callable returns something else than a dict; its own errors pass through.
+        """
+        built: object = {} if self.payload is None else self.payload(tick)
+        if not isinstance(built, dict):
+            raise CronInvalid(f"cron entry {self.name!r}: payload must return a dict, not {built!r}")
+        return cast("dict[str, Any]", built)
+
+
+class CronEntries:
+    """Holds the entries of this process by name, in the order of declaration."""
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, CronEntry] = {}
+
+    def add(self, entry: CronEntry) -> None:
+        """Add ``entry``. Raises CronInvalid when its name is taken."""
+        if entry.name in self._by_name:
+            raise CronInvalid(
+                f"there are two cron entries named {entry.name!r}; give one of them a name of its own with name='…'"
+            )
+        self._by_name[entry.name] = entry
+
+    def all(self) -> tuple[CronEntry, ...]:
+        """Return every entry."""
+        return tuple(self._by_name.values())
+
+    def clear(self) -> None:
+        """Forget every entry; for tests."""
+        self._by_name.clear()
+
+
+cron_entries: Final = CronEntries()
+
+
+def cron(
+    line: str,
+    target: CronTarget,
+    *,
+    payload: Mapping[str, Any] | Callable[[datetime], dict[str, Any]] | None = None,
+    timezone: str = "UTC",
+    backfill: timedelta | None = None,
+    name: str | None = None,
+) -> CronEntry:
+    """Declare that ``target``, a system task, starts whenever ``line`` is due in ``timezone``.
+
+    ``payload`` is a dict, or a function of the tick: dates and cutoffs come from the tick, never from the clock.
+    ``backfill`` says how late a missed tick still fires (GRACE at least). ``name`` defaults to that of the task.
+    Touches no database. Raises CronInvalid for a wrong line, zone, target, payload, backfill or name.
+    """
+    task_name = _task_name(target)
+    entry = CronEntry(
+        name=_entry_name(task_name if name is None else name),
+        expression=CronExpression(line, timezone),
+        task_name=task_name,
+        payload=_payload_builder(payload, task_name),
+        backfill=_backfill(timedelta() if backfill is None else backfill, task_name),
+    )
+    cron_entries.add(entry)
+    return entry
+
+
+def _task_name(target: object) -> str:
+    name, is_store_task = getattr(target, "name", None), getattr(target, "is_store_task", None)
+    if isinstance(target, type) or not isinstance(name, str) or not isinstance(is_store_task, bool):
+        raise CronInvalid(f"cron starts registered tasks, and {target!r} is none; declare it with @task(name='…')")
+    if is_store_task:
+        raise CronInvalid(
+            f"{name!r} is a store task; cron starts system tasks: let one call fan_out(...) to start it for every store"
+        )
+    return name
+
+
+def _entry_name(name: object) -> str:
+    if not isinstance(name, str) or not name.strip() or "\0" in name or len(name) > _NAME_LENGTH:
+        raise CronInvalid(f"the name of a cron entry is a string of 1 to {_NAME_LENGTH} characters, not {name!r}")
+    return name
+
+
+def _payload_builder(payload: object, task_name: str) -> Callable[[datetime], dict[str, Any]] | None:
+    if payload is None:
+        return None
+    if isinstance(payload, Mapping):
+        fixed = copy.deepcopy(dict(cast("Mapping[str, Any]", payload)))
+        return lambda _tick: copy.deepcopy(fixed)
+    if callable(payload):
+        return cast("Callable[[datetime], dict[str, Any]]", payload)
+    raise CronInvalid(f"cron entry for {task_name!r}: payload is a dict or a function of the tick, not {payload!r}")
+
+
+def _backfill(backfill: object, task_name: str) -> timedelta:
+    if not isinstance(backfill, timedelta) or backfill < timedelta():
+        raise CronInvalid(f"cron entry for {task_name!r}: backfill is a timedelta of zero or more, not {backfill!r}")
+    return backfill
+
+
+@dataclass(frozen=True, slots=True)
+class DueTicks:
+    """Lists the ticks to fire, oldest first, and how many are too late.
+
+    ``missed`` stops counting at TICKS_AT_ONCE, which then means "that many or more". Once the ticks are fired, the
+    next call goes on after ``settled_until``: ``until``, or the last tick when more are due than one call returns.
+    """
+
+    ticks: tuple[datetime, ...]
+    missed: int
+    settled_until: datetime
+
+
+def due_ticks(entry: CronEntry, after: datetime, until: datetime, *, limit: int = TICKS_AT_ONCE) -> DueTicks:
+    """Return the ticks in (after, until] that are no older at ``until`` than the entry's window, at most ``limit``.
+
+    Older ones are counted as missed. Work and memory are bounded however long the pause was. A clock that went back
+    (``until`` before ``after``) gives no ticks and leaves ``after`` as it was. Pure: the same arguments give the same
+    answer.
+    """
+    if limit < 1:
+        raise ValueError(f"limit must be at least 1, not {limit}")
+    after, until = as_utc(after), as_utc(until)
+    if until <= after:
+        return DueTicks((), 0, after)
+    missed = 0
+    if until - after > entry.window:
+        just_before_window = until - entry.window - timedelta.resolution
+        missed = sum(1 for _ in islice(entry.expression.between(after, just_before_window), TICKS_AT_ONCE))
+        after = just_before_window
+    ticks = tuple(islice(entry.expression.between(after, until), limit + 1))
+    if len(ticks) > limit:
+        return DueTicks(ticks[:limit], missed, ticks[limit - 1])
+    return DueTicks(ticks, missed, until)

@@ -1,0 +1,55 @@
+"""Remembers entries and ticks; fires a tick at most once, in the same transaction as its job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.db import connections, transaction
+
+from salon_jobs import sql
+from salon_jobs.conf import settings as conf
+from salon_jobs.core.records import JobHandle
+from salon_jobs.models import CronEntryState
+
+
+@dataclass(frozen=True, slots=True)
+class EntryState:
+    """Says from when on an entry is owed its ticks: after its last one, or since it is known."""
+
+    after: datetime
+
+
+def learn(names: Iterable[str]) -> None:
+    """Remember new entries from now on, by the database's clock; known ones stay as they are."""
+    rows = [CronEntryState(name=name) for name in names]
+    CronEntryState.objects.using(conf.database).bulk_create(rows, ignore_conflicts=True)
+
+
+def states() -> tuple[datetime, dict[str, EntryState]]:
+    """Return the database's time and every known entry's state."""
+    with connections[conf.database].cursor() as cursor:
+        cursor.execute(sql.load("cron_states"))
+        rows = cursor.fetchall()
+    return rows[0][0], {name: EntryState(after) for _, name, after in rows if name is not None}
+
+
+def fire(entry: str, tick: datetime, add_job: Callable[[], JobHandle], *, advance: bool = True) -> JobHandle | None:
+    """Insert the tick and add its job in one transaction; None when another scheduler was first.
+
+    ``advance`` moves the entry's last tick, forwards only: a clock that steps back fires nothing again.
+    """
+    with transaction.atomic(using=conf.database), connections[conf.database].cursor() as cursor:
+        cursor.execute(sql.load("cron_tick"), {"entry": entry, "tick_at": tick})
+        row = cursor.fetchone()
+        if row is None:
+            return None
+        handle = add_job()
+        cursor.execute("UPDATE salon_jobs_cron_tick SET job_id = %s WHERE id = %s", [handle.id, row[0]])
+        if advance:
+            cursor.execute(
+                "UPDATE salon_jobs_cron_entry SET last_tick_at = greatest(last_tick_at, %s) WHERE name = %s",
+                [tick, entry],
+            )
+        return handle

@@ -1,0 +1,6 @@
+-- Add one job without a key, in the caller's transaction.
+-- Locks: none. Role: web (own store, by row-level security) or worker.
+INSERT INTO salon_jobs_job (task, store_id, queue, priority, max_attempts, run_at, expires_at, payload, tick)
+VALUES (%(task)s, %(store_id)s, %(queue)s, %(priority)s, %(max_attempts)s, COALESCE(%(run_at)s::timestamptz, now()),
+        %(expires_at)s, %(payload)s::jsonb, %(tick)s)
+RETURNING id

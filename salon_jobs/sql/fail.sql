@@ -1,0 +1,32 @@
+-- End a failed run: queue the job again after a delay, or fail it when its attempts are spent (or it can never work),
+-- or cancel it when a newer job waits under its key. Writes the attempt's error row in the same statement.
+-- Locks: the row. A twin enqueued at this very moment raises a unique violation: the caller runs the statement again.
+-- Role: worker.
+WITH mine AS MATERIALIZED (
+    SELECT j.id,
+           %(final)s::boolean OR j.attempts + 1 >= j.max_attempts AS spent,
+           j.job_key IS NOT NULL AND EXISTS (
+               SELECT FROM salon_jobs_job t
+                WHERE t.job_key = j.job_key AND t.task = j.task AND t.state = 'queued'
+                  AND (t.store_id = j.store_id OR (t.store_id IS NULL AND j.store_id IS NULL))
+           ) AS superseded
+      FROM salon_jobs_job j
+     WHERE j.id = %(id)s AND j.leased_by = %(process_id)s AND j.lease = %(lease)s AND j.state = 'running'
+       FOR UPDATE
+), ended AS (
+    UPDATE salon_jobs_job j
+       SET attempts = j.attempts + 1,
+           state = CASE WHEN m.spent THEN 'failed' WHEN m.superseded THEN 'cancelled' ELSE 'queued' END,
+           reason = CASE WHEN m.spent THEN %(reason)s WHEN m.superseded THEN 'superseded' ELSE '' END,
+           run_at = CASE WHEN m.spent OR m.superseded THEN j.run_at
+                         ELSE clock_timestamp() + %(delay)s::interval END,
+           finished_at = CASE WHEN m.spent OR m.superseded THEN clock_timestamp() END,
+           leased_by = NULL
+      FROM mine m
+     WHERE j.id = m.id
+    RETURNING j.id, j.store_id, j.state, j.reason, j.attempts
+), error AS (
+    INSERT INTO salon_jobs_job_error (job_id, store_id, attempt, error_class, code, message, traceback, occurred_at)
+    SELECT id, store_id, attempts, %(error_class)s, %(code)s, %(message)s, %(traceback)s, clock_timestamp() FROM ended
+)
+SELECT state, reason FROM ended

@@ -1,0 +1,27 @@
+-- Queue jobs again without counting an attempt: a snooze (with a delay) or a release (delay NULL keeps run_at).
+-- A job whose key a newer waiting job holds ends as cancelled (superseded).
+-- Locks: the rows, in ascending order. A twin enqueued at this very moment raises a unique violation: run it again.
+-- Role: worker.
+WITH mine AS MATERIALIZED (
+    SELECT j.id,
+           j.job_key IS NOT NULL AND EXISTS (
+               SELECT FROM salon_jobs_job t
+                WHERE t.job_key = j.job_key AND t.task = j.task AND t.state = 'queued'
+                  AND (t.store_id = j.store_id OR (t.store_id IS NULL AND j.store_id IS NULL))
+           ) AS superseded
+      FROM salon_jobs_job j
+      JOIN unnest(%(ids)s::bigint[], %(leases)s::int[]) AS l (id, lease) ON j.id = l.id AND j.lease = l.lease
+     WHERE j.leased_by = %(process_id)s AND j.state = 'running'
+     ORDER BY j.id
+       FOR UPDATE OF j
+)
+UPDATE salon_jobs_job j
+   SET state = CASE WHEN m.superseded THEN 'cancelled' ELSE 'queued' END,
+       reason = CASE WHEN m.superseded THEN 'superseded' ELSE '' END,
+       run_at = CASE WHEN m.superseded OR %(delay)s::interval IS NULL THEN j.run_at
+                     ELSE clock_timestamp() + %(delay)s::interval END,
+       finished_at = CASE WHEN m.superseded THEN clock_timestamp() END,
+       leased_by = NULL
+  FROM mine m
+ WHERE j.id = m.id
+RETURNING j.id, j.state

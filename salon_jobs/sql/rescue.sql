@@ -1,0 +1,36 @@
+-- Queue the jobs of a dead process again. Nobody knows whether they had started, so no attempt is charged: the count
+-- of rescues bounds a job that kills its process (failed when attempts and rescues together reach max_attempts, and
+-- never before the third rescue, so that a job merely waiting in a dead process is not failed for it).
+-- The process row is gone already (delete_process.sql), so no claim can add to these rows.
+-- Locks: the rows, in ascending order. A twin enqueued at this very moment raises a unique violation: run row by row.
+-- Role: worker.
+WITH theirs AS MATERIALIZED (
+    SELECT j.id,
+           j.attempts + j.rescues + 1 >= j.max_attempts AND j.rescues + 1 >= 3 AS spent,
+           j.job_key IS NOT NULL AND EXISTS (
+               SELECT FROM salon_jobs_job t
+                WHERE t.job_key = j.job_key AND t.task = j.task AND t.state = 'queued'
+                  AND (t.store_id = j.store_id OR (t.store_id IS NULL AND j.store_id IS NULL))
+           ) AS superseded
+      FROM salon_jobs_job j
+     WHERE j.id = ANY (%(ids)s::bigint[]) AND j.leased_by = %(process_id)s AND j.state = 'running'
+     ORDER BY j.id
+       FOR UPDATE OF j
+), rescued AS (
+    UPDATE salon_jobs_job j
+       SET rescues = j.rescues + 1,
+           lease = j.lease + 1,
+           state = CASE WHEN t.spent THEN 'failed' WHEN t.superseded THEN 'cancelled' ELSE 'queued' END,
+           reason = CASE WHEN t.spent THEN 'process_died' WHEN t.superseded THEN 'superseded' ELSE '' END,
+           finished_at = CASE WHEN t.spent OR t.superseded THEN clock_timestamp() END,
+           leased_by = NULL
+      FROM theirs t
+     WHERE j.id = t.id
+    RETURNING j.id, j.task, j.store_id, j.state, j.attempts
+), error AS (
+    INSERT INTO salon_jobs_job_error (job_id, store_id, attempt, error_class, code, message, traceback, occurred_at)
+    SELECT id, store_id, attempts + 1, 'salon_jobs.core.errors.ProcessDied', 'JOB.PROCESS_DIED',
+           %(message)s, '', clock_timestamp()
+      FROM rescued
+)
+SELECT id, task, store_id, state, attempts FROM rescued

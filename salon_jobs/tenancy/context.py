@@ -1,0 +1,87 @@
+"""Runs a block as one store: ``tenant_context`` and ``current_store_id``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from django.db import connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from salon_jobs.conf import settings as conf
+from salon_jobs.core.errors import TenantContextError
+from salon_jobs.tenancy import guc
+
+_current: ContextVar[UUID | None] = ContextVar("salon_jobs_store", default=None)
+
+
+def current_store_id() -> UUID | None:
+    """Return the store of the surrounding ``tenant_context``; None outside. New threads start without one."""
+    return _current.get()
+
+
+@contextmanager
+def tenant_context(store_id: UUID | str, *, atomic: bool = True, using: str | None = None) -> Iterator[None]:
+    """Run a block with the store on the connection, so that row-level security shows that store alone.
+
+    ``atomic=True`` opens a transaction (or a savepoint) and sets the store locally in it. ``atomic=False`` holds no
+    transaction: the store is set at every transaction the block begins, and between them no rows are seen.
+    ``on_commit`` callbacks registered inside run with the store as well. Nested with the same store is fine; with
+    another one raises TenantContextError. Raises it too for a store that is no uuid. Not for async code.
+    """
+    store = guc.as_uuid(store_id)
+    outer = _current.get()
+    if outer is not None and outer != store:
+        raise TenantContextError(f"already inside the context of store {outer}; it can not switch to {store}")
+    connection = connections[using or conf.database]
+    with ExitStack() as stack:
+        token = _current.set(store)
+        stack.callback(_current.reset, token)
+        if outer is None:
+            stack.enter_context(connection.execute_wrapper(partial(_set_at_begin, connection, store)))
+            began_outside = connection.in_atomic_block
+            waiting = len(connection.run_on_commit)
+        if atomic:
+            stack.enter_context(transaction.atomic(using=connection.alias))
+        if connection.in_atomic_block and (outer is None or guc.at_transaction_start(connection)):
+            guc.set_local(connection, store)
+        if outer is None:
+            stack.callback(_leave, connection, store, began_outside=began_outside, waiting=waiting)
+        yield
+
+
+def _set_at_begin(
+    connection: BaseDatabaseWrapper, store: UUID,
+    execute: Callable[..., Any], statement: str, params: Any, many: bool, context: Any,
+) -> Any:  # fmt: skip
+    """Set the store before the first statement of every transaction that begins inside the context."""
+    if guc.at_transaction_start(connection):
+        guc.set_local(connection, store)
+    return execute(statement, params, many, context)
+
+
+def _leave(connection: BaseDatabaseWrapper, store: UUID, *, began_outside: bool, waiting: int) -> None:
+    """Hand the store to the callbacks registered inside, and take it off a transaction that goes on outside.
+
+    RELEASE SAVEPOINT keeps a local set, so it is cleared explicitly; ROLLBACK TO restores the old value by itself, and
+    in a broken transaction nothing can run before it.
+    """
+    hooks = connection.run_on_commit
+    connection.run_on_commit = hooks[:waiting] + [
+        (sids, function if hasattr(function, "storeless") else _in_store(connection.alias, function, store), robust)
+        for sids, function, robust in hooks[waiting:]
+    ]
+    if began_outside and guc.can_run(connection):
+        guc.set_local(connection, None)
+
+
+def _in_store(alias: str, function: Callable[[], object], store: UUID) -> Callable[[], object]:
+    def run() -> None:
+        with tenant_context(store, using=alias):
+            function()
+
+    return run
