@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from datetime import timedelta
-from random import Random
+from random import Random, SystemRandom
+from typing import Final
 
-_LONGEST = timedelta(days=365)
+_LONGEST: Final = timedelta(days=365)
+_SYSTEM_RNG: Final = SystemRandom()  # no state to share between threads or inherit from a parent process
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +35,10 @@ class Backoff:
         if not 0 <= self.jitter <= 1:
             raise ValueError(f"Backoff.jitter must be a share from 0 to 1, not {self.jitter}")
 
-    def delay(self, attempt: int, rng: Random) -> timedelta:
+    def delay(self, attempt: int, rng: Random = _SYSTEM_RNG) -> timedelta:
         """Return the wait after failed attempt number ``attempt`` (1 = the first); safe for any attempt number.
 
-        The same ``rng`` state gives the same wait. Raises ValueError for an attempt below 1.
+        A seeded ``rng`` makes the jitter repeatable. Raises ValueError for an attempt below 1.
         """
         if attempt < 1:
             raise ValueError(f"attempt counts from 1, not {attempt}")

@@ -8,7 +8,6 @@ from django.db import migrations, models
 from django.db.migrations.operations.base import Operation
 
 
-
 def _same_store_key(table: str) -> migrations.RunSQL:
     """Return the foreign key from a table to a customer of the same store, checked at the end of the transaction."""
     name = f"{table}_customer_of_same_store"

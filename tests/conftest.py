@@ -1,0 +1,83 @@
+"""Prepares one migrated database with the real roles, and empties it after every test that used it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+from django.db import connections
+from pytest_django.plugin import DjangoDbBlocker
+
+from salon_jobs.models import Process
+from tests import settings as test_settings
+from tests import tasks as test_tasks
+from tests.tasks import Hooks
+
+ROOT = Path(__file__).resolve().parent.parent
+TABLES = (
+    "salon_jobs_job, salon_jobs_job_error, salon_jobs_process, salon_jobs_cron_entry, salon_jobs_cron_tick, store"
+)
+
+
+def manage(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run manage.py as a process of its own, as a user would."""
+    return subprocess.run(
+        [sys.executable, "manage.py", *arguments],
+        cwd=ROOT, env={**os.environ, "DJANGO_SETTINGS_MODULE": "project.settings", **environment},
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def migrated(django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
+    """Bootstrap and migrate the test database once, by the commands, as their roles."""
+    for command in (("bootstrap_roles", "--database", test_settings.TEST_DATABASE), ("migrate", "--verbosity", "0")):
+        done = manage(*command)
+        assert done.returncode == 0, done.stderr
+    with django_db_blocker.unblock():
+        yield
+        connections.close_all()
+    with psycopg.connect(os.environ["DATABASE_URL_BOOTSTRAP"], autocommit=True) as connection:
+        connection.execute(f'DROP DATABASE "{test_settings.TEST_DATABASE}" WITH (FORCE)')
+
+
+@pytest.fixture
+def database(migrated: None) -> Iterator[None]:
+    """Give a test the empty, migrated database; ``default`` is the worker role, ``owner`` sees everything."""
+    yield
+    for connection in connections.all(initialized_only=True):
+        if connection.in_atomic_block or connection.needs_rollback:
+            connection.close()
+    with connections["owner"].cursor() as cursor:
+        cursor.execute(f"TRUNCATE {TABLES} RESTART IDENTITY CASCADE")
+
+
+@pytest.fixture
+def stores(database: None) -> list[UUID]:
+    """Create three stores, in the order of their ids."""
+    ids = sorted(uuid4() for _ in range(3))
+    with connections["owner"].cursor() as cursor:
+        for number, store_id in enumerate(ids):
+            cursor.execute(
+                "INSERT INTO store (id, name) VALUES (%s, %s)", [store_id, f"Salon {number}"]
+            )
+    return ids
+
+
+@pytest.fixture
+def hooks() -> Iterator[Hooks]:
+    """Give the tasks of ``tests.tasks`` back their harmless bodies after the test."""
+    yield test_tasks.hooks
+    test_tasks.hooks.__init__()  # type: ignore[misc]  # noqa: PLC2801
+
+
+@pytest.fixture
+def process_id(database: None) -> int:
+    """Register a process row, as a worker would."""
+    return int(Process.objects.create(kind="worker", hostname="test", pid=1).pk)

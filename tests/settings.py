@@ -1,0 +1,52 @@
+"""Gives the tests a database of their own, with the real roles, on the server named or on an embedded one."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import secrets
+from urllib.parse import urlsplit, urlunsplit
+
+if "DATABASE_URL_BOOTSTRAP" not in os.environ:
+    from project.local.postgres import EmbeddedPostgres
+
+    _server = EmbeddedPostgres(fsync=False)
+    _server.start()
+    atexit.register(_server.close)
+    os.environ["DATABASE_URL_BOOTSTRAP"] = _server.url
+
+TEST_DATABASE = f"salon_test_{secrets.token_hex(4)}"
+PASSWORD = secrets.token_urlsafe(12)
+_ROLE_URLS = {
+    "DATABASE_URL_MIGRATOR": "migrator",
+    "DATABASE_URL": "app",
+    "WORKER_DATABASE_URL": "worker_runtime",
+    "OPERATOR_DATABASE_URL": "jobs_operator",
+}
+
+
+def url_for(role: str | None, database: str = TEST_DATABASE) -> str:
+    """Return the URL of a role (None: the superuser) on the test server."""
+    parts = urlsplit(os.environ["DATABASE_URL_BOOTSTRAP"])
+    login = f"{role}:{PASSWORD}" if role else parts.netloc.rpartition("@")[0]
+    host = parts.netloc.rpartition("@")[2]
+    return urlunsplit((parts.scheme, f"{login}@{host}", f"/{database}", parts.query, ""))
+
+
+for _variable, _role in _ROLE_URLS.items():
+    os.environ[_variable] = url_for(_role)
+for _variable in ("MIGRATOR_PASSWORD", "APP_PASSWORD", "WORKER_RUNTIME_PASSWORD", "JOBS_OPERATOR_PASSWORD"):
+    os.environ[_variable] = PASSWORD
+os.environ["SECRET_KEY"] = "for tests only"
+
+from project.settings import *  # noqa: E402, F403
+from project.settings import _database, env  # noqa: E402
+
+os.environ["SUPERUSER_URL"] = url_for(None)
+DATABASES = {
+    "default": _database("WORKER_DATABASE_URL"),
+    "web": _database("DATABASE_URL"),
+    "operator": _database("OPERATOR_DATABASE_URL"),
+    "owner": _database("SUPERUSER_URL"),
+}
+assert env

@@ -1,0 +1,51 @@
+"""Runs jobs in the test's own thread, and reads what the owner sees."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import connections
+
+from salon_jobs.core.outcomes import Outcome
+from salon_jobs.core.records import ClaimedJob
+from salon_jobs.jobs import registry, store
+from salon_jobs.jobs.current import RunningJob
+from salon_jobs.jobs.executor import execute, settle
+
+
+def claim(process_id: int, room: int = 100) -> list[ClaimedJob]:
+    """Claim due jobs of every registered task."""
+    return store.claim_due(process_id, registry.task_names(), room)
+
+
+def run(job: ClaimedJob, process_id: int) -> Outcome:
+    """Execute and settle one claimed job."""
+    running = RunningJob(job, process_id)
+    return settle(running, execute(running))
+
+
+def run_due(process_id: int) -> list[Outcome]:
+    """Claim once and run what was claimed."""
+    return [run(job, process_id) for job in claim(process_id)]
+
+
+def seen(statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
+    """Query as the superuser, whom no policy restricts."""
+    with connections["owner"].cursor() as cursor:
+        cursor.execute(statement, parameters)
+        rows: list[tuple[Any, ...]] = cursor.fetchall()
+        return rows
+
+
+def job_row(job_id: int) -> dict[str, Any] | None:
+    """Return one job's columns by name; None when the row is gone."""
+    with connections["owner"].cursor() as cursor:
+        cursor.execute("SELECT * FROM salon_jobs_job WHERE id = %s", [job_id])
+        row = cursor.fetchone()
+        return None if row is None else dict(zip([column.name for column in cursor.description], row, strict=True))
+
+
+def change(statement: str, *parameters: Any) -> None:
+    """Change something as the superuser."""
+    with connections["owner"].cursor() as cursor:
+        cursor.execute(statement, parameters)

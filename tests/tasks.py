@@ -1,0 +1,60 @@
+"""Declares the tasks that the tests run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+from salon_jobs import store_task, task
+
+Hook = Callable[..., Any]
+
+
+class Hooks:
+    """Lets each test decide what a task does when it runs in this process."""
+
+    def __init__(self) -> None:
+        self.system: Hook = lambda **_: None
+        self.store: Hook = lambda **_: None
+
+
+hooks = Hooks()
+
+
+@task(name="test-system", max_attempts=3)
+def system(note: str = "") -> None:
+    """Run the test's hook."""
+    hooks.system(note=note)
+
+
+@task(name="test-keyed-system", job_key="k:{note}")
+def keyed_system(note: str) -> None:
+    """Run the test's hook."""
+    hooks.system(note=note)
+
+
+@store_task(name="test-store", max_attempts=3)
+def in_store(store_id: UUID, number: int = 0) -> None:
+    """Run the test's hook inside the store's transaction."""
+    hooks.store(store_id=store_id, number=number)
+
+
+@store_task(name="test-store-outside", max_attempts=3, atomic=False)
+def outside(store_id: UUID, number: int = 0) -> None:
+    """Run the test's hook without a transaction around it."""
+    hooks.store(store_id=store_id, number=number)
+
+
+@store_task(name="test-keyed", job_key="k:{number}", job_key_mode="preserve_run_at")
+def keyed(store_id: UUID, number: int, note: str = "") -> None:
+    """Run the test's hook inside the store's transaction."""
+    hooks.store(store_id=store_id, number=number)
+
+
+@task(name="test-typed")
+def typed(day: date, at: datetime, amount: Decimal, tags: list[str], ref: UUID | None = None) -> None:
+    """Run the test's hook with converted arguments."""
+    hooks.system(day=day, at=at, amount=amount, tags=tags, ref=ref)

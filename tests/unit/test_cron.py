@@ -1,0 +1,337 @@
+"""Tests cron lines in time zones, above all on the days on which clocks change."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import re
+from collections import Counter
+from datetime import UTC, date, datetime, timedelta
+from itertools import islice, pairwise
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from salon_jobs.core.errors import CronInvalid
+from salon_jobs.schedule.cron import CronExpression
+
+MINUTE = timedelta(minutes=1)
+NEW_YORK, LORD_HOWE = "America/New_York", "Australia/Lord_Howe"
+ZONES = [
+    "UTC", "Asia/Tokyo", NEW_YORK, "Europe/Berlin", "Europe/Dublin", LORD_HOWE, "Africa/Casablanca",
+    "America/Sao_Paulo", "Asia/Beirut", "Pacific/Chatham", "America/St_Johns", "Africa/Cairo", "Asia/Kathmandu",
+]  # fmt: skip
+
+
+def at(text: str) -> datetime:
+    return datetime.fromisoformat(text).astimezone(UTC)
+
+
+def local_times(line: str, zone: str, start: str, end: str) -> list[str]:
+    """List the firings between two local times, as local time with offset."""
+    tz = ZoneInfo(zone)
+    first, last = (datetime.fromisoformat(text).replace(tzinfo=tz) for text in (start, end))
+    return [f"{due.astimezone(tz):%H:%M%z}" for due in CronExpression(line, zone).between(first - MINUTE, last)]
+
+
+def test_1800_utc_is_0300_in_tokyo() -> None:
+    tick = CronExpression("0 18 * * *").next_after(at("2026-05-05T00:00Z"))
+    assert tick == at("2026-05-06T03:00+09:00")
+    assert tick == CronExpression("0 3 * * *", "Asia/Tokyo").next_after(at("2026-05-05T00:00Z"))
+    assert tick.tzinfo is UTC
+
+
+def test_next_is_strictly_after_and_seconds_do_not_count() -> None:
+    line = CronExpression("*/5 * * * *")
+    assert line.next_after(at("2026-01-01T00:05:00Z")) == at("2026-01-01T00:10Z")
+    assert line.next_after(at("2026-01-01T00:04:59.999999Z")) == at("2026-01-01T00:05Z")
+    assert line.next_after(at("2026-01-01T00:05:00.000001Z")) == at("2026-01-01T00:10Z")
+
+
+def test_between_excludes_its_start_and_includes_its_end() -> None:
+    hourly = CronExpression("0 * * * *")
+    assert list(hourly.between(at("2026-01-01T00:00Z"), at("2026-01-01T02:00Z"))) == [
+        at("2026-01-01T01:00Z"),
+        at("2026-01-01T02:00Z"),
+    ]
+    assert list(hourly.between(at("2026-01-01T02:00Z"), at("2026-01-01T00:00Z"))) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("30 2 * * *", ["03:00-0400"]),
+        ("0,15,30 2 * * *", ["03:00-0400"]),
+        ("30 2,3 * * *", ["03:00-0400", "03:30-0400"]),
+        ("0 2,3 * * *", ["03:00-0400"]),
+        ("30 1-4 * * *", ["01:30-0500", "03:00-0400", "03:30-0400", "04:30-0400"]),
+        # A wildcard hour follows elapsed time: nothing is lost in the gap that needs making up for …
+        ("30 * * * *", ["00:30-0500", "01:30-0500", "03:30-0400", "04:30-0400"]),
+        ("0 * * * *", ["00:00-0500", "01:00-0500", "03:00-0400", "04:00-0400", "05:00-0400"]),
+        # … unless the step leaves a hole: 02:15 has no other run in its place.
+        ("15 */2 * * *", ["00:15-0500", "03:00-0400", "04:15-0400"]),
+    ],
+)
+def test_a_time_in_the_gap_runs_once_at_its_end(line: str, expected: list[str]) -> None:
+    assert local_times(line, NEW_YORK, "2026-03-08T00:00", "2026-03-08T05:00") == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("30 1 * * *", ["01:30-0400"]),
+        ("*/30 1 * * *", ["01:00-0400", "01:30-0400"]),
+        ("0 0-3 * * *", ["00:00-0400", "01:00-0400", "02:00-0500", "03:00-0500"]),
+        ("30 * * * *", ["00:30-0400", "01:30-0400", "01:30-0500", "02:30-0500"]),
+        (
+            "*/30 * * * *",
+            ["00:00-0400", "00:30-0400", "01:00-0400", "01:30-0400", "01:00-0500", "01:30-0500"]
+            + ["02:00-0500", "02:30-0500", "03:00-0500"],
+        ),
+        ("0 */1 * * *", ["00:00-0400", "01:00-0400", "01:00-0500", "02:00-0500", "03:00-0500"]),
+        ("0 */2 * * *", ["00:00-0400", "02:00-0500"]),
+    ],
+)
+def test_in_the_overlap_fixed_times_run_once_and_wildcard_hours_twice(line: str, expected: list[str]) -> None:
+    assert local_times(line, NEW_YORK, "2026-11-01T00:00", "2026-11-01T03:00") == expected
+
+
+def test_a_start_inside_the_overlap_goes_on_from_there() -> None:
+    second_0115 = at("2026-11-01T01:15-05:00")
+    assert CronExpression("30 1 * * *", NEW_YORK).next_after(second_0115) == at("2026-11-02T01:30-05:00")
+    assert CronExpression("30 * * * *", NEW_YORK).next_after(second_0115) == at("2026-11-01T01:30-05:00")
+    # The next match is in the overlap of another year: its first occurrence must not be skipped.
+    yearly = CronExpression("30 */1 1 11 *", NEW_YORK)
+    assert yearly.next_after(at("2026-11-01T23:30-05:00")) == at("2027-11-01T00:30-04:00")
+    sparse = CronExpression("10 */23 1 11 *", NEW_YORK)
+    assert [f"{due:%Y-%m-%dT%H:%M}" for due in islice(sparse.between(second_0115, at("2040-01-01T00:00Z")), 2)] == [
+        "2026-11-02T04:10",
+        "2027-11-01T04:10",
+    ]
+
+
+def test_lord_howe_moves_by_half_an_hour() -> None:
+    spring = ("2026-10-04T01:00", "2026-10-04T03:30")  # 02:00 +10:30 → 02:30 +11:00
+    assert local_times("15 2 * * *", LORD_HOWE, *spring) == ["02:30+1100"]
+    assert local_times("15,30 2 * * *", LORD_HOWE, *spring) == ["02:30+1100"]
+    assert local_times("*/15 * * * *", LORD_HOWE, *spring)[3:6] == ["01:45+1030", "02:30+1100", "02:45+1100"]
+    assert local_times("15 * * * *", LORD_HOWE, *spring) == ["01:15+1030", "02:30+1100", "03:15+1100"]
+    autumn = ("2026-04-05T01:00", "2026-04-05T02:30")  # 02:00 +11:00 → 01:30 +10:30
+    assert local_times("45 1 * * *", LORD_HOWE, *autumn) == ["01:45+1100"]
+    assert local_times("45 * * * *", LORD_HOWE, *autumn) == ["01:45+1100", "01:45+1030"]
+    assert local_times("15 * * * *", LORD_HOWE, *autumn) == ["01:15+1100", "02:15+1030"]
+
+
+def test_a_gap_at_midnight_and_a_day_that_does_not_exist() -> None:
+    assert local_times("0 0 * * *", "Asia/Beirut", "2026-03-28T12:00", "2026-03-29T12:00") == ["01:00+0300"]
+    # Samoa skipped 30 December 2011: its 09:00 runs at the first minute of the 31st.
+    apia = CronExpression("0 9 * * *", "Pacific/Apia")
+    assert list(apia.between(at("2011-12-29T00:00-10:00"), at("2011-12-31T23:00+14:00"))) == [
+        at("2011-12-29T09:00-10:00"),
+        at("2011-12-31T00:00+14:00"),
+        at("2011-12-31T09:00+14:00"),
+    ]
+
+
+def test_a_gap_that_ends_between_minutes_is_left_at_the_next_whole_minute() -> None:
+    # Liberia moved from -00:44:30 to UTC at midnight of 7 January 1972.
+    monrovia = CronExpression("30 0 7 1 *", "Africa/Monrovia")
+    assert monrovia.next_after(at("1972-01-06T00:00Z")) == at("1972-01-07T00:45Z")
+
+
+def test_day_fields() -> None:
+    start = at("2026-01-01T00:00Z")
+
+    def dates(line: str, count: int) -> list[str]:
+        return [f"{due:%m-%d}" for due in islice(CronExpression(line).between(start, at("2060-01-01T00:00Z")), count)]
+
+    assert dates("0 9 L * *", 3) == ["01-31", "02-28", "03-31"]
+    assert dates("0 9 * * mon#1", 3) == ["01-05", "02-02", "03-02"]
+    assert dates("0 9 * * L5", 2) == ["01-30", "02-27"]
+    assert dates("0 9 13 * FRI", 4) == ["01-02", "01-09", "01-13", "01-16"]
+    assert dates("0 9 * feb 7", 2) == ["02-01", "02-08"]
+    assert dates("0 9 * * 5-7", 4) == ["01-02", "01-03", "01-04", "01-09"]
+    assert CronExpression("0 0 29 2 *").next_after(at("2097-01-01T00:00Z")) == at("2104-02-29T00:00Z")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("61 * * * *", "the minute field '61' is wrong: '61' is not a value"),
+        ("* 24 * * *", "the hour field '24'"),
+        ("* * 0 * *", "the day-of-month field '0'"),
+        ("* * 32 * *", "the day-of-month field '32'"),
+        ("* * * 13 *", "the month field '13'"),
+        ("* * * foo *", "the month field 'foo'"),
+        ("* * * * 8", "the day-of-week field '8'"),
+        ("* * * * mon#6", "the day-of-week field 'mon#6'"),
+        ("5,, * * * *", "the minute field '5,,'"),
+        ("-5 * * * *", "the minute field '-5'"),
+        ("*/0 * * * *", "the step of '*/0'"),
+        ("*/90 * * * *", "the step of '*/90'"),
+        ("5/10 * * * *", "needs an ascending range"),
+        ("0 22-4/3 * * *", "needs an ascending range"),
+        ("* 9-9 * * *", "has one value, write 9"),
+        ("H * * * *", "the minute field 'H'"),
+        ("R * * * *", "the minute field 'R'"),
+        ("* * ? * *", "the day-of-month field '?'"),
+        ("* * 15W * *", "the day-of-month field '15W'"),
+        ("* *-5 * * *", "the hour field '*-5'"),
+        ("٣ * * * *", "the minute field"),
+        ("0 0 1 * 1#1", "can not be combined"),
+        ("0 0 30 2 *", "the day-of-month field '30' never occurs in the months"),
+        ("0 0 31 4,6,9,11 *", "never occurs"),
+        ("0 0 31 2 1", "never occurs"),
+        ("@daily", "write '0 0 * * *'"),
+        ("@reboot", "has 1 fields; write five"),
+        ("* * * * * *", "has 6 fields; write five"),
+        ("* * * *", "has 4 fields"),
+        ("", "has 0 fields"),
+        (None, "a cron line is a string"),
+    ],
+)
+def test_a_malformed_line_is_refused_by_field(line: str, message: str) -> None:
+    with pytest.raises(CronInvalid, match=re.escape(message)):
+        CronExpression(line)
+
+
+@pytest.mark.parametrize(
+    ("zone", "message"),
+    [
+        ("Asia/Tokio", "did you mean Asia/Tokyo"),
+        ("JST", "unknown time zone 'JST'"),
+        ("", "write an IANA name"),
+        ("../../etc/passwd", "unknown time zone"),
+        ("/etc/localtime", "unknown time zone"),
+        ("America", "unknown time zone 'America'"),
+        ("\0", "unknown time zone"),
+        (None, "a time zone is given by its IANA name"),
+    ],
+)
+def test_an_unknown_zone_is_refused(zone: str, message: str) -> None:
+    with pytest.raises(CronInvalid, match=re.escape(message)):
+        CronExpression("* * * * *", zone)
+
+
+def test_a_naive_datetime_is_refused() -> None:
+    naive = at("2026-01-01T00:00Z").replace(tzinfo=None)
+    with pytest.raises(ValueError, match="naive"):
+        CronExpression("* * * * *").next_after(naive)
+    with pytest.raises(ValueError, match="naive"):
+        list(CronExpression("* * * * *").between(at("2026-01-01T00:00Z"), naive))
+
+
+def test_an_expression_is_a_value() -> None:
+    line = CronExpression(" 0   18 * * * ", "Asia/Tokyo")
+    assert line == CronExpression("0 18 * * *", "Asia/Tokyo")
+    assert len({line, copy.copy(line), pickle.loads(pickle.dumps(line))}) == 1
+    assert repr(line) == "CronExpression(line='0 18 * * *', timezone='Asia/Tokyo')"
+
+
+def values(low: int, high: int) -> st.SearchStrategy[str]:
+    return st.lists(st.integers(low, high), min_size=1, max_size=3, unique=True).map(lambda v: ",".join(map(str, v)))
+
+
+def instants(first_year: int = 2000, last_year: int = 2036) -> st.SearchStrategy[datetime]:
+    return st.datetimes(
+        datetime(first_year, 1, 1), datetime(last_year, 12, 31), timezones=st.just(UTC)  # noqa: DTZ001
+    )  # fmt: skip
+
+
+def near_change() -> st.SearchStrategy[datetime]:
+    """Draw instants within a day of a change of clocks somewhere."""
+    changes = ["2026-03-08T07:00Z", "2026-11-01T06:00Z", "2026-04-04T15:00Z", "2026-10-03T15:30Z", "2026-03-29T01:00Z",
+               "2026-10-25T01:00Z", "2018-11-04T03:00Z", "2018-02-18T02:00Z", "2026-03-28T22:00Z", "2011-12-30T10:00Z"]  # fmt: skip
+    return st.builds(
+        lambda change, minutes: at(change) + timedelta(minutes=minutes),
+        st.sampled_from(changes), st.integers(-1440, 1440),
+    )  # fmt: skip
+
+
+HOURS = st.one_of(st.just("*"), st.integers(2, 12).map(lambda n: f"*/{n}"), values(0, 23))
+MINUTES = st.one_of(st.just("*"), st.sampled_from(["*/5", "*/7", "*/20", "*/30"]), values(0, 59))
+
+
+def expand(text: str, high: int) -> set[int]:
+    """Expand the small grammar used here, independently of the code under test."""
+    if text == "*" or text.startswith("*/"):
+        return set(range(0, high + 1, int(text.partition("/")[2] or 1)))
+    return {int(value) for value in text.split(",")}
+
+
+def offset(instant: datetime, zone: ZoneInfo) -> timedelta:
+    found = instant.astimezone(zone).utcoffset()
+    assert found is not None
+    return found
+
+
+def ends_gap(instant: datetime, zone: ZoneInfo) -> bool:
+    return offset(instant, zone) > offset(instant - MINUTE, zone)
+
+
+@settings(max_examples=150, deadline=None)
+@given(minute=MINUTES, hour=HOURS, zone=st.sampled_from([*ZONES, "Pacific/Apia"]), start=instants() | near_change())
+def test_firings_are_exactly_those_of_a_minute_by_minute_walk(
+    minute: str, hour: str, zone: str, start: datetime
+) -> None:
+    """Compare with a slow walk over every minute of three days that applies the rules directly."""
+    tz, wildcard = ZoneInfo(zone), hour.startswith("*")
+    minutes, hours = expand(minute, 59), expand(hour, 23)
+    begin = start.replace(second=0, microsecond=0)
+    expected: list[datetime] = []
+    for step in range(1, 3 * 1440 + 1):
+        now = begin + step * MINUTE
+        wall = now.astimezone(tz)
+        jump = offset(now, tz) - offset(now - MINUTE, tz)
+        due = wall.minute in minutes and wall.hour in hours and (wildcard or wall.fold == 0)
+        if jump > timedelta(0):
+            lost = [wall.replace(tzinfo=None) - back * MINUTE for back in range(1, jump // MINUTE + 1)]
+            for each in lost:
+                moved = each + jump
+                covered = wildcard and moved.minute in minutes and moved.hour in hours
+                due = due or (each.minute in minutes and each.hour in hours and not covered)
+        if due:
+            expected.append(now)
+    assert list(CronExpression(f"{minute} {hour} * * *", zone).between(begin, begin + 3 * 1440 * MINUTE)) == expected
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    minute=MINUTES,
+    hour=HOURS,
+    day=st.one_of(st.just("*"), values(1, 28)),
+    weekday=st.one_of(st.just("*"), values(0, 6)),
+    zone=st.sampled_from(ZONES),
+    start=instants() | near_change(),
+)
+def test_firings_ascend_and_their_local_time_fits_the_fields(
+    minute: str, hour: str, day: str, weekday: str, zone: str, start: datetime
+) -> None:
+    tz = ZoneInfo(zone)
+    line = CronExpression(f"{minute} {hour} {day} * {weekday}", zone)
+    found = list(islice(line.between(start, start + timedelta(days=400)), 60))
+    assert all(before < after for before, after in pairwise([start, *found]))
+    for due in found:
+        wall = due.astimezone(tz)
+        days = [wall.day in expand(day, 31)] if day != "*" else []
+        days += [wall.isoweekday() % 7 in expand(weekday, 6)] if weekday != "*" else []
+        fits = wall.minute in expand(minute, 59) and wall.hour in expand(hour, 23) and (any(days) or not days)
+        assert fits or ends_gap(due, tz)
+        assert line.next_after(due - timedelta.resolution) == due
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    hour=st.integers(0, 23), minute=st.integers(0, 59), zone=st.sampled_from(ZONES), year=st.integers(2000, 2035)
+)  # fmt: skip
+def test_a_daily_entry_runs_exactly_once_on_every_local_date(hour: int, minute: int, zone: str, year: int) -> None:
+    tz = ZoneInfo(zone)
+    first, last = date(year, 1, 1), date(year + 2, 12, 31)
+    begin = datetime(year, 1, 1, tzinfo=tz) - timedelta.resolution
+    end = datetime(year + 2, 12, 31, 23, 59, tzinfo=tz)
+    runs = Counter(
+        due.astimezone(tz).date() for due in CronExpression(f"{minute} {hour} * * *", zone).between(begin, end)
+    )
+    assert runs == {first + timedelta(days=n): 1 for n in range((last - first).days + 1)}
