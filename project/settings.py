@@ -1,7 +1,7 @@
 """Reads the environment, alone in the project, and turns it into Django's settings.
 
-Each process gets one database URL, that of the role it works as: the migrator for migrations, the worker role for worker,
-scheduler, relay and consumer, the web role for everything else. No process is given more than it needs.
+Each process gets one database URL, that of the role it works as: the migrator for migrations, the worker role for
+worker, scheduler, relay and consumer, the web role for everything else. No process is given more than it needs.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ class SalonJobsConfig(AppConfig):
 
     def ready(self) -> None:
         """Register checks and Sentry, then import the task and cron modules."""
-        from salon_jobs import checks  # noqa: F401, PLC0415 - registers on import, needs ready models
+        from salon_jobs import checks  # noqa: F401, PLC0415 - registers on import  # pyright: ignore[reportUnusedImport]
         from salon_jobs.integrations import sentry  # noqa: PLC0415
         from salon_jobs.runtime import preflight  # noqa: PLC0415
 

@@ -24,7 +24,9 @@ def check_settings(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> 
     if connections[database].vendor != "postgresql":
         errors.append(Error(f"the database {database!r} is not PostgreSQL", id="salon_jobs.E002"))
     if not apps.is_installed("pgtrigger"):
-        errors.append(Error("pgtrigger is not installed", hint="add 'pgtrigger' to INSTALLED_APPS", id="salon_jobs.E003"))
+        errors.append(
+            Error("pgtrigger is not installed", hint="add 'pgtrigger' to INSTALLED_APPS", id="salon_jobs.E003")
+        )
     if store_model is not None:
         errors += _check_store_model(store_model)
     return errors

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from django.conf import settings as django_settings
 from django.core.signals import setting_changed
@@ -56,7 +56,7 @@ class Settings:
     concurrency: int = 8
     keep_succeeded: bool = False
     max_attempts: int = 25
-    backoff: Backoff = Backoff()
+    backoff: Backoff = field(default_factory=Backoff)
     sentry_payload: bool = False
 
     @property
@@ -66,12 +66,12 @@ class Settings:
 
 
 def _load() -> Settings:
-    raw: object = getattr(django_settings, "SALON_JOBS", {})
-    if not isinstance(raw, Mapping):
+    raw: Any = getattr(django_settings, "SALON_JOBS", {})
+    if not isinstance(raw, dict):
         raise ConfigurationError("SALON_JOBS must be a dict")
     known = {f.name.upper(): f.name for f in fields(Settings)}
     values: dict[str, Any] = {}
-    for key, value in raw.items():
+    for key, value in cast("dict[str, Any]", raw).items():
         if key not in known:
             close = difflib.get_close_matches(str(key), known, n=1)
             hint = f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(sorted(known))}"
@@ -110,11 +110,22 @@ def _converted(key: str, value: Any) -> Any:
         return _roles(value)
     elif key == "BACKOFF" and not isinstance(value, Backoff):
         raise _wrong(key, value, "a salon_jobs.core.backoff.Backoff")
-    elif key == "ROLE_PASSWORDS" and not isinstance(value, Mapping):
+    elif key == "ROLE_PASSWORDS" and not _is_dict(value):
         raise _wrong(key, value, "a dict of role key to password")
     elif key == "EXTRA_OWNER_ROLES":
-        return tuple(value)
+        return _names(key, value)
     return value
+
+
+def _is_dict(value: object) -> bool:
+    return isinstance(value, dict)
+
+
+def _names(key: str, value: Any) -> tuple[str, ...]:
+    names: tuple[Any, ...] = tuple(value) if type(value) in (list, tuple) else (None,)
+    if not all(isinstance(name, str) and _IDENTIFIER.fullmatch(name) for name in names):
+        raise _wrong(key, value, "a list of plain lower-case role names")
+    return names
 
 
 def _wrong(key: str, value: object, expected: str) -> ConfigurationError:
@@ -122,15 +133,16 @@ def _wrong(key: str, value: object, expected: str) -> ConfigurationError:
     return ConfigurationError(f"SALON_JOBS[{key!r}] must be {expected}, not {shown}")
 
 
-def _roles(value: object) -> Roles:
+def _roles(value: Any) -> Roles:
     if isinstance(value, Roles):
         return value
-    if not isinstance(value, Mapping):
+    if not isinstance(value, dict):
         raise _wrong("ROLES", value, "a dict of role names, or None for one database user")
+    given = cast("dict[str, Any]", value)
     known = {f.name for f in fields(Roles)}
-    if unknown := set(value) - known:
+    if unknown := set(given) - known:
         raise ConfigurationError(f"SALON_JOBS['ROLES'] has unknown keys {sorted(unknown)}; known are {sorted(known)}")
-    roles = Roles(**value)
+    roles = Roles(**given)
     names = [getattr(roles, name) for name in known]
     for name in names:
         if not isinstance(name, str) or not _IDENTIFIER.fullmatch(name):

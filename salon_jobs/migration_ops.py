@@ -18,9 +18,7 @@ from salon_jobs import sql as statements
 from salon_jobs.conf import settings as conf
 from salon_jobs.tenancy import policy
 
-_ADD_JOB_ARGUMENTS = (
-    "text, jsonb, uuid, text, smallint, smallint, timestamptz, timestamptz, timestamptz, text, text"
-)
+_ADD_JOB_ARGUMENTS = "text, jsonb, uuid, text, smallint, smallint, timestamptz, timestamptz, timestamptz, text, text"
 _JOB_TABLES = (
     "salon_jobs_job",
     "salon_jobs_job_error",
@@ -149,9 +147,7 @@ class ProtectJobTables(_DatabaseOperation):
         """Drop the policies and the grants."""
         if conf.roles is None:
             return
-        runtime = sql.SQL(", ").join(
-            map(sql.Identifier, (conf.roles.web, conf.roles.worker, conf.roles.operator))
-        )
+        runtime = sql.SQL(", ").join(map(sql.Identifier, (conf.roles.web, conf.roles.worker, conf.roles.operator)))
         for table in _JOB_TABLES:
             names = ["salon_jobs_all", "salon_jobs_web_select", "salon_jobs_web_insert", "salon_jobs_web_update"]
             _execute(

@@ -12,6 +12,7 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 from django.db import connections
+from psycopg import sql
 from pytest_django.plugin import DjangoDbBlocker
 
 from salon_jobs.models import Process
@@ -20,9 +21,7 @@ from tests import tasks as test_tasks
 from tests.tasks import Hooks
 
 ROOT = Path(__file__).resolve().parent.parent
-TABLES = (
-    "salon_jobs_job, salon_jobs_job_error, salon_jobs_process, salon_jobs_cron_entry, salon_jobs_cron_tick, store"
-)
+TABLES = "salon_jobs_job, salon_jobs_job_error, salon_jobs_process, salon_jobs_cron_entry, salon_jobs_cron_tick, store"
 
 
 def manage(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -44,7 +43,7 @@ def migrated(django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
         yield
         connections.close_all()
     with psycopg.connect(os.environ["DATABASE_URL_BOOTSTRAP"], autocommit=True) as connection:
-        connection.execute(f'DROP DATABASE "{test_settings.TEST_DATABASE}" WITH (FORCE)')
+        connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(test_settings.TEST_DATABASE)))
 
 
 @pytest.fixture
@@ -64,9 +63,7 @@ def stores(database: None) -> list[UUID]:
     ids = sorted(uuid4() for _ in range(3))
     with connections["owner"].cursor() as cursor:
         for number, store_id in enumerate(ids):
-            cursor.execute(
-                "INSERT INTO store (id, name) VALUES (%s, %s)", [store_id, f"Salon {number}"]
-            )
+            cursor.execute("INSERT INTO store (id, name) VALUES (%s, %s)", [store_id, f"Salon {number}"])
     return ids
 
 
@@ -74,7 +71,7 @@ def stores(database: None) -> list[UUID]:
 def hooks() -> Iterator[Hooks]:
     """Give the tasks of ``tests.tasks`` back their harmless bodies after the test."""
     yield test_tasks.hooks
-    test_tasks.hooks.__init__()  # type: ignore[misc]  # noqa: PLC2801
+    test_tasks.hooks.__init__()  # type: ignore[misc]
 
 
 @pytest.fixture

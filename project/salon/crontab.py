@@ -14,20 +14,17 @@ from project.salon.business_day import ONE_DAY, jst_date
 from project.salon.tasks import customer, operator, register, reservation
 from salon_jobs import cron
 
+_CRON: Final = {"reason": "cron"}
 _NIGHTLY_BACKFILL: Final = timedelta(hours=6)
 
 
-def _cron(_tick: datetime) -> dict[str, Any]:
-    return {"reason": "cron"}
-
-
 def _day_before(tick: datetime) -> dict[str, Any]:
-    return {"target_date": jst_date(tick) - ONE_DAY, "reason": "cron"}
+    return {"target_date": jst_date(tick) - ONE_DAY, **_CRON}
 
 
-cron("*/5 * * * *", reservation.expire_tentative_reservations, payload=_cron)
-cron("0 15 * * *", customer.purge_deleted_customer_notes, payload=_cron, backfill=_NIGHTLY_BACKFILL)  # 00:00 JST
-cron("0 16 * * *", operator.cleanup_expired_operator_sessions, payload=_cron, backfill=_NIGHTLY_BACKFILL)  # 01:00 JST
-cron("0 16 * * *", operator.cleanup_expired_operator_invitations, payload=_cron, backfill=_NIGHTLY_BACKFILL)
-cron("0 17 * * *", customer.cleanup_deleted_customers, payload=_cron, backfill=_NIGHTLY_BACKFILL)  # 02:00 JST
+cron("*/5 * * * *", reservation.expire_tentative_reservations, payload=_CRON)
+cron("0 15 * * *", customer.purge_deleted_customer_notes, payload=_CRON, backfill=_NIGHTLY_BACKFILL)  # 00:00 JST
+cron("0 16 * * *", operator.cleanup_expired_operator_sessions, payload=_CRON, backfill=_NIGHTLY_BACKFILL)  # 01:00 JST
+cron("0 16 * * *", operator.cleanup_expired_operator_invitations, payload=_CRON, backfill=_NIGHTLY_BACKFILL)
+cron("0 17 * * *", customer.cleanup_deleted_customers, payload=_CRON, backfill=_NIGHTLY_BACKFILL)  # 02:00 JST
 cron("0 18 * * *", register.aggregate_daily_sales, payload=_day_before, backfill=_NIGHTLY_BACKFILL)  # 03:00 JST

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import socket
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,6 +16,8 @@ from django.db import connections
 from salon_jobs.core.errors import SalonJobsError
 from salon_jobs.core.log_events import logger
 
+_PATIENCE_S = 5
+
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
@@ -24,6 +27,14 @@ class Readiness:
     code: str = ""
     detail: str = ""
     facts: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        super().__init__(address, handler)
 
 
 def parse_address(text: str) -> tuple[str, int]:
@@ -42,14 +53,15 @@ class HealthServer:
         server = self
 
         class Handler(BaseHTTPRequestHandler):
+            timeout = _PATIENCE_S
+
             def do_GET(self) -> None:
                 server.answer(self)
 
-            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
+            def log_message(self, format: str, *args: Any) -> None:
                 logger.debug(format, *args)
 
-        self._server = ThreadingHTTPServer(address, Handler)
-        self._server.daemon_threads = True
+        self._server = _Server(address, Handler)
         self._thread = threading.Thread(target=self._server.serve_forever, name="salon-jobs-health", daemon=True)
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -86,7 +86,7 @@ def running_job() -> RunningJob | None:
 
 
 @contextmanager
-def running(job: RunningJob) -> Iterator[None]:
+def running(job: RunningJob) -> Generator[None]:
     """Make ``job`` the current one for a block."""
     token = _running.set(job)
     try:

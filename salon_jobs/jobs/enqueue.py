@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from operator import attrgetter
@@ -119,13 +119,17 @@ def _batches(jobs: Sequence[NewJob]) -> Iterator[tuple[list[int], str]]:
         if statement in ("enqueue_many", "enqueue_system"):
             yield positions, statement
             continue
-        while positions:
-            first: dict[tuple[str, str, str], int] = {}
-            for position in positions:
-                first.setdefault(_identity(jobs[position]), position)
-            yield [first[identity] for identity in sorted(first)], statement
-            taken = set(first.values())
-            positions = [position for position in positions if position not in taken]
+        rounds: list[dict[tuple[str, str, str], int]] = []
+        for position in positions:
+            identity = _identity(jobs[position])
+            for round_ in rounds:
+                if identity not in round_:
+                    round_[identity] = position
+                    break
+            else:
+                rounds.append({identity: position})
+        for round_ in rounds:
+            yield [round_[identity] for identity in sorted(round_)], statement
 
 
 def _identity(job: NewJob) -> tuple[str, str, str]:
@@ -166,7 +170,7 @@ def _row(job: NewJob) -> dict[str, Any]:
 
 
 @contextmanager
-def _writing(due: datetime | None) -> Iterator[CursorWrapper]:
+def _writing(due: datetime | None) -> Generator[CursorWrapper]:
     """Give a cursor, name what the database refuses, and arrange the wake-up for when the caller commits."""
     connection = connections[conf.database]
     try:
@@ -181,4 +185,3 @@ def _writing(due: datetime | None) -> Iterator[CursorWrapper]:
             ) from error
         raise
     wake.after_commit(due)
-

@@ -53,13 +53,17 @@ def execute(running: RunningJob) -> Outcome:
         arguments = task.payload.decode(job.payload, job.store_id)
     except PayloadInvalid as error:
         return Errored(error, retryable=False)
+    in_transaction = connections[conf.database].in_atomic_block
     try:
         with current.running(running):
-            if task.is_store_task and task.atomic:
+            finished = task.is_store_task and task.atomic
+            if finished:
                 _run_in_transaction(task, arguments, running)
-                return Succeeded(finished=True)
-            _run_outside(task, arguments, job)
-            return Succeeded(finished=False)
+            else:
+                _run_outside(task, arguments, job)
+            if not in_transaction:
+                _refuse_open_transaction()
+            return Succeeded(finished=finished)
     except LeaseLost:
         return Lost()
     except Interrupted:
@@ -68,7 +72,7 @@ def execute(running: RunningJob) -> Outcome:
         return Snoozed(wish.delay)
     except Discard as wish:
         return Cancelled(DISCARDED, wish.reason)
-    except BaseException as error:  # noqa: BLE001 - a handler may raise anything, SystemExit too; it fails the job alone
+    except BaseException as error:  # a handler may raise anything, SystemExit too; it fails the job alone
         return Released() if running.interrupted else Errored(error)
 
 
@@ -121,7 +125,7 @@ def _write_error(running: RunningJob, outcome: Errored) -> Outcome | None:
     ended = store.fail(job, running.process_id, error, delay=delay, final=not outcome.retryable, reason=reason)
     if ended is None:
         return None
-    fields = {"error_class": described["error_class"], "code": described["code"]}
+    fields: dict[str, Any] = {"error_class": described["error_class"], "code": described["code"]}
     match ended.state:
         case JobState.FAILED:
             _log(logging.ERROR, log_events.JOB_FAILED, running, exc_info=error, **fields)
@@ -194,6 +198,13 @@ def _refuse_broken_transaction() -> None:
         raise TransactionBroken("the handler swallowed a database error or asked for a rollback") from error
     if not can_run(connection):
         raise TransactionBroken("the handler left its transaction aborted or its connection closed")
+
+
+def _refuse_open_transaction() -> None:
+    """Refuse to call a run successful that left a transaction open: what it wrote there is never committed."""
+    connection = connections[conf.database]
+    if connection.in_atomic_block or (connection.connection is not None and not connection.autocommit):
+        raise TransactionBroken("the handler left a transaction open")
 
 
 def _log(

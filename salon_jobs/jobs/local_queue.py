@@ -20,7 +20,7 @@ class LocalQueue:
         self._concurrency = concurrency
         self._changed = threading.Condition()
         self._waiting: deque[ClaimedJob] = deque()
-        self._running: dict[int, float] = {}
+        self._running: dict[tuple[int, int], float] = {}
         self._leases: dict[int, int] = {}
         self._closed = False
         self._mean_s: float | None = None
@@ -56,14 +56,14 @@ class LocalQueue:
             if self._closed:
                 return None
             job = self._waiting.popleft()
-            self._running[job.id] = time.monotonic()
+            self._running[job.id, job.lease] = time.monotonic()
             return job
 
     def done(self, job: ClaimedJob) -> None:
         """Forget a job that ended, and learn from how long it took."""
         with self._changed:
-            took = time.monotonic() - self._running.pop(job.id)
             # An id can be here anew: queued again by its end and claimed again before we came to say "done".
+            took = time.monotonic() - self._running.pop((job.id, job.lease))
             if self._leases.get(job.id) == job.lease:
                 del self._leases[job.id]
             self._mean_s = took if self._mean_s is None else 0.9 * self._mean_s + 0.1 * took

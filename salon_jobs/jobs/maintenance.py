@@ -38,7 +38,10 @@ def look_at_queue() -> QueueFront:
 
 
 class Maintenance:
-    """Is a thread that rescues every second and looks at the queue every ten."""
+    """Is a thread that rescues every second and looks at the queue every ten.
+
+    It rescues from the second heartbeat on: after an outage that it did not see, the others get the time to beat.
+    """
 
     def __init__(self) -> None:
         self._rescuer = Rescuer()
@@ -58,9 +61,11 @@ class Maintenance:
             self._thread.join()
 
     def _run(self) -> None:
+        rescue_from = time.monotonic() + 2 * conf.heartbeat_interval.total_seconds()
         while not self._stop.wait(_EVERY_S):
             try:
-                self._rescuer.run_once()
+                if time.monotonic() >= rescue_from:
+                    self._rescuer.run_once()
                 if time.monotonic() - self._looked >= _LOOK_EVERY_S:
                     self._look()
             except (DatabaseError, InterfaceError) as error:

@@ -132,10 +132,8 @@ def _check_parameter(task_name: str, parameter: inspect.Parameter, hints: Mappin
 
 
 def _default(value: Any) -> Any:
-    if isinstance(value, (list, dict, set)) and value:
-        copied: Any = value
-        return msgspec.field(default_factory=lambda: copied.copy())
-    return value
+    # A mutable default is copied for each payload.
+    return msgspec.field(default_factory=value.copy) if type(value) in (list, dict, set) and value else value
 
 
 def _is_aware(value: object) -> bool:
@@ -146,9 +144,11 @@ def _aware(annotation: Any) -> Any:
     """Demand a time zone of every datetime in an annotation: an instant without one names no moment."""
     if annotation is datetime:
         return Annotated[datetime, msgspec.Meta(tz=True)]
-    origin, arguments = get_origin(annotation), get_args(annotation)
+    origin: Any = get_origin(annotation)
+    arguments = get_args(annotation)
     if origin in (Union, UnionType):
         return Union[tuple(_aware(argument) for argument in arguments)]  # noqa: UP007 - built at run time
     if origin in (list, set, frozenset, tuple, dict):
-        return origin[tuple(_aware(argument) for argument in arguments)]
+        generic: Any = origin
+        return generic[tuple(_aware(argument) for argument in arguments)]
     return annotation

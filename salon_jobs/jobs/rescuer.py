@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 from django.db import DatabaseError, connections, transaction
 
@@ -71,7 +72,12 @@ def bury(process_id: int, silence: timedelta) -> RescueCounts:
         wake.after_commit(None)
     log_event(logging.WARNING, log_events.PROCESS_BURIED, process=label, process_id=process_id, jobs=len(rescued))
     for job in rescued:
-        fields = {"task_name": job.task, "job_id": job.id, "store_id": job.store_id, "attempt": job.attempts + 1}
+        fields: dict[str, Any] = {
+            "task_name": job.task,
+            "job_id": job.id,
+            "store_id": job.store_id,
+            "attempt": job.attempts + 1,
+        }
         log_event(logging.WARNING, log_events.JOB_RESCUED, state=job.state.value, **fields)
         if job.state is JobState.FAILED:
             error = ProcessDied(f"{label} died running it, too often")
@@ -81,8 +87,8 @@ def bury(process_id: int, silence: timedelta) -> RescueCounts:
     return RescueCounts(1, len(rescued) - failed, failed)
 
 
-def _query(statement: str, parameters: dict[str, object]) -> list[tuple[object, ...]]:
+def _query(statement: str, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
     with connections[conf.database].cursor() as cursor:
         cursor.execute(sql.load(statement), parameters)
-        rows: list[tuple[object, ...]] = cursor.fetchall()
+        rows: list[tuple[Any, ...]] = cursor.fetchall()
         return rows

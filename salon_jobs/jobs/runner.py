@@ -7,14 +7,14 @@ import logging
 import threading
 from typing import Any
 
-from django.db import DatabaseError, InterfaceError, connections
+from django.db import DatabaseError, DataError, InterfaceError, connections
 from psycopg import Error as PsycopgError
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import log_events
 from salon_jobs.core.errors import Interrupted
 from salon_jobs.core.log_events import log_event, logger
-from salon_jobs.core.outcomes import Outcome
+from salon_jobs.core.outcomes import Errored, Outcome, Released
 from salon_jobs.jobs.current import RunningJob
 from salon_jobs.jobs.executor import execute, settle
 from salon_jobs.jobs.local_queue import LocalQueue
@@ -63,30 +63,49 @@ class Runner:
     def _run(self) -> None:
         try:
             while (job := self._jobs.take()) is not None:
-                running = RunningJob(job, self._process_id)
-                with self._lock:
-                    self._running, self._connection = running, connections[conf.database]
                 try:
-                    tidy_connections()
-                    self._settle(running, execute(running))
+                    self._run_job(RunningJob(job, self._process_id))
+                except Exception:
+                    logger.exception(
+                        "the end of job %s could not be written; it stays leased and is given back", job.id
+                    )
                 finally:
-                    with self._lock:
-                        self._running = None
                     self._jobs.done(job)
                 tidy_connections()
-        except Interrupted:
-            # Struck between two steps of ours: the job is still leased to this process and is given back at the end.
-            logger.warning("a runner thread was interrupted outside its handler")
         finally:
             connections.close_all()
 
+    def _run_job(self, running: RunningJob) -> None:
+        tidy_connections()
+        outcome: Outcome
+        try:
+            with self._lock:
+                self._running, self._connection = running, connections[conf.database]
+            outcome = execute(running)
+            # From here on nobody interrupts: the outcome is written whatever happens.
+            with self._lock:
+                self._running = None
+        except Interrupted:
+            # It struck beside the handler. Whether that had finished, the fenced row tells.
+            self._running = None
+            outcome = Released()
+        self._settle(running, outcome)
+
     def _settle(self, running: RunningJob, outcome: Outcome) -> None:
-        """Write the outcome, through an outage if need be: until it is written the job is ours and not run twice."""
+        """Write the outcome, through an outage if need be: until it is written the job is ours and not run twice.
+
+        An outcome that can not be written at all (a Snooze beyond the calendar) becomes an error of the job.
+        """
         while True:
             try:
                 tidy_connections()
                 settle(running, outcome)
-            except (DatabaseError, InterfaceError) as error:
+            except Exception as error:
+                if isinstance(error, DataError) or not isinstance(error, (DatabaseError, InterfaceError)):
+                    if isinstance(outcome, Errored):
+                        raise
+                    outcome = Errored(error)
+                    continue
                 connections[conf.database].errors_occurred = True
                 log_event(
                     logging.WARNING, log_events.DATABASE_LOST, loop="settle", job_id=running.id,
@@ -96,5 +115,3 @@ class Runner:
                     return
             else:
                 return
-
-

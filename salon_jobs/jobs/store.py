@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, TypeVar
 
 from django.db import IntegrityError, connections, transaction
@@ -45,7 +46,12 @@ class Rescued:
 
 
 def claim_due(
-    process_id: int, tasks: Sequence[str], room: int, *, queues: Sequence[str] | None = None, now: datetime | None = None
+    process_id: int,
+    tasks: Sequence[str],
+    room: int,
+    *,
+    queues: Sequence[str] | None = None,
+    now: datetime | None = None,
 ) -> list[ClaimedJob]:
     """Claim up to ``room`` due jobs in claim order; ``queues`` None means all. A buried process gets none."""
     rows = _rows(
@@ -76,7 +82,7 @@ def fail(
 
 def cancel_run(job: ClaimedJob, process_id: int, reason: str, *, charge: bool) -> bool:
     """End a run as cancelled; ``charge`` counts the attempt. False: the lease is lost."""
-    parameters = {**_fence(job, process_id), "reason": reason[:255], "charge": charge}
+    parameters = {**_fence(job, process_id), "reason": _storable(reason)[:255], "charge": charge}
     return _count("cancel_run", parameters) == 1
 
 
@@ -115,15 +121,24 @@ def rescue(process_id: int, message: str) -> list[Rescued]:
 
 
 def describe(error: BaseException) -> dict[str, str]:
-    """Describe an error for its row: class, code, message and traceback, free of NUL, the end kept when long."""
+    """Describe an error for its row: class, code, message and traceback, the end of that kept when it is long."""
     text = "".join(traceback.format_exception(error))
+    try:
+        message = str(error)
+    except Exception as fault:
+        message = f"(its message can not be shown: {type(fault).__name__})"
     kind = type(error)
     return {
         "error_class": f"{kind.__module__}.{kind.__qualname__}"[:255],
         "code": error.code if isinstance(error, SalonJobsError) else "",
-        "message": str(error).replace("\0", "\\0")[:4000],
-        "traceback": text.replace("\0", "\\0")[-_LONGEST_TRACEBACK:],
+        "message": _storable(message)[:4000],
+        "traceback": _storable(text)[-_LONGEST_TRACEBACK:],
     }
+
+
+def _storable(text: str) -> str:
+    """Escape what PostgreSQL's text can not hold: NUL, and lone surrogates (a file name that is not UTF-8)."""
+    return text.replace("\0", "\\0").encode(errors="backslashreplace").decode()
 
 
 def _fence(job: ClaimedJob, process_id: int) -> dict[str, Any]:
@@ -163,4 +178,4 @@ def _row_by_row(run: Callable[[Sequence[Any]], T], items: Sequence[Any]) -> list
         with transaction.atomic(using=conf.database):
             return [run(items)]
     except IntegrityError:
-        return [_despite_twins(lambda item=item: run([item])) for item in items]
+        return [_despite_twins(partial(run, [item])) for item in items]

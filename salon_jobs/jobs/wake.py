@@ -21,24 +21,33 @@ SECOND_LOOK: Final = timedelta(milliseconds=30)
 _last_sent = float("-inf")
 
 
-def after_commit(due: datetime | None) -> None:
+def after_commit(due: datetime | None, *, using: str | None = None) -> None:
     """Arrange one wake-up for when the caller's transaction commits; none for a job due later. Never fails it."""
     if due is None or due <= datetime.now(UTC):
-        waiting = connections[conf.database].run_on_commit
-        if not any(hook[1] is notify for hook in waiting):
-            transaction.on_commit(notify, using=conf.database, robust=True)
+        alias = using or conf.database
+        wake_up = _wake_ups.setdefault(alias, WakeUp(alias))
+        if not any(hook[1] is wake_up for hook in connections[alias].run_on_commit):
+            transaction.on_commit(wake_up, using=alias, robust=True)
 
 
-def notify() -> None:
-    """Send the wake-up now unless this process sent one within the last 20 ms. The connection must be idle."""
-    global _last_sent  # noqa: PLW0603 - one clock a process is the point
-    now = time.monotonic()
-    if now - _last_sent < QUIET.total_seconds():
-        return
-    _last_sent = now
-    with connections[conf.database].cursor() as cursor:
-        cursor.execute("SELECT pg_notify(%s, '')", [CHANNEL])
+class WakeUp:
+    """Sends the wake-up on one alias unless this process sent one within the last 20 ms."""
+
+    # It needs no store: a tenant context opens no transaction for it.
+    storeless = True
+
+    def __init__(self, alias: str) -> None:
+        self._alias = alias
+
+    def __call__(self) -> None:
+        """Send it now. The connection must be idle."""
+        global _last_sent  # noqa: PLW0603 - one clock a process is the point
+        now = time.monotonic()
+        if now - _last_sent < QUIET.total_seconds():
+            return
+        _last_sent = now
+        with connections[self._alias].cursor() as cursor:
+            cursor.execute("SELECT pg_notify(%s, '')", [CHANNEL])
 
 
-# Needs no store, so a tenant context does not open a transaction for it.
-notify.storeless = True  # type: ignore[attr-defined]  # pyright: ignore[reportFunctionMemberAccess]
+_wake_ups: dict[str, WakeUp] = {}

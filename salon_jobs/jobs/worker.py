@@ -44,9 +44,7 @@ class Worker:
         self._abandon = threading.Event()
         self._wake = threading.Event()
         self._looked = float("-inf")
-        self._runners = [
-            Runner(self._jobs, process_id, number, self._abandon) for number in range(options.concurrency)
-        ]
+        self._runners = [Runner(self._jobs, process_id, number, self._abandon) for number in range(options.concurrency)]
 
     def wake(self) -> None:
         """Look for due jobs now; safe from any thread."""
@@ -91,6 +89,8 @@ class Worker:
                 if time.monotonic() - swept > _SWEEP_S:
                     self._give_back_unknown()
                     swept = time.monotonic()
+                outage_s = _OUTAGE_S[0]
+                self._look_again_when(claimed, room)
             except (DatabaseError, InterfaceError) as error:
                 log_event(logging.WARNING, log_events.DATABASE_LOST, loop="claim", error=str(error).strip())
                 connections[conf.database].errors_occurred = True
@@ -99,9 +99,6 @@ class Worker:
                 tidy_connections()
                 # The claim may have been committed though its answer never came.
                 swept = float("-inf")
-                continue
-            outage_s = _OUTAGE_S[0]
-            self._look_again_when(claimed, room)
 
     def _claim(self) -> tuple[int, int]:
         room = self._jobs.room()
@@ -113,9 +110,9 @@ class Worker:
         return len(jobs), room
 
     def _look_again_when(self, claimed: int, room: int) -> None:
-        """Wait for whatever makes another look worth while."""
+        """Wait for whatever makes another look worth while; some of them look at once. Raises database errors."""
         poll_s = conf.poll_interval.total_seconds()
-        if room == 0 or claimed == room:
+        if room in (0, claimed):
             self._jobs.wait_for_room(poll_s)
         elif self._options.burst:
             if claimed == 0 and self._jobs.wait_idle(poll_s) and not self._anything_due():
@@ -127,12 +124,7 @@ class Worker:
 
     def _look_twice(self) -> None:
         self._wake.clear()
-        try:
-            claimed, room = self._claim()
-        except (DatabaseError, InterfaceError):
-            # The loop's next claim meets the same outage and handles it.
-            connections[conf.database].errors_occurred = True
-            return
+        claimed, room = self._claim()
         if not (room and claimed == room):
             self._wake.wait(wake.SECOND_LOOK.total_seconds())
 
@@ -155,7 +147,8 @@ class Worker:
         self._wait(began + conf.shutdown_interrupt_after.total_seconds())
         if not self._jobs.wait_idle(0):
             for runner in self._runners:
-                runner.interrupt()
+                # Cancelling a query talks to the database, which may not answer: no runner waits for another's.
+                threading.Thread(target=runner.interrupt, name="salon-jobs-interrupt", daemon=True).start()
             end = began + conf.shutdown_grace.total_seconds() - _FORCED_S
             now = time.monotonic()
             self._wait(min(end, now + _FORCED_S) if self._forced.is_set() else end, forcible=False)

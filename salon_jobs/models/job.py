@@ -75,9 +75,7 @@ class Job(models.Model):
                 include=["queue", "task"],
                 name="salon_jobs_job_due",
             ),
-            models.Index(
-                fields=["leased_by", "id"], condition=models.Q(state="running"), name="salon_jobs_job_leased"
-            ),
+            models.Index(fields=["leased_by", "id"], condition=models.Q(state="running"), name="salon_jobs_job_leased"),
             models.Index(
                 fields=["job_key", "task", "store_id"],
                 condition=models.Q(state__in=["queued", "running"], job_key__isnull=False),
@@ -93,11 +91,13 @@ class Job(models.Model):
         triggers: ClassVar = [
             pgtrigger.Protect(
                 name="identity_never_changes",
-                operation=pgtrigger.UpdateOf("id", "task", "store_id"),
+                operation=pgtrigger.UpdateOf("id", "task", "store_id"),  # type: ignore[no-untyped-call]
                 condition=_IDENTITY_CHANGED,
             ),
             pgtrigger.Protect(
-                name="legal_moves_only", operation=pgtrigger.UpdateOf("state"), condition=_ILLEGAL_MOVES
+                name="legal_moves_only",
+                operation=pgtrigger.UpdateOf("state"),  # type: ignore[no-untyped-call]
+                condition=_ILLEGAL_MOVES,
             ),
         ]
         permissions: ClassVar = [("retry_job", "Can retry jobs"), ("cancel_job", "Can cancel jobs")]

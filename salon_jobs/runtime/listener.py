@@ -10,6 +10,7 @@ from typing import Any
 
 import psycopg
 from django.db import connections
+from psycopg import sql
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import log_events
@@ -60,7 +61,7 @@ class Listener:
                 delay = min(delay * 2, _RECONNECT_S[1])
 
     def _listen(self, connection: psycopg.Connection[Any]) -> None:
-        connection.execute(psycopg.sql.SQL("LISTEN {}").format(psycopg.sql.Identifier(self._channel)))
+        connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self._channel)))
         self._proven()
         self._on_wake()
         while not self._stop.is_set():

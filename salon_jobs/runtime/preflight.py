@@ -53,16 +53,23 @@ def check_role(alias: str, expected: str | None = None) -> None:
     log_event(logging.WARNING, log_events.ROLE_WARNING, detail=text)
 
 
-def check_schema(alias: str) -> None:
-    """Check that the job tables are there and no migration is pending. Raises SchemaMissing, NotReady."""
+def check_tables(alias: str) -> None:
+    """Check that the database answers and the job tables are there. Raises NotReady, SchemaMissing."""
     try:
-        connection = connections[alias]
-        with connection.cursor() as cursor:
+        with connections[alias].cursor() as cursor:
             cursor.execute("SELECT to_regclass('salon_jobs_job') IS NOT NULL")
             (present,) = cursor.fetchone()
-        if not present:
-            raise SchemaMissing("the job tables are missing; run: python manage.py migrate")
-        executor = MigrationExecutor(connection)
+    except (DatabaseError, InterfaceError, PsycopgError) as error:
+        raise NotReady(f"the database does not answer: {str(error).strip()}") from error
+    if not present:
+        raise SchemaMissing("the job tables are missing; run: python manage.py migrate")
+
+
+def check_schema(alias: str) -> None:
+    """Check that the job tables are there and no migration is pending. Raises SchemaMissing, NotReady."""
+    check_tables(alias)
+    try:
+        executor = MigrationExecutor(connections[alias])
         pending = executor.migration_plan(executor.loader.graph.leaf_nodes())
     except (DatabaseError, InterfaceError, PsycopgError) as error:
         raise NotReady(f"the database does not answer: {str(error).strip()}") from error

@@ -6,8 +6,9 @@ import logging
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 from django.db import DatabaseError, InterfaceError, connections
 
@@ -16,12 +17,13 @@ from salon_jobs.core import log_events
 from salon_jobs.core.errors import NotReady, SalonJobsError, SchemaMissing
 from salon_jobs.core.log_events import log_event, logger
 from salon_jobs.health.server import HealthServer, Readiness
-from salon_jobs.runtime.preflight import check_role, check_schema
+from salon_jobs.runtime.preflight import check_role, check_schema, check_tables
 from salon_jobs.runtime.presence import Presence
 from salon_jobs.runtime.signals import StopSignals
 
 _SIGNAL_LOOK_S = 0.2
 _RETRY_S = 0.5
+_MARGIN_S = 0.25
 _BURIED_EXIT = 70
 
 
@@ -69,15 +71,23 @@ class Service:
         """Run until a signal or the end of a burst. Main thread only.
 
         Raises what keeps the process from starting (ForbiddenRole; in a burst NotReady and SchemaMissing too). Ends the
-        interpreter at once, with status 1, when a job outlived its grace: its thread can not be ended otherwise.
+        interpreter at once, with status 1, when a job outlived its grace, since its thread can not be ended otherwise,
+        and in any case when the grace is over, whatever the loop waits for.
         """
         signals = StopSignals()
         signals.install()
         self._health.start()
+        host, port = self._health.address
+        log_event(logging.INFO, "health_listening", kind=self._kind, address=f"{host}:{port}")
+        end = float("inf")
         work = threading.Thread(target=self._work, name=f"salon-jobs-{self._kind}", daemon=True)
         work.start()
         while work.is_alive():
+            if time.monotonic() > end:
+                log_event(logging.WARNING, log_events.PROCESS_STOPPED, kind=self._kind, clean=False)
+                _end(1)
             if signals.wait(_SIGNAL_LOOK_S):
+                end = min(end, time.monotonic() + conf.shutdown_grace.total_seconds() - _SIGNAL_LOOK_S - _MARGIN_S)
                 self._stopping.set()
                 if self._loop is not None:
                     self._loop.stop()
@@ -86,8 +96,7 @@ class Service:
         if self._error is not None:
             raise self._error
         if not self._clean:
-            _flush()
-            os._exit(1)
+            _end(1)
 
     def _work(self) -> None:
         try:
@@ -99,7 +108,7 @@ class Service:
                 self._loop.stop()
             log_event(logging.INFO, log_events.PROCESS_STARTED, kind=self._kind, process_id=process_id, pid=os.getpid())
             self._clean = self._loop.run()
-        except Exception as error:  # noqa: BLE001 - handed to the main thread, which raises it
+        except Exception as error:  # handed to the main thread, which raises it
             self._error = error
         finally:
             self._leave()
@@ -134,10 +143,7 @@ class Service:
 
     def _readiness(self) -> Readiness:
         """Tell whether this process can work now. Runs in a health thread, on a connection of its own."""
-        with connections[conf.database].cursor() as cursor:
-            cursor.execute("SELECT 1")
-        if not self._schema_seen:
-            check_schema(conf.database)
+        (check_tables if self._schema_seen else check_schema)(conf.database)
         if self._loop is None:
             raise NotReady("the process is starting")
         if self._stopping.is_set():
@@ -147,16 +153,16 @@ class Service:
     def _die(self) -> None:
         """End at once: others own our jobs, and whatever still runs here must not go on."""
         logger.critical("this process was buried while it lived; it ends now", extra={"event": "process_was_buried"})
-        _flush()
-        os._exit(_BURIED_EXIT)
+        _end(_BURIED_EXIT)
 
 
 def _event(error: SalonJobsError) -> dict[str, object]:
     return {"event": "waiting", "event_fields": {"code": error.code, "detail": str(error)}}
 
 
-def _flush() -> None:
+def _end(status: int) -> NoReturn:
+    """End the interpreter at once: threads that can not be ended otherwise do not hold it."""
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
-
+    os._exit(status)

@@ -8,7 +8,7 @@ from types import FrameType
 
 
 class StopSignals:
-    """Collects stop signals. The handler only puts into a SimpleQueue, which is safe at any bytecode; an Event is not."""
+    """Collects stop signals. The handler only puts into a SimpleQueue: safe at any bytecode, as an Event is not."""
 
     def __init__(self) -> None:
         self._arrived: queue.SimpleQueue[int] = queue.SimpleQueue()

@@ -56,10 +56,7 @@ class CronEntry:
 
         Raises CronInvalid when the callable returns something else than a dict; its own errors pass through.
         """
-        built: object = {} if self.payload is None else self.payload(tick)
-        if not isinstance(built, dict):
-            raise CronInvalid(f"cron entry {self.name!r}: payload must return a dict, not {built!r}")
-        return cast("dict[str, Any]", built)
+        return {} if self.payload is None else _checked_payload(self.payload(tick), self.name)
 
 
 class CronEntries:
@@ -141,6 +138,12 @@ def _payload_builder(payload: object, task_name: str) -> Callable[[datetime], di
     if callable(payload):
         return cast("Callable[[datetime], dict[str, Any]]", payload)
     raise CronInvalid(f"cron entry for {task_name!r}: payload is a dict or a function of the tick, not {payload!r}")
+
+
+def _checked_payload(built: object, entry_name: str) -> dict[str, Any]:
+    if not isinstance(built, dict):
+        raise CronInvalid(f"cron entry {entry_name!r}: payload must return a dict, not {built!r}")
+    return cast("dict[str, Any]", built)
 
 
 def _backfill(backfill: object, task_name: str) -> timedelta:

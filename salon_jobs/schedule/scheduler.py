@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -32,8 +33,7 @@ class Scheduler:
         self._stop = threading.Event()
         self._learnt = False
         self._looked = time.monotonic()
-        self._complained: set[tuple[str, datetime]] = set()
-        self._missed: dict[str, datetime] = {}
+        self._complained: dict[str, datetime] = {}
 
     def run(self) -> bool:
         """Fire until stopped; always ends cleanly."""
@@ -74,9 +74,10 @@ class Scheduler:
                 continue
             due = due_ticks(entry, states[entry.name].after, now)
             if due.missed:
-                self._report_missed(entry, due.missed, states[entry.name].after)
-            for tick in due.ticks:
-                self._fire(entry, tick)
+                if not due.ticks:
+                    store.skip(entry.name, due.settled_until)
+                log_event(logging.WARNING, log_events.CRON_MISSED, entry=entry.name, missed=due.missed)
+            self._fire_in_order(entry, due.ticks)
             next_at = min(next_at, entry.expression.next_after(now))
         return max(0.0, (next_at - now).total_seconds())
 
@@ -89,29 +90,30 @@ class Scheduler:
                 fired += self._fire(entry, instant, advance=False)
         return fired
 
+    def _fire_in_order(self, entry: CronEntry, ticks: Sequence[datetime]) -> None:
+        """Fire an entry's ticks; one that fails holds back the later ones until it works or is too old to backfill."""
+        for tick in ticks:
+            try:
+                self._fire(entry, tick)
+            except (DatabaseError, InterfaceError):
+                raise
+            except Exception as error:
+                # A payload that can not be made must not stop the other entries; it is tried again at every look.
+                if self._complained.get(entry.name) != tick:
+                    self._complained[entry.name] = tick
+                    log_event(logging.ERROR, log_events.CRON_FAILED, exc_info=error, entry=entry.name, tick=tick)
+                return
+
     def _fire(self, entry: CronEntry, tick: datetime, *, advance: bool = True) -> bool:
         def add_job() -> JobHandle:
             task = registry.get_task(entry.task_name)
             arguments = task.payload.bind((), entry.payload_at(tick))
             return enqueue.add(replace(task.new_job(arguments, task.options), tick=tick))
 
-        try:
-            handle = store.fire(entry.name, tick, add_job, advance=advance)
-        except (DatabaseError, InterfaceError):
-            raise
-        except Exception as error:  # noqa: BLE001 - one entry's payload must not stop the others; tried again till the tick is too old
-            if (entry.name, tick) not in self._complained:
-                self._complained.add((entry.name, tick))
-                log_event(logging.ERROR, log_events.CRON_FAILED, exc_info=error, entry=entry.name, tick=tick)
-            return False
+        handle = store.fire(entry.name, tick, add_job, advance=advance)
         if handle is not None:
             log_event(
                 logging.INFO, log_events.CRON_FIRED, entry=entry.name, tick=tick, job_id=handle.id,
                 task_name=entry.task_name, result=handle.result.value,
             )  # fmt: skip
         return handle is not None
-
-    def _report_missed(self, entry: CronEntry, missed: int, after: datetime) -> None:
-        if self._missed.get(entry.name) != after:
-            self._missed[entry.name] = after
-            log_event(logging.WARNING, log_events.CRON_MISSED, entry=entry.name, missed=missed, since=after)

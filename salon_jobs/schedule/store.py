@@ -48,8 +48,13 @@ def fire(entry: str, tick: datetime, add_job: Callable[[], JobHandle], *, advanc
         handle = add_job()
         cursor.execute("UPDATE salon_jobs_cron_tick SET job_id = %s WHERE id = %s", [handle.id, row[0]])
         if advance:
-            cursor.execute(
-                "UPDATE salon_jobs_cron_entry SET last_tick_at = greatest(last_tick_at, %s) WHERE name = %s",
-                [tick, entry],
-            )
+            skip(entry, tick)
         return handle
+
+
+def skip(entry: str, until: datetime) -> None:
+    """Owe the entry no tick up to ``until`` any more; never moves backwards."""
+    with connections[conf.database].cursor() as cursor:
+        cursor.execute(
+            "UPDATE salon_jobs_cron_entry SET last_tick_at = greatest(last_tick_at, %s) WHERE name = %s", [until, entry]
+        )

@@ -9,5 +9,5 @@ from importlib import resources
 @cache
 def load(name: str) -> str:
     """Return the statement in ``<name>.sql`` without its header comment, cached for the process."""
-    text = resources.files(__package__).joinpath(f"{name}.sql").read_text(encoding="utf-8")
+    text = resources.files("salon_jobs.sql").joinpath(f"{name}.sql").read_text(encoding="utf-8")
     return "\n".join(line for line in text.splitlines() if not line.startswith("--")).strip()

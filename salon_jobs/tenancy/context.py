@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from functools import partial
@@ -25,7 +25,7 @@ def current_store_id() -> UUID | None:
 
 
 @contextmanager
-def tenant_context(store_id: UUID | str, *, atomic: bool = True, using: str | None = None) -> Iterator[None]:
+def tenant_context(store_id: UUID | str, *, atomic: bool = True, using: str | None = None) -> Generator[None]:
     """Run a block with the store on the connection, so that row-level security shows that store alone.
 
     ``atomic=True`` opens a transaction (or a savepoint) and sets the store locally in it. ``atomic=False`` holds no
@@ -41,10 +41,9 @@ def tenant_context(store_id: UUID | str, *, atomic: bool = True, using: str | No
     with ExitStack() as stack:
         token = _current.set(store)
         stack.callback(_current.reset, token)
+        began_outside, waiting = connection.in_atomic_block, len(connection.run_on_commit)
         if outer is None:
             stack.enter_context(connection.execute_wrapper(partial(_set_at_begin, connection, store)))
-            began_outside = connection.in_atomic_block
-            waiting = len(connection.run_on_commit)
         if atomic:
             stack.enter_context(transaction.atomic(using=connection.alias))
         if connection.in_atomic_block and (outer is None or guc.at_transaction_start(connection)):
@@ -70,7 +69,7 @@ def _leave(connection: BaseDatabaseWrapper, store: UUID, *, began_outside: bool,
     RELEASE SAVEPOINT keeps a local set, so it is cleared explicitly; ROLLBACK TO restores the old value by itself, and
     in a broken transaction nothing can run before it.
     """
-    hooks = connection.run_on_commit
+    hooks: list[Any] = connection.run_on_commit  # (savepoint ids, function, robust); the stubs know two of the three
     connection.run_on_commit = hooks[:waiting] + [
         (sids, function if hasattr(function, "storeless") else _in_store(connection.alias, function, store), robust)
         for sids, function, robust in hooks[waiting:]

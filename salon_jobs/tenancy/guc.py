@@ -37,11 +37,7 @@ def set_local(connection: BaseDatabaseWrapper, store_id: UUID | None) -> None:
 def at_transaction_start(connection: BaseDatabaseWrapper) -> bool:
     """Tell whether the next statement on this connection begins a transaction."""
     raw: Any = connection.connection
-    return (
-        raw is not None
-        and not connection.get_autocommit()
-        and raw.info.transaction_status == TransactionStatus.IDLE
-    )
+    return raw is not None and not connection.get_autocommit() and raw.info.transaction_status == TransactionStatus.IDLE
 
 
 def can_run(connection: BaseDatabaseWrapper) -> bool:

@@ -8,6 +8,7 @@ the setting goes on with the old store alone.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import LiteralString
 
 from psycopg import sql
 
@@ -50,12 +51,15 @@ def disable(table: str) -> list[sql.Composed]:
 
 
 def create_policy(
-    name: str, table: str, command: str, roles: Sequence[str], *, using: sql.Composable | None = None,
+    name: str, table: str, command: LiteralString, roles: Sequence[str], *, using: sql.Composable | None = None,
     check: sql.Composable | None = None,
 ) -> sql.Composed:  # fmt: skip
     """Return one CREATE POLICY; ``command`` is ALL, SELECT, INSERT, UPDATE or DELETE."""
     statement = sql.SQL("CREATE POLICY {} ON {} FOR {} TO {}").format(
-        sql.Identifier(name), sql.Identifier(table), sql.SQL(command), roles_clause(roles)  # pyright: ignore[reportArgumentType]
+        sql.Identifier(name),
+        sql.Identifier(table),
+        sql.SQL(command),
+        roles_clause(roles),
     )
     if using is not None:
         statement += sql.SQL(" USING ({})").format(using)

@@ -71,9 +71,7 @@ def test_mode_preserve_run_at_keeps_run_at_and_attempts_but_takes_the_rest(enque
 
 
 @pytest.mark.parametrize("mode", ["replace", "preserve_run_at"])
-def test_a_running_holder_is_left_alone_and_a_new_job_added(
-    enqueue_keyed: Enqueue, mode: str, process_id: int
-) -> None:
+def test_a_running_holder_is_left_alone_and_a_new_job_added(enqueue_keyed: Enqueue, mode: str, process_id: int) -> None:
     first = enqueue_keyed(mode, "a")
     [running] = claim(process_id)
     second = enqueue_keyed(mode, "b")

@@ -1,11 +1,9 @@
 """Creates the tables, with composite foreign keys between rows of one store."""
 
 import uuid
-from typing import ClassVar
 
 import django.db.models.deletion
 from django.db import migrations, models
-from django.db.migrations.operations.base import Operation
 
 
 def _same_store_key(table: str) -> migrations.RunSQL:
@@ -23,9 +21,9 @@ class Migration(migrations.Migration):
 
     initial = True
 
-    dependencies: ClassVar[list[tuple[str, str]]] = []
+    dependencies = []
 
-    operations: ClassVar[list[Operation]] = [
+    operations = [
         migrations.CreateModel(
             name="Operator",
             fields=[

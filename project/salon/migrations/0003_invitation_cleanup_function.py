@@ -1,11 +1,8 @@
 """Installs the function that deletes expired invitations of all stores."""
 
-from typing import ClassVar
-
 from django.apps.registry import Apps
 from django.db import migrations
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
-from django.db.migrations.operations.base import Operation
 
 from project.salon import invitation_cleanup
 
@@ -23,6 +20,6 @@ def _uninstall(_apps: Apps, schema_editor: BaseDatabaseSchemaEditor) -> None:
 class Migration(migrations.Migration):
     """Runs in one transaction: the change of role inside it is local."""
 
-    dependencies: ClassVar[list[tuple[str, str]]] = [("salon", "0002_row_level_security")]
+    dependencies = [("salon", "0002_row_level_security")]
 
-    operations: ClassVar[list[Operation]] = [migrations.RunPython(_install, _uninstall)]
+    operations = [migrations.RunPython(_install, _uninstall)]

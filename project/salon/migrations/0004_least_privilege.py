@@ -1,11 +1,8 @@
 """Takes from the worker's role what its tasks do not need, and puts the system-scope tables under policies."""
 
-from typing import ClassVar
-
 from django.apps.registry import Apps
 from django.db import migrations
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
-from django.db.migrations.operations.base import Operation
 from psycopg import sql
 
 from salon_jobs.conf import settings as conf
@@ -78,7 +75,7 @@ def _execute(schema_editor: BaseDatabaseSchemaEditor, *statements: sql.Composabl
 class Migration(migrations.Migration):
     """Comes after the last migration of each app whose tables it names; its locks are brief and scan nothing."""
 
-    dependencies: ClassVar[list[tuple[str, str]]] = [
+    dependencies = [
         ("salon", "0003_invitation_cleanup_function"),
         ("admin", "0003_logentry_add_action_flag_choices"),
         ("auth", "0012_alter_user_first_name_max_length"),
@@ -86,4 +83,4 @@ class Migration(migrations.Migration):
         ("sessions", "0001_initial"),
     ]
 
-    operations: ClassVar[list[Operation]] = [migrations.RunPython(_restrict, _restore)]
+    operations = [migrations.RunPython(_restrict, _restore)]

@@ -16,7 +16,7 @@ class Customer(StoreOwned):
     email = models.EmailField()
     deleted_at = models.DateTimeField(null=True)
 
-    class Meta:
+    class Meta(StoreOwned.Meta):
         db_table = "customer"
         constraints: ClassVar = [models.UniqueConstraint(fields=["store", "id"], name="customer_store_id")]
         indexes: ClassVar = [
@@ -38,7 +38,7 @@ class CustomerNote(StoreOwned):
     body = models.TextField()
     deleted_at = models.DateTimeField(null=True)
 
-    class Meta:
+    class Meta(StoreOwned.Meta):
         db_table = "customer_note"
         constraints: ClassVar = [models.UniqueConstraint(fields=["store", "id"], name="customer_note_store_id")]
         indexes: ClassVar = [

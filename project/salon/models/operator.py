@@ -47,7 +47,7 @@ class OperatorInvitation(StoreOwned):
     expires_at = models.DateTimeField()
     sent_at = models.DateTimeField(null=True)
 
-    class Meta:
+    class Meta(StoreOwned.Meta):
         db_table = "operator_invitation"
         constraints: ClassVar = [models.UniqueConstraint(fields=["store", "id"], name="operator_invitation_store_id")]
         indexes: ClassVar = [models.Index(fields=["expires_at"], name="operator_invitation_expires")]

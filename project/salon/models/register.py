@@ -15,7 +15,7 @@ class Sale(StoreOwned):
     sold_at = models.DateTimeField()
     amount = models.PositiveIntegerField(help_text="Yen")
 
-    class Meta:
+    class Meta(StoreOwned.Meta):
         db_table = "sale"
         constraints: ClassVar = [models.UniqueConstraint(fields=["store", "id"], name="sale_store_id")]
         indexes: ClassVar = [models.Index(fields=["store", "sold_at"], include=["amount"], name="sale_sold_at")]
@@ -31,7 +31,7 @@ class DailySales(StoreOwned):
     total = models.PositiveBigIntegerField(help_text="Yen")
     count = models.PositiveIntegerField()
 
-    class Meta:
+    class Meta(StoreOwned.Meta):
         db_table = "daily_sales"
         verbose_name_plural = "daily sales"
         constraints: ClassVar = [

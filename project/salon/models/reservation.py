@@ -29,7 +29,7 @@ class Reservation(StoreOwned):
     starts_at = models.DateTimeField()
     expires_at = models.DateTimeField(null=True, help_text="When a tentative reservation lapses")
 
-    class Meta:
+    class Meta(StoreOwned.Meta):
         db_table = "reservation"
         constraints: ClassVar = [
             models.UniqueConstraint(fields=["store", "id"], name="reservation_store_id"),

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import uuid
-from typing import ClassVar
 from zoneinfo import ZoneInfo
 
 from django.db import models
 
+from project.salon.business_day import JST
+
 
 class Store(models.Model):
     """One salon. Under row-level security a role sees the current store's row alone. All salons are in Japan."""
-
-    TIME_ZONE: ClassVar[ZoneInfo] = ZoneInfo("Asia/Tokyo")
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4)
     name = models.CharField(max_length=120)
@@ -22,6 +21,11 @@ class Store(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def time_zone(self) -> ZoneInfo:
+        """Return the store's time zone."""
+        return JST
 
 
 class StoreOwned(models.Model):

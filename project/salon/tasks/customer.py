@@ -17,7 +17,7 @@ NOTE_RETENTION: Final = timedelta(days=7)
 
 @task(name="cleanup-deleted-customers", max_attempts=3)
 def cleanup_deleted_customers(reason: Literal["cron"]) -> None:
-    """Enqueue one job per store, all with one absolute cutoff 90 days before the tick. Idempotent by store and cutoff."""
+    """Enqueue one job per store, all with one cutoff 90 days before the tick. Idempotent by store and cutoff."""
     fan_out(cleanup_deleted_customers_for_store, cutoff=current_tick() - CUSTOMER_RETENTION)
 
 
@@ -40,7 +40,7 @@ def cleanup_deleted_customers_for_store(store_id: UUID, cutoff: datetime) -> Non
 
 @task(name="purge-deleted-customer-notes", max_attempts=3)
 def purge_deleted_customer_notes(reason: Literal["cron"]) -> None:
-    """Enqueue one job per store, all with one absolute cutoff 7 days before the tick. Idempotent by store and cutoff."""
+    """Enqueue one job per store, all with one cutoff 7 days before the tick. Idempotent by store and cutoff."""
     fan_out(purge_deleted_customer_notes_for_store, cutoff=current_tick() - NOTE_RETENTION)
 
 

@@ -38,13 +38,14 @@ def send_operator_invitation_email(store_id: UUID, invitation_id: UUID) -> None:
     has the same Message-ID. An invitation that is gone or has expired ends the job as discarded.
     """
     with tenant_context(store_id):
-        waiting = OperatorInvitation.objects.filter(store_id=store_id, pk=invitation_id)
-        invitation = waiting.select_related("store").annotate(database_now=Now()).first()
+        asked = OperatorInvitation.objects.filter(store_id=store_id, pk=invitation_id)
+        invitation = asked.select_related("store").first()
+        expired = asked.filter(expires_at__lte=Now()).exists()
     if invitation is None:
         raise Discard("the invitation is gone")
     if invitation.sent_at is not None:
         return
-    if invitation.expires_at <= invitation.database_now:
+    if expired:
         raise Discard("the invitation has expired")
     _mail(invitation).send()
     with tenant_context(store_id):

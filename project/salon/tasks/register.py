@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import date
-from typing import Final, Literal
+from typing import Any, Final, Literal
 from uuid import UUID, uuid4
 
 from django.db import connections
@@ -39,6 +39,6 @@ def aggregate_daily_sales(target_date: date, reason: Literal["cron"]) -> None:
 def aggregate_daily_sales_for_store(store_id: UUID, target_date: date) -> None:
     """Write the store's total of the business day ``target_date`` (JST). Idempotent: it is computed anew each time."""
     start, end = business_day_bounds(target_date)
-    parameters = {"id": uuid4(), "store_id": store_id, "day": target_date, "start": start, "end": end}
+    parameters: dict[str, Any] = {"id": uuid4(), "store_id": store_id, "day": target_date, "start": start, "end": end}
     with connections[DailySales.objects.db].cursor() as cursor:
         cursor.execute(_AGGREGATE, parameters)

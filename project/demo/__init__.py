@@ -1,0 +1,1 @@
+"""Shows the whole product at work on a real database: ``python -m project.demo``."""

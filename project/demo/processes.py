@@ -1,0 +1,155 @@
+"""Starts the commands as real processes, each with the one URL it needs, and ends every one of them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from socket import socket
+from types import TracebackType
+from typing import Final, Self
+
+from project import settings
+
+_COMMAND_TIMEOUT_S: Final = 60.0
+_READY_TIMEOUT_S: Final = 10.0
+_STOP_TIMEOUT_S: Final = 35.0
+
+
+class DemoFailed(Exception):
+    """The demo can not go on."""
+
+
+class Processes:
+    """Owns the demo's child processes and their log files. ``close`` ends all, whatever happened, by process id."""
+
+    def __init__(self, logs: Path) -> None:
+        self._logs = logs
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def run(self, *arguments: str, environment: Mapping[str, str], stdin: str = "") -> str:
+        """Run a command to its end and return what it printed. Raises DemoFailed with the end of that."""
+        process = subprocess.Popen(
+            _command_line(arguments),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            cwd=settings.BASE_DIR,
+            env=_environment(environment),
+            start_new_session=True,
+            text=True,
+        )
+        try:
+            output, _ = process.communicate(stdin, timeout=_COMMAND_TIMEOUT_S)
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
+        if process.returncode:
+            raise DemoFailed(f"manage.py {arguments[0]} ended with status {process.returncode}:\n{output[-3000:]}")
+        return output
+
+    def start(self, *arguments: str, environment: Mapping[str, str]) -> Path:
+        """Start a long-running command; return its log file, which gets one JSON line per event."""
+        path = self._logs / f"{arguments[0]}.log"
+        with path.open("wb") as log:
+            self._running[arguments[0]] = subprocess.Popen(
+                _command_line(arguments),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=settings.BASE_DIR,
+                env=_environment(environment),
+                start_new_session=True,
+            )
+        return path
+
+    def wait_until_answers(self, command: str, url: str) -> None:
+        """Wait until ``url`` answers 200. Raises DemoFailed when the process ends first, or after 10 s."""
+        deadline = time.monotonic() + _READY_TIMEOUT_S
+        while time.monotonic() < deadline:
+            self.check()
+            if _answers(url):
+                return
+            time.sleep(0.05)
+        raise DemoFailed(f"{command} was not ready within {_READY_TIMEOUT_S:.0f} s:\n{self._tail(command)}")
+
+    def check(self) -> None:
+        """Raise DemoFailed when a long-running process has ended by itself."""
+        for command, process in self._running.items():
+            if process.poll() is not None:
+                raise DemoFailed(f"{command} ended with status {process.returncode}:\n{self._tail(command)}")
+
+    def wait(self, command: str) -> None:
+        """Wait until a long-running process ends."""
+        self._running[command].wait()
+
+    def stop(self, command: str) -> int:
+        """Ask a process to end (SIGTERM), wait for its shutdown, and return its exit status."""
+        process = self._running.pop(command)
+        process.terminate()
+        try:
+            return process.wait(_STOP_TIMEOUT_S)
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
+
+    def close(self) -> None:
+        """End all: ask each, and kill what has not ended in time."""
+        processes, self._running = self._running, {}
+        for process in processes.values():
+            process.terminate()
+        deadline = time.monotonic() + _STOP_TIMEOUT_S
+        try:
+            for process in processes.values():
+                process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            pass  # killed below
+        finally:
+            for process in processes.values():
+                if process.poll() is None:
+                    process.kill()
+                    process.wait()
+
+    def __enter__(self) -> Self:
+        """Own no process yet."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close."""
+        self.close()
+
+    def _tail(self, command: str) -> str:
+        return (self._logs / f"{command}.log").read_text(errors="replace")[-3000:]
+
+
+def free_port() -> int:
+    """Return a port of 127.0.0.1 that nobody uses now."""
+    with socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _command_line(arguments: tuple[str, ...]) -> list[str]:
+    return [sys.executable, str(settings.BASE_DIR / "manage.py"), *arguments]
+
+
+def _environment(given: Mapping[str, str]) -> dict[str, str]:
+    base = {"DJANGO_SETTINGS_MODULE": "project.settings", "PYTHONUNBUFFERED": "1"}
+    return {**settings.INHERITED_ENVIRONMENT, **base, **given}
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=2) as response:  # noqa: S310 - an http URL of our own
+            return bool(response.status == 200)
+    except (urllib.error.URLError, ConnectionError, TimeoutError):
+        return False

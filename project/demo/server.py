@@ -1,0 +1,119 @@
+"""Gives the demo a database server and fresh databases on it."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import quote, urlsplit, urlunsplit
+
+import psycopg
+from psycopg import sql
+
+from project import settings
+from project.local.postgres import EmbeddedPostgres
+from project.local.postgres_install import server_account
+
+HOME: Final = settings.BASE_DIR / ".demo"
+_PREFIX: Final = "salon_demo_"
+_FINISHED: Final = "the salon_jobs demo ran here to its end"
+_ROLES: Final = ("migrator", "web", "worker", "operator")
+
+
+@dataclass(frozen=True, slots=True)
+class DemoDatabase:
+    """Names one database and the URLs by which each role reaches it."""
+
+    bootstrap_url: str
+    passwords: dict[str, str]
+
+    @property
+    def name(self) -> str:
+        """Return the database's name."""
+        return urlsplit(self.bootstrap_url).path.lstrip("/")
+
+    def url(self, role: str) -> str:
+        """Return the URL of ``migrator``, ``web``, ``worker`` or ``operator``."""
+        parts = urlsplit(self.bootstrap_url)
+        user, password = settings.SALON_JOBS["ROLES"][role], quote(self.passwords[role], safe="")
+        return urlunsplit(parts._replace(netloc=f"{user}:{password}@{parts.netloc.rpartition('@')[2]}"))
+
+    def connect(self) -> psycopg.Connection[Any]:
+        """Connect as the superuser, outside any transaction, with the time zone UTC."""
+        return psycopg.connect(self.bootstrap_url, autocommit=True, options="-c timezone=UTC")
+
+    def mark_finished(self) -> None:
+        """Remember that a run came to its end here, so that ``--serve`` can show it."""
+        remark = sql.SQL("COMMENT ON DATABASE {} IS {}").format(sql.Identifier(self.name), sql.Literal(_FINISHED))
+        with self.connect() as connection:
+            connection.execute(remark)
+
+
+@dataclass(frozen=True, slots=True)
+class DemoServer:
+    """Creates and drops demo databases on one server. Roles belong to the server: their passwords are set anew."""
+
+    superuser_url: str
+    ours: bool
+
+    @contextmanager
+    def database(self) -> Iterator[DemoDatabase]:
+        """Create an empty database. On a server of our own it replaces earlier ones and stays; else it is dropped."""
+        name = f"{_PREFIX}{secrets.token_hex(4)}"
+        with self._connect() as connection:
+            for old in self._names(connection) if self.ours else ():
+                connection.execute(_drop(old))
+            connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        try:
+            yield self._database(name)
+        finally:
+            if not self.ours:
+                with self._connect() as connection:
+                    connection.execute(_drop(name))
+
+    def finished_database(self) -> DemoDatabase | None:
+        """Return the database that a finished run left on a server of our own; None if there is none."""
+        if not self.ours:
+            return None
+        with self._connect() as connection:
+            names = self._names(connection, remark=_FINISHED)
+        return self._database(names[0]) if names else None
+
+    def _database(self, name: str) -> DemoDatabase:
+        url = urlunsplit(urlsplit(self.superuser_url)._replace(path=f"/{name}"))
+        given: dict[str, str] = settings.SALON_JOBS["ROLE_PASSWORDS"]
+        return DemoDatabase(url, {role: given.get(role) or secrets.token_urlsafe(24) for role in _ROLES})
+
+    def _connect(self) -> psycopg.Connection[Any]:
+        return psycopg.connect(self.superuser_url, autocommit=True)
+
+    def _names(self, connection: psycopg.Connection[Any], *, remark: str | None = None) -> list[str]:
+        query = """
+            SELECT datname FROM pg_database
+            WHERE starts_with(datname, %(prefix)s)
+              AND (%(remark)s::text IS NULL OR shobj_description(oid, 'pg_database') = %(remark)s)
+            ORDER BY oid DESC
+        """
+        return [row[0] for row in connection.execute(query, {"prefix": _PREFIX, "remark": remark}).fetchall()]
+
+
+@contextmanager
+def demo_server() -> Iterator[DemoServer]:
+    """Use the server of ``DATABASE_URL_BOOTSTRAP``, else run an embedded one, whose data stay in ``.demo`` if they can.
+
+    They can not where the account that runs PostgreSQL for root has no access; then everything is temporary.
+    """
+    if given := settings.SALON_JOBS["BOOTSTRAP_URL"]:
+        yield DemoServer(given, ours=False)
+        return
+    home = HOME if server_account().reaches(settings.BASE_DIR) else None
+    with EmbeddedPostgres(home=home) as server:
+        if home is not None:
+            (home / ".gitignore").write_text("*\n")
+        yield DemoServer(server.url, ours=True)
+
+
+def _drop(name: str) -> sql.Composed:
+    return sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name))

@@ -1,0 +1,196 @@
+"""Runs the demo from an empty database to the verdict."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC
+from pathlib import Path
+from typing import Any, Final
+
+import psycopg
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from project.demo.processes import DemoFailed, Processes, free_port
+from project.demo.report import print_figures, print_verdict
+from project.demo.server import DemoDatabase
+from project.demo.verify import Invite, Problem, Verifier
+from project.demo.worker_log import WorkerLog
+from project.local.smtp import REJECTED_DOMAIN, LocalSmtp
+from project.salon.demo_data import STORES, DemoData, load, make_demo_data
+from project.salon.demo_instants import DemoInstants
+
+_INVITED: Final = 40
+_REJECTED: Final = 3
+_REJECTED_ATTEMPTS: Final = 3
+_IDLE_TIMEOUT_S: Final = 60.0
+_RETRY_TIMEOUT_S: Final = 15.0
+_PASSWORD_VARIABLES: Final = {
+    "migrator": "MIGRATOR_PASSWORD",
+    "web": "APP_PASSWORD",
+    "worker": "WORKER_RUNTIME_PASSWORD",
+    "operator": "JOBS_OPERATOR_PASSWORD",
+}
+
+
+def run_demo(console: Console, database: DemoDatabase) -> bool:
+    """Run every step and print the report; return whether all was verified. Raises DemoFailed; ends its processes."""
+    began = time.monotonic()
+    with (
+        tempfile.TemporaryDirectory(prefix="salon_demo_") as logs,
+        LocalSmtp() as smtp,
+        Processes(Path(logs)) as processes,
+        database.connect() as connection,
+        _progress(console) as progress,
+    ):
+        run = _Run(database, processes, smtp, connection, progress)
+        problems, rows_changed = run.all()
+    print_figures(console, run.log.tasks, rows_changed)
+    print_verdict(console, problems, stores=STORES, rows=len(run.data))
+    console.print(
+        f"{smtp.mails.total()} mails arrived after the mail server came up; {_REJECTED} jobs failed for good, as they "
+        f"had to: their addresses are refused. Whole run: {time.monotonic() - began:.1f} s."
+    )
+    return not problems
+
+
+def bootstrap(processes: Processes, database: DemoDatabase) -> None:
+    """Create the roles and set their passwords."""
+    passwords = {variable: database.passwords[role] for role, variable in _PASSWORD_VARIABLES.items()}
+    processes.run("bootstrap_roles", environment={"DATABASE_URL_BOOTSTRAP": database.bootstrap_url, **passwords})
+
+
+class _Run:
+    """Is one run. Each step is one line of the progress display."""
+
+    def __init__(
+        self,
+        database: DemoDatabase,
+        processes: Processes,
+        smtp: LocalSmtp,
+        connection: psycopg.Connection[Any],
+        progress: Progress,
+    ) -> None:
+        self._database = database
+        self._processes = processes
+        self._smtp = smtp
+        self._connection = connection
+        self._progress = progress
+        self._worker = {
+            "WORKER_DATABASE_URL": database.url("worker"),
+            "EMAIL_HOST": "127.0.0.1",
+            "EMAIL_PORT": str(smtp.port),
+        }
+        self.data = DemoData()
+        self.log: WorkerLog
+
+    def all(self) -> tuple[list[Problem], dict[str, int]]:
+        """Run the steps in order; return what is wrong, and how many rows each task changed."""
+        with self._step("bootstrap the roles"):
+            bootstrap(self._processes, self._database)
+        with self._step("migrate"):
+            self._processes.run("migrate", environment={"DATABASE_URL_MIGRATOR": self._database.url("migrator")})
+        instants = DemoInstants.at(self._connection.execute("SELECT now()").fetchall()[0][0])
+        self._create_data(instants)
+        invites = self._invites()
+        verifier = Verifier(self._connection, instants)
+        with self._step("compute what must change"):
+            verifier.prepare(invites)
+        with self._step("start worker and scheduler"):
+            self._start_processes()
+        self._invite(invites)
+        self._fire_crontab(instants)
+        self._wait_until_idle()
+        with self._step("stop worker and scheduler"):
+            self._stop_processes()
+        with self._step("verify every store"):
+            return verifier.problems(invites, self._smtp, self.log), verifier.rows_changed()
+
+    def _create_data(self, instants: DemoInstants) -> None:
+        self.data = make_demo_data(instants)
+        with self._step(f"create {STORES} stores", total=len(self.data)) as advance:
+            load(self._connection, self.data, on_rows=advance)
+
+    def _invites(self) -> list[Invite]:
+        stores = [record["id"] for record in self.data.records("store")]
+        invited = [Invite(stores[n], f"new.operator.{n}@chain.example", False) for n in range(_INVITED)]
+        return invited + [Invite(stores[-1 - n], f"typo.{n}@{REJECTED_DOMAIN}", True) for n in range(_REJECTED)]
+
+    def _start_processes(self) -> None:
+        urls: dict[str, str] = {}
+        for command in ("runworker", "runscheduler"):
+            address = f"127.0.0.1:{free_port()}"
+            urls[command] = f"http://{address}/readyz"
+            path = self._processes.start(command, "--health-addr", address, environment=self._worker)
+            if command == "runworker":
+                self.log = WorkerLog(path)
+        for command, url in urls.items():
+            self._processes.wait_until_answers(command, url)
+
+    def _invite(self, invites: list[Invite]) -> None:
+        web = {"DATABASE_URL": self._database.url("web")}
+        with self._step("invite operators (mail server down)", total=len(invites)) as advance:
+            for rejected, options in ((False, ()), (True, ("--max-attempts", str(_REJECTED_ATTEMPTS)))):
+                chosen = [invite for invite in invites if invite.rejected is rejected]
+                pairs = [text for invite in chosen for text in ("--to", str(invite.store_id), invite.email)]
+                self._processes.run("invite_operator", *pairs, *options, environment=web)
+            self._processes.run("ping", environment=web)
+            advance(self._wait_for_retries(len(invites)))
+        self._smtp.up()
+
+    def _wait_for_retries(self, wanted: int) -> int:
+        deadline = time.monotonic() + _RETRY_TIMEOUT_S
+        figures = self.log.tasks["send-operator-invitation-email"]
+        while figures.outcomes["retried"] < wanted:
+            self._processes.check()
+            if time.monotonic() > deadline:
+                raise DemoFailed(
+                    f"{figures.outcomes['retried']} of {wanted} mails were retried while the server was down"
+                )
+            time.sleep(0.05)
+            self.log.read()
+        return wanted
+
+    def _fire_crontab(self, instants: DemoInstants) -> None:
+        with self._step("fire the crontab (mail server up)", total=len(instants.ticks)) as advance:
+            for tick in instants.ticks:
+                at = tick.astimezone(UTC).isoformat()
+                self._processes.run("runscheduler", "--burst", "--at", at, environment=self._worker)
+                advance(1)
+
+    def _wait_until_idle(self) -> None:
+        deadline = time.monotonic() + _IDLE_TIMEOUT_S
+        query = "SELECT count(*) FROM public.salon_jobs_job WHERE state IN ('queued', 'running')"
+        bar = self._progress.add_task("run the jobs", total=None)
+        while True:
+            self._processes.check()
+            waiting: int = self._connection.execute(query).fetchall()[0][0]
+            self.log.read()
+            ended = self.log.ended()
+            self._progress.update(bar, completed=ended, total=ended + waiting)
+            if not waiting:
+                return
+            if time.monotonic() > deadline:
+                raise DemoFailed(f"{waiting} jobs were still waiting or running after {_IDLE_TIMEOUT_S:.0f} s")
+            time.sleep(0.1)
+
+    def _stop_processes(self) -> None:
+        for command in ("runscheduler", "runworker"):
+            status = self._processes.stop(command)
+            if status:
+                raise DemoFailed(f"{command} ended with status {status} when asked to stop")
+        self.log.read()
+
+    @contextmanager
+    def _step(self, text: str, *, total: int = 1) -> Iterator[Callable[[int], None]]:
+        bar = self._progress.add_task(text, total=total)
+        yield lambda count: self._progress.update(bar, advance=count)
+        self._progress.update(bar, completed=total)
+
+
+def _progress(console: Console) -> Progress:
+    columns = (SpinnerColumn(finished_text="✓"), TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn())
+    return Progress(*columns, TimeElapsedColumn(), console=console)

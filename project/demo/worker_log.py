@@ -1,0 +1,79 @@
+"""Reads the worker's JSON log lines while they are written and adds them up by task."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import quantiles
+from typing import Any, Final
+
+_OUTCOMES: Final = {
+    "job_succeeded": "succeeded",
+    "job_retried": "retried",
+    "job_failed": "failed",
+    "job_cancelled": "cancelled",
+}
+
+
+@dataclass(slots=True)
+class TaskFigures:
+    """Adds up the runs of one task. ``jobs`` counts jobs, the other counts are of runs and how they ended."""
+
+    jobs: set[int] = field(default_factory=set[int])
+    stores: set[str] = field(default_factory=set[str])
+    outcomes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_OUTCOMES.values(), 0))
+    durations_ms: list[float] = field(default_factory=list[float])
+
+    def add(self, outcome: str, line: dict[str, Any]) -> None:
+        """Count one log line."""
+        self.jobs.add(line["job_id"])
+        self.outcomes[outcome] += 1
+        if outcome == "succeeded" and line.get("store_id"):
+            self.stores.add(line["store_id"])
+        if line.get("duration_ms") is not None:
+            self.durations_ms.append(float(line["duration_ms"]))
+
+    def percentile_ms(self, percent: int) -> float | None:
+        """Return the duration that so many percent of the runs stayed within; None without runs."""
+        if not self.durations_ms:
+            return None
+        if len(self.durations_ms) == 1:
+            return self.durations_ms[0]
+        return quantiles(self.durations_ms, n=100, method="inclusive")[percent - 1]
+
+
+class WorkerLog:
+    """Follows one log file; ``read`` takes in what was written since."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._position = 0
+        self.tasks: defaultdict[str, TaskFigures] = defaultdict(TaskFigures)
+
+    def read(self) -> None:
+        """Take in the new complete lines; lines that are no JSON event of a job are passed over."""
+        with self._path.open("rb") as log:
+            log.seek(self._position)
+            text = log.read()
+        complete = text[: text.rfind(b"\n") + 1]
+        self._position += len(complete)
+        for raw in complete.splitlines():
+            self._add(raw)
+
+    def ended(self) -> int:
+        """Count the jobs that have ended."""
+        return sum(
+            figures.outcomes[outcome]
+            for figures in self.tasks.values()
+            for outcome in ("succeeded", "failed", "cancelled")
+        )
+
+    def _add(self, raw: bytes) -> None:
+        if not raw.startswith(b"{"):
+            return
+        line: dict[str, Any] = json.loads(raw)
+        outcome = _OUTCOMES.get(line.get("event", ""))
+        if outcome is not None and "task_name" in line:
+            self.tasks[line["task_name"]].add(outcome, line)

@@ -1,0 +1,6 @@
+"""Shows the jobs in Django's admin, through the operator's database role when there is one."""
+
+from salon_jobs.admin.job import JobAdmin
+from salon_jobs.admin.process import CronTickAdmin, ProcessAdmin
+
+__all__ = ["CronTickAdmin", "JobAdmin", "ProcessAdmin"]

@@ -1,0 +1,138 @@
+"""Tests that the demo's verification sees a row that should have changed and one that should not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any, LiteralString
+
+import psycopg
+import pytest
+
+from project.demo.verify import Invite, Problem, Verifier
+from project.demo.worker_log import WorkerLog
+from project.local.smtp import LocalSmtp
+from project.salon.demo_data import load, make_demo_data
+from project.salon.demo_instants import DemoInstants
+from tests.settings import url_for
+
+STORES = 3
+# What the tasks do, written once more: applied in this order it must leave nothing to complain about.
+AS_SPECIFIED: tuple[LiteralString, ...] = (
+    "DELETE FROM customer_note WHERE deleted_at < %(notes_tick)s - interval '7 days'",
+    """
+    DELETE FROM customer_note AS n USING customer AS c WHERE c.id = n.customer_id
+    AND c.deleted_at < %(customers_tick)s - interval '90 days'
+    """,
+    """
+    UPDATE reservation AS r SET customer_id = NULL FROM customer AS c WHERE c.id = r.customer_id
+    AND c.deleted_at < %(customers_tick)s - interval '90 days'
+    """,
+    "DELETE FROM customer WHERE deleted_at < %(customers_tick)s - interval '90 days'",
+    "UPDATE reservation SET status = 'expired' WHERE status = 'tentative' AND expires_at <= now()",
+    "DELETE FROM operator_session WHERE expires_at < %(operators_tick)s",
+    "DELETE FROM operator_invitation WHERE expires_at < %(operators_tick)s",
+    "DELETE FROM daily_sales WHERE business_date = %(target_date)s",
+    """
+    INSERT INTO daily_sales (id, store_id, business_date, total, count) SELECT gen_random_uuid(), s.id, %(target_date)s, coalesce(sum(amount), 0), count(v.id)
+    FROM store AS s LEFT JOIN sale AS v ON v.store_id = s.id AND v.sold_at >= %(start)s AND v.sold_at < %(end)s
+    GROUP BY s.id
+    """,
+)
+
+
+@pytest.fixture
+def connection(database: None) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(url_for(None), autocommit=True, options="-c timezone=UTC") as connection:
+        yield connection
+        connection.execute("DROP SCHEMA IF EXISTS demo_before, demo_expected CASCADE")
+        connection.execute("TRUNCATE store, operator CASCADE")
+
+
+def _verify(
+    connection: psycopg.Connection[Any], tmp_path: Path, *mistakes: LiteralString, invites: tuple[Invite, ...] = ()
+) -> list[Problem]:
+    now: datetime = connection.execute("SELECT now()").fetchall()[0][0]
+    instants = DemoInstants.at(now)
+    load(connection, make_demo_data(instants, stores=STORES))
+    verifier = Verifier(connection, instants)
+    verifier.prepare(invites)
+    start, end = connection.execute(
+        """
+    SELECT d::timestamp AT TIME ZONE 'Asia/Tokyo', (d + 1)::timestamp AT TIME ZONE 'Asia/Tokyo'
+    FROM (SELECT %s::date AS d) AS day
+    """,
+        [instants.target_date],
+    ).fetchall()[0]
+    ticks = {
+        "notes_tick": instants.notes_tick,
+        "customers_tick": instants.customers_tick,
+        "operators_tick": instants.operators_tick,
+        "target_date": instants.target_date,
+        "start": start,
+        "end": end,
+    }
+    with connection.transaction():  # as one: deferred keys
+        for statement in AS_SPECIFIED:
+            psycopg.ClientCursor(connection).execute(statement, ticks)
+    for mistake in mistakes:
+        connection.execute(mistake)
+    log = WorkerLog(tmp_path / "worker.log")
+    with LocalSmtp() as smtp:
+        found = verifier.problems(invites, smtp, log)
+    return [problem for problem in found if "no job of" not in problem.what]
+
+
+def test_what_is_as_specified_is_verified(connection: psycopg.Connection[Any], tmp_path: Path) -> None:
+    assert _verify(connection, tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("mistake", "table"),
+    [
+        ("UPDATE store SET name = 'x' WHERE name LIKE 'Salon Hana Ginza'", "store"),
+        ("DELETE FROM sale WHERE id = (SELECT id FROM sale LIMIT 1)", "sale"),
+        ("UPDATE daily_sales SET total = total + 1 WHERE id = (SELECT id FROM daily_sales LIMIT 1)", "daily_sales"),
+        ("DELETE FROM customer_note WHERE id = (SELECT id FROM customer_note LIMIT 1)", "customer_note"),
+        ("UPDATE customer SET name = 'x' WHERE id = (SELECT id FROM customer LIMIT 1)", "customer"),
+        ("UPDATE reservation SET status = 'cancelled' WHERE id = (SELECT id FROM reservation LIMIT 1)", "reservation"),
+        (
+            """
+    UPDATE reservation SET status = 'expired' WHERE id = (SELECT id FROM reservation
+    WHERE status = 'tentative' AND expires_at > now() + interval '30 minutes' LIMIT 1)
+    """,
+            "reservation",
+        ),
+        (
+            """
+    UPDATE operator_invitation SET sent_at = NULL WHERE id = (SELECT id FROM operator_invitation
+    WHERE sent_at IS NOT NULL LIMIT 1)
+    """,
+            "operator_invitation",
+        ),
+        ("DELETE FROM operator_session WHERE id = (SELECT id FROM operator_session LIMIT 1)", "operator_session"),
+        (
+            "INSERT INTO salon_jobs_job (task, store_id) SELECT 'ping', id FROM store LIMIT 1",
+            "job",
+        ),
+    ],
+)
+def test_a_single_wrong_row_is_named(
+    connection: psycopg.Connection[Any], tmp_path: Path, mistake: LiteralString, table: str
+) -> None:
+    problems = _verify(connection, tmp_path, mistake)
+
+    assert problems
+    assert all(problem.what.startswith(table) for problem in problems)
+    chain = table == "operator_session"
+    assert all((problem.store == "the chain") is chain for problem in problems)
+
+
+def test_a_mail_that_never_came_is_named(connection: psycopg.Connection[Any], tmp_path: Path) -> None:
+    store = make_demo_data(DemoInstants.at(connection.execute("SELECT now()").fetchall()[0][0]), stores=1)
+    invite = Invite(next(store.records("store"))["id"], "new@chain.example", rejected=False)
+
+    what = {problem.what.partition(":")[0] for problem in _verify(connection, tmp_path, invites=(invite,))}
+
+    assert what == {"operator_invitation", "new@chain.example"}

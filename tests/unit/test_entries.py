@@ -1,0 +1,190 @@
+"""Tests the declaration of cron entries and the choice of due ticks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import FrozenInstanceError, dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from salon_jobs.core.errors import CronInvalid
+from salon_jobs.schedule.cron import CronExpression
+from salon_jobs.schedule.entries import GRACE, TICKS_AT_ONCE, CronEntry, CronTarget, cron, cron_entries, due_ticks
+
+NOW = datetime(2026, 5, 6, 12, 0, tzinfo=UTC)
+MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
+
+
+@dataclass(frozen=True)
+class FakeTask:
+    name: str
+    is_store_task: bool = False
+
+
+SALES = FakeTask("aggregate-daily-sales")
+
+
+@pytest.fixture(autouse=True)
+def own_registry() -> Iterator[None]:
+    """Give each test an empty registry and put the declared entries back afterwards."""
+    before = cron_entries.all()
+    cron_entries.clear()
+    yield
+    cron_entries.clear()
+    for entry in before:
+        cron_entries.add(entry)
+
+
+def entry(line: str, *, backfill: timedelta = timedelta()) -> CronEntry:
+    return CronEntry(name="e", expression=CronExpression(line), task_name="t", backfill=backfill)
+
+
+def test_cron_registers_an_entry_named_after_its_task() -> None:
+    declared = cron("0 18 * * *", SALES, backfill=6 * HOUR)
+    assert cron_entries.all() == (declared,)
+    assert (declared.name, declared.task_name, declared.backfill) == (SALES.name, SALES.name, 6 * HOUR)
+    assert declared.expression == CronExpression("0 18 * * *", "UTC")
+    with pytest.raises(FrozenInstanceError):
+        declared.name = "other"  # type: ignore[misc]  # that it is refused is the point
+
+
+def test_two_entries_of_one_name_are_refused_until_one_is_named() -> None:
+    cron("0 18 * * *", SALES)
+    with pytest.raises(CronInvalid, match=r"two cron entries named 'aggregate-daily-sales'.*name="):
+        cron("0 6 * * *", SALES)
+    cron("0 6 * * *", SALES, name="aggregate-in-the-morning", timezone="Asia/Tokyo")
+    assert [each.name for each in cron_entries.all()] == ["aggregate-daily-sales", "aggregate-in-the-morning"]
+
+
+def test_a_store_task_is_refused_with_the_remedy() -> None:
+    with pytest.raises(CronInvalid, match=r"'expire-for-store' is a store task; cron starts system tasks.*fan_out"):
+        cron("0 18 * * *", FakeTask("expire-for-store", is_store_task=True))
+
+
+def plain_function() -> None: ...
+
+
+@pytest.mark.parametrize("target", ["ping", None, plain_function, FakeTask, FakeTask("a", cast("bool", None)), 5])
+def test_an_object_that_is_no_task_is_refused_by_name(target: Any) -> None:
+    with pytest.raises(CronInvalid, match=r"and .* is none; declare it with @task"):
+        cron("0 18 * * *", target)
+    assert cron_entries.all() == ()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"line": "0 18 * *"}, "has 4 fields"),
+        ({"timezone": "Asia/Tokio"}, "did you mean Asia/Tokyo"),
+        ({"backfill": -HOUR}, "backfill is a timedelta of zero or more"),
+        ({"backfill": 3600}, "backfill is a timedelta of zero or more"),
+        ({"payload": [1]}, "payload is a dict or a function of the tick"),
+        ({"name": ""}, "the name of a cron entry"),
+        ({"name": "x" * 256}, "the name of a cron entry"),
+        ({"name": "a\0b"}, "the name of a cron entry"),
+        ({"name": 5}, "the name of a cron entry"),
+    ],
+)
+def test_a_wrong_option_is_refused_and_registers_nothing(options: dict[str, Any], message: str) -> None:
+    arguments: dict[str, Any] = {"line": "0 18 * * *", "target": SALES, **options}
+    with pytest.raises(CronInvalid, match=message) as caught:
+        cron(**arguments)
+    assert caught.value.code == "CRON.INVALID"
+    assert cron_entries.all() == ()
+
+
+def test_the_payload_is_built_from_the_tick() -> None:
+    declared = cron("0 18 * * *", SALES, payload=lambda tick: {"target_date": (tick + 9 * HOUR).date() - DAY})
+    tick = declared.expression.next_after(datetime(2026, 5, 5, tzinfo=UTC))
+    assert declared.payload_at(tick) == {"target_date": datetime(2026, 5, 5, tzinfo=UTC).date()}
+
+
+def test_a_fixed_payload_is_copied_each_time() -> None:
+    given_payload: dict[str, Any] = {"reason": "cron", "tags": []}
+    declared = cron("0 18 * * *", SALES, payload=given_payload)
+    given_payload["reason"] = "changed"
+    declared.payload_at(NOW)["tags"].append("changed")
+    assert declared.payload_at(NOW) == {"reason": "cron", "tags": []}
+    assert cron("0 18 * * *", FakeTask("ping")).payload_at(NOW) == {}
+
+
+def test_a_payload_that_is_no_dict_is_refused_when_built() -> None:
+    def wrong(_tick: datetime) -> Any:
+        return ["cron"]
+
+    with pytest.raises(CronInvalid, match=r"payload must return a dict, not \['cron'\]"):
+        cron("0 18 * * *", SALES, payload=wrong).payload_at(NOW)
+
+
+def test_a_task_fits_the_protocol() -> None:
+    target: CronTarget = SALES
+    assert target.name == "aggregate-daily-sales"
+
+
+def test_due_ticks_are_those_after_the_last_up_to_now() -> None:
+    due = due_ticks(entry("* * * * *"), NOW - 3 * MINUTE, NOW)
+    assert due.ticks == (NOW - 2 * MINUTE, NOW - MINUTE, NOW)
+    assert (due.missed, due.settled_until) == (0, NOW)
+    assert due_ticks(entry("* * * * *"), NOW, NOW + timedelta(seconds=59)).ticks == ()
+
+
+def test_without_backfill_a_short_pause_loses_nothing_and_a_long_one_is_counted() -> None:
+    daily = entry("55 11 * * *")
+    tick = NOW - GRACE
+    assert due_ticks(daily, NOW - DAY, NOW).ticks == (tick,)
+    late = due_ticks(daily, NOW - DAY, NOW + timedelta.resolution)
+    assert (late.ticks, late.missed, late.settled_until) == ((), 1, NOW + timedelta.resolution)
+    minutely = due_ticks(entry("* * * * *"), NOW - HOUR, NOW)
+    assert (len(minutely.ticks), minutely.ticks[0], minutely.missed) == (6, NOW - GRACE, 54)
+
+
+def test_backfill_widens_the_window_and_a_smaller_one_than_the_grace_does_not_narrow_it() -> None:
+    due = due_ticks(entry("0 * * * *", backfill=6 * HOUR), NOW - DAY, NOW)
+    assert due.ticks == tuple(NOW - hours * HOUR for hours in range(6, -1, -1))
+    assert due.missed == 17
+    assert due_ticks(entry("56 11 * * *", backfill=MINUTE), NOW - HOUR, NOW).ticks == (NOW - 4 * MINUTE,)
+
+
+def test_a_clock_that_went_back_gives_nothing_and_keeps_the_mark() -> None:
+    due = due_ticks(entry("* * * * *"), NOW, NOW - HOUR)
+    assert (due.ticks, due.missed, due.settled_until) == ((), 0, NOW)
+
+
+@pytest.mark.parametrize("backfill", [timedelta(), 365 * DAY, timedelta.max])
+def test_a_year_of_missed_minutes_is_cheap(backfill: timedelta) -> None:
+    began = time.process_time()
+    due = due_ticks(entry("* * * * *", backfill=backfill), NOW - 365 * DAY, NOW)
+    assert time.process_time() - began < 2
+    assert len(due.ticks) <= TICKS_AT_ONCE
+    assert due.missed <= TICKS_AT_ONCE
+    assert due.missed == (0 if backfill else TICKS_AT_ONCE)
+
+
+@settings(max_examples=50, deadline=None)
+@given(pause=st.timedeltas(timedelta(), 3 * DAY), backfill=st.timedeltas(timedelta(), 2 * DAY), limit=st.integers(1, 9))
+def test_going_on_from_settled_until_lists_every_tick_once(pause: timedelta, backfill: timedelta, limit: int) -> None:
+    each = entry("7,30 */3 * * *", backfill=backfill)
+    after = NOW - pause
+    expected = list(each.expression.between(after, NOW))
+    seen: list[datetime] = []
+    missed = 0
+    while after < NOW:
+        due = due_ticks(each, after, NOW, limit=limit)
+        assert len(due.ticks) <= limit
+        seen += due.ticks
+        missed += due.missed
+        after = due.settled_until
+    assert seen == [tick for tick in expected if tick >= NOW - each.window]
+    assert missed == len(expected) - len(seen)
+
+
+def test_wrong_arguments_of_due_ticks_are_refused() -> None:
+    with pytest.raises(ValueError, match="limit must be at least 1"):
+        due_ticks(entry("* * * * *"), NOW, NOW, limit=0)
+    with pytest.raises(ValueError, match="naive"):
+        due_ticks(entry("* * * * *"), NOW.replace(tzinfo=None), NOW)
