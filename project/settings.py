@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
+import django
 import environ
 from django.core.exceptions import ImproperlyConfigured
 
@@ -52,7 +53,7 @@ def _default_database() -> dict[str, Any]:
         raise ImproperlyConfigured(
             f"{_COMMAND} needs {variable} in its environment: postgresql://role:password@host/db"
         )
-    return {"ENGINE": "django.db.backends.dummy"}
+    return {"ENGINE": "django.db.backends.postgresql", "NAME": ""}  # Django refuses to connect without a name
 
 
 _COMMAND: Final = _command()
@@ -107,9 +108,15 @@ DATABASES: dict[str, dict[str, Any]] = {"default": _default_database()}
 if "OPERATOR_DATABASE_URL" in env:
     DATABASES["operator"] = _database("OPERATOR_DATABASE_URL")
 
-EMAIL_HOST = env.str("EMAIL_HOST", "127.0.0.1")
-EMAIL_PORT = env.int("EMAIL_PORT", 25)
-EMAIL_TIMEOUT = env.int("EMAIL_TIMEOUT", 10)
+_MAIL: Final[dict[str, Any]] = {
+    "host": env.str("EMAIL_HOST", "127.0.0.1"),
+    "port": env.int("EMAIL_PORT", 25),
+    "timeout": env.int("EMAIL_TIMEOUT", 10),
+}
+if django.VERSION >= (6, 1):
+    MAILERS = {"default": {"BACKEND": "django.core.mail.backends.smtp.EmailBackend", "OPTIONS": _MAIL}}
+else:
+    EMAIL_HOST, EMAIL_PORT, EMAIL_TIMEOUT = _MAIL["host"], _MAIL["port"], _MAIL["timeout"]
 DEFAULT_FROM_EMAIL = env.str("DEFAULT_FROM_EMAIL", "Salon <noreply@salon.example>")
 
 SENTRY_DSN = env.str("SENTRY_DSN", "")

@@ -8,7 +8,7 @@ from django.core.wsgi import get_wsgi_application
 
 application = get_wsgi_application()
 
-if settings.DATABASES["default"]["ENGINE"] == "django.db.backends.dummy":
+if not settings.DATABASES["default"]["NAME"]:
     raise ImproperlyConfigured(
         "the web process needs DATABASE_URL in its environment: postgresql://app:password@host/db"
     )

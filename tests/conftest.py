@@ -71,10 +71,15 @@ def stores(database: None) -> list[UUID]:
 def hooks() -> Iterator[Hooks]:
     """Give the tasks of ``tests.tasks`` back their harmless bodies after the test."""
     yield test_tasks.hooks
-    test_tasks.hooks.__init__()  # type: ignore[misc]
+    test_tasks.hooks.reset()
 
 
 @pytest.fixture
 def process_id(database: None) -> int:
     """Register a process row, as a worker would."""
     return int(Process.objects.create(kind="worker", hostname="test", pid=1).pk)
+
+
+@pytest.fixture(scope="session")
+def django_db_setup(migrated: None) -> None:
+    """Let Django's TestCase use the migrated database: the worker role may not create one."""

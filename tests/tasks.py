@@ -17,6 +17,10 @@ class Hooks:
     """Lets each test decide what a task does when it runs in this process."""
 
     def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Make every task harmless again."""
         self.system: Hook = lambda **_: None
         self.store: Hook = lambda **_: None
 

@@ -66,8 +66,8 @@ class Verifier:
     def prepare(self, invites: Sequence[Invite]) -> None:
         """Keep the raw rows as they are and compute the expected ones."""
         for schema in (_BEFORE, _EXPECTED):
-            create = sql.SQL("DROP SCHEMA IF EXISTS {0} CASCADE; CREATE SCHEMA {0}")
-            self._cursor.execute(create.format(sql.Identifier(schema)))
+            renew = sql.SQL("DROP SCHEMA IF EXISTS {0} CASCADE; CREATE SCHEMA {0}").format(sql.Identifier(schema))
+            self._cursor.execute(renew)
         for table in TABLES:
             names = sql.Identifier(_BEFORE, table), sql.Identifier("public", table)
             self._cursor.execute(sql.SQL("CREATE TABLE {} AS TABLE {}").format(*names))

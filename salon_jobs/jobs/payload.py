@@ -78,10 +78,10 @@ class PayloadType:
 
     def validate(self, arguments: Mapping[str, Any]) -> Arguments:
         """Validate arguments given by name. Raises PayloadInvalid with path and expected type."""
-        utc = {name: value.astimezone(UTC) if _is_aware(value) else value for name, value in arguments.items()}
         try:
+            utc = {name: value.astimezone(UTC) if _is_aware(value) else value for name, value in arguments.items()}
             encoded = msgspec.json.encode(utc)
-        except (TypeError, ValueError, msgspec.MsgspecError) as error:
+        except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
             raise PayloadInvalid(f"task {self.task_name!r}: an argument can not be written as JSON: {error}") from error
         if _NUL.search(encoded):
             raise PayloadInvalid(f"task {self.task_name!r}: an argument holds a NUL character, which jsonb refuses")

@@ -6,6 +6,7 @@ from uuid import UUID
 
 import psycopg
 import pytest
+from psycopg import sql
 
 from tests.conftest import manage
 from tests.settings import url_for
@@ -54,7 +55,7 @@ def test_the_cleanup_function_belongs_to_a_role_that_may_only_delete_invitations
 @pytest.mark.parametrize("table", ["auth_user", "django_session", "django_admin_log", "operator"])
 def test_the_worker_can_not_read_the_admins_tables(table: str) -> None:
     with psycopg.connect(url_for("worker_runtime")) as connection, pytest.raises(psycopg.errors.InsufficientPrivilege):
-        connection.execute(psycopg.sql.SQL("SELECT FROM {}").format(psycopg.sql.Identifier(table)))
+        connection.execute(sql.SQL("SELECT FROM {}").format(sql.Identifier(table)))
 
 
 @pytest.mark.usefixtures("database")

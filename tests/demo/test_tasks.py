@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 
 import pytest
 from django.core import mail
-from django.core.mail import get_connection
+from django.core.mail.backends.locmem import EmailBackend
 
 from project.salon.tasks import customer, operator, register, reservation
 from salon_jobs.core.outcomes import Cancelled, Errored, Outcome, Succeeded
@@ -227,7 +227,7 @@ def test_a_mail_that_can_not_be_sent_leaves_the_invitation_unmarked(
     def refuse(*_: object) -> None:
         raise ConnectionRefusedError
 
-    monkeypatch.setattr(type(get_connection()), "send_messages", refuse)
+    monkeypatch.setattr(EmailBackend, "send_messages", refuse)
 
     assert isinstance(_send(stores[0], invitation, process_id), Errored)
     assert seen("SELECT sent_at FROM operator_invitation") == [(None,)]

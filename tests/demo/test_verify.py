@@ -35,7 +35,8 @@ AS_SPECIFIED: tuple[LiteralString, ...] = (
     "DELETE FROM operator_invitation WHERE expires_at < %(operators_tick)s",
     "DELETE FROM daily_sales WHERE business_date = %(target_date)s",
     """
-    INSERT INTO daily_sales (id, store_id, business_date, total, count) SELECT gen_random_uuid(), s.id, %(target_date)s, coalesce(sum(amount), 0), count(v.id)
+    INSERT INTO daily_sales (id, store_id, business_date, total, count)
+    SELECT gen_random_uuid(), s.id, %(target_date)s, coalesce(sum(amount), 0), count(v.id)
     FROM store AS s LEFT JOIN sale AS v ON v.store_id = s.id AND v.sold_at >= %(start)s AND v.sold_at < %(end)s
     GROUP BY s.id
     """,

@@ -95,7 +95,9 @@ def jobs(_beside_a_loop: None, stores: list[UUID], hooks: tasks.Hooks, process_i
     change("UPDATE salon_jobs_job SET run_at = now()")
     run_due(process_id)
     running = tasks.in_store.enqueue(store_id=stores[1], number=42)
-    change("UPDATE salon_jobs_job SET state = 'running', lease = 1, leased_by = %s WHERE id = %s", process_id, running.id)
+    change(
+        "UPDATE salon_jobs_job SET state = 'running', lease = 1, leased_by = %s WHERE id = %s", process_id, running.id
+    )
     waiting = tasks.in_store.enqueue(store_id=stores[2], number=43)
     return {"failed": failed.id, "running": running.id, "waiting": waiting.id}
 
@@ -126,7 +128,9 @@ def test_an_operator_sees_a_failed_job_of_any_store_and_retries_it(
 
     page.click(f'a:text-is("{jobs["failed"]}")')
     expect(page.locator(".field-errors details")).to_have_count(2)
-    expect(page.locator(".field-errors details[open] pre")).to_contain_text("RuntimeError: the till is on fire <b>now</b>")
+    expect(page.locator(".field-errors details[open] pre")).to_contain_text(
+        "RuntimeError: the till is on fire <b>now</b>"
+    )
     expect(page.locator(".field-shown_payload")).to_contain_text('"number": 41')
     expect(page.locator("input[name=_save]")).to_have_count(0)
     _shot(page, "job-detail")

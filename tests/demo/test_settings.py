@@ -1,0 +1,66 @@
+"""Tests that each process takes the URL of its own role, and says which one is missing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from project import settings
+from tests.conftest import ROOT
+
+URLS = {
+    "DATABASE_URL_MIGRATOR": "postgresql://migrator:p@127.0.0.1:1/salon",
+    "WORKER_DATABASE_URL": "postgresql://worker_runtime:p@127.0.0.1:1/salon",
+    "DATABASE_URL": "postgresql://app:p@127.0.0.1:1/salon?pool=true",
+}
+
+
+def _settings(command: str, urls: dict[str, str], show: str) -> subprocess.CompletedProcess[str]:
+    code = f"import sys; sys.argv = ['manage.py', {command!r}]; from project import settings; print({show})"
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env={**settings.INHERITED_ENVIRONMENT, **urls},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "variable", "user"),
+    [
+        ("migrate", "DATABASE_URL_MIGRATOR", "migrator"),
+        ("sqlmigrate", "DATABASE_URL_MIGRATOR", "migrator"),
+        ("runworker", "WORKER_DATABASE_URL", "worker_runtime"),
+        ("runscheduler", "WORKER_DATABASE_URL", "worker_runtime"),
+        ("runserver", "DATABASE_URL", "app"),
+    ],
+)
+def test_a_command_connects_as_its_own_role_or_names_what_is_missing(command: str, variable: str, user: str) -> None:
+    found = _settings(command, URLS, "settings.DATABASES['default']['USER']")
+    assert found.stdout.strip() == user, found.stderr
+
+    others = {name: url for name, url in URLS.items() if name != variable}
+    refused = _settings(command, others, "0")
+    assert refused.returncode
+    assert f"{command} needs {variable}" in refused.stderr
+
+
+def test_what_needs_no_database_runs_without_a_url() -> None:
+    found = _settings("bootstrap_roles", {}, "repr(settings.DATABASES['default']['NAME'])")
+
+    assert found.stdout.strip() == "''", found.stderr
+
+
+def test_a_pool_asked_for_in_the_url_is_a_flag() -> None:
+    found = _settings("runserver", URLS, "settings.DATABASES['default']['OPTIONS']")
+
+    assert found.stdout.strip() == "{'pool': True}", found.stderr
+
+
+def test_children_of_the_demo_inherit_no_secret() -> None:
+    assert not [name for name in settings.INHERITED_ENVIRONMENT if "PASSWORD" in name or name.endswith("_URL")]

@@ -1,0 +1,103 @@
+"""Uses salon_jobs.testing as a host project would: inside Django's TestCase, with no worker."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from uuid import UUID, uuid4
+
+import pytest
+from django.db import connections
+from django.test import TestCase
+
+from project.salon.models import Store
+from salon_jobs import current_store_id, tenant_context
+from salon_jobs.core.errors import NoCurrentJob, PayloadInvalid
+from salon_jobs.core.outcomes import Errored, Succeeded
+from salon_jobs.jobs.current import current_job
+from salon_jobs.models import Job, JobError, Process
+from salon_jobs.testing import assert_enqueued, drain_jobs, perform_job
+from tests import tasks
+
+
+class DrainInTestCase(TestCase):
+    """Everything happens on the test's own connection and is rolled back with it."""
+
+    store_id: UUID
+
+    def setUp(self) -> None:
+        self.store_id = uuid4()
+        with tenant_context(self.store_id):
+            Store.objects.create(id=self.store_id, name="Salon of the test")
+        self.addCleanup(tasks.hooks.reset)
+
+    def test_it_runs_what_is_due_and_what_that_enqueues(self) -> None:
+        seen: list[object] = []
+        tasks.hooks.system = lambda **_: tasks.in_store.enqueue(store_id=self.store_id, number=5)
+        tasks.hooks.store = lambda store_id, number: seen.append((store_id, number, Store.objects.get().pk))
+        tasks.system.enqueue()
+        drained = drain_jobs()
+        assert [(run.task, type(run.outcome)) for run in drained] == [
+            ("test-system", Succeeded),
+            ("test-store", Succeeded),
+        ]
+        assert seen == [(self.store_id, 5, self.store_id)]
+        assert not Job.objects.exists()
+        assert not Process.objects.exists()
+        assert current_store_id() is None
+        assert not Store.objects.exists(), "no store is left on the connection"
+
+    def test_an_error_is_an_outcome_and_the_retry_waits_for_its_time(self) -> None:
+        def fail(**_: object) -> None:
+            Store.objects.update(name="changed")
+            raise RuntimeError("boom")
+
+        tasks.hooks.store = fail
+        tasks.in_store.enqueue(store_id=self.store_id)
+        [run] = drain_jobs()
+        assert isinstance(run.outcome, Errored)
+        assert JobError.objects.get().message == "boom"
+        assert drain_jobs() == [], "the retry is due later"
+        assert len(drain_jobs(now=datetime.now(UTC) + timedelta(minutes=1))) == 2, "the second and the last attempt"
+        assert Job.objects.get().state == "failed"
+        with tenant_context(self.store_id):
+            assert Store.objects.get().name == "Salon of the test", "the savepoint was rolled back"
+
+    def test_a_task_outside_a_transaction_works_too(self) -> None:
+        names: list[str] = []
+        tasks.hooks.store = lambda **_: names.append(Store.objects.get().name)
+        tasks.outside.enqueue(store_id=self.store_id)
+        [run] = drain_jobs()
+        assert isinstance(run.outcome, Succeeded)
+        assert names == ["Salon of the test"]
+
+    def test_jobs_that_never_end_are_reported(self) -> None:
+        tasks.hooks.system = lambda **_: tasks.system.enqueue()
+        tasks.system.enqueue()
+        with pytest.raises(AssertionError, match="10 jobs ran and still more are due"):
+            drain_jobs(limit=10)
+
+    def test_perform_job_converts_sets_the_store_and_raises(self) -> None:
+        seen: list[object] = []
+        tasks.hooks.store = lambda store_id, number: seen.append((store_id, number, current_store_id()))
+        perform_job(tasks.in_store, store_id=self.store_id, number=3)
+        assert seen == [(self.store_id, 3, self.store_id)]
+        with pytest.raises(PayloadInvalid):
+            perform_job(tasks.in_store, store_id=self.store_id, number="x")  # type: ignore[arg-type]
+        tasks.hooks.store = lambda **_: current_job()
+        with pytest.raises(NoCurrentJob):
+            perform_job(tasks.in_store, store_id=self.store_id)
+
+    def test_assert_enqueued_finds_by_arguments_and_shows_what_waits(self) -> None:
+        handle = tasks.in_store.enqueue(store_id=self.store_id, number=5)
+        assert assert_enqueued(tasks.in_store, store_id=self.store_id, number=5) == [handle.id]
+        assert_enqueued(tasks.system, count=0)
+        with pytest.raises(AssertionError, match="0 jobs of 'test-store'.*waiting are.*'number': 5"):
+            assert_enqueued(tasks.in_store, number=6)
+        with pytest.raises(AssertionError, match="1 jobs .* wait, not 2"):
+            assert_enqueued(tasks.in_store, count=2)
+
+
+def test_nothing_of_the_test_cases_was_kept(database: None) -> None:
+    with connections["owner"].cursor() as cursor:
+        cursor.execute("SELECT (SELECT count(*) FROM salon_jobs_job) + (SELECT count(*) FROM store)")
+        assert cursor.fetchone() == (0,)

@@ -1,0 +1,212 @@
+"""Shows what a task's signature accepts, refuses and converts, at enqueue and before the run."""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import date, datetime, timedelta, timezone
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Literal
+from uuid import UUID, uuid4
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from salon_jobs.core.errors import PayloadInvalid, TaskInvalid
+from salon_jobs.jobs.payload import PayloadType
+
+if TYPE_CHECKING:
+    from fractions import Fraction
+
+STORE = UUID("11111111-2222-3333-4444-555555555555")
+JST = timezone(timedelta(hours=9))
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+@dataclass
+class Item:
+    name: str
+    sizes: list[int] = field(default_factory=list)
+    since: datetime | None = None
+
+
+def rich(
+    store_id: UUID, day: date, at: datetime, price: Decimal, colour: Colour, item: Item, refs: dict[str, UUID],
+    kind: Literal["a", "b"] = "a", *, times: list[datetime] | None = None, tags: list[str] = ["x"],  # noqa: B006 - copied
+) -> None:  # fmt: skip
+    """Take one of everything."""
+
+
+def plain(note: str = "", count: int = 0, share: float = 0.5, data: dict[str, Any] | None = None) -> None:
+    """Take plain values."""
+
+
+def payload_type(function: Callable[..., Any], *, with_store: bool = False) -> PayloadType:
+    return PayloadType("the-task", function, with_store=with_store)
+
+
+RICH = payload_type(rich, with_store=True)
+PLAIN = payload_type(plain)
+
+
+def rich_arguments() -> dict[str, Any]:
+    return {
+        "store_id": STORE, "day": date(2026, 5, 5), "at": datetime(2026, 5, 6, 3, tzinfo=JST),
+        "price": Decimal("12.50"), "colour": Colour.RED, "item": Item("comb", [1, 2]), "refs": {"a": uuid4()},
+    }  # fmt: skip
+
+
+def test_a_rich_signature_comes_back_as_it_went_in() -> None:
+    arguments = rich_arguments()
+    bound = RICH.bind((), arguments)
+    assert bound.store_id == STORE
+    assert "store_id" not in bound.json, "the store lives in its column alone"
+    assert '"at":"2026-05-05T18:00:00Z"' in bound.json, "instants are written in UTC"
+    decoded = RICH.decode(bound.json, bound.store_id)
+    assert decoded == {**arguments, "kind": "a", "times": None, "tags": ["x"]}
+
+
+def test_positional_arguments_bind_like_named_ones() -> None:
+    assert PLAIN.bind(("a", 2), {}).plain == {"note": "a", "count": 2, "share": 0.5, "data": None}
+
+
+def test_a_mutable_default_is_not_shared_between_payloads() -> None:
+    first = RICH.decode(RICH.bind((), rich_arguments()).json.replace(',"tags":["x"]', ""), STORE)
+    first["tags"].append("y")
+    again = RICH.decode(RICH.bind((), rich_arguments()).json.replace(',"tags":["x"]', ""), STORE)
+    assert again["tags"] == ["x"]
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"day": "yesterday"}, r"RFC3339.*\$\.day"),
+        ({"at": datetime(2026, 5, 5)}, r"timezone.*\$\.at"),  # noqa: DTZ001 - the point
+        ({"at": "2026-05-05T00:00:00"}, r"timezone.*\$\.at"),
+        ({"times": [datetime(2026, 5, 5)]}, r"timezone.*\$\.times\[0\]"),  # noqa: DTZ001 - the point
+        ({"price": "cheap"}, r"decimal.*\$\.price"),
+        ({"colour": "blue"}, r"enum.*\$\.colour"),
+        ({"item": {"sizes": []}}, r"`name`.*\$\.item"),
+        ({"item": {"name": "comb", "sizes": ["S"]}}, r"Expected `int`, got `str` - at `\$\.item\.sizes\[0\]`"),
+        ({"refs": {"a": "b"}}, r"UUID.*\$\.refs"),
+        ({"kind": "c"}, r"enum.*\$\.kind"),
+        ({"store_id": "nonsense"}, r"UUID.*\$\.store_id"),
+        ({"store_id": None}, r"uuid.*\$\.store_id"),
+        ({"surprise": 1}, "surprise"),
+    ],
+)
+def test_a_wrong_argument_is_refused_with_its_path(change: dict[str, Any], expected: str) -> None:
+    with pytest.raises(PayloadInvalid, match=expected) as caught:
+        RICH.bind((), {**rich_arguments(), **change})
+    assert "'the-task'" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        object(),
+        math.nan,
+        "\ud800",
+        {"deep": "a\0b"},
+        {"a\0b": 1},
+    ],
+    ids=repr,
+)
+def test_what_json_or_jsonb_can_not_hold_is_refused(value: Any) -> None:
+    with pytest.raises(PayloadInvalid):
+        payload_type(plain).bind((), {"note": value} if isinstance(value, (str, float)) else {"data": {"x": value}})
+
+
+def test_a_value_that_holds_itself_is_refused() -> None:
+    loop: dict[str, Any] = {}
+    loop["again"] = loop
+    with pytest.raises(PayloadInvalid):
+        PLAIN.bind((), {"data": loop})
+
+
+def test_an_instant_before_the_calendar_is_refused() -> None:
+    with pytest.raises(PayloadInvalid):
+        RICH.bind((), {**rich_arguments(), "at": datetime.min.replace(tzinfo=JST)})
+
+
+@pytest.mark.parametrize("text", ["a\\u0000b", "\\\\u0000", "\\"])
+def test_six_harmless_characters_are_no_nul(text: str) -> None:
+    assert PLAIN.decode(PLAIN.bind((text,), {}).json, None)["note"] == text
+
+
+@given(
+    note=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")),
+    count=st.integers(),
+)
+def test_any_text_and_number_survive(note: str, count: int) -> None:
+    decoded = PLAIN.decode(PLAIN.bind((), {"note": note, "count": count}).json, None)
+    assert (decoded["note"], decoded["count"]) == (note, count)
+
+
+@given(
+    at=st.timedeltas(timedelta(days=-100_000), timedelta(days=100_000)).map(
+        lambda away: datetime(2026, 1, 1, tzinfo=JST) + away
+    )
+)
+def test_any_instant_survives(at: datetime) -> None:
+    decoded = RICH.decode(RICH.bind((), {**rich_arguments(), "at": at}).json, STORE)
+    assert decoded["at"] == at
+
+
+@pytest.mark.parametrize("stored", ["[]", "5", "null", '{"note": 5}', '{"gone": 1}', '{"note": "a", "gone": 1}'])
+def test_a_stored_payload_that_no_longer_fits_is_refused(stored: str) -> None:
+    with pytest.raises(PayloadInvalid):
+        PLAIN.decode(stored, None)
+    with pytest.raises(PayloadInvalid):
+        RICH.decode(stored, STORE)
+
+
+def test_a_store_task_without_a_store_is_refused_before_the_run() -> None:
+    with pytest.raises(PayloadInvalid, match="no store_id"):
+        RICH.decode("{}", None)
+
+
+def test_an_argument_added_later_with_a_default_fits_old_payloads() -> None:
+    assert PLAIN.decode('{"note": "old"}', None) == {"note": "old", "count": 0, "share": 0.5, "data": None}
+
+
+def positional_only(a: int, /) -> None: ...
+def variadic(*a: int) -> None: ...
+def keywords(**a: int) -> None: ...
+def bare(a) -> None: ...  # type: ignore[no-untyped-def]
+def unknown_type(a: Fraction) -> None: ...
+def impossible_union(a: Item | RealItem) -> None: ...
+def with_text_store(store_id: str) -> None: ...
+def with_store(store_id: UUID) -> None: ...
+
+
+@dataclass
+class RealItem:
+    name: str
+
+
+@pytest.mark.parametrize(
+    ("function", "store", "expected"),
+    [
+        (positional_only, False, "'a' must be an ordinary named one"),
+        (variadic, False, "'a' must be an ordinary named one"),
+        (keywords, False, "'a' must be an ordinary named one"),
+        (bare, False, "'a' needs a type annotation"),
+        (unknown_type, False, "import them outside TYPE_CHECKING"),
+        (impossible_union, False, "can not be a payload"),
+        (plain, True, "needs the parameter store_id: UUID"),
+        (with_text_store, True, "must be annotated as UUID"),
+        (with_store, False, "declare it with store_task"),
+    ],
+)
+def test_a_signature_that_can_not_be_a_payload_is_refused_when_declared(
+    function: Callable[..., Any], store: bool, expected: str
+) -> None:
+    with pytest.raises(TaskInvalid, match=expected):
+        payload_type(function, with_store=store)
