@@ -40,7 +40,7 @@ for _variable in ("MIGRATOR_PASSWORD", "APP_PASSWORD", "WORKER_RUNTIME_PASSWORD"
 os.environ["SECRET_KEY"] = "for tests only"
 
 from project.settings import *  # noqa: E402, F403
-from project.settings import _database, env  # noqa: E402
+from project.settings import _database  # noqa: E402
 
 os.environ["SUPERUSER_URL"] = url_for(None)
 DATABASES = {
@@ -49,4 +49,3 @@ DATABASES = {
     "operator": _database("OPERATOR_DATABASE_URL"),
     "owner": _database("SUPERUSER_URL"),
 }
-assert env

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import sentry_sdk
 from sentry_sdk.integrations.logging import ignore_logger
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.log_events import logger
 from salon_jobs.core.telemetry import FinalFailure, observe_failures
+
+if TYPE_CHECKING:
+    from sentry_sdk.types import Event, Hint
 
 
 def install() -> None:
@@ -17,7 +22,10 @@ def install() -> None:
 
 
 def capture(failure: FinalFailure) -> None:
-    """Capture one final failure; the payload goes along only when SENTRY_PAYLOAD is set. No client: nothing is sent."""
+    """Capture one final failure; the payload goes along only when SENTRY_PAYLOAD is set. No client: nothing is sent.
+
+    Without it the frames lose their local variables as well, since a handler's arguments are the payload.
+    """
     with sentry_sdk.new_scope() as scope:
         scope.set_tags(
             {
@@ -30,4 +38,14 @@ def capture(failure: FinalFailure) -> None:
         scope.set_transaction_name(failure.task)
         if conf.sentry_payload:
             scope.set_context("job", {"payload": failure.payload})
+        else:
+            scope.add_event_processor(_without_local_variables)
         scope.capture_exception(failure.error)
+
+
+def _without_local_variables(event: Event, _hint: Hint) -> Event:
+    exceptions: Any = event.get("exception", {}).get("values", [])
+    for exception in exceptions:
+        for frame in (exception.get("stacktrace") or {}).get("frames", []):
+            frame.pop("vars", None)
+    return event

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -230,8 +231,6 @@ def test_a_runner_survives_every_job_and_an_end_that_can_not_be_written(
     hooks.system = lambda note: bodies[note]()
     for note in bodies:
         tasks.system.enqueue(note=note)
-    import threading
-
     queue = LocalQueue(1)
     runner = Runner(queue, process_id, 0, threading.Event())
     queue.put(claim(process_id))

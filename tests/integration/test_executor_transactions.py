@@ -1,8 +1,9 @@
-"""Shows that effects and "done" commit together, as the real worker role, whatever a handler does to its transaction."""
+"""Shows that effects and "done" commit together, as the real worker role, whatever a handler does meanwhile."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -14,6 +15,8 @@ from salon_jobs import current_job, current_store_id
 from salon_jobs.core.errors import LeaseLost
 from salon_jobs.core.outcomes import Errored, Lost, Outcome, Succeeded
 from salon_jobs.jobs import store
+from salon_jobs.jobs.current import RunningJob
+from salon_jobs.jobs.executor import execute, settle
 from salon_jobs.models import Process
 from salon_jobs.runtime.connections import tidy_connections
 from tests import tasks
@@ -130,10 +133,8 @@ def ask_for_rollback(**_: object) -> None:
 
 def swallow_a_database_error(**_: object) -> None:
     write()
-    try:
+    with suppress(DatabaseError):
         connection.cursor().execute("SELECT 1/0")
-    except DatabaseError:
-        pass
 
 
 def close_the_connection(**_: object) -> None:
@@ -193,9 +194,6 @@ def test_a_transaction_left_open_fails_the_job_and_not_the_next_one(
     hooks.store = leave_a_block_open
     declared.enqueue(store_id=stores[0])
     [claimed] = claim(process_id)
-    from salon_jobs.jobs.current import RunningJob
-    from salon_jobs.jobs.executor import execute, settle
-
     running = RunningJob(claimed, process_id)
     outcome = execute(running)
     assert error_of(outcome) == "JOB.TRANSACTION_BROKEN"
@@ -214,12 +212,30 @@ def test_an_error_of_an_on_commit_callback_is_logged_and_the_job_has_succeeded(
         write()
         transaction.on_commit(lambda: 1 / 0)
 
+    caplog.set_level("INFO")
     outcome = run_in_store(process_id, stores, hooks, body)
     assert isinstance(outcome, Succeeded)
     assert isinstance(outcome.callback_error, ZeroDivisionError)
     assert (written(), seen("SELECT count(*) FROM salon_jobs_job")) == (["effect"], [(0,)])
     assert [e for e in events(caplog) if e.startswith("job_")] == ["job_callback_failed", "job_succeeded"]
     assert seen("SELECT count(*) FROM salon_jobs_job_error") == [(0,)]
+
+
+def test_an_error_after_the_commit_is_no_failure_of_a_finished_job(
+    stores: list[UUID], hooks: tasks.Hooks, process_id: int
+) -> None:
+    def body(**_: object) -> None:
+        with transaction.atomic():
+            write()
+            current_job().finish()
+        raise RuntimeError("too late to matter")
+
+    hooks.store = body
+    tasks.outside.enqueue(store_id=stores[0])
+    [outcome] = run_due(process_id)
+    assert isinstance(outcome, Succeeded)
+    assert str(outcome.callback_error) == "too late to matter"
+    assert (written(), seen("SELECT count(*) FROM salon_jobs_job_error")) == (["effect"], [(0,)])
 
 
 def test_an_on_commit_callback_sees_its_stores_rows_and_no_others(

@@ -42,7 +42,8 @@ def site(migrated: None) -> Iterator[str]:
     made = manage(
         "shell", "-c",
         "from django.contrib.auth.models import User; "
-        f"User.objects.filter(username={LOGIN[0]!r}).exists() or User.objects.create_superuser({LOGIN[0]!r}, '', {LOGIN[1]!r})",
+        f"name, password = {LOGIN!r}; "
+        "User.objects.filter(username=name).exists() or User.objects.create_superuser(name, '', password)",
     )  # fmt: skip
     assert made.returncode == 0, made.stderr
     with socket.socket() as probe:

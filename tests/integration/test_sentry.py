@@ -1,0 +1,121 @@
+"""Shows what reaches Sentry, by a transport that keeps the events, with the SDK's own integrations at work."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+from uuid import UUID
+
+import pytest
+import sentry_sdk
+from sentry_sdk.envelope import Envelope
+from sentry_sdk.integrations.django import DjangoIntegration
+from sentry_sdk.transport import Transport
+
+from salon_jobs import Discard, current_job
+from salon_jobs.jobs import rescuer
+from tests import tasks
+from tests.support import change, claim, run_due
+
+SECRET = "a-customers-name"
+Events = list[dict[str, Any]]
+
+
+@pytest.fixture
+def events() -> Iterator[Events]:
+    """Initialise the SDK as a project would, and collect the events it would send."""
+    sent: Events = []
+
+    class Keep(Transport):
+        def capture_envelope(self, envelope: Envelope) -> None:
+            event: Any = envelope.get_event()
+            if event is not None:
+                sent.append(event)
+
+    sentry_sdk.init(
+        dsn="http://key@127.0.0.1:9/1", transport=Keep(), integrations=[DjangoIntegration()],
+        auto_enabling_integrations=False, include_local_variables=True,
+    )  # fmt: skip
+    yield sent
+    sentry_sdk.get_client().close()
+    sentry_sdk.get_global_scope().set_client(None)
+
+
+def fail_until_the_end(process_id: int, hooks: tasks.Hooks, attempts: int) -> None:
+    def body(note: str = "", **_: object) -> None:
+        arguments = {"note": note, "attempt": current_job().attempt}
+        raise RuntimeError("the till is closed") from KeyError(len(arguments))
+
+    hooks.system = hooks.store = body
+    for _ in range(attempts):
+        change("UPDATE salon_jobs_job SET run_at = now() WHERE state = 'queued'")
+        run_due(process_id)
+
+
+def test_gwt_10_exhausted_attempts_are_exactly_one_event_with_its_tags(
+    stores: list[UUID], hooks: tasks.Hooks, process_id: int, events: Events
+) -> None:
+    handle = tasks.in_store.enqueue(store_id=stores[0], number=7)
+    fail_until_the_end(process_id, hooks, 2)
+    assert events == [], "nothing on a retry"
+    fail_until_the_end(process_id, hooks, 2)
+    [event] = events
+    assert event["tags"] == {
+        "task_name": "test-store", "store_id": str(stores[0]), "attempt": 3, "job_id": handle.id,
+    }  # fmt: skip
+    assert event["transaction"] == "test-store"
+    assert [value["type"] for value in event["exception"]["values"]] == ["KeyError", "RuntimeError"]
+    assert event["exception"]["values"][-1]["stacktrace"]["frames"][-1]["function"] == "body"
+
+
+@pytest.mark.parametrize("wanted", [False, True])
+def test_the_payload_goes_along_only_when_asked_for(
+    database: None, hooks: tasks.Hooks, process_id: int, events: Events, settings: Any, wanted: bool
+) -> None:
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "SENTRY_PAYLOAD": wanted}
+    tasks.system.enqueue(note=SECRET)
+    fail_until_the_end(process_id, hooks, 3)
+    [event] = events
+    assert event["tags"]["store_id"] == ""
+    assert (SECRET in json.dumps(event, default=str)) is wanted
+    assert ("job" in event["contexts"]) is wanted
+
+
+def test_no_other_end_is_an_event(stores: list[UUID], hooks: tasks.Hooks, process_id: int, events: Events) -> None:
+    def discard(**_: object) -> None:
+        raise Discard("gone")
+
+    tasks.system.enqueue()
+    run_due(process_id)
+    hooks.store = discard
+    tasks.in_store.enqueue(store_id=stores[0])
+    run_due(process_id)
+    assert events == []
+
+
+def test_a_payload_that_can_never_fit_is_one_event(database: None, process_id: int, events: Events) -> None:
+    tasks.system.enqueue(note=SECRET)
+    change("""UPDATE salon_jobs_job SET payload = payload || '{"gone": 1}'""")
+    run_due(process_id)
+    [event] = events
+    assert event["exception"]["values"][-1]["type"] == "PayloadInvalid"
+    assert SECRET not in json.dumps(event, default=str)
+
+
+def test_a_job_that_kills_its_processes_is_one_event(stores: list[UUID], process_id: int, events: Events) -> None:
+    handle = tasks.in_store.using(max_attempts=1).enqueue(store_id=stores[0])
+    for number in range(3):
+        assert events == []
+        change("INSERT INTO salon_jobs_process (id, kind, hostname, pid, heartbeat_at)"
+               " VALUES (%s, 'worker', 'h', 1, now() - interval '1 h')", 1000 + number)  # fmt: skip
+        claim(1000 + number)
+        rescuer.Rescuer().run_once()
+    [event] = events
+    assert event["exception"]["values"][-1]["type"] == "ProcessDied"
+    assert event["tags"]["job_id"] == handle.id
+
+
+def test_without_a_client_a_failure_passes_quietly(database: None, hooks: tasks.Hooks, process_id: int) -> None:
+    tasks.system.enqueue()
+    fail_until_the_end(process_id, hooks, 3)

@@ -1,0 +1,252 @@
+"""Shows, with connections of their own, that a row answers only to the run that holds its lease."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, TypeVar
+from uuid import UUID
+
+import pytest
+from django.db import connections, transaction
+
+from salon_jobs.core.records import ClaimedJob
+from salon_jobs.jobs import registry, store
+from salon_jobs.jobs.rescuer import RescueCounts, bury
+from salon_jobs.models import Process
+from tests import tasks
+from tests.support import change, claim, job_row, seen
+
+T = TypeVar("T")
+SILENCE = timedelta(seconds=15)
+ZERO = timedelta(0)
+
+
+def elsewhere(pool: ThreadPoolExecutor, work: Callable[[], T]) -> Future[T]:
+    """Run on another connection: another thread has its own."""
+
+    def run() -> T:
+        try:
+            return work()
+        finally:
+            connections.close_all()
+
+    return pool.submit(run)
+
+
+def wait_until_somebody_waits_for_a_lock() -> None:
+    deadline = time.monotonic() + 10
+    while seen(
+        "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND usename = 'worker_runtime'"
+    ) == [(0,)]:
+        assert time.monotonic() < deadline, "nobody waits"
+        time.sleep(0.01)
+
+
+def be_silent(process_id: int) -> None:
+    change("UPDATE salon_jobs_process SET heartbeat_at = now() - interval '1 h' WHERE id = %s", process_id)
+
+
+def states() -> list[str]:
+    return [row[0] for row in seen("SELECT state FROM salon_jobs_job ORDER BY id")]
+
+
+@pytest.mark.parametrize("wrong", ["lease", "process", "state"])
+@pytest.mark.parametrize("verb", ["finish", "fail", "requeue", "cancel_run"])
+def test_without_the_lease_nothing_changes(stores: list[UUID], process_id: int, wrong: str, verb: str) -> None:
+    handle = tasks.in_store.enqueue(store_id=stores[0])
+    [job] = claim(process_id)
+    owner = process_id
+    if wrong == "lease":
+        job = replace(job, lease=job.lease - 1)
+    elif wrong == "process":
+        owner += 1
+    else:
+        change("UPDATE salon_jobs_job SET state = 'cancelled'")
+    before = job_row(handle.id)
+    verbs: dict[str, Callable[[], object]] = {
+        "finish": lambda: store.finish(job, owner),
+        "fail": lambda: store.fail(job, owner, ValueError(), delay=ZERO, final=False, reason=""),
+        "requeue": lambda: store.requeue([(job.id, job.lease)], owner),
+        "cancel_run": lambda: store.cancel_run(job, owner, "x", charge=True),
+    }
+    assert not verbs[verb]()
+    assert job_row(handle.id) == before
+    assert seen("SELECT count(*) FROM salon_jobs_job_error") == [(0,)]
+
+
+def test_every_claim_raises_the_lease(stores: list[UUID], process_id: int) -> None:
+    tasks.in_store.enqueue(store_id=stores[0])
+    leases: list[int] = []
+    for _ in range(3):
+        [job] = claim(process_id)
+        leases.append(job.lease)
+        assert store.requeue([(job.id, job.lease)], process_id) == 1
+    assert leases == [1, 2, 3]
+
+
+def test_four_claimers_never_share_a_job(stores: list[UUID], process_id: int) -> None:
+    tasks.in_store.enqueue_many(tasks.in_store.call(store_id=stores[n % 3], number=n) for n in range(400))
+    processes = [Process.objects.create(kind="worker", hostname="test", pid=n).pk for n in range(4)]
+    start = threading.Barrier(4)
+
+    def work(process: int) -> list[int]:
+        start.wait(10)
+        mine: list[int] = []
+        while jobs := store.claim_due(process, registry.task_names(), 7):
+            assert len(jobs) <= 7
+            mine += [job.id for job in jobs]
+        return mine
+
+    with ThreadPoolExecutor(4) as pool:
+        futures = [elsewhere(pool, lambda process=process: work(process)) for process in processes]
+        claimed = [future.result(30) for future in futures]
+    everything = [job_id for mine in claimed for job_id in mine]
+    assert len(everything) == len(set(everything)) == 400
+    for process, mine in zip(processes, claimed, strict=True):
+        assert {row[0] for row in seen("SELECT id FROM salon_jobs_job WHERE leased_by = %s", process)} == set(mine)
+
+
+def test_a_claim_passes_by_what_another_holds(stores: list[UUID], process_id: int) -> None:
+    first, second = (tasks.in_store.enqueue(store_id=stores[0]).id for _ in range(2))
+    with transaction.atomic(using="owner"):
+        change("SELECT 1 FROM salon_jobs_job WHERE id = %s FOR UPDATE", first)
+        assert [job.id for job in claim(process_id)] == [second]
+
+
+def test_claims_follow_priority_then_run_at_within_the_asked_queues(stores: list[UUID], process_id: int) -> None:
+    def add(**options: Any) -> int:
+        return tasks.in_store.using(**options).enqueue(store_id=stores[0]).id
+
+    late, urgent, early, mail = add(), add(priority=-5), add(), add(queue="mail")
+    change("UPDATE salon_jobs_job SET run_at = now() - interval '1 min' WHERE id = %s", early)
+    add(run_at=seen("SELECT now() + interval '1 h'")[0][0])
+    names = registry.task_names()
+    assert [job.id for job in store.claim_due(process_id, names, 9, queues=["default"])] == [urgent, early, late]
+    assert store.claim_due(process_id, ["test-system"], 9) == []
+    assert [job.id for job in store.claim_due(process_id, names, 9)] == [mail]
+
+
+def test_a_buried_process_claims_nothing(stores: list[UUID], process_id: int) -> None:
+    tasks.in_store.enqueue(store_id=stores[0])
+    be_silent(process_id)
+    assert bury(process_id, SILENCE) == RescueCounts(buried=1)
+    assert claim(process_id) == []
+    assert states() == ["queued"]
+
+
+def test_a_claim_in_flight_holds_burial_up_and_its_jobs_are_then_rescued(stores: list[UUID], process_id: int) -> None:
+    handle = tasks.in_store.enqueue(store_id=stores[0])
+    be_silent(process_id)
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic():
+            [job] = claim(process_id)
+            burial = elsewhere(pool, lambda: bury(process_id, SILENCE))
+            wait_until_somebody_waits_for_a_lock()
+            assert not burial.done()
+        assert burial.result(10) == RescueCounts(buried=1, queued=1)
+    row = job_row(handle.id)
+    assert row is not None
+    assert (row["state"], row["attempts"], row["rescues"], row["leased_by"]) == ("queued", 0, 1, None)
+    assert row["lease"] > job.lease
+
+
+def test_a_claim_behind_a_burial_gets_nothing(stores: list[UUID], process_id: int) -> None:
+    tasks.in_store.enqueue(store_id=stores[0])
+    be_silent(process_id)
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic():
+            bury(process_id, SILENCE)
+            late: Future[list[ClaimedJob]] = elsewhere(pool, lambda: claim(process_id))
+            wait_until_somebody_waits_for_a_lock()
+        assert late.result(10) == []
+    assert states() == ["queued"]
+
+
+def test_a_process_that_beats_is_not_buried(stores: list[UUID], process_id: int) -> None:
+    tasks.in_store.enqueue(store_id=stores[0])
+    claim(process_id)
+    assert bury(process_id, SILENCE) == RescueCounts()
+    assert seen("SELECT count(*) FROM salon_jobs_process") == [(1,)]
+    assert states() == ["running"]
+
+
+def test_a_beat_that_comes_first_wins_against_a_burial_that_waits(stores: list[UUID], process_id: int) -> None:
+    tasks.in_store.enqueue(store_id=stores[0])
+    claim(process_id)
+    be_silent(process_id)
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic():
+            Process.objects.filter(pk=process_id).update(heartbeat_at=seen("SELECT clock_timestamp()")[0][0])
+            burial = elsewhere(pool, lambda: bury(process_id, SILENCE))
+            wait_until_somebody_waits_for_a_lock()
+        assert burial.result(10) == RescueCounts()
+    assert states() == ["running"]
+
+
+def test_two_burials_at_once_count_one(stores: list[UUID], process_id: int) -> None:
+    tasks.in_store.enqueue(store_id=stores[0])
+    claim(process_id)
+    be_silent(process_id)
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic():
+            assert bury(process_id, SILENCE) == RescueCounts(buried=1, queued=1)
+            second = elsewhere(pool, lambda: bury(process_id, SILENCE))
+            wait_until_somebody_waits_for_a_lock()
+        assert second.result(10) in (RescueCounts(), RescueCounts(buried=1))
+    assert seen("SELECT state, rescues FROM salon_jobs_job") == [("queued", 1)]
+
+
+@pytest.mark.parametrize("verb", ["rescue", "requeue", "fail"])
+def test_a_twin_that_commits_at_this_very_moment_supersedes_one_and_holds_up_none(
+    stores: list[UUID], process_id: int, verb: str
+) -> None:
+    for number in range(3):
+        tasks.keyed.enqueue(store_id=stores[0], number=number)
+    jobs = claim(process_id)
+    if verb == "rescue":
+        change("DELETE FROM salon_jobs_process")
+    pairs = [(job.id, job.lease) for job in jobs]
+    verbs: dict[str, Callable[[], object]] = {
+        "rescue": lambda: store.rescue(process_id, "went silent"),
+        "requeue": lambda: store.requeue(pairs, process_id),
+        "fail": lambda: [
+            store.fail(job, process_id, ValueError(), delay=timedelta(0), final=False, reason="") for job in jobs
+        ],
+    }
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic():
+            tasks.keyed.enqueue(store_id=stores[0], number=1)
+            given_back = elsewhere(pool, verbs[verb])
+            wait_until_somebody_waits_for_a_lock()
+        given_back.result(10)
+    assert states() == ["queued", "cancelled", "queued", "queued"]
+    assert seen("SELECT reason FROM salon_jobs_job WHERE state = 'cancelled'") == [("superseded",)]
+
+
+def test_leases_that_the_process_does_not_know_are_found(stores: list[UUID], process_id: int) -> None:
+    for _ in range(3):
+        tasks.in_store.enqueue(store_id=stores[0])
+    one, two, three = claim(process_id)
+    unknown = store.unknown_leases(process_id, [two.id])
+    assert sorted(unknown) == [(one.id, one.lease), (three.id, three.lease)]
+    assert store.requeue([*unknown, (two.id, two.lease + 5)], process_id) == 2
+    assert states() == ["queued", "running", "queued"]
+
+
+def test_an_unclear_end_is_told_by_the_row(stores: list[UUID], process_id: int, settings: Any) -> None:
+    tasks.in_store.enqueue(store_id=stores[0])
+    [job] = claim(process_id)
+    assert not store.committed(job, process_id)
+    assert store.finish(job, process_id)
+    assert store.committed(job, process_id)
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "KEEP_SUCCEEDED": True}
+    tasks.in_store.enqueue(store_id=stores[0])
+    [job] = claim(process_id)
+    assert store.finish(job, process_id)
+    assert store.committed(job, process_id)
+    assert not store.committed(replace(job, lease=job.lease - 1), process_id)
