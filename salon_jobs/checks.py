@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from django.apps import AppConfig, apps
-from django.core.checks import CheckMessage, Error, Tags, register
-from django.db import OperationalError, connections
+from django.core.checks import CheckMessage, Error, register
+from django.db import connections
 
 from salon_jobs.conf import settings as conf
-from salon_jobs.core.errors import BootstrapMissing, ConfigurationError
+from salon_jobs.core.errors import ConfigurationError
 
 
 @register("salon_jobs")
@@ -30,28 +30,6 @@ def check_settings(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> 
     if store_model is not None:
         errors += _check_store_model(store_model)
     return errors
-
-
-@register(Tags.database)
-def check_bootstrap(databases: Sequence[str] | None = None, **_: Any) -> list[CheckMessage]:
-    """Check, before ``migrate`` connects, that the role it logs in as exists: bootstrap creates it."""
-    if conf.roles is None or conf.database not in (databases or ()):
-        return []
-    connection = connections[conf.database]
-    try:
-        connection.ensure_connection()
-    except OperationalError as error:
-        # A refused login has no SQLSTATE when it fails in the handshake; the server says which role it meant.
-        if "authentication failed" not in str(error) and "does not exist" not in str(error):
-            raise
-        user = connection.settings_dict["USER"]
-        hint = (
-            "before migrate, run python manage.py bootstrap_roles (or the files in bootstrap_sql with psql) as a "
-            "superuser, with the same passwords as in the URLs"
-        )
-        message = f"{BootstrapMissing.code}: can not log in as {user!r}: {str(error).strip().splitlines()[-1]}"
-        return [Error(message, hint=hint, id="salon_jobs.E006")]
-    return []
 
 
 def _check_store_model(name: str) -> list[CheckMessage]:

@@ -6,7 +6,7 @@ import logging
 from typing import Any
 
 from django.core.management.base import CommandError
-from django.db import DatabaseError, InterfaceError, connections
+from django.db import DatabaseError, InterfaceError, OperationalError, connections
 from django.db.migrations.executor import MigrationExecutor
 from psycopg import Error as PsycopgError
 
@@ -78,6 +78,31 @@ def check_schema(alias: str) -> None:
         raise SchemaMissing(f"{len(pending)} migrations are pending ({names} …); run: python manage.py migrate")
 
 
+_BOOTSTRAP = (
+    "before migrate, run python manage.py bootstrap_roles (or the files in bootstrap_sql with psql) as a superuser"
+)
+
+
+def require_login(alias: str) -> None:
+    """Refuse to migrate as a role that can not log in, saying what to run. Raises CommandError.
+
+    Other trouble with the connection is Django's to report.
+    """
+    if conf.roles is None or alias != conf.database:
+        return
+    connection = connections[alias]
+    try:
+        connection.ensure_connection()
+    except OperationalError as error:
+        reason = str(error).strip().splitlines()[-1]
+        # A login refused in the handshake carries no SQLSTATE here, only the server's words.
+        if "authentication failed" in reason or "does not exist" in reason:
+            raise CommandError(
+                f"{BootstrapMissing.code}: can not log in as {connection.settings_dict['USER']!r}: {reason}; "
+                f"{_BOOTSTRAP}, with the passwords of your URLs"
+            ) from error
+
+
 def require_roles(*, using: str, **_: Any) -> None:
     """Refuse to migrate before the roles exist, saying what to run; sent by ``pre_migrate``. Raises CommandError."""
     if conf.roles is None or using != conf.database:
@@ -88,7 +113,4 @@ def require_roles(*, using: str, **_: Any) -> None:
         cursor.execute("SELECT rolname FROM pg_roles WHERE rolname = ANY (%s)", [wanted])
         present = {row[0] for row in cursor.fetchall()}
     if missing := [name for name in wanted if name not in present]:
-        raise CommandError(
-            f"{BootstrapMissing.code}: database roles are missing: {', '.join(missing)}; before migrate, run "
-            "python manage.py bootstrap_roles (or the files in bootstrap_sql with psql) as a superuser"
-        )
+        raise CommandError(f"{BootstrapMissing.code}: database roles are missing: {', '.join(missing)}; {_BOOTSTRAP}")

@@ -1,0 +1,18 @@
+"""Is Django's ``migrate``, which here says what to run when the roles were not bootstrapped."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.commands.migrate import Command as MigrateCommand
+
+from salon_jobs.runtime.preflight import require_login
+
+
+class Command(MigrateCommand):
+    """Looks whether the migrator can log in before Django's checks and plans fail on it with a traceback."""
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Migrate. Raises CommandError when the login is refused."""
+        require_login(options["database"])
+        super().handle(*args, **options)
