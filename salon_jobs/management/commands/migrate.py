@@ -12,7 +12,7 @@ from salon_jobs.runtime.preflight import require_login
 class Command(MigrateCommand):
     """Looks whether the migrator can log in before Django's checks and plans fail on it with a traceback."""
 
-    def handle(self, *args: Any, **options: Any) -> None:
+    def execute(self, *args: Any, **options: Any) -> str | None:
         """Migrate. Raises CommandError when the login is refused."""
         require_login(options["database"])
-        super().handle(*args, **options)
+        return super().execute(*args, **options)

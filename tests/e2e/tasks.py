@@ -1,0 +1,73 @@
+"""Declares the tasks that worker processes run in the tests; files tell the test what happens, and when to go on."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from uuid import UUID, uuid4
+
+from django.db import connection, transaction
+
+from project.salon.models import Customer
+from salon_jobs import current_job, store_task, task
+
+
+def _write(store_id: UUID) -> None:
+    Customer.objects.create(id=uuid4(), store_id=store_id, name="effect", email="a@example.com")
+
+
+def _announce(started: str) -> None:
+    with Path(started).open("a") as file:
+        file.write(f"{current_job().attempt}\n")
+
+
+@task(name="e2e-nothing")
+def nothing(note: str = "") -> None:
+    """Succeed."""
+
+
+@store_task(name="e2e-write")
+def write(store_id: UUID, note: str = "") -> None:
+    """Add one row."""
+    _write(store_id)
+
+
+@task(name="e2e-fail", max_attempts=1)
+def fail(note: str) -> None:
+    """Fail for good."""
+    raise RuntimeError("the till is closed")
+
+
+@store_task(name="e2e-wait-for-file", max_attempts=3)
+def wait_for_file(store_id: UUID, started: str, gate: str) -> None:
+    """Add one row, then wait for a file, feeling an interrupt at any time."""
+    _write(store_id)
+    _announce(started)
+    while not Path(gate).exists():
+        time.sleep(0.01)
+
+
+@store_task(name="e2e-sleep-in-query", max_attempts=3)
+def sleep_in_query(store_id: UUID) -> None:
+    """Add one row, then be inside one query for a minute."""
+    _write(store_id)
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_sleep(60)")
+
+
+@store_task(name="e2e-stubborn", max_attempts=3)
+def stubborn(store_id: UUID, started: str) -> None:
+    """Add one row, then be inside one C call that feels no interrupt."""
+    _write(store_id)
+    _announce(started)
+    time.sleep(120)
+
+
+@store_task(name="e2e-stubborn-holding-its-row", max_attempts=3, atomic=False)
+def stubborn_holding_its_row(store_id: UUID, started: str) -> None:
+    """Finish inside a transaction that then hangs: whoever gives the job back waits for its row."""
+    with transaction.atomic():
+        _write(store_id)
+        current_job().finish()
+        _announce(started)
+        time.sleep(120)

@@ -1,0 +1,171 @@
+"""Shows what a worker process answers and refuses while its database, its role or its tables are not as they should be."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from uuid import uuid4
+
+import psycopg
+import pytest
+from django.db import connections
+from psycopg import sql
+
+from project.local.postgres import EmbeddedPostgres
+from tests import settings as test_settings
+from tests.conftest import manage
+from tests.e2e.worker_process import WorkerProcess, eventually
+from tests.settings import PASSWORD, url_for
+from tests.support import change, job_row, seen
+
+WORKER = "worker_runtime"
+FAST = {"POLL_INTERVAL": 0.2}
+
+
+def free_port() -> int:
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+        port: int = server.getsockname()[1]
+        return port
+
+
+def enqueue(url: str, task: str) -> int:
+    with psycopg.connect(url, autocommit=True) as connection:
+        row = connection.execute("INSERT INTO salon_jobs_job (task) VALUES (%s) RETURNING id", [task]).fetchone()
+        assert row is not None
+        return int(row[0])
+
+
+@contextmanager
+def spare_database(*, copied: bool) -> Iterator[str]:
+    """Create one more database, empty or a copy of the tests' own, and drop it."""
+    name = f"salon_spare_{uuid4().hex[:8]}"
+    connections.close_all()
+    template = test_settings.TEST_DATABASE if copied else "template1"
+    with psycopg.connect(url_for(None, "postgres"), autocommit=True) as server:
+        statement = sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(template))
+        server.execute(statement)
+        try:
+            yield name
+        finally:
+            server.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+def test_gwt_03_a_database_that_goes_away_and_comes_back(migrated: None) -> None:
+    with EmbeddedPostgres(fsync=False) as server:
+        host = server.url.rpartition("@")[2].partition("/")[0]
+        superuser = server.url.rpartition("/")[0] + "/salon"
+        migrator, worker_url = (f"postgresql://{role}:{PASSWORD}@{host}/salon" for role in ("migrator", WORKER))
+        for done in (
+            manage("bootstrap_roles", "--database", "salon", DATABASE_URL_BOOTSTRAP=server.url),
+            manage("migrate", "--verbosity", "0", DATABASE_URL_MIGRATOR=migrator),
+        ):
+            assert done.returncode == 0, done.stderr
+        server.stop()
+        with WorkerProcess(url=worker_url, **FAST) as worker:
+            worker.wait_for("waiting", code="WORKER.NOT_READY")
+            assert worker.ask("/healthz") == (200, {"status": "ok"})
+            status, answer = worker.ask("/readyz")
+            assert (status, answer["code"]) == (503, "WORKER.NOT_READY")
+            server.start()
+            worker.wait_until_ready()
+            worker.wait_for("job_succeeded", job_id=enqueue(superuser, "ping"))
+            server.stop()
+            assert worker.ask("/healthz")[0] == 200
+            status, answer = worker.ask("/readyz")
+            assert (status, answer["code"]) == (503, "WORKER.NOT_READY")
+            worker.wait_for("database_lost", loop="claim")
+            server.start()
+            worker.wait_for("job_succeeded", job_id=enqueue(superuser, "ping"))
+            worker.wait_until_ready()
+            worker.stop()
+            assert worker.wait() == 0
+            assert PASSWORD not in worker.output
+
+
+def test_gwt_11_only_the_worker_role_may_work(migrated: None) -> None:
+    workers = {role: WorkerProcess("--burst", url=url_for(role)) for role in ("migrator", "app", "jobs_operator", None)}
+    expected = {
+        "migrator": "'migrator' owns the job tables and is the migrator",
+        "app": "'app' is not 'worker_runtime'",
+        "jobs_operator": "'jobs_operator' is not 'worker_runtime'",
+        None: "is a superuser",
+    }
+    for role, worker in workers.items():
+        with worker:
+            assert worker.wait(20) == 1, role
+            assert "WORKER.FORBIDDEN_ROLE" in worker.output
+            assert expected[role] in worker.output
+            assert "Traceback" not in worker.output
+
+
+def test_a_burst_says_at_once_what_is_wrong(migrated: None) -> None:
+    with spare_database(copied=False) as empty:
+        urls = {
+            url_for(WORKER, "absent"): ("WORKER.NOT_READY", '"absent" does not exist'),
+            f"postgresql://{WORKER}:x@127.0.0.1:{free_port()}/x": ("WORKER.NOT_READY", "refused"),
+            url_for(WORKER).replace(PASSWORD, "wrong"): ("WORKER.NOT_READY", "password"),
+            url_for(WORKER, empty): ("WORKER.SCHEMA_MISSING", "python manage.py migrate"),
+        }
+        workers = {url: WorkerProcess("--burst", url=url) for url in urls}
+        for url, (code, words) in urls.items():
+            with workers[url] as worker:
+                assert worker.wait(20) == 1
+                assert code in worker.output
+                assert words in worker.output
+                assert "Traceback" not in worker.output
+
+
+def test_pending_migrations_are_waited_for_and_named(migrated: None) -> None:
+    with spare_database(copied=True) as name, psycopg.connect(url_for(None, name), autocommit=True) as owner:
+        row = owner.execute(
+            "DELETE FROM django_migrations WHERE id = (SELECT max(id) FROM django_migrations WHERE app = 'salon_jobs')"
+            " RETURNING name"
+        ).fetchone()
+        assert row is not None
+        with WorkerProcess(url=url_for(WORKER, name), **FAST) as worker:
+            worker.wait_for("waiting", code="WORKER.SCHEMA_MISSING")
+            status, answer = worker.ask("/readyz")
+            assert (status, answer["code"]) == (503, "WORKER.SCHEMA_MISSING")
+            assert f"salon_jobs.{row[0]}" in answer["detail"]
+            assert worker.ask("/healthz")[0] == 200
+            owner.execute("INSERT INTO django_migrations (app, name, applied) VALUES ('salon_jobs', %s, now())", row)
+            worker.wait_until_ready()
+            owner.execute("ALTER TABLE salon_jobs_job RENAME TO elsewhere")
+            eventually(lambda: worker.ask("/readyz")[1].get("code") == "WORKER.SCHEMA_MISSING")
+            owner.execute("ALTER TABLE elsewhere RENAME TO salon_jobs_job")
+            worker.wait_until_ready()
+            worker.stop()
+            assert worker.wait() == 0
+
+
+def test_a_task_that_nobody_knows_is_left_alone_and_shown(database: None) -> None:
+    [(job_id,)] = seen("INSERT INTO salon_jobs_job (task) VALUES ('e2e-unheard-of') RETURNING id")
+    with WorkerProcess(url=url_for(WORKER), **FAST) as worker:
+        warning = worker.wait_for("tasks_unknown")
+        assert (warning["code"], warning["tasks"], warning["level"]) == (
+            "JOB.UNKNOWN_TASK", ["e2e-unheard-of"], "warning",
+        )  # fmt: skip
+        status, answer = worker.ask("/readyz")
+        assert (status, answer["unknown_tasks"]) == (200, ["e2e-unheard-of"])
+        row = job_row(job_id)
+        assert row is not None
+        assert (row["state"], row["attempts"], row["lease"]) == ("queued", 0, 0)
+
+
+def test_health_is_bound_to_loopback_and_knows_two_paths(database: None) -> None:
+    with WorkerProcess(url=url_for(WORKER)) as worker:
+        address: str = worker.wait_for("health_listening")["address"]
+        host, _, port = address.partition(":")
+        assert host == "127.0.0.1"
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.2", int(port)), timeout=2)
+        assert worker.ask("/metrics")[0] == 404
+        assert worker.ask("/healthz?verbose=1")[0] == 200
+        worker.wait_until_ready()
+        status, answer = worker.ask("/readyz")
+        assert (status, answer["status"], answer["kind"]) == (200, "ready", "worker")
+        with WorkerProcess("--burst", "--health-addr", address, url=url_for(WORKER)) as second:
+            assert second.wait(20) == 1
+            assert "Address already in use" in second.output
+    change("DELETE FROM salon_jobs_process")

@@ -1,0 +1,128 @@
+"""Runs ``runworker`` as a process of its own, reads its log, asks its health, and ends it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+ROOT = Path(__file__).resolve().parents[2]
+INHERITED = ("HOME", "LANG", "LC_ALL", "PATH", "TMPDIR")
+
+
+def eventually(condition: Callable[[], object], patience_s: float = 10, what: str = "") -> None:
+    """Wait until the condition holds. Fails when that takes too long."""
+    deadline = time.monotonic() + patience_s
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {patience_s} s in vain {what}"
+        time.sleep(0.02)
+
+
+class WorkerProcess:
+    """Owns one worker from start to end; it has the one URL and no other secret. A context manager: it always ends.
+
+    ``settings`` are keys of SALON_JOBS. The health endpoint takes a free port, which the log tells.
+    """
+
+    def __init__(self, *arguments: str, url: str, **settings: object) -> None:
+        environment = {name: os.environ[name] for name in INHERITED if name in os.environ}
+        self._process = subprocess.Popen(
+            [sys.executable, "manage.py", "runworker", "--health-addr", "127.0.0.1:0", *arguments],
+            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+            env={
+                **environment, "WORKER_DATABASE_URL": url, "SALON_JOBS_OVERRIDES": json.dumps(settings),
+                "DJANGO_SETTINGS_MODULE": "tests.e2e.worker_settings",
+            },
+        )  # fmt: skip
+        self._changed = threading.Condition()
+        self._ended = 0
+        self.lines: list[str] = []
+        self.errors: list[str] = []
+        for stream, lines in ((self._process.stdout, self.lines), (self._process.stderr, self.errors)):
+            assert stream is not None
+            threading.Thread(target=self._read, args=(stream, lines), daemon=True).start()
+
+    @property
+    def pid(self) -> int:
+        """Return the process id."""
+        return self._process.pid
+
+    @property
+    def output(self) -> str:
+        """Return all it has printed so far."""
+        return "".join([*self.lines, *self.errors])
+
+    def logged(self, event: str, **fields: object) -> list[dict[str, Any]]:
+        """Return the log records of one event, with these fields."""
+        records = [json.loads(line) for line in list(self.lines)]
+        return [r for r in records if r.get("event") == event and all(r.get(k) == v for k, v in fields.items())]
+
+    def wait_for(self, event: str, *, patience_s: float = 10, **fields: object) -> dict[str, Any]:
+        """Wait until such a record is logged and return the first. Fails when the process ends without it."""
+        deadline = time.monotonic() + patience_s
+        with self._changed:
+            while not (found := self.logged(event, **fields)):
+                left = deadline - time.monotonic()
+                assert left > 0, f"no {event} {fields} in time:\n{self.output}"
+                assert self._ended < 2, f"it ended before {event} {fields}:\n{self.output}"
+                self._changed.wait(left)
+        return found[0]
+
+    def ask(self, path: str) -> tuple[int, dict[str, Any]]:
+        """Ask its health endpoint; returns status and answer."""
+        address = self.wait_for("health_listening")["address"]
+        try:
+            with urllib.request.urlopen(f"http://{address}{path}", timeout=10) as response:
+                return response.status, json.load(response)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, json.load(error)
+
+    def wait_until_ready(self, patience_s: float = 10) -> Self:
+        """Wait until /readyz answers 200."""
+        self.wait_for("health_listening", patience_s=patience_s)
+        eventually(lambda: self.ask("/readyz")[0] == 200, patience_s, self.output)
+        return self
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
+        """Send a signal."""
+        self._process.send_signal(number)
+
+    def wait(self, patience_s: float = 10) -> int:
+        """Wait for the end, and for the last line of its log; returns the exit status."""
+        status = self._process.wait(patience_s)
+        with self._changed:
+            self._changed.wait_for(lambda: self._ended == 2, 5)
+        return status
+
+    def __enter__(self) -> Self:
+        """Own a running process."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End it, if it has not ended."""
+        if self._process.poll() is None:
+            self._process.kill()
+        self.wait()
+
+    def _read(self, stream: IO[str], lines: list[str]) -> None:
+        with stream:
+            for line in stream:
+                with self._changed:
+                    lines.append(line)
+                    self._changed.notify_all()
+        with self._changed:
+            self._ended += 1
+            self._changed.notify_all()
