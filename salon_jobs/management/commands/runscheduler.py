@@ -33,6 +33,9 @@ class Command(BaseCommand):
 
     help = "Fire cron entries, each tick once for any number of schedulers. Connects as the worker role."
 
+    # Checks of models ask the database for its version; this process must start, live and tell, while there is none.
+    requires_system_checks = ("salon_jobs",)
+
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare the options."""
         parser.add_argument("--burst", action="store_true", help="fire what is due now, then exit with 0")

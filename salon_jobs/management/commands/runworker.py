@@ -20,6 +20,9 @@ class Command(BaseCommand):
 
     help = "Run jobs until SIGTERM or SIGINT (a second one forces the end). Connects as the worker role."
 
+    # Checks of models ask the database for its version; this process must start, live and tell, while there is none.
+    requires_system_checks = ("salon_jobs",)
+
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare the options."""
         parser.add_argument("--queue", action="append", metavar="NAME", help="serve this queue only; repeatable")
