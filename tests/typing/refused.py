@@ -1,0 +1,47 @@
+"""Misuses the public API; both checkers, strict, must flag exactly the lines marked E. Never imported."""
+
+from __future__ import annotations
+
+from datetime import date
+from uuid import UUID, uuid4
+
+from salon_jobs import cron, enqueue_job, store_task, task
+
+
+@task(name="typing-system")
+def system(reason: str = "cron") -> int:
+    """Return a number."""
+    return len(reason)
+
+
+@store_task(name="typing-store")
+def of_store(store_id: UUID, day: date) -> None:
+    """Do nothing."""
+
+
+STORE = uuid4()
+TODAY = date(2026, 5, 5)
+of_store.enqueue(day=TODAY)  # E
+of_store.enqueue(store_id=STORE)  # E
+of_store.enqueue(store_id="not a uuid", day=TODAY)  # E
+of_store.enqueue(store_id=STORE, day="2026-05-05")  # E
+of_store.enqueue(store_id=STORE, day=TODAY, extra=1)  # E
+of_store.using(priority=1).enqueue(day=TODAY)  # E
+of_store.using(prioritty=1)  # E
+of_store.using(priority="high")  # E
+of_store.using(job_key_mode="replase")  # E
+of_store.using(run_at=TODAY)  # E
+of_store.call(store_id=STORE)  # E
+of_store.enqueue_many([system.call()])  # E
+of_store.enqueue_many([{"store_id": STORE, "day": TODAY}])  # E
+of_store()  # E
+system.enqueue(reason=1)  # E
+enqueue_job(system, {})  # E
+enqueue_job("typing-system", [])  # E
+cron("0 18 * * *", print)  # E
+cron("0 18 * * *", system, backfill=60)  # E
+
+
+@store_task(name="typing-mode", job_key_mode="always")  # E
+def with_wrong_mode(store_id: UUID) -> None:
+    """Do nothing."""

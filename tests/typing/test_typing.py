@@ -1,0 +1,60 @@
+"""Runs both type checkers over right and wrong uses of the public API."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+ACCEPTED = ROOT / "tests/typing/accepted.py"
+REFUSED = ROOT / "tests/typing/refused.py"
+
+
+def mypy(path: Path) -> set[int]:
+    """Return the lines that mypy --strict flags."""
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--no-pretty", "--hide-error-context", str(path)],
+        cwd=ROOT, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode in (0, 1), done.stdout + done.stderr
+    return {int(line) for line in re.findall(rf"{path.name}:(\d+):(?:\d+:)? error", done.stdout)}
+
+
+def pyright(path: Path) -> set[int]:
+    """Return the lines that pyright flags in strict mode; the project's own configuration leaves one out."""
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copy(path, folder)
+        config = Path(folder) / "pyrightconfig.json"
+        settings = {"include": [path.name], "extraPaths": [str(ROOT)], "stubPath": str(ROOT / "typings")}
+        config.write_text(json.dumps({**settings, "typeCheckingMode": "strict", "pythonVersion": "3.11"}))
+        done = subprocess.run(
+            [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", sys.executable, "-p", str(config)],
+            cwd=ROOT, capture_output=True, text=True, timeout=300, check=False,
+        )  # fmt: skip
+    assert done.returncode in (0, 1), done.stdout + done.stderr
+    found = json.loads(done.stdout)["generalDiagnostics"]
+    return {each["range"]["start"]["line"] + 1 for each in found if each["severity"] == "error"}
+
+
+CHECKERS = pytest.mark.parametrize("flagged", [mypy, pyright])
+
+
+@CHECKERS
+def test_gwt_01_right_uses_pass_the_type_checker(flagged: Callable[[Path], set[int]]) -> None:
+    assert flagged(ACCEPTED) == set()
+
+
+@CHECKERS
+def test_gwt_02_wrong_uses_are_type_errors(flagged: Callable[[Path], set[int]]) -> None:
+    lines = REFUSED.read_text().splitlines()
+    expected = {number for number, line in enumerate(lines, 1) if line.endswith("# E")}
+    assert len(expected) > 15
+    assert flagged(REFUSED) == expected
