@@ -46,6 +46,8 @@ def capture(failure: FinalFailure) -> None:
 def _without_local_variables(event: Event, _hint: Hint) -> Event:
     exceptions: Any = event.get("exception", {}).get("values", [])
     for exception in exceptions:
-        for frame in (exception.get("stacktrace") or {}).get("frames", []):
-            frame.pop("vars", None)
+        stacktrace: Any = exception.get("stacktrace")
+        if stacktrace:
+            for frame in stacktrace["frames"]:
+                frame.pop("vars", None)
     return event

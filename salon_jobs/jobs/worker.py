@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from django.db import DatabaseError, InterfaceError, connections
@@ -21,6 +21,9 @@ from salon_jobs.runtime.connections import tidy_connections
 _OUTAGE_S = (0.1, 2.0)
 _SWEEP_S = 30.0
 _FORCED_S = 1.0
+# What is left of the grace for giving back, ending the other threads and taking leave.
+_LEAVE_S = 1.5
+_STOP_LOOK_S = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,11 +46,12 @@ class Worker:
         self._forced = threading.Event()
         self._abandon = threading.Event()
         self._wake = threading.Event()
-        self._looked = float("-inf")
+        self._looked = self._asked = self._heard = float("-inf")
         self._runners = [Runner(self._jobs, process_id, number, self._abandon) for number in range(options.concurrency)]
 
     def wake(self) -> None:
-        """Look for due jobs now; safe from any thread."""
+        """Look for due jobs now, and once more soon; safe from any thread."""
+        self._heard = time.monotonic()
         self._wake.set()
 
     def stop(self) -> None:
@@ -104,6 +108,7 @@ class Worker:
         room = self._jobs.room()
         if room == 0:
             return 0, 0
+        self._asked = time.monotonic()
         jobs = store.claim_due(self._process_id, registry.task_names(), room, queues=self._options.queues)
         self._looked = time.monotonic()
         self._jobs.put(jobs)
@@ -113,20 +118,15 @@ class Worker:
         """Wait for whatever makes another look worth while; some of them look at once. Raises database errors."""
         poll_s = conf.poll_interval.total_seconds()
         if room in (0, claimed):
-            self._jobs.wait_for_room(poll_s)
+            self._jobs.wait_for_room(min(poll_s, _STOP_LOOK_S))
         elif self._options.burst:
-            if claimed == 0 and self._jobs.wait_idle(poll_s) and not self._anything_due():
+            if claimed == 0 and self._jobs.wait_idle(min(poll_s, _STOP_LOOK_S)) and not self._anything_due():
                 self._stopping.set()
-        elif self._wake.wait(poll_s) and not self._stopping.is_set():
-            # Notifications are coalesced: one that was left out followed this one by less than 20 ms. Look now, and
-            # once more after that time.
-            self._look_twice()
-
-    def _look_twice(self) -> None:
-        self._wake.clear()
-        claimed, room = self._claim()
-        if not (room and claimed == room):
-            self._wake.wait(wake.SECOND_LOOK.total_seconds())
+        else:
+            # Notifications are coalesced: one that was left out followed the last one heard by less than 20 ms. One
+            # look is owed after that time.
+            owed_at = self._heard + wake.SECOND_LOOK.total_seconds()
+            self._wake.wait(poll_s if self._asked >= owed_at else max(0.0, min(poll_s, owed_at - time.monotonic())))
 
     def _anything_due(self) -> bool:
         claimed, _ = self._claim()
@@ -149,7 +149,7 @@ class Worker:
             for runner in self._runners:
                 # Cancelling a query talks to the database, which may not answer: no runner waits for another's.
                 threading.Thread(target=runner.interrupt, name="salon-jobs-interrupt", daemon=True).start()
-            end = began + conf.shutdown_grace.total_seconds() - _FORCED_S
+            end = began + conf.shutdown_grace.total_seconds() - _LEAVE_S
             now = time.monotonic()
             self._wait(min(end, now + _FORCED_S) if self._forced.is_set() else end, forcible=False)
         clean = self._jobs.wait_idle(0)
@@ -165,21 +165,26 @@ class Worker:
                 return
 
     def _give_back(self, leases: list[tuple[int, int]]) -> None:
-        try:
-            tidy_connections()
-            store.requeue(leases, self._process_id)
-        except (DatabaseError, InterfaceError) as error:
-            # The rescuer of another process queues them again when our row has been silent long enough.
-            log_event(logging.WARNING, log_events.DATABASE_LOST, loop="give back", error=str(error).strip())
+        self._despite_a_lost_connection(lambda: store.requeue(leases, self._process_id))
 
     def _give_back_all(self) -> None:
         """Give back every row still leased to this process: stubborn jobs, and claims nobody heard of."""
-        try:
-            tidy_connections()
-            leases = store.unknown_leases(self._process_id, ())
-        except (DatabaseError, InterfaceError) as error:
-            log_event(logging.WARNING, log_events.DATABASE_LOST, loop="give back", error=str(error).strip())
-            return
-        if leases:
-            self._give_back(leases)
-            log_event(logging.WARNING, log_events.JOB_RELEASED, jobs=len(leases), reason="shutdown")
+
+        def give_back() -> None:
+            if leases := store.unknown_leases(self._process_id, ()):
+                store.requeue(leases, self._process_id)
+                log_event(logging.WARNING, log_events.JOB_RELEASED, jobs=len(leases), reason="shutdown")
+
+        self._despite_a_lost_connection(give_back)
+
+    def _despite_a_lost_connection(self, work: Callable[[], object]) -> None:
+        """Work, and once more on a new connection. Without any, other processes rescue our jobs in their time."""
+        for _ in range(2):
+            try:
+                tidy_connections()
+                work()
+            except (DatabaseError, InterfaceError) as error:
+                log_event(logging.WARNING, log_events.DATABASE_LOST, loop="give back", error=str(error).strip())
+                connections[conf.database].errors_occurred = True
+            else:
+                return

@@ -91,12 +91,12 @@ class Service:
                 self._stopping.set()
                 if self._loop is not None:
                     self._loop.stop()
-        self._health.stop()
         log_event(logging.INFO, log_events.PROCESS_STOPPED, kind=self._kind, clean=self._clean)
+        if self._error is None and not self._clean:
+            _end(1)
+        self._health.stop()
         if self._error is not None:
             raise self._error
-        if not self._clean:
-            _end(1)
 
     def _work(self) -> None:
         try:

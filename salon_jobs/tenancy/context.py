@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -16,12 +17,22 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import TenantContextError
 from salon_jobs.tenancy import guc
 
-_current: ContextVar[UUID | None] = ContextVar("salon_jobs_store", default=None)
+
+@dataclass(frozen=True, slots=True)
+class _Context:
+    """Is the store of a context, and the databases it was opened on."""
+
+    store: UUID | None = None
+    aliases: frozenset[str] = frozenset()
+
+
+_NONE = _Context()
+_current: ContextVar[_Context] = ContextVar("salon_jobs_store", default=_NONE)
 
 
 def current_store_id() -> UUID | None:
     """Return the store of the surrounding ``tenant_context``; None outside. New threads start without one."""
-    return _current.get()
+    return _current.get().store
 
 
 @contextmanager
@@ -35,21 +46,23 @@ def tenant_context(store_id: UUID | str, *, atomic: bool = True, using: str | No
     """
     store = guc.as_uuid(store_id)
     outer = _current.get()
-    if outer is not None and outer != store:
-        raise TenantContextError(f"already inside the context of store {outer}; it can not switch to {store}")
+    if outer.store not in (None, store):
+        raise TenantContextError(f"already inside the context of store {outer.store}; it can not switch to {store}")
     connection = connections[using or conf.database]
+    is_first = connection.alias not in outer.aliases
+    began_outside = connection.in_atomic_block
     with ExitStack() as stack:
-        token = _current.set(store)
-        stack.callback(_current.reset, token)
-        began_outside, waiting = connection.in_atomic_block, len(connection.run_on_commit)
-        if outer is None:
-            stack.enter_context(connection.execute_wrapper(partial(_set_at_begin, connection, store)))
+        # The transaction (or savepoint) first, then whatever sets the store: a rollback takes the store with it.
         if atomic:
             stack.enter_context(transaction.atomic(using=connection.alias))
-        if connection.in_atomic_block and (outer is None or guc.at_transaction_start(connection)):
-            guc.set_local(connection, store)
-        if outer is None:
+        if is_first:
+            token = _current.set(_Context(store, outer.aliases | {connection.alias}))
+            stack.callback(_current.reset, token)
+            stack.enter_context(connection.execute_wrapper(partial(_set_at_begin, connection, store)))
+            waiting = len(connection.run_on_commit)
             stack.callback(_leave, connection, store, began_outside=began_outside, waiting=waiting)
+        if connection.in_atomic_block and (is_first or guc.at_transaction_start(connection)):
+            guc.set_local(connection, store)
         yield
 
 

@@ -1,24 +1,21 @@
-"""Shows what a worker process answers and refuses while its database, its role or its tables are not as they should be."""
+"""Shows what a worker process answers and refuses while database, role or tables are not as they should be."""
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from uuid import uuid4
+from contextlib import closing
 
 import psycopg
 import pytest
-from django.db import connections
-from psycopg import sql
 
 from project.local.postgres import EmbeddedPostgres
-from tests import settings as test_settings
 from tests.conftest import manage
+from tests.e2e.stubborn import spare_database
 from tests.e2e.worker_process import WorkerProcess, eventually
 from tests.settings import PASSWORD, url_for
 from tests.support import change, job_row, seen
 
+pytestmark = pytest.mark.usefixtures("stubborn")
 WORKER = "worker_runtime"
 FAST = {"POLL_INTERVAL": 0.2}
 
@@ -34,21 +31,6 @@ def enqueue(url: str, task: str) -> int:
         row = connection.execute("INSERT INTO salon_jobs_job (task) VALUES (%s) RETURNING id", [task]).fetchone()
         assert row is not None
         return int(row[0])
-
-
-@contextmanager
-def spare_database(*, copied: bool) -> Iterator[str]:
-    """Create one more database, empty or a copy of the tests' own, and drop it."""
-    name = f"salon_spare_{uuid4().hex[:8]}"
-    connections.close_all()
-    template = test_settings.TEST_DATABASE if copied else "template1"
-    with psycopg.connect(url_for(None, "postgres"), autocommit=True) as server:
-        statement = sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(template))
-        server.execute(statement)
-        try:
-            yield name
-        finally:
-            server.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
 
 
 def test_gwt_03_a_database_that_goes_away_and_comes_back(migrated: None) -> None:

@@ -16,6 +16,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
+from django.db import connections
+
+from tests.support import seen
+
 ROOT = Path(__file__).resolve().parents[2]
 INHERITED = ("HOME", "LANG", "LC_ALL", "PATH", "TMPDIR")
 
@@ -26,6 +30,16 @@ def eventually(condition: Callable[[], object], patience_s: float = 10, what: st
     while not condition():
         assert time.monotonic() < deadline, f"waited {patience_s} s in vain {what}"
         time.sleep(0.02)
+
+
+def end_worker_connections() -> int:
+    """End every connection of the worker role to the tests' database; returns how many."""
+    connections["default"].close()
+    [(count,)] = seen(
+        "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
+        " WHERE usename = 'worker_runtime' AND datname = current_database()"
+    )
+    return int(count)
 
 
 class WorkerProcess:

@@ -17,6 +17,7 @@ from salon_jobs.core.outcomes import Cancelled, Errored, Snoozed, Succeeded
 from salon_jobs.jobs.local_queue import LocalQueue
 from salon_jobs.jobs.runner import Runner
 from tests import tasks
+from tests.integration.effects import job_events
 from tests.support import change, claim, job_row, run_due, seen
 
 
@@ -35,10 +36,6 @@ def row_of(job_id: int) -> dict[str, Any]:
 
 def make_due() -> None:
     change("UPDATE salon_jobs_job SET run_at = now() WHERE state = 'queued'")
-
-
-def events(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.event for record in caplog.records if getattr(record, "event", "").startswith("job_")]
 
 
 @pytest.mark.parametrize("enqueue", ["system", "store", "outside"])
@@ -90,7 +87,7 @@ def test_backoff_begins_at_about_two_seconds_and_doubles(
         waits += [row[0] for row in seen("SELECT extract(epoch FROM run_at - now())::float8 FROM salon_jobs_job")]
     for wait, plain in zip(waits, [2, 4, 8, 16], strict=True):
         assert 0.9 * plain - 0.5 <= wait <= 1.1 * plain
-    assert events(caplog) == ["job_retried"] * 4
+    assert job_events(caplog) == ["job_retried"] * 4
 
 
 def test_attempts_end_in_failed_with_an_error_row_each(
@@ -110,7 +107,7 @@ def test_attempts_end_in_failed_with_an_error_row_each(
         (attempt, stores[0], "builtins.RuntimeError", "boom") for attempt in (1, 2, 3)
     ]
     assert all("in body\n" in error[4] for error in errors)
-    assert events(caplog) == ["job_retried", "job_retried", "job_failed"]
+    assert job_events(caplog) == ["job_retried", "job_retried", "job_failed"]
 
 
 def test_gwt_09_a_transient_database_failure_is_retried_up_to_the_configured_attempts(

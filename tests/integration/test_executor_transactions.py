@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import pytest
 from django.db import DatabaseError, close_old_connections, connection, transaction
 
 from project.salon.models import Customer
-from salon_jobs import current_job, current_store_id
-from salon_jobs.core.errors import LeaseLost
 from salon_jobs.core.outcomes import Errored, Lost, Outcome, Succeeded
 from salon_jobs.jobs import store
 from salon_jobs.jobs.current import RunningJob
@@ -20,20 +18,8 @@ from salon_jobs.jobs.executor import execute, settle
 from salon_jobs.models import Process
 from salon_jobs.runtime.connections import tidy_connections
 from tests import tasks
-from tests.support import change, claim, job_row, run, run_due, seen
-
-
-def write(name: str = "effect") -> None:
-    """Add a row of the current store, as the worker role under row-level security."""
-    Customer.objects.create(id=uuid4(), store_id=current_store_id(), name=name, email="a@example.com")
-
-
-def written() -> list[str]:
-    return [row[0] for row in seen("SELECT name FROM customer ORDER BY name")]
-
-
-def events(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.event for record in caplog.records if hasattr(record, "event")]
+from tests.integration.effects import job_events, write, written
+from tests.support import change, claim, run, run_due, seen
 
 
 def run_in_store(process_id: int, stores: list[UUID], hooks: tasks.Hooks, body: Callable[..., Any]) -> Outcome:
@@ -81,7 +67,7 @@ def test_a_lost_lease_rolls_the_effects_back(
     assert run_in_store(process_id, stores, hooks, body) == Lost()
     assert written() == []
     assert seen("SELECT state, attempts FROM salon_jobs_job") == [("running", 0)]
-    assert events(caplog) == ["job_lease_lost"]
+    assert job_events(caplog) == ["job_lease_lost"]
 
 
 def test_a_zombie_finisher_does_nothing_and_the_effects_happen_once(
@@ -217,25 +203,8 @@ def test_an_error_of_an_on_commit_callback_is_logged_and_the_job_has_succeeded(
     assert isinstance(outcome, Succeeded)
     assert isinstance(outcome.callback_error, ZeroDivisionError)
     assert (written(), seen("SELECT count(*) FROM salon_jobs_job")) == (["effect"], [(0,)])
-    assert [e for e in events(caplog) if e.startswith("job_")] == ["job_callback_failed", "job_succeeded"]
+    assert job_events(caplog) == ["job_callback_failed", "job_succeeded"]
     assert seen("SELECT count(*) FROM salon_jobs_job_error") == [(0,)]
-
-
-def test_an_error_after_the_commit_is_no_failure_of_a_finished_job(
-    stores: list[UUID], hooks: tasks.Hooks, process_id: int
-) -> None:
-    def body(**_: object) -> None:
-        with transaction.atomic():
-            write()
-            current_job().finish()
-        raise RuntimeError("too late to matter")
-
-    hooks.store = body
-    tasks.outside.enqueue(store_id=stores[0])
-    [outcome] = run_due(process_id)
-    assert isinstance(outcome, Succeeded)
-    assert str(outcome.callback_error) == "too late to matter"
-    assert (written(), seen("SELECT count(*) FROM salon_jobs_job_error")) == (["effect"], [(0,)])
 
 
 def test_an_on_commit_callback_sees_its_stores_rows_and_no_others(
@@ -250,76 +219,3 @@ def test_an_on_commit_callback_sees_its_stores_rows_and_no_others(
 
     run_in_store(process_id, stores, hooks, body)
     assert visible == [stores[0]]
-
-
-def test_a_transaction_of_ones_own_gets_the_store_and_between_them_nothing_is_seen(
-    stores: list[UUID], hooks: tasks.Hooks, process_id: int
-) -> None:
-    observed: list[Any] = []
-
-    def body(store_id: UUID, **_: object) -> None:
-        observed.append(Customer.objects.count())
-        with transaction.atomic():
-            write("one")
-            observed.append(Customer.objects.count())
-        observed.append((Customer.objects.count(), written()))
-        with transaction.atomic():
-            observed.append(Customer.objects.count())
-            write("two")
-            current_job().finish()
-            observed.append(seen("SELECT state FROM salon_jobs_job"))
-        observed.append(seen("SELECT count(*) FROM salon_jobs_job"))
-
-    hooks.store = body
-    tasks.outside.enqueue(store_id=stores[1])
-    [outcome] = run_due(process_id)
-    assert isinstance(outcome, Succeeded)
-    assert observed == [0, 1, (0, ["one"]), 1, [("running",)], [(0,)]]
-    assert written() == ["one", "two"]
-
-
-def test_a_finish_that_was_rolled_back_and_swallowed_still_finishes_once(
-    stores: list[UUID], hooks: tasks.Hooks, process_id: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO")
-
-    def body(**_: object) -> None:
-        try:
-            with transaction.atomic():
-                write("rolled back")
-                current_job().finish()
-                raise ValueError
-        except ValueError:
-            pass
-
-    for declared in (tasks.outside, tasks.in_store):
-        caplog.clear()
-        hooks.store = body
-        handle = declared.enqueue(store_id=stores[0])
-        [outcome] = run_due(process_id)
-        assert isinstance(outcome, Succeeded)
-        assert job_row(handle.id) is None
-        assert [e for e in events(caplog) if e.startswith("job_")] == ["job_succeeded"]
-        assert written() == []
-
-
-@pytest.mark.parametrize("swallow", [False, True])
-@pytest.mark.parametrize("declared", [tasks.outside, tasks.in_store])
-def test_finishing_a_lost_job_raises_and_swallowing_that_saves_nothing(
-    stores: list[UUID], hooks: tasks.Hooks, process_id: int, declared: Any, swallow: bool
-) -> None:
-    def body(**_: object) -> None:
-        with transaction.atomic():
-            write()
-            change("UPDATE salon_jobs_job SET lease = lease + 1")
-            try:
-                current_job().finish()
-            except LeaseLost:
-                if not swallow or declared is tasks.outside:
-                    raise
-
-    hooks.store = body
-    declared.enqueue(store_id=stores[0])
-    assert run_due(process_id) == [Lost()]
-    assert written() == []
-    assert seen("SELECT state, attempts FROM salon_jobs_job") == [("running", 0)]

@@ -74,6 +74,14 @@ def test_jobs_of_an_owner_without_a_row_are_rescued_too(stores: list[UUID], proc
     assert row_of(handle.id)["state"] == "queued"
 
 
+def test_a_burial_leaves_the_connections_of_another_database_alone(stores: list[UUID], process_id: int) -> None:
+    name = application_name(process_id)
+    with psycopg.connect(url_for("worker_runtime", "postgres"), application_name=name, autocommit=True) as neighbour:
+        be_silent(process_id)
+        assert Rescuer().run_once() == RescueCounts(buried=1)
+        neighbour.execute("SELECT 1")
+
+
 def test_the_dead_processs_open_transaction_can_not_commit(stores: list[UUID], process_id: int) -> None:
     with psycopg.connect(url_for("worker_runtime"), application_name=application_name(process_id)) as zombie:
         zombie.execute("SELECT set_config('app.current_store_id', %s, true)", [str(stores[0])])

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -103,7 +104,7 @@ def test_four_claimers_never_share_a_job(stores: list[UUID], process_id: int) ->
         return mine
 
     with ThreadPoolExecutor(4) as pool:
-        futures = [elsewhere(pool, lambda process=process: work(process)) for process in processes]
+        futures = [elsewhere(pool, partial(work, process)) for process in processes]
         claimed = [future.result(30) for future in futures]
     everything = [job_id for mine in claimed for job_id in mine]
     assert len(everything) == len(set(everything)) == 400

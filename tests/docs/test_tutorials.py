@@ -1,0 +1,59 @@
+"""Follows both tutorials, step by step, as a reader with an empty folder and an empty database would."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from tests.docs.markdown import read
+from tests.docs.walkthrough import Walkthrough
+from tests.settings import PASSWORD, url_for
+
+
+@pytest.fixture
+def name() -> Iterator[str]:
+    """Give a name for a database, and for a role; drops both where the tutorial made them."""
+    name = f"salon_docs_{secrets.token_hex(4)}"
+    yield name
+    with psycopg.connect(url_for(None, "postgres"), autocommit=True) as connection:
+        for statement in ("DROP DATABASE IF EXISTS {} WITH (FORCE)", "DROP ROLE IF EXISTS {}"):
+            connection.execute(sql.SQL(statement).format(sql.Identifier(name)))
+
+
+def test_the_first_tutorial(tmp_path: Path, name: str) -> None:
+    url = url_for(None, name).replace(url_for(None, "").split("@")[0], f"postgresql://{name}:secret")
+    tutorial = Walkthrough(
+        folder=tmp_path,
+        superuser_url=url_for(None, "postgres"),
+        database_url=url_for(None, name),
+        names={"shopdb": name},
+        values={"DATABASE_URL": url},
+    )
+
+    assert tutorial.follow(read("docs/tutorial.md")) > 10
+
+
+def test_the_tutorial_with_stores(tmp_path: Path, name: str) -> None:
+    # Roles belong to the server, which other tests use: they keep the passwords they have there.
+    passwords = ("MIGRATOR_PASSWORD", "APP_PASSWORD", "WORKER_RUNTIME_PASSWORD", "JOBS_OPERATOR_PASSWORD")
+    tutorial = Walkthrough(
+        folder=tmp_path,
+        superuser_url=url_for(None, "postgres"),
+        database_url=url_for(None, name),
+        names={"chain": name},
+        values={
+            "DATABASE_URL_BOOTSTRAP": os.environ["DATABASE_URL_BOOTSTRAP"],
+            **dict.fromkeys(passwords, PASSWORD),
+            "DATABASE_URL_MIGRATOR": url_for("migrator", name),
+            "DATABASE_URL": url_for("app", name),
+            "WORKER_DATABASE_URL": url_for("worker_runtime", name),
+        },
+    )
+
+    assert tutorial.follow(read("docs/tutorial-tenants.md")) > 10

@@ -1,0 +1,81 @@
+"""Lets a worker with default settings run into its thirty seconds, while other tests go on."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+from django.db import connections
+from psycopg import sql
+from psycopg.types.json import Jsonb
+
+from tests import settings as test_settings
+from tests.e2e.worker_process import WorkerProcess, eventually
+from tests.settings import url_for
+
+
+@contextmanager
+def spare_database(*, copied: bool) -> Iterator[str]:
+    """Create one more database, empty or a copy of the tests' own, and drop it; closes this thread's connections."""
+    name = f"salon_spare_{uuid4().hex[:8]}"
+    connections.close_all()
+    template = test_settings.TEST_DATABASE if copied else "template1"
+    with psycopg.connect(url_for(None, "postgres"), autocommit=True) as server:
+        statement = sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(template))
+        server.execute(statement)
+        try:
+            yield name
+        finally:
+            server.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+@dataclass
+class StubbornEnd:
+    """Is a worker that was told to stop while its job felt no interrupt."""
+
+    worker: WorkerProcess
+    url: str
+    status: int = 0
+    took_s: float = 0.0
+
+    def one(self, query: str) -> tuple[Any, ...]:
+        """Return one row of its database, as the superuser."""
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            row = connection.execute(query.encode()).fetchone()
+            assert row is not None
+            return row
+
+
+@contextmanager
+def stubborn_end(folder: Path) -> Iterator[tuple[StubbornEnd, threading.Thread]]:
+    """Start a worker in a database of its own, give it a job that feels nothing, and send SIGTERM.
+
+    The thread ends when the worker has.
+    """
+    with spare_database(copied=True) as name, WorkerProcess(url=url_for("worker_runtime", name)) as worker:
+        end = StubbornEnd(worker, url_for(None, name))
+        store_id, started = uuid4(), folder / "started"
+        with psycopg.connect(end.url, autocommit=True) as connection:
+            connection.execute("INSERT INTO store (id, name) VALUES (%s, 'Salon')", [store_id])
+            connection.execute(
+                "INSERT INTO salon_jobs_job (task, store_id, payload) VALUES ('e2e-stubborn', %s, %s)",
+                [store_id, Jsonb({"started": str(started)})],
+            )
+        eventually(started.exists, 20, worker.output)
+
+        def wait() -> None:
+            end.status = worker.wait(60)
+            end.took_s = time.monotonic() - began
+
+        began = time.monotonic()
+        worker.stop()
+        thread = threading.Thread(target=wait, daemon=True)
+        thread.start()
+        yield end, thread

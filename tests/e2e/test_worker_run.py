@@ -1,0 +1,149 @@
+"""Shows worker processes at their work: pick-up, wake-up, burst, lost connections, sudden death."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from django.db import connections
+
+from tests.conftest import manage
+from tests.e2e import tasks
+from tests.e2e.stubborn import StubbornEnd
+from tests.e2e.worker_process import WorkerProcess, end_worker_connections, eventually
+from tests.settings import url_for
+from tests.support import job_row, seen
+
+pytestmark = pytest.mark.usefixtures("stubborn")
+URL = url_for("worker_runtime")
+SECRET = "a-customers-name"
+
+
+def test_gwt_12_ping_is_picked_up_by_a_worker_that_is_ready_within_ten_seconds(database: None) -> None:
+    began = time.monotonic()
+    with WorkerProcess(url=URL) as worker:
+        worker.wait_until_ready()
+        assert time.monotonic() - began < 10
+        done = manage("ping")
+        assert done.returncode == 0, done.stderr
+        record = worker.wait_for("job_succeeded", job_id=int(done.stdout), patience_s=5)
+        assert record["task_name"] == "ping"
+        worker.stop(signal.SIGINT)
+        assert worker.wait() == 0
+    assert seen("SELECT count(*) FROM salon_jobs_job") == [(0,)]
+    assert seen("SELECT count(*) FROM salon_jobs_process") == [(0,)]
+
+
+def test_a_notification_wakes_the_worker_and_none_left_out_is_missed(database: None) -> None:
+    with WorkerProcess(url=URL, POLL_INTERVAL=60) as worker:
+        worker.wait_until_ready()
+        eventually(lambda: worker.ask("/readyz")[1]["listener_silent_s"] is not None)
+        began = time.monotonic()
+        worker.wait_for("job_succeeded", job_id=tasks.nothing.enqueue().id, patience_s=5)
+        assert time.monotonic() - began < 1
+        ids: set[int] = set()
+
+        def enqueue() -> None:
+            try:
+                ids.update(tasks.nothing.enqueue().id for _ in range(60))
+            finally:
+                connections.close_all()
+
+        # Two threads of this process share one clock of notifications; most of them are left out.
+        threads = [threading.Thread(target=enqueue) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        eventually(lambda: ids <= {record["job_id"] for record in worker.logged("job_succeeded")}, 5)
+
+
+def test_a_burst_runs_what_is_due_and_says_it_without_the_payload(stores: list[UUID]) -> None:
+    ids = [tasks.write.enqueue(store_id=store, note=SECRET).id for store in stores for _ in range(5)]
+    failing = tasks.fail.enqueue(note=SECRET).id
+    later = tasks.nothing.using(run_at=datetime.now(UTC) + timedelta(hours=1)).enqueue().id
+    other_queue = tasks.nothing.using(queue="mail").enqueue().id
+    with WorkerProcess("--burst", "--queue", "default", "--concurrency", "3", url=URL) as worker:
+        assert worker.wait(20) == 0
+        done = worker.logged("job_succeeded")
+        assert sorted(record["job_id"] for record in done) == ids
+        for record in done:
+            assert record.keys() >= {"time", "level", "logger", "task_name", "job_id", "store_id", "attempt",
+                                     "queue", "duration_ms"}  # fmt: skip
+            assert (record["level"], record["logger"], record["task_name"], record["attempt"]) == (
+                "info", "salon_jobs", "e2e-write", 1,
+            )  # fmt: skip
+        [failed] = worker.logged("job_failed")
+        assert (failed["job_id"], failed["error_class"]) == (failing, "builtins.RuntimeError")
+        assert "the till is closed" in failed["traceback"]
+        assert all(json.loads(line) for line in worker.lines)
+        assert worker.errors == []
+        assert SECRET not in worker.output
+    rows = seen("SELECT id, state FROM salon_jobs_job ORDER BY id")
+    assert rows == [(failing, "failed"), (later, "queued"), (other_queue, "queued")]
+    assert seen("SELECT count(*) FROM customer") == [(15,)]
+
+
+def test_a_worker_goes_on_when_the_server_ends_all_its_connections(stores: list[UUID], tmp_path: Path) -> None:
+    with WorkerProcess("--concurrency", "2", url=URL, POLL_INTERVAL=0.5) as worker:
+        worker.wait_until_ready()
+        for number in range(2):
+            started, gate = tmp_path / f"started{number}", tmp_path / f"gate{number}"
+            running = tasks.wait_for_file.enqueue(store_id=stores[0], started=str(started), gate=str(gate)).id
+            eventually(started.exists)
+            assert end_worker_connections() >= 3, "claimer, listener, runner and more"
+            gate.touch()
+            worker.wait_for("job_retried", job_id=running)
+            for _ in range(5):
+                worker.wait_for("job_succeeded", job_id=tasks.write.enqueue(store_id=stores[0]).id)
+            worker.wait_for("job_succeeded", job_id=running, patience_s=15)
+        worker.wait_until_ready()
+        worker.stop()
+        assert worker.wait() == 0
+    assert seen("SELECT count(*) FROM customer") == [(12,)]
+    assert seen("SELECT count(*) FROM salon_jobs_job") == [(0,)]
+
+
+def test_a_worker_killed_in_mid_run_is_rescued_and_the_effects_happen_once(stores: list[UUID], tmp_path: Path) -> None:
+    started, gate = tmp_path / "started", tmp_path / "gate"
+    quick = {"PROCESS_SILENT_AFTER": 2, "HEARTBEAT_INTERVAL": 0.5, "POLL_INTERVAL": 0.2}
+    with WorkerProcess("--concurrency", "1", url=URL, **quick) as victim:
+        victim.wait_until_ready()
+        handle = tasks.wait_for_file.enqueue(store_id=stores[0], started=str(started), gate=str(gate))
+        eventually(started.exists)
+        waiting = tasks.write.enqueue(store_id=stores[0])
+        with WorkerProcess("--concurrency", "1", url=URL, **quick) as other:
+            other.wait_for("job_succeeded", job_id=waiting.id)
+            process_id = victim.wait_for("process_started")["process_id"]
+            killed = time.monotonic()
+            victim.stop(signal.SIGKILL)
+            assert victim.wait() == -signal.SIGKILL
+            gate.touch()
+            buried = other.wait_for("process_buried", process_id=process_id)
+            assert (buried["jobs"], buried["level"]) == (1, "warning")
+            other.wait_for("job_rescued", job_id=handle.id, state="queued", attempt=1)
+            other.wait_for("job_succeeded", job_id=handle.id)
+            assert 1 < time.monotonic() - killed < 2 + 2
+            assert not other.logged("process_buried", process_id=other.wait_for("process_started")["process_id"])
+    assert started.read_text().split() == ["1", "1"], "a death is no attempt"
+    assert seen("SELECT count(*) FROM customer") == [(2,)]
+    assert job_row(handle.id) is None
+    assert seen("SELECT code, attempt FROM salon_jobs_job_error") == [("JOB.PROCESS_DIED", 1)]
+
+
+def test_a_worker_that_was_buried_alive_ends(database: None) -> None:
+    with WorkerProcess(url=URL, PROCESS_SILENT_AFTER=1, HEARTBEAT_INTERVAL=0.2) as worker:
+        worker.wait_until_ready()
+        seen("DELETE FROM salon_jobs_process RETURNING id")
+        assert worker.wait(5) == 70
+        assert worker.logged("process_was_buried")
+
+
+def test_the_thirty_seconds_run_beside_all_this(stubborn: tuple[StubbornEnd, threading.Thread]) -> None:
+    assert stubborn[0].worker.logged("process_started")

@@ -1,0 +1,132 @@
+"""Shows how a worker process ends: in order, interrupted, forced, and at the latest when its grace is over."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from tests.e2e import tasks
+from tests.e2e.stubborn import StubbornEnd
+from tests.e2e.worker_process import WorkerProcess, end_worker_connections, eventually
+from tests.settings import url_for
+from tests.support import job_row, seen
+
+pytestmark = pytest.mark.usefixtures("stubborn")
+URL = url_for("worker_runtime")
+
+
+def queued_and_uncharged(job_id: int) -> bool:
+    row = job_row(job_id)
+    return row is not None and (row["state"], row["attempts"], row["leased_by"]) == ("queued", 0, None)
+
+
+def test_sigterm_lets_the_running_job_finish_and_starts_no_other(stores: list[UUID], tmp_path: Path) -> None:
+    started, gate = tmp_path / "started", tmp_path / "gate"
+    # A long poll: the stop must be noticed although all threads are busy.
+    with WorkerProcess("--concurrency", "1", url=URL, POLL_INTERVAL=60) as worker:
+        worker.wait_until_ready()
+        running = tasks.wait_for_file.enqueue(store_id=stores[0], started=str(started), gate=str(gate)).id
+        eventually(started.exists)
+        waiting = tasks.write.enqueue(store_id=stores[0]).id
+        worker.stop()
+        assert worker.wait_for("process_stopping", patience_s=3)["running"] == 1
+        status, answer = worker.ask("/readyz")
+        assert (status, answer["code"]) == (503, "WORKER.NOT_READY")
+        assert worker.ask("/healthz")[0] == 200
+        gate.touch()
+        assert worker.wait(5) == 0
+        assert worker.logged("job_succeeded", job_id=running)
+        assert worker.logged("process_stopped", clean=True)
+    assert queued_and_uncharged(waiting)
+    assert seen("SELECT count(*) FROM customer") == [(1,)]
+    assert seen("SELECT count(*) FROM salon_jobs_process") == [(0,)]
+
+
+def test_the_interrupt_cancels_the_query_rolls_back_and_counts_no_attempt(stores: list[UUID], tmp_path: Path) -> None:
+    quick = {"SHUTDOWN_INTERRUPT_AFTER": 0.5, "SHUTDOWN_GRACE": 10}
+    sleeping = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE %s AND state = 'active'"
+    with WorkerProcess("--concurrency", "3", url=URL, **quick) as worker:
+        worker.wait_until_ready()
+        jobs = [tasks.sleep_in_query.enqueue(store_id=store).id for store in stores[:2]]
+        started = tmp_path / "started"
+        jobs.append(tasks.wait_for_file.enqueue(store_id=stores[2], started=str(started), gate="/nowhere").id)
+        eventually(lambda: seen(sleeping, "SELECT pg_sleep(60)%") == [(2,)] and started.exists())
+        began = time.monotonic()
+        worker.stop()
+        assert worker.wait(9) == 0
+        assert 0.5 <= time.monotonic() - began < 4
+        assert {record["job_id"] for record in worker.logged("job_released")} == set(jobs)
+        assert not worker.logged("job_retried")
+    assert all(queued_and_uncharged(job) for job in jobs)
+    assert seen(sleeping, "SELECT pg_sleep(60)%") == [(0,)]
+    assert seen("SELECT count(*) FROM customer") == [(0,)]
+    assert seen("SELECT count(*) FROM salon_jobs_job_error") == [(0,)]
+
+
+def test_a_second_signal_forces_the_end(stores: list[UUID], tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    with WorkerProcess(url=URL) as worker:
+        worker.wait_until_ready()
+        job = tasks.wait_for_file.enqueue(store_id=stores[0], started=str(started), gate="/nowhere").id
+        eventually(started.exists)
+        worker.stop()
+        worker.wait_for("process_stopping")
+        began = time.monotonic()
+        worker.stop()
+        assert worker.wait(10) == 0
+        assert time.monotonic() - began < 4
+    assert queued_and_uncharged(job)
+    assert seen("SELECT count(*) FROM customer") == [(0,)]
+
+
+def test_a_second_signal_ends_even_a_stubborn_job_and_a_lost_connection_holds_nothing_back(
+    stores: list[UUID], tmp_path: Path
+) -> None:
+    started = tmp_path / "started"
+    with WorkerProcess(url=URL) as worker:
+        worker.wait_until_ready()
+        job = tasks.stubborn.enqueue(store_id=stores[0], started=str(started)).id
+        eventually(started.exists)
+        worker.stop()
+        worker.wait_for("process_stopping")
+        end_worker_connections()
+        began = time.monotonic()
+        worker.stop()
+        assert worker.wait(10) == 1
+        assert time.monotonic() - began < 5
+    assert queued_and_uncharged(job)
+    eventually(lambda: seen("SELECT count(*) FROM customer") == [(0,)])
+
+
+def test_the_grace_ends_the_process_even_when_its_job_can_not_be_given_back(stores: list[UUID], tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    with WorkerProcess(url=URL, SHUTDOWN_INTERRUPT_AFTER=0.5, SHUTDOWN_GRACE=3) as worker:
+        worker.wait_until_ready()
+        tasks.stubborn_holding_its_row.enqueue(store_id=stores[0], started=str(started))
+        eventually(started.exists)
+        began = time.monotonic()
+        worker.stop()
+        assert worker.wait(10) == 1
+        assert time.monotonic() - began <= 3
+    assert seen("SELECT state, attempts FROM salon_jobs_job") == [("running", 0)], "a rescuer gives it back"
+    assert seen("SELECT count(*) FROM customer") == [(0,)]
+
+
+def test_a_stubborn_job_ends_the_process_within_thirty_seconds_by_default(
+    stubborn: tuple[StubbornEnd, threading.Thread],
+) -> None:
+    end, thread = stubborn
+    thread.join(40)
+    assert not thread.is_alive()
+    assert end.status == 1
+    assert 25 <= end.took_s <= 30
+    assert end.one("SELECT state, attempts, leased_by FROM salon_jobs_job") == ("queued", 0, None)
+    assert end.one("SELECT count(*) FROM customer") == (0,)
+    assert end.one("SELECT count(*) FROM salon_jobs_process") == (0,)
+    [released] = end.worker.logged("job_released")
+    assert (released["jobs"], released["reason"]) == (1, "shutdown")
+    assert end.worker.logged("process_stopped", clean=False)

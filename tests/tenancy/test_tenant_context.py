@@ -1,0 +1,178 @@
+"""Puts stores on a real connection, as the worker role, and looks what is left of them."""
+
+from __future__ import annotations
+
+import threading
+from uuid import UUID, uuid4
+
+import pytest
+from django.db import DatabaseError, connection, connections, transaction
+from django.db.utils import ProgrammingError
+
+from project.salon.models import Store
+from salon_jobs import current_store_id, tenant_context
+from salon_jobs.core.errors import TenantContextError
+from salon_jobs.tenancy import guc
+
+
+def on_connection() -> str | None:
+    """Return what the connection carries now; '' and NULL both mean no store."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT nullif(current_setting('app.current_store_id', true), '')")
+        value: str | None = cursor.fetchone()[0]
+        return value
+
+
+def visible() -> list[UUID]:
+    """Return the stores this connection sees."""
+    return list(Store.objects.order_by("id").values_list("pk", flat=True))
+
+
+def test_inside_one_store_is_seen_and_outside_none(stores: list[UUID]) -> None:
+    assert visible() == []
+    with tenant_context(stores[0]):
+        assert visible() == [stores[0]]
+        assert current_store_id() == stores[0]
+    assert visible() == []
+    assert current_store_id() is None
+    assert on_connection() is None
+
+
+def test_two_stores_one_after_the_other_on_the_same_physical_connection(stores: list[UUID]) -> None:
+    pids = set()
+    for store in stores:
+        with tenant_context(store), connection.cursor() as cursor:
+            cursor.execute("SELECT pg_backend_pid()")
+            pids.add(cursor.fetchone()[0])
+            assert visible() == [store]
+    assert len(pids) == 1
+
+
+def test_nested_same_store_is_fine_and_another_is_refused(stores: list[UUID]) -> None:
+    with tenant_context(stores[0]):
+        with tenant_context(str(stores[0])):
+            assert visible() == [stores[0]]
+        assert visible() == [stores[0]]
+        with pytest.raises(TenantContextError, match=str(stores[1])), tenant_context(stores[1]):
+            pass
+        assert visible() == [stores[0]]
+
+
+@pytest.mark.parametrize("bad", ["", "x'; DROP TABLE store; --", 5, None, "7"])
+def test_what_is_no_uuid_is_refused_before_the_database_hears_of_it(stores: list[UUID], bad: object) -> None:
+    with pytest.raises(TenantContextError, match="must be a uuid"), tenant_context(bad):  # type: ignore[arg-type]
+        pass
+
+
+def test_an_inner_rollback_keeps_the_outer_store(stores: list[UUID]) -> None:
+    with tenant_context(stores[0]):
+        with pytest.raises(ZeroDivisionError), transaction.atomic(), tenant_context(stores[0]):
+            raise ZeroDivisionError
+        assert visible() == [stores[0]]
+        with pytest.raises(ProgrammingError), transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute("SELECT nonsense")
+        assert visible() == [stores[0]]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_surrounding_transaction_goes_on_without_the_store(stores: list[UUID], fails: bool) -> None:
+    with transaction.atomic():
+        try:
+            with tenant_context(stores[0]):
+                assert visible() == [stores[0]]
+                if fails:
+                    raise ZeroDivisionError
+        except ZeroDivisionError:
+            pass
+        assert visible() == []
+        with tenant_context(stores[1]):
+            assert visible() == [stores[1]]
+        assert on_connection() is None
+
+
+def test_a_database_error_inside_leaves_the_surrounding_transaction_usable_and_bare(stores: list[UUID]) -> None:
+    with transaction.atomic():
+        with pytest.raises(ProgrammingError), tenant_context(stores[0]), connection.cursor() as cursor:
+            cursor.execute("SELECT nonsense")
+        assert visible() == []
+
+
+def test_without_a_transaction_the_store_is_set_at_every_begin_and_not_between(stores: list[UUID]) -> None:
+    with tenant_context(stores[0], atomic=False):
+        assert visible() == []
+        for _ in range(2):
+            with transaction.atomic():
+                assert visible() == [stores[0]]
+            assert visible() == []
+        with pytest.raises(ZeroDivisionError), transaction.atomic():
+            raise ZeroDivisionError
+        with transaction.atomic():
+            assert visible() == [stores[0]]
+        with tenant_context(stores[0]):
+            assert visible() == [stores[0]]
+    with transaction.atomic():
+        assert visible() == []
+
+
+def test_setting_a_store_outside_a_transaction_is_an_error_not_a_silent_nothing(stores: list[UUID]) -> None:
+    with pytest.raises(TenantContextError, match="inside a transaction"):
+        guc.set_local(connection, stores[0])
+
+
+def test_callbacks_after_the_commit_carry_the_store(stores: list[UUID]) -> None:
+    seen: list[object] = []
+
+    def look() -> None:
+        seen.append((current_store_id(), visible()))
+
+    with transaction.atomic():
+        transaction.on_commit(lambda: seen.append(("outside", visible())))
+        with tenant_context(stores[0]):
+            transaction.on_commit(look)
+        with tenant_context(stores[1]):
+            transaction.on_commit(look)
+        assert seen == []
+    assert seen == [("outside", []), (stores[0], [stores[0]]), (stores[1], [stores[1]])]
+    assert on_connection() is None
+    with tenant_context(stores[2]):
+        transaction.on_commit(look)
+    assert seen[-1] == (stores[2], [stores[2]])
+
+
+def test_a_thread_starts_without_the_store(stores: list[UUID]) -> None:
+    seen: list[object] = []
+
+    def look() -> None:
+        seen.extend((current_store_id(), visible()))
+        connections.close_all()
+
+    with tenant_context(stores[0]):
+        thread = threading.Thread(target=look)
+        thread.start()
+        thread.join()
+    assert seen == [None, []]
+
+
+def test_a_store_that_does_not_exist_shows_nothing_and_nothing_can_be_written_for_another(stores: list[UUID]) -> None:
+    with tenant_context(uuid4()):
+        assert visible() == []
+    with pytest.raises(DatabaseError, match="row-level security"), tenant_context(stores[0]):
+        Store.objects.create(name="another's")
+
+
+def test_two_databases_carry_the_store_each(stores: list[UUID]) -> None:
+    def web() -> list[UUID]:
+        return list(Store.objects.using("web").values_list("pk", flat=True))
+
+    with tenant_context(stores[0]), tenant_context(stores[0], using="web"):
+        assert web() == [stores[0]]
+        with pytest.raises(TenantContextError), tenant_context(stores[1], using="operator"):
+            pass
+    assert web() == []
+
+
+def test_a_callback_of_a_callback_carries_the_store_too(stores: list[UUID]) -> None:
+    seen: list[object] = []
+    with tenant_context(stores[0]):
+        transaction.on_commit(lambda: transaction.on_commit(lambda: seen.append(visible())))
+    assert seen == [[stores[0]]]
