@@ -17,6 +17,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError, EnqueueRefused, OptionInvalid, PayloadInvalid, SchemaMissing
 from salon_jobs.core.records import EnqueueResult, FanOutResult, JobHandle, JobKeyMode, NewJob
 from salon_jobs.jobs import registry, wake
+from salon_jobs.jobs.current import running_job
 from salon_jobs.jobs.payload import STORE_ARGUMENT
 
 if TYPE_CHECKING:
@@ -93,8 +94,6 @@ def fan_out(task: Task[P, Any], /, *, run_at: datetime | None = None, **argument
 
 
 def _current_tick() -> datetime | None:
-    from salon_jobs.jobs.current import running_job  # noqa: PLC0415 - current imports the store, which imports us not
-
     job = running_job()
     return None if job is None else job.tick
 

@@ -1,0 +1,133 @@
+"""Compares the reference with the code: nothing is missing, nothing is made up."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.core.management import load_command_class
+from django.core.management.base import BaseCommand
+from django.db.models import Model
+
+import salon_jobs
+from salon_jobs import testing
+from salon_jobs.conf import Roles, Settings
+from salon_jobs.core import errors, log_events
+from salon_jobs.core.backoff import Backoff
+from salon_jobs.models import CronEntryState, CronTick, Job, JobError, Process
+from tests.docs.markdown import ROOT, read, rows, section
+from tests.support import seen
+
+SOURCES = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "salon_jobs").rglob("*.py"))]
+
+
+def shown(value: object) -> str:
+    """Write a default as the reference does."""
+    if isinstance(value, timedelta):
+        return f"{value.total_seconds():.0f} s"
+    return "Backoff()" if isinstance(value, Backoff) else repr(value)
+
+
+def documented(page: str, heading: str | None = None) -> list[list[str]]:
+    text = read(f"docs/reference/{page}")
+    return rows(text if heading is None else section(text, heading))
+
+
+def test_settings_and_their_defaults() -> None:
+    defaults = Settings()
+    expected = {field.name.upper(): shown(getattr(defaults, field.name)) for field in fields(Settings)}
+    table = read("docs/reference/settings.md").split("## `ROLES`")[0]
+    assert {row[0]: row[2] for row in rows(table)} == expected
+
+
+def test_roles_and_backoff_in_the_settings() -> None:
+    roles = Roles()
+    found = {row[0]: row[1] for row in documented("settings.md", "## `ROLES`")}
+    assert found == {field.name: getattr(roles, field.name) for field in fields(Roles)}
+    backoff = Backoff()
+    found = {row[0]: row[1] for row in documented("settings.md", "## `Backoff`")}
+    assert found == {field.name: shown(getattr(backoff, field.name)) for field in fields(Backoff)}
+
+
+def test_system_checks() -> None:
+    found = {row[0] for row in documented("settings.md", "## System checks")}
+    assert found == set(re.findall(r"salon_jobs\.E\d{3}", "".join(SOURCES)))
+
+
+@pytest.mark.parametrize("name", ["runworker", "runscheduler", "bootstrap_roles"])
+def test_commands_and_their_options(name: str) -> None:
+    options = _options(load_command_class("salon_jobs", name)) - _options(BaseCommand())
+    found = {row[0].split()[0] for row in documented("commands.md", f"## `{name}`")}
+    assert found == options
+
+
+def test_every_command_has_its_place() -> None:
+    names = {path.stem for path in (ROOT / "salon_jobs/management/commands").glob("[a-z]*.py")}
+    assert set(re.findall(r"^## `(\w+)`$", read("docs/reference/commands.md"), re.MULTILINE)) == names
+
+
+def test_error_codes() -> None:
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type)]
+    base = errors.SalonJobsError
+    expected = {(kind.code, kind.__name__) for kind in kinds if issubclass(kind, base) and kind is not base}
+    assert {(row[0], row[1]) for row in documented("errors.md")} == expected
+
+
+def test_log_events() -> None:
+    named = {value for name, value in vars(log_events).items() if name.isupper() and isinstance(value, str)}
+    literal = {
+        event
+        for source in SOURCES
+        for event in re.findall(r'log_event\([\w.]+, "(\w+)"|"event": "(\w+)"', source)
+        for event in event
+        if event
+    }
+    assert {row[0] for row in documented("log-events.md")} == named | literal
+
+
+def test_public_names() -> None:
+    table = read("docs/reference/public-api.md").split("## Declare")[0]
+    assert {row[0] for row in rows(table)} == set(salon_jobs.__all__)
+    named = re.findall(r"`(\w+)`", section(read("docs/reference/public-api.md"), "## Testing"))
+    public = {n for n, v in vars(testing).items() if getattr(v, "__module__", "") == testing.__name__ and n[0] != "_"}
+    assert public - {"P", "R"} == set(named) - {"salon_jobs"}
+
+
+@pytest.mark.parametrize("model", [Job, JobError, Process, CronEntryState, CronTick])
+def test_tables(model: type[Model]) -> None:
+    meta = model._meta
+    found = [row[0] for row in documented("tables.md", f"## `{meta.db_table}`")]
+    names = [each.name for each in (*meta.indexes, *meta.constraints)]
+    assert found == [*(field.column for field in meta.local_fields), *names]
+
+
+@pytest.mark.usefixtures("database")
+def test_the_grants_and_policies_of_the_live_catalogue() -> None:
+    grants = """
+        SELECT table_name, grantee, string_agg(privilege_type, ', ' ORDER BY privilege_type)
+        FROM information_schema.role_table_grants
+        WHERE table_name LIKE 'salon\\_jobs\\_%%' AND grantee <> 'migrator' GROUP BY 1, 2
+    """
+    assert _plain("## Job tables", 3) == {tuple(row) for row in seen(grants)}
+    policies = """
+        SELECT tablename, policyname, cmd, array_to_string(roles, ', '), CASE WHEN coalesce(qual, with_check) = 'true'
+               THEN 'every row' ELSE 'the current store''s' END
+        FROM pg_policies WHERE tablename LIKE 'salon\\_jobs\\_%%'
+    """
+    assert _plain("## Policies", 5) == {tuple(row) for row in seen(policies)}
+    columns = "SELECT attname FROM pg_attribute WHERE attrelid = 'salon_jobs_job'::regclass AND attacl IS NOT NULL"
+    sentence = section(read("docs/reference/roles.md"), "## Job tables").split("cancelling change:")[1].split(". ")[0]
+    assert re.findall(r"`(\w+)`", sentence) == sorted(row[0] for row in seen(columns))
+
+
+def _plain(heading: str, width: int) -> set[tuple[str, ...]]:
+    found = documented("roles.md", heading)
+    return {tuple(cell.replace("`", "") for cell in row) for row in found if len(row) == width}
+
+
+def _options(command: Any) -> set[str]:
+    parser = command.create_parser("manage.py", "command")
+    return {option for action in parser._actions for option in action.option_strings if option.startswith("--")}

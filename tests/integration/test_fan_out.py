@@ -1,0 +1,73 @@
+"""Fans out over the stores in one statement, as the worker role."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from uuid import UUID
+
+import pytest
+from django.conf import settings
+from django.db import connection
+from django.test import override_settings
+from django.test.utils import CaptureQueriesContext
+
+from salon_jobs import FanOutResult, fan_out
+from salon_jobs.core.errors import ConfigurationError, PayloadInvalid
+from tests import tasks
+from tests.support import change, claim, seen
+
+LATER = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+def test_one_statement_adds_a_job_per_store(stores: list[UUID]) -> None:
+    with CaptureQueriesContext(connection) as queries:
+        assert fan_out(tasks.keyed, number=7, run_at=LATER) == FanOutResult(inserted=3, kept=0)
+    assert len([q for q in queries.captured_queries if "salon_jobs_job" in q["sql"]]) == 1
+    rows = seen("SELECT store_id, job_key, payload->>'number', run_at, state FROM salon_jobs_job ORDER BY store_id")
+    assert rows == [(store, "k:7", "7", LATER, "queued") for store in stores]
+
+
+def test_a_key_that_names_the_store_gets_each_stores_id(stores: list[UUID], process_id: int) -> None:
+    tasks.system.using(priority=-1).enqueue()
+    from project.salon.tasks.reservation import expire_tentative_for_store
+
+    fan_out(expire_tentative_for_store)
+    keys = [row[0] for row in seen("SELECT job_key FROM salon_jobs_job WHERE store_id IS NOT NULL ORDER BY store_id")]
+    assert keys == [f"expire_tentative:{store}" for store in stores]
+
+
+def test_again_it_meets_what_waits_by_the_mode_of_the_key(stores: list[UUID]) -> None:
+    fan_out(tasks.keyed, number=7, note="a", run_at=LATER)
+    change("UPDATE salon_jobs_job SET attempts = 2 WHERE store_id = %s", stores[0])
+    assert fan_out(tasks.keyed, number=7, note="b") == FanOutResult(inserted=0, kept=3)
+    rows = seen("SELECT payload->>'note', run_at, attempts FROM salon_jobs_job ORDER BY store_id")
+    assert rows == [("b", LATER, 2), ("b", LATER, 0), ("b", LATER, 0)], "preserve_run_at keeps time and attempts"
+
+
+def test_a_running_twin_is_left_alone(stores: list[UUID], process_id: int) -> None:
+    fan_out(tasks.keyed, number=7)
+    assert len(claim(process_id)) == 3
+    assert fan_out(tasks.keyed, number=7) == FanOutResult(inserted=3, kept=0)
+    assert seen("SELECT state, count(*) FROM salon_jobs_job GROUP BY 1 ORDER BY 1") == [("queued", 3), ("running", 3)]
+
+
+def test_without_a_key_every_call_adds(stores: list[UUID]) -> None:
+    for _ in range(2):
+        assert fan_out(tasks.in_store) == FanOutResult(inserted=3, kept=0)
+
+
+def test_bad_calls_name_what_is_wrong(stores: list[UUID]) -> None:
+    with pytest.raises(PayloadInvalid, match="needs a store task"):
+        fan_out(tasks.system)
+    with pytest.raises(PayloadInvalid, match="gives store_id itself"):
+        fan_out(tasks.in_store, store_id=stores[0])
+    with pytest.raises(PayloadInvalid, match="number"):
+        fan_out(tasks.keyed)
+    with pytest.raises(PayloadInvalid, match="extra"):
+        fan_out(tasks.in_store, extra=1)
+    with (
+        override_settings(SALON_JOBS={**settings.SALON_JOBS, "STORE_MODEL": None}),
+        pytest.raises(ConfigurationError, match="STORE_MODEL"),
+    ):
+        fan_out(tasks.in_store)
+    assert seen("SELECT count(*) FROM salon_jobs_job") == [(0,)]

@@ -1,0 +1,1 @@
+"""Is an app with one task and no models."""

@@ -1,0 +1,8 @@
+"""Declares the one task."""
+
+from salon_jobs import task
+
+
+@task(name="ping")
+def ping() -> None:
+    """Do nothing."""

@@ -1,0 +1,142 @@
+"""Holds the layers: imports go downward only, and the few modules that own something own it alone."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "salon_jobs"
+
+# Lower numbers know nothing of higher ones. A longer prefix wins over a shorter one.
+LAYERS = {
+    "salon_jobs.core": 0,
+    "salon_jobs.conf": 1,
+    "salon_jobs.sql": 1,
+    "salon_jobs.models": 2,
+    "salon_jobs.tenancy": 2,
+    "salon_jobs.jobs.payload": 3,
+    "salon_jobs.jobs.registry": 3,
+    "salon_jobs.jobs.wake": 3,
+    "salon_jobs.jobs.store": 3,
+    "salon_jobs.schedule.cron": 3,
+    "salon_jobs.schedule.entries": 3,
+    "salon_jobs.schedule.store": 3,
+    "salon_jobs.jobs.current": 4,
+    "salon_jobs.jobs.enqueue": 5,
+    "salon_jobs.jobs.task": 6,
+    "salon_jobs.jobs.operate": 6,
+    "salon_jobs.jobs.executor": 7,
+    "salon_jobs.integrations": 7,
+    "salon_jobs.migration_ops": 7,
+    "salon_jobs.migrations": 8,
+    "salon_jobs.health": 8,
+    "salon_jobs.runtime": 8,
+    "salon_jobs.jobs": 8,
+    "salon_jobs.schedule": 8,
+    "salon_jobs.testing": 9,
+    "salon_jobs.checks": 9,
+    "salon_jobs.apps": 10,
+    "salon_jobs.admin": 10,
+    "salon_jobs.management": 10,
+    "salon_jobs": 10,
+}
+OWNERS = {
+    "sentry_sdk": {"salon_jobs.integrations.sentry"},
+    "croniter": {"salon_jobs.schedule.cron"},
+    "msgspec": {"salon_jobs.jobs.payload"},
+    "environ": set(),
+    "project": set(),
+    "django.conf": {"salon_jobs.conf"},
+}
+
+
+def layer(module: str) -> int:
+    """Return the layer of a module by its longest known prefix."""
+    parts = module.split(".")
+    return next(LAYERS[name] for n in range(len(parts), 0, -1) if (name := ".".join(parts[:n])) in LAYERS)
+
+
+def name_of(path: Path) -> str:
+    """Return the dotted name of a file."""
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def imports(path: Path) -> set[str]:
+    """Return every module a file imports, at its top or in functions; ``from package import module`` is the module."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {name if is_module(name) else node.module for name in names}
+    return found
+
+
+def is_module(name: str) -> bool:
+    """Tell whether a dotted name is a file or folder of the package."""
+    path = ROOT.joinpath(*name.split("."))
+    return path.with_suffix(".py").exists() or (path / "__init__.py").exists()
+
+
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_imports_go_downward(path: Path) -> None:
+    module = name_of(path)
+    if module == "salon_jobs":
+        return  # the public names are resolved at first use, from every layer
+    upward = {
+        other
+        for other in imports(path)
+        if other.startswith("salon_jobs.") and layer(other) > layer(module) and not _for_types_alone(path, other)
+    }
+    assert upward == set()
+
+
+@pytest.mark.parametrize("package", OWNERS)
+def test_what_one_module_owns_no_other_imports(package: str) -> None:
+    users = {
+        name_of(path)
+        for path in FILES
+        if any(other == package or other.startswith(f"{package}.") for other in imports(path))
+    }
+    assert users == OWNERS[package]
+
+
+def test_nobody_reads_the_environment_but_the_projects_settings() -> None:
+    readers = {name_of(path) for path in FILES if "environ" in _attributes(path) or "getenv" in _attributes(path)}
+    assert readers == set()
+
+
+def test_core_knows_neither_django_nor_the_database() -> None:
+    for path in (PACKAGE / "core").glob("*.py"):
+        assert not {other for other in imports(path) if other.split(".")[0] in ("django", "psycopg")}, path
+
+
+def test_every_statement_says_what_it_is_for_what_it_locks_and_for_whom() -> None:
+    statements = sorted((PACKAGE / "sql").glob("*.sql"))
+    assert len(statements) > 15
+    for path in statements:
+        header = [line for line in path.read_text().splitlines() if line.startswith("--")]
+        text = " ".join(header)
+        assert header, path
+        assert "Locks:" in text or path.name == "add_job_function.sql", path
+        assert "Role:" in text or "EXECUTE:" in text, path
+
+
+def _attributes(path: Path) -> set[str]:
+    return {node.attr for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)}
+
+
+def _for_types_alone(path: Path, module: str) -> bool:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            for inner in ast.walk(node):
+                if isinstance(inner, ast.ImportFrom) and inner.module == module:
+                    return True
+    return False
