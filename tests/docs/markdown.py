@@ -15,7 +15,7 @@ PAGES: Final = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUT
 _BLOCK: Final = re.compile(
     r"^(?:<!-- test: (?P<action>[^\n]+?) -->\n)?```(?P<language>\w*)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE
 )
-_LINK: Final = re.compile(r"(?<!!)\[[^\]\n]*\]\((?P<target>[^)\s]+)\)")
+_LINK: Final = re.compile(r"(?<!!)\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +62,9 @@ def section(text: str, heading: str) -> str:
 def rows(text: str) -> list[list[str]]:
     """Return the cells of all table rows, without headers and rulers; backticks and escaped bars are taken off."""
     lines = [line.strip() for line in text.splitlines()]
-    found: list[list[str]] = []
-    for before, line, after in zip(["", *lines], lines, [*lines[1:], ""], strict=False):
-        if line.startswith("|") and not re.fullmatch(r"[|:\- ]+", line) and not re.fullmatch(r"[|:\- ]+", after or "x"):
-            cells = re.split(r"(?<!\\)\|", line.strip("|"))
-            found.append([cell.strip().replace("\\|", "|").strip("`") for cell in cells])
-        del before
-    return found
+    rulers = {number for number, line in enumerate(lines) if re.fullmatch(r"\|[|:\- ]+\|", line)}
+    return [
+        [cell.strip().replace("\\|", "|").strip("`") for cell in re.split(r"(?<!\\)\|", line.strip("|"))]
+        for number, line in enumerate(lines)
+        if line.startswith("|") and number not in rulers and number + 1 not in rulers
+    ]

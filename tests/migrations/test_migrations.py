@@ -82,7 +82,7 @@ def test_gwt_04_an_empty_database_gets_the_job_tables_and_twice_changes_nothing(
         assert done.returncode == 0, done.stderr
     assert job_tables(fresh) == set()
     left = rows(fresh, "SELECT proname FROM pg_proc WHERE pronamespace = 'public'::regnamespace")
-    assert [name for (name,) in left if not str(name).startswith("pgtrigger_")] == [], "pgtrigger leaves its own behind"
+    assert [name for (name,) in left if "pgtrigger" not in str(name)] == [], "pgtrigger leaves its own behind"
     done = manage("migrate", **urls)
     assert done.returncode == 0, done.stderr
     assert rows(fresh, CATALOGUE) == before, "backwards and forwards again ends where it began"

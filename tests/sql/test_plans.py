@@ -1,0 +1,144 @@
+"""Holds the plans of the hot statements on a table of 60,000 jobs: each is served by its index."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connections
+
+from salon_jobs import sql
+from salon_jobs.jobs import registry
+from tests.support import change
+
+ROWS = 60_000
+
+
+@pytest.fixture(scope="module")
+def crowded(migrated: None) -> Iterator[int]:
+    """Fill the table: most jobs due later, some due, some running, some failed; yields a live process."""
+    change(
+        "INSERT INTO salon_jobs_job (task, store_id, queue, priority, state, run_at, job_key, leased_by, lease)"
+        " SELECT 'test-store', gen_random_uuid(), 'default', n %% 3,"
+        "        CASE WHEN n %% 100 = 0 THEN 'running' WHEN n %% 10 = 0 THEN 'failed' ELSE 'queued' END,"
+        "        now() + CASE WHEN n %% 2 = 0 THEN interval '1 hour' ELSE interval '-1 hour' END,"
+        "        'k:' || n, CASE WHEN n %% 100 = 0 THEN n %% 7 END, 1"
+        "   FROM generate_series(1, %s) AS n",
+        ROWS,
+    )
+    change("INSERT INTO salon_jobs_process (kind, hostname, pid) VALUES ('worker', 'test', 1)")
+    change("ANALYZE salon_jobs_job, salon_jobs_process")
+    with connections["owner"].cursor() as cursor:
+        cursor.execute("SELECT max(id) FROM salon_jobs_process")
+        yield cursor.fetchone()[0]
+    change("TRUNCATE salon_jobs_job, salon_jobs_process RESTART IDENTITY")
+
+
+def nodes(statement: str, parameters: dict[str, Any], alias: str = "default") -> list[dict[str, Any]]:
+    """Explain a statement as its role and return all plan nodes; ANALYZE runs inside a transaction rolled back."""
+    connection = connections[alias]
+    connection.ensure_connection()
+    raw: Any = connection.connection
+    with raw.cursor() as cursor:
+        cursor.execute("BEGIN")
+        try:
+            cursor.execute("SET LOCAL jit = off")
+            cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {sql.load(statement)}", parameters)
+            plan = cursor.fetchone()[0]
+        finally:
+            cursor.execute("ROLLBACK")
+    found: list[dict[str, Any]] = []
+
+    def walk(node: dict[str, Any]) -> None:
+        found.append(node)
+        for child in node.get("Plans", ()):
+            walk(child)
+
+    walk((json.loads(plan) if isinstance(plan, str) else plan)[0]["Plan"])
+    return found
+
+
+def job_scans(plan: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the nodes that read the job table."""
+    return [node for node in plan if node.get("Relation Name") == "salon_jobs_job" and "Scan" in node["Node Type"]]
+
+
+def indexes(plan: list[dict[str, Any]]) -> set[str]:
+    """Return the names of the indexes a plan uses."""
+    return {node["Index Name"] for node in plan if "Index Name" in node}
+
+
+def assert_no_full_scan(plan: list[dict[str, Any]]) -> None:
+    """Refuse a plan that reads all of the job table."""
+    assert "Seq Scan" not in {node["Node Type"] for node in job_scans(plan)}
+
+
+def test_the_claim_walks_the_index_of_due_jobs_in_order(crowded: int) -> None:
+    parameters = {"process_id": crowded, "tasks": registry.task_names(), "room": 100, "now": None, "queues": None}
+    plan = nodes("claim_due", parameters)
+    assert_no_full_scan(plan)
+    assert "salon_jobs_job_due" in indexes(plan)
+    assert "Sort" not in {node["Node Type"] for node in plan}
+    due = next(node for node in job_scans(plan) if node.get("Index Name") == "salon_jobs_job_due")
+    assert due["Actual Rows"] * due["Actual Loops"] == 100, "it stops at the limit"
+
+
+def test_a_finish_and_a_failure_find_their_row_by_its_key(crowded: int) -> None:
+    fence = {"id": 100, "process_id": 2, "lease": 1}
+    plan = nodes("finish", fence)
+    assert_no_full_scan(plan)
+    texts = {
+        "delay": timedelta(seconds=2),
+        "final": False,
+        "reason": "",
+        "error_class": "",
+        "code": "",
+        "message": "",
+        "traceback": "",
+    }
+    plan = nodes("fail", {**fence, **texts})
+    assert_no_full_scan(plan)
+
+
+def test_what_a_dead_process_held_is_found_by_its_leases(crowded: int) -> None:
+    plan = nodes("unknown_leases", {"process_id": 2, "known": [100]})
+    assert_no_full_scan(plan)
+    assert indexes(plan) == {"salon_jobs_job_leased"}
+    plan = nodes("rescue", {"process_id": 2, "ids": [100, 800], "message": ""})
+    assert_no_full_scan(plan)
+
+
+def test_a_keyed_enqueue_looks_its_key_up(crowded: int) -> None:
+    one: dict[str, Any] = {
+        "task": ["test-store"], "store_id": [None], "queue": ["default"], "priority": [0], "max_attempts": [25],
+        "run_at": [None], "expires_at": [None], "payload": ["{}"], "tick": [None], "job_key": ["k:1"],
+    }  # fmt: skip
+    plan = nodes("enqueue_keyed", {**one, "preserve": True})
+    assert_no_full_scan(plan)
+    plan = nodes("enqueue_dedupe", one)
+    assert_no_full_scan(plan)
+
+
+def test_a_look_at_the_front_is_bounded(crowded: int) -> None:
+    plan = nodes("queue_front", {"tasks": registry.task_names()})
+    assert_no_full_scan(plan)
+    assert max(node["Actual Rows"] * node["Actual Loops"] for node in job_scans(plan)) <= 10_000
+
+
+def test_the_web_role_finds_its_stores_jobs_by_the_index_under_its_policy(crowded: int) -> None:
+    connection = connections["web"]
+    connection.ensure_connection()
+    raw: Any = connection.connection
+    with raw.cursor() as cursor:
+        cursor.execute("BEGIN")
+        try:
+            cursor.execute("SELECT set_config('app.current_store_id', gen_random_uuid()::text, true)")
+            cursor.execute("EXPLAIN (FORMAT JSON) SELECT * FROM salon_jobs_job ORDER BY id DESC LIMIT 50")
+            text = json.dumps(cursor.fetchone()[0])
+        finally:
+            cursor.execute("ROLLBACK")
+    assert "salon_jobs_job_store" in text
+    assert "Seq Scan" not in text

@@ -1,0 +1,90 @@
+"""Loads SALON_JOBS with right and wrong values; every error names the key."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.test import override_settings
+
+from salon_jobs.checks import check_settings
+from salon_jobs.conf import Roles, settings
+from salon_jobs.core.errors import ConfigurationError
+
+
+def test_defaults_are_a_plain_queue() -> None:
+    with override_settings(SALON_JOBS={}):
+        assert settings.store_model is None
+        assert settings.roles is None
+        assert settings.database == "default"
+        assert settings.reader_database == "default"
+        assert settings.poll_interval == timedelta(seconds=1)
+        assert settings.max_attempts == 25
+        assert settings.shutdown_grace == timedelta(seconds=30)
+
+
+def test_values_are_converted() -> None:
+    wanted: dict[str, Any] = {"POLL_INTERVAL": 0.5, "ROLES": {"web": "site"}, "OPERATOR_DATABASE": "operator"}
+    with override_settings(SALON_JOBS=wanted):
+        assert settings.poll_interval == timedelta(milliseconds=500)
+        assert settings.roles == Roles(web="site")
+        assert settings.reader_database == "operator"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ([], "SALON_JOBS must be a dict"),
+        ({"POL_INTERVAL": 1}, "unknown key 'POL_INTERVAL'; did you mean 'POLL_INTERVAL'"),
+        ({"ZZZ": 1}, "unknown key 'ZZZ'; known are .*STORE_MODEL"),
+        ({"POLL_INTERVAL": 0}, "POLL_INTERVAL.* more than zero"),
+        ({"POLL_INTERVAL": True}, "POLL_INTERVAL"),
+        ({"CONCURRENCY": 0}, "CONCURRENCY.* from 1 to"),
+        ({"MAX_ATTEMPTS": "3"}, "MAX_ATTEMPTS"),
+        ({"KEEP_SUCCEEDED": "no"}, "KEEP_SUCCEEDED.* True or False"),
+        ({"STORE_MODEL": ""}, "STORE_MODEL"),
+        ({"STORE_MODEL": "Store"}, "STORE_MODEL.*app_label.Model"),
+        ({"STORE_GUC": "nodot"}, "STORE_GUC.* dotted name"),
+        ({"STORE_GUC": "app.x'; DROP"}, "STORE_GUC"),
+        ({"FAN_OUT_FUNCTION": "nodot"}, "FAN_OUT_FUNCTION.* schema.name"),
+        ({"DATABASE": "nowhere"}, "DATABASE.*'nowhere'.* not in DATABASES"),
+        ({"ROLES": ["app"]}, "ROLES.* dict of role names"),
+        ({"ROLES": {"webb": "x"}}, "unknown keys.*webb"),
+        ({"ROLES": {"web": "no good"}}, "'no good' is not a plain"),
+        ({"ROLES": {"web": "worker_runtime"}}, "one role two purposes"),
+        ({"BACKOFF": 2}, "BACKOFF"),
+        ({"ROLE_PASSWORDS": "secret"}, "ROLE_PASSWORDS"),
+        ({"EXTRA_OWNER_ROLES": "one"}, "EXTRA_OWNER_ROLES"),
+        ({"SHUTDOWN_INTERRUPT_AFTER": 40}, "SHUTDOWN_INTERRUPT_AFTER"),
+        ({"HEARTBEAT_INTERVAL": 10}, "HEARTBEAT_INTERVAL"),
+    ],
+)
+def test_a_wrong_value_names_its_key(wrong: object, message: str) -> None:
+    with override_settings(SALON_JOBS=wrong):
+        with pytest.raises(ConfigurationError, match=message):
+            _ = settings.database
+        [error] = check_settings()
+        assert error.id == "salon_jobs.E001"
+
+
+def test_no_secret_is_shown() -> None:
+    with override_settings(SALON_JOBS={"ROLE_PASSWORDS": "hunter2"}), pytest.raises(ConfigurationError) as caught:
+        _ = settings.database
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "identity"), [("nowhere.Store", "salon_jobs.E004"), ("auth.User", "salon_jobs.E005")]
+)
+def test_the_store_model_is_checked(wrong: str, identity: str) -> None:
+    with override_settings(SALON_JOBS={"STORE_MODEL": wrong}):
+        assert [error.id for error in check_settings()] == [identity]
+
+
+def test_pgtrigger_must_be_installed() -> None:
+    from django.conf import settings as django_settings
+
+    apps = [app for app in django_settings.INSTALLED_APPS if app != "pgtrigger"]
+    with override_settings(INSTALLED_APPS=apps):
+        assert "salon_jobs.E003" in [error.id for error in check_settings()]
