@@ -23,6 +23,9 @@ PROCESS_STARTED: Final = "process_started"
 PROCESS_STOPPING: Final = "process_stopping"
 PROCESS_STOPPED: Final = "process_stopped"
 PROCESS_BURIED: Final = "process_buried"
+PROCESS_WAS_BURIED: Final = "process_was_buried"
+HEALTH_LISTENING: Final = "health_listening"
+WAITING: Final = "waiting"
 DATABASE_LOST: Final = "database_lost"
 DATABASE_BACK: Final = "database_back"
 LISTENER_LOST: Final = "listener_lost"
@@ -57,4 +60,6 @@ class JsonFormatter(logging.Formatter):
             line.update(getattr(record, "event_fields", {}))
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str, ensure_ascii=False)
+        # A lone surrogate (from undecodable bytes) would break the stream that writes the line.
+        text = json.dumps(line, default=str, ensure_ascii=False)
+        return text.encode("utf-8", "backslashreplace").decode()

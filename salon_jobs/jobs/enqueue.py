@@ -28,6 +28,7 @@ _ARRAYS = ("task", "store_id", "queue", "priority", "max_attempts", "run_at", "e
 # Stands for the store in a fan-out's key until the database puts each store's id there; never part of a real key.
 _MARKER = "\x1fstore\x1f"
 _DEDUPE_TRIES = 5
+_IN_CONTEXT = "a store's jobs are enqueued inside tenant_context(store_id)"
 
 
 def add(job: NewJob) -> JobHandle:
@@ -80,7 +81,7 @@ def fan_out(task: Task[P, Any], /, *, run_at: datetime | None = None, **argument
     job = task.new_job(checked, task.options)
     key = task.key_for(_MARKER, checked)
     statement = sql.load("fan_out").replace("__function__", conf.fan_out_function)
-    with _writing(run_at) as cursor:
+    with _writing(run_at, remedy="a fan-out runs as the worker role: call it from a task") as cursor:
         cursor.execute(
             statement,
             {
@@ -169,7 +170,7 @@ def _row(job: NewJob) -> dict[str, Any]:
 
 
 @contextmanager
-def _writing(due: datetime | None) -> Generator[CursorWrapper]:
+def _writing(due: datetime | None, *, remedy: str = _IN_CONTEXT) -> Generator[CursorWrapper]:
     """Give a cursor, name what the database refuses, and arrange the wake-up for when the caller commits."""
     connection = connections[conf.database]
     try:
@@ -179,8 +180,6 @@ def _writing(due: datetime | None) -> Generator[CursorWrapper]:
         if isinstance(error.__cause__, (pg.UndefinedTable, pg.UndefinedColumn, pg.UndefinedFunction)):
             raise SchemaMissing(f"{error.__cause__.diag.message_primary}; run: python manage.py migrate") from error
         if isinstance(error.__cause__, pg.InsufficientPrivilege):
-            raise EnqueueRefused(
-                f"{error.__cause__.diag.message_primary}; a store's jobs are enqueued inside tenant_context(store_id)"
-            ) from error
+            raise EnqueueRefused(f"{error.__cause__.diag.message_primary}; {remedy}") from error
         raise
     wake.after_commit(due)

@@ -123,15 +123,17 @@ def _write_error(running: RunningJob, outcome: Errored) -> Outcome | None:
     described = store.describe(error)
     reason = described["code"] or "attempts_exhausted"
     ended = store.fail(job, running.process_id, error, delay=delay, final=not outcome.retryable, reason=reason)
-    if ended is None:
+    if ended is None and not store.failed_by(job):
         return None
+    # No row was owned any more, but it failed by this very lease: an earlier try was written and its answer lost.
+    state = JobState.FAILED if ended is None else ended.state
     fields: dict[str, Any] = {"error_class": described["error_class"], "code": described["code"]}
-    match ended.state:
+    match state:
         case JobState.FAILED:
             _log(logging.ERROR, log_events.JOB_FAILED, running, exc_info=error, **fields)
             report_failure(FinalFailure(job.id, job.task, job.store_id, job.attempt, error, job.payload))
         case JobState.CANCELLED:
-            _log(logging.WARNING, log_events.JOB_CANCELLED, running, reason=ended.reason, **fields)
+            _log(logging.WARNING, log_events.JOB_CANCELLED, running, reason="superseded", **fields)
         case _:
             _log(logging.WARNING, log_events.JOB_RETRIED, running, delay_s=round(delay.total_seconds(), 3), **fields)
     return outcome

@@ -109,6 +109,12 @@ def committed(job: ClaimedJob, process_id: int) -> bool:
     return not rows or bool(rows[0][1])
 
 
+def failed_by(job: ClaimedJob) -> bool:
+    """Tell whether the job failed by this run's own lease; every later claim or rescue has another one."""
+    rows = _rows("failed_by", {"id": job.id, "lease": job.lease})
+    return bool(rows)
+
+
 def rescue(process_id: int, message: str) -> list[Rescued]:
     """Queue the jobs of a process whose row is deleted again; row by row where one meets a twin."""
     ids = [pair[0] for pair in unknown_leases(process_id, ())]

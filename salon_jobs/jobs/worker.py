@@ -93,7 +93,9 @@ class Worker:
                 if time.monotonic() - swept > _SWEEP_S:
                     self._give_back_unknown()
                     swept = time.monotonic()
-                outage_s = _OUTAGE_S[0]
+                if outage_s != _OUTAGE_S[0]:
+                    log_event(logging.INFO, log_events.DATABASE_BACK, loop="claim")
+                    outage_s = _OUTAGE_S[0]
                 self._look_again_when(claimed, room)
             except (DatabaseError, InterfaceError) as error:
                 log_event(logging.WARNING, log_events.DATABASE_LOST, loop="claim", error=str(error).strip())

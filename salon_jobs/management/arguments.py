@@ -30,13 +30,19 @@ def address(text: str) -> tuple[str, int]:
 def add_service_arguments(parser: CommandParser, *, health_port: int) -> None:
     """Add the options for health and logs."""
     parser.add_argument(
-        "--health-addr", type=address, default=("127.0.0.1", health_port), metavar="HOST:PORT",
-        help=f"where /healthz and /readyz answer (default 127.0.0.1:{health_port}; port 0 takes a free one)",
+        "--health-addr", type=address, metavar="HOST:PORT",
+        help=f"where /healthz and /readyz answer (default 127.0.0.1:{health_port}; port 0 or a burst: any free one)",
     )  # fmt: skip
     parser.add_argument("--log-format", choices=("json", "text"), default="json", help="default json")
     parser.add_argument(
         "--log-level", choices=("DEBUG", "INFO", "WARNING", "ERROR"), default="INFO", help="default INFO"
     )
+
+
+def health_address(options: dict[str, Any], port: int) -> tuple[str, int]:
+    """Return where health answers; a burst takes a free port by itself, so that it runs beside a worker."""
+    chosen: tuple[str, int] | None = options["health_addr"]
+    return chosen or ("127.0.0.1", 0 if options["burst"] else port)
 
 
 def configure_from(options: dict[str, Any]) -> None:

@@ -53,7 +53,6 @@ class Migration(migrations.Migration):
                 ("concurrency", models.IntegerField(db_default=1)),
                 ("started_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
                 ("heartbeat_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
-                ("stopping_at", models.DateTimeField(null=True)),
             ],
             options={
                 "verbose_name_plural": "processes",

@@ -19,7 +19,6 @@ class Process(models.Model):
     concurrency = models.IntegerField(db_default=1)
     started_at = models.DateTimeField(db_default=Now())
     heartbeat_at = models.DateTimeField(db_default=Now())
-    stopping_at = models.DateTimeField(null=True)
 
     class Meta:
         db_table = "salon_jobs_process"

@@ -78,25 +78,27 @@ def check_schema(alias: str) -> None:
         raise SchemaMissing(f"{len(pending)} migrations are pending ({names} …); run: python manage.py migrate")
 
 
+_OLDEST_POSTGRESQL = 150000
 _BOOTSTRAP = (
     "before migrate, run python manage.py bootstrap_roles (or the files in bootstrap_sql with psql) as a superuser"
 )
 
 
 def require_login(alias: str) -> None:
-    """Refuse to migrate as a role that can not log in, saying what to run. Raises CommandError.
+    """Refuse to migrate on an old server, or as a role that can not log in, saying what to do. Raises CommandError.
 
     Other trouble with the connection is Django's to report.
     """
-    if conf.roles is None or alias != conf.database:
+    if alias != conf.database:
         return
-    connection = connections[alias]
+    connection: Any = connections[alias]
     try:
-        connection.ensure_connection()
+        if connection.pg_version < _OLDEST_POSTGRESQL:
+            raise CommandError("salon_jobs needs PostgreSQL 15 or newer: unique job keys use NULLS NOT DISTINCT")
     except OperationalError as error:
         reason = str(error).strip().splitlines()[-1]
         # A login refused in the handshake carries no SQLSTATE here, only the server's words.
-        if "authentication failed" in reason or "does not exist" in reason:
+        if conf.roles is not None and ("authentication failed" in reason or "does not exist" in reason):
             raise CommandError(
                 f"{BootstrapMissing.code}: can not log in as {connection.settings_dict['USER']!r}: {reason}; "
                 f"{_BOOTSTRAP}, with the passwords of your URLs"

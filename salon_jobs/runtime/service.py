@@ -14,8 +14,8 @@ from django.db import DatabaseError, InterfaceError, connections
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import log_events
-from salon_jobs.core.errors import NotReady, SalonJobsError, SchemaMissing
-from salon_jobs.core.log_events import log_event, logger
+from salon_jobs.core.errors import NotReady, SchemaMissing
+from salon_jobs.core.log_events import log_event
 from salon_jobs.health.server import HealthServer, Readiness
 from salon_jobs.runtime.preflight import check_role, check_schema, check_tables
 from salon_jobs.runtime.presence import Presence
@@ -78,7 +78,7 @@ class Service:
         signals.install()
         self._health.start()
         host, port = self._health.address
-        log_event(logging.INFO, "health_listening", kind=self._kind, address=f"{host}:{port}")
+        log_event(logging.INFO, log_events.HEALTH_LISTENING, kind=self._kind, address=f"{host}:{port}")
         end = float("inf")
         work = threading.Thread(target=self._work, name=f"salon-jobs-{self._kind}", daemon=True)
         work.start()
@@ -134,7 +134,7 @@ class Service:
                     raise
                 if str(error) != logged:
                     logged = str(error)
-                    logger.error("waiting: %s %s", error.code, error, extra=_event(error))
+                    log_event(logging.ERROR, log_events.WAITING, code=error.code, detail=str(error))
                 self._stopping.wait(_RETRY_S)
             else:
                 self._schema_seen = True
@@ -152,12 +152,8 @@ class Service:
 
     def _die(self) -> None:
         """End at once: others own our jobs, and whatever still runs here must not go on."""
-        logger.critical("this process was buried while it lived; it ends now", extra={"event": "process_was_buried"})
+        log_event(logging.CRITICAL, log_events.PROCESS_WAS_BURIED, kind=self._kind)
         _end(_BURIED_EXIT)
-
-
-def _event(error: SalonJobsError) -> dict[str, object]:
-    return {"event": "waiting", "event_fields": {"code": error.code, "detail": str(error)}}
 
 
 def _end(status: int) -> NoReturn:

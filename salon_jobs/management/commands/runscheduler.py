@@ -11,7 +11,7 @@ from django.db import DatabaseError, InterfaceError
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import SalonJobsError
-from salon_jobs.management.arguments import add_service_arguments, configure_from
+from salon_jobs.management.arguments import add_service_arguments, configure_from, health_address
 from salon_jobs.runtime.preflight import check_role, check_schema
 from salon_jobs.runtime.service import Service
 from salon_jobs.schedule.scheduler import Scheduler
@@ -28,6 +28,9 @@ def instant(text: str) -> datetime:
     return value
 
 
+_HEALTH_PORT = 8081
+
+
 class Command(BaseCommand):
     """Runs one scheduler until SIGTERM or SIGINT, or handles one look (``--burst``)."""
 
@@ -42,7 +45,7 @@ class Command(BaseCommand):
         parser.add_argument(
             "--at", type=instant, metavar="INSTANT", help="with --burst: fire the ticks of this instant alone"
         )
-        add_service_arguments(parser, health_port=8081)
+        add_service_arguments(parser, health_port=_HEALTH_PORT)
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Run the scheduler."""
@@ -53,7 +56,9 @@ class Command(BaseCommand):
             if options["burst"]:
                 self._burst(options["at"])
             else:
-                Service("scheduler", lambda _process_id: Scheduler(), health_address=options["health_addr"]).run()
+                Service(
+                    "scheduler", lambda _process_id: Scheduler(), health_address=health_address(options, _HEALTH_PORT)
+                ).run()
         except (SalonJobsError, DatabaseError, InterfaceError, OSError) as error:
             raise CommandError(f"{getattr(error, 'code', 'WORKER.NOT_READY')}: {error}") from error
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import DatabaseError, InterfaceError
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import SalonJobsError
 from salon_jobs.jobs.worker import WorkerOptions
 from salon_jobs.jobs.worker_loop import WorkerLoop
-from salon_jobs.management.arguments import add_service_arguments, configure_from, positive
+from salon_jobs.management.arguments import add_service_arguments, configure_from, health_address, positive
 from salon_jobs.runtime.service import Service
 from salon_jobs.schedule.scheduler import Scheduler
+
+_HEALTH_PORT = 8080
 
 
 class Command(BaseCommand):
@@ -29,7 +32,7 @@ class Command(BaseCommand):
         parser.add_argument("--concurrency", type=positive, default=None, metavar="N", help="jobs run at once")
         parser.add_argument("--burst", action="store_true", help="run until nothing is due, then exit with 0")
         parser.add_argument("--with-scheduler", action="store_true", help="fire cron entries from this process too")
-        add_service_arguments(parser, health_port=8080)
+        add_service_arguments(parser, health_port=_HEALTH_PORT)
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Run the worker."""
@@ -43,8 +46,8 @@ class Command(BaseCommand):
 
         try:
             Service(
-                "worker", make_loop, health_address=options["health_addr"],
+                "worker", make_loop, health_address=health_address(options, _HEALTH_PORT),
                 concurrency=chosen.concurrency, queues=chosen.queues, burst=chosen.burst,
             ).run()  # fmt: skip
-        except (SalonJobsError, OSError) as error:
+        except (SalonJobsError, DatabaseError, InterfaceError, OSError) as error:
             raise CommandError(f"{getattr(error, 'code', 'WORKER.NOT_READY')}: {error}") from error
