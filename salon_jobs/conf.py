@@ -93,8 +93,7 @@ _COUNTS = {"CONCURRENCY": 1000, "MAX_ATTEMPTS": 32767}
 
 def _converted(key: str, value: Any) -> Any:
     if key in _DURATIONS:
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
-            value = timedelta(seconds=value)
+        value = _duration(value)
         if not isinstance(value, timedelta) or value <= timedelta(0):
             raise _wrong(key, value, "a timedelta or a number of seconds, more than zero")
     elif key in _STRINGS or (key in _OPTIONAL_STRINGS and value is not None):
@@ -110,11 +109,28 @@ def _converted(key: str, value: Any) -> Any:
         return _roles(value)
     elif key == "BACKOFF" and not isinstance(value, Backoff):
         raise _wrong(key, value, "a salon_jobs.core.backoff.Backoff")
-    elif key == "ROLE_PASSWORDS" and not _is_dict(value):
-        raise _wrong(key, value, "a dict of role key to password")
+    elif key == "ROLE_PASSWORDS":
+        return _passwords(key, value)
     elif key == "EXTRA_OWNER_ROLES":
         return _names(key, value)
     return value
+
+
+def _duration(value: Any) -> Any:
+    """Return a number of seconds as a timedelta; anything else, and a number too large for one, as it is."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return value
+    try:
+        return timedelta(seconds=value)
+    except (ValueError, OverflowError):
+        return value
+
+
+def _passwords(key: str, value: Any) -> dict[str, str]:
+    known = {f.name for f in fields(Roles)}
+    if not _is_dict(value) or not all(name in known and isinstance(value[name], str) for name in value):
+        raise _wrong(key, value, f"a dict of role key ({', '.join(sorted(known))}) to password")
+    return dict(value)
 
 
 def _is_dict(value: object) -> bool:
@@ -141,7 +157,8 @@ def _roles(value: Any) -> Roles:
     given = cast("dict[str, Any]", value)
     known = {f.name for f in fields(Roles)}
     if unknown := set(given) - known:
-        raise ConfigurationError(f"SALON_JOBS['ROLES'] has unknown keys {sorted(unknown)}; known are {sorted(known)}")
+        shown = sorted(map(str, unknown))
+        raise ConfigurationError(f"SALON_JOBS['ROLES'] has unknown keys {shown}; known are {sorted(known)}")
     roles = Roles(**given)
     names = [getattr(roles, name) for name in known]
     for name in names:

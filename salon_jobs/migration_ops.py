@@ -12,10 +12,12 @@ from django.apps.registry import Apps
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 from django.db.migrations.operations.base import Operation
 from django.db.migrations.state import ProjectState
+from django.db.models import Model
 from psycopg import sql
 
 from salon_jobs import sql as statements
 from salon_jobs.conf import settings as conf
+from salon_jobs.core.errors import ConfigurationError
 from salon_jobs.tenancy import policy
 
 _ADD_JOB_ARGUMENTS = "text, jsonb, uuid, text, smallint, smallint, timestamptz, timestamptz, timestamptz, text, text"
@@ -63,7 +65,7 @@ class EnableStoreRLS(_DatabaseOperation):
         roles = policy.business_roles()
         create = policy.create_policy(policy.POLICY_NAME, table, "ALL", roles, using=condition, check=condition)
         enable = policy.enable(table)
-        if conf.roles is None and conf.store_model == f"{app_label}.{self.model_name}":
+        if conf.roles is None and (conf.store_model or "").lower() == f"{app_label}.{self.model_name}".lower():
             enable = enable[:1]
         _execute(schema_editor, policy.drop_policy(policy.POLICY_NAME, table), create, *enable)
 
@@ -196,8 +198,9 @@ class InstallAddJobFunction(_DatabaseOperation):
 class InstallFanOutFunction(_DatabaseOperation):
     """Install the one function that lists all stores: no arguments, ids alone, owned by the fan-out role.
 
-    Nothing happens without STORE_MODEL. A project that sets STORE_MODEL later puts this operation into a migration of
-    its own, after the store's table. Run as the migrator, which may SET ROLE to the owner but inherits nothing from it.
+    Nothing happens without STORE_MODEL. A project that sets STORE_MODEL later first migrates the store's app, then sets
+    it and puts this operation into a migration of its own, after the store's table. Run as the migrator, which may
+    SET ROLE to the owner but inherits nothing from it. Raises ConfigurationError when the store's table comes later.
     """
 
     def database_forwards(
@@ -206,7 +209,7 @@ class InstallFanOutFunction(_DatabaseOperation):
         """Create the function as its owner, so that its grants are the owner's to give."""
         if conf.store_model is None:
             return
-        meta = to_state.apps.get_model(conf.store_model)._meta
+        meta = _store_model(conf.store_model, to_state)._meta
         key = str(meta.pk.column)
         table = sql.Identifier(_schema_of(schema_editor, meta.db_table), meta.db_table)
         namespace, name = conf.fan_out_function.split(".")
@@ -259,6 +262,16 @@ class InstallFanOutFunction(_DatabaseOperation):
     def describe(self) -> str:
         """Describe the operation."""
         return "Install the function that lists the stores for a fan-out"
+
+
+def _store_model(name: str, state: ProjectState) -> type[Model]:
+    try:
+        return state.apps.get_model(name)
+    except LookupError as error:
+        raise ConfigurationError(
+            f"SALON_JOBS['STORE_MODEL'] {name!r} does not exist yet at this point of the migrations: give the "
+            "migration that creates it run_before = [('salon_jobs', '0003_fan_out')]"
+        ) from error
 
 
 def _execute(schema_editor: BaseDatabaseSchemaEditor, *composed: sql.Composable) -> None:

@@ -17,6 +17,7 @@ LAYERS = {
     "salon_jobs.sql": 1,
     "salon_jobs.models": 2,
     "salon_jobs.tenancy": 2,
+    "salon_jobs.jobs.options": 3,
     "salon_jobs.jobs.payload": 3,
     "salon_jobs.jobs.registry": 3,
     "salon_jobs.jobs.wake": 3,

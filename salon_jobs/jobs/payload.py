@@ -12,6 +12,7 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 from uuid import UUID
 
 import msgspec
+import msgspec.inspect
 
 from salon_jobs.core.errors import PayloadInvalid, TaskInvalid
 
@@ -50,8 +51,14 @@ class PayloadType:
         try:
             self._struct = msgspec.defstruct("Payload", fields, kw_only=True, forbid_unknown_fields=True)
             self._decoder = msgspec.json.Decoder(self._struct)
+            foreign = _foreign_types(msgspec.inspect.type_info(self._struct))
         except TypeError as error:
             raise TaskInvalid(f"task {task_name!r}: an argument's type can not be a payload: {error}") from error
+        if foreign:
+            raise TaskInvalid(
+                f"task {task_name!r}: an argument's type can not be a payload: {', '.join(sorted(foreign))}; "
+                "pass what finds it again, such as its id"
+            )
 
     def _check_store(self, hints: Mapping[str, Any], *, with_store: bool) -> None:
         has_store = STORE_ARGUMENT in self.signature.parameters
@@ -122,6 +129,25 @@ def _type_hints(task_name: str, function: Callable[..., Any]) -> dict[str, Any]:
         raise TaskInvalid(
             f"task {task_name!r}: {error}; argument types are needed at run time, import them outside TYPE_CHECKING"
         ) from error
+    except (AttributeError, TypeError, SyntaxError) as error:
+        raise TaskInvalid(f"task {task_name!r}: an annotation can not be understood: {error}") from error
+
+
+def _foreign_types(root: msgspec.inspect.Type) -> set[str]:
+    """Return the names of types in an annotation that JSON can not hold: models, files, classes of one's own."""
+    found: set[str] = set()
+    seen: set[int] = set()
+    waiting: list[Any] = [root]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, tuple):
+            waiting.extend(node)  # pyright: ignore[reportUnknownArgumentType]
+        elif isinstance(node, (msgspec.inspect.Type, msgspec.inspect.Field)) and id(node) not in seen:
+            seen.add(id(node))
+            if isinstance(node, msgspec.inspect.CustomType):
+                found.add(node.cls.__name__)
+            waiting.extend(getattr(node, name) for name in node.__struct_fields__)
+    return found
 
 
 def _check_parameter(task_name: str, parameter: inspect.Parameter, hints: Mapping[str, Any]) -> None:

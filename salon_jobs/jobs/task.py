@@ -8,55 +8,20 @@ import string
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any, Generic, Literal, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.errors import OptionInvalid, PayloadInvalid, TaskInvalid
 from salon_jobs.core.records import JobHandle, JobKeyMode, NewJob
 from salon_jobs.jobs import enqueue, registry
+from salon_jobs.jobs.options import JobOptions, KeyMode, check_text
 from salon_jobs.jobs.payload import STORE_ARGUMENT, Arguments, PayloadType
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-KeyMode = Literal["replace", "preserve_run_at", "unsafe_dedupe"]
 _TASK_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobOptions:
-    """Holds what ``using`` can change for one enqueue. Raises OptionInvalid naming the field."""
-
-    queue: str = "default"
-    priority: int = 0
-    max_attempts: int = 25
-    run_at: datetime | None = None
-    expires_at: datetime | None = None
-    job_key: str | None = None
-    job_key_mode: KeyMode = "replace"
-
-    def __post_init__(self) -> None:
-        _check_text("queue", self.queue, 100)
-        if self.job_key is not None:
-            _check_text("job_key", self.job_key, 512)
-        _check_number("priority", self.priority, -32768, 32767)
-        _check_number("max_attempts", self.max_attempts, 1, 32767)
-        for name, value in (("run_at", self.run_at), ("expires_at", self.expires_at)):
-            if value is not None and (not isinstance(value, datetime) or value.tzinfo is None):  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise OptionInvalid(f"{name} must be an aware datetime, not {value!r}; give it a time zone")
-        if self.job_key_mode not in tuple(JobKeyMode):
-            raise OptionInvalid(f"job_key_mode must be one of {', '.join(JobKeyMode)}, not {self.job_key_mode!r}")
-
-
-def _check_text(name: str, value: object, longest: int) -> None:
-    if not isinstance(value, str) or not value or len(value) > longest or "\0" in value:
-        raise OptionInvalid(f"{name} must be a string of 1 to {longest} characters without NUL, not {value!r}")
-
-
-def _check_number(name: str, value: object, least: int, most: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise OptionInvalid(f"{name} must be a whole number from {least} to {most}, not {value!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +71,11 @@ class Task(Generic[P, R]):
         job_key_template: str | None,
         backoff: Backoff | None,
     ) -> None:
-        if not _TASK_NAME.fullmatch(name) or len(name) > 255:
+        if not isinstance(name, str) or not _TASK_NAME.fullmatch(name) or len(name) > 255:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TaskInvalid(f"a task's name is kebab-case, at most 255 characters: {name!r} is not")
-        if inspect.iscoroutinefunction(function):
-            raise TaskInvalid(f"task {name!r}: async functions can not be tasks yet; declare it with def")
+        _check_function(name, function)
+        if backoff is not None and not isinstance(backoff, Backoff):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TaskInvalid(f"task {name!r}: backoff must be a salon_jobs.Backoff, not {backoff!r}")
         self.name = name
         self.function = function
         self.options = options
@@ -193,8 +159,14 @@ class Task(Generic[P, R]):
     def _check_template(self) -> None:
         if self.job_key_template is None:
             return
-        used = {field for _, field, _, _ in string.Formatter().parse(self.job_key_template) if field is not None}
-        if unknown := used - self.payload.names:
+        try:
+            check_text("job_key", self.job_key_template, 512)
+            parts = list(string.Formatter().parse(self.job_key_template))
+        except (OptionInvalid, ValueError) as error:
+            raise TaskInvalid(f"task {self.name!r}: the job_key template is wrong: {error}") from error
+        if any(spec or conversion for _, _, spec, conversion in parts):
+            raise TaskInvalid(f"task {self.name!r}: job_key takes plain arguments: {{day}}, not {{day!r}} or {{day:…}}")
+        if unknown := {field for _, field, _, _ in parts if field is not None} - self.payload.names:
             raise TaskInvalid(f"task {self.name!r}: job_key uses {sorted(unknown)}, which are not arguments")
 
 
@@ -254,3 +226,13 @@ def store_task(
 def _options(queue: str, priority: int, max_attempts: int | None, mode: KeyMode) -> JobOptions:
     chosen = conf.max_attempts if max_attempts is None else max_attempts
     return JobOptions(queue=queue, priority=priority, max_attempts=chosen, job_key_mode=mode)
+
+
+def _check_function(name: str, function: object) -> None:
+    """Refuse what looks like a success without having run: a class, a generator, a coroutine."""
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        raise TaskInvalid(f"task {name!r}: async functions can not be tasks yet; declare it with def")
+    if inspect.isgeneratorfunction(function):
+        raise TaskInvalid(f"task {name!r}: a generator does nothing when it is called; do without yield")
+    if not inspect.isfunction(function):
+        raise TaskInvalid(f"task {name!r}: only a function declared with def can be a task, not {function!r}")

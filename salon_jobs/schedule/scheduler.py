@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from django.db import DatabaseError, InterfaceError, connections
+from django.db import DatabaseError, InterfaceError, OperationalError, connections
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import log_events
-from salon_jobs.core.errors import NotReady
+from salon_jobs.core.errors import CronInvalid, NotReady
 from salon_jobs.core.log_events import log_event
 from salon_jobs.core.records import JobHandle
 from salon_jobs.jobs import enqueue, registry
@@ -82,27 +82,39 @@ class Scheduler:
         return max(0.0, (next_at - now).total_seconds())
 
     def run_at(self, instant: datetime) -> int:
-        """Fire the entries that have a tick at exactly this instant; returns how many jobs that added."""
+        """Fire the entries that have a tick at exactly this instant; returns how many jobs that added.
+
+        Raises CronInvalid in the end when some could not be fired; the others are.
+        """
         store.learn(entry.name for entry in cron_entries.all())
-        fired = 0
-        for entry in cron_entries.all():
-            if entry.expression.next_after(instant - timedelta(microseconds=1)) == instant:
-                fired += self._fire(entry, instant, advance=False)
-        return fired
+        due = [
+            entry
+            for entry in cron_entries.all()
+            if entry.expression.next_after(instant - timedelta(microseconds=1)) == instant
+        ]
+        results = {entry.name: self._try_to_fire(entry, instant, advance=False) for entry in due}
+        if failed := [name for name, result in results.items() if result is None]:
+            raise CronInvalid(f"entries that could not be fired for {instant.isoformat()}: {', '.join(failed)}")
+        return sum(map(bool, results.values()))
 
     def _fire_in_order(self, entry: CronEntry, ticks: Sequence[datetime]) -> None:
         """Fire an entry's ticks; one that fails holds back the later ones until it works or is too old to backfill."""
         for tick in ticks:
-            try:
-                self._fire(entry, tick)
-            except (DatabaseError, InterfaceError):
-                raise
-            except Exception as error:
-                # A payload that can not be made must not stop the other entries; it is tried again at every look.
-                if self._complained.get(entry.name) != tick:
-                    self._complained[entry.name] = tick
-                    log_event(logging.ERROR, log_events.CRON_FAILED, exc_info=error, entry=entry.name, tick=tick)
+            if self._try_to_fire(entry, tick) is None:
                 return
+
+    def _try_to_fire(self, entry: CronEntry, tick: datetime, *, advance: bool = True) -> bool | None:
+        """Fire one tick; None when it failed, which is logged once a tick. Raises when the database is lost."""
+        try:
+            return self._fire(entry, tick, advance=advance)
+        except (OperationalError, InterfaceError):
+            raise
+        except Exception as error:
+            # A payload that can not be made, by its own query either, must not stop the other entries.
+            if self._complained.get(entry.name) != tick:
+                self._complained[entry.name] = tick
+                log_event(logging.ERROR, log_events.CRON_FAILED, exc_info=error, entry=entry.name, tick=tick)
+            return None
 
     def _fire(self, entry: CronEntry, tick: datetime, *, advance: bool = True) -> bool:
         def add_job() -> JobHandle:

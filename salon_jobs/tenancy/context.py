@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -18,21 +16,9 @@ from salon_jobs.core.errors import TenantContextError
 from salon_jobs.tenancy import guc
 
 
-@dataclass(frozen=True, slots=True)
-class _Context:
-    """Is the store of a context, and the databases it was opened on."""
-
-    store: UUID | None = None
-    aliases: frozenset[str] = frozenset()
-
-
-_NONE = _Context()
-_current: ContextVar[_Context] = ContextVar("salon_jobs_store", default=_NONE)
-
-
 def current_store_id() -> UUID | None:
     """Return the store of the surrounding ``tenant_context``; None outside. New threads start without one."""
-    return _current.get().store
+    return guc.current.get().store
 
 
 @contextmanager
@@ -41,26 +27,28 @@ def tenant_context(store_id: UUID | str, *, atomic: bool = True, using: str | No
 
     ``atomic=True`` opens a transaction (or a savepoint) and sets the store locally in it. ``atomic=False`` holds no
     transaction: the store is set at every transaction the block begins, and between them no rows are seen.
-    ``on_commit`` callbacks registered inside run with the store as well. Nested with the same store is fine; with
-    another one raises TenantContextError. Raises it too for a store that is no uuid. Not for async code.
+    ``on_commit`` callbacks registered inside run with the store as well; those of a bare ``transaction.atomic()`` in
+    a block without a transaction run between its transactions. Nested with the same store is fine; with another one
+    raises TenantContextError. Raises it too for a store that is no uuid. Not for async code.
     """
     store = guc.as_uuid(store_id)
-    outer = _current.get()
+    outer = guc.current.get()
     if outer.store not in (None, store):
         raise TenantContextError(f"already inside the context of store {outer.store}; it can not switch to {store}")
     connection = connections[using or conf.database]
-    is_first = connection.alias not in outer.aliases
+    is_first = connection not in outer.connections
     began_outside = connection.in_atomic_block
     with ExitStack() as stack:
         # The transaction (or savepoint) first, then whatever sets the store: a rollback takes the store with it.
         if atomic:
             stack.enter_context(transaction.atomic(using=connection.alias))
         if is_first:
-            token = _current.set(_Context(store, outer.aliases | {connection.alias}))
-            stack.callback(_current.reset, token)
+            token = guc.current.set(guc.Current(store, outer.connections | {connection}))
+            stack.callback(guc.current.reset, token)
             stack.enter_context(connection.execute_wrapper(partial(_set_at_begin, connection, store)))
-            waiting = len(connection.run_on_commit)
-            stack.callback(_leave, connection, store, began_outside=began_outside, waiting=waiting)
+            if began_outside:
+                stack.callback(_clear, connection)
+        stack.callback(_hand_over, connection, store, waiting=len(connection.run_on_commit))
         if connection.in_atomic_block and (is_first or guc.at_transaction_start(connection)):
             guc.set_local(connection, store)
         yield
@@ -76,24 +64,37 @@ def _set_at_begin(
     return execute(statement, params, many, context)
 
 
-def _leave(connection: BaseDatabaseWrapper, store: UUID, *, began_outside: bool, waiting: int) -> None:
-    """Hand the store to the callbacks registered inside, and take it off a transaction that goes on outside.
+def _clear(connection: BaseDatabaseWrapper) -> None:
+    """Take the store off a transaction that goes on outside.
 
     RELEASE SAVEPOINT keeps a local set, so it is cleared explicitly; ROLLBACK TO restores the old value by itself, and
     in a broken transaction nothing can run before it.
     """
-    hooks: list[Any] = connection.run_on_commit  # (savepoint ids, function, robust); the stubs know two of the three
-    connection.run_on_commit = hooks[:waiting] + [
-        (sids, function if hasattr(function, "storeless") else _in_store(connection.alias, function, store), robust)
-        for sids, function, robust in hooks[waiting:]
-    ]
-    if began_outside and guc.can_run(connection):
+    if guc.can_run(connection):
         guc.set_local(connection, None)
 
 
-def _in_store(alias: str, function: Callable[[], object], store: UUID) -> Callable[[], object]:
-    def run() -> None:
-        with tenant_context(store, using=alias):
-            function()
+def _hand_over(connection: BaseDatabaseWrapper, store: UUID, *, waiting: int) -> None:
+    """Give the store to the callbacks registered inside, unless they have it or need none."""
+    hooks: list[Any] = connection.run_on_commit  # (savepoint ids, function, robust); the stubs know two of the three
+    connection.run_on_commit = hooks[:waiting] + [
+        (sids, function if hasattr(function, "storeless") else _InStore(connection.alias, function, store), robust)
+        for sids, function, robust in hooks[waiting:]
+    ]
 
-    return run
+
+class _InStore:
+    """Runs a callback in the context of the store it was registered in."""
+
+    # An outer context has nothing to add.
+    storeless = True
+
+    def __init__(self, alias: str, function: Callable[[], object], store: UUID) -> None:
+        self._alias, self._function, self._store = alias, function, store
+        # Django names a robust callback by it when it fails.
+        self.__qualname__ = getattr(function, "__qualname__", repr(function))
+
+    def __call__(self) -> None:
+        """Run it. A transaction of its own holds the store."""
+        with tenant_context(self._store, using=self._alias):
+            self._function()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
@@ -10,6 +12,18 @@ from psycopg.pq import TransactionStatus
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import TenantContextError
+
+
+@dataclass(frozen=True, slots=True)
+class Current:
+    """Is the store of the surrounding contexts, and the connections they were opened on (those of one thread)."""
+
+    store: UUID | None = None
+    connections: frozenset[BaseDatabaseWrapper] = frozenset()
+
+
+_OUTSIDE = Current()
+current: ContextVar[Current] = ContextVar("salon_jobs_store", default=_OUTSIDE)
 
 
 def as_uuid(store_id: object) -> UUID:
@@ -30,7 +44,7 @@ def set_local(connection: BaseDatabaseWrapper, store_id: UUID | None) -> None:
     if connection.get_autocommit():
         raise TenantContextError("the store can only be set inside a transaction: open transaction.atomic() first")
     value = "" if store_id is None else str(store_id)
-    with raw_cursor(connection) as cursor:
+    with _plain_cursor(connection) as cursor:
         cursor.execute("SELECT set_config(%s, %s, true)", (conf.store_guc, value))
 
 
@@ -47,7 +61,17 @@ def can_run(connection: BaseDatabaseWrapper) -> bool:
 
 
 def raw_cursor(connection: BaseDatabaseWrapper) -> Any:
-    """Return a plain psycopg cursor on Django's own connection, connecting first if need be."""
+    """Return a plain psycopg cursor on Django's own connection, connecting first if need be.
+
+    Django's execute wrappers do not see its statements, so a transaction that begins with one gets its store here.
+    """
+    context = current.get()
+    if context.store is not None and connection in context.connections and at_transaction_start(connection):
+        set_local(connection, context.store)
+    return _plain_cursor(connection)
+
+
+def _plain_cursor(connection: BaseDatabaseWrapper) -> Any:
     connection.ensure_connection()
     raw: Any = connection.connection
     return raw.cursor()

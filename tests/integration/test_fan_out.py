@@ -7,16 +7,18 @@ from uuid import UUID
 
 import pytest
 from django.conf import settings
-from django.db import connection
+from django.db import connection, transaction
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
-from salon_jobs import FanOutResult, fan_out
+from salon_jobs import FanOutResult, fan_out, store_task
 from salon_jobs.core.errors import ConfigurationError, PayloadInvalid
+from salon_jobs.jobs import registry
 from tests import tasks
-from tests.support import change, claim, seen
+from tests.support import change, claim, run_due, seen
 
 LATER = datetime(2030, 1, 1, tzinfo=UTC)
+MUCH_LATER = datetime(2031, 1, 1, tzinfo=UTC)
 
 
 def test_one_statement_adds_a_job_per_store(stores: list[UUID]) -> None:
@@ -42,6 +44,54 @@ def test_again_it_meets_what_waits_by_the_mode_of_the_key(stores: list[UUID]) ->
     assert fan_out(tasks.keyed, number=7, note="b") == FanOutResult(inserted=0, kept=3)
     rows = seen("SELECT payload->>'note', run_at, attempts FROM salon_jobs_job ORDER BY store_id")
     assert rows == [("b", LATER, 2), ("b", LATER, 0), ("b", LATER, 0)], "preserve_run_at keeps time and attempts"
+
+
+def test_mode_replace_overwrites_what_waits_and_resets_its_attempts(stores: list[UUID]) -> None:
+    @store_task(name="test-fan-out-replaced", job_key="k")
+    def replaced(store_id: UUID, note: str) -> None: ...
+
+    try:
+        fan_out(replaced, note="a", run_at=LATER)
+        change("UPDATE salon_jobs_job SET attempts = 2")
+        assert fan_out(replaced, note="b", run_at=MUCH_LATER) == FanOutResult(inserted=0, kept=3)
+    finally:
+        registry.unregister("test-fan-out-replaced")
+    rows = seen("SELECT payload->>'note', run_at, attempts FROM salon_jobs_job")
+    assert rows == [("b", MUCH_LATER, 0)] * 3
+
+
+@pytest.mark.parametrize("running", [False, True])
+def test_mode_unsafe_dedupe_changes_nothing_where_a_job_lives(
+    stores: list[UUID], process_id: int, running: bool
+) -> None:
+    @store_task(name="test-fan-out-deduped", job_key="k:{store_id}", job_key_mode="unsafe_dedupe")
+    def deduped(store_id: UUID, note: str) -> None: ...
+
+    try:
+        deduped.enqueue(store_id=stores[1], note="first")
+        if running:
+            assert len(claim(process_id)) == 1
+        for inserted in (2, 0):
+            assert fan_out(deduped, note="b") == FanOutResult(inserted=inserted, kept=3 - inserted)
+    finally:
+        registry.unregister("test-fan-out-deduped")
+    rows = seen("SELECT payload->>'note', state FROM salon_jobs_job ORDER BY store_id")
+    assert rows == [("b", "queued"), ("first", "running" if running else "queued"), ("b", "queued")]
+
+
+def test_the_tick_of_the_system_job_is_passed_on(stores: list[UUID], process_id: int, hooks: tasks.Hooks) -> None:
+    hooks.system = lambda **_: fan_out(tasks.in_store)
+    job = tasks.system.enqueue()
+    change("UPDATE salon_jobs_job SET tick = %s WHERE id = %s", LATER, job.id)
+    run_due(process_id)
+    assert seen("SELECT store_id, tick FROM salon_jobs_job ORDER BY 1") == [(store, LATER) for store in stores]
+
+
+def test_it_is_part_of_the_callers_transaction(stores: list[UUID]) -> None:
+    with transaction.atomic():
+        fan_out(tasks.in_store)
+        transaction.set_rollback(True)
+    assert seen("SELECT count(*) FROM salon_jobs_job") == [(0,)]
 
 
 def test_a_running_twin_is_left_alone(stores: list[UUID], process_id: int) -> None:

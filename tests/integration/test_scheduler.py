@@ -11,6 +11,7 @@ import pytest
 from django.db import connections
 
 from salon_jobs import cron
+from salon_jobs.core.errors import CronInvalid
 from salon_jobs.schedule import entries, store
 from salon_jobs.schedule.scheduler import Scheduler
 from tests import tasks
@@ -121,6 +122,31 @@ def test_a_payload_that_can_not_be_made_stops_no_other_entry_and_is_tried_again(
     assert {entry for entry, _ in _fired()} == {"a-broken", "c-fine"}
 
 
+def test_a_payload_whose_own_query_fails_stops_no_other_entry(crontab: None, caplog: pytest.LogCaptureFixture) -> None:
+    def payload(tick: datetime) -> dict[str, Any]:
+        with connections["default"].cursor() as cursor:
+            cursor.execute("SELECT nonsense")
+        return {}
+
+    cron("* * * * *", tasks.system, payload=payload, name="a-broken")
+    cron("* * * * *", tasks.system, name="b-fine")
+    _known_for(timedelta(minutes=1))
+    Scheduler().run_once()
+    assert {entry for entry, _ in _fired()} == {"b-fine"}
+    [complaint, *_] = [r for r in caplog.records if getattr(r, "event", "") == "cron_failed"]
+    assert "nonsense" in str(complaint.exc_info)
+
+
+def test_a_given_instant_fires_the_others_and_names_the_one_that_failed(crontab: None) -> None:
+    cron("0 18 * * *", tasks.system, payload={"wrong": 1}, name="a-broken")
+    cron("0 18 * * *", tasks.system, name="b-fine")
+    for _ in range(2):
+        with pytest.raises(CronInvalid, match=r"2026-05-05T18:00:00\+00:00: a-broken$"):
+            Scheduler().run_at(TICK)
+    assert _fired() == [("b-fine", TICK)]
+    assert len(seen("SELECT id FROM salon_jobs_job")) == 1
+
+
 def test_one_given_instant_fires_its_entries_once_and_leaves_the_clock_alone(crontab: None) -> None:
     cron("0 18 * * *", tasks.system, name="nightly")
     cron("*/5 * * * *", tasks.system, name="often")
@@ -143,9 +169,11 @@ def test_the_job_and_its_tick_are_one_transaction(crontab: None) -> None:
     assert _fired() == []
 
 
-def test_the_command_fires_one_instant(database: None) -> None:
-    done = manage("runscheduler", "--burst", "--at", "2026-05-05T18:00:00Z")
-    assert done.returncode == 0, done.stderr
+def test_gwt_07_the_command_fires_three_in_the_morning_in_japan_once(database: None) -> None:
+    for instant, count in (("2026-05-06T03:00:00+09:00", 2), ("2026-05-05T18:00:00Z", 0), ("2026-05-05T18:00:01Z", 0)):
+        done = manage("runscheduler", "--burst", "--at", instant)
+        assert done.returncode == 0, done.stderr
+        assert f"{count} entries fired" in done.stderr
     assert seen("SELECT task, payload->>'target_date' FROM salon_jobs_job WHERE task = 'aggregate-daily-sales'") == [
         ("aggregate-daily-sales", "2026-05-05")
     ]

@@ -1,0 +1,48 @@
+"""Holds what can be chosen for a job apart from its arguments."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from salon_jobs.core.errors import OptionInvalid
+from salon_jobs.core.records import JobKeyMode
+
+KeyMode = Literal["replace", "preserve_run_at", "unsafe_dedupe"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOptions:
+    """Holds what ``using`` can change for one enqueue. Raises OptionInvalid naming the field."""
+
+    queue: str = "default"
+    priority: int = 0
+    max_attempts: int = 25
+    run_at: datetime | None = None
+    expires_at: datetime | None = None
+    job_key: str | None = None
+    job_key_mode: KeyMode = "replace"
+
+    def __post_init__(self) -> None:
+        check_text("queue", self.queue, 100)
+        if self.job_key is not None:
+            check_text("job_key", self.job_key, 512)
+        _check_number("priority", self.priority, -32768, 32767)
+        _check_number("max_attempts", self.max_attempts, 1, 32767)
+        for name, value in (("run_at", self.run_at), ("expires_at", self.expires_at)):
+            if value is not None and (not isinstance(value, datetime) or value.tzinfo is None):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise OptionInvalid(f"{name} must be an aware datetime, not {value!r}; give it a time zone")
+        if self.job_key_mode not in tuple(JobKeyMode):
+            raise OptionInvalid(f"job_key_mode must be one of {', '.join(JobKeyMode)}, not {self.job_key_mode!r}")
+
+
+def check_text(name: str, value: object, longest: int) -> None:
+    """Refuse what is no short, printable string. Raises OptionInvalid naming the field."""
+    if not isinstance(value, str) or not value or len(value) > longest or "\0" in value:
+        raise OptionInvalid(f"{name} must be a string of 1 to {longest} characters without NUL, not {value!r}")
+
+
+def _check_number(name: str, value: object, least: int, most: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise OptionInvalid(f"{name} must be a whole number from {least} to {most}, not {value!r}")

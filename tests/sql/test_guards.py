@@ -1,0 +1,52 @@
+"""Holds the triggers that guard the job table: every move between states, legal or not, as the worker role."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import pytest
+from django.db import InternalError, connection, transaction
+
+from salon_jobs.core.records import JobState
+from tests import tasks
+from tests.support import change
+
+LEGAL = {
+    ("queued", "running"),  # claimed
+    ("queued", "cancelled"),  # by an operator
+    ("running", "queued"),  # retried, snoozed, given back, rescued
+    ("running", "succeeded"),  # kept as succeeded
+    ("running", "failed"),
+    ("running", "cancelled"),  # discarded, expired, superseded
+    ("failed", "queued"),  # retried by an operator
+    ("failed", "cancelled"),
+    ("cancelled", "queued"),
+}
+
+
+@pytest.mark.parametrize(("old", "new"), permutations([state.value for state in JobState], 2))
+def test_a_job_moves_between_states_as_declared(database: None, old: str, new: str) -> None:
+    job = tasks.system.enqueue()
+    change("SET session_replication_role = replica")
+    change("UPDATE salon_jobs_job SET state = %s", old)
+    change("RESET session_replication_role")
+    with connection.cursor() as cursor:
+        if (old, new) in LEGAL:
+            cursor.execute("UPDATE salon_jobs_job SET state = %s WHERE id = %s", [new, job.id])
+            assert cursor.rowcount == 1
+        else:
+            with pytest.raises(InternalError, match="legal_moves_only|Cannot update"), transaction.atomic():
+                cursor.execute("UPDATE salon_jobs_job SET state = %s WHERE id = %s", [new, job.id])
+
+
+@pytest.mark.parametrize("column", ["id = id + 1", "task = 'ping'", "store_id = gen_random_uuid()"])
+def test_a_jobs_identity_never_changes(database: None, column: str) -> None:
+    tasks.system.enqueue()
+    with pytest.raises(InternalError, match="Cannot update"), transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute(f"UPDATE salon_jobs_job SET {column}")
+
+
+def test_a_state_that_nobody_knows_is_refused(database: None) -> None:
+    tasks.system.enqueue()
+    with pytest.raises(Exception, match="salon_jobs_job_state_known"), transaction.atomic(), connection.cursor() as c:
+        c.execute("UPDATE salon_jobs_job SET state = 'paused'")
