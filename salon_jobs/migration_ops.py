@@ -141,6 +141,8 @@ class ProtectJobTables(_DatabaseOperation):
             # Runtimes look whether migrations are pending; none may rewrite that history.
             sql.SQL("REVOKE ALL ON django_migrations FROM PUBLIC, {}").format(runtime),
             sql.SQL("GRANT SELECT ON django_migrations TO {}").format(runtime),
+            # Every trigger of pgtrigger, the host's too, calls it as the role that writes.
+            sql.SQL("GRANT EXECUTE ON FUNCTION public._pgtrigger_should_ignore(name) TO {}").format(runtime),
         )
 
     def database_backwards(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ParamSpec
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 _ARRAYS = ("task", "store_id", "queue", "priority", "max_attempts", "run_at", "expires_at", "payload", "tick")
 # Stands for the store in a fan-out's key until the database puts each store's id there; never part of a real key.
-_MARKER = "\x1fstore\x1f"
+# As long as the id it stands for, so that the length of a key is checked for what it will be.
+_MARKER = f"\x1f{'store':-^34}\x1f"
 _DEDUPE_TRIES = 5
 _IN_CONTEXT = "a store's jobs are enqueued inside tenant_context(store_id)"
 
@@ -68,24 +70,24 @@ def enqueue_job(name: str, payload: dict[str, Any], **options: Any) -> JobHandle
 def fan_out(task: Task[P, Any], /, *, run_at: datetime | None = None, **arguments: Any) -> FanOutResult:
     """Add one job per store in one statement, as the worker role; ``arguments`` are the task's without store_id.
 
-    Idempotent where the task has a job key. Raises PayloadInvalid, ConfigurationError without STORE_MODEL,
-    EnqueueRefused when the connection may not list the stores.
+    Idempotent where the task has a job key. Raises PayloadInvalid; OptionInvalid; ConfigurationError without
+    STORE_MODEL; EnqueueRefused when the connection may not list the stores.
     """
     if conf.store_model is None:
         raise ConfigurationError("fan_out needs SALON_JOBS['STORE_MODEL']")
-    if not task.is_store_task:
-        raise PayloadInvalid(f"fan_out needs a store task; {task.name!r} is none")
+    if not getattr(task, "is_store_task", False):
+        raise PayloadInvalid(f"fan_out needs a store task; {task!r} is none")
     if STORE_ARGUMENT in arguments:
         raise PayloadInvalid(f"task {task.name!r}: fan_out gives store_id itself, once per store")
     checked = task.payload.bind((), {**arguments, STORE_ARGUMENT: "00000000-0000-0000-0000-000000000000"})
-    job = task.new_job(checked, task.options)
+    job = task.new_job(checked, replace(task.options, run_at=run_at))
     key = task.key_for(_MARKER, checked)
     statement = sql.load("fan_out").replace("__function__", conf.fan_out_function)
     with _writing(run_at, remedy="a fan-out runs as the worker role: call it from a task") as cursor:
         cursor.execute(
             statement,
             {
-                **_row(job), "job_key": key, "marker": _MARKER, "run_at": run_at, "tick": _current_tick(),
+                **_row(job), "job_key": key, "marker": _MARKER, "tick": _current_tick(),
                 "preserve": job.job_key_mode is JobKeyMode.PRESERVE_RUN_AT,
                 "dedupe": job.job_key_mode is JobKeyMode.UNSAFE_DEDUPE,
             },

@@ -38,6 +38,8 @@ class WakeUp:
 
     def __init__(self, alias: str) -> None:
         self._alias = alias
+        # Django names a robust callback by it when it fails: without the name, that failure would reach the caller.
+        self.__qualname__ = type(self).__qualname__
 
     def __call__(self) -> None:
         """Send it now. The connection must be idle."""

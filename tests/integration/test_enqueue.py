@@ -12,6 +12,7 @@ from django.db import connection, transaction
 from salon_jobs import EnqueueResult, JobHandle, enqueue_job
 from salon_jobs.core.errors import OptionInvalid, PayloadInvalid, UnknownTask
 from salon_jobs.core.records import JobKeyMode
+from salon_jobs.jobs import wake
 from tests import tasks
 from tests.support import change, claim, job_row, run, seen
 
@@ -225,6 +226,24 @@ def test_arguments_are_converted_from_the_signature(hooks: tasks.Hooks, process_
         tasks.typed.enqueue(day=at, at=at, amount=1, tags=[])  # type: ignore[arg-type]
     with pytest.raises(PayloadInvalid, match=r"\$\.at"):
         enqueue_job("test-typed", {"day": "2026-05-05", "at": "2026-05-05T00:00:00", "amount": 1, "tags": []})
+
+
+def test_a_wake_up_that_fails_after_the_commit_is_logged_and_not_the_callers_problem(
+    database: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(wake, "_last_sent", float("-inf"))
+    with transaction.atomic():
+        handle = tasks.system.enqueue()
+        transaction.on_commit(lambda: None)
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_backend_pid()")
+            pid = cursor.fetchone()[0]
+        # Runs first, so the wake-up finds its backend gone after the commit.
+        hook = (set[str](), lambda: change("SELECT pg_terminate_backend(%s, 5000)", pid), True)
+        connection.run_on_commit.insert(0, hook)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    assert "WakeUp" in caplog.text
+    connection.close()
+    assert job_row(handle.id) is not None
 
 
 def test_one_wake_up_is_sent_after_the_commit(database: None) -> None:

@@ -12,7 +12,7 @@ from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
 from salon_jobs import FanOutResult, fan_out, store_task
-from salon_jobs.core.errors import ConfigurationError, PayloadInvalid
+from salon_jobs.core.errors import ConfigurationError, OptionInvalid, PayloadInvalid
 from salon_jobs.jobs import registry
 from tests import tasks
 from tests.support import change, claim, run_due, seen
@@ -109,6 +109,11 @@ def test_without_a_key_every_call_adds(stores: list[UUID]) -> None:
 def test_bad_calls_name_what_is_wrong(stores: list[UUID]) -> None:
     with pytest.raises(PayloadInvalid, match="needs a store task"):
         fan_out(tasks.system)
+    with pytest.raises(PayloadInvalid, match="needs a store task"):
+        fan_out(print)  # type: ignore[arg-type]
+    for wrong in (datetime(2030, 1, 1), "soon"):  # noqa: DTZ001 - the point
+        with pytest.raises(OptionInvalid, match="run_at must be an aware datetime"):
+            fan_out(tasks.in_store, run_at=wrong)  # type: ignore[arg-type]
     with pytest.raises(PayloadInvalid, match="gives store_id itself"):
         fan_out(tasks.in_store, store_id=stores[0])
     with pytest.raises(PayloadInvalid, match="number"):

@@ -168,3 +168,16 @@ def test_one_database_user_has_stores_and_forced_policies(fresh: str, owned: Cal
     done = manage("runworker", "--burst", "--health-addr", "127.0.0.1:0", **one_user)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("job_succeeded") == 3
+
+
+def test_the_sql_of_every_migration_can_be_shown_and_a_plain_project_lacks_none(fresh: str) -> None:
+    urls = environment(fresh)
+    assert manage("bootstrap_roles", "--database", fresh, **urls).returncode == 0
+    for name in ("0002_protect", "0003_fan_out"):
+        done = manage("sqlmigrate", "salon_jobs", name, **urls)
+        assert done.returncode == 0, done.stderr
+        assert "GRANT" in done.stdout
+    assert job_tables(fresh) == set()
+    plain = {"DJANGO_SETTINGS_MODULE": "tests.migrations.plain_settings", "ONE_USER_URL": url_for("migrator", fresh)}
+    done = manage("makemigrations", "--check", "--dry-run", **plain)
+    assert done.returncode == 0, done.stdout

@@ -11,6 +11,7 @@ import pytest
 from django.db import connections
 
 from salon_jobs import sql
+from salon_jobs.conf import settings as conf
 from salon_jobs.jobs import registry
 from tests.support import change
 
@@ -37,16 +38,17 @@ def crowded(migrated: None) -> Iterator[int]:
     change("TRUNCATE salon_jobs_job, salon_jobs_process RESTART IDENTITY")
 
 
-def nodes(statement: str, parameters: dict[str, Any], alias: str = "default") -> list[dict[str, Any]]:
-    """Explain a statement as its role and return all plan nodes; ANALYZE runs inside a transaction rolled back."""
-    connection = connections[alias]
+def nodes(statement: str, parameters: dict[str, Any], *, function: str = "") -> list[dict[str, Any]]:
+    """Explain a statement as the worker and return all plan nodes; ANALYZE runs inside a transaction rolled back."""
+    text = sql.load(statement).replace("__function__", function)
+    connection = connections["default"]
     connection.ensure_connection()
     raw: Any = connection.connection
     with raw.cursor() as cursor:
         cursor.execute("BEGIN")
         try:
             cursor.execute("SET LOCAL jit = off")
-            cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {sql.load(statement)}", parameters)
+            cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {text}", parameters)
             plan = cursor.fetchone()[0]
         finally:
             cursor.execute("ROLLBACK")
@@ -120,6 +122,38 @@ def test_a_keyed_enqueue_looks_its_key_up(crowded: int) -> None:
     assert_no_full_scan(plan)
     plan = nodes("enqueue_dedupe", one)
     assert_no_full_scan(plan)
+
+
+def test_giving_back_and_ending_runs_find_their_rows(crowded: int) -> None:
+    fence = {"id": 100, "process_id": 2, "lease": 1}
+    assert_no_full_scan(nodes("requeue", {"ids": [100, 800], "leases": [1, 1], "process_id": 2, "delay": None}))
+    assert_no_full_scan(nodes("cancel_run", {**fence, "reason": "discarded", "charge": True}))
+    assert_no_full_scan(nodes("finish_keep", fence))
+    assert indexes(nodes("lease_state", fence)) == {"salon_jobs_job_pkey"}
+    plan = nodes("silent_processes", {"silent_after": timedelta(seconds=15)})
+    assert_no_full_scan(plan)
+    assert "salon_jobs_job_leased" in indexes(plan)
+    for statement in ("operator_retry", "operator_cancel", "waiting_twin"):
+        assert_no_full_scan(nodes(statement, {"id": 10}))
+
+
+@pytest.mark.parametrize("dedupe", [False, True])
+def test_a_fan_out_over_waiting_jobs_looks_their_keys_up(crowded: int, dedupe: bool) -> None:
+    change("INSERT INTO store (id, name) SELECT gen_random_uuid(), 'x' FROM generate_series(1, 100)")
+    change("INSERT INTO salon_jobs_job (task, store_id, job_key) SELECT 'test-keyed', id, 'k:' || id FROM store")
+    change("ANALYZE salon_jobs_job, store")
+    parameters: dict[str, Any] = {
+        "task": "test-keyed", "queue": "default", "priority": 0, "max_attempts": 25, "run_at": None,
+        "expires_at": None, "payload": "{}", "tick": None, "job_key": "k:#", "marker": "#", "preserve": True,
+        "dedupe": dedupe,
+    }  # fmt: skip
+    try:
+        plan = nodes("fan_out", parameters, function=conf.fan_out_function)
+    finally:
+        change("DELETE FROM salon_jobs_job WHERE task = 'test-keyed'")
+        change("TRUNCATE store CASCADE")
+    assert_no_full_scan(plan)
+    assert indexes(plan) & {"salon_jobs_job_waiting_key", "salon_jobs_job_live_key", "salon_jobs_job_store"}
 
 
 def test_a_look_at_the_front_is_bounded(crowded: int) -> None:

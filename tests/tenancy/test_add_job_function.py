@@ -17,7 +17,10 @@ def test_it_is_exactly_as_declared(database: None) -> None:
         "SELECT proowner::regrole::text, prosecdef, proconfig, proacl::text[] FROM pg_proc"
         " WHERE proname = 'salon_jobs_add_job'"
     ) == [
-        ("migrator", True, ["search_path=pg_catalog"], ["migrator=X/migrator", "app=X/migrator", "worker_runtime=X/migrator"])
+        (
+            "migrator", True, ["search_path=pg_catalog"],
+            ["migrator=X/migrator", "app=X/migrator", "worker_runtime=X/migrator"],
+        )
     ]  # fmt: skip
     [(source,)] = seen("SELECT prosrc FROM pg_proc WHERE proname = 'salon_jobs_add_job'")
     assert "app.current_store_id" in source

@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable
 from contextvars import copy_context
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -73,18 +74,24 @@ def test_a_callback_is_wrapped_once_and_keeps_its_name(stores: list[UUID], caplo
     with transaction.atomic():
         with tenant_context(stores[0]), tenant_context(stores[0]):
             transaction.on_commit(break_down, robust=True)
-        [(_, hook, _)] = connection.run_on_commit  # type: ignore[misc]
-    assert type(hook._function).__name__ == "function"
+        hooks: list[Any] = connection.run_on_commit
+        [(_, hook, _)] = hooks
+        assert hook._function is break_down
     [record] = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert "break_down" in record.getMessage()
 
 
 def test_a_callback_of_a_savepoint_that_rolls_back_does_not_run(stores: list[UUID]) -> None:
     found: list[object] = []
-    with transaction.atomic():
-        with pytest.raises(ZeroDivisionError), tenant_context(stores[0]):
+
+    def register_and_fail() -> None:
+        with tenant_context(stores[0]):
             transaction.on_commit(lambda: found.append("inside"))
             raise ZeroDivisionError
+
+    with transaction.atomic():
+        with pytest.raises(ZeroDivisionError):
+            register_and_fail()
         transaction.on_commit(lambda: found.append("outside"))
     assert found == ["outside"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import date
 from uuid import UUID, uuid4
 
-from salon_jobs import cron, enqueue_job, store_task, task
+from salon_jobs import Snooze, cron, current_job, enqueue_job, fan_out, store_task, task, tenant_context
 
 
 @task(name="typing-system")
@@ -32,6 +32,9 @@ of_store.using(priority="high")  # E
 of_store.using(job_key_mode="replase")  # E
 of_store.using(run_at=TODAY)  # E
 of_store.call(store_id=STORE)  # E
+of_store.call(day=TODAY)  # E
+of_store.enqueue_many(of_store.call(STORE, TODAY))  # E
+of_store.using(priority=1).enqueue_many([system.call()])  # E
 of_store.enqueue_many([system.call()])  # E
 of_store.enqueue_many([{"store_id": STORE, "day": TODAY}])  # E
 of_store()  # E
@@ -40,6 +43,16 @@ enqueue_job(system, {})  # E
 enqueue_job("typing-system", [])  # E
 cron("0 18 * * *", print)  # E
 cron("0 18 * * *", system, backfill=60)  # E
+fan_out("typing-store", day=TODAY)  # E
+tenant_context(5)  # E
+Snooze(5)  # E
+current_job().id.hex()  # E
+len(system.enqueue())  # E
+
+
+@task  # E
+def without_a_name() -> None:
+    """Do nothing."""
 
 
 @store_task(name="typing-mode", job_key_mode="always")  # E

@@ -40,6 +40,13 @@ def test_values_are_converted() -> None:
         ({"ZZZ": 1}, "unknown key 'ZZZ'; known are .*STORE_MODEL"),
         ({"POLL_INTERVAL": 0}, "POLL_INTERVAL.* more than zero"),
         ({"POLL_INTERVAL": True}, "POLL_INTERVAL"),
+        ({"POLL_INTERVAL": float("nan")}, "POLL_INTERVAL.* more than zero, not nan"),
+        ({"PROCESS_SILENT_AFTER": float("inf")}, "PROCESS_SILENT_AFTER.* more than zero, not inf"),
+        ({"SHUTDOWN_GRACE": "30"}, "SHUTDOWN_GRACE.* not '30'"),
+        ({"SENTRY_PAYLOAD": 1}, "SENTRY_PAYLOAD.* True or False"),
+        ({"LISTEN_URL": 5}, "LISTEN_URL.* a string that is not empty, not int"),
+        ({"BOOTSTRAP_URL": ""}, "BOOTSTRAP_URL.* a string that is not empty, not str"),
+        ({"OPERATOR_DATABASE": "nowhere"}, "OPERATOR_DATABASE.*'nowhere'.* not in DATABASES"),
         ({"CONCURRENCY": 0}, "CONCURRENCY.* from 1 to"),
         ({"MAX_ATTEMPTS": "3"}, "MAX_ATTEMPTS"),
         ({"KEEP_SUCCEEDED": "no"}, "KEEP_SUCCEEDED.* True or False"),
@@ -51,10 +58,14 @@ def test_values_are_converted() -> None:
         ({"DATABASE": "nowhere"}, "DATABASE.*'nowhere'.* not in DATABASES"),
         ({"ROLES": ["app"]}, "ROLES.* dict of role names"),
         ({"ROLES": {"webb": "x"}}, "unknown keys.*webb"),
+        ({"ROLES": {"webb": "x", 1: "y"}}, "unknown keys.*webb"),
+        ({"ROLES": {"web": 1}}, "1 is not a plain"),
         ({"ROLES": {"web": "no good"}}, "'no good' is not a plain"),
         ({"ROLES": {"web": "worker_runtime"}}, "one role two purposes"),
         ({"BACKOFF": 2}, "BACKOFF"),
         ({"ROLE_PASSWORDS": "secret"}, "ROLE_PASSWORDS"),
+        ({"ROLE_PASSWORDS": {"workr": "x"}}, "ROLE_PASSWORDS.*web, worker"),
+        ({"ROLE_PASSWORDS": {"web": 5}}, "ROLE_PASSWORDS"),
         ({"EXTRA_OWNER_ROLES": "one"}, "EXTRA_OWNER_ROLES"),
         ({"SHUTDOWN_INTERRUPT_AFTER": 40}, "SHUTDOWN_INTERRUPT_AFTER"),
         ({"HEARTBEAT_INTERVAL": 10}, "HEARTBEAT_INTERVAL"),
@@ -69,9 +80,10 @@ def test_a_wrong_value_names_its_key(wrong: object, message: str) -> None:
 
 
 def test_no_secret_is_shown() -> None:
-    with override_settings(SALON_JOBS={"ROLE_PASSWORDS": "hunter2"}), pytest.raises(ConfigurationError) as caught:
-        _ = settings.database
-    assert "hunter2" not in str(caught.value)
+    for wrong in ("hunter2", {"worker": "hunter2", "nobody": "hunter2"}):
+        with override_settings(SALON_JOBS={"ROLE_PASSWORDS": wrong}), pytest.raises(ConfigurationError) as caught:
+            _ = settings.database
+        assert "hunter2" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import datetime
+from functools import partial
 from typing import Any
 from uuid import UUID
 
 import pytest
 
+from project.salon.models import Store
 from salon_jobs import store_task, task
 from salon_jobs.core.errors import OptionInvalid, TaskInvalid
 from salon_jobs.jobs import registry
@@ -46,6 +49,23 @@ def _store_as_text(store_id: str) -> None: ...
 def _fine() -> None: ...
 
 
+def _generator() -> Iterator[int]:
+    yield 1
+
+
+async def _async_generator() -> AsyncIterator[int]:
+    yield 1
+
+
+def _with_model(store: Store) -> None: ...
+
+
+def _with_models(stores: dict[str, list[Store | None]]) -> None: ...
+
+
+def _missing_attribute(day: datetime.nowhere) -> None: ...  # type: ignore[name-defined]  # pyright: ignore
+
+
 @pytest.mark.parametrize(
     ("declare", "function", "message"),
     [
@@ -57,6 +77,14 @@ def _fine() -> None: ...
         (task, _with_store, "declare it with store_task"),
         (store_task, _fine, "needs the parameter store_id: UUID"),
         (store_task, _store_as_text, "annotated as UUID"),
+        (task, _generator, "do without yield"),
+        (task, _async_generator, "async"),
+        (task, partial(_with_store, store_id=UUID(int=0)), "only a function declared with def"),
+        (task, dict, "only a function declared with def"),
+        (task, "a string", "only a function declared with def"),
+        (task, _with_model, "can not be a payload: Store; pass what finds it again, such as its id"),
+        (task, _with_models, "can not be a payload: Store"),
+        (task, _missing_attribute, "an annotation can not be understood"),
     ],
 )
 def test_a_signature_that_can_not_be_a_payload(
@@ -67,10 +95,18 @@ def test_a_signature_that_can_not_be_a_payload(
     assert NAME in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["", "Has-Capitals", "under_score", "-dash", "dash-", "two--dashes", "a b", "x" * 256])
-def test_names_are_kebab_case(name: str) -> None:
+@pytest.mark.parametrize(
+    "name", [None, 5, "", "Has-Capitals", "under_score", "-dash", "dash-", "two--dashes", "a b", "x" * 256]
+)
+def test_names_are_kebab_case(name: Any) -> None:
     with pytest.raises(TaskInvalid, match="kebab-case"):
         task(name=name)(_fine)
+
+
+def test_a_backoff_is_a_backoff() -> None:
+    wrong: Any = 5
+    with pytest.raises(TaskInvalid, match=f"{NAME}.*backoff must be a salon_jobs.Backoff, not 5"):
+        task(name=NAME, backoff=wrong)(_fine)
 
 
 def test_a_name_belongs_to_one_function() -> None:
@@ -80,9 +116,33 @@ def test_a_name_belongs_to_one_function() -> None:
         store_task(name=NAME)(_with_store)
 
 
-def test_a_key_uses_arguments_alone() -> None:
-    with pytest.raises(TaskInvalid, match=r"job_key uses \['day'\]"):
-        store_task(name=NAME, job_key="k:{store_id}:{day}")(_with_store)
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        ("k:{store_id}:{day}", r"job_key uses \['day'\], which are not arguments"),
+        ("k:{}", r"job_key uses \[''\]"),
+        ("k:{store_id.hex}", r"job_key uses \['store_id.hex'\]"),
+        ("k:{store_id", "the job_key template is wrong: expected '}'"),
+        ("k:}", "the job_key template is wrong: Single '}'"),
+        ("k:{store_id:.8}", "job_key takes plain arguments"),
+        ("k:{store_id!r}", "job_key takes plain arguments"),
+        ("", "job_key must be a string of 1 to 512 characters"),
+        ("k\0", "job_key must be a string of 1 to 512 characters without NUL"),
+        (5, "job_key must be a string"),
+    ],
+)
+def test_a_key_is_a_template_of_arguments_alone(template: Any, message: str) -> None:
+    with pytest.raises(TaskInvalid, match=message) as caught:
+        store_task(name=NAME, job_key=template)(_with_store)
+    assert NAME in str(caught.value)
+
+
+def test_a_declaration_that_is_refused_leaves_the_name_free() -> None:
+    wrongs: list[Callable[..., Any]] = [_async, _with_store]
+    for wrong in wrongs:
+        with pytest.raises(TaskInvalid):
+            task(name=NAME)(wrong)
+    assert NAME not in registry.task_names()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,37 @@
+"""Runs the system checks as a user meets them: by the commands, with settings that are right and wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conftest import manage
+
+PLAIN = {"DJANGO_SETTINGS_MODULE": "tests.migrations.plain_settings", "ONE_USER_URL": "postgresql://u:p@127.0.0.1:1/x"}
+TENANTS = {**PLAIN, "DJANGO_SETTINGS_MODULE": "tests.migrations.tenants_settings"}
+
+
+@pytest.mark.parametrize("settings", [{}, PLAIN], ids=["demo", "plain"])
+def test_nothing_is_wrong_with_right_settings(settings: dict[str, str]) -> None:
+    done = manage("check", "--tag", "salon_jobs", **settings)
+    assert done.returncode == 0, done.stderr
+    assert "no issues" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({**PLAIN, "ONE_USER_URL": "sqlite://:memory:"}, ("salon_jobs.E002", "'default' is not PostgreSQL")),
+        ({**TENANTS, "TENANTS_STORE_MODEL": "nowhere.Store"}, ("salon_jobs.E004", "'nowhere.Store' does not exist")),
+        (
+            {**TENANTS, "TENANTS_STORE_MODEL": "contenttypes.ContentType"},
+            ("salon_jobs.E005", "not a UUIDField", "primary_key=True"),
+        ),
+        ({**TENANTS, "TENANTS_STORE_MODEL": "Store"}, ("SALON_JOBS['STORE_MODEL'] must be 'app_label.Model'",)),
+    ],
+)
+@pytest.mark.parametrize("command", ["check", "runworker"])
+def test_a_wrong_setting_is_named(settings: dict[str, str], expected: tuple[str, ...], command: str) -> None:
+    done = manage(command, *(["--tag", "salon_jobs"] if command == "check" else ["--burst"]), **settings)
+    assert done.returncode != 0
+    for text in expected:
+        assert text in done.stderr

@@ -1,0 +1,1 @@
+"""Is an app whose stores came late: not in its first migration, and its label sorts after ``salon_jobs``."""

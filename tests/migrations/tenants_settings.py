@@ -1,0 +1,11 @@
+"""Is the plain project with an app of stores; the environment says how far it has come."""
+
+import environ
+
+from tests.migrations.plain_settings import *  # noqa: F403
+from tests.migrations.plain_settings import INSTALLED_APPS as _PLAIN_APPS
+
+_env = environ.Env()
+INSTALLED_APPS = [*_PLAIN_APPS, "tests.migrations.tenants"]
+MIGRATION_MODULES = {"tenants": f"tests.migrations.tenants.{_env.str('TENANTS_MIGRATIONS', 'migrations')}"}
+SALON_JOBS = {"STORE_MODEL": _env.str("TENANTS_STORE_MODEL", "") or None}
