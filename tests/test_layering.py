@@ -25,6 +25,7 @@ LAYERS = {
     "salon_jobs.schedule.cron": 3,
     "salon_jobs.schedule.entries": 3,
     "salon_jobs.schedule.store": 3,
+    "salon_jobs.jobs.transactions": 3,
     "salon_jobs.jobs.current": 4,
     "salon_jobs.jobs.enqueue": 5,
     "salon_jobs.jobs.task": 6,

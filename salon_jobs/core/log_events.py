@@ -37,10 +37,14 @@ QUEUE_LAG: Final = "queue_lag"
 
 
 def log_event(level: int, event: str, /, *, exc_info: BaseException | None = None, **fields: Any) -> None:
-    """Log ``event`` with its fields; a plain formatter shows them too. Raises nothing of its own."""
-    if logger.isEnabledFor(level):
+    """Log ``event`` with its fields; a plain formatter shows them too. Never raises, whatever ``exc_info`` does."""
+    if not logger.isEnabledFor(level):
+        return
+    try:
         text = " ".join(f"{name}={value}" for name, value in fields.items())
         logger.log(level, "%s %s", event, text, exc_info=exc_info, extra={"event": event, "event_fields": fields})
+    except BaseException as fault:  # a job's exception may do anything when it is shown, even ask for an exit
+        logger.error("%s could not be logged in full: %s", event, type(fault).__name__)  # noqa: TRY400 - it would raise again
 
 
 class JsonFormatter(logging.Formatter):

@@ -76,6 +76,7 @@ class ClaimedJob:
     lease: int
     expired: bool
     tick: datetime | None
+    created_at: datetime
 
     @property
     def attempt(self) -> int:

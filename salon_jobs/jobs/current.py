@@ -13,6 +13,7 @@ from uuid import UUID
 from salon_jobs.core.errors import LeaseLost, NoCurrentJob
 from salon_jobs.core.records import ClaimedJob
 from salon_jobs.jobs import store
+from salon_jobs.jobs.transactions import refuse_broken_transaction
 
 _running: ContextVar[RunningJob | None] = ContextVar("salon_jobs_running_job", default=None)
 
@@ -58,6 +59,11 @@ class RunningJob:
         return self.claimed.run_at
 
     @property
+    def created_at(self) -> datetime:
+        """Return when the job was enqueued; unlike ``run_at``, a retry does not move it."""
+        return self.claimed.created_at
+
+    @property
     def tick(self) -> datetime | None:
         """Return the cron tick the job stems from (a fan-out passes it on); None when enqueued otherwise."""
         return self.claimed.tick
@@ -65,9 +71,13 @@ class RunningJob:
     def finish(self) -> None:
         """Finish the job as succeeded inside the handler's own last transaction, so both commit together.
 
-        For tasks with ``atomic=False``. Raises LeaseLost when the job is another run's by now: let it roll back.
+        For tasks with ``atomic=False``. Raises LeaseLost when the job is another run's by now, and TransactionBroken
+        in a transaction that can only roll back: let it. A second call in the same transaction does nothing.
         """
-        if not store.finish(self.claimed, self.process_id):
+        refuse_broken_transaction()
+        if not store.finish(self.claimed, self.process_id) and not (
+            self.finished and store.committed(self.claimed, self.process_id)
+        ):
             raise LeaseLost(f"job {self.id} is no longer leased to this run")
         self.finished = True
 

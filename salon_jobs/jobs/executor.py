@@ -13,12 +13,12 @@ from typing import Any
 
 from django.apps import apps
 from django.db import connections
-from django.db.transaction import TransactionManagementError
 from psycopg import sql as compose
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import log_events
-from salon_jobs.core.errors import Interrupted, LeaseLost, PayloadInvalid, TransactionBroken
+from salon_jobs.core.error_report import report
+from salon_jobs.core.errors import Interrupted, LeaseLost, PayloadInvalid
 from salon_jobs.core.log_events import log_event
 from salon_jobs.core.outcomes import (
     Cancelled,
@@ -36,8 +36,9 @@ from salon_jobs.core.telemetry import FinalFailure, report_failure
 from salon_jobs.jobs import current, registry, store
 from salon_jobs.jobs.current import RunningJob
 from salon_jobs.jobs.task import Task
+from salon_jobs.jobs.transactions import refuse_open_transaction
 from salon_jobs.tenancy.context import tenant_context
-from salon_jobs.tenancy.guc import can_run, raw_cursor
+from salon_jobs.tenancy.guc import raw_cursor
 
 EXPIRED = "expired"
 DISCARDED = "discarded"
@@ -62,7 +63,7 @@ def execute(running: RunningJob) -> Outcome:
             else:
                 _run_outside(task, arguments, job)
             if not in_transaction:
-                _refuse_open_transaction()
+                refuse_open_transaction()
             return Succeeded(finished=finished)
     except LeaseLost:
         return Lost()
@@ -120,14 +121,14 @@ def _write_error(running: RunningJob, outcome: Errored) -> Outcome | None:
     job, error = running.claimed, outcome.error
     task = registry.get_task(job.task)
     delay = task.retry_delay(job.attempt)
-    described = store.describe(error)
-    reason = described["code"] or "attempts_exhausted"
-    ended = store.fail(job, running.process_id, error, delay=delay, final=not outcome.retryable, reason=reason)
+    described = report(error)
+    reason = described.code or "attempts_exhausted"
+    ended = store.fail(job, running.process_id, described, delay=delay, final=not outcome.retryable, reason=reason)
     if ended is None and not store.failed_by(job):
         return None
     # No row was owned any more, but it failed by this very lease: an earlier try was written and its answer lost.
     state = JobState.FAILED if ended is None else ended.state
-    fields: dict[str, Any] = {"error_class": described["error_class"], "code": described["code"]}
+    fields: dict[str, Any] = {"error_class": described.error_class, "code": described.code}
     match state:
         case JobState.FAILED:
             _log(logging.ERROR, log_events.JOB_FAILED, running, exc_info=error, **fields)
@@ -152,11 +153,7 @@ def _run_in_transaction(task: Task[..., Any], arguments: dict[str, Any], running
     with tenant_context(job.store_id):
         _refuse_vanished_store(job)
         task.function(**arguments)
-        _refuse_broken_transaction()
-        if not store.finish(job, running.process_id) and not (
-            running.finished and store.committed(job, running.process_id)
-        ):
-            raise LeaseLost(f"job {job.id} is no longer leased to this run")
+        running.finish()
 
 
 def _run_outside(task: Task[..., Any], arguments: dict[str, Any], job: ClaimedJob) -> None:
@@ -191,30 +188,15 @@ def store_exists_statement(store_model: str | None) -> compose.Composed | None:
     )
 
 
-def _refuse_broken_transaction() -> None:
-    """Refuse to finish in a transaction that can only roll back: a swallowed error must not look like success."""
-    connection = connections[conf.database]
-    try:
-        connection.validate_no_broken_transaction()
-    except TransactionManagementError as error:
-        raise TransactionBroken("the handler swallowed a database error or asked for a rollback") from error
-    if not can_run(connection):
-        raise TransactionBroken("the handler left its transaction aborted or its connection closed")
-
-
-def _refuse_open_transaction() -> None:
-    """Refuse to call a run successful that left a transaction open: what it wrote there is never committed."""
-    connection = connections[conf.database]
-    if connection.in_atomic_block or (connection.connection is not None and not connection.autocommit):
-        raise TransactionBroken("the handler left a transaction open")
+def identify(running: RunningJob) -> dict[str, Any]:
+    """Return what every log record of a run carries."""
+    job = running.claimed
+    return {"task_name": job.task, "job_id": job.id, "store_id": job.store_id, "attempt": job.attempt}
 
 
 def _log(
     level: int, event: str, running: RunningJob, *, exc_info: BaseException | None = None, **fields: object
 ) -> None:
-    job = running.claimed
     duration_ms = round((time.monotonic() - running.started) * 1000, 3)
-    log_event(
-        level, event, exc_info=exc_info, task_name=job.task, job_id=job.id, store_id=job.store_id,
-        attempt=job.attempt, queue=job.queue, duration_ms=duration_ms, **fields,
-    )  # fmt: skip
+    queue = running.claimed.queue
+    log_event(level, event, exc_info=exc_info, **identify(running), queue=queue, duration_ms=duration_ms, **fields)

@@ -11,6 +11,7 @@ from salon_jobs.core.records import ClaimedJob
 
 _PREFETCH_S = 0.2
 _MOST_PREFETCHED = 500
+OVERDUE_S = 1.0
 
 
 class LocalQueue:
@@ -19,7 +20,7 @@ class LocalQueue:
     def __init__(self, concurrency: int) -> None:
         self._concurrency = concurrency
         self._changed = threading.Condition()
-        self._waiting: deque[ClaimedJob] = deque()
+        self._waiting: deque[tuple[ClaimedJob, float]] = deque()
         self._running: dict[tuple[int, int], float] = {}
         self._leases: dict[int, int] = {}
         self._closed = False
@@ -44,8 +45,9 @@ class LocalQueue:
     def put(self, jobs: Sequence[ClaimedJob]) -> None:
         """Add claimed jobs in claim order."""
         with self._changed:
+            now = time.monotonic()
             for job in jobs:
-                self._waiting.append(job)
+                self._waiting.append((job, now))
                 self._leases[job.id] = job.lease
             self._changed.notify_all()
 
@@ -55,7 +57,7 @@ class LocalQueue:
             self._changed.wait_for(lambda: self._waiting or self._closed)
             if self._closed:
                 return None
-            job = self._waiting.popleft()
+            job, _ = self._waiting.popleft()
             self._running[job.id, job.lease] = time.monotonic()
             return job
 
@@ -73,12 +75,22 @@ class LocalQueue:
         """Take no more jobs out; returns (id, lease) of those that had not started. Idempotent."""
         with self._changed:
             self._closed = True
-            unstarted = [(job.id, job.lease) for job in self._waiting]
-            for job in self._waiting:
-                self._leases.pop(job.id, None)
-            self._waiting.clear()
+            unstarted = self._hand_back(float("inf"))
             self._changed.notify_all()
             return unstarted
+
+    def overdue(self) -> list[tuple[int, int]]:
+        """Take out the jobs that waited here for more than a second behind longer ones; returns their (id, lease).
+
+        They were prefetched on the measure of shorter jobs; another process may be idle.
+        """
+        with self._changed:
+            return self._hand_back(time.monotonic() - OVERDUE_S)
+
+    def has_waiting(self) -> bool:
+        """Tell whether claimed jobs wait for a thread."""
+        with self._changed:
+            return bool(self._waiting)
 
     def known(self) -> list[int]:
         """Return the ids of all jobs that wait or run here."""
@@ -90,12 +102,23 @@ class LocalQueue:
         with self._changed:
             return len(self._running)
 
+    def _hand_back(self, waiting_since: float) -> list[tuple[int, int]]:
+        handed: list[tuple[int, int]] = []
+        while self._waiting and self._waiting[0][1] < waiting_since:
+            job, _ = self._waiting.popleft()
+            self._leases.pop(job.id, None)
+            handed.append((job.id, job.lease))
+        return handed
+
     def _room(self) -> int:
         if self._closed:
             return 0
         prefetch = 0
         if self._mean_s is not None:
-            prefetch = min(_MOST_PREFETCHED, int(_PREFETCH_S / max(self._mean_s, 1e-6) * self._concurrency))
+            # Threads inside a long job are not counted on: what waits behind them is better off elsewhere.
+            slow_since = time.monotonic() - OVERDUE_S
+            quick = self._concurrency - sum(since < slow_since for since in self._running.values())
+            prefetch = min(_MOST_PREFETCHED, int(_PREFETCH_S / max(self._mean_s, 1e-6) * quick))
         idle = self._concurrency - len(self._running) - len(self._waiting)
         if idle <= 0 and len(self._waiting) > prefetch // 2:
             return 0

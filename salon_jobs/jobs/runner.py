@@ -12,11 +12,13 @@ from psycopg import Error as PsycopgError
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import log_events
+from salon_jobs.core.error_report import report
 from salon_jobs.core.errors import Interrupted
 from salon_jobs.core.log_events import log_event, logger
 from salon_jobs.core.outcomes import Errored, Outcome, Released
+from salon_jobs.jobs import store
 from salon_jobs.jobs.current import RunningJob
-from salon_jobs.jobs.executor import execute, settle
+from salon_jobs.jobs.executor import execute, identify, settle
 from salon_jobs.jobs.local_queue import LocalQueue
 from salon_jobs.runtime.connections import tidy_connections
 
@@ -60,24 +62,28 @@ class Runner:
             except PsycopgError as error:
                 logger.warning("could not cancel the query of job %s: %s", running.id, error)
 
+    @property
+    def ended(self) -> bool:
+        """Tell whether the thread was started and runs no more."""
+        return self._thread.ident is not None and not self._thread.is_alive()
+
     def _run(self) -> None:
         try:
             while (job := self._jobs.take()) is not None:
                 try:
                     self._run_job(RunningJob(job, self._process_id))
-                except Exception:
+                except BaseException:  # a thread that ends takes a share of the capacity with it
                     logger.exception(
                         "the end of job %s could not be written; it stays leased and is given back", job.id
                     )
                 finally:
                     self._jobs.done(job)
-                tidy_connections()
         finally:
             connections.close_all()
 
     def _run_job(self, running: RunningJob) -> None:
-        tidy_connections()
         outcome: Outcome
+        tidy_connections()
         try:
             with self._lock:
                 self._running, self._connection = running, connections[conf.database]
@@ -89,6 +95,7 @@ class Runner:
             # It struck beside the handler. Whether that had finished, the fenced row tells.
             self._running = None
             outcome = Released()
+        tidy_connections()
         self._settle(running, outcome)
 
     def _settle(self, running: RunningJob, outcome: Outcome) -> None:
@@ -98,20 +105,27 @@ class Runner:
         """
         while True:
             try:
-                tidy_connections()
                 settle(running, outcome)
-            except Exception as error:
+            except BaseException as error:
                 if isinstance(error, DataError) or not isinstance(error, (DatabaseError, InterfaceError)):
                     if isinstance(outcome, Errored):
-                        raise
+                        self._fail_plainly(running, error)
+                        return
                     outcome = Errored(error)
                     continue
                 connections[conf.database].errors_occurred = True
                 log_event(
-                    logging.WARNING, log_events.DATABASE_LOST, loop="settle", job_id=running.id,
-                    task_name=running.task, error=str(error).strip(),
+                    logging.WARNING, log_events.DATABASE_LOST, loop="settle", error=str(error).strip(),
+                    **identify(running),
                 )  # fmt: skip
                 if self._abandon.wait(_SETTLE_RETRY_S):
                     return
+                tidy_connections()
             else:
                 return
+
+    def _fail_plainly(self, running: RunningJob, error: BaseException) -> None:
+        """Charge the attempt when even the error's own end can not be told: else the job would come back for ever."""
+        reason, retry_in = "attempts_exhausted", conf.backoff.cap
+        store.fail(running.claimed, self._process_id, report(error), delay=retry_in, final=False, reason=reason)
+        logger.error("the end of job %s could not be told: %s", running.id, type(error).__name__)

@@ -6,9 +6,8 @@ The cursors are psycopg's own, for speed; errors come as Django's, so that the c
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, TypeVar
@@ -17,13 +16,12 @@ from django.db import IntegrityError, connections, transaction
 
 from salon_jobs import sql
 from salon_jobs.conf import settings as conf
-from salon_jobs.core.errors import SalonJobsError
+from salon_jobs.core.error_report import ErrorReport, storable
 from salon_jobs.core.records import ClaimedJob, JobState
 from salon_jobs.tenancy.guc import raw_cursor
 
 T = TypeVar("T")
 _TWIN_TRIES = 5
-_LONGEST_TRACEBACK = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +68,11 @@ def finish(job: ClaimedJob, process_id: int) -> bool:
 
 
 def fail(
-    job: ClaimedJob, process_id: int, error: BaseException, *, delay: timedelta, final: bool, reason: str
+    job: ClaimedJob, process_id: int, error: ErrorReport, *, delay: timedelta, final: bool, reason: str
 ) -> Ended | None:
     """Record the attempt's error and retry, fail or supersede the job; None: the lease is lost."""
     parameters = {
-        **_fence(job, process_id), "delay": delay, "final": final, "reason": reason, **describe(error),
+        **_fence(job, process_id), "delay": delay, "final": final, "reason": reason, **asdict(error),
     }  # fmt: skip
     rows = _despite_twins(lambda: _rows("fail", parameters))
     return Ended(JobState(rows[0][0]), rows[0][1]) if rows else None
@@ -82,7 +80,7 @@ def fail(
 
 def cancel_run(job: ClaimedJob, process_id: int, reason: str, *, charge: bool) -> bool:
     """End a run as cancelled; ``charge`` counts the attempt. False: the lease is lost."""
-    parameters = {**_fence(job, process_id), "reason": _storable(reason)[:255], "charge": charge}
+    parameters = {**_fence(job, process_id), "reason": storable(reason)[:255], "charge": charge}
     return _count("cancel_run", parameters) == 1
 
 
@@ -124,27 +122,6 @@ def rescue(process_id: int, message: str) -> list[Rescued]:
         return [Rescued(row[0], row[1], row[2], JobState(row[3]), row[4]) for row in rows]
 
     return [rescued for batch in _row_by_row(run, ids) for rescued in batch] if ids else []
-
-
-def describe(error: BaseException) -> dict[str, str]:
-    """Describe an error for its row: class, code, message and traceback, the end of that kept when it is long."""
-    text = "".join(traceback.format_exception(error))
-    try:
-        message = str(error)
-    except Exception as fault:
-        message = f"(its message can not be shown: {type(fault).__name__})"
-    kind = type(error)
-    return {
-        "error_class": f"{kind.__module__}.{kind.__qualname__}"[:255],
-        "code": error.code if isinstance(error, SalonJobsError) else "",
-        "message": _storable(message)[:4000],
-        "traceback": _storable(text)[-_LONGEST_TRACEBACK:],
-    }
-
-
-def _storable(text: str) -> str:
-    """Escape what PostgreSQL's text can not hold: NUL, and lone surrogates (a file name that is not UTF-8)."""
-    return text.replace("\0", "\\0").encode(errors="backslashreplace").decode()
 
 
 def _fence(job: ClaimedJob, process_id: int) -> dict[str, Any]:

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+import select
+from typing import Any
+
 from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from salon_jobs.conf import settings as conf
+from salon_jobs.core.errors import ConfigurationError
+from salon_jobs.tenancy.guc import in_transaction
+
+_POOL_DEFAULT = 4  # psycopg_pool's
 
 
 def tidy_connections() -> None:
@@ -13,7 +23,7 @@ def tidy_connections() -> None:
     CONN_MAX_AGE 0 means "one request" to a web server; a worker's thread keeps such a connection between jobs.
     """
     for connection in connections.all(initialized_only=True):
-        if connection.in_atomic_block:
+        if connection.in_atomic_block or in_transaction(connection):
             # Django keeps such a connection unusable until the block ends, which it never will: forget it.
             connection.close()
             del connections[connection.alias]
@@ -21,4 +31,35 @@ def tidy_connections() -> None:
         if connection.settings_dict["CONN_MAX_AGE"] == 0:
             connection.close_at = None
         connection.queries_log.clear()
+        if _was_hung_up(connection):
+            connection.close()
         connection.close_if_unusable_or_obsolete()
+
+
+def refuse_small_pool(threads: int) -> None:
+    """Raise ConfigurationError when Django's pool can not give each of our threads the connection that it keeps.
+
+    A heartbeat that waited for jobs to give a connection back would get a living process buried.
+    """
+    pool: Any = connections[conf.database].settings_dict["OPTIONS"].get("pool")
+    if not pool:
+        return
+    size: int = _POOL_DEFAULT if pool is True else pool.get("max_size") or pool.get("min_size", _POOL_DEFAULT)
+    if size < threads:
+        raise ConfigurationError(
+            f"DATABASES[{conf.database!r}]['OPTIONS']['pool'] gives at most {size} connections and this process keeps "
+            f"{threads}: set max_size to {threads} or more, or lower the concurrency"
+        )
+
+
+def _was_hung_up(connection: BaseDatabaseWrapper) -> bool:
+    """Tell whether the server spoke on an idle connection: it has ended it, and the next job's first query would fail.
+
+    (Rarely it announces a changed setting; then a new connection costs little.) No round trip.
+    """
+    raw: Any = connection.connection
+    if raw is None or raw.closed:
+        return False
+    poll = select.poll()
+    poll.register(raw.fileno(), select.POLLIN)
+    return bool(poll.poll(0))

@@ -21,4 +21,5 @@ UPDATE salon_jobs_job j
   FROM due
  WHERE j.id = due.id
 RETURNING j.id, j.task, j.store_id, j.payload::text, j.queue, j.priority, j.run_at, j.attempts, j.max_attempts,
-          j.lease, COALESCE(j.expires_at <= COALESCE(%(now)s::timestamptz, now()), false), j.tick
+          j.lease, COALESCE(j.expires_at <= COALESCE(%(now)s::timestamptz, now()), false), j.tick,
+          j.created_at

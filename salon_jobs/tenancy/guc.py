@@ -54,6 +54,16 @@ def at_transaction_start(connection: BaseDatabaseWrapper) -> bool:
     return raw is not None and not connection.get_autocommit() and raw.info.transaction_status == TransactionStatus.IDLE
 
 
+def in_transaction(connection: BaseDatabaseWrapper) -> bool:
+    """Tell whether the server has a transaction open here, whoever began it."""
+    raw: Any = connection.connection
+    return raw is not None and raw.info.transaction_status in (
+        TransactionStatus.ACTIVE,
+        TransactionStatus.INTRANS,
+        TransactionStatus.INERROR,
+    )
+
+
 def can_run(connection: BaseDatabaseWrapper) -> bool:
     """Tell whether the open transaction still takes statements: it is not aborted and its connection lives."""
     raw: Any = connection.connection

@@ -12,7 +12,8 @@ import pytest
 from django.db import OperationalError
 
 from salon_jobs import Discard, Snooze, current_job
-from salon_jobs.core.errors import NoCurrentJob
+from salon_jobs.core.backoff import Backoff
+from salon_jobs.core.errors import NoCurrentJob, SalonJobsError
 from salon_jobs.core.outcomes import Cancelled, Errored, Snoozed, Succeeded
 from salon_jobs.jobs.local_queue import LocalQueue
 from salon_jobs.jobs.runner import Runner
@@ -142,6 +143,27 @@ class Unshowable(Exception):
         raise ValueError
 
 
+class Exits(Exception):
+    """Is an error that asks for the end of the process when it is shown, and whose notes are none."""
+
+    def __str__(self) -> str:
+        raise SystemExit(1)
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "__notes__":
+            raise SystemExit(1)
+        return super().__getattribute__(name)
+
+
+class Miscoded(SalonJobsError):
+    """Is an error whose code is no text and whose class has a name that no column takes."""
+
+    code = object()  # type: ignore[assignment]
+
+
+Miscoded.__module__ = "tests\0.\udce9"
+
+
 @pytest.mark.parametrize(
     ("error", "message"),
     [
@@ -150,7 +172,9 @@ class Unshowable(Exception):
         (GeneratorExit(), ""),
         (RuntimeError("a\0b"), "a\\0b"),
         (RuntimeError("caf\udce9"), "caf\\udce9"),
-        (Unshowable(), "(its message can not be shown: ValueError)"),
+        (Unshowable(), "(can not be shown: ValueError)"),
+        (Exits(), "(can not be shown: SystemExit)"),
+        (Miscoded("x"), "x"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
 )
@@ -223,7 +247,8 @@ def test_a_runner_survives_every_job_and_an_end_that_can_not_be_written(
         "1 exit": raises(SystemExit(1)),
         "2 beyond the calendar": raises(Snooze(timedelta.max)),
         "3 unshowable": raises(Unshowable()),
-        "4 fine": lambda **_: None,
+        "4 exit when shown": raises(Exits()),
+        "5 fine": lambda **_: None,
     }
     hooks.system = lambda note: bodies[note]()
     for note in bodies:
@@ -233,11 +258,36 @@ def test_a_runner_survives_every_job_and_an_end_that_can_not_be_written(
     queue.put(claim(process_id))
     runner.start()
     assert queue.wait_idle(10)
+    assert not runner.ended
     queue.close()
     assert runner.join(10)
     assert seen("SELECT payload->>'note', state, attempts FROM salon_jobs_job ORDER BY 1") == [
-        (note, "queued", 1) for note in sorted(bodies) if note != "4 fine"
+        (note, "queued", 1) for note in sorted(bodies) if note != "5 fine"
     ]
     assert [row[0].rpartition(".")[2] for row in seen("SELECT error_class FROM salon_jobs_job_error ORDER BY id")] == [
-        "SystemExit", "DataError", "Unshowable",
+        "SystemExit", "DataError", "Unshowable", "Exits",
     ]  # fmt: skip
+
+
+class Uncomputable(Backoff):
+    """Is a backoff of somebody's own, with a mistake in it."""
+
+    def delay(self, attempt: int, rng: object = None) -> timedelta:
+        raise ZeroDivisionError
+
+
+def test_an_error_that_can_not_even_be_settled_still_costs_an_attempt(
+    database: None, hooks: tasks.Hooks, process_id: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tasks.system, "_backoff", Uncomputable())
+    hooks.system = raises(RuntimeError("the till is closed"))
+    handle = tasks.system.enqueue()
+    queue = LocalQueue(1)
+    runner = Runner(queue, process_id, 0, threading.Event())
+    queue.put(claim(process_id))
+    runner.start()
+    assert queue.wait_idle(10)
+    queue.close()
+    assert runner.join(10)
+    assert (row_of(handle.id)["state"], row_of(handle.id)["attempts"]) == ("queued", 1)
+    assert seen("SELECT error_class FROM salon_jobs_job_error") == [("builtins.ZeroDivisionError",)]

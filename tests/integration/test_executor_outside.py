@@ -10,8 +10,8 @@ from django.db import transaction
 
 from project.salon.models import Customer
 from salon_jobs import current_job
-from salon_jobs.core.errors import LeaseLost
-from salon_jobs.core.outcomes import Lost, Succeeded
+from salon_jobs.core.errors import LeaseLost, TransactionBroken
+from salon_jobs.core.outcomes import Errored, Lost, Succeeded
 from tests import tasks
 from tests.integration.effects import job_events, write, written
 from tests.support import change, job_row, run_due, seen
@@ -105,3 +105,42 @@ def test_an_error_after_the_commit_is_no_failure_of_a_finished_job(
     assert isinstance(outcome, Succeeded)
     assert str(outcome.callback_error) == "too late to matter"
     assert (written(), seen("SELECT count(*) FROM salon_jobs_job_error")) == (["effect"], [(0,)])
+
+
+def test_a_job_can_not_be_finished_in_a_transaction_that_will_be_rolled_back(
+    stores: list[UUID], hooks: tasks.Hooks, process_id: int
+) -> None:
+    def body(**_: object) -> None:
+        with transaction.atomic():
+            write()
+            try:
+                with transaction.atomic(savepoint=False):
+                    raise ValueError
+            except ValueError:
+                pass
+            current_job().finish()
+
+    hooks.store = body
+    tasks.outside.enqueue(store_id=stores[0])
+    [outcome] = run_due(process_id)
+    assert isinstance(outcome, Errored)
+    assert isinstance(outcome.error, TransactionBroken)
+    assert written() == []
+    assert seen("SELECT state, attempts FROM salon_jobs_job") == [("queued", 1)]
+
+
+def test_finishing_twice_in_one_transaction_is_finishing_once(
+    stores: list[UUID], hooks: tasks.Hooks, process_id: int
+) -> None:
+    def body(**_: object) -> None:
+        with transaction.atomic():
+            write()
+            current_job().finish()
+            current_job().finish()
+
+    hooks.store = body
+    tasks.outside.enqueue(store_id=stores[0])
+    [outcome] = run_due(process_id)
+    assert isinstance(outcome, Succeeded)
+    assert written() == ["effect"]
+    assert seen("SELECT count(*) FROM salon_jobs_job") == [(0,)]

@@ -19,7 +19,7 @@ from salon_jobs.models import Process
 from salon_jobs.runtime.connections import tidy_connections
 from tests import tasks
 from tests.integration.effects import job_events, write, written
-from tests.support import change, claim, run, run_due, seen
+from tests.support import change, claim, job_row, run, run_due, seen
 
 
 def run_in_store(process_id: int, stores: list[UUID], hooks: tasks.Hooks, body: Callable[..., Any]) -> Outcome:
@@ -29,6 +29,12 @@ def run_in_store(process_id: int, stores: list[UUID], hooks: tasks.Hooks, body: 
     [outcome] = run_due(process_id)
     tidy_connections()
     return outcome
+
+
+def own_query(statement: str) -> list[Any]:
+    with connection.cursor() as cursor:
+        cursor.execute(statement)
+        return list(cursor.fetchall())
 
 
 def error_of(outcome: Outcome) -> str:
@@ -171,6 +177,41 @@ def test_a_broken_transaction_never_looks_like_success(
     # The next job on this connection is none the worse for it.
     change("DELETE FROM salon_jobs_job")
     assert run_in_store(process_id, stores, hooks, lambda **_: write()) == Succeeded(finished=True)
+
+
+def test_a_literal_begin_left_open_fails_the_job_and_not_the_next_one(
+    database: None, hooks: tasks.Hooks, process_id: int
+) -> None:
+    def body(**_: object) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("BEGIN")
+            cursor.execute("SELECT pg_current_xact_id()")
+
+    hooks.system = body
+    tasks.system.enqueue()
+    [claimed] = claim(process_id)
+    running = RunningJob(claimed, process_id)
+    outcome = execute(running)
+    assert error_of(outcome) == "JOB.TRANSACTION_BROKEN"
+    tidy_connections()
+    settle(running, outcome)
+    assert waits_for_a_retry()
+    change("DELETE FROM salon_jobs_job")
+    hooks.reset()
+    handle = tasks.system.enqueue()
+    assert job_row(handle.id) is not None, "the enqueue is committed"
+
+
+def test_a_connection_that_the_server_ended_meanwhile_is_replaced_before_the_next_job(
+    database: None, hooks: tasks.Hooks, process_id: int
+) -> None:
+    tasks.system.enqueue()
+    [claimed] = claim(process_id)
+    [(pid,)] = own_query("SELECT pg_backend_pid()")
+    change("SELECT pg_terminate_backend(%s, 10000)", pid)
+    tidy_connections()
+    hooks.system = lambda **_: own_query("SELECT 1")
+    assert execute(RunningJob(claimed, process_id)) == Succeeded(finished=False)
 
 
 @pytest.mark.parametrize("declared", [tasks.in_store, tasks.outside])

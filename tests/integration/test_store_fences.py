@@ -15,6 +15,7 @@ from uuid import UUID
 import pytest
 from django.db import connections, transaction
 
+from salon_jobs.core.error_report import report
 from salon_jobs.core.records import ClaimedJob
 from salon_jobs.jobs import registry, store
 from salon_jobs.jobs.rescuer import RescueCounts, bury
@@ -71,7 +72,7 @@ def test_without_the_lease_nothing_changes(stores: list[UUID], process_id: int, 
     before = job_row(handle.id)
     verbs: dict[str, Callable[[], object]] = {
         "finish": lambda: store.finish(job, owner),
-        "fail": lambda: store.fail(job, owner, ValueError(), delay=ZERO, final=False, reason=""),
+        "fail": lambda: store.fail(job, owner, report(ValueError()), delay=ZERO, final=False, reason=""),
         "requeue": lambda: store.requeue([(job.id, job.lease)], owner),
         "cancel_run": lambda: store.cancel_run(job, owner, "x", charge=True),
     }
@@ -216,7 +217,8 @@ def test_a_twin_that_commits_at_this_very_moment_supersedes_one_and_holds_up_non
         "rescue": lambda: store.rescue(process_id, "went silent"),
         "requeue": lambda: store.requeue(pairs, process_id),
         "fail": lambda: [
-            store.fail(job, process_id, ValueError(), delay=timedelta(0), final=False, reason="") for job in jobs
+            store.fail(job, process_id, report(ValueError()), delay=timedelta(0), final=False, reason="")
+            for job in jobs
         ],
     }
     with ThreadPoolExecutor(1) as pool:

@@ -31,7 +31,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def job(number: int, lease: int = 1) -> ClaimedJob:
-    return ClaimedJob(number, "test-system", None, "{}", "default", 0, datetime.now(UTC), 0, 3, lease, False, None)
+    now = datetime.now(UTC)
+    return ClaimedJob(number, "test-system", None, "{}", "default", 0, now, 0, 3, lease, False, None, now)
 
 
 def take(queue: LocalQueue) -> ClaimedJob:
@@ -158,3 +159,33 @@ def test_waiting_for_room_ends_with_room_and_with_closing() -> None:
     queue.close()
     waiter.join(10)
     assert answers == [True, False]
+
+
+def test_what_waits_longer_than_a_second_behind_a_long_job_is_handed_back(clock: Clock) -> None:
+    queue = LocalQueue(1)
+    queue.put([job(1), job(2, lease=7)])
+    running = take(queue)
+    clock.now += 0.9
+    queue.put([job(3)])
+    assert queue.overdue() == []
+    clock.now += 0.2
+    assert queue.overdue() == [(2, 7)]
+    assert queue.has_waiting()
+    assert sorted(queue.known()) == [1, 3], "the running one is nobody else's"
+    queue.done(running)
+    assert take(queue).id == 3
+
+
+def test_threads_inside_a_long_job_are_not_counted_on(clock: Clock) -> None:
+    queue = LocalQueue(2)
+    run_one(queue, clock, 0.01)
+    assert queue.room() == 2 + 40
+    queue.put([job(1), job(2)])
+    take(queue)
+    clock.now += 1.1
+    second = take(queue)
+    assert queue.room() == 20
+    clock.now += 1.1
+    assert queue.room() == 0
+    queue.done(second)
+    assert queue.room() == 1 + 1
