@@ -41,7 +41,9 @@ def _database(variable: str) -> dict[str, Any]:
     options: dict[str, Any] = database.setdefault("OPTIONS", {})
     if options.get("pool") in ("true", "True", "1"):  # a URL can only carry a string
         options["pool"] = True
-    return {"CONN_MAX_AGE": None if _COMMAND in _WORKER_COMMANDS else 60, "CONN_HEALTH_CHECKS": True} | database
+    kept_s = None if _COMMAND in _WORKER_COMMANDS else 60
+    # The pool keeps the connections itself; Django refuses both.
+    return {"CONN_MAX_AGE": 0 if "pool" in options else kept_s, "CONN_HEALTH_CHECKS": True} | database
 
 
 def _default_database() -> dict[str, Any]:

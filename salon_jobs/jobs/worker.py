@@ -14,7 +14,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core import log_events
 from salon_jobs.core.log_events import log_event
 from salon_jobs.jobs import registry, store, wake
-from salon_jobs.jobs.local_queue import LocalQueue
+from salon_jobs.jobs.local_queue import OVERDUE_S, LocalQueue
 from salon_jobs.jobs.runner import Runner
 from salon_jobs.runtime.connections import tidy_connections
 
@@ -67,6 +67,11 @@ class Worker:
         return time.monotonic() - self._looked
 
     @property
+    def ended_runners(self) -> int:
+        """Return how many of its threads ended though nobody asked them to."""
+        return 0 if self._stopping.is_set() else sum(runner.ended for runner in self._runners)
+
+    @property
     def has_room(self) -> bool:
         """Tell whether the worker would claim now, if anything were due."""
         return self._jobs.room() > 0
@@ -89,6 +94,7 @@ class Worker:
         while not self._stopping.is_set():
             self._wake.clear()
             try:
+                self._give_back_overdue()
                 claimed, room = self._claim()
                 if time.monotonic() - swept > _SWEEP_S:
                     self._give_back_unknown()
@@ -128,11 +134,20 @@ class Worker:
             # Notifications are coalesced: one that was left out followed the last one heard by less than 20 ms. One
             # look is owed after that time.
             owed_at = self._heard + wake.SECOND_LOOK.total_seconds()
+            if self._jobs.has_waiting():
+                poll_s = min(poll_s, OVERDUE_S)
             self._wake.wait(poll_s if self._asked >= owed_at else max(0.0, min(poll_s, owed_at - time.monotonic())))
 
     def _anything_due(self) -> bool:
         claimed, _ = self._claim()
         return claimed > 0
+
+    def _give_back_overdue(self) -> None:
+        """Give back, for other processes, what waits here behind jobs that turned out long. Raises database errors."""
+        if overdue := self._jobs.overdue():
+            store.requeue(overdue, self._process_id)
+            wake.after_commit(None)
+            log_event(logging.INFO, log_events.JOB_RELEASED, jobs=len(overdue), reason="waited behind a long job")
 
     def _give_back_unknown(self) -> None:
         """Give back rows leased to this process that it does not know: the answer to their claim was lost."""

@@ -10,16 +10,20 @@ from salon_jobs.core.errors import NotReady
 from salon_jobs.jobs import wake
 from salon_jobs.jobs.maintenance import Maintenance
 from salon_jobs.jobs.worker import Worker, WorkerOptions
+from salon_jobs.runtime.connections import refuse_small_pool
 from salon_jobs.runtime.listener import Listener
 from salon_jobs.runtime.service import Loop
 
 _STALE_LOOK_S = 30.0
+# Claims, heartbeat, maintenance, scheduler, and two questions about health at a time.
+_OTHER_THREADS = 6
 
 
 class WorkerLoop:
     """Runs a worker and what belongs to it; ``beside`` is a loop run in a thread of its own (the scheduler)."""
 
     def __init__(self, process_id: int, options: WorkerOptions, *, beside: Loop | None = None) -> None:
+        refuse_small_pool(options.concurrency + _OTHER_THREADS)
         self._worker = Worker(process_id, options)
         self._listener = Listener(wake.CHANNEL, self._worker.wake)
         self._maintenance = Maintenance()
@@ -54,6 +58,8 @@ class WorkerLoop:
         age = min(self._worker.looked_s_ago, time.monotonic() - self._began)
         if age > max(_STALE_LOOK_S, 3 * conf.poll_interval.total_seconds()) and self._worker.has_room:
             raise NotReady(f"no claim was answered for {age:.0f} s")
+        if ended := self._worker.ended_runners:
+            raise NotReady(f"{ended} threads that run jobs have ended; restart the process")
         front = self._maintenance.front
         silent_s = self._listener.silent_for_s()
         return {

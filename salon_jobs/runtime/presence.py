@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from django.db import DatabaseError, InterfaceError, connections
-from django.db.backends.signals import connection_created
 
 from salon_jobs import sql
 from salon_jobs.conf import settings as conf
@@ -23,6 +22,18 @@ from salon_jobs.runtime.connections import tidy_connections
 def application_name(process_id: int) -> str:
     """Name the connections of a process, so that whoever buries it can end them."""
     return f"salon_jobs/{process_id}"
+
+
+def name_connections(process_id: int) -> None:
+    """Give the connections that this process opens from now on its name: as a connection parameter, which poolers keep.
+
+    This thread's own is closed, and a pool with it, so that none is left without the name.
+    """
+    connection: Any = connections[conf.database]
+    connections.settings[conf.database].setdefault("OPTIONS", {})["application_name"] = application_name(process_id)
+    connection.close()
+    if connection.settings_dict["OPTIONS"].get("pool"):
+        connection.close_pool()
 
 
 class Presence:
@@ -44,15 +55,13 @@ class Presence:
             queues=None if self._queues is None else list(self._queues), concurrency=self._concurrency,
         )  # fmt: skip
         self.process_id = row.pk
-        connection_created.connect(self._name_connection, weak=False, dispatch_uid=self)
-        self._name_connection(connections[conf.database])
+        name_connections(row.pk)
         self._thread.start()
         return self.process_id
 
     def stop(self) -> None:
         """Stop to beat and delete the row; idempotent. Call it after the last job was given back."""
         self._stop.set()
-        connection_created.disconnect(dispatch_uid=self)
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join()
         if self.process_id:
@@ -74,8 +83,3 @@ class Presence:
                 self._on_buried()
                 break
         connections.close_all()
-
-    def _name_connection(self, connection: Any, **_: object) -> None:
-        if connection.alias == conf.database and self.process_id:
-            with connection.cursor() as cursor:
-                cursor.execute("SELECT set_config('application_name', %s, false)", [application_name(self.process_id)])

@@ -109,7 +109,7 @@ class Service:
             log_event(logging.INFO, log_events.PROCESS_STARTED, kind=self._kind, process_id=process_id, pid=os.getpid())
             self._clean = self._loop.run()
         except Exception as error:  # handed to the main thread, which raises it
-            self._error = error
+            self._error, self._clean = error, False
         finally:
             self._leave()
 

@@ -11,8 +11,9 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from django.db import connections
+from django.db import connections, transaction
 
+from salon_jobs import tenant_context
 from tests.conftest import manage
 from tests.e2e import tasks
 from tests.e2e.stubborn import StubbornEnd
@@ -62,6 +63,34 @@ def test_a_notification_wakes_the_worker_and_none_left_out_is_missed(database: N
         for thread in threads:
             thread.join()
         eventually(lambda: ids <= {record["job_id"] for record in worker.logged("job_succeeded")}, 5)
+
+
+def test_what_a_worker_holds_behind_a_long_job_is_left_to_an_idle_one(stores: list[UUID], tmp_path: Path) -> None:
+    with WorkerProcess("--concurrency", "1", url=URL) as busy:
+        busy.wait_until_ready()
+        busy.wait_for("job_succeeded", job_id=tasks.nothing.enqueue().id)
+        gate = tmp_path / "gate"
+        with transaction.atomic():
+            with tenant_context(stores[0]):
+                first = tasks.wait_for_file.using(priority=-1)
+                first.enqueue(store_id=stores[0], started=str(tmp_path / "started"), gate=str(gate))
+            ids = {tasks.nothing.enqueue().id for _ in range(20)}
+        eventually((tmp_path / "started").exists)
+        [(held,)] = seen("SELECT count(*) FROM salon_jobs_job WHERE state = 'running'")
+        assert held == 21
+        with WorkerProcess("--concurrency", "1", url=URL) as idle:
+            idle.wait_for("process_started")
+            eventually(lambda: ids <= {record["job_id"] for record in idle.logged("job_succeeded")})
+        assert busy.logged("job_released", reason="waited behind a long job")
+        gate.touch()
+        busy.wait_for("job_succeeded", task_name="e2e-wait-for-file")
+
+
+def test_a_pool_that_can_not_serve_every_thread_is_refused_with_the_number_it_needs(database: None) -> None:
+    with WorkerProcess("--concurrency", "3", url=f"{URL}?pool=true") as worker:
+        assert worker.wait(20) == 1
+        assert "max_size to 9 or more" in worker.output
+        assert worker.logged("process_stopped", clean=False)
 
 
 def test_a_burst_runs_what_is_due_and_says_it_without_the_payload(stores: list[UUID]) -> None:
