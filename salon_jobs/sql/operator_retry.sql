@@ -1,6 +1,15 @@
--- Queue an ended job again by an operator's hand: due now, and one more attempt allowed when they were spent.
--- Locks: the row. A newer waiting job with its key raises a unique violation. Role: operator, worker; web for its store.
-UPDATE salon_jobs_job
+-- Queue ended jobs again by an operator's hand, and return which: due now, one more attempt when they were spent.
+-- Locks: the rows, in the order of their ids. A key that another waiting job holds, or two of these, raises a unique
+-- violation. Role: operator, worker; web for its store.
+WITH chosen AS MATERIALIZED (
+    SELECT id FROM salon_jobs_job
+     WHERE id = ANY (%(ids)s) AND state IN ('failed', 'cancelled')
+     ORDER BY id
+       FOR UPDATE
+)
+UPDATE salon_jobs_job j
    SET state = 'queued', reason = '', run_at = now(), finished_at = NULL,
-       max_attempts = greatest(max_attempts, least(attempts + 1, 32767))
- WHERE id = %(id)s AND state IN ('failed', 'cancelled')
+       max_attempts = greatest(j.max_attempts, least(j.attempts + 1, 32767))
+  FROM chosen
+ WHERE j.id = chosen.id
+RETURNING j.id

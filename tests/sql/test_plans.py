@@ -133,8 +133,9 @@ def test_giving_back_and_ending_runs_find_their_rows(crowded: int) -> None:
     plan = nodes("silent_processes", {"silent_after": timedelta(seconds=15)})
     assert_no_full_scan(plan)
     assert "salon_jobs_job_leased" in indexes(plan)
-    for statement in ("operator_retry", "operator_cancel", "waiting_twin"):
-        assert_no_full_scan(nodes(statement, {"id": 10}))
+    for statement in ("operator_retry", "operator_cancel"):
+        assert_no_full_scan(nodes(statement, {"ids": [10, 20, 30]}))
+    assert_no_full_scan(nodes("waiting_twin", {"id": 10}))
 
 
 @pytest.mark.parametrize("dedupe", [False, True])

@@ -1,0 +1,95 @@
+"""Shows what an operator's retry and cancel do to many jobs at once, and what they say of each."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from django.db import IntegrityError, connections
+from django.test.utils import CaptureQueriesContext
+
+from salon_jobs.jobs import operate
+from salon_jobs.jobs.operate import Operated
+from tests.support import change, seen
+
+OPERATOR = "operator"
+NOT_RETRIED = "only failed and cancelled jobs can be retried"
+
+
+@pytest.fixture
+def jobs(database: None) -> dict[str, int]:
+    """Make one job of each state; returns their ids by state."""
+    return {
+        state: seen(
+            "INSERT INTO salon_jobs_job (task, state, attempts, max_attempts, finished_at, reason)"
+            " VALUES ('ping', %s, 3, 3, now(), 'x') RETURNING id",
+            state,
+        )[0][0]
+        for state in ("queued", "running", "succeeded", "failed", "cancelled")
+    }
+
+
+def add(key: str, state: str) -> int:
+    [(job_id,)] = seen(
+        "INSERT INTO salon_jobs_job (task, state, job_key) VALUES ('ping', %s, %s) RETURNING id", state, key
+    )
+    return int(job_id)
+
+
+def test_a_retry_is_one_statement_and_tells_each_result(jobs: dict[str, int]) -> None:
+    ids = [*jobs.values(), 10**9]
+    with CaptureQueriesContext(connections[OPERATOR]) as captured:
+        results = operate.retry(ids, using=OPERATOR)
+    assert sum("UPDATE salon_jobs_job" in query["sql"] for query in captured.captured_queries) == 1
+    changed = {jobs["failed"], jobs["cancelled"]}
+    assert results == [Operated(i, True) if i in changed else Operated(i, False, NOT_RETRIED) for i in ids]
+    for job_id in changed:
+        assert seen(
+            "SELECT state, max_attempts, reason, finished_at, run_at <= now() FROM salon_jobs_job WHERE id = %s", job_id
+        ) == [("queued", 4, "", None, True)]
+
+
+def test_a_cancel_is_one_statement_and_tells_each_result(jobs: dict[str, int]) -> None:
+    with CaptureQueriesContext(connections[OPERATOR]) as captured:
+        results = operate.cancel(jobs.values(), using=OPERATOR)
+    assert sum("UPDATE salon_jobs_job" in query["sql"] for query in captured.captured_queries) == 1
+    assert {result.job_id for result in results if result.changed} == {jobs["queued"], jobs["failed"]}
+    assert {r.detail for r in results if not r.changed} == {"only queued and failed jobs can be cancelled"}
+
+
+def test_a_collision_holds_no_other_job_back_and_names_the_holder(database: None) -> None:
+    holder = add("held", "queued")
+    free, held, first, second = add("free", "failed"), add("held", "failed"), add("two", "failed"), add("two", "failed")
+    results = operate.retry([free, held, first, second], using=OPERATOR)
+    assert results == [
+        Operated(free, True),
+        Operated(held, False, f"job {holder} waits under its key; cancel that one first"),
+        Operated(first, True),
+        Operated(second, False, f"job {first} waits under its key; cancel that one first"),
+    ]
+
+
+def test_an_error_that_is_no_collision_is_not_taken_for_one(jobs: dict[str, int]) -> None:
+    change("ALTER TABLE salon_jobs_job ADD CONSTRAINT for_this_test CHECK (state <> 'queued') NOT VALID")
+    try:
+        with pytest.raises(IntegrityError, match="for_this_test"):
+            operate.retry([jobs["failed"]], using=OPERATOR)
+    finally:
+        change("ALTER TABLE salon_jobs_job DROP CONSTRAINT for_this_test")
+
+
+def test_two_operators_with_the_same_jobs_in_opposite_order_do_not_deadlock(database: None) -> None:
+    ids = [add(f"k:{number}", "failed") for number in range(500)]
+    ready = threading.Barrier(2)
+
+    def run(order: list[int]) -> int:
+        try:
+            ready.wait(10)
+            return sum(result.changed for result in operate.retry(order, using=OPERATOR))
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(2) as pool:
+        counts = [work.result(30) for work in [pool.submit(run, ids), pool.submit(run, ids[::-1])]]
+    assert sum(counts) == 500
