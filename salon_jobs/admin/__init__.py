@@ -1,6 +1,7 @@
 """Shows the jobs in Django's admin, through the operator's database role when there is one."""
 
+from salon_jobs.admin.cron_tick import CronTickAdmin
 from salon_jobs.admin.job import JobAdmin
-from salon_jobs.admin.process import CronTickAdmin, ProcessAdmin
+from salon_jobs.admin.process import ProcessAdmin
 
 __all__ = ["CronTickAdmin", "JobAdmin", "ProcessAdmin"]

@@ -9,6 +9,7 @@ from django.db import models
 from django.db.models import QuerySet
 from django.http import HttpRequest
 
+from salon_jobs.admin.paginator import BoundedPaginator
 from salon_jobs.conf import settings as conf
 
 if TYPE_CHECKING:
@@ -27,8 +28,10 @@ def may(request: HttpRequest, permission: str) -> bool:
 class ReadOnlyAdmin(ModelAdmin):
     """Reads through ``OPERATOR_DATABASE`` (all stores) or the jobs' own alias; rows change by actions alone."""
 
-    # Counting millions of rows for a heading costs more than the page.
+    # Counting millions of rows, for a heading or for each choice of a filter, costs more than the page.
     show_full_result_count = False
+    show_facets = admin.ShowFacets.NEVER
+    paginator = BoundedPaginator
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Return the rows the operator role sees."""

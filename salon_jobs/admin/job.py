@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 from uuid import UUID
 
 from django.contrib import admin, messages
 from django.contrib.admin.models import CHANGE, LogEntry
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from salon_jobs.admin.base import ReadOnlyAdmin, may
-from salon_jobs.admin.filters import QueueFilter, StoreFilter, TaskFilter
+from salon_jobs.admin.filters import QueueFilter, StoreFilter, TaskFilter, with_key
 from salon_jobs.conf import settings as conf
 from salon_jobs.jobs import operate
-from salon_jobs.jobs.operate import Operated
+from salon_jobs.jobs.operate import BATCH, Operated
 from salon_jobs.models import Job, JobError
 
 _REFUSALS_SHOWN = 5
@@ -33,6 +34,7 @@ class JobAdmin(ReadOnlyAdmin):
     search_fields = ("id__exact", "job_key__exact", "store_id__exact")
     search_help_text = "A job's id, its key, or its store's id, in full"
     ordering = ("-id",)
+    sortable_by = ("id",)  # sorting by any other column would read every row
     list_per_page = 50
     actions = ("retry", "cancel")
     fieldsets = (
@@ -43,17 +45,21 @@ class JobAdmin(ReadOnlyAdmin):
         ("Lease", {"fields": ("leased_by", "lease"), "classes": ("collapse",)}),
     )
 
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Job]:
+        """Leave the payload, which can be large, until a job's own page asks for it."""
+        return super().get_queryset(request).defer("payload")
+
     def get_search_results(self, request: HttpRequest, queryset: QuerySet[Job], search_term: str) -> tuple[Any, bool]:
         """Search exactly, by whichever of id, store and key the term can be: each is served by an index."""
         term = search_term.strip()
         if not term:
             return queryset, False
+        found = with_key(term)
         if term.isdecimal() and int(term) < 2**63:
-            return queryset.filter(pk=int(term)) | queryset.filter(job_key=term), False
-        try:
-            return queryset.filter(store_id=UUID(term)) | queryset.filter(job_key=term), False
-        except ValueError:
-            return queryset.filter(job_key=term), False
+            found |= Q(pk=int(term))
+        with suppress(ValueError):  # then it is no store's id
+            found |= Q(store_id=UUID(term))
+        return queryset.filter(found), False
 
     @admin.display(description="attempts", ordering="attempts")
     def attempt_count(self, job: Job) -> str:
@@ -104,18 +110,36 @@ class JobAdmin(ReadOnlyAdmin):
     def _operate(
         self, request: HttpRequest, queryset: QuerySet[Job], change: Callable[..., list[Operated]], done: str
     ) -> None:
-        jobs = list(queryset.order_by("id"))
-        results = change([job.pk for job in jobs], using=conf.reader_database)
-        changed = {result.job_id for result in results if result.changed}
-        user: Any = request.user
-        LogEntry.objects.log_actions(
-            user_id=user.pk, queryset=[job for job in jobs if job.pk in changed], action_flag=CHANGE,
-            change_message=done,
-        )  # fmt: skip
+        """Change the selection in batches, the newest first: jobs enqueued meanwhile are not chased."""
+        changed = refused = 0
+        refusals: list[Operated] = []
+        for jobs in _batches(queryset):
+            results = {result.job_id: result for result in change([job.pk for job in jobs], using=conf.reader_database)}
+            user: Any = request.user
+            LogEntry.objects.log_actions(
+                user_id=user.pk, queryset=[job for job in jobs if results[job.pk].changed], action_flag=CHANGE,
+                change_message=done,
+            )  # fmt: skip
+            not_changed = [result for result in results.values() if not result.changed]
+            changed += len(jobs) - len(not_changed)
+            refused += len(not_changed)
+            refusals += not_changed[: _REFUSALS_SHOWN - len(refusals)]
         if changed:
-            self.message_user(request, f"{len(changed)} jobs {done}.", messages.SUCCESS)
-        refused = [result for result in results if not result.changed]
-        for result in refused[:_REFUSALS_SHOWN]:
+            self.message_user(request, f"{_jobs(changed)} {done}.", messages.SUCCESS)
+        for result in refusals:
             self.message_user(request, f"Job {result.job_id} was not {done}: {result.detail}.", messages.WARNING)
-        if len(refused) > _REFUSALS_SHOWN:
-            self.message_user(request, f"{len(refused) - _REFUSALS_SHOWN} more were not {done}.", messages.WARNING)
+        if refused > len(refusals):
+            self.message_user(request, f"{_jobs(refused - len(refusals))} more not {done}.", messages.WARNING)
+
+
+def _batches(queryset: QuerySet[Job]) -> Iterator[list[Job]]:
+    """Yield the selected jobs a thousand at a time, however many there are, by descending id."""
+    newest_first = queryset.order_by("-pk").only("task")
+    jobs = list(newest_first[:BATCH])
+    while jobs:
+        yield jobs
+        jobs = list(newest_first.filter(pk__lt=jobs[-1].pk)[:BATCH])
+
+
+def _jobs(count: int) -> str:
+    return "1 job" if count == 1 else f"{count:,} jobs"

@@ -139,6 +139,28 @@ class Migration(migrations.Migration):
                         name="salon_jobs_job_ended",
                     ),
                     models.Index(fields=["store_id", "id"], name="salon_jobs_job_store"),
+                    models.Index(
+                        condition=models.Q(("state__in", ["failed", "cancelled", "succeeded"])),
+                        fields=["state", "id"],
+                        name="salon_jobs_job_ended_state",
+                    ),
+                    models.Index(
+                        condition=models.Q(("state__in", ["failed", "cancelled", "succeeded"])),
+                        fields=["task", "id"],
+                        name="salon_jobs_job_ended_task",
+                    ),
+                    models.Index(
+                        condition=models.Q(("state__in", ["failed", "cancelled", "succeeded"])),
+                        fields=["queue", "id"],
+                        name="salon_jobs_job_ended_queue",
+                    ),
+                    models.Index(
+                        condition=models.Q(
+                            ("state__in", ["failed", "cancelled", "succeeded"]), ("job_key__isnull", False)
+                        ),
+                        fields=["job_key"],
+                        name="salon_jobs_job_ended_key",
+                    ),
                 ],
                 "constraints": [
                     models.UniqueConstraint(

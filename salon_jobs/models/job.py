@@ -11,6 +11,7 @@ from django.db.models.functions import Now
 from salon_jobs.core.records import JobState
 
 _STATES = [(state.value, state.value) for state in JobState]
+_ENDED = models.Q(state__in=["failed", "cancelled", "succeeded"])
 
 # Moves nobody makes: a guard against mistakes, written as a WHEN clause so that a legal move never calls a function.
 _ILLEGAL_MOVES = pgtrigger.Condition(
@@ -83,10 +84,17 @@ class Job(models.Model):
             ),
             models.Index(
                 fields=["-finished_at"],
-                condition=models.Q(state__in=["failed", "cancelled", "succeeded"]),
+                condition=_ENDED,
                 name="salon_jobs_job_ended",
             ),
             models.Index(fields=["store_id", "id"], name="salon_jobs_job_store"),
+            # For the admin, on ended rows alone: a job that succeeds and is deleted never enters one of these.
+            models.Index(fields=["state", "id"], condition=_ENDED, name="salon_jobs_job_ended_state"),
+            models.Index(fields=["task", "id"], condition=_ENDED, name="salon_jobs_job_ended_task"),
+            models.Index(fields=["queue", "id"], condition=_ENDED, name="salon_jobs_job_ended_queue"),
+            models.Index(
+                fields=["job_key"], condition=_ENDED & models.Q(job_key__isnull=False), name="salon_jobs_job_ended_key"
+            ),
         ]
         triggers: ClassVar = [
             pgtrigger.Protect(

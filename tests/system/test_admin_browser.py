@@ -137,7 +137,7 @@ def test_an_operator_sees_a_failed_job_of_any_store_and_retries_it(
     _shot(page, "job-detail")
 
     text = _act(page, site, list(jobs.values()), "retry")
-    assert "1 jobs retried." in text
+    assert "1 job retried." in text
     assert re.search(f"Job {jobs['running']} was not retried: only failed and cancelled", text)
     _shot(page, "jobs-after-retry")
     row = job_row(jobs["failed"])
@@ -149,7 +149,7 @@ def test_an_operator_sees_a_failed_job_of_any_store_and_retries_it(
 
 def test_cancelling_leaves_a_running_job_alone(page: Page, site: str, jobs: dict[str, int]) -> None:
     text = _act(page, site, [jobs["waiting"], jobs["running"]], "cancel")
-    assert "1 jobs cancelled." in text
+    assert "1 job cancelled." in text
     states = dict(seen("SELECT id, state FROM salon_jobs_job"))
     assert (states[jobs["waiting"]], states[jobs["running"]]) == ("cancelled", "running")
 
