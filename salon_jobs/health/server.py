@@ -5,28 +5,18 @@ from __future__ import annotations
 import json
 import logging
 import socket
+import sys
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from django.db import connections
 
-from salon_jobs.core.errors import SalonJobsError
+from salon_jobs.core.errors import NotReady, SalonJobsError
 from salon_jobs.core.log_events import logger
 
 _PATIENCE_S = 5
-
-
-@dataclass(frozen=True, slots=True)
-class Readiness:
-    """Is one answer: ready or not, with an error code, what is wrong, and facts for whoever reads it."""
-
-    ready: bool
-    code: str = ""
-    detail: str = ""
-    facts: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
 class _Server(ThreadingHTTPServer):
@@ -35,6 +25,12 @@ class _Server(ThreadingHTTPServer):
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         super().__init__(address, handler)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Log what went wrong with one request: a client that hangs up is no news."""
+        error = sys.exception()
+        level = logging.DEBUG if isinstance(error, ConnectionError) else logging.ERROR
+        logger.log(level, "a health request from %s failed", client_address, exc_info=error)
 
 
 def parse_address(text: str) -> tuple[str, int]:
@@ -46,9 +42,13 @@ def parse_address(text: str) -> tuple[str, int]:
 
 
 class HealthServer:
-    """Serves liveness (200 while the process lives) and readiness (200, or 503 with an error code)."""
+    """Serves liveness (200 while the process lives) and readiness (200, or 503 with an error code).
 
-    def __init__(self, address: tuple[str, int], readiness: Callable[[], Readiness]) -> None:
+    ``readiness`` returns facts for whoever reads the answer, or raises: a SalonJobsError with its code.
+    """
+
+    def __init__(self, address: tuple[str, int], readiness: Callable[[], dict[str, object]]) -> None:
+        """Take the address. Raises NotReady when it is in use or not of this machine."""
         self._readiness = readiness
         server = self
 
@@ -61,7 +61,13 @@ class HealthServer:
             def log_message(self, format: str, *args: Any) -> None:
                 logger.debug(format, *args)
 
-        self._server = _Server(address, Handler)
+        try:
+            self._server = _Server(address, Handler)
+        except (OSError, UnicodeError) as error:
+            raise NotReady(
+                f"can not listen on {address[0]}:{address[1]} for health: {error}; name another address with"
+                " --health-addr HOST:PORT (port 0 takes a free one)"
+            ) from error
         self._thread = threading.Thread(target=self._server.serve_forever, name="salon-jobs-health", daemon=True)
 
     @property
@@ -87,26 +93,23 @@ class HealthServer:
         if path == "/healthz":
             self._send(request, 200, {"status": "ok"})
         elif path == "/readyz":
-            readiness = self._ask()
-            body = {"status": "ready" if readiness.ready else "not ready", **readiness.facts}
-            if not readiness.ready:
-                body |= {"code": readiness.code, "detail": readiness.detail}
-            self._send(request, 200 if readiness.ready else 503, body)
+            self._send(request, *self._ask())
         else:
             self._send(request, 404, {"status": "unknown path", "paths": ["/healthz", "/readyz"]})
 
-    def _ask(self) -> Readiness:
+    def _ask(self) -> tuple[int, dict[str, object]]:
         try:
-            return self._readiness()
+            return 200, {"status": "ready", **self._readiness()}
         except SalonJobsError as error:
-            return Readiness(False, error.code, str(error))
+            return 503, {"status": "not ready", "code": error.code, "detail": str(error)}
         except Exception as error:
             logger.log(logging.ERROR, "readiness could not be told", exc_info=error)
-            return Readiness(False, "WORKER.NOT_READY", f"{type(error).__name__}: {error}")
+            detail = f"{type(error).__name__}: {error}"
+            return 503, {"status": "not ready", "code": NotReady.code, "detail": detail}
         finally:
             connections.close_all()
 
-    def _send(self, request: BaseHTTPRequestHandler, status: int, body: dict[str, Any]) -> None:
+    def _send(self, request: BaseHTTPRequestHandler, status: int, body: dict[str, object]) -> None:
         content = json.dumps(body, default=str).encode()
         request.send_response(status)
         request.send_header("Content-Type", "application/json")

@@ -16,7 +16,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core import log_events
 from salon_jobs.core.errors import NotReady, SchemaMissing
 from salon_jobs.core.log_events import log_event
-from salon_jobs.health.server import HealthServer, Readiness
+from salon_jobs.health.server import HealthServer
 from salon_jobs.runtime.preflight import check_role, check_schema, check_tables
 from salon_jobs.runtime.presence import Presence
 from salon_jobs.runtime.signals import StopSignals
@@ -141,14 +141,14 @@ class Service:
                 return True
         return False
 
-    def _readiness(self) -> Readiness:
-        """Tell whether this process can work now. Runs in a health thread, on a connection of its own."""
+    def _readiness(self) -> dict[str, object]:
+        """Return the facts of a process that can work now. Runs in a health thread, on a connection of its own."""
         (check_tables if self._schema_seen else check_schema)(conf.database)
         if self._loop is None:
             raise NotReady("the process is starting")
         if self._stopping.is_set():
             raise NotReady("the process is stopping")
-        return Readiness(True, facts={"kind": self._kind, **self._loop.facts()})
+        return {"kind": self._kind, **self._loop.facts()}
 
     def _die(self) -> None:
         """End at once: others own our jobs, and whatever still runs here must not go on."""
