@@ -37,7 +37,13 @@ def _database_variable(command: str) -> str:
 
 
 def _database(variable: str) -> dict[str, Any]:
-    database: dict[str, Any] = env.db_url(variable)
+    try:
+        database: dict[str, Any] = env.db_url(variable)
+    except ValueError:
+        database = {}
+    if not database.get("ENGINE", "").endswith("postgresql") or not database.get("NAME"):
+        # The value is not shown: it holds a password.
+        raise ImproperlyConfigured(f"{variable} is malformed; write postgresql://role:password@host:5432/database")
     options: dict[str, Any] = database.setdefault("OPTIONS", {})
     if options.get("pool") in ("true", "True", "1"):  # a URL can only carry a string
         options["pool"] = True

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, cast
 from django.conf import settings as django_settings
 from django.core.signals import setting_changed
 from django.db import DEFAULT_DB_ALIAS
+from psycopg import ProgrammingError
+from psycopg.conninfo import conninfo_to_dict
 
 from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.errors import ConfigurationError
@@ -99,6 +101,8 @@ def _converted(key: str, value: Any) -> Any:
     elif key in _STRINGS or (key in _OPTIONAL_STRINGS and value is not None):
         if not isinstance(value, str) or not value:
             raise _wrong(key, value, "a string that is not empty")
+        if key.endswith("_URL"):
+            _require_url(key, value)
     elif key in _FLAGS:
         if not isinstance(value, bool):
             raise _wrong(key, value, "True or False")
@@ -114,6 +118,14 @@ def _converted(key: str, value: Any) -> Any:
     elif key == "EXTRA_OWNER_ROLES":
         return _names(key, value)
     return value
+
+
+def _require_url(key: str, value: str) -> None:
+    try:
+        conninfo_to_dict(value)
+    except ProgrammingError:
+        # What is wrong is not told, nor kept as a cause: libpq's words repeat the URL, and the password with it.
+        raise _wrong(key, value, "a URL such as postgresql://role:password@host:5432/database") from None
 
 
 def _duration(value: Any) -> Any:

@@ -50,6 +50,20 @@ def test_a_command_connects_as_its_own_role_or_names_what_is_missing(command: st
     assert f"{command} needs {variable}" in refused.stderr
 
 
+@pytest.mark.parametrize(
+    "url",
+    ["", "secret", "postgresql//u:secret@h/x", "postgresql://u:secret@h:port/x", "postgresql://u:secret@[::1/x",
+     "mysql://u:secret@h/x", "foo://u:secret@h/x", "postgresql://u:secret@h:5432/"],
+)  # fmt: skip
+def test_a_malformed_url_is_named_and_not_shown(url: str) -> None:
+    refused = _settings("runworker", {**URLS, "WORKER_DATABASE_URL": url}, "0")
+
+    assert refused.returncode
+    last = refused.stderr.splitlines()[-1]
+    assert "WORKER_DATABASE_URL is malformed; write postgresql://" in last
+    assert "secret" not in last
+
+
 def test_what_needs_no_database_runs_without_a_url() -> None:
     found = _settings("bootstrap_roles", {}, "repr(settings.DATABASES['default']['NAME'])")
 

@@ -98,6 +98,13 @@ def test_a_burst_says_at_once_what_is_wrong(migrated: None) -> None:
                 assert "Traceback" not in worker.output
 
 
+def test_a_malformed_listen_url_is_named_and_not_shown() -> None:
+    with WorkerProcess(url=url_for(WORKER), LISTEN_URL="postgresql//u:secret@h/x") as worker:
+        assert worker.wait(20) == 1
+        assert "SALON_JOBS['LISTEN_URL'] must be a URL such as postgresql://" in worker.output
+        assert "secret" not in worker.output
+
+
 def test_pending_migrations_are_waited_for_and_named(migrated: None) -> None:
     with spare_database(copied=True) as name, psycopg.connect(url_for(None, name), autocommit=True) as owner:
         row = owner.execute(
@@ -149,5 +156,8 @@ def test_health_is_bound_to_loopback_and_knows_two_paths(database: None) -> None
         assert (status, answer["status"], answer["kind"]) == (200, "ready", "worker")
         with WorkerProcess("--burst", "--health-addr", address, url=url_for(WORKER)) as second:
             assert second.wait(20) == 1
+            assert f"CommandError: WORKER.NOT_READY: can not listen on {address} for health" in second.output
             assert "Address already in use" in second.output
+            assert "--health-addr" in second.output
+            assert "Traceback" not in second.output
     change("DELETE FROM salon_jobs_process")

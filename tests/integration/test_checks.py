@@ -35,3 +35,11 @@ def test_a_wrong_setting_is_named(settings: dict[str, str], expected: tuple[str,
     assert done.returncode != 0
     for text in expected:
         assert text in done.stderr
+
+
+@pytest.mark.parametrize("command", ["runworker", "runscheduler"])
+def test_a_database_without_a_name_is_told_in_one_line(command: str) -> None:
+    done = manage(command, "--burst", **{**PLAIN, "ONE_USER_URL": "postgresql://u:p@127.0.0.1:1/"})
+    assert done.returncode == 1
+    assert "CommandError: SETTINGS.INVALID: settings.DATABASES is improperly configured" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -45,6 +45,8 @@ def test_values_are_converted() -> None:
         ({"SHUTDOWN_GRACE": "30"}, "SHUTDOWN_GRACE.* not '30'"),
         ({"SENTRY_PAYLOAD": 1}, "SENTRY_PAYLOAD.* True or False"),
         ({"LISTEN_URL": 5}, "LISTEN_URL.* a string that is not empty, not int"),
+        ({"LISTEN_URL": "postgresql//u:secret@h/x"}, "LISTEN_URL.* a URL such as postgresql://.*, not str$"),
+        ({"BOOTSTRAP_URL": "postgresql://u:secret@[::1/x"}, "BOOTSTRAP_URL.* a URL such as .*, not str$"),
         ({"BOOTSTRAP_URL": ""}, "BOOTSTRAP_URL.* a string that is not empty, not str"),
         ({"OPERATOR_DATABASE": "nowhere"}, "OPERATOR_DATABASE.*'nowhere'.* not in DATABASES"),
         ({"CONCURRENCY": 0}, "CONCURRENCY.* from 1 to"),

@@ -7,7 +7,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from salon_jobs.conf import settings as conf
-from salon_jobs.core.errors import SalonJobsError
+from salon_jobs.management.refusals import told_in_one_line
 from salon_jobs.tenancy.bootstrap import bootstrap
 from salon_jobs.tenancy.bootstrap_sql import build_scripts, render_psql
 
@@ -35,7 +35,7 @@ class Command(BaseCommand):
             raise CommandError(
                 "DATABASE_URL_BOOTSTRAP (SALON_JOBS['BOOTSTRAP_URL']) is not set: name a superuser's URL."
             )
-        try:
+        with told_in_one_line():
             done = bootstrap(
                 conf.bootstrap_url,
                 roles=conf.roles,
@@ -43,7 +43,5 @@ class Command(BaseCommand):
                 extra_owner_roles=conf.extra_owner_roles,
                 database=options["database"],
             )
-        except SalonJobsError as error:
-            raise CommandError(f"{error.code}: {error}") from error
         created = "created database" if done.created_database else "database"
         self.stdout.write(f"{created} {done.database}: roles {', '.join(done.roles)} are in place")

@@ -7,11 +7,10 @@ from datetime import datetime
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import DatabaseError, InterfaceError
 
 from salon_jobs.conf import settings as conf
-from salon_jobs.core.errors import SalonJobsError
 from salon_jobs.management.arguments import add_service_arguments, configure_from, health_address
+from salon_jobs.management.refusals import told_in_one_line
 from salon_jobs.runtime.preflight import check_role, check_schema
 from salon_jobs.runtime.service import Service
 from salon_jobs.schedule.scheduler import Scheduler
@@ -52,15 +51,13 @@ class Command(BaseCommand):
         if options["at"] is not None and not options["burst"]:
             raise CommandError("--at goes with --burst")
         configure_from(options)
-        try:
+        with told_in_one_line():
             if options["burst"]:
                 self._burst(options["at"])
             else:
                 Service(
                     "scheduler", lambda _process_id: Scheduler(), health_address=health_address(options, _HEALTH_PORT)
                 ).run()
-        except (SalonJobsError, DatabaseError, InterfaceError, OSError) as error:
-            raise CommandError(f"{getattr(error, 'code', 'WORKER.NOT_READY')}: {error}") from error
 
     def _burst(self, at: datetime | None) -> None:
         check_role(conf.database, None if conf.roles is None else conf.roles.worker)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import DatabaseError, InterfaceError
+from django.core.management.base import BaseCommand, CommandParser
 
 from salon_jobs.conf import settings as conf
-from salon_jobs.core.errors import SalonJobsError
 from salon_jobs.jobs.worker import WorkerOptions
 from salon_jobs.jobs.worker_loop import WorkerLoop
 from salon_jobs.management.arguments import add_service_arguments, configure_from, health_address, positive
+from salon_jobs.management.refusals import told_in_one_line
 from salon_jobs.runtime.service import Service
 from salon_jobs.schedule.scheduler import Scheduler
 
@@ -44,10 +43,8 @@ class Command(BaseCommand):
         def make_loop(process_id: int) -> WorkerLoop:
             return WorkerLoop(process_id, chosen, beside=Scheduler() if options["with_scheduler"] else None)
 
-        try:
+        with told_in_one_line():
             Service(
                 "worker", make_loop, health_address=health_address(options, _HEALTH_PORT),
                 concurrency=chosen.concurrency, queues=chosen.queues, burst=chosen.burst,
             ).run()  # fmt: skip
-        except (SalonJobsError, DatabaseError, InterfaceError, OSError) as error:
-            raise CommandError(f"{getattr(error, 'code', 'WORKER.NOT_READY')}: {error}") from error
