@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from django.apps import AppConfig, apps
-from django.core.checks import CheckMessage, Error, register
+from django.core.checks import CheckMessage, Error, Warning, register
+from django.core.management import get_commands
 from django.db import connections
 
 from salon_jobs.conf import settings as conf
@@ -27,9 +28,22 @@ def check_settings(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> 
         errors.append(
             Error("pgtrigger is not installed", hint="add 'pgtrigger' to INSTALLED_APPS", id="salon_jobs.E003")
         )
+    if conf.roles is not None:
+        errors += _check_migrate(get_commands()["migrate"])
     if store_model is not None:
         errors += _check_store_model(store_model)
     return errors
+
+
+def _check_migrate(winner: object) -> list[CheckMessage]:
+    if winner == "salon_jobs":
+        return []
+    hint = (
+        "put 'salon_jobs' before it in INSTALLED_APPS; or, when its migrate is needed, silence this check: a login that"
+        " is refused before bootstrap_roles was run is then told in Django's words"
+    )
+    text = f"the command migrate is that of {winner!r}, not that of salon_jobs"
+    return [Warning(text, hint=hint, id="salon_jobs.W001")]
 
 
 def _check_store_model(name: str) -> list[CheckMessage]:

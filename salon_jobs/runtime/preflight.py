@@ -85,7 +85,7 @@ _BOOTSTRAP = (
 
 
 def require_login(alias: str) -> None:
-    """Refuse to migrate on an old server, or as a role that can not log in, saying what to do. Raises CommandError.
+    """Refuse to migrate on an old server (CommandError), or as a role that can not log in (BootstrapMissing).
 
     Other trouble with the connection is Django's to report.
     """
@@ -99,14 +99,14 @@ def require_login(alias: str) -> None:
         reason = str(error).strip().splitlines()[-1]
         # A login refused in the handshake carries no SQLSTATE here, only the server's words.
         if conf.roles is not None and ("authentication failed" in reason or "does not exist" in reason):
-            raise CommandError(
-                f"{BootstrapMissing.code}: can not log in as {connection.settings_dict['USER']!r}: {reason}; "
+            raise BootstrapMissing(
+                f"can not log in as {connection.settings_dict['USER']!r}: {reason}; "
                 f"{_BOOTSTRAP}, with the passwords of your URLs"
             ) from error
 
 
 def require_roles(*, using: str, **_: Any) -> None:
-    """Refuse to migrate before the roles exist, saying what to run; sent by ``pre_migrate``. Raises CommandError."""
+    """Refuse to migrate before the roles exist. Receives ``pre_migrate``; raises BootstrapMissing."""
     if conf.roles is None or using != conf.database:
         return
     roles = conf.roles
@@ -115,4 +115,4 @@ def require_roles(*, using: str, **_: Any) -> None:
         cursor.execute("SELECT rolname FROM pg_roles WHERE rolname = ANY (%s)", [wanted])
         present = {row[0] for row in cursor.fetchall()}
     if missing := [name for name in wanted if name not in present]:
-        raise CommandError(f"{BootstrapMissing.code}: database roles are missing: {', '.join(missing)}; {_BOOTSTRAP}")
+        raise BootstrapMissing(f"database roles are missing: {', '.join(missing)}; {_BOOTSTRAP}")

@@ -54,7 +54,7 @@ def test_roles_and_backoff_in_the_settings() -> None:
 
 def test_system_checks() -> None:
     found = {row[0] for row in documented("settings.md", "## System checks")}
-    assert found == set(re.findall(r"salon_jobs\.E\d{3}", "".join(SOURCES)))
+    assert found == set(re.findall(r"salon_jobs\.[EW]\d{3}", "".join(SOURCES)))
 
 
 @pytest.mark.parametrize("name", ["runworker", "runscheduler", "bootstrap_roles"])

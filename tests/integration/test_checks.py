@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.conftest import manage
 
+URL = "postgresql://app:p@127.0.0.1:1/x"
 PLAIN = {"DJANGO_SETTINGS_MODULE": "tests.migrations.plain_settings", "ONE_USER_URL": "postgresql://u:p@127.0.0.1:1/x"}
 TENANTS = {**PLAIN, "DJANGO_SETTINGS_MODULE": "tests.migrations.tenants_settings"}
 
@@ -43,3 +46,20 @@ def test_a_database_without_a_name_is_told_in_one_line(command: str) -> None:
     assert done.returncode == 1
     assert "CommandError: SETTINGS.INVALID: settings.DATABASES is improperly configured" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_another_apps_migrate_that_wins_is_a_warning(tmp_path: Path, first: bool) -> None:
+    commands = tmp_path / "other" / "management" / "commands"
+    commands.mkdir(parents=True)
+    (tmp_path / "other" / "__init__.py").touch()
+    (commands / "migrate.py").write_text("from django.core.management.commands.migrate import Command")
+    apps = "['other', *INSTALLED_APPS]" if first else "[*INSTALLED_APPS, 'other']"
+    (tmp_path / "beside.py").write_text(f"from project.settings import *\nINSTALLED_APPS = {apps}")
+    done = manage(
+        "check", "--tag", "salon_jobs", PYTHONPATH=str(tmp_path), DJANGO_SETTINGS_MODULE="beside", DATABASE_URL=URL
+    )
+    assert done.returncode == 0, done.stderr
+    told = "salon_jobs.W001) the command migrate is that of 'other'" in done.stderr
+    assert told is first
+    assert ("put 'salon_jobs' before it in INSTALLED_APPS" in done.stderr) is first
