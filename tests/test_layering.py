@@ -48,6 +48,7 @@ LAYERS = {
 OWNERS = {
     "sentry_sdk": {"salon_jobs.integrations.sentry"},
     "croniter": {"salon_jobs.schedule.cron"},
+    "health_check": {"salon_jobs.health.checks"},
     "msgspec": {"salon_jobs.jobs.payload"},
     "environ": set(),
     "project": set(),

@@ -1,0 +1,4 @@
+from abc import ABC
+
+class HealthCheck(ABC):
+    def run(self) -> object: ...
