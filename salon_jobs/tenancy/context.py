@@ -37,19 +37,24 @@ def tenant_context(store_id: UUID | str, *, atomic: bool = True, using: str | No
         raise TenantContextError(f"already inside the context of store {outer.store}; it can not switch to {store}")
     connection = connections[using or conf.database]
     is_first = connection not in outer.connections
-    began_outside = connection.in_atomic_block
+    goes_on_outside = connection.in_atomic_block or not connection.get_autocommit()
     with ExitStack() as stack:
-        # The transaction (or savepoint) first, then whatever sets the store: a rollback takes the store with it.
-        if atomic:
+        # The transaction (or savepoint) first, then whatever sets the store: a rollback takes the store with it, and
+        # the end of our savepoint ends those made inside, one of which could bring the store back.
+        if atomic or (is_first and connection.in_atomic_block):
             stack.enter_context(transaction.atomic(using=connection.alias))
         if is_first:
             token = guc.current.set(guc.Current(store, outer.connections | {connection}))
             stack.callback(guc.current.reset, token)
             stack.enter_context(connection.execute_wrapper(partial(_set_at_begin, connection, store)))
-            if began_outside:
+            if goes_on_outside or not atomic:
                 stack.callback(_clear, connection)
         stack.callback(_hand_over, connection, store, waiting=len(connection.run_on_commit))
-        if connection.in_atomic_block and (is_first or guc.at_transaction_start(connection)):
+        if connection.in_atomic_block:
+            begins = is_first or guc.at_transaction_start(connection)
+        else:
+            begins = is_first and guc.in_transaction(connection)
+        if begins:
             guc.set_local(connection, store)
         yield
 
@@ -65,12 +70,12 @@ def _set_at_begin(
 
 
 def _clear(connection: BaseDatabaseWrapper) -> None:
-    """Take the store off a transaction that goes on outside.
+    """Take the store off a transaction that goes on outside: an outer block's, or one without autocommit.
 
     RELEASE SAVEPOINT keeps a local set, so it is cleared explicitly; ROLLBACK TO restores the old value by itself, and
     in a broken transaction nothing can run before it.
     """
-    if guc.can_run(connection):
+    if guc.in_transaction(connection) and guc.can_run(connection):
         guc.set_local(connection, None)
 
 

@@ -41,7 +41,7 @@ def set_local(connection: BaseDatabaseWrapper, store_id: UUID | None) -> None:
 
     PostgreSQL silently ignores a local set outside a transaction; here that is an error.
     """
-    if connection.get_autocommit():
+    if connection.get_autocommit() and not in_transaction(connection):
         raise TenantContextError("the store can only be set inside a transaction: open transaction.atomic() first")
     value = "" if store_id is None else str(store_id)
     with _plain_cursor(connection) as cursor:

@@ -176,3 +176,36 @@ def test_a_callback_of_a_callback_carries_the_store_too(stores: list[UUID]) -> N
     with tenant_context(stores[0]):
         transaction.on_commit(lambda: transaction.on_commit(lambda: seen.append(visible())))
     assert seen == [[stores[0]]]
+
+
+# A block of Django's own would end the literal transaction.
+@pytest.mark.parametrize(("literal", "atomic"), [(True, False), (False, False), (False, True)])
+def test_in_a_transaction_that_no_atomic_block_began_stores_follow_each_other_unmixed(
+    stores: list[UUID], literal: bool, atomic: bool
+) -> None:
+    if literal:
+        with connection.cursor() as cursor:
+            cursor.execute("BEGIN")
+    else:
+        transaction.set_autocommit(False)
+    try:
+        for store in (stores[0], stores[1], stores[0]):
+            with tenant_context(store, atomic=atomic):
+                assert visible() == [store]
+            assert (visible(), on_connection()) == ([], None)
+    finally:
+        if literal:
+            connection.close()
+        else:
+            transaction.rollback()
+            transaction.set_autocommit(True)
+
+
+@pytest.mark.parametrize("atomic", [True, False])
+def test_a_savepoint_made_inside_can_not_bring_the_store_back_outside(stores: list[UUID], atomic: bool) -> None:
+    with transaction.atomic():
+        with tenant_context(stores[0], atomic=atomic):
+            made_inside = transaction.savepoint()
+        with pytest.raises(DatabaseError, match="savepoint"), transaction.atomic():
+            transaction.savepoint_rollback(made_inside)
+        assert (visible(), on_connection()) == ([], None)
