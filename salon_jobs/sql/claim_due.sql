@@ -1,25 +1,35 @@
 -- Claim up to %(room)s due jobs for one live process, in claim order.
 -- Locks: KEY SHARE on the process row (a burial waits for us, or we claim nothing); the jobs FOR UPDATE SKIP LOCKED.
 -- MATERIALIZED is a fence: merged into the UPDATE, the LIMIT can be evaluated again and over-claim.
+-- It steps from priority to priority, as queue_front.sql does. The ids are handed over as an array: joined instead, a
+-- generic plan expects a tenth of the table and reads all of it (500 of 500,000 due jobs: 72 ms, this way 8 ms).
 -- Role: worker. Prepared. %(now)s is NULL but in tests; the database's clock decides.
-WITH me AS MATERIALIZED (
+WITH RECURSIVE me AS MATERIALIZED (
     SELECT id FROM salon_jobs_process WHERE id = %(process_id)s FOR KEY SHARE
+), level (priority) AS (
+    (SELECT priority FROM salon_jobs_job WHERE state = 'queued' ORDER BY priority LIMIT 1)
+    UNION ALL
+    SELECT (SELECT j.priority FROM salon_jobs_job j
+             WHERE j.state = 'queued' AND j.priority > level.priority ORDER BY j.priority LIMIT 1)
+      FROM level WHERE level.priority IS NOT NULL
 ), due AS MATERIALIZED (
-    SELECT j.id
-      FROM salon_jobs_job j
-     WHERE j.state = 'queued'
-       AND j.run_at <= COALESCE(%(now)s::timestamptz, now())
-       AND j.task = ANY (%(tasks)s::text[])
-       AND (%(queues)s::text[] IS NULL OR j.queue = ANY (%(queues)s::text[]))
-       AND EXISTS (SELECT FROM me)
-     ORDER BY j.priority, j.run_at, j.id
+    SELECT one.id
+      FROM level
+     CROSS JOIN LATERAL (
+           SELECT j.id
+             FROM salon_jobs_job j
+            WHERE j.state = 'queued' AND j.priority = level.priority
+              AND j.run_at <= COALESCE(%(now)s::timestamptz, now())
+              AND j.task = ANY (%(tasks)s::text[])
+              AND (%(queues)s::text[] IS NULL OR j.queue = ANY (%(queues)s::text[]))
+              AND EXISTS (SELECT FROM me)
+            ORDER BY j.run_at, j.id
+            LIMIT %(room)s
+              FOR UPDATE OF j SKIP LOCKED) AS one
      LIMIT %(room)s
-       FOR UPDATE SKIP LOCKED
 )
 UPDATE salon_jobs_job j
    SET state = 'running', lease = j.lease + 1, leased_by = %(process_id)s, started_at = clock_timestamp()
-  FROM due
- WHERE j.id = due.id
+ WHERE j.id = ANY (ARRAY(SELECT id FROM due))
 RETURNING j.id, j.task, j.store_id, j.payload::text, j.queue, j.priority, j.run_at, j.attempts, j.max_attempts,
-          j.lease, COALESCE(j.expires_at <= COALESCE(%(now)s::timestamptz, now()), false), j.tick,
-          j.created_at
+          j.lease, COALESCE(j.expires_at <= COALESCE(%(now)s::timestamptz, now()), false), j.tick, j.created_at

@@ -84,8 +84,8 @@ def test_the_claim_walks_the_index_of_due_jobs_in_order(crowded: int) -> None:
     assert_no_full_scan(plan)
     assert "salon_jobs_job_due" in indexes(plan)
     assert "Sort" not in {node["Node Type"] for node in plan}
-    due = next(node for node in job_scans(plan) if node.get("Index Name") == "salon_jobs_job_due")
-    assert due["Actual Rows"] * due["Actual Loops"] == 100, "it stops at the limit"
+    read = [node["Actual Rows"] * node["Actual Loops"] for node in job_scans(plan)]
+    assert max(read) == 100, "it stops at the limit"
 
 
 def test_a_finish_and_a_failure_find_their_row_by_its_key(crowded: int) -> None:
