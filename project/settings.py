@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import django
 import environ
+import sentry_sdk
 from django.core.exceptions import ImproperlyConfigured
 
 env = environ.Env()
@@ -129,6 +130,13 @@ else:
 DEFAULT_FROM_EMAIL = env.str("DEFAULT_FROM_EMAIL", "Salon <noreply@salon.example>")
 
 SENTRY_DSN = env.str("SENTRY_DSN", "")
+if SENTRY_DSN:
+    sentry_sdk.init(
+        dsn=SENTRY_DSN,
+        environment=env.str("SENTRY_ENVIRONMENT", "prod"),
+        release=env.str("SENTRY_RELEASE", "") or None,
+        send_default_pii=False,
+    )
 
 _PASSWORD_VARIABLES: Final = {
     "migrator": "MIGRATOR_PASSWORD",

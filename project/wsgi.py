@@ -6,9 +6,12 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.wsgi import get_wsgi_application
 
+from salon_jobs.runtime.web_roles import guard_web_roles
+
 application = get_wsgi_application()
 
 if not settings.DATABASES["default"]["NAME"]:
     raise ImproperlyConfigured(
         "the web process needs DATABASE_URL in its environment: postgresql://app:password@host/db"
     )
+guard_web_roles()

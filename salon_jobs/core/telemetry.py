@@ -1,7 +1,9 @@
-"""Tells observers of final failures, without knowing who they are."""
+"""Tells observers of runs and of final failures, without knowing who they are."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 from uuid import UUID
@@ -42,5 +44,24 @@ def report_failure(failure: FinalFailure) -> None:
     for observer in _observers:
         try:
             observer(failure)
-        except Exception:
+        except BaseException:  # a job's exception may do anything when an observer shows it
             logger.exception("a failure observer raised for job %s", failure.job_id)
+
+
+RunScope = Callable[[], AbstractContextManager[object]]
+_scopes: list[RunScope] = []
+
+
+def surround_runs(scope: RunScope) -> None:
+    """Enter ``scope()`` around each run, from its claim's hands to its written end; adding it twice is once."""
+    if scope not in _scopes:
+        _scopes.append(scope)
+
+
+@contextmanager
+def run_scope() -> Generator[None]:
+    """Hold whatever was added by ``surround_runs`` around one run."""
+    with ExitStack() as stack:
+        for scope in _scopes:
+            stack.enter_context(scope())
+        yield

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import sentry_sdk
@@ -9,16 +10,22 @@ from sentry_sdk.integrations.logging import ignore_logger
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.log_events import logger
-from salon_jobs.core.telemetry import FinalFailure, observe_failures
+from salon_jobs.core.telemetry import FinalFailure, observe_failures, surround_runs
 
 if TYPE_CHECKING:
     from sentry_sdk.types import Event, Hint
 
 
 def install() -> None:
-    """Observe final failures. Our own log records are kept from becoming second events."""
+    """Observe final failures, and keep runs apart. Our own log records are kept from becoming second events."""
     ignore_logger(logger.name)
     observe_failures(capture)
+    surround_runs(isolate)
+
+
+def isolate() -> AbstractContextManager[object]:
+    """Give a run breadcrumbs and tags of its own: a thread runs one store's job after another's."""
+    return sentry_sdk.isolation_scope() if sentry_sdk.get_client().is_active() else nullcontext()
 
 
 def capture(failure: FinalFailure) -> None:

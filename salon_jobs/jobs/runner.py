@@ -16,6 +16,7 @@ from salon_jobs.core.error_report import report
 from salon_jobs.core.errors import Interrupted
 from salon_jobs.core.log_events import log_event, logger
 from salon_jobs.core.outcomes import Errored, Outcome, Released
+from salon_jobs.core.telemetry import run_scope
 from salon_jobs.jobs import store
 from salon_jobs.jobs.current import RunningJob
 from salon_jobs.jobs.executor import execute, identify, settle
@@ -71,7 +72,8 @@ class Runner:
         try:
             while (job := self._jobs.take()) is not None:
                 try:
-                    self._run_job(RunningJob(job, self._process_id))
+                    with run_scope():
+                        self._run_job(RunningJob(job, self._process_id))
                 except BaseException:  # a thread that ends takes a share of the capacity with it
                     logger.exception(
                         "the end of job %s could not be written; it stays leased and is given back", job.id

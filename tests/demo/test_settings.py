@@ -78,3 +78,10 @@ def test_a_pool_asked_for_in_the_url_is_a_flag() -> None:
 
 def test_children_of_the_demo_inherit_no_secret() -> None:
     assert not [name for name in settings.INHERITED_ENVIRONMENT if "PASSWORD" in name or name.endswith("_URL")]
+
+
+def test_a_sentry_dsn_starts_the_client_without_personal_data() -> None:
+    shown = "(c := __import__('sentry_sdk').get_client()).is_active(), c.options.get('send_default_pii')"
+    found = _settings("runworker", {**URLS, "SENTRY_DSN": "http://key@127.0.0.1:9/1"}, shown)
+    assert found.stdout.split() == ["True", "False"], found.stderr
+    assert _settings("runworker", URLS, shown).stdout.split()[0] == "False"

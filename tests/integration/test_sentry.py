@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
@@ -15,6 +16,8 @@ from sentry_sdk.transport import Transport
 
 from salon_jobs import Discard, current_job
 from salon_jobs.jobs import rescuer
+from salon_jobs.jobs.local_queue import LocalQueue
+from salon_jobs.jobs.runner import Runner
 from tests import tasks
 from tests.support import change, claim, run_due
 
@@ -119,3 +122,27 @@ def test_a_job_that_kills_its_processes_is_one_event(stores: list[UUID], process
 def test_without_a_client_a_failure_passes_quietly(database: None, hooks: tasks.Hooks, process_id: int) -> None:
     tasks.system.enqueue()
     fail_until_the_end(process_id, hooks, 3)
+
+
+def test_what_one_stores_job_left_behind_is_not_told_with_anothers_failure(
+    stores: list[UUID], hooks: tasks.Hooks, process_id: int, events: Events
+) -> None:
+    def body(store_id: UUID, **_: object) -> None:
+        sentry_sdk.add_breadcrumb(message=f"worked on {store_id}")
+        sentry_sdk.get_isolation_scope().set_tag("customer", str(store_id))
+        if store_id == stores[1]:
+            raise RuntimeError("the till is closed")
+
+    hooks.store = body
+    for store_id in stores[:2]:
+        tasks.in_store.using(max_attempts=1).enqueue(store_id=store_id)
+    queue = LocalQueue(1)
+    runner = Runner(queue, process_id, 0, threading.Event())
+    queue.put(claim(process_id))
+    runner.start()
+    assert queue.wait_idle(10)
+    queue.close()
+    assert runner.join(10)
+    [event] = events
+    assert str(stores[0]) not in json.dumps(event, default=str)
+    assert f"worked on {stores[1]}" in [crumb.get("message") for crumb in event["breadcrumbs"]["values"]]
