@@ -6,6 +6,12 @@ Due, lease and heartbeat are judged by the database's clock alone; nothing here 
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Final
+
+# What the job table takes: a day inside of what Python can hold, so that every time zone of a session can show it.
+# One row beyond (PostgreSQL knows infinity and BC) would be an error in whoever reads it, and stop every worker.
+EARLIEST: Final = datetime(1, 1, 2, tzinfo=UTC)
+LATEST: Final = datetime(9999, 12, 30, tzinfo=UTC)
 
 
 def as_utc(instant: datetime) -> datetime:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Final
+
+_LONGEST_SNOOZE: Final = timedelta(days=36_500)
 
 
 class Snooze(Exception):
     """Ask, from a handler, to run again after ``delay``; the attempt is not counted.
 
-    What the handler wrote in its transaction is rolled back.
+    What the handler wrote in its transaction is rolled back. Raises ValueError below zero and above 36,500 days.
     """
 
     def __init__(self, delay: timedelta) -> None:
-        if delay < timedelta(0):
-            raise ValueError("Snooze takes a delay of zero or more")
+        if not timedelta(0) <= delay <= _LONGEST_SNOOZE:
+            raise ValueError(f"Snooze takes a delay from zero to {_LONGEST_SNOOZE.days:,} days, not {delay}")
         super().__init__(delay)
         self.delay = delay
 

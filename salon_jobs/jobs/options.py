@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
+from salon_jobs.core.clock import EARLIEST, LATEST
 from salon_jobs.core.errors import OptionInvalid
 from salon_jobs.core.records import JobKeyMode
 
@@ -33,6 +34,8 @@ class JobOptions:
         for name, value in (("run_at", self.run_at), ("expires_at", self.expires_at)):
             if value is not None and (not isinstance(value, datetime) or value.tzinfo is None):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise OptionInvalid(f"{name} must be an aware datetime, not {value!r}; give it a time zone")
+            if value is not None and not EARLIEST <= value <= LATEST:
+                raise OptionInvalid(f"{name} must lie between {EARLIEST} and {LATEST}, not at {value!r}")
         if self.job_key_mode not in tuple(JobKeyMode):
             raise OptionInvalid(f"job_key_mode must be one of {', '.join(JobKeyMode)}, not {self.job_key_mode!r}")
 

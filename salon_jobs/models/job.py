@@ -8,10 +8,12 @@ import pgtrigger
 from django.db import models
 from django.db.models.functions import Now
 
+from salon_jobs.core.clock import EARLIEST, LATEST
 from salon_jobs.core.records import JobState
 
 _STATES = [(state.value, state.value) for state in JobState]
 _ENDED = models.Q(state__in=["failed", "cancelled", "succeeded"])
+_REPRESENTABLE = (EARLIEST, LATEST)
 
 # Moves nobody makes: a guard against mistakes, written as a WHEN clause so that a legal move never calls a function.
 _ILLEGAL_MOVES = pgtrigger.Condition(
@@ -67,6 +69,15 @@ class Job(models.Model):
             ),
             models.CheckConstraint(
                 condition=models.Q(max_attempts__gte=1) & models.Q(attempts__gte=0), name="salon_jobs_job_attempts"
+            ),
+            models.CheckConstraint(
+                condition=models.Q(
+                    run_at__range=_REPRESENTABLE,
+                    expires_at__range=_REPRESENTABLE,
+                    tick__range=_REPRESENTABLE,
+                    finished_at__range=_REPRESENTABLE,
+                ),
+                name="salon_jobs_job_instants",
             ),
         ]
         indexes: ClassVar = [

@@ -1,0 +1,20 @@
+"""Holds what a handler may ask for."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from salon_jobs import Snooze
+
+
+@pytest.mark.parametrize("wait", [timedelta(0), timedelta(days=36_500)])
+def test_a_snooze_within_a_century_is_taken(wait: timedelta) -> None:
+    assert Snooze(wait).delay == wait
+
+
+@pytest.mark.parametrize("wait", [timedelta(microseconds=-1), timedelta(days=36_500, seconds=1), timedelta.max])
+def test_a_snooze_into_the_past_or_beyond_the_calendar_is_refused(wait: timedelta) -> None:
+    with pytest.raises(ValueError, match="from zero to 36,500 days"):
+        Snooze(wait)
