@@ -13,8 +13,10 @@ from django.test import override_settings
 from salon_jobs import JobHandle, fan_out, tenant_context
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import EnqueueRefused
+from salon_jobs.jobs import operate, store
+from salon_jobs.jobs.operate import Operated
 from tests import tasks
-from tests.support import seen
+from tests.support import claim, seen
 
 
 @pytest.fixture
@@ -66,6 +68,36 @@ def test_the_web_role_can_not_touch_what_keys_and_cancelling_do_not_need(
         refused("web", "DELETE FROM salon_jobs_job")
         for table in ("process", "cron_tick", "cron_entry"):
             refused("web", f"SELECT * FROM salon_jobs_{table}")
+
+
+@pytest.mark.parametrize(
+    "column",
+    ["id", "state", "lease", "leased_by", "rescues", "attempts", "reason", "created_at", "started_at", "finished_at"],
+)
+def test_the_web_role_can_not_insert_what_the_workers_trust(stores: list[UUID], column: str) -> None:
+    value = {"state": "'running'", "reason": "''"}.get(column, "now()" if column.endswith("_at") else "1")
+    with tenant_context(stores[0], using="web"):
+        refused("web", f"INSERT INTO salon_jobs_job (task, store_id, {column}) VALUES ('ping', %s, {value})", stores[0])
+        ask("web", "INSERT INTO salon_jobs_job (task, store_id) VALUES ('ping', %s) RETURNING id", stores[0])
+
+
+def test_the_web_role_moves_jobs_as_cancelling_and_retrying_do_and_never_a_running_one(
+    jobs: list[JobHandle], stores: list[UUID], process_id: int
+) -> None:
+    job_id = jobs[0].id
+    with tenant_context(stores[0], using="web"):
+        for state in ("running", "succeeded", "failed"):
+            with pytest.raises(ProgrammingError, match=r"row-level security|Cannot update"), transaction.atomic("web"):
+                ask("web", "UPDATE salon_jobs_job SET state = %s RETURNING id", state)
+        assert operate.cancel([job_id], using="web") == [Operated(job_id, True)]
+        assert operate.retry([job_id], using="web") == [Operated(job_id, True)]
+    [running] = [job for job in claim(process_id) if job.id == job_id]
+    with tenant_context(stores[0], using="web"):
+        assert ask("web", "SELECT state FROM salon_jobs_job") == [("running",)]
+        assert ask("web", "SELECT id FROM salon_jobs_job FOR UPDATE") == [], "it can not even hold up its finish"
+        assert ask("web", "UPDATE salon_jobs_job SET attempts = 0 RETURNING id") == []
+        assert not operate.cancel([job_id], using="web")[0].changed
+    assert store.finish(running, process_id)
 
 
 def test_the_web_role_enqueues_for_its_current_store_and_no_other(as_web: object, stores: list[UUID]) -> None:

@@ -1,0 +1,12 @@
+"""Holds migration operations: row-level security for a model, and what salon_jobs installs for itself.
+
+All read SALON_JOBS when they run, so one migration serves a deployment with roles and one with a single database user.
+Each is reversible, asks the database routers as Django's own operations do, and scans no rows. Those that lock a table
+ACCESS EXCLUSIVE hold it briefly and wait for it briefly: see ``DatabaseOperation``.
+"""
+
+from salon_jobs.migration_ops.functions import InstallAddJobFunction, InstallFanOutFunction
+from salon_jobs.migration_ops.job_tables import ProtectJobTables
+from salon_jobs.migration_ops.store_rls import EnableStoreRLS
+
+__all__ = ["EnableStoreRLS", "InstallAddJobFunction", "InstallFanOutFunction", "ProtectJobTables"]

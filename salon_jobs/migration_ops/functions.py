@@ -1,0 +1,127 @@
+"""Holds the two functions that cross a role: one adds jobs, one lists the stores."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from django.db.backends.base.schema import BaseDatabaseSchemaEditor
+from django.db.migrations.state import ProjectState
+from django.db.models import Model
+from psycopg import sql
+
+from salon_jobs import sql as statements
+from salon_jobs.conf import settings as conf
+from salon_jobs.core.errors import ConfigurationError
+from salon_jobs.migration_ops.base import DatabaseOperation, execute, schema_of
+
+_ADD_JOB_ARGUMENTS: Final = (
+    "text, jsonb, uuid, text, smallint, smallint, timestamptz, timestamptz, timestamptz, text, text"
+)
+
+
+class InstallAddJobFunction(DatabaseOperation):
+    """Install ``salon_jobs_add_job``, by which SQL and the web role add jobs; EXECUTE for web and worker only."""
+
+    def apply(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
+        """Create or replace the function and set who may call it."""
+        schema = sql.Identifier(schema_of(schema_editor, "salon_jobs_job"))
+        text = statements.load("add_job_function")
+        rendered = text.replace("__schema__", schema.as_string()).replace("__guc__", conf.store_guc)
+        function = sql.SQL("{}.salon_jobs_add_job({})").format(schema, sql.SQL(_ADD_JOB_ARGUMENTS))
+        schema_editor.execute(rendered, params=None)
+        execute(schema_editor, sql.SQL("REVOKE ALL ON FUNCTION {} FROM PUBLIC").format(function))
+        if conf.roles is not None:
+            callers = sql.SQL(", ").join(map(sql.Identifier, (conf.roles.web, conf.roles.worker)))
+            execute(schema_editor, sql.SQL("GRANT EXECUTE ON FUNCTION {} TO {}").format(function, callers))
+
+    def unapply(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
+        """Drop the function."""
+        execute(
+            schema_editor,
+            sql.SQL("DROP FUNCTION IF EXISTS salon_jobs_add_job({})").format(sql.SQL(_ADD_JOB_ARGUMENTS)),
+        )
+
+    def describe(self) -> str:
+        """Describe the operation."""
+        return "Install salon_jobs_add_job"
+
+
+class InstallFanOutFunction(DatabaseOperation):
+    """Install the one function that lists all stores: no arguments, ids alone, owned by the fan-out role.
+
+    Nothing happens without STORE_MODEL. A project that sets STORE_MODEL later first migrates the store's app, then sets
+    it and puts this operation into a migration of its own, after the store's table. Run as the migrator, which may
+    SET ROLE to the owner but inherits nothing from it. Raises ConfigurationError when the store's table comes later.
+    """
+
+    def allowed(self, alias: str, app_label: str, state: ProjectState) -> bool:
+        """Ask the routers, for the store model too: the function reads its table."""
+        if not super().allowed(alias, app_label, state):
+            return False
+        return conf.store_model is None or self.allow_migrate_model(alias, _store_model(conf.store_model, state))
+
+    def apply(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
+        """Create the function as its owner, so that its grants are the owner's to give."""
+        if conf.store_model is None:
+            return
+        meta = _store_model(conf.store_model, state)._meta
+        key = str(meta.pk.column)
+        table = sql.Identifier(schema_of(schema_editor, meta.db_table), meta.db_table)
+        namespace, name = conf.fan_out_function.split(".")
+        function = sql.Identifier(namespace, name)
+        create = sql.SQL(
+            "CREATE OR REPLACE FUNCTION {}() RETURNS TABLE (store_id uuid) LANGUAGE sql STABLE SECURITY DEFINER "
+            "SET search_path = pg_catalog AS $body$ SELECT s.{} FROM {} AS s ORDER BY s.{} $body$"
+        ).format(function, sql.Identifier(key), table, sql.Identifier(key))
+        revoke = sql.SQL("REVOKE ALL ON FUNCTION {}() FROM PUBLIC").format(function)
+        if conf.roles is None:
+            execute(schema_editor, create, revoke)
+            return
+        owner, schema = sql.Identifier(conf.roles.fan_out_owner), sql.Identifier(namespace)
+        execute(
+            schema_editor,
+            sql.SQL("GRANT USAGE, CREATE ON SCHEMA {} TO {}").format(schema, owner),
+            sql.SQL("GRANT SELECT ({}) ON {} TO {}").format(sql.Identifier(key), table, owner),
+            sql.SQL("SET LOCAL ROLE {}").format(owner),
+            create,
+            revoke,
+            sql.SQL("GRANT EXECUTE ON FUNCTION {}() TO {}").format(function, sql.Identifier(conf.roles.worker)),
+            sql.SQL("RESET ROLE"),
+            sql.SQL("REVOKE CREATE ON SCHEMA {} FROM {}").format(schema, owner),
+        )
+
+    def unapply(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
+        """Drop the function as its owner and take the owner's rights on the store table away."""
+        if conf.store_model is None:
+            return
+        namespace, name = conf.fan_out_function.split(".")
+        drop = sql.SQL("DROP FUNCTION IF EXISTS {}()").format(sql.Identifier(namespace, name))
+        if conf.roles is None:
+            execute(schema_editor, drop)
+            return
+        owner = sql.Identifier(conf.roles.fan_out_owner)
+        meta = state.apps.get_model(conf.store_model)._meta
+        execute(
+            schema_editor,
+            sql.SQL("SET LOCAL ROLE {}").format(owner),
+            drop,
+            sql.SQL("RESET ROLE"),
+            sql.SQL("REVOKE ALL ON {} FROM {}").format(sql.Identifier(meta.db_table), owner),
+            sql.SQL("REVOKE SELECT ({}) ON {} FROM {}").format(
+                sql.Identifier(str(meta.pk.column)), sql.Identifier(meta.db_table), owner
+            ),
+        )
+
+    def describe(self) -> str:
+        """Describe the operation."""
+        return "Install the function that lists the stores for a fan-out"
+
+
+def _store_model(name: str, state: ProjectState) -> type[Model]:
+    try:
+        return state.apps.get_model(name)
+    except LookupError as error:
+        raise ConfigurationError(
+            f"SALON_JOBS['STORE_MODEL'] {name!r} does not exist yet at this point of the migrations: give the "
+            "migration that creates it run_before = [('salon_jobs', '0003_fan_out')]"
+        ) from error
