@@ -6,17 +6,20 @@ The cursors are psycopg's own, for speed; errors come as Django's, so that the c
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, TypeVar
 
-from django.db import IntegrityError, connections, transaction
+from django.db import DataError, IntegrityError, connections, transaction
 
 from salon_jobs import sql
 from salon_jobs.conf import settings as conf
+from salon_jobs.core import log_events
 from salon_jobs.core.error_report import ErrorReport, storable
+from salon_jobs.core.log_events import log_event
 from salon_jobs.core.records import ClaimedJob, JobState
 from salon_jobs.tenancy.guc import raw_cursor
 
@@ -72,7 +75,7 @@ def fail(
 ) -> Ended | None:
     """Record the attempt's error and retry, fail or supersede the job; None: the lease is lost."""
     parameters = {
-        **_fence(job, process_id), "delay": delay, "final": final, "reason": reason, **asdict(error),
+        **_fence(job, process_id), "wait": delay, "final": final, "reason": reason, **asdict(error),
     }  # fmt: skip
     rows = _despite_twins(lambda: _rows("fail", parameters))
     return Ended(JobState(rows[0][0]), rows[0][1]) if rows else None
@@ -90,7 +93,7 @@ def requeue(jobs: Iterable[tuple[int, int]], process_id: int, *, delay: timedelt
 
     def run(some: Sequence[tuple[int, int]]) -> int:
         ids, leases = [pair[0] for pair in some], [pair[1] for pair in some]
-        parameters = {"ids": ids, "leases": leases, "process_id": process_id, "delay": delay}
+        parameters = {"ids": ids, "leases": leases, "process_id": process_id, "wait": delay}
         return len(_rows("requeue", parameters))
 
     return sum(_row_by_row(run, pairs)) if pairs else 0
@@ -114,14 +117,21 @@ def failed_by(job: ClaimedJob) -> bool:
 
 
 def rescue(process_id: int, message: str) -> list[Rescued]:
-    """Queue the jobs of a process whose row is deleted again; row by row where one meets a twin."""
+    """Queue the jobs of a process whose row is deleted again; one by one where one of them can not be changed.
+
+    One that met a twin is tried again; one that the database refuses is logged and left to the next sweep.
+    """
     ids = [pair[0] for pair in unknown_leases(process_id, ())]
 
     def run(some: Sequence[int]) -> list[Rescued]:
         rows = _rows("rescue", {"ids": list(some), "process_id": process_id, "message": message})
         return [Rescued(row[0], row[1], row[2], JobState(row[3]), row[4]) for row in rows]
 
-    return [rescued for batch in _row_by_row(run, ids) for rescued in batch] if ids else []
+    try:
+        with transaction.atomic(using=conf.database):
+            return run(ids) if ids else []
+    except (DataError, IntegrityError):
+        return [rescued for job_id in ids for rescued in _or_leave(partial(run, [job_id]), job_id)]
 
 
 def _fence(job: ClaimedJob, process_id: int) -> dict[str, Any]:
@@ -153,6 +163,15 @@ def _despite_twins(run: Callable[[], T]) -> T:
         except IntegrityError:
             continue
     return run()
+
+
+def _or_leave(run: Callable[[], list[T]], job_id: int) -> list[T]:
+    try:
+        with transaction.atomic(using=conf.database):
+            return _despite_twins(run)
+    except (DataError, IntegrityError) as error:
+        log_event(logging.ERROR, log_events.JOB_NOT_RESCUED, job_id=job_id, error=str(error).strip())
+        return []
 
 
 def _row_by_row(run: Callable[[Sequence[Any]], T], items: Sequence[Any]) -> list[T]:

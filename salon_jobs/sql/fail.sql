@@ -1,4 +1,4 @@
--- End a failed run: queue the job again after a delay, or fail it when its attempts are spent (or it can never work),
+-- End a failed run: queue the job again after a while, or fail it when its attempts are spent (or it can never work),
 -- or cancel it when a newer job waits under its key. Writes the attempt's error row in the same statement.
 -- Locks: the row. A twin enqueued at this very moment raises a unique violation: the caller runs the statement again.
 -- Role: worker.
@@ -15,11 +15,11 @@ WITH mine AS MATERIALIZED (
        FOR UPDATE
 ), ended AS (
     UPDATE salon_jobs_job j
-       SET attempts = j.attempts + 1,
+       SET attempts = least(j.attempts + 1, 32767),
            state = CASE WHEN m.spent THEN 'failed' WHEN m.superseded THEN 'cancelled' ELSE 'queued' END,
            reason = CASE WHEN m.spent THEN %(reason)s WHEN m.superseded THEN 'superseded' ELSE '' END,
            run_at = CASE WHEN m.spent OR m.superseded THEN j.run_at
-                         ELSE clock_timestamp() + %(delay)s::interval END,
+                         ELSE clock_timestamp() + %(wait)s::interval END,
            finished_at = CASE WHEN m.spent OR m.superseded THEN clock_timestamp() END,
            leased_by = NULL
       FROM mine m

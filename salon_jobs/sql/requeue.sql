@@ -1,4 +1,4 @@
--- Queue jobs again without counting an attempt: a snooze (with a delay) or a release (delay NULL keeps run_at).
+-- Queue jobs again without counting an attempt: a snooze (after a wait) or a release (wait NULL keeps run_at).
 -- A job whose key a newer waiting job holds ends as cancelled (superseded).
 -- Locks: the rows, in ascending order. A twin enqueued at this very moment raises a unique violation: run it again.
 -- Role: worker.
@@ -18,8 +18,8 @@ WITH mine AS MATERIALIZED (
 UPDATE salon_jobs_job j
    SET state = CASE WHEN m.superseded THEN 'cancelled' ELSE 'queued' END,
        reason = CASE WHEN m.superseded THEN 'superseded' ELSE '' END,
-       run_at = CASE WHEN m.superseded OR %(delay)s::interval IS NULL THEN j.run_at
-                     ELSE clock_timestamp() + %(delay)s::interval END,
+       run_at = CASE WHEN m.superseded OR %(wait)s::interval IS NULL THEN j.run_at
+                     ELSE clock_timestamp() + %(wait)s::interval END,
        finished_at = CASE WHEN m.superseded THEN clock_timestamp() END,
        leased_by = NULL
   FROM mine m

@@ -6,7 +6,7 @@
 -- Role: worker.
 WITH theirs AS MATERIALIZED (
     SELECT j.id,
-           j.attempts + j.rescues + 1 >= j.max_attempts AND j.rescues + 1 >= 3 AS spent,
+           j.attempts::int + j.rescues + 1 >= j.max_attempts AND j.rescues + 1 >= 3 AS spent,
            j.job_key IS NOT NULL AND EXISTS (
                SELECT FROM salon_jobs_job t
                 WHERE t.job_key = j.job_key AND t.task = j.task AND t.state = 'queued'
@@ -18,7 +18,7 @@ WITH theirs AS MATERIALIZED (
        FOR UPDATE OF j
 ), rescued AS (
     UPDATE salon_jobs_job j
-       SET rescues = j.rescues + 1,
+       SET rescues = least(j.rescues + 1, 32767),
            lease = j.lease + 1,
            state = CASE WHEN t.spent THEN 'failed' WHEN t.superseded THEN 'cancelled' ELSE 'queued' END,
            reason = CASE WHEN t.spent THEN 'process_died' WHEN t.superseded THEN 'superseded' ELSE '' END,
@@ -29,7 +29,7 @@ WITH theirs AS MATERIALIZED (
     RETURNING j.id, j.task, j.store_id, j.state, j.attempts
 ), error AS (
     INSERT INTO salon_jobs_job_error (job_id, store_id, attempt, error_class, code, message, traceback, occurred_at)
-    SELECT id, store_id, attempts + 1, 'salon_jobs.core.errors.ProcessDied', 'JOB.PROCESS_DIED',
+    SELECT id, store_id, least(attempts + 1, 32767), 'salon_jobs.core.errors.ProcessDied', 'JOB.PROCESS_DIED',
            %(message)s, '', clock_timestamp()
       FROM rescued
 )

@@ -231,6 +231,39 @@ def test_a_twin_that_commits_at_this_very_moment_supersedes_one_and_holds_up_non
     assert seen("SELECT reason FROM salon_jobs_job WHERE state = 'cancelled'") == [("superseded",)]
 
 
+def test_one_row_that_can_not_be_changed_holds_up_no_rescue(
+    stores: list[UUID], process_id: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    handles = [tasks.keyed.enqueue(store_id=stores[0], number=number) for number in range(4)]
+    claim(process_id)
+    tasks.keyed.enqueue(store_id=stores[0], number=2)
+    change("UPDATE salon_jobs_job SET lease = 2147483647 WHERE id = %s", handles[1].id)
+    be_silent(process_id)
+    assert bury(process_id, SILENCE) == RescueCounts(buried=1, queued=3)
+    assert states() == ["queued", "running", "cancelled", "queued", "queued"]
+    [record] = [record for record in caplog.records if getattr(record, "event", "") == "job_not_rescued"]
+    assert record.event_fields["job_id"] == handles[1].id  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("verb", ["fail", "cancel_run", "rescue", "finish_keep"])
+def test_counts_that_can_grow_no_further_end_a_job_like_any_other(
+    stores: list[UUID], process_id: int, verb: str, settings: Any
+) -> None:
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "KEEP_SUCCEEDED": True}
+    tasks.in_store.using(max_attempts=32767).enqueue(store_id=stores[0])
+    change("UPDATE salon_jobs_job SET attempts = 32767, rescues = 32767")
+    [job] = claim(process_id)
+    verbs: dict[str, Callable[[], object]] = {
+        "fail": lambda: store.fail(job, process_id, ValueError(), delay=ZERO, final=False, reason="spent"),
+        "cancel_run": lambda: store.cancel_run(job, process_id, "discarded", charge=True),
+        "rescue": lambda: store.rescue(process_id, "went silent"),
+        "finish_keep": lambda: store.finish(job, process_id),
+    }
+    verbs[verb]()
+    ended = {"fail": "failed", "cancel_run": "cancelled", "rescue": "failed", "finish_keep": "succeeded"}
+    assert seen("SELECT state, attempts, rescues FROM salon_jobs_job") == [(ended[verb], 32767, 32767)]
+
+
 def test_leases_that_the_process_does_not_know_are_found(stores: list[UUID], process_id: int) -> None:
     for _ in range(3):
         tasks.in_store.enqueue(store_id=stores[0])

@@ -93,7 +93,7 @@ def test_a_finish_and_a_failure_find_their_row_by_its_key(crowded: int) -> None:
     plan = nodes("finish", fence)
     assert_no_full_scan(plan)
     texts = {
-        "delay": timedelta(seconds=2),
+        "wait": timedelta(seconds=2),
         "final": False,
         "reason": "",
         "error_class": "",
@@ -126,7 +126,7 @@ def test_a_keyed_enqueue_looks_its_key_up(crowded: int) -> None:
 
 def test_giving_back_and_ending_runs_find_their_rows(crowded: int) -> None:
     fence = {"id": 100, "process_id": 2, "lease": 1}
-    assert_no_full_scan(nodes("requeue", {"ids": [100, 800], "leases": [1, 1], "process_id": 2, "delay": None}))
+    assert_no_full_scan(nodes("requeue", {"ids": [100, 800], "leases": [1, 1], "process_id": 2, "wait": None}))
     assert_no_full_scan(nodes("cancel_run", {**fence, "reason": "discarded", "charge": True}))
     assert_no_full_scan(nodes("finish_keep", fence))
     assert indexes(nodes("lease_state", fence)) == {"salon_jobs_job_pkey"}
