@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from datetime import datetime
 from operator import attrgetter
@@ -29,6 +29,7 @@ _ARRAYS = ("task", "store_id", "queue", "priority", "max_attempts", "run_at", "e
 # Stands for the store in a fan-out's key until the database puts each store's id there; never part of a real key.
 # As long as the id it stands for, so that the length of a key is checked for what it will be.
 _MARKER = f"\x1f{'store':-^34}\x1f"
+_SEPARATOR = "\x1f"
 _DEDUPE_TRIES = 5
 _IN_CONTEXT = "a store's jobs are enqueued inside tenant_context(store_id)"
 
@@ -46,6 +47,7 @@ def add_many(jobs: Sequence[NewJob]) -> list[JobHandle]:
     """Add jobs in one transaction, in order, a handle each; a key met twice counts as enqueued twice."""
     handles: dict[int, JobHandle] = {}
     with transaction.atomic(using=conf.database):
+        _lock_keys(jobs)
         for positions, statement in _batches(jobs):
             batch = [jobs[position] for position in positions]
             handles.update(zip(positions, _run(statement, batch), strict=True))
@@ -82,18 +84,25 @@ def fan_out(task: Task[P, Any], /, *, run_at: datetime | None = None, **argument
     checked = task.payload.bind((), {**arguments, STORE_ARGUMENT: "00000000-0000-0000-0000-000000000000"})
     job = task.new_job(checked, replace(task.options, run_at=run_at))
     key = task.key_for(_MARKER, checked)
-    statement = sql.load("fan_out").replace("__function__", conf.fan_out_function)
-    with _writing(run_at, remedy="a fan-out runs as the worker role: call it from a task") as cursor:
-        cursor.execute(
-            statement,
-            {
-                **_row(job), "job_key": key, "marker": _MARKER, "tick": _current_tick(),
-                "preserve": job.job_key_mode is JobKeyMode.PRESERVE_RUN_AT,
-                "dedupe": job.job_key_mode is JobKeyMode.UNSAFE_DEDUPE,
-            },
-        )  # fmt: skip
+    parameters = {
+        **_row(job), "job_key": key, "marker": _MARKER, "tick": _current_tick(),
+        "preserve": job.job_key_mode is JobKeyMode.PRESERVE_RUN_AT,
+        "dedupe": job.job_key_mode is JobKeyMode.UNSAFE_DEDUPE,
+    }  # fmt: skip
+    with (
+        _writing(run_at, remedy="a fan-out runs as the worker role: call it from a task") as cursor,
+        nullcontext() if key is None else transaction.atomic(using=conf.database),
+    ):
+        if key is not None:
+            cursor.execute(_over_stores("fan_out_keys"), parameters)
+            cursor.execute(sql.load("lock_keys"), {"names": cursor.fetchone()[0] or []})
+        cursor.execute(_over_stores("fan_out"), parameters)
         inserted, kept = cursor.fetchone()
     return FanOutResult(inserted, kept)
+
+
+def _over_stores(statement: str) -> str:
+    return sql.load(statement).replace("__function__", conf.fan_out_function)
 
 
 def _current_tick() -> datetime | None:
@@ -103,6 +112,18 @@ def _current_tick() -> datetime | None:
 
 def _through_function(job: NewJob) -> bool:
     return job.store_id is None and conf.roles is not None
+
+
+def _lock_keys(jobs: Sequence[NewJob]) -> None:
+    """Take the locks of several keys in one order for every enqueuer; unsafe_dedupe takes that of a single key, too.
+
+    One job by its key needs none: it waits for others while it holds nothing. System jobs come in order by themselves.
+    """
+    keyed = [job for job in jobs if job.job_key is not None and not _through_function(job)]
+    names = list({_SEPARATOR.join(_identity(job)) for job in keyed})
+    if len(names) > 1 or any(job.job_key_mode is JobKeyMode.UNSAFE_DEDUPE for job in keyed):
+        with connections[conf.database].cursor() as cursor:
+            cursor.execute(sql.load("lock_keys"), {"names": names})
 
 
 def _batches(jobs: Sequence[NewJob]) -> Iterator[tuple[list[int], str]]:
@@ -118,8 +139,12 @@ def _batches(jobs: Sequence[NewJob]) -> Iterator[tuple[list[int], str]]:
         else:
             groups.setdefault(("enqueue_keyed", job.job_key_mode), []).append(position)
     for (statement, _), positions in groups.items():
-        if statement in ("enqueue_many", "enqueue_system"):
+        if statement == "enqueue_many":
             yield positions, statement
+            continue
+        if statement == "enqueue_system":
+            # One row after the other: each takes its key, in one order; equal keys stay in the order given.
+            yield sorted(positions, key=lambda position: _identity(jobs[position])), statement
             continue
         rounds: list[dict[tuple[str, str, str], int]] = []
         for position in positions:
@@ -155,7 +180,6 @@ def _run(statement: str, jobs: Sequence[NewJob]) -> list[JobHandle]:
 
 
 def _dedupe(cursor: CursorWrapper, jobs: Sequence[NewJob], parameters: dict[str, Any]) -> list[JobHandle]:
-    cursor.execute(sql.load("lock_keys"), {"names": ["\x1f".join(_identity(job)) for job in jobs]})
     found: dict[int, JobHandle] = {}
     for _ in range(_DEDUPE_TRIES):
         cursor.execute(sql.load("enqueue_dedupe"), parameters)

@@ -1,7 +1,7 @@
 -- Define salon_jobs_add_job (version 1): add one job from SQL, or a job of no store as the web role.
 -- SECURITY DEFINER, so it checks by itself: a store may be named only if it is the caller's current store.
 -- Replace it only by a definition that accepts the same named arguments. The schema and the name of the store
--- setting are filled in by InstallAddJobFunction (migration_ops.py); owner: the migrator; EXECUTE: web and worker.
+-- setting are filled in by InstallAddJobFunction (migration_ops); owner: the migrator; EXECUTE: web and worker.
 CREATE OR REPLACE FUNCTION __schema__.salon_jobs_add_job(
     task text,
     payload jsonb DEFAULT '{}',
@@ -15,7 +15,7 @@ CREATE OR REPLACE FUNCTION __schema__.salon_jobs_add_job(
     job_key text DEFAULT NULL,
     job_key_mode text DEFAULT 'replace'
 ) RETURNS TABLE (job_id bigint, result text)
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $body$
 #variable_conflict use_column
 <<f>>
@@ -41,15 +41,30 @@ BEGIN
         RAISE invalid_parameter_value USING MESSAGE = 'salon_jobs_add_job: job_key_mode is unknown';
     END IF;
     IF p_key IS NOT NULL AND $11 = 'unsafe_dedupe' THEN
+        -- As lock_keys.sql and enqueue_dedupe.sql.
+        PERFORM pg_advisory_xact_lock_shared(hashtextextended(p_task, 1));
         PERFORM pg_advisory_xact_lock(hashtextextended(concat_ws(E'\x1f', p_task, coalesce(p_store::text, ''), p_key), 0));
-        SELECT j.id INTO found_id FROM __schema__.salon_jobs_job j
-         WHERE j.job_key = p_key AND j.task = p_task AND j.state IN ('queued', 'running')
-           AND (j.store_id = p_store OR (j.store_id IS NULL AND p_store IS NULL))
-         ORDER BY j.id DESC LIMIT 1;
-        IF FOUND THEN
-            RETURN QUERY SELECT found_id, 'kept';
-            RETURN;
-        END IF;
+        LOOP
+            SELECT j.id INTO found_id FROM __schema__.salon_jobs_job j
+             WHERE j.job_key = p_key AND j.task = p_task AND j.state IN ('queued', 'running')
+               AND (j.store_id = p_store OR (j.store_id IS NULL AND p_store IS NULL))
+             ORDER BY j.id DESC LIMIT 1;
+            IF FOUND THEN
+                RETURN QUERY SELECT found_id, 'kept';
+                RETURN;
+            END IF;
+            INSERT INTO __schema__.salon_jobs_job AS j
+                   (task, store_id, queue, priority, max_attempts, run_at, expires_at, payload, tick, job_key)
+            VALUES (p_task, p_store, p_queue, p_priority, p_max_attempts, p_run_at, p_expires_at, p_payload, p_tick,
+                    p_key)
+            ON CONFLICT DO NOTHING
+            RETURNING j.id INTO found_id;
+            IF FOUND THEN
+                RETURN QUERY SELECT found_id, 'inserted';
+                RETURN;
+            END IF;
+            -- Another mode, which takes no lock, put one there meanwhile: the next look sees it.
+        END LOOP;
     ELSIF p_key IS NOT NULL THEN
         UPDATE __schema__.salon_jobs_job j
            SET payload = p_payload, queue = p_queue, priority = p_priority, max_attempts = p_max_attempts,

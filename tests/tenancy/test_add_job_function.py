@@ -18,7 +18,7 @@ def test_it_is_exactly_as_declared(database: None) -> None:
         " WHERE proname = 'salon_jobs_add_job'"
     ) == [
         (
-            "migrator", True, ["search_path=pg_catalog"],
+            "migrator", True, ["search_path=pg_catalog, pg_temp"],
             ["migrator=X/migrator", "app=X/migrator", "worker_runtime=X/migrator"],
         )
     ]  # fmt: skip
