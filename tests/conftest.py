@@ -21,7 +21,10 @@ from tests import tasks as test_tasks
 from tests.tasks import Hooks
 
 ROOT = Path(__file__).resolve().parent.parent
-TABLES = "salon_jobs_job, salon_jobs_job_error, salon_jobs_process, salon_jobs_cron_entry, salon_jobs_cron_tick, store"
+TABLES = (
+    "salon_jobs_job, salon_jobs_job_error, salon_jobs_process, salon_jobs_cron_entry, salon_jobs_cron_tick, "
+    "salon_jobs_superseded, store"
+)
 
 
 def manage(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -1,4 +1,4 @@
-"""Runs, beside the worker's claims, what must go on by itself: rescue, and a look at the front of the queue."""
+"""Runs, beside the worker's claims, what must go on by itself: rescue, a look at the front of the queue, clean-up."""
 
 from __future__ import annotations
 
@@ -27,6 +27,12 @@ class QueueFront:
 
     lag_s: float
     unknown_tasks: tuple[str, ...]
+
+
+def forget_superseded() -> None:
+    """Forget which runs were superseded when those have ended. Idempotent. Raises database errors."""
+    with connections[conf.database].cursor() as cursor:
+        cursor.execute(sql.load("forget_superseded"))
 
 
 def look_at_queue() -> QueueFront:
@@ -68,6 +74,7 @@ class Maintenance:
                     self._rescuer.run_once()
                 if time.monotonic() - self._looked >= _LOOK_EVERY_S:
                     self._look()
+                    forget_superseded()
             except (DatabaseError, InterfaceError) as error:
                 log_event(logging.WARNING, log_events.DATABASE_LOST, loop="maintenance", error=str(error).strip())
                 connections[conf.database].errors_occurred = True

@@ -8,5 +8,12 @@ ACCESS EXCLUSIVE hold it briefly and wait for it briefly: see ``DatabaseOperatio
 from salon_jobs.migration_ops.functions import InstallAddJobFunction, InstallFanOutFunction
 from salon_jobs.migration_ops.job_tables import ProtectJobTables
 from salon_jobs.migration_ops.store_rls import EnableStoreRLS
+from salon_jobs.migration_ops.supersession import InstallSupersession
 
-__all__ = ["EnableStoreRLS", "InstallAddJobFunction", "InstallFanOutFunction", "ProtectJobTables"]
+__all__ = [
+    "EnableStoreRLS",
+    "InstallAddJobFunction",
+    "InstallFanOutFunction",
+    "InstallSupersession",
+    "ProtectJobTables",
+]

@@ -19,6 +19,7 @@ _JOB_TABLES: Final = (
     "salon_jobs_process",
     "salon_jobs_cron_entry",
     "salon_jobs_cron_tick",
+    "salon_jobs_superseded",
 )
 # What an enqueue gives. Not id, state, lease and what else the workers trust: SQL smuggled into a web process could
 # stop them with it, for all stores.

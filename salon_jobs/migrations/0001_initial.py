@@ -197,6 +197,19 @@ class Migration(migrations.Migration):
                 ],
             },
         ),
+        migrations.CreateModel(
+            name="SupersededRun",
+            fields=[
+                ("job_id", models.BigIntegerField(primary_key=True, serialize=False)),
+                (
+                    "lease",
+                    models.IntegerField(help_text="The run that was superseded; a later one of the same job is not"),
+                ),
+            ],
+            options={
+                "db_table": "salon_jobs_superseded",
+            },
+        ),
         pgtrigger.migrations.AddTrigger(
             model_name="job",
             trigger=pgtrigger.compiler.Trigger(

@@ -3,5 +3,6 @@
 from salon_jobs.models.job import Job, JobError
 from salon_jobs.models.process import Process
 from salon_jobs.models.schedule import CronEntryState, CronTick
+from salon_jobs.models.superseded import SupersededRun
 
-__all__ = ["CronEntryState", "CronTick", "Job", "JobError", "Process"]
+__all__ = ["CronEntryState", "CronTick", "Job", "JobError", "Process", "SupersededRun"]

@@ -1,14 +1,15 @@
 -- End a failed run: queue the job again after a while, or fail it when its attempts are spent (or it can never work),
--- or cancel it when a newer job waits under its key. Writes the attempt's error row in the same statement.
+-- or cancel it when a newer job waits under its key, or has since it began (supersede_function.sql). Writes the attempt's error row in the same statement.
 -- Locks: the row. A twin enqueued at this very moment raises a unique violation: the caller runs the statement again.
 -- Role: worker.
 WITH mine AS MATERIALIZED (
     SELECT j.id,
            %(final)s::boolean OR j.attempts + 1 >= j.max_attempts AS spent,
-           j.job_key IS NOT NULL AND EXISTS (
-               SELECT FROM salon_jobs_job t
-                WHERE t.job_key = j.job_key AND t.task = j.task AND t.state = 'queued'
-                  AND (t.store_id = j.store_id OR (t.store_id IS NULL AND j.store_id IS NULL))
+           j.job_key IS NOT NULL AND (
+               EXISTS (SELECT FROM salon_jobs_superseded s WHERE s.job_id = j.id AND s.lease = j.lease)
+               OR EXISTS (SELECT FROM salon_jobs_job t
+                           WHERE t.job_key = j.job_key AND t.task = j.task AND t.state = 'queued'
+                             AND (t.store_id = j.store_id OR (t.store_id IS NULL AND j.store_id IS NULL)))
            ) AS superseded
       FROM salon_jobs_job j
      WHERE j.id = %(id)s AND j.leased_by = %(process_id)s AND j.lease = %(lease)s AND j.state = 'running'

@@ -1,13 +1,14 @@
 -- Queue jobs again without counting an attempt: a snooze (after a wait) or a release (wait NULL keeps run_at).
--- A job whose key a newer waiting job holds ends as cancelled (superseded).
+-- A job whose key a newer one took while it ran, or holds waiting, ends as cancelled (superseded).
 -- Locks: the rows, in ascending order. A twin enqueued at this very moment raises a unique violation: run it again.
 -- Role: worker.
 WITH mine AS MATERIALIZED (
     SELECT j.id,
-           j.job_key IS NOT NULL AND EXISTS (
-               SELECT FROM salon_jobs_job t
-                WHERE t.job_key = j.job_key AND t.task = j.task AND t.state = 'queued'
-                  AND (t.store_id = j.store_id OR (t.store_id IS NULL AND j.store_id IS NULL))
+           j.job_key IS NOT NULL AND (
+               EXISTS (SELECT FROM salon_jobs_superseded s WHERE s.job_id = j.id AND s.lease = j.lease)
+               OR EXISTS (SELECT FROM salon_jobs_job t
+                           WHERE t.job_key = j.job_key AND t.task = j.task AND t.state = 'queued'
+                             AND (t.store_id = j.store_id OR (t.store_id IS NULL AND j.store_id IS NULL)))
            ) AS superseded
       FROM salon_jobs_job j
       JOIN unnest(%(ids)s::bigint[], %(leases)s::int[]) AS l (id, lease) ON j.id = l.id AND j.lease = l.lease

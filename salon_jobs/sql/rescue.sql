@@ -7,10 +7,11 @@
 WITH theirs AS MATERIALIZED (
     SELECT j.id,
            j.attempts::int + j.rescues + 1 >= j.max_attempts AND j.rescues + 1 >= 3 AS spent,
-           j.job_key IS NOT NULL AND EXISTS (
-               SELECT FROM salon_jobs_job t
-                WHERE t.job_key = j.job_key AND t.task = j.task AND t.state = 'queued'
-                  AND (t.store_id = j.store_id OR (t.store_id IS NULL AND j.store_id IS NULL))
+           j.job_key IS NOT NULL AND (
+               EXISTS (SELECT FROM salon_jobs_superseded s WHERE s.job_id = j.id AND s.lease = j.lease)
+               OR EXISTS (SELECT FROM salon_jobs_job t
+                           WHERE t.job_key = j.job_key AND t.task = j.task AND t.state = 'queued'
+                             AND (t.store_id = j.store_id OR (t.store_id IS NULL AND j.store_id IS NULL)))
            ) AS superseded
       FROM salon_jobs_job j
      WHERE j.id = ANY (%(ids)s::bigint[]) AND j.leased_by = %(process_id)s AND j.state = 'running'

@@ -13,7 +13,13 @@ from django.db import OperationalError, connections
 from django.db.migrations.state import ProjectState
 from django.test import override_settings
 
-from salon_jobs.migration_ops import EnableStoreRLS, InstallAddJobFunction, InstallFanOutFunction, ProtectJobTables
+from salon_jobs.migration_ops import (
+    EnableStoreRLS,
+    InstallAddJobFunction,
+    InstallFanOutFunction,
+    InstallSupersession,
+    ProtectJobTables,
+)
 from salon_jobs.migration_ops.base import DatabaseOperation
 from tests.conftest import manage
 from tests.migrations.test_migrations import environment, fresh, rows
@@ -27,6 +33,7 @@ OPERATIONS: list[tuple[str, Callable[[], DatabaseOperation]]] = [
     ("salon_jobs", ProtectJobTables),
     ("salon_jobs", InstallAddJobFunction),
     ("salon_jobs", InstallFanOutFunction),
+    ("salon_jobs", InstallSupersession),
 ]
 
 
