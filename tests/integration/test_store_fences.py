@@ -254,7 +254,7 @@ def test_counts_that_can_grow_no_further_end_a_job_like_any_other(
     change("UPDATE salon_jobs_job SET attempts = 32767, rescues = 32767")
     [job] = claim(process_id)
     verbs: dict[str, Callable[[], object]] = {
-        "fail": lambda: store.fail(job, process_id, ValueError(), delay=ZERO, final=False, reason="spent"),
+        "fail": lambda: store.fail(job, process_id, report(ValueError()), delay=ZERO, final=False, reason="spent"),
         "cancel_run": lambda: store.cancel_run(job, process_id, "discarded", charge=True),
         "rescue": lambda: store.rescue(process_id, "went silent"),
         "finish_keep": lambda: store.finish(job, process_id),

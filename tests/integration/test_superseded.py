@@ -11,6 +11,7 @@ import pytest
 from django.db import connection, transaction
 
 from salon_jobs import JobHandle, fan_out
+from salon_jobs.core.error_report import report
 from salon_jobs.core.records import ClaimedJob
 from salon_jobs.jobs import operate, store
 from salon_jobs.jobs.maintenance import forget_superseded
@@ -26,7 +27,7 @@ def end(verb: str, job: ClaimedJob, process_id: int) -> None:
     """End a run without success, in one of the ways that queue a job again."""
     match verb:
         case "fail":
-            store.fail(job, process_id, ValueError(), delay=ZERO, final=False, reason="")
+            store.fail(job, process_id, report(ValueError()), delay=ZERO, final=False, reason="")
         case "snooze":
             store.requeue([(job.id, job.lease)], process_id, delay=ZERO)
         case "release":
