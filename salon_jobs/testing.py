@@ -80,19 +80,16 @@ def assert_enqueued(task: Task[..., Any], *, count: int | None = None, **argumen
     ``count`` None means one or more. Raises AssertionError that shows what waits instead.
     """
     waiting = Job.objects.using(conf.database).filter(task=task.name, state=JobState.QUEUED).order_by("id")
-    wanted = dict(arguments)
-    store_id = wanted.pop(STORE_ARGUMENT, None)
+    store_id = arguments.pop(STORE_ARGUMENT, None)
+    wanted = {name: task.payload.stored(name, value) for name, value in arguments.items()}
     rows: list[tuple[int, UUID | None, dict[str, Any]]] = list(waiting.values_list("pk", "store_id", "payload"))
     found = [
         pk
         for pk, store, payload in rows
-        if all(str(payload.get(name)) == str(value) for name, value in wanted.items())
-        and (store_id is None or str(store) == str(store_id))
+        if wanted.items() <= payload.items() and (store_id is None or str(store) == str(store_id))
     ]
     if (count is None and not found) or (count is not None and len(found) != count):
         seen = [(str(store), payload) for _, store, payload in rows[:10]]
         wish = "at least 1" if count is None else str(count)
-        raise AssertionError(
-            f"{len(found)} jobs of {task.name!r} with {arguments} wait, not {wish}; waiting are {seen}"
-        )
+        raise AssertionError(f"{len(found)} jobs of {task.name!r} with {wanted} wait, not {wish}; waiting are {seen}")
     return found

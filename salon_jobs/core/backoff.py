@@ -26,6 +26,12 @@ class Backoff:
     jitter: float = 0.1
 
     def __post_init__(self) -> None:
+        for name, value in (("base", self.base), ("cap", self.cap)):
+            if not isinstance(value, timedelta):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise ValueError(f"Backoff.{name} must be a timedelta, not {value!r}")  # noqa: TRY004 - the one error
+        for name, number in (("factor", self.factor), ("jitter", self.jitter)):
+            if not isinstance(number, (int, float)):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise ValueError(f"Backoff.{name} must be a number, not {number!r}")  # noqa: TRY004 - the one error
         if self.base <= timedelta(0):
             raise ValueError(f"Backoff.base must be more than zero, not {self.base}")
         if not (math.isfinite(self.factor) and self.factor >= 1):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
@@ -10,6 +11,8 @@ from salon_jobs.core.clock import EARLIEST, LATEST
 from salon_jobs.core.errors import OptionInvalid
 from salon_jobs.core.records import JobKeyMode
 
+# A lone surrogate stands for a byte that is not UTF-8, as in a file's name.
+_UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 KeyMode = Literal["replace", "preserve_run_at", "unsafe_dedupe"]
 
 
@@ -19,7 +22,7 @@ class JobOptions:
 
     queue: str = "default"
     priority: int = 0
-    max_attempts: int = 25
+    max_attempts: int | None = None
     run_at: datetime | None = None
     expires_at: datetime | None = None
     job_key: str | None = None
@@ -30,7 +33,8 @@ class JobOptions:
         if self.job_key is not None:
             check_text("job_key", self.job_key, 512)
         _check_number("priority", self.priority, -32768, 32767)
-        _check_number("max_attempts", self.max_attempts, 1, 32767)
+        if self.max_attempts is not None:
+            _check_number("max_attempts", self.max_attempts, 1, 32767)
         for name, value in (("run_at", self.run_at), ("expires_at", self.expires_at)):
             if value is not None and (not isinstance(value, datetime) or value.tzinfo is None):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise OptionInvalid(f"{name} must be an aware datetime, not {value!r}; give it a time zone")
@@ -41,9 +45,11 @@ class JobOptions:
 
 
 def check_text(name: str, value: object, longest: int) -> None:
-    """Refuse what is no short, printable string. Raises OptionInvalid naming the field."""
-    if not isinstance(value, str) or not value or len(value) > longest or "\0" in value:
-        raise OptionInvalid(f"{name} must be a string of 1 to {longest} characters without NUL, not {value!r}")
+    """Refuse what the database's text can not hold. Raises OptionInvalid naming the field."""
+    if not isinstance(value, str) or not value or len(value) > longest or _UNSTORABLE.search(value):
+        raise OptionInvalid(
+            f"{name} must be a string of 1 to {longest} characters without NUL or lone surrogates, not {value!r}"
+        )
 
 
 def _check_number(name: str, value: object, least: int, most: int) -> None:

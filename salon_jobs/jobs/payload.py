@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -41,6 +42,8 @@ class PayloadType:
         fields: list[tuple[str, Any] | tuple[str, Any, Any]] = []
         for parameter in self.signature.parameters.values():
             _check_parameter(task_name, parameter, hints)
+            if parameter.name == STORE_ARGUMENT:
+                continue
             annotation = _aware(hints[parameter.name])
             if parameter.default is inspect.Parameter.empty:
                 fields.append((parameter.name, annotation))
@@ -48,6 +51,7 @@ class PayloadType:
                 fields.append((parameter.name, annotation, _default(parameter.default)))
         self._check_store(hints, with_store=with_store)
         self.with_store = with_store
+        self._types = {field[0]: field[1] for field in fields}
         try:
             self._struct = msgspec.defstruct("Payload", fields, kw_only=True, forbid_unknown_fields=True)
             self._decoder = msgspec.json.Decoder(self._struct)
@@ -84,42 +88,71 @@ class PayloadType:
         return self.validate(bound.arguments)
 
     def validate(self, arguments: Mapping[str, Any]) -> Arguments:
-        """Validate arguments given by name. Raises PayloadInvalid with path and expected type."""
-        try:
-            utc = {name: value.astimezone(UTC) if _is_aware(value) else value for name, value in arguments.items()}
-            encoded = msgspec.json.encode(utc)
-        except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
-            raise PayloadInvalid(f"task {self.task_name!r}: an argument can not be written as JSON: {error}") from error
-        if _NUL.search(encoded):
-            raise PayloadInvalid(f"task {self.task_name!r}: an argument holds a NUL character, which jsonb refuses")
-        values = self._decode(encoded)
+        """Validate arguments given by name. Raises PayloadInvalid with path and expected type.
+
+        What is stored, and what keys are made of, is written from the converted values: however a caller writes an
+        instant or a uuid, it is the same job.
+        """
+        given = dict(arguments)
+        store_id = self._store(given.pop(STORE_ARGUMENT, None)) if self.with_store else None
+        values = self._decode(self._encode(given))
+        encoded = self._encode(values)
         plain: dict[str, Any] = msgspec.json.decode(encoded)
-        store_id: UUID | None = None
-        if self.with_store:
-            store_id = values[STORE_ARGUMENT]
-            del plain[STORE_ARGUMENT]
-        return Arguments(store_id, msgspec.json.encode(plain).decode(), plain)
+        return Arguments(store_id, encoded.decode(), plain)
 
     def decode(self, payload: str, store_id: UUID | None) -> dict[str, Any]:
         """Convert a stored payload to the handler's arguments. Raises PayloadInvalid when it no longer fits."""
-        if not self.with_store:
-            return self._decode(payload.encode())
-        if store_id is None:
+        if self.with_store and store_id is None:
             raise PayloadInvalid(f"task {self.task_name!r}: the job has no store_id")
+        values = self._decode(payload.encode())
+        return {**values, STORE_ARGUMENT: store_id} if self.with_store else values
+
+    def stored(self, name: str, value: object) -> object:
+        """Return one argument as a payload holds it, to compare with. Raises PayloadInvalid."""
+        if name not in self._types:
+            raise PayloadInvalid(f"task {self.task_name!r} has no argument {name!r}")
         try:
-            plain = msgspec.json.decode(payload.encode())
-        except msgspec.MsgspecError as error:
-            raise PayloadInvalid(f"task {self.task_name!r}: {error}") from error
-        if not isinstance(plain, dict):
-            raise PayloadInvalid(f"task {self.task_name!r}: the payload is not an object")
-        return self._decode(msgspec.json.encode({**plain, STORE_ARGUMENT: store_id}))
+            given = msgspec.json.decode(self._encode({name: value}))[name]
+            converted = msgspec.convert(given, self._types[name])
+        except msgspec.ValidationError as error:
+            raise PayloadInvalid(f"task {self.task_name!r}: {error} - at `$.{name}`") from error
+        return msgspec.json.decode(self._encode({name: converted}))[name]
+
+    def _store(self, given: object) -> UUID:
+        try:
+            return msgspec.convert(given, UUID)
+        except msgspec.ValidationError as error:
+            raise PayloadInvalid(f"task {self.task_name!r}: {error} - at `$.{STORE_ARGUMENT}`") from error
+
+    def _encode(self, values: Mapping[str, Any]) -> bytes:
+        try:
+            builtins = msgspec.to_builtins(values, builtin_types=(datetime,))
+            encoded = msgspec.json.encode(_canonical(builtins, "$"))
+        except Exception as error:  # a class of the caller's own may raise anything
+            raise PayloadInvalid(f"task {self.task_name!r}: an argument can not be written as JSON: {error}") from error
+        if _NUL.search(encoded):
+            raise PayloadInvalid(f"task {self.task_name!r}: an argument holds a NUL character, which jsonb refuses")
+        return encoded
 
     def _decode(self, encoded: bytes) -> dict[str, Any]:
         try:
             struct = self._decoder.decode(encoded)
-        except msgspec.MsgspecError as error:
+        except Exception as error:  # a type's own constructor may raise anything
             raise PayloadInvalid(f"task {self.task_name!r}: {error}") from error
         return {name: getattr(struct, name) for name in self._struct.__struct_fields__}
+
+
+def _canonical(value: Any, path: str) -> Any:
+    """Return a value of JSON's types with every instant in UTC. Raises ValueError for a number that JSON has not."""
+    if type(value) in (dict,):  # keeps the type checkers from narrowing it to a dict of unknowns
+        return {_canonical(key, path): _canonical(each, f"{path}.{key}") for key, each in value.items()}
+    if type(value) in (list, tuple):
+        return [_canonical(each, f"{path}[{number}]") for number, each in enumerate(value)]
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        return value.astimezone(UTC)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{value} is no number in JSON - at `{path}`")
+    return value
 
 
 def _type_hints(task_name: str, function: Callable[..., Any]) -> dict[str, Any]:
@@ -160,10 +193,6 @@ def _check_parameter(task_name: str, parameter: inspect.Parameter, hints: Mappin
 def _default(value: Any) -> Any:
     # A mutable default is copied for each payload.
     return msgspec.field(default_factory=value.copy) if type(value) in (list, dict, set) and value else value
-
-
-def _is_aware(value: object) -> bool:
-    return isinstance(value, datetime) and value.tzinfo is not None
 
 
 def _aware(annotation: Any) -> Any:

@@ -136,7 +136,8 @@ class Task(Generic[P, R]):
             payload=arguments.json,
             queue=options.queue,
             priority=options.priority,
-            max_attempts=options.max_attempts,
+            # The setting's default is read now: at import, a wrong setting could not be told by a check.
+            max_attempts=conf.max_attempts if options.max_attempts is None else options.max_attempts,
             run_at=options.run_at,
             expires_at=options.expires_at,
             job_key=options.job_key or self.key_for(arguments.store_id, arguments),
@@ -224,8 +225,7 @@ def store_task(
 
 
 def _options(queue: str, priority: int, max_attempts: int | None, mode: KeyMode) -> JobOptions:
-    chosen = conf.max_attempts if max_attempts is None else max_attempts
-    return JobOptions(queue=queue, priority=priority, max_attempts=chosen, job_key_mode=mode)
+    return JobOptions(queue=queue, priority=priority, max_attempts=max_attempts, job_key_mode=mode)
 
 
 def _check_function(name: str, function: object) -> None:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 
 from django.db import DatabaseError, InterfaceError, OperationalError, connections
 
@@ -15,7 +16,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core import log_events
 from salon_jobs.core.errors import CronInvalid, NotReady
 from salon_jobs.core.log_events import log_event
-from salon_jobs.core.records import JobHandle
+from salon_jobs.core.records import NewJob
 from salon_jobs.jobs import enqueue, registry
 from salon_jobs.runtime.connections import tidy_connections
 from salon_jobs.schedule import store
@@ -106,23 +107,30 @@ class Scheduler:
     def _try_to_fire(self, entry: CronEntry, tick: datetime, *, advance: bool = True) -> bool | None:
         """Fire one tick; None when it failed, which is logged once a tick. Raises when the database is lost."""
         try:
-            return self._fire(entry, tick, advance=advance)
+            job = self._job_of(entry, tick)
+        except Exception as error:  # its own query may have lost the database; the other entries find out themselves
+            self._complain(entry, tick, error)
+            return None
+        try:
+            return self._fire(entry, job, tick, advance=advance)
         except (OperationalError, InterfaceError):
             raise
         except Exception as error:
-            # A payload that can not be made, by its own query either, must not stop the other entries.
-            if self._complained.get(entry.name) != tick:
-                self._complained[entry.name] = tick
-                log_event(logging.ERROR, log_events.CRON_FAILED, exc_info=error, entry=entry.name, tick=tick)
+            self._complain(entry, tick, error)
             return None
 
-    def _fire(self, entry: CronEntry, tick: datetime, *, advance: bool = True) -> bool:
-        def add_job() -> JobHandle:
-            task = registry.get_task(entry.task_name)
-            arguments = task.payload.bind((), entry.payload_at(tick))
-            return enqueue.add(replace(task.new_job(arguments, task.options), tick=tick))
+    def _complain(self, entry: CronEntry, tick: datetime, error: Exception) -> None:
+        if self._complained.get(entry.name) != tick:
+            self._complained[entry.name] = tick
+            log_event(logging.ERROR, log_events.CRON_FAILED, exc_info=error, entry=entry.name, tick=tick)
 
-        handle = store.fire(entry.name, tick, add_job, advance=advance)
+    def _job_of(self, entry: CronEntry, tick: datetime) -> NewJob:
+        task = registry.get_task(entry.task_name)
+        arguments = task.payload.bind((), entry.payload_at(tick))
+        return replace(task.new_job(arguments, task.options), tick=tick)
+
+    def _fire(self, entry: CronEntry, job: NewJob, tick: datetime, *, advance: bool) -> bool:
+        handle = store.fire(entry.name, tick, partial(enqueue.add, job), advance=advance)
         if handle is not None:
             log_event(
                 logging.INFO, log_events.CRON_FIRED, entry=entry.name, tick=tick, job_id=handle.id,

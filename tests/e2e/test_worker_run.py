@@ -77,7 +77,7 @@ def test_what_a_worker_holds_behind_a_long_job_is_left_to_an_idle_one(stores: li
             ids = {tasks.nothing.enqueue().id for _ in range(20)}
         eventually((tmp_path / "started").exists)
         [(held,)] = seen("SELECT count(*) FROM salon_jobs_job WHERE state = 'running'")
-        assert held == 21
+        assert held > 1, "some wait behind the long one"
         with WorkerProcess("--concurrency", "1", url=URL) as idle:
             idle.wait_for("process_started")
             eventually(lambda: ids <= {record["job_id"] for record in idle.logged("job_succeeded")})

@@ -63,3 +63,16 @@ def test_another_apps_migrate_that_wins_is_a_warning(tmp_path: Path, first: bool
     told = "salon_jobs.W001) the command migrate is that of 'other'" in done.stderr
     assert told is first
     assert ("put 'salon_jobs' before it in INSTALLED_APPS" in done.stderr) is first
+
+
+@pytest.mark.parametrize("command", ["check", "runworker"])
+def test_a_misspelt_setting_is_told_with_the_one_that_was_meant(tmp_path: Path, command: str) -> None:
+    (tmp_path / "misspelt.py").write_text(
+        "from project.settings import *\nSALON_JOBS = {**SALON_JOBS, 'MAX_ATEMPTS': 3}"
+    )
+    done = manage(
+        command, PYTHONPATH=str(tmp_path), DJANGO_SETTINGS_MODULE="misspelt", DATABASE_URL=URL, WORKER_DATABASE_URL=URL
+    )
+    assert done.returncode == 1
+    assert "salon_jobs.E001) SALON_JOBS has an unknown key 'MAX_ATEMPTS'; did you mean 'MAX_ATTEMPTS'?" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from django.db import connections
+from django.db import OperationalError, connections
 
 from salon_jobs import cron
 from salon_jobs.core.errors import CronInvalid
@@ -135,6 +135,17 @@ def test_a_payload_whose_own_query_fails_stops_no_other_entry(crontab: None, cap
     assert {entry for entry, _ in _fired()} == {"b-fine"}
     [complaint, *_] = [r for r in caplog.records if getattr(r, "event", "") == "cron_failed"]
     assert "nonsense" in str(complaint.exc_info)
+
+
+def test_a_payload_that_loses_its_database_stops_no_other_entry(crontab: None) -> None:
+    def payload(tick: datetime) -> dict[str, Any]:
+        raise OperationalError("the ledger's database does not answer")
+
+    cron("* * * * *", tasks.system, payload=payload, name="a-broken")
+    cron("* * * * *", tasks.system, name="b-fine")
+    _known_for(timedelta(minutes=1))
+    Scheduler().run_once()
+    assert {entry for entry, _ in _fired()} == {"b-fine"}
 
 
 def test_a_given_instant_fires_the_others_and_names_the_one_that_failed(crontab: None) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
 from uuid import UUID, uuid4
+from zoneinfo import ZoneInfo
 
 import pytest
 from django.db import connections
@@ -95,6 +98,16 @@ class DrainInTestCase(TestCase):
             assert_enqueued(tasks.in_store, number=6)
         with pytest.raises(AssertionError, match=r"1 jobs .* wait, not 2"):
             assert_enqueued(tasks.in_store, count=2)
+
+    def test_assert_enqueued_compares_what_the_task_would_be_given(self) -> None:
+        at = datetime(2026, 5, 6, 3, tzinfo=ZoneInfo("Asia/Tokyo"))
+        handle = tasks.typed.enqueue(day=date(2026, 5, 5), at=at, amount=Decimal("1.50"), tags=["a"])
+        wanted: dict[str, Any] = {"at": at.astimezone(UTC), "day": date(2026, 5, 5), "amount": Decimal("1.50")}
+        assert assert_enqueued(tasks.typed, **wanted, tags=["a"], ref=None) == [handle.id]
+        with pytest.raises(AssertionError):
+            assert_enqueued(tasks.typed, ref=uuid4())
+        with pytest.raises(PayloadInvalid, match="no argument 'colour'"):
+            assert_enqueued(tasks.typed, colour=None)
 
 
 def test_nothing_of_the_test_cases_was_kept(database: None) -> None:

@@ -59,6 +59,10 @@ def test_any_attempt_gives_a_wait_within_its_bounds(attempt: int, base: timedelt
     [
         ({"base": timedelta(0)}, "base"),
         ({"base": -HOUR}, "base"),
+        ({"base": 2}, "base"),
+        ({"cap": 3600}, "cap"),
+        ({"factor": "2"}, "factor"),
+        ({"jitter": None}, "jitter"),
         ({"factor": 0.5}, "factor"),
         ({"factor": float("nan")}, "factor"),
         ({"factor": float("inf")}, "factor"),

@@ -6,7 +6,7 @@ import enum
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import date, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Literal
 from uuid import UUID, uuid4
@@ -121,6 +121,48 @@ def test_a_wrong_argument_is_refused_with_its_path(change: dict[str, Any], expec
 def test_what_json_or_jsonb_can_not_hold_is_refused(value: Any) -> None:
     with pytest.raises(PayloadInvalid):
         payload_type(plain).bind((), {"note": value} if isinstance(value, (str, float)) else {"data": {"x": value}})
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_a_number_that_json_has_not_is_refused_with_its_path_and_never_becomes_null(number: float) -> None:
+    with pytest.raises(PayloadInvalid, match=r"\$\.data\.shares\[1\]"):
+        PLAIN.bind((), {"data": {"shares": [0.5, number]}})
+
+
+def test_however_a_caller_writes_a_value_it_is_the_same_payload() -> None:
+    instant = datetime(2026, 5, 6, 3, tzinfo=JST)
+    ref = uuid4()
+    one = {"at": instant, "item": Item("comb", since=instant), "times": [instant], "refs": {"a": ref}, "price": "12.50"}
+    other = {
+        "at": "2026-05-06T03:00:00+09:00", "item": {"name": "comb", "sizes": [], "since": "2026-05-05T18:00:00Z"},
+        "times": (instant.astimezone(UTC),), "refs": {"a": str(ref).upper()}, "price": Decimal("12.50"),
+        "store_id": str(STORE).upper(), "day": "2026-05-05", "colour": "red",
+    }  # fmt: skip
+    assert RICH.bind((), {**rich_arguments(), **one}) == RICH.bind((), {**rich_arguments(), **other})
+
+
+@dataclass
+class Refuses:
+    number: int
+
+    def __post_init__(self) -> None:
+        raise KeyError(self.number)
+
+
+def refuses(value: Refuses | None = None) -> None:
+    """Take what can not be made."""
+
+
+def deep(data: dict[str, Any]) -> None:
+    """Take anything."""
+
+
+def test_whatever_a_stored_payload_does_while_it_is_read_is_a_payload_that_does_not_fit() -> None:
+    for stored in ('{"value": {"number": 1}}', '{"value": ' + "[" * 100_000 + "]" * 100_000 + "}"):
+        with pytest.raises(PayloadInvalid):
+            payload_type(refuses).decode(stored, None)
+    with pytest.raises(PayloadInvalid):
+        payload_type(deep).decode('{"data": {"a": ' + "[" * 100_000 + "]" * 100_000 + "}}", None)
 
 
 def test_a_value_that_holds_itself_is_refused() -> None:

@@ -151,6 +151,7 @@ def test_a_declaration_that_is_refused_leaves_the_name_free() -> None:
         ({"max_attempts": 0}, "max_attempts"),
         ({"priority": 40000}, "priority"),
         ({"queue": "x" * 101}, "queue"),
+        ({"queue": "caf\udce9"}, "queue must be .* without NUL or lone surrogates"),
         ({"job_key_mode": "always"}, "job_key_mode must be one of replace, preserve_run_at, unsafe_dedupe"),
     ],
 )
