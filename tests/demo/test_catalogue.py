@@ -21,8 +21,8 @@ CATALOGUE = {
     "purge-deleted-customer-notes-for-store": (True, 5, "purge_customer_notes:{store_id}:{cutoff}"),
     "cleanup-expired-operator-sessions": (False, 3, None),
     "cleanup-expired-operator-invitations": (False, 3, None),
-    "send-operator-invitation-email": (True, 25, None),
-    "ping": (False, 25, None),
+    "send-operator-invitation-email": (True, None, None),
+    "ping": (False, None, None),
 }
 CRONTAB = {
     "expire-tentative-reservations": "*/5 * * * *",
