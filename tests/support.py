@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from django.db import connections
@@ -11,6 +14,9 @@ from salon_jobs.core.records import ClaimedJob
 from salon_jobs.jobs import registry, store
 from salon_jobs.jobs.current import RunningJob
 from salon_jobs.jobs.executor import execute, settle
+from salon_jobs.jobs.finisher import Finisher
+from salon_jobs.jobs.local_queue import LocalQueue
+from salon_jobs.jobs.runner import Runner
 
 
 def claim(process_id: int, room: int = 100) -> list[ClaimedJob]:
@@ -49,3 +55,22 @@ def change(statement: str, *parameters: Any) -> None:
     """Change something as the superuser."""
     with connections["owner"].cursor() as cursor:
         cursor.execute(statement, parameters)
+
+
+@contextmanager
+def running_on_a_thread(process_id: int, jobs: Sequence[ClaimedJob]) -> Generator[Runner]:
+    """Run claimed jobs on a worker's thread until all have ended, as a worker does; ends the threads afterwards."""
+    queue = LocalQueue(1)
+    abandon = threading.Event()
+    finisher = Finisher(process_id, queue.forget, abandon)
+    runner = Runner(queue, finisher, process_id, 0, abandon)
+    queue.put(jobs)
+    finisher.start()
+    runner.start()
+    try:
+        assert queue.wait_idle(10)
+        yield runner
+    finally:
+        queue.close()
+        assert runner.join(10)
+        finisher.stop(10)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+import time
+from collections.abc import Iterable
+from contextlib import nullcontext
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 logger: Final = logging.getLogger("salon_jobs")
 
@@ -48,15 +51,41 @@ def log_event(level: int, event: str, /, *, exc_info: BaseException | None = Non
         logger.error("%s could not be logged in full: %s", event, type(fault).__name__)  # noqa: TRY400 - it would raise again
 
 
+def log_batch(level: int, event: str, records: Iterable[dict[str, Any]]) -> None:
+    """Log ``event`` once for each of ``records``; in one write where our own handler is the only one that listens."""
+    if not logger.isEnabledFor(level):
+        return
+    handlers = logging.getLogger().handlers
+    writer = handlers[0] if len(handlers) == 1 and logger.propagate and not logger.handlers else None
+    if isinstance(writer, JsonLinesHandler) and level >= writer.level:
+        writer.write_batch(level, event, records)
+        return
+    for fields in records:
+        log_event(level, event, **fields)
+
+
+class JsonLinesHandler(logging.StreamHandler[TextIO]):
+    """Writes each record as one JSON line, and many events at once when they come together."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self.setFormatter(JsonFormatter())
+
+    def write_batch(self, level: int, event: str, records: Iterable[dict[str, Any]]) -> None:
+        """Write one line for each of ``records``, as the formatter would, with one time and in one write."""
+        head = JsonFormatter.head(time.time(), level, logger.name)
+        lines = [_storable_json({**head, "event": event, **fields}) for fields in records]
+        if lines:
+            with self.lock or nullcontext():
+                self.stream.write(self.terminator.join(lines) + self.terminator)
+                self.flush()
+
+
 class JsonFormatter(logging.Formatter):
     """Format any record as one JSON line: time (UTC), level, logger, event or message, fields, traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
-        line: dict[str, Any] = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-        }
+        line = self.head(record.created, record.levelno, record.name)
         event = getattr(record, "event", None)
         if event is None:
             line["message"] = record.getMessage()
@@ -65,6 +94,21 @@ class JsonFormatter(logging.Formatter):
             line.update(getattr(record, "event_fields", {}))
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        # A lone surrogate (from undecodable bytes) would break the stream that writes the line.
-        text = json.dumps(line, default=str, ensure_ascii=False)
-        return text.encode("utf-8", "backslashreplace").decode()
+        return _storable_json(line)
+
+    @staticmethod
+    def head(created: float, level: int, name: str) -> dict[str, Any]:
+        """Return what every line begins with."""
+        return {
+            "time": datetime.fromtimestamp(created, UTC).isoformat(timespec="milliseconds"),
+            "level": logging.getLevelName(level).lower(),
+            "logger": name,
+        }
+
+
+_encode: Final = json.JSONEncoder(default=str, ensure_ascii=False).encode
+
+
+def _storable_json(line: dict[str, Any]) -> str:
+    # A lone surrogate (from undecodable bytes) would break the stream that writes the line.
+    return _encode(line).encode("utf-8", "backslashreplace").decode()

@@ -27,6 +27,12 @@ class RunningJob:
     finished: bool = field(default=False, init=False)
     interrupted: bool = field(default=False, init=False)
     started: float = field(default_factory=time.monotonic, init=False)
+    ended: float | None = field(default=None, init=False)
+
+    @property
+    def duration_s(self) -> float:
+        """Return how long the handler has run, in seconds; how long it took, once it ended."""
+        return (time.monotonic() if self.ended is None else self.ended) - self.started
 
     @property
     def id(self) -> int:

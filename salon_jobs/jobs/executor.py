@@ -7,7 +7,7 @@ After any other end the fenced row decides what happened, because an error can s
 from __future__ import annotations
 
 import logging
-import time
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -19,7 +19,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core import log_events
 from salon_jobs.core.error_report import report
 from salon_jobs.core.errors import Interrupted, LeaseLost, PayloadInvalid
-from salon_jobs.core.log_events import log_event
+from salon_jobs.core.log_events import log_batch, log_event
 from salon_jobs.core.outcomes import (
     Cancelled,
     Discard,
@@ -140,6 +140,11 @@ def _write_error(running: RunningJob, outcome: Errored) -> Outcome | None:
     return outcome
 
 
+def report_successes(runs: Sequence[RunningJob]) -> None:
+    """Log runs whose success is written, in one write."""
+    log_batch(logging.INFO, log_events.JOB_SUCCEEDED, map(_described, runs))
+
+
 def _report_success(running: RunningJob, outcome: Succeeded) -> Outcome:
     if outcome.callback_error is not None:
         _log(logging.ERROR, log_events.JOB_CALLBACK_FAILED, running, exc_info=outcome.callback_error)
@@ -197,6 +202,8 @@ def identify(running: RunningJob) -> dict[str, Any]:
 def _log(
     level: int, event: str, running: RunningJob, *, exc_info: BaseException | None = None, **fields: object
 ) -> None:
-    duration_ms = round((time.monotonic() - running.started) * 1000, 3)
-    queue = running.claimed.queue
-    log_event(level, event, exc_info=exc_info, **identify(running), queue=queue, duration_ms=duration_ms, **fields)
+    log_event(level, event, exc_info=exc_info, **_described(running), **fields)
+
+
+def _described(running: RunningJob) -> dict[str, Any]:
+    return {**identify(running), "queue": running.claimed.queue, "duration_ms": round(running.duration_s * 1000, 3)}

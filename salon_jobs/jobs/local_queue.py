@@ -1,82 +1,103 @@
-"""Holds the jobs a process has claimed but not ended, between the claimer and the runner threads."""
+"""Holds the jobs a process has claimed but not ended, between the claimer, the runner threads and the finisher."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from salon_jobs.core.records import ClaimedJob
 
 _PREFETCH_S = 0.2
 _MOST_PREFETCHED = 500
+_MOST_UNENDED = 4000
 OVERDUE_S = 1.0
 
 
 class LocalQueue:
-    """Keeps waiting and running jobs of this process; bounded by time (about 200 ms of measured work) and count."""
+    """Keeps the jobs of this process until their end is written: waiting, then running, then ran.
+
+    Bounded by time (about 200 ms of measured work) and by count. One lock; each kind of waiter has its own condition,
+    and nobody is woken without a reason: with jobs of microseconds, waking costs more than working.
+    """
 
     def __init__(self, concurrency: int) -> None:
         self._concurrency = concurrency
-        self._changed = threading.Condition()
+        lock = threading.Lock()
+        self._filled = threading.Condition(lock)
+        self._emptied = threading.Condition(lock)
         self._waiting: deque[tuple[ClaimedJob, float]] = deque()
         self._running: dict[tuple[int, int], float] = {}
         self._leases: dict[int, int] = {}
         self._closed = False
         self._mean_s: float | None = None
+        self._refill_at = 0
+        self._idle_threads = 0
 
     def room(self) -> int:
         """Return how many jobs to claim now: zero while more than half the prefetch still waits."""
-        with self._changed:
+        with self._filled:
             return self._room()
 
     def wait_for_room(self, timeout_s: float) -> bool:
         """Wait until there is room, the queue is closed, or the time is over; tells whether there is room."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._closed or self._room() > 0, timeout_s)
+        with self._emptied:
+            self._emptied.wait_for(lambda: self._closed or self._room() > 0, timeout_s)
             return self._room() > 0
 
     def wait_idle(self, timeout_s: float) -> bool:
-        """Wait until nothing waits and nothing runs; False when the time is over first."""
-        with self._changed:
-            return self._changed.wait_for(lambda: not self._leases, timeout_s)
+        """Wait until nothing waits, runs, or has an end to be written; False when the time is over first."""
+        with self._emptied:
+            return self._emptied.wait_for(lambda: not self._leases, timeout_s)
 
     def put(self, jobs: Sequence[ClaimedJob]) -> None:
         """Add claimed jobs in claim order."""
-        with self._changed:
-            now = time.monotonic()
-            for job in jobs:
-                self._waiting.append((job, now))
-                self._leases[job.id] = job.lease
-            self._changed.notify_all()
+        now = time.monotonic()
+        with self._filled:
+            self._leases.update((job.id, job.lease) for job in jobs)
+            self._waiting.extend((job, now) for job in jobs)
+            if self._idle_threads:
+                self._filled.notify(len(jobs))
 
     def take(self) -> ClaimedJob | None:
         """Wait for the next job; None once the queue is closed."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._waiting or self._closed)
+        with self._filled:
+            while not self._waiting and not self._closed:
+                self._idle_threads += 1
+                self._filled.wait()
+                self._idle_threads -= 1
             if self._closed:
                 return None
             job, _ = self._waiting.popleft()
             self._running[job.id, job.lease] = time.monotonic()
             return job
 
-    def done(self, job: ClaimedJob) -> None:
-        """Forget a job that ended, and learn from how long it took."""
-        with self._changed:
-            # An id can be here anew: queued again by its end and claimed again before we came to say "done".
+    def ran(self, job: ClaimedJob) -> None:
+        """Free the thread of a job that ran, and learn from how long it took; its end is still to be written."""
+        with self._emptied:
             took = time.monotonic() - self._running.pop((job.id, job.lease))
-            if self._leases.get(job.id) == job.lease:
-                del self._leases[job.id]
             self._mean_s = took if self._mean_s is None else 0.9 * self._mean_s + 0.1 * took
-            self._changed.notify_all()
+            if len(self._waiting) <= self._refill_at:
+                self._emptied.notify_all()
+
+    def forget(self, jobs: Iterable[ClaimedJob]) -> None:
+        """Forget jobs whose end is written."""
+        with self._emptied:
+            for job in jobs:
+                # An id can be here anew: queued again by its end and claimed again before we came to say so.
+                if self._leases.get(job.id) == job.lease:
+                    del self._leases[job.id]
+            if not self._leases:
+                self._emptied.notify_all()
 
     def close(self) -> list[tuple[int, int]]:
         """Take no more jobs out; returns (id, lease) of those that had not started. Idempotent."""
-        with self._changed:
+        with self._filled:
             self._closed = True
             unstarted = self._hand_back(float("inf"))
-            self._changed.notify_all()
+            self._filled.notify_all()
+            self._emptied.notify_all()
             return unstarted
 
     def overdue(self) -> list[tuple[int, int]]:
@@ -84,22 +105,22 @@ class LocalQueue:
 
         They were prefetched on the measure of shorter jobs; another process may be idle.
         """
-        with self._changed:
+        with self._filled:
             return self._hand_back(time.monotonic() - OVERDUE_S)
 
     def has_waiting(self) -> bool:
         """Tell whether claimed jobs wait for a thread."""
-        with self._changed:
+        with self._filled:
             return bool(self._waiting)
 
     def known(self) -> list[int]:
-        """Return the ids of all jobs that wait or run here."""
-        with self._changed:
+        """Return the ids of all jobs whose end is not written yet."""
+        with self._filled:
             return list(self._leases)
 
     def running_count(self) -> int:
         """Return how many jobs run now."""
-        with self._changed:
+        with self._filled:
             return len(self._running)
 
     def _hand_back(self, waiting_since: float) -> list[tuple[int, int]]:
@@ -111,7 +132,7 @@ class LocalQueue:
         return handed
 
     def _room(self) -> int:
-        if self._closed:
+        if self._closed or len(self._leases) >= _MOST_UNENDED:
             return 0
         prefetch = 0
         if self._mean_s is not None:
@@ -119,7 +140,8 @@ class LocalQueue:
             slow_since = time.monotonic() - OVERDUE_S
             quick = self._concurrency - sum(since < slow_since for since in self._running.values())
             prefetch = min(_MOST_PREFETCHED, int(_PREFETCH_S / max(self._mean_s, 1e-6) * quick))
+        self._refill_at = prefetch // 2
         idle = self._concurrency - len(self._running) - len(self._waiting)
-        if idle <= 0 and len(self._waiting) > prefetch // 2:
+        if idle <= 0 and len(self._waiting) > self._refill_at:
             return 0
         return max(0, idle + prefetch)

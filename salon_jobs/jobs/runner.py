@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import threading
+import time
 from typing import Any
 
 from django.db import DatabaseError, DataError, InterfaceError, connections
@@ -15,11 +16,12 @@ from salon_jobs.core import log_events
 from salon_jobs.core.error_report import report
 from salon_jobs.core.errors import Interrupted
 from salon_jobs.core.log_events import log_event, logger
-from salon_jobs.core.outcomes import Errored, Outcome, Released
+from salon_jobs.core.outcomes import Errored, Outcome, Released, Succeeded
 from salon_jobs.core.telemetry import run_scope
 from salon_jobs.jobs import store
 from salon_jobs.jobs.current import RunningJob
 from salon_jobs.jobs.executor import execute, identify, settle
+from salon_jobs.jobs.finisher import Finisher
 from salon_jobs.jobs.local_queue import LocalQueue
 from salon_jobs.runtime.connections import tidy_connections
 
@@ -29,8 +31,11 @@ _SETTLE_RETRY_S = 0.5
 class Runner:
     """Is one thread that runs jobs until the local queue closes. ``interrupt`` ends its current one."""
 
-    def __init__(self, jobs: LocalQueue, process_id: int, number: int, abandon: threading.Event) -> None:
+    def __init__(
+        self, jobs: LocalQueue, finisher: Finisher, process_id: int, number: int, abandon: threading.Event
+    ) -> None:
         self._jobs = jobs
+        self._finisher = finisher
         self._process_id = process_id
         self._abandon = abandon
         self._lock = threading.Lock()
@@ -71,15 +76,15 @@ class Runner:
     def _run(self) -> None:
         try:
             while (job := self._jobs.take()) is not None:
+                running = RunningJob(job, self._process_id)
                 try:
                     with run_scope():
-                        self._run_job(RunningJob(job, self._process_id))
+                        self._run_job(running)
                 except BaseException:  # a thread that ends takes a share of the capacity with it
                     logger.exception(
                         "the end of job %s could not be written; it stays leased and is given back", job.id
                     )
-                finally:
-                    self._jobs.done(job)
+                    self._jobs.forget([job])
         finally:
             connections.close_all()
 
@@ -97,8 +102,14 @@ class Runner:
             # It struck beside the handler. Whether that had finished, the fenced row tells.
             self._running = None
             outcome = Released()
+        running.ended = time.monotonic()
+        self._jobs.ran(running.claimed)
         tidy_connections()
-        self._settle(running, outcome)
+        if isinstance(outcome, Succeeded) and not outcome.finished and not running.finished:
+            self._finisher.add(running)
+        else:
+            self._settle(running, outcome)
+            self._jobs.forget([running.claimed])
 
     def _settle(self, running: RunningJob, outcome: Outcome) -> None:
         """Write the outcome, through an outage if need be: until it is written the job is ours and not run twice.

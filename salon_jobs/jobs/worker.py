@@ -14,6 +14,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core import log_events
 from salon_jobs.core.log_events import log_event
 from salon_jobs.jobs import registry, store, wake
+from salon_jobs.jobs.finisher import Finisher
 from salon_jobs.jobs.local_queue import OVERDUE_S, LocalQueue
 from salon_jobs.jobs.runner import Runner
 from salon_jobs.runtime.connections import tidy_connections
@@ -47,7 +48,11 @@ class Worker:
         self._abandon = threading.Event()
         self._wake = threading.Event()
         self._looked = self._asked = self._heard = float("-inf")
-        self._runners = [Runner(self._jobs, process_id, number, self._abandon) for number in range(options.concurrency)]
+        self._finisher = Finisher(process_id, self._jobs.forget, self._abandon)
+        self._runners = [
+            Runner(self._jobs, self._finisher, process_id, number, self._abandon)
+            for number in range(options.concurrency)
+        ]
 
     def wake(self) -> None:
         """Look for due jobs now, and once more soon; safe from any thread."""
@@ -78,6 +83,7 @@ class Worker:
 
     def run(self) -> bool:
         """Work until stopped (or, in a burst, until nothing is due); True when every job ended or was given back."""
+        self._finisher.start()
         for runner in self._runners:
             runner.start()
         try:
@@ -173,6 +179,7 @@ class Worker:
         self._abandon.set()
         for runner in self._runners if clean else ():
             runner.join(_FORCED_S)
+        self._finisher.stop(_FORCED_S)
         self._give_back_all()
         return clean
 

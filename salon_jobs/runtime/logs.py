@@ -5,12 +5,15 @@ from __future__ import annotations
 import logging
 import sys
 
-from salon_jobs.core.log_events import JsonFormatter
+from salon_jobs.core.log_events import JsonLinesHandler
 
 
 def configure_logging(*, as_json: bool, level: str) -> None:
     """Replace the root handlers by one on standard output. ``level`` is a name such as INFO."""
-    handler = logging.StreamHandler(sys.stdout)
-    text = logging.Formatter("%(asctime)s %(levelname)-7s %(name)s %(message)s")
-    handler.setFormatter(JsonFormatter() if as_json else text)
+    handler: logging.Handler
+    if as_json:
+        handler = JsonLinesHandler(sys.stdout)
+    else:
+        handler = logging.StreamHandler(sys.stdout)
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(name)s %(message)s"))
     logging.basicConfig(level=level, handlers=[handler], force=True)

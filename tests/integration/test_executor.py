@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -15,11 +14,9 @@ from salon_jobs import Discard, Snooze, current_job
 from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.errors import NoCurrentJob, SalonJobsError
 from salon_jobs.core.outcomes import Cancelled, Errored, Snoozed, Succeeded
-from salon_jobs.jobs.local_queue import LocalQueue
-from salon_jobs.jobs.runner import Runner
 from tests import tasks
 from tests.integration.effects import job_events
-from tests.support import change, claim, job_row, run_due, seen
+from tests.support import change, claim, job_row, run_due, running_on_a_thread, seen
 
 
 def raises(error: BaseException) -> Callable[..., Any]:
@@ -255,14 +252,8 @@ def test_a_runner_survives_every_job_and_an_end_that_can_not_be_written(
     hooks.system = lambda note: bodies[note]()
     for note in bodies:
         tasks.system.enqueue(note=note)
-    queue = LocalQueue(1)
-    runner = Runner(queue, process_id, 0, threading.Event())
-    queue.put(claim(process_id))
-    runner.start()
-    assert queue.wait_idle(10)
-    assert not runner.ended
-    queue.close()
-    assert runner.join(10)
+    with running_on_a_thread(process_id, claim(process_id)) as runner:
+        assert not runner.ended
     assert seen("SELECT payload->>'note', state, attempts FROM salon_jobs_job ORDER BY 1") == [
         (note, "queued", 1) for note in sorted(bodies) if note != "5 fine"
     ]
@@ -284,12 +275,7 @@ def test_an_error_that_can_not_even_be_settled_still_costs_an_attempt(
     monkeypatch.setattr(tasks.system, "_backoff", Uncomputable())
     hooks.system = raises(RuntimeError("the till is closed"))
     handle = tasks.system.enqueue()
-    queue = LocalQueue(1)
-    runner = Runner(queue, process_id, 0, threading.Event())
-    queue.put(claim(process_id))
-    runner.start()
-    assert queue.wait_idle(10)
-    queue.close()
-    assert runner.join(10)
+    with running_on_a_thread(process_id, claim(process_id)):
+        pass
     assert (row_of(handle.id)["state"], row_of(handle.id)["attempts"]) == ("queued", 1)
     assert seen("SELECT error_class FROM salon_jobs_job_error") == [("builtins.ZeroDivisionError",)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
@@ -16,10 +15,8 @@ from sentry_sdk.transport import Transport
 
 from salon_jobs import Discard, current_job
 from salon_jobs.jobs import rescuer
-from salon_jobs.jobs.local_queue import LocalQueue
-from salon_jobs.jobs.runner import Runner
 from tests import tasks
-from tests.support import change, claim, run_due
+from tests.support import change, claim, run_due, running_on_a_thread
 
 SECRET = "a-customers-name"
 Events = list[dict[str, Any]]
@@ -136,13 +133,8 @@ def test_what_one_stores_job_left_behind_is_not_told_with_anothers_failure(
     hooks.store = body
     for store_id in stores[:2]:
         tasks.in_store.using(max_attempts=1).enqueue(store_id=store_id)
-    queue = LocalQueue(1)
-    runner = Runner(queue, process_id, 0, threading.Event())
-    queue.put(claim(process_id))
-    runner.start()
-    assert queue.wait_idle(10)
-    queue.close()
-    assert runner.join(10)
+    with running_on_a_thread(process_id, claim(process_id)):
+        pass
     [event] = events
     assert str(stores[0]) not in json.dumps(event, default=str)
     assert f"worked on {stores[1]}" in [crumb.get("message") for crumb in event["breadcrumbs"]["values"]]

@@ -78,6 +78,14 @@ def assert_no_full_scan(plan: list[dict[str, Any]]) -> None:
     assert "Seq Scan" not in {node["Node Type"] for node in job_scans(plan)}
 
 
+@pytest.mark.parametrize("statement", ["finish_many", "finish_many_keep"])
+def test_a_batch_of_successes_is_found_by_its_ids(crowded: int, statement: str) -> None:
+    rows = [100 * number for number in range(1, 500)]
+    plan = nodes(statement, {"ids": rows, "leases": [1] * len(rows), "process_id": 3})
+    assert_no_full_scan(plan)
+    assert "salon_jobs_job_pkey" in indexes(plan)
+
+
 def test_the_claim_walks_the_index_of_due_jobs_in_order(crowded: int) -> None:
     parameters = {"process_id": crowded, "tasks": registry.task_names(), "room": 100, "now": None, "queues": None}
     plan = nodes("claim_due", parameters)

@@ -41,11 +41,16 @@ def take(queue: LocalQueue) -> ClaimedJob:
     return taken
 
 
+def end(queue: LocalQueue, taken: ClaimedJob) -> None:
+    queue.ran(taken)
+    queue.forget([taken])
+
+
 def run_one(queue: LocalQueue, clock: Clock, took_s: float, number: int = 1) -> None:
     queue.put([job(number)])
     taken = take(queue)
     clock.now += took_s
-    queue.done(taken)
+    end(queue, taken)
 
 
 def test_before_anything_was_measured_it_asks_for_one_job_per_thread(clock: Clock) -> None:
@@ -76,7 +81,7 @@ def test_it_asks_again_only_when_half_the_prefetch_is_gone(clock: Clock) -> None
         rooms.append(queue.room())
         taken = take(queue)
         clock.now += 0.0625
-        queue.done(taken)
+        end(queue, taken)
     assert rooms == [0, 0, 0, 0, 0, 5, 6, 7]
     assert queue.room() == 8
 
@@ -89,7 +94,7 @@ def test_jobs_come_out_in_claim_order_and_are_known_until_done(clock: Clock) -> 
     assert (first.id, queue.running_count()) == (3, 1)
     assert [take(queue).id, take(queue).id] == [1, 2]
     assert sorted(queue.known()) == [1, 2, 3]
-    queue.done(first)
+    end(queue, first)
     assert sorted(queue.known()) == [1, 2]
 
 
@@ -99,10 +104,10 @@ def test_a_job_claimed_anew_before_its_first_run_said_done_is_kept_apart(clock: 
     first = take(queue)
     queue.put([job(1, lease=2)])
     second = take(queue)
-    queue.done(first)
+    end(queue, first)
     assert queue.known() == [1]
     assert not queue.wait_idle(0)
-    queue.done(second)
+    end(queue, second)
     assert queue.known() == []
     assert queue.wait_idle(0)
 
@@ -114,7 +119,7 @@ def test_take_waits_for_a_job_and_closing_ends_the_wait() -> None:
     def work() -> None:
         while (taken := queue.take()) is not None:
             got.append(taken.id)
-            queue.done(taken)
+            end(queue, taken)
         got.append(None)
 
     threads = [threading.Thread(target=work, daemon=True) for _ in range(2)]
@@ -138,7 +143,7 @@ def test_closing_hands_back_what_had_not_started_once(clock: Clock) -> None:
     assert queue.room() == 0
     assert queue.take() is None
     assert not queue.wait_idle(0)
-    queue.done(running)
+    end(queue, running)
     assert queue.wait_idle(0)
 
 
@@ -150,7 +155,7 @@ def test_waiting_for_room_ends_with_room_and_with_closing() -> None:
     answers: list[bool] = []
     waiter = threading.Thread(target=lambda: answers.append(queue.wait_for_room(10)), daemon=True)
     waiter.start()
-    queue.done(running)
+    end(queue, running)
     waiter.join(10)
     assert answers == [True]
     queue.put([job(number) for number in range(1000)])
@@ -172,7 +177,7 @@ def test_what_waits_longer_than_a_second_behind_a_long_job_is_handed_back(clock:
     assert queue.overdue() == [(2, 7)]
     assert queue.has_waiting()
     assert sorted(queue.known()) == [1, 3], "the running one is nobody else's"
-    queue.done(running)
+    end(queue, running)
     assert take(queue).id == 3
 
 
@@ -187,5 +192,26 @@ def test_threads_inside_a_long_job_are_not_counted_on(clock: Clock) -> None:
     assert queue.room() == 20
     clock.now += 1.1
     assert queue.room() == 0
-    queue.done(second)
+    end(queue, second)
     assert queue.room() == 1 + 1
+
+
+def test_a_job_that_ran_is_ours_until_its_end_is_written(clock: Clock) -> None:
+    queue = LocalQueue(1)
+    queue.put([job(1)])
+    ran = take(queue)
+    queue.ran(ran)
+    assert (queue.running_count(), queue.known(), queue.wait_idle(0)) == (0, [1], False)
+    queue.forget([ran])
+    assert (queue.known(), queue.wait_idle(0)) == ([], True)
+
+
+def test_it_asks_for_no_more_while_thousands_of_ends_are_not_written(clock: Clock) -> None:
+    queue = LocalQueue(1)
+    ran = [job(number) for number in range(4000)]
+    queue.put(ran)
+    for _ in ran:
+        queue.ran(take(queue))
+    assert queue.room() == 0
+    queue.forget(ran[:1])
+    assert queue.room() > 0

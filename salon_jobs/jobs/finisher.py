@@ -1,0 +1,102 @@
+"""Finishes the successes of runs without a transaction of their own in batches: one statement, one write to the log."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from django.db import DatabaseError, InterfaceError, connections
+
+from salon_jobs.conf import settings as conf
+from salon_jobs.core import log_events
+from salon_jobs.core.log_events import log_event
+from salon_jobs.core.outcomes import Succeeded
+from salon_jobs.core.records import ClaimedJob
+from salon_jobs.jobs import store
+from salon_jobs.jobs.current import RunningJob
+from salon_jobs.jobs.executor import report_successes, settle
+from salon_jobs.runtime.connections import tidy_connections
+
+# How long the first success of a batch waits for others; then up to so many go in one statement.
+_GATHER_S = 0.005
+_AT_ONCE = 1000
+_RETRY_S = 0.5
+
+
+class Finisher:
+    """Is a thread that writes successes. ``forget`` is told of every job whose end is written, or was another's.
+
+    Until then the job stays ours: a crash in between repeats it, as ever with a job that has no transaction.
+    """
+
+    def __init__(
+        self, process_id: int, forget: Callable[[Sequence[ClaimedJob]], None], abandon: threading.Event
+    ) -> None:
+        self._process_id = process_id
+        self._forget = forget
+        self._abandon = abandon
+        self._lock = threading.Lock()
+        self._added = threading.Event()
+        self._ended: list[RunningJob] = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="salon-jobs-finisher", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self, timeout_s: float) -> None:
+        """Write what was added and end the thread; waits for it so long. Idempotent."""
+        self._stop.set()
+        self._added.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+
+    def add(self, running: RunningJob) -> None:
+        """Take over a run that succeeded."""
+        with self._lock:
+            self._ended.append(running)
+            first = len(self._ended) == 1
+        if first:
+            self._added.set()
+
+    def _run(self) -> None:
+        try:
+            while not (self._stop.is_set() and not self._ended) and not self._abandon.is_set():
+                self._added.wait()
+                self._added.clear()
+                if not self._stop.is_set():
+                    time.sleep(_GATHER_S)
+                with self._lock:
+                    batch, self._ended = self._ended, []
+                for start in range(0, len(batch), _AT_ONCE):
+                    self._write(batch[start : start + _AT_ONCE])
+        finally:
+            connections.close_all()
+
+    def _write(self, batch: Sequence[RunningJob]) -> None:
+        """Write one batch, through an outage if need be."""
+        while True:
+            tidy_connections()
+            try:
+                self._write_once(batch)
+            except (DatabaseError, InterfaceError) as error:
+                connections[conf.database].errors_occurred = True
+                log_event(logging.WARNING, log_events.DATABASE_LOST, loop="finish", error=str(error).strip())
+                if self._abandon.wait(_RETRY_S):
+                    return
+            else:
+                return
+
+    def _write_once(self, batch: Sequence[RunningJob]) -> None:
+        ids = store.finish_many([running.claimed for running in batch], self._process_id)
+        finished = [running for running in batch if running.id in ids]
+        self._forget([running.claimed for running in finished])
+        report_successes(finished)
+        for running in batch:
+            if running.id not in ids:
+                # Locked by somebody just now, finished by a try whose answer was lost, or no longer ours: this tells.
+                settle(running, Succeeded(finished=False))
+                self._forget([running.claimed])
