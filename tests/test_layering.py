@@ -49,7 +49,7 @@ OWNERS = {
     "sentry_sdk": {"salon_jobs.integrations.sentry"},
     "croniter": {"salon_jobs.schedule.cron"},
     "health_check": {"salon_jobs.health.checks"},
-    "msgspec": {"salon_jobs.jobs.payload"},
+    "msgspec": {"salon_jobs.core.log_events", "salon_jobs.jobs.payload"},
     "environ": set(),
     "project": set(),
     "django.conf": {"salon_jobs.conf"},

@@ -10,6 +10,8 @@ from contextlib import nullcontext
 from datetime import UTC, datetime
 from typing import Any, Final, TextIO
 
+import msgspec
+
 logger: Final = logging.getLogger("salon_jobs")
 
 JOB_SUCCEEDED: Final = "job_succeeded"
@@ -106,9 +108,13 @@ class JsonFormatter(logging.Formatter):
         }
 
 
-_encode: Final = json.JSONEncoder(default=str, ensure_ascii=False).encode
+_encode: Final = msgspec.json.Encoder(enc_hook=str).encode
 
 
 def _storable_json(line: dict[str, Any]) -> str:
-    # A lone surrogate (from undecodable bytes) would break the stream that writes the line.
-    return _encode(line).encode("utf-8", "backslashreplace").decode()
+    try:
+        return _encode(line).decode()
+    except ValueError:
+        # A lone surrogate (from undecodable bytes) would break the stream that writes the line.
+        text = json.dumps(line, default=str, ensure_ascii=False)
+        return text.encode("utf-8", "backslashreplace").decode()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
+from typing import NamedTuple
 from uuid import UUID
 
 
@@ -60,9 +61,11 @@ class NewJob:
     tick: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimedJob:
-    """Carries one claimed row, in the column order of ``sql/claim_due.sql``."""
+class ClaimedJob(NamedTuple):
+    """Carries one claimed row, in the column order of ``sql/claim_due.sql``; instants as seconds since 1970.
+
+    A tuple, and no datetimes until somebody asks: hundreds are read at a time.
+    """
 
     id: int
     task: str
@@ -70,18 +73,33 @@ class ClaimedJob:
     payload: str
     queue: str
     priority: int
-    run_at: datetime
+    run_at_s: float
     attempts: int
     max_attempts: int
     lease: int
     expired: bool
-    tick: datetime | None
-    created_at: datetime
+    tick_s: float | None
+    created_at_s: float
 
     @property
     def attempt(self) -> int:
         """Number this run: 1 for the first."""
         return self.attempts + 1
+
+    @property
+    def run_at(self) -> datetime:
+        """Return when it was due, in UTC."""
+        return datetime.fromtimestamp(self.run_at_s, UTC)
+
+    @property
+    def tick(self) -> datetime | None:
+        """Return the cron tick it stems from, in UTC."""
+        return None if self.tick_s is None else datetime.fromtimestamp(self.tick_s, UTC)
+
+    @property
+    def created_at(self) -> datetime:
+        """Return when it was enqueued, in UTC."""
+        return datetime.fromtimestamp(self.created_at_s, UTC)
 
 
 @dataclass(frozen=True, slots=True)

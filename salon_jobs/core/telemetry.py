@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 from uuid import UUID
 
 from salon_jobs.core.log_events import logger
@@ -48,20 +48,23 @@ def report_failure(failure: FinalFailure) -> None:
             logger.exception("a failure observer raised for job %s", failure.job_id)
 
 
-RunScope = Callable[[], AbstractContextManager[object]]
+RunScope = Callable[[], AbstractContextManager[object] | None]
+_NO_SCOPE: Final[AbstractContextManager[object]] = nullcontext()
 _scopes: list[RunScope] = []
 
 
 def surround_runs(scope: RunScope) -> None:
-    """Enter ``scope()`` around each run, from its claim's hands to its written end; adding it twice is once."""
+    """Enter ``scope()`` around each run, from its start to its written end; None: nothing for this run. Once each."""
     if scope not in _scopes:
         _scopes.append(scope)
 
 
-@contextmanager
-def run_scope() -> Generator[None]:
-    """Hold whatever was added by ``surround_runs`` around one run."""
-    with ExitStack() as stack:
-        for scope in _scopes:
-            stack.enter_context(scope())
-        yield
+def run_scope() -> AbstractContextManager[object]:
+    """Return what holds the scopes added by ``surround_runs`` around one run."""
+    scopes = [scope for make in _scopes if (scope := make()) is not None]
+    if not scopes:
+        return _NO_SCOPE
+    stack = ExitStack()
+    for scope in scopes:
+        stack.enter_context(scope)
+    return stack

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import sentry_sdk
@@ -23,9 +23,9 @@ def install() -> None:
     surround_runs(isolate)
 
 
-def isolate() -> AbstractContextManager[object]:
+def isolate() -> AbstractContextManager[object] | None:
     """Give a run breadcrumbs and tags of its own: a thread runs one store's job after another's."""
-    return sentry_sdk.isolation_scope() if sentry_sdk.get_client().is_active() else nullcontext()
+    return sentry_sdk.isolation_scope() if sentry_sdk.get_client().is_active() else None
 
 
 def capture(failure: FinalFailure) -> None:

@@ -34,6 +34,7 @@ class LocalQueue:
         self._mean_s: float | None = None
         self._refill_at = 0
         self._idle_threads = 0
+        self._claimer_waits = False
 
     def room(self) -> int:
         """Return how many jobs to claim now: zero while more than half the prefetch still waits."""
@@ -43,7 +44,9 @@ class LocalQueue:
     def wait_for_room(self, timeout_s: float) -> bool:
         """Wait until there is room, the queue is closed, or the time is over; tells whether there is room."""
         with self._emptied:
+            self._claimer_waits = True
             self._emptied.wait_for(lambda: self._closed or self._room() > 0, timeout_s)
+            self._claimer_waits = False
             return self._room() > 0
 
     def wait_idle(self, timeout_s: float) -> bool:
@@ -78,7 +81,7 @@ class LocalQueue:
         with self._emptied:
             took = time.monotonic() - self._running.pop((job.id, job.lease))
             self._mean_s = took if self._mean_s is None else 0.9 * self._mean_s + 0.1 * took
-            if len(self._waiting) <= self._refill_at:
+            if self._claimer_waits and len(self._waiting) <= self._refill_at:
                 self._emptied.notify_all()
 
     def forget(self, jobs: Iterable[ClaimedJob]) -> None:

@@ -26,6 +26,8 @@ from salon_jobs.jobs.local_queue import LocalQueue
 from salon_jobs.runtime.connections import tidy_connections
 
 _SETTLE_RETRY_S = 0.5
+# A thread that waited so long looks at its connections before the next job; a busy one did after the last.
+_TIDY_AFTER_S = 0.05
 
 
 class Runner:
@@ -74,9 +76,12 @@ class Runner:
         return self._thread.ident is not None and not self._thread.is_alive()
 
     def _run(self) -> None:
+        idle_since = float("-inf")
         try:
             while (job := self._jobs.take()) is not None:
                 running = RunningJob(job, self._process_id)
+                if running.started - idle_since > _TIDY_AFTER_S:
+                    tidy_connections()
                 try:
                     with run_scope():
                         self._run_job(running)
@@ -85,12 +90,12 @@ class Runner:
                         "the end of job %s could not be written; it stays leased and is given back", job.id
                     )
                     self._jobs.forget([job])
+                idle_since = time.monotonic()
         finally:
             connections.close_all()
 
     def _run_job(self, running: RunningJob) -> None:
         outcome: Outcome
-        tidy_connections()
         try:
             with self._lock:
                 self._running, self._connection = running, connections[conf.database]

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from functools import partial
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from django.db import DataError, IntegrityError, connections, transaction
@@ -62,7 +63,10 @@ def claim_due(
             "queues": None if queues is None else list(queues),
         },
     )  # fmt: skip
-    return sorted((ClaimedJob(*row) for row in rows), key=lambda job: (job.priority, job.run_at, job.id))
+    return sorted(map(ClaimedJob._make, rows), key=_claim_order)
+
+
+_claim_order = attrgetter("priority", "run_at_s", "id")
 
 
 def finish(job: ClaimedJob, process_id: int) -> bool:

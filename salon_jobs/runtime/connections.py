@@ -23,6 +23,8 @@ def tidy_connections() -> None:
     CONN_MAX_AGE 0 means "one request" to a web server; a worker's thread keeps such a connection between jobs.
     """
     for connection in connections.all(initialized_only=True):
+        if connection.connection is None and not connection.in_atomic_block:
+            continue
         if connection.in_atomic_block or in_transaction(connection):
             # Django keeps such a connection unusable until the block ends, which it never will: forget it.
             connection.close()

@@ -3,7 +3,9 @@
 -- MATERIALIZED is a fence: merged into the UPDATE, the LIMIT can be evaluated again and over-claim.
 -- It steps from priority to priority, as queue_front.sql does. The ids are handed over as an array: joined instead, a
 -- generic plan expects a tenth of the table and reads all of it (500 of 500,000 due jobs: 72 ms, this way 8 ms).
--- Role: worker. Prepared. %(now)s is NULL but in tests; the database's clock decides.
+-- Instants come as seconds: to read a timestamp costs the client more than all the rest of the row.
+-- Role: worker. Not prepared: planning is a hundredth of a batch.
+-- %(now)s is NULL but in tests; the database's clock decides.
 WITH RECURSIVE me AS MATERIALIZED (
     SELECT id FROM salon_jobs_process WHERE id = %(process_id)s FOR KEY SHARE
 ), level (priority) AS (
@@ -31,5 +33,6 @@ WITH RECURSIVE me AS MATERIALIZED (
 UPDATE salon_jobs_job j
    SET state = 'running', lease = j.lease + 1, leased_by = %(process_id)s, started_at = clock_timestamp()
  WHERE j.id = ANY (ARRAY(SELECT id FROM due))
-RETURNING j.id, j.task, j.store_id, j.payload::text, j.queue, j.priority, j.run_at, j.attempts, j.max_attempts,
-          j.lease, COALESCE(j.expires_at <= COALESCE(%(now)s::timestamptz, now()), false), j.tick, j.created_at
+RETURNING j.id, j.task, j.store_id, j.payload::text, j.queue, j.priority, date_part('epoch', j.run_at), j.attempts,
+          j.max_attempts, j.lease, COALESCE(j.expires_at <= COALESCE(%(now)s::timestamptz, now()), false),
+          date_part('epoch', j.tick), date_part('epoch', j.created_at)

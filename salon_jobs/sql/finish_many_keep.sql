@@ -1,5 +1,5 @@
 -- As finish_many.sql, for a deployment that keeps succeeded rows (KEEP_SUCCEEDED).
--- Locks: the rows, in ascending order, SKIP LOCKED. Role: worker. Prepared.
+-- Locks: the rows, in ascending order, SKIP LOCKED. Role: worker. Not prepared either.
 WITH mine AS MATERIALIZED (
     SELECT j.id
       FROM unnest(%(ids)s::bigint[], %(leases)s::int[]) AS l (id, lease)

@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any, TypeVar
@@ -64,7 +63,7 @@ def test_without_the_lease_nothing_changes(stores: list[UUID], process_id: int, 
     [job] = claim(process_id)
     owner = process_id
     if wrong == "lease":
-        job = replace(job, lease=job.lease - 1)
+        job = job._replace(lease=job.lease - 1)
     elif wrong == "process":
         owner += 1
     else:
@@ -285,4 +284,4 @@ def test_an_unclear_end_is_told_by_the_row(stores: list[UUID], process_id: int, 
     [job] = claim(process_id)
     assert store.finish(job, process_id)
     assert store.committed(job, process_id)
-    assert not store.committed(replace(job, lease=job.lease - 1), process_id)
+    assert not store.committed(job._replace(lease=job.lease - 1), process_id)

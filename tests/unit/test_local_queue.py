@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from datetime import UTC, datetime
 
 import pytest
 
@@ -31,8 +30,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def job(number: int, lease: int = 1) -> ClaimedJob:
-    now = datetime.now(UTC)
-    return ClaimedJob(number, "test-system", None, "{}", "default", 0, now, 0, 3, lease, False, None, now)
+    return ClaimedJob(number, "test-system", None, "{}", "default", 0, 0.0, 0, 3, lease, False, None, 0.0)
 
 
 def take(queue: LocalQueue) -> ClaimedJob:
