@@ -1,0 +1,63 @@
+"""Shows, in memory that two processes share, what each thread of a worker runs now: readable after a kill."""
+
+from __future__ import annotations
+
+import mmap
+import struct
+import time
+from dataclasses import dataclass
+from typing import Final
+
+_REST: Final = struct.Struct("=qdd")  # lease, began, kill_at
+_ID: Final = struct.Struct("=q")
+_SLOT: Final = 32
+NEVER: Final = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class ShownRun:
+    """Says what one thread runs. Instants are ``time.monotonic()`` seconds, which all processes of a machine share."""
+
+    slot: int
+    job_id: int
+    lease: int
+    began: float
+    kill_at: float
+
+
+class RunBoard:
+    """Keeps one slot per runner thread in shared memory: a job, its lease, since when, and when it must be killed.
+
+    The thread writes before the handler starts and clears after it ended; two stores of a few bytes, no lock, no system
+    call. Whoever supervises reads: a job in no slot of a dead process had not started.
+    """
+
+    def __init__(self, slots: int, *, fileno: int = -1) -> None:
+        """Map ``fileno`` (inherited from the supervisor; at least ``size(slots)`` bytes), or memory of our own."""
+        self._slots = slots
+        self._memory = mmap.mmap(fileno, self.size(slots))
+
+    @staticmethod
+    def size(slots: int) -> int:
+        """Return how many bytes a board takes."""
+        return slots * _SLOT
+
+    def show(self, slot: int, job_id: int, lease: int, *, kill_at: float = NEVER) -> None:
+        """Show that the thread of this slot runs a job from now on. The id is written last: it makes the slot valid."""
+        at = slot * _SLOT
+        _REST.pack_into(self._memory, at + 8, lease, time.monotonic(), kill_at)
+        _ID.pack_into(self._memory, at, job_id)
+
+    def clear(self, slot: int) -> None:
+        """Show that the thread runs nothing."""
+        _ID.pack_into(self._memory, slot * _SLOT, 0)
+
+    def shown(self) -> list[ShownRun]:
+        """Return what runs now, or ran when the process died."""
+        runs: list[ShownRun] = []
+        for slot in range(self._slots):
+            at = slot * _SLOT
+            (job_id,) = _ID.unpack_from(self._memory, at)
+            if job_id:
+                runs.append(ShownRun(slot, job_id, *_REST.unpack_from(self._memory, at + 8)))
+        return runs
