@@ -200,16 +200,16 @@ def _validate(loaded: Settings) -> None:
 class _LazySettings:
     """Loads the settings at first use and again after Django's test tools changed them."""
 
-    _loaded: Settings | None = None
-
     def __getattr__(self, name: str) -> Any:
-        if self._loaded is None:
-            self._loaded = _load()
-        return getattr(self._loaded, name)
+        # Called for what is not there yet: from then on a setting is an ordinary attribute, and as cheap.
+        loaded = _load()
+        value = getattr(loaded, name)
+        self.__dict__.update({field.name: getattr(loaded, field.name) for field in fields(Settings)})
+        return value
 
     def reset(self, *, setting: str, **_: object) -> None:
         if setting in ("SALON_JOBS", "DATABASES"):
-            self._loaded = None
+            self.__dict__.clear()
 
 
 if TYPE_CHECKING:

@@ -25,7 +25,8 @@ def install() -> None:
 
 def isolate() -> AbstractContextManager[object] | None:
     """Give a run breadcrumbs and tags of its own: a thread runs one store's job after another's."""
-    return sentry_sdk.isolation_scope() if sentry_sdk.get_client().is_active() else None
+    # init() binds its client to the global scope; to look through all scopes would cost more.
+    return sentry_sdk.isolation_scope() if sentry_sdk.get_global_scope().client.is_active() else None
 
 
 def capture(failure: FinalFailure) -> None:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
-from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime
 from uuid import UUID
 
+from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import LeaseLost, NoCurrentJob
 from salon_jobs.core.records import ClaimedJob
 from salon_jobs.jobs import store
 from salon_jobs.jobs.transactions import refuse_broken_transaction
 
-_running: ContextVar[RunningJob | None] = ContextVar("salon_jobs_running_job", default=None)
+running: ContextVar[RunningJob | None] = ContextVar("salon_jobs_running_job", default=None)
 
 
 @dataclass(slots=True)
@@ -24,6 +26,8 @@ class RunningJob:
 
     claimed: ClaimedJob
     process_id: int
+    # This thread's, looked up once: Django's lookup costs as much as a claim.
+    connection: BaseDatabaseWrapper = field(default_factory=lambda: connections[conf.database], init=False, repr=False)
     finished: bool = field(default=False, init=False)
     interrupted: bool = field(default=False, init=False)
     started: float = field(default_factory=time.monotonic, init=False)
@@ -80,7 +84,7 @@ class RunningJob:
         For tasks with ``atomic=False``. Raises LeaseLost when the job is another run's by now, and TransactionBroken
         in a transaction that can only roll back: let it. A second call in the same transaction does nothing.
         """
-        refuse_broken_transaction()
+        refuse_broken_transaction(self.connection)
         if not store.finish(self.claimed, self.process_id) and not (
             self.finished and store.committed(self.claimed, self.process_id)
         ):
@@ -90,7 +94,7 @@ class RunningJob:
 
 def current_job() -> RunningJob:
     """Return the job this handler runs for. Raises NoCurrentJob outside a handler."""
-    job = _running.get()
+    job = running.get()
     if job is None:
         raise NoCurrentJob("current_job() works inside a task's handler only")
     return job
@@ -98,14 +102,4 @@ def current_job() -> RunningJob:
 
 def running_job() -> RunningJob | None:
     """Return the job this thread runs for; None outside a handler."""
-    return _running.get()
-
-
-@contextmanager
-def running(job: RunningJob) -> Generator[None]:
-    """Make ``job`` the current one for a block."""
-    token = _running.set(job)
-    try:
-        yield
-    finally:
-        _running.reset(token)
+    return running.get()

@@ -12,7 +12,6 @@ from functools import cache
 from typing import Any
 
 from django.apps import apps
-from django.db import connections
 from psycopg import sql as compose
 
 from salon_jobs.conf import settings as conf
@@ -31,7 +30,7 @@ from salon_jobs.core.outcomes import (
     Snoozed,
     Succeeded,
 )
-from salon_jobs.core.records import ClaimedJob, JobState
+from salon_jobs.core.records import JobState
 from salon_jobs.core.telemetry import FinalFailure, report_failure
 from salon_jobs.jobs import current, registry, store
 from salon_jobs.jobs.current import RunningJob
@@ -54,17 +53,17 @@ def execute(running: RunningJob) -> Outcome:
         arguments = task.payload.decode(job.payload, job.store_id)
     except PayloadInvalid as error:
         return Errored(error, retryable=False)
-    in_transaction = connections[conf.database].in_atomic_block
+    in_transaction = running.connection.in_atomic_block
+    token = current.running.set(running)
     try:
-        with current.running(running):
-            finished = task.is_store_task and task.atomic
-            if finished:
-                _run_in_transaction(task, arguments, running)
-            else:
-                _run_outside(task, arguments, job)
-            if not in_transaction:
-                refuse_open_transaction()
-            return Succeeded(finished=finished)
+        finished = task.is_store_task and task.atomic
+        if finished:
+            _run_in_transaction(task, arguments, running)
+        else:
+            _run_outside(task, arguments, running)
+        if not in_transaction:
+            refuse_open_transaction(running.connection)
+        return Succeeded(finished=finished)
     except LeaseLost:
         return Lost()
     except Interrupted:
@@ -75,6 +74,8 @@ def execute(running: RunningJob) -> Outcome:
         return Cancelled(DISCARDED, wish.reason)
     except BaseException as error:  # a handler may raise anything, SystemExit too; it fails the job alone
         return Released() if running.interrupted else Errored(error)
+    finally:
+        current.running.reset(token)
 
 
 def settle(running: RunningJob, outcome: Outcome) -> Outcome:
@@ -156,27 +157,28 @@ def _run_in_transaction(task: Task[..., Any], arguments: dict[str, Any], running
     job = running.claimed
     assert job.store_id is not None  # noqa: S101 - decode refused a store task without one
     with tenant_context(job.store_id):
-        _refuse_vanished_store(job)
+        _refuse_vanished_store(running)
         task.function(**arguments)
         running.finish()
 
 
-def _run_outside(task: Task[..., Any], arguments: dict[str, Any], job: ClaimedJob) -> None:
+def _run_outside(task: Task[..., Any], arguments: dict[str, Any], running: RunningJob) -> None:
+    job = running.claimed
     if job.store_id is None:
         task.function(**arguments)
         return
     with tenant_context(job.store_id):
-        _refuse_vanished_store(job)
+        _refuse_vanished_store(running)
     with tenant_context(job.store_id, atomic=False):
         task.function(**arguments)
 
 
-def _refuse_vanished_store(job: ClaimedJob) -> None:
+def _refuse_vanished_store(running: RunningJob) -> None:
     """Discard the job when its store is gone; row-level security lets this see its own store alone."""
     statement = store_exists_statement(conf.store_model)
     if statement is not None:
-        with raw_cursor(connections[conf.database]) as cursor:
-            cursor.execute(statement, (job.store_id,))
+        with raw_cursor(running.connection) as cursor:
+            cursor.execute(statement, (running.store_id,))
             if cursor.fetchone() is None:
                 raise Discard("the store no longer exists")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 
 from django.db import DatabaseError, InterfaceError, connections
@@ -37,9 +38,8 @@ class Finisher:
         self._process_id = process_id
         self._forget = forget
         self._abandon = abandon
-        self._lock = threading.Lock()
         self._added = threading.Event()
-        self._ended: list[RunningJob] = []
+        self._ended: deque[RunningJob] = deque()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="salon-jobs-finisher", daemon=True)
 
@@ -56,10 +56,8 @@ class Finisher:
 
     def add(self, running: RunningJob) -> None:
         """Take over a run that succeeded."""
-        with self._lock:
-            self._ended.append(running)
-            first = len(self._ended) == 1
-        if first:
+        self._ended.append(running)
+        if not self._added.is_set():
             self._added.set()
 
     def _run(self) -> None:
@@ -69,10 +67,9 @@ class Finisher:
                 self._added.clear()
                 if not self._stop.is_set():
                     time.sleep(_GATHER_S)
-                with self._lock:
-                    batch, self._ended = self._ended, []
-                for start in range(0, len(batch), _AT_ONCE):
-                    self._write(batch[start : start + _AT_ONCE])
+                # Appending and popping need no lock; whoever appends after the last look sets the event again.
+                while self._ended:
+                    self._write([self._ended.popleft() for _ in range(min(len(self._ended), _AT_ONCE))])
         finally:
             connections.close_all()
 

@@ -42,7 +42,6 @@ class Runner:
         self._abandon = abandon
         self._lock = threading.Lock()
         self._running: RunningJob | None = None
-        self._connection: Any = None
         self._thread = threading.Thread(target=self._run, name=f"salon-jobs-runner-{number}", daemon=True)
 
     def start(self) -> None:
@@ -57,13 +56,13 @@ class Runner:
     def interrupt(self) -> None:
         """Cancel the query in flight and raise Interrupted in the handler: rolled back, attempt not counted."""
         with self._lock:
-            running, connection, ident = self._running, self._connection, self._thread.ident
+            running, ident = self._running, self._thread.ident
             if running is None or ident is None:
                 return
             running.interrupted = True
             # Delivered at the thread's next bytecode: a handler inside one long C call does not feel it.
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), ctypes.py_object(Interrupted))
-        raw = None if connection is None else connection.connection
+        raw: Any = running.connection.connection
         if raw is not None:
             try:
                 raw.cancel_safe(timeout=2)
@@ -97,8 +96,7 @@ class Runner:
     def _run_job(self, running: RunningJob) -> None:
         outcome: Outcome
         try:
-            with self._lock:
-                self._running, self._connection = running, connections[conf.database]
+            self._running = running
             outcome = execute(running)
             # From here on nobody interrupts: the outcome is written whatever happens.
             with self._lock:

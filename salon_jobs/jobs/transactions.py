@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.transaction import TransactionManagementError
 
-from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import TransactionBroken
 from salon_jobs.tenancy.guc import can_run, in_transaction
 
 
-def refuse_broken_transaction() -> None:
+def refuse_broken_transaction(connection: BaseDatabaseWrapper) -> None:
     """Raise TransactionBroken in a transaction that can only roll back: a swallowed error must not look like success.
 
     ``durable`` blocks and savepoints that were rolled back properly are fine.
     """
-    connection = connections[conf.database]
     try:
         connection.validate_no_broken_transaction()
     except TransactionManagementError as error:
@@ -24,9 +22,8 @@ def refuse_broken_transaction() -> None:
         raise TransactionBroken("the handler left its transaction aborted or its connection closed")
 
 
-def refuse_open_transaction() -> None:
+def refuse_open_transaction(connection: BaseDatabaseWrapper) -> None:
     """Raise TransactionBroken when a transaction is open, a literal BEGIN too: what was written is never committed."""
-    connection = connections[conf.database]
     if connection.in_atomic_block or (connection.connection is not None and not connection.autocommit):
         raise TransactionBroken("the handler left a transaction open")
     if in_transaction(connection):

@@ -3,16 +3,35 @@
 from __future__ import annotations
 
 import select
+import threading
 from typing import Any
 
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.signals import connection_created
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError
 from salon_jobs.tenancy.guc import in_transaction
 
 _POOL_DEFAULT = 4  # psycopg_pool's
+
+
+class _Opened(threading.local):
+    """Holds the connections that this thread opened: to ask Django for all of them costs more than a small job."""
+
+    def __init__(self) -> None:
+        self.connections = set(connections.all(initialized_only=True))
+
+
+_opened = _Opened()
+
+
+def _remember(connection: BaseDatabaseWrapper, **_: object) -> None:
+    _opened.connections.add(connection)
+
+
+connection_created.connect(_remember, dispatch_uid="salon_jobs.connections")
 
 
 def tidy_connections() -> None:
@@ -22,12 +41,14 @@ def tidy_connections() -> None:
 
     CONN_MAX_AGE 0 means "one request" to a web server; a worker's thread keeps such a connection between jobs.
     """
-    for connection in connections.all(initialized_only=True):
+    for connection in tuple(_opened.connections):
         if connection.connection is None and not connection.in_atomic_block:
+            _opened.connections.discard(connection)
             continue
         if connection.in_atomic_block or in_transaction(connection):
             # Django keeps such a connection unusable until the block ends, which it never will: forget it.
             connection.close()
+            _opened.connections.discard(connection)
             del connections[connection.alias]
             continue
         if connection.settings_dict["CONN_MAX_AGE"] == 0:
