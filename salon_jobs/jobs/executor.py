@@ -7,7 +7,8 @@ After any other end the fenced row decides what happened, because an error can s
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -36,7 +37,7 @@ from salon_jobs.jobs import current, registry, store
 from salon_jobs.jobs.current import RunningJob
 from salon_jobs.jobs.task import Task
 from salon_jobs.jobs.transactions import refuse_open_transaction
-from salon_jobs.tenancy.context import tenant_context
+from salon_jobs.tenancy.context import StoreTransaction, tenant_context
 from salon_jobs.tenancy.guc import raw_cursor
 
 EXPIRED = "expired"
@@ -154,45 +155,56 @@ def _report_success(running: RunningJob, outcome: Succeeded) -> Outcome:
 
 
 def _run_in_transaction(task: Task[..., Any], arguments: dict[str, Any], running: RunningJob) -> None:
-    job = running.claimed
-    assert job.store_id is not None  # noqa: S101 - decode refused a store task without one
-    with tenant_context(job.store_id):
-        _refuse_vanished_store(running)
+    with _store_transaction(running):
         task.function(**arguments)
         running.finish()
 
 
 def _run_outside(task: Task[..., Any], arguments: dict[str, Any], running: RunningJob) -> None:
-    job = running.claimed
-    if job.store_id is None:
+    if running.store_id is None:
         task.function(**arguments)
         return
-    with tenant_context(job.store_id):
-        _refuse_vanished_store(running)
-    with tenant_context(job.store_id, atomic=False):
+    with _store_transaction(running):
+        pass
+    with tenant_context(running.store_id, atomic=False):
         task.function(**arguments)
 
 
-def _refuse_vanished_store(running: RunningJob) -> None:
-    """Discard the job when its store is gone; row-level security lets this see its own store alone."""
-    statement = store_exists_statement(conf.store_model)
-    if statement is not None:
-        with raw_cursor(running.connection) as cursor:
-            cursor.execute(statement, (running.store_id,))
-            if cursor.fetchone() is None:
-                raise Discard("the store no longer exists")
+@contextmanager
+def _store_transaction(running: RunningJob) -> Generator[None]:
+    """Open a transaction as the job's store. Raises Discard when that store is gone: it sees its own row alone."""
+    connection, store_id = running.connection, running.store_id
+    assert store_id is not None  # noqa: S101 - decode refused a store task without one
+    exists = store_exists_expression(conf.store_model)
+    if StoreTransaction.fits(connection):
+        with StoreTransaction(connection, store_id, exists, (store_id,) if exists else ()) as found:
+            # Nothing promises that the one statement set the store before it looked. A store that is there costs no
+            # second look, and one that seems to be gone is looked for again.
+            if exists and not found:
+                _refuse_vanished_store(running, exists)
+            yield
+        return
+    with tenant_context(store_id):
+        if exists:
+            _refuse_vanished_store(running, exists)
+        yield
+
+
+def _refuse_vanished_store(running: RunningJob, exists: str) -> None:
+    cursor = raw_cursor(running.connection)
+    cursor.execute(f"SELECT {exists}", (running.store_id,))
+    if not cursor.fetchone()[0]:
+        raise Discard("the store no longer exists")
 
 
 @cache
-def store_exists_statement(store_model: str | None) -> compose.Composed | None:
-    """Return the query that finds one store by its key; None without a store model."""
+def store_exists_expression(store_model: str | None) -> str:
+    """Return the expression that tells whether one store's row is visible; empty without a store model."""
     if store_model is None:
-        return None
+        return ""
     meta = apps.get_model(store_model)._meta
-    key = meta.pk.column
-    return compose.SQL("SELECT 1 FROM {} WHERE {} = %s").format(
-        compose.Identifier(meta.db_table), compose.Identifier(key)
-    )
+    table, key = compose.Identifier(meta.db_table), compose.Identifier(meta.pk.column)
+    return compose.SQL("EXISTS (SELECT FROM {} WHERE {} = %s)").format(table, key).as_string(None)
 
 
 def identify(running: RunningJob) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Finishes the successes of runs without a transaction of their own in batches: one statement, one write to the log."""
+"""Ends successful runs in batches: one statement for those without a transaction of their own, one write to the log."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _RETRY_S = 0.5
 class Finisher:
     """Is a thread that writes successes. ``forget`` is told of every job whose end is written, or was another's.
 
-    Until then the job stays ours: a crash in between repeats it, as ever with a job that has no transaction.
+    Until then a job without a transaction stays ours: a crash in between repeats it, as ever with such a job.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Finisher:
             self._thread.join(timeout_s)
 
     def add(self, running: RunningJob) -> None:
-        """Take over a run that succeeded."""
+        """Take over a run that succeeded; ``running.finished`` when its own transaction finished the row."""
         self._ended.append(running)
         if not self._added.is_set():
             self._added.set()
@@ -73,8 +73,8 @@ class Finisher:
         finally:
             connections.close_all()
 
-    def _write(self, batch: Sequence[RunningJob]) -> None:
-        """Write one batch, through an outage if need be."""
+    def _write(self, batch: list[RunningJob]) -> None:
+        """Write one batch and empty it, through an outage if need be."""
         while True:
             tidy_connections()
             try:
@@ -87,13 +87,14 @@ class Finisher:
             else:
                 return
 
-    def _write_once(self, batch: Sequence[RunningJob]) -> None:
-        ids = store.finish_many([running.claimed for running in batch], self._process_id)
-        finished = [running for running in batch if running.id in ids]
+    def _write_once(self, batch: list[RunningJob]) -> None:
+        unfinished = [running.claimed for running in batch if not running.finished]
+        ids = store.finish_many(unfinished, self._process_id) if unfinished else set[int]()
+        finished = [running for running in batch if running.finished or running.id in ids]
         self._forget([running.claimed for running in finished])
         report_successes(finished)
-        for running in batch:
-            if running.id not in ids:
-                # Locked by somebody just now, finished by a try whose answer was lost, or no longer ours: this tells.
-                settle(running, Succeeded(finished=False))
-                self._forget([running.claimed])
+        batch[:] = [running for running in batch if not (running.finished or running.id in ids)]
+        while batch:
+            # Locked by somebody just now, finished by a try whose answer was lost, or no longer ours: this tells.
+            settle(batch[-1], Succeeded(finished=False))
+            self._forget([batch.pop().claimed])

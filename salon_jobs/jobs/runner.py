@@ -6,6 +6,7 @@ import ctypes
 import logging
 import threading
 import time
+from contextvars import copy_context
 from typing import Any
 
 from django.db import DatabaseError, DataError, InterfaceError, connections
@@ -80,10 +81,10 @@ class Runner:
             while (job := self._jobs.take()) is not None:
                 running = RunningJob(job, self._process_id)
                 if running.started - idle_since > _TIDY_AFTER_S:
-                    tidy_connections()
+                    tidy_connections(after_idling=True)
                 try:
-                    with run_scope():
-                        self._run_job(running)
+                    # Whatever a handler, or an exception in the midst of ours, leaves in the context ends with the run.
+                    copy_context().run(self._run_in_scope, running)
                 except BaseException:  # a thread that ends takes a share of the capacity with it
                     logger.exception(
                         "the end of job %s could not be written; it stays leased and is given back", job.id
@@ -92,6 +93,10 @@ class Runner:
                 idle_since = time.monotonic()
         finally:
             connections.close_all()
+
+    def _run_in_scope(self, running: RunningJob) -> None:
+        with run_scope():
+            self._run_job(running)
 
     def _run_job(self, running: RunningJob) -> None:
         outcome: Outcome
@@ -108,7 +113,7 @@ class Runner:
         running.ended = time.monotonic()
         self._jobs.ran(running.claimed)
         tidy_connections()
-        if isinstance(outcome, Succeeded) and not outcome.finished and not running.finished:
+        if isinstance(outcome, Succeeded) and outcome.finished is running.finished:
             self._finisher.add(running)
         else:
             self._settle(running, outcome)

@@ -150,7 +150,8 @@ def _fence(job: ClaimedJob, process_id: int) -> dict[str, Any]:
 
 def _rows(statement: str, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
     connection = connections[conf.database]
-    with connection.wrap_database_errors, raw_cursor(connection) as cursor:
+    with connection.wrap_database_errors:
+        cursor = raw_cursor(connection)
         cursor.execute(sql.load(statement), parameters)
         rows: list[tuple[Any, ...]] = cursor.fetchall()
         return rows
@@ -158,7 +159,8 @@ def _rows(statement: str, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
 
 def _count(statement: str, parameters: dict[str, Any]) -> int:
     connection = connections[conf.database]
-    with connection.wrap_database_errors, raw_cursor(connection) as cursor:
+    with connection.wrap_database_errors:
+        cursor = raw_cursor(connection)
         cursor.execute(sql.load(statement), parameters)
         count: int = cursor.rowcount
         return count

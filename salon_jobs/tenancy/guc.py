@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
+from weakref import WeakKeyDictionary
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg.pq import TransactionStatus
@@ -26,6 +27,10 @@ _OUTSIDE = Current()
 current: ContextVar[Current] = ContextVar("salon_jobs_store", default=_OUTSIDE)
 
 
+# A new cursor costs as much as a quarter of its statement's round trip.
+_cursors: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+
+
 def as_uuid(store_id: object) -> UUID:
     """Return the store as a uuid. Raises TenantContextError for anything else."""
     if isinstance(store_id, UUID):
@@ -36,16 +41,23 @@ def as_uuid(store_id: object) -> UUID:
         raise TenantContextError(f"store_id must be a uuid, not {store_id!r}") from None
 
 
-def set_local(connection: BaseDatabaseWrapper, store_id: UUID | None) -> None:
+SET_LOCAL: Final = "SELECT set_config(%s, %s, true)"
+
+
+def set_local(
+    connection: BaseDatabaseWrapper, store_id: UUID | None, *, and_ask: str = "", parameters: tuple[Any, ...] = ()
+) -> Any:
     """Set the store for the rest of this transaction, bound as a parameter. Raises outside a transaction.
 
-    PostgreSQL silently ignores a local set outside a transaction; here that is an error.
+    PostgreSQL silently ignores a local set outside a transaction; here that is an error. ``and_ask`` is an expression
+    with ``parameters`` evaluated after the setting, in the same round trip; its value is returned.
     """
     if connection.get_autocommit() and not in_transaction(connection):
         raise TenantContextError("the store can only be set inside a transaction: open transaction.atomic() first")
     value = "" if store_id is None else str(store_id)
-    with _plain_cursor(connection) as cursor:
-        cursor.execute("SELECT set_config(%s, %s, true)", (conf.store_guc, value))
+    cursor = _plain_cursor(connection)
+    cursor.execute(f"{SET_LOCAL}, {and_ask}" if and_ask else SET_LOCAL, (conf.store_guc, value, *parameters))
+    return cursor.fetchone()[-1]
 
 
 def at_transaction_start(connection: BaseDatabaseWrapper) -> bool:
@@ -71,7 +83,7 @@ def can_run(connection: BaseDatabaseWrapper) -> bool:
 
 
 def raw_cursor(connection: BaseDatabaseWrapper) -> Any:
-    """Return a plain psycopg cursor on Django's own connection, connecting first if need be.
+    """Return the plain psycopg cursor kept for Django's own connection, connecting first if need be. Do not close it.
 
     Django's execute wrappers do not see its statements, so a transaction that begins with one gets its store here.
     """
@@ -84,4 +96,7 @@ def raw_cursor(connection: BaseDatabaseWrapper) -> Any:
 def _plain_cursor(connection: BaseDatabaseWrapper) -> Any:
     connection.ensure_connection()
     raw: Any = connection.connection
-    return raw.cursor()
+    cursor = _cursors.get(raw)
+    if cursor is None:
+        cursor = _cursors[raw] = raw.cursor()
+    return cursor
