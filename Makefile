@@ -35,6 +35,19 @@ test: check ## run the checks, then every test that needs no system package
 test-system: venv ## run the tests that need Debian's chromium and pgbouncer
 	@$(BIN)/python -m project.local.postgres --no-fsync --run $(BIN)/python -m pytest -m system $(PYTEST_ARGS)
 
+.PHONY: bench
+bench: bench-peers ## measure beside peers and bare psycopg; takes an hour or two
+	@$(BIN)/python -m benchmarks
+
+.PHONY: bench-quick
+bench-quick: venv ## measure with small sizes beside graphile-worker alone; under 2 minutes
+	@$(BIN)/python -m benchmarks --install graphile-worker || true
+	@$(BIN)/python -m benchmarks --quick
+
+.PHONY: bench-peers
+bench-peers: venv ## install the peers of the benchmark into .bench
+	@$(BIN)/python -m benchmarks --install || true
+
 .PHONY: check
 check: venv ## run ruff, mypy and pyright
 	@$(BIN)/ruff check

@@ -1,0 +1,93 @@
+"""Holds what the measures of one run share: server, our database, the peers that take part, sizes and a work folder."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks import queue
+from benchmarks.peers import Peer
+from benchmarks.processes import Running, act, environment, manage, python, run
+from benchmarks.server import Database, Server
+from benchmarks.sizes import Sizes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """Is one run of the benchmark."""
+
+    server: Server
+    database: Database
+    peers: Sequence[Peer]
+    peer_databases: Mapping[str, Database]
+    sizes: Sizes
+    folder: Path
+    _numbers: Iterator[int] = field(default_factory=itertools.count)
+
+    def worker(self, *arguments: str, database: Database | None = None, **more: str) -> Running:
+        """Start our worker as a deployment does: the real command, its health endpoint on, its JSON log in a file."""
+        url = (database or self.database).url("worker")
+        command = manage("runworker", "--health-addr", "127.0.0.1:0", *arguments)
+        return Running(command, environment(WORKER_DATABASE_URL=url, **more), self.path("worker.log"))
+
+    def act(self, module: str, *arguments: object, role: str, database: Database | None = None) -> dict[str, float]:
+        """Run one of our modules to its end as a role, and return its figures."""
+        url = (database or self.database).url(role)
+        env = environment(DATABASE_URL=url)
+        return act(python(module, *map(str, arguments)), env)
+
+    def start(self, module: str, *arguments: object, role: str) -> Running:
+        """Start one of our modules as a role, to be ended by the caller."""
+        env = environment(DATABASE_URL=self.database.url(role))
+        return Running(python(module, *map(str, arguments)), env, self.path("module.log"))
+
+    def act_peer(self, peer: Peer, *arguments: object) -> dict[str, float]:
+        """Run a peer's program to its end, and return its figures."""
+        env = peer.environment(self.peer_databases[peer.name])
+        return act(peer.command(*map(str, arguments)), env, cwd=peer.folder)
+
+    def start_peer(self, peer: Peer, **more: str) -> Running:
+        """Start a peer's worker."""
+        env = peer.environment(self.peer_databases[peer.name], **more)
+        return Running(peer.command("worker"), env, self.path(f"{peer.name}.log"), cwd=peer.folder)
+
+    def path(self, name: str) -> Path:
+        """Return a new path in the work folder."""
+        return self.folder / f"{next(self._numbers):04}-{name}"
+
+    @contextmanager
+    def another_database(self) -> Iterator[Database]:
+        """Give one measure a migrated database of its own."""
+        with self.server.database() as database:
+            prepare(database)
+            yield database
+
+
+@contextmanager
+def opened(server: Server, peers: Sequence[Peer], sizes: Sizes, folder: Path) -> Iterator[Bench]:
+    """Create and migrate our database and one for each peer; drop them at the end."""
+    with ExitStack() as stack:
+        database = stack.enter_context(server.database())
+        prepare(database)
+        queue.create_stores(database, 1, queue.STORES)
+        peer_databases = {peer.name: stack.enter_context(server.database()) for peer in peers}
+        for peer in peers:
+            run(peer.command("setup"), peer.environment(peer_databases[peer.name]), cwd=peer.folder)
+        yield Bench(
+            server=server, database=database, peers=peers, peer_databases=peer_databases, sizes=sizes, folder=folder
+        )
+
+
+def prepare(database: Database) -> None:
+    """Create the roles and migrate, by the commands, as a deployment does."""
+    passwords = {
+        "MIGRATOR_PASSWORD": database.passwords["migrator"],
+        "APP_PASSWORD": database.passwords["web"],
+        "WORKER_RUNTIME_PASSWORD": database.passwords["worker"],
+        "JOBS_OPERATOR_PASSWORD": database.passwords["operator"],
+    }
+    run(manage("bootstrap_roles"), environment(DATABASE_URL_BOOTSTRAP=database.superuser_url, **passwords))
+    run(manage("migrate", "--verbosity", "0"), environment(DATABASE_URL_MIGRATOR=database.url("migrator")))

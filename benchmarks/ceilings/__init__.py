@@ -1,0 +1,1 @@
+"""Runs our own statements on bare psycopg connections: what the statements allow, whatever stands around them."""

