@@ -51,7 +51,7 @@ def _install(peer: Peer) -> None:
     else:
         run([_python(peer), "-m", "venv", "venv"], environment, cwd=peer.folder)
         pip = ["venv/bin/python", "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
-        run([*pip, "--only-binary", ":all:", "--requirement", str(peer.lock)], environment, cwd=peer.folder)
+        run([*pip, "--requirement", str(peer.lock)], environment, cwd=peer.folder)
     shutil.copy(peer.lock, peer.folder / "installed.lock")
 
 
