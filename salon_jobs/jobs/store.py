@@ -7,7 +7,7 @@ The cursors are psycopg's own, for speed; errors come as Django's, so that the c
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -45,6 +45,7 @@ class Rescued:
     store_id: Any
     state: JobState
     attempts: int
+    charged: bool
 
 
 def claim_due(
@@ -126,16 +127,29 @@ def failed_by(job: ClaimedJob) -> bool:
     return bool(rows)
 
 
-def rescue(process_id: int, message: str) -> list[Rescued]:
+def leased_job(process_id: int, job_id: int, lease: int) -> ClaimedJob | None:
+    """Return a job that this process still holds by this lease."""
+    rows = _rows("leased_job", {"id": job_id, "lease": lease, "process_id": process_id})
+    return ClaimedJob._make(rows[0]) if rows else None
+
+
+def rescue(process_id: int, message: str, *, charged: Collection[int] | None = None) -> list[Rescued]:
     """Queue the jobs of a process whose row is deleted again; one by one where one of them can not be changed.
+
+    ``charged`` are the ids that count a rescue and get an error with ``message``; None, all: nobody knows which of them
+    had started.
 
     One that met a twin is tried again; one that the database refuses is logged and left to the next sweep.
     """
     ids = [pair[0] for pair in unknown_leases(process_id, ())]
 
     def run(some: Sequence[int]) -> list[Rescued]:
-        rows = _rows("rescue", {"ids": list(some), "process_id": process_id, "message": message})
-        return [Rescued(row[0], row[1], row[2], JobState(row[3]), row[4]) for row in rows]
+        parameters = {
+            "ids": list(some), "process_id": process_id, "message": message,
+            "charged": None if charged is None else list(charged),
+        }  # fmt: skip
+        rows = _rows("rescue", parameters)
+        return [Rescued(row[0], row[1], row[2], JobState(row[3]), row[4], row[5]) for row in rows]
 
     try:
         with transaction.atomic(using=conf.database):

@@ -1,12 +1,14 @@
--- Queue the jobs of a dead process again. Nobody knows whether they had started, so no attempt is charged: the count
--- of rescues bounds a job that kills its process (failed when attempts and rescues together reach max_attempts, and
--- never before the third rescue, so that a job merely waiting in a dead process is not failed for it).
+-- Queue the jobs of a dead process again. No attempt is charged: the count of rescues bounds a job that kills its
+-- process (failed when attempts and rescues together reach max_attempts, and never before the third rescue, so that a
+-- job merely waiting in a dead process is not failed for it). Those in %(charged)s count a rescue and get an error row;
+-- NULL means all: nobody knows which had started.
 -- The process row is gone already (delete_process.sql), so no claim can add to these rows.
 -- Locks: the rows, in ascending order. A twin enqueued at this very moment raises a unique violation: run row by row.
 -- Role: worker.
 WITH theirs AS MATERIALIZED (
     SELECT j.id,
-           j.attempts::int + j.rescues + 1 >= j.max_attempts AND j.rescues + 1 >= 3 AS spent,
+           c.charged,
+           c.charged AND j.attempts::int + j.rescues + 1 >= j.max_attempts AND j.rescues + 1 >= 3 AS spent,
            j.job_key IS NOT NULL AND (
                EXISTS (SELECT FROM salon_jobs_superseded s WHERE s.job_id = j.id AND s.lease = j.lease)
                OR EXISTS (SELECT FROM salon_jobs_job t
@@ -14,12 +16,14 @@ WITH theirs AS MATERIALIZED (
                              AND (t.store_id = j.store_id OR (t.store_id IS NULL AND j.store_id IS NULL)))
            ) AS superseded
       FROM salon_jobs_job j
+     CROSS JOIN LATERAL (
+           SELECT %(charged)s::bigint[] IS NULL OR j.id = ANY (%(charged)s::bigint[]) AS charged) c
      WHERE j.id = ANY (%(ids)s::bigint[]) AND j.leased_by = %(process_id)s AND j.state = 'running'
      ORDER BY j.id
        FOR UPDATE OF j
 ), rescued AS (
     UPDATE salon_jobs_job j
-       SET rescues = least(j.rescues + 1, 32767),
+       SET rescues = least(j.rescues + t.charged::int, 32767),
            lease = j.lease + 1,
            state = CASE WHEN t.spent THEN 'failed' WHEN t.superseded THEN 'cancelled' ELSE 'queued' END,
            reason = CASE WHEN t.spent THEN 'process_died' WHEN t.superseded THEN 'superseded' ELSE '' END,
@@ -27,11 +31,12 @@ WITH theirs AS MATERIALIZED (
            leased_by = NULL
       FROM theirs t
      WHERE j.id = t.id
-    RETURNING j.id, j.task, j.store_id, j.state, j.attempts
+    RETURNING j.id, j.task, j.store_id, j.state, j.attempts, t.charged
 ), error AS (
     INSERT INTO salon_jobs_job_error (job_id, store_id, attempt, error_class, code, message, traceback, occurred_at)
     SELECT id, store_id, least(attempts + 1, 32767), 'salon_jobs.core.errors.ProcessDied', 'JOB.PROCESS_DIED',
            %(message)s, '', clock_timestamp()
       FROM rescued
+     WHERE charged
 )
-SELECT id, task, store_id, state, attempts FROM rescued
+SELECT id, task, store_id, state, attempts, charged FROM rescued

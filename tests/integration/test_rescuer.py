@@ -11,9 +11,10 @@ import pytest
 from django.db import DatabaseError, OperationalError
 
 from salon_jobs.jobs import rescuer
-from salon_jobs.jobs.rescuer import RescueCounts, Rescuer
+from salon_jobs.jobs.rescuer import RescueCounts, Rescuer, bury
 from salon_jobs.models import Process
 from salon_jobs.runtime.presence import application_name
+from salon_jobs.runtime.run_board import ShownRun
 from tests import tasks
 from tests.settings import url_for
 from tests.support import change, claim, job_row, seen
@@ -152,3 +153,44 @@ def test_the_silence_is_a_setting(stores: list[UUID], process_id: int, settings:
     other = new_process()
     be_silent(other, 3)
     assert Rescuer().run_once(silent_after=timedelta(seconds=2)) == RescueCounts(buried=1)
+
+
+def test_of_a_child_that_died_only_jobs_that_had_started_are_charged(stores: list[UUID], process_id: int) -> None:
+    started, waiting = (tasks.in_store.enqueue(store_id=stores[0]).id for _ in range(2))
+    claim(process_id)
+    assert bury(process_id, None, end="was killed by SIGKILL", charged=[started]) == RescueCounts(buried=1, queued=2)
+    rows = seen("SELECT id, state, attempts, rescues, lease, leased_by FROM salon_jobs_job ORDER BY id")
+    assert rows == [(started, "queued", 0, 1, 2, None), (waiting, "queued", 0, 0, 2, None)]
+    [(job_id, message)] = seen("SELECT job_id, message FROM salon_jobs_job_error")
+    assert job_id == started
+    assert message.endswith("was killed by SIGKILL and was buried")
+
+
+def test_a_job_that_merely_waited_is_never_failed_however_often_its_processes_die(
+    stores: list[UUID], process_id: int
+) -> None:
+    tasks.in_store.using(max_attempts=1).enqueue(store_id=stores[0])
+    for _ in range(5):
+        process = new_process()
+        claim(process)
+        assert bury(process, None, charged=[]) == RescueCounts(1, 1, 0)
+    assert seen("SELECT state, attempts, rescues FROM salon_jobs_job") == [("queued", 0, 0)]
+    assert seen("SELECT count(*) FROM salon_jobs_job_error") == [(0,)]
+
+
+@pytest.mark.parametrize("max_attempts", [1, 2])
+def test_the_run_for_which_a_child_was_killed_is_a_failed_attempt_and_its_neighbour_is_not(
+    stores: list[UUID], process_id: int, max_attempts: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    culprit = tasks.in_store.using(max_attempts=max_attempts).enqueue(store_id=stores[0]).id
+    tasks.in_store.enqueue(store_id=stores[0])
+    job, other = claim(process_id)
+    assert job.id == culprit
+    overdue = [ShownRun(0, culprit, job.lease, 100.0, 101.5), ShownRun(1, other.id, other.lease + 1, 100.0, 101.5)]
+    bury(process_id, None, charged=[], overdue=overdue)
+    rows = seen("SELECT id, state, attempts, rescues, run_at > now() FROM salon_jobs_job ORDER BY id")
+    assert rows[0] == ((culprit, "failed", 1, 0, False) if max_attempts == 1 else (culprit, "queued", 1, 0, True))
+    assert rows[1] == (other.id, "queued", 0, 0, False), "a lease of before is another run's"
+    assert seen("SELECT job_id, attempt FROM salon_jobs_job_error") == [(culprit, 1)]
+    told = [getattr(record, "event", "") for record in caplog.records]
+    assert told.count("job_failed" if max_attempts == 1 else "job_retried") == 1
