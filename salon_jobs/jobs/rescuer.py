@@ -36,7 +36,11 @@ class RescueCounts:
 
 
 class Rescuer:
-    """Buries silent processes. After an outage it waits a full silence first: nobody could beat without a database."""
+    """Buries silent processes.
+
+    After an outage it waits a full silence first: nobody could beat without a database. So it does when its own
+    question had to wait for longer than a heartbeat (a pooler without a free connection): theirs may wait still.
+    """
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -45,10 +49,14 @@ class Rescuer:
     def run_once(self, *, silent_after: timedelta | None = None) -> RescueCounts:
         """Bury every silent process once and return the counts. Raises database errors; then call it again later."""
         silence = silent_after or conf.process_silent_after
-        if self._clock() < self._blind_until:
+        asked = self._clock()
+        if asked < self._blind_until:
             return RescueCounts()
         try:
             dead = [row[0] for row in _query("silent_processes", {"silent_after": silence})]
+            if self._clock() - asked > conf.heartbeat_interval.total_seconds():
+                self._blind_until = self._clock() + silence.total_seconds()
+                return RescueCounts()
             counts = [bury(process_id, silence) for process_id in dead]
         except DatabaseError:
             self._blind_until = self._clock() + silence.total_seconds()

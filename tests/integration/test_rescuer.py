@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -16,6 +17,7 @@ from salon_jobs.models import Process
 from salon_jobs.runtime.presence import application_name
 from salon_jobs.runtime.run_board import ShownRun
 from tests import tasks
+from tests.integration.test_store_fences import elsewhere, wait_until_somebody_waits_for_a_lock
 from tests.settings import url_for
 from tests.support import change, claim, job_row, seen
 
@@ -29,6 +31,29 @@ def row_of(job_id: int) -> dict[str, Any]:
 def be_silent(process_id: int, seconds: int = 16) -> None:
     change("UPDATE salon_jobs_process SET heartbeat_at = now() - make_interval(secs => %s) WHERE id = %s",
            seconds, process_id)  # fmt: skip
+
+
+def test_nobody_is_judged_when_the_question_itself_had_to_wait(process_id: int, settings: Any) -> None:
+    """Whatever held it up (a pooler without a free connection) held up heartbeats too."""
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "HEARTBEAT_INTERVAL": 0.2}
+    be_silent(process_id)
+    now_s = [0.0]
+    rescuer = Rescuer(clock=lambda: now_s[0])
+
+    def look(waiting_s: float) -> RescueCounts:
+        with ThreadPoolExecutor(1) as pool, psycopg.connect(url_for(None)) as other:
+            other.execute("LOCK TABLE salon_jobs_process")
+            found = elsewhere(pool, rescuer.run_once)
+            wait_until_somebody_waits_for_a_lock()
+            now_s[0] += waiting_s
+            other.rollback()
+            return found.result(10)
+
+    assert look(waiting_s=0.3) == RescueCounts()
+    now_s[0] += 14
+    assert rescuer.run_once() == RescueCounts(), "they have a silence's time to beat"
+    now_s[0] += 2
+    assert look(waiting_s=0.1) == RescueCounts(buried=1)
 
 
 def new_process() -> int:
