@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 from django.apps import AppConfig, apps
@@ -12,6 +13,8 @@ from django.db import connections
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError
+
+_LONGEST_PICK_UP = timedelta(seconds=5)
 
 
 @register("salon_jobs")
@@ -28,11 +31,21 @@ def check_settings(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> 
         errors.append(
             Error("pgtrigger is not installed", hint="add 'pgtrigger' to INSTALLED_APPS", id="salon_jobs.E003")
         )
+    if conf.poll_interval > _LONGEST_PICK_UP:
+        errors.append(_slow_polling())
     if conf.roles is not None:
         errors += _check_migrate(get_commands()["migrate"])
     if store_model is not None:
         errors += _check_store_model(store_model)
     return errors
+
+
+def _slow_polling() -> CheckMessage:
+    hint = (
+        "set it to 5 s or less: a job whose wake-up is lost (no listener, a pooler, a lost connection) waits until the"
+        " next poll"
+    )
+    return Warning("SALON_JOBS['POLL_INTERVAL'] is more than 5 s", hint=hint, id="salon_jobs.W002")
 
 
 def _check_migrate(winner: object) -> list[CheckMessage]:

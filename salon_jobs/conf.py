@@ -49,6 +49,7 @@ class Settings:
     bootstrap_url: str | None = None
     role_passwords: Mapping[str, str] = field(default_factory=dict[str, str])
     extra_owner_roles: tuple[str, ...] = ()
+    listen: bool = True
     listen_url: str | None = None
     poll_interval: timedelta = timedelta(seconds=1)
     heartbeat_interval: timedelta = timedelta(seconds=3)
@@ -89,7 +90,7 @@ _DURATIONS = {
 }  # fmt: skip
 _STRINGS = {"STORE_GUC", "FAN_OUT_FUNCTION", "DATABASE"}
 _OPTIONAL_STRINGS = {"STORE_MODEL", "OPERATOR_DATABASE", "BOOTSTRAP_URL", "LISTEN_URL"}
-_FLAGS = {"KEEP_SUCCEEDED", "SENTRY_PAYLOAD"}
+_FLAGS = {"KEEP_SUCCEEDED", "LISTEN", "SENTRY_PAYLOAD"}
 _COUNTS = {"CONCURRENCY": 1000, "MAX_ATTEMPTS": 32767}
 
 

@@ -15,8 +15,8 @@ from salon_jobs.runtime.listener import Listener
 from salon_jobs.runtime.service import Loop
 
 _STALE_LOOK_S = 30.0
-# Claims, heartbeat, maintenance, scheduler, and two questions about health at a time.
-_OTHER_THREADS = 6
+# Claims, heartbeat, maintenance, scheduler, the listener's ping, and two questions about health at a time.
+_OTHER_THREADS = 7
 
 
 class WorkerLoop:
@@ -54,7 +54,7 @@ class WorkerLoop:
         self._worker.stop()
 
     def facts(self) -> dict[str, object]:
-        """Return queue lag, unknown tasks and the listener's age. Raises NotReady when claims went stale."""
+        """Return queue lag, unknown tasks and whether wake-ups are heard. Raises NotReady when claims went stale."""
         age = min(self._worker.looked_s_ago, time.monotonic() - self._began)
         if age > max(_STALE_LOOK_S, 3 * conf.poll_interval.total_seconds()) and self._worker.has_room:
             raise NotReady(f"no claim was answered for {age:.0f} s")
@@ -65,6 +65,7 @@ class WorkerLoop:
         return {
             "lag_s": round(front.lag_s, 3),
             "unknown_tasks": list(front.unknown_tasks),
+            "listening": self._listener.listening,
             "listener_silent_s": None if silent_s == float("inf") else round(silent_s, 1),
             **(self._beside.facts() if self._beside is not None else {}),
         }

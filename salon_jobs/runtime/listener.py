@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+import secrets
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import psycopg
-from django.db import connections
+from django.db import DatabaseError, InterfaceError, connections
 from psycopg import sql
 
 from salon_jobs.conf import settings as conf
@@ -19,30 +20,48 @@ from salon_jobs.core.log_events import log_event
 _LOOK_S = 0.5
 _PING_S = 5.0
 _RECONNECT_S = (0.2, 5.0)
+# Behind a transaction-mode pooler LISTEN succeeds and nothing is ever heard, so a ping of our own must arrive first. It
+# has a channel of its own: a connection in a pool goes on listening to whatever a client left it with.
+_PING_CHANNEL = "salon_jobs_ping"
+_HEARD_WITHIN_S = 5.0
+_DEAF_RETRY_S = 60.0
+_REMEDY = (
+    "notifications do not arrive: is a transaction-mode pooler in between? Point SALON_JOBS['LISTEN_URL'] at the same"
+    " database on the server itself, or set SALON_JOBS['LISTEN'] = False; jobs are found by polling"
+)
 
 
 class Listener:
     """Calls ``on_wake`` for each notification and after each (re)connect, since those sent meanwhile are lost.
 
-    Polling goes on beside it, so a listener that can not connect costs latency, never jobs.
+    Polling goes on beside it, so a listener that can not connect, or hears nothing, costs latency, never jobs. With the
+    setting LISTEN off it does nothing.
     """
 
     def __init__(self, channel: str, on_wake: Callable[[], None]) -> None:
         self._channel = channel
         self._on_wake = on_wake
         self._stop = threading.Event()
+        self._hears = False
+        self._warned = False
         self._heard = float("-inf")
         self._thread = threading.Thread(target=self._run, name="salon-jobs-listener", daemon=True)
 
     def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
+        """Start the thread, unless listening is switched off."""
+        if conf.listen:
+            self._thread.start()
 
     def stop(self) -> None:
         """End the thread; returns when it ended. Idempotent."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
+
+    @property
+    def listening(self) -> bool | Literal["off"]:
+        """Tell whether wake-ups are heard now: proven when the connection was made. Off: by the setting."""
+        return self._hears if conf.listen else "off"
 
     def silent_for_s(self) -> float:
         """Return the age in seconds of the last proof that the connection works; infinite before the first."""
@@ -53,15 +72,48 @@ class Listener:
         while not self._stop.is_set():
             try:
                 with psycopg.connect(autocommit=True, **_parameters()) as connection:
-                    delay = _RECONNECT_S[0]
-                    self._listen(connection)
-            except psycopg.Error as error:
+                    hears = self._hears_a_ping(connection)
+                    if hears:
+                        delay = _RECONNECT_S[0]
+                        self._listen(connection)
+                if not hears:
+                    self._stay_deaf()
+            except (psycopg.Error, DatabaseError, InterfaceError) as error:
                 log_event(logging.WARNING, log_events.LISTENER_LOST, error=str(error).strip())
                 self._stop.wait(delay)
                 delay = min(delay * 2, _RECONNECT_S[1])
+            finally:
+                self._hears = False
+
+    def _hears_a_ping(self, connection: psycopg.Connection[Any]) -> bool:
+        """Listen for a ping sent on the connection that jobs are enqueued on; False when it does not arrive.
+
+        Ours would not do: a pooler answers it with whatever server connection it finds, perhaps the one that listens.
+        """
+        payload = secrets.token_hex(8)
+        connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(_PING_CHANNEL)))
+        try:
+            with connections[conf.database].cursor() as cursor:
+                cursor.execute("SELECT pg_notify(%s, %s)", [_PING_CHANNEL, payload])
+        finally:
+            connections[conf.database].close()
+        give_up = time.monotonic() + _HEARD_WITHIN_S
+        while time.monotonic() < give_up and not self._stop.is_set():
+            if payload in [heard.payload for heard in connection.notifies(timeout=_LOOK_S, stop_after=1)]:
+                connection.execute(sql.SQL("UNLISTEN {}").format(sql.Identifier(_PING_CHANNEL)))
+                return True
+        return False
+
+    def _stay_deaf(self) -> None:
+        """Leave it to polling for a while; a pooler that was taken out of the way is noticed without a restart."""
+        if not self._warned and not self._stop.is_set():
+            self._warned = True
+            log_event(logging.WARNING, log_events.LISTENER_DEAF, detail=_REMEDY)
+        self._stop.wait(_DEAF_RETRY_S)
 
     def _listen(self, connection: psycopg.Connection[Any]) -> None:
         connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self._channel)))
+        self._hears, self._warned = True, False
         self._proven()
         self._on_wake()
         while not self._stop.is_set():

@@ -32,6 +32,21 @@ def write(store_id: UUID, note: str = "") -> None:
     _write(store_id)
 
 
+@store_task(name="e2e-write-and-look")
+def write_and_look(store_id: UUID) -> None:
+    """Add one row, and see no other store's."""
+    _write(store_id)
+    assert set(Customer.objects.values_list("store_id", flat=True)) == {store_id}
+
+
+@store_task(name="e2e-write-outside", atomic=False)
+def write_outside(store_id: UUID) -> None:
+    """Look without a transaction, then add one row in a transaction of its own, and see no other store's."""
+    assert not Customer.objects.exists()
+    with transaction.atomic():
+        write_and_look(store_id)
+
+
 @task(name="e2e-fail", max_attempts=1)
 def fail(note: str) -> None:
     """Fail for good."""

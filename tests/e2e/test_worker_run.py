@@ -44,7 +44,7 @@ def test_gwt_12_ping_is_picked_up_by_a_worker_that_is_ready_within_ten_seconds(d
 def test_a_notification_wakes_the_worker_and_none_left_out_is_missed(database: None) -> None:
     with WorkerProcess(url=URL, POLL_INTERVAL=60) as worker:
         worker.wait_until_ready()
-        eventually(lambda: worker.ask("/readyz")[1]["listener_silent_s"] is not None)
+        eventually(lambda: worker.ask("/readyz")[1]["listening"] is True)
         began = time.monotonic()
         worker.wait_for("job_succeeded", job_id=tasks.nothing.enqueue().id, patience_s=5)
         assert time.monotonic() - began < 1
@@ -89,7 +89,7 @@ def test_what_a_worker_holds_behind_a_long_job_is_left_to_an_idle_one(stores: li
 def test_a_pool_that_can_not_serve_every_thread_is_refused_with_the_number_it_needs(database: None) -> None:
     with WorkerProcess("--concurrency", "3", url=f"{URL}?pool=true") as worker:
         assert worker.wait(20) == 1
-        assert "max_size to 9 or more" in worker.output
+        assert "max_size to 10 or more" in worker.output
         assert worker.logged("process_stopped", clean=False)
 
 

@@ -52,8 +52,9 @@ def test_effects_and_done_become_visible_together(stores: list[UUID], hooks: tas
     def body(**_: object) -> None:
         write()
         seen_inside.append((written(), seen("SELECT state FROM salon_jobs_job")))
+        [(pid,)] = own_query("SELECT pg_backend_pid()")
         seen_inside.append(seen("SELECT rolname FROM pg_roles r JOIN pg_stat_activity a ON a.usesysid = r.oid"
-                                " WHERE a.pid = %s", connection.connection.info.backend_pid))  # fmt: skip
+                                " WHERE a.pid = %s", pid))  # fmt: skip
 
     assert run_in_store(process_id, stores, hooks, body) == Succeeded(finished=True)
     assert seen_inside == [([], [("running",)]), [("worker_runtime",)]]
@@ -147,7 +148,8 @@ def be_durable(**_: object) -> None:
 
 def lose_the_backend(**_: object) -> None:
     write()
-    change("SELECT pg_terminate_backend(%s, 5000)", connection.connection.info.backend_pid)
+    [(pid,)] = own_query("SELECT pg_backend_pid()")
+    change("SELECT pg_terminate_backend(%s, 5000)", pid)
     write()
 
 

@@ -44,6 +44,7 @@ def test_values_are_converted() -> None:
         ({"PROCESS_SILENT_AFTER": float("inf")}, "PROCESS_SILENT_AFTER.* more than zero, not inf"),
         ({"SHUTDOWN_GRACE": "30"}, "SHUTDOWN_GRACE.* not '30'"),
         ({"SENTRY_PAYLOAD": 1}, "SENTRY_PAYLOAD.* True or False"),
+        ({"LISTEN": "no"}, "LISTEN.* True or False"),
         ({"LISTEN_URL": 5}, "LISTEN_URL.* a string that is not empty, not int"),
         ({"LISTEN_URL": "postgresql//u:secret@h/x"}, "LISTEN_URL.* a URL such as postgresql://.*, not str$"),
         ({"BOOTSTRAP_URL": "postgresql://u:secret@[::1/x"}, "BOOTSTRAP_URL.* a URL such as .*, not str$"),
@@ -94,6 +95,12 @@ def test_no_secret_is_shown() -> None:
 def test_the_store_model_is_checked(wrong: str, identity: str) -> None:
     with override_settings(SALON_JOBS={"STORE_MODEL": wrong}):
         assert [error.id for error in check_settings()] == [identity]
+
+
+@pytest.mark.parametrize(("interval_s", "expected"), [(5, []), (5.1, ["salon_jobs.W002"])])
+def test_slow_polling_is_warned_of(interval_s: float, expected: list[str]) -> None:
+    with override_settings(SALON_JOBS={"POLL_INTERVAL": interval_s}):
+        assert [warning.id for warning in check_settings()] == expected
 
 
 def test_pgtrigger_must_be_installed() -> None:

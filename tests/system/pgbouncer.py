@@ -1,0 +1,87 @@
+"""Runs the real PgBouncer, in transaction mode, in front of the tests' server."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from tests.settings import PASSWORD, url_for
+
+_START_TIMEOUT_S = 10.0
+_ROLES = ("app", "worker_runtime", "jobs_operator")
+
+
+@contextmanager
+def pgbouncer(*, pool_size: int) -> Generator[int]:
+    """Run one; yields its port. Clients of a role share ``pool_size`` connections. It ends with the block."""
+    program = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
+    assert program, "install Debian's pgbouncer; .ci/run does"
+    # PgBouncer refuses to run as root.
+    user = "nobody" if os.geteuid() == 0 else None
+    server = urlsplit(url_for(None))
+    with tempfile.TemporaryDirectory(prefix="pgbouncer-") as name:
+        home, port = Path(name), _free_port()
+        (home / "users.txt").write_text("".join(f'"{role}" "{PASSWORD}"\n' for role in _ROLES))
+        (home / "pgbouncer.ini").write_text(
+            f"""
+[databases]
+* = host={server.hostname} port={server.port}
+
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = {port}
+unix_socket_dir =
+auth_type = scram-sha-256
+auth_file = {home}/users.txt
+pool_mode = transaction
+default_pool_size = {pool_size}
+max_client_conn = 200
+{_no_prepared_statements(program)}
+"""
+        )
+        if user is not None:
+            for path in (home, *home.iterdir()):
+                shutil.chown(path, user)
+        with (home / "log").open("w") as log:
+            process = subprocess.Popen([program, str(home / "pgbouncer.ini")], user=user, stdout=log, stderr=log)
+        try:
+            _wait_for(port, process, home / "log")
+            yield port
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _no_prepared_statements(program: str) -> str:
+    """Switch off, where it exists (1.21), what would hide a statement prepared in one transaction for the next."""
+    told = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
+    version = re.search(r"(\d+)\.(\d+)", told)
+    assert version, told
+    return "max_prepared_statements = 0" if (int(version[1]), int(version[2])) >= (1, 21) else ""
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _wait_for(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + _START_TIMEOUT_S
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            return
+        except OSError:
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.02)

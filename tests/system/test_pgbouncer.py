@@ -1,0 +1,218 @@
+"""Runs workers through the real PgBouncer in transaction mode, on fewer connections than they have threads."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from django.db import connections
+
+from tests.conftest import ROOT, manage
+from tests.e2e import tasks
+from tests.e2e.worker_process import WorkerProcess, eventually
+from tests.settings import url_for
+from tests.support import job_row, seen
+from tests.system.pgbouncer import pgbouncer
+
+pytestmark = pytest.mark.system
+
+DIRECT = url_for("worker_runtime")
+# What is special about them: fences, locks, transactions, stores, rescue, cron.
+TESTS = (
+    *(
+        f"integration/test_{name}.py"
+        for name in (
+            "enqueue", "executor", "executor_outside", "executor_transactions", "fan_out", "finisher", "key_locks",
+            "operate", "rescuer", "scheduler", "store_fences", "superseded",
+        )
+    ),
+    "tenancy/test_context_reach.py",
+    "tenancy/test_tenant_context.py",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def port(migrated: None) -> Iterator[int]:
+    with pgbouncer(pool_size=4) as port:
+        yield port
+
+
+@pytest.fixture
+def pooled(port: int) -> Iterator[str]:
+    """Enqueue through it, too; gives the worker's URL."""
+    direct_port = connections.settings["default"]["PORT"]
+    connections["default"].close()
+    connections.settings["default"]["PORT"] = port
+    yield through(DIRECT, port)
+    connections["default"].close()
+    connections.settings["default"]["PORT"] = direct_port
+
+
+def through(url: str, port: int) -> str:
+    host = url.rpartition("@")[2].partition("/")[0]
+    return url.replace(host, f"127.0.0.1:{port}")
+
+
+def test_the_connections_are_shared(database: None, pooled: str) -> None:
+    with connections["default"].cursor() as cursor:
+        cursor.execute("SELECT pg_backend_pid()")
+        assert cursor.fetchone()[0] != connections["default"].connection.info.backend_pid
+
+
+def test_what_needs_transactions_and_locks_passes_through_it() -> None:
+    # A server of their own: the roles, whose passwords they set, belong to the whole server.
+    environment = {name: value for name, value in os.environ.items() if name != "DATABASE_URL_BOOTSTRAP"}
+    # It ends the connection that a wake-up is sent on, and behind a pooler that may be any.
+    unfit = "a_wake_up_that_fails_after_the_commit"
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "tests.system.through_pgbouncer", "-p", "no:cacheprovider",
+         "-k", f"not {unfit}", *(f"tests/{name}" for name in TESTS)],
+        cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+
+
+def test_a_worker_that_can_not_listen_says_it_once_and_polls(database: None, pooled: str) -> None:
+    with WorkerProcess("--concurrency", "2", url=pooled, POLL_INTERVAL=0.5) as worker:
+        worker.wait_until_ready()
+        deaf = worker.wait_for("listener_deaf", patience_s=15)
+        assert deaf["level"] == "warning"
+        assert "SALON_JOBS['LISTEN_URL']" in deaf["detail"]
+        assert worker.ask("/readyz")[1]["listening"] is False
+        for _ in range(3):
+            began = time.monotonic()
+            worker.wait_for("job_succeeded", job_id=tasks.nothing.enqueue().id)
+            assert time.monotonic() - began < 0.5 + 0.5
+        assert len(worker.logged("listener_deaf")) == 1
+        worker.stop()
+        assert worker.wait() == 0
+
+
+def test_a_direct_url_for_listening_brings_the_wake_ups(database: None, pooled: str) -> None:
+    with WorkerProcess("--concurrency", "2", url=pooled, LISTEN_URL=DIRECT, POLL_INTERVAL=60) as worker:
+        worker.wait_until_ready()
+        eventually(lambda: worker.ask("/readyz")[1]["listening"] is True)
+        for _ in range(5):
+            time.sleep(0.05)  # a wake-up right after another one is left out
+            began = time.monotonic()
+            worker.wait_for("job_succeeded", job_id=tasks.nothing.enqueue().id)
+            assert time.monotonic() - began < 1
+        assert not worker.logged("listener_deaf")
+
+
+def test_jobs_of_many_stores_at_once_have_their_effects_once_and_in_their_store(
+    stores: list[UUID], pooled: str, port: int
+) -> None:
+    jobs = 40
+    with WorkerProcess("--concurrency", "8", "--with-scheduler", url=pooled, POLL_INTERVAL=0.2) as worker:
+        worker.wait_until_ready()
+        calls = [tasks.write_and_look.call(store_id=store) for _ in range(jobs) for store in stores]
+        ids = {handle.id for handle in tasks.write_and_look.enqueue_many(calls)}
+        once_a_store = {tasks.write_outside.enqueue(store_id=store).id for store in stores}
+        ids |= once_a_store
+        smoke = manage("ping", DATABASE_URL=through(url_for("app"), port))
+        assert smoke.returncode == 0, smoke.stderr
+        ids.add(int(smoke.stdout))
+        eventually(lambda: ids <= {record["job_id"] for record in worker.logged("job_succeeded")}, 30, worker.output)
+        assert len(worker.logged("job_succeeded")) >= len(ids)
+        assert not worker.logged("job_retried")
+        assert not worker.logged("database_lost")
+        worker.stop()
+        assert worker.wait() == 0
+    effects = seen("SELECT store_id, count(*) FROM customer GROUP BY 1 ORDER BY 1")
+    assert effects == [(store, jobs + 1) for store in stores]
+    assert seen("SELECT count(*) FROM salon_jobs_job WHERE task LIKE 'e2e%%'") == [(0,)]
+
+
+def test_a_fan_out_by_the_clock_runs_in_every_store(stores: list[UUID], pooled: str) -> None:
+    fired = manage("runscheduler", "--burst", "--at", "2026-05-05T17:00:00Z", WORKER_DATABASE_URL=pooled)
+    assert fired.returncode == 0, fired.stderr
+    with WorkerProcess("--burst", "--concurrency", "4", url=pooled) as worker:
+        assert worker.wait(30) == 0
+        done = worker.logged("job_succeeded", task_name="cleanup-deleted-customers-for-store")
+        assert sorted(UUID(record["store_id"]) for record in done) == stores
+    assert seen("SELECT count(*) FROM salon_jobs_job") == [(0,)]
+
+
+def test_a_worker_killed_in_mid_run_is_rescued_and_the_effects_happen_once(
+    stores: list[UUID], pooled: str, tmp_path: Path
+) -> None:
+    started, gate = tmp_path / "started", tmp_path / "gate"
+    quick = {"PROCESS_SILENT_AFTER": 2, "HEARTBEAT_INTERVAL": 0.5, "POLL_INTERVAL": 0.2, "LISTEN": False}
+    with WorkerProcess("--concurrency", "1", url=pooled, **quick) as victim:
+        victim.wait_until_ready()
+        handle = tasks.wait_for_file.enqueue(store_id=stores[0], started=str(started), gate=str(gate))
+        eventually(started.exists)
+        with WorkerProcess("--concurrency", "1", url=pooled, **quick) as other:
+            other.wait_until_ready()
+            assert other.ask("/readyz")[1]["listening"] == "off"
+            process_id = victim.wait_for("process_started")["process_id"]
+            victim.stop(signal.SIGKILL)
+            victim.wait()
+            gate.touch()
+            other.wait_for("process_buried", process_id=process_id)
+            other.wait_for("job_succeeded", job_id=handle.id)
+    assert seen("SELECT store_id, count(*) FROM customer GROUP BY 1") == [(stores[0], 1)]
+    assert job_row(handle.id) is None
+
+
+def test_a_worker_stopped_for_a_while_finishes_nothing_afterwards(
+    stores: list[UUID], pooled: str, tmp_path: Path
+) -> None:
+    started, gate = tmp_path / "started", tmp_path / "gate"
+    quick = {"PROCESS_SILENT_AFTER": 2, "HEARTBEAT_INTERVAL": 0.5, "POLL_INTERVAL": 0.2, "LISTEN": False}
+    with WorkerProcess("--concurrency", "1", url=pooled, **quick) as victim:
+        victim.wait_until_ready()
+        handle = tasks.wait_for_file.enqueue(store_id=stores[0], started=str(started), gate=str(gate))
+        eventually(started.exists)
+        victim.stop(signal.SIGSTOP)
+        gate.touch()
+        with WorkerProcess("--concurrency", "1", url=pooled, **quick) as other:
+            other.wait_for("process_buried")
+            # The name of the process goes through the pooler, so its burial ends the transaction it left open.
+            assert not seen("SELECT FROM pg_stat_activity WHERE state = 'idle in transaction'")
+            other.wait_for("job_succeeded", job_id=handle.id)
+            victim.stop(signal.SIGCONT)
+            assert victim.wait() == 70
+    assert not victim.logged("job_succeeded")
+    assert seen("SELECT count(*) FROM customer") == [(1,)]
+
+
+def test_an_interrupted_query_is_cancelled_through_it(stores: list[UUID], pooled: str) -> None:
+    settings = {"SHUTDOWN_INTERRUPT_AFTER": 1, "SHUTDOWN_GRACE": 8, "LISTEN": False, "POLL_INTERVAL": 0.2}
+    with WorkerProcess("--concurrency", "1", url=pooled, **settings) as worker:
+        worker.wait_until_ready()
+        handle = tasks.sleep_in_query.enqueue(store_id=stores[0])
+        eventually(lambda: seen("SELECT 1 FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep%%'"))
+        worker.stop()
+        assert worker.wait() == 0
+        worker.wait_for("job_released", job_id=handle.id)
+    assert job_row(handle.id)["state"] == "queued"  # type: ignore[index]
+
+
+def test_an_exhausted_pool_gets_no_living_process_buried(stores: list[UUID], port: int, tmp_path: Path) -> None:
+    """Hold every connection for longer than a silence: nobody can beat, so nobody may be judged."""
+    started, gate = tmp_path / "started", tmp_path / "gate"
+    quick = {"PROCESS_SILENT_AFTER": 2, "HEARTBEAT_INTERVAL": 0.5, "POLL_INTERVAL": 0.2, "LISTEN": False}
+    with WorkerProcess("--concurrency", "8", url=through(DIRECT, port), **quick) as worker:
+        worker.wait_until_ready()
+        handles = [
+            tasks.wait_for_file.enqueue(store_id=stores[0], started=str(started), gate=str(gate)) for _ in range(8)
+        ]
+        eventually(lambda: started.exists() and len(started.read_text().split()) == 4)
+        eventually(lambda: seen("SELECT now() - heartbeat_at > '4 s' FROM salon_jobs_process") == [(True,)])
+        gate.touch()
+        for handle in handles:
+            worker.wait_for("job_succeeded", job_id=handle.id)
+        worker.wait_until_ready()
+        worker.stop()
+        assert worker.wait() == 0
+        assert not worker.logged("process_buried")
+    assert seen("SELECT count(*) FROM customer") == [(8,)]
