@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from salon_jobs.core.records import EnqueueResult, FanOutResult, JobHandle
     from salon_jobs.jobs.current import current_job
     from salon_jobs.jobs.enqueue import enqueue_job, fan_out
+    from salon_jobs.jobs.limits import limit, pause, resume
     from salon_jobs.jobs.task import Task, store_task, task
     from salon_jobs.schedule.entries import cron
     from salon_jobs.tenancy.context import current_store_id, tenant_context
@@ -31,6 +32,9 @@ _HOMES = {
     "current_store_id": "tenancy.context",
     "enqueue_job": "jobs.enqueue",
     "fan_out": "jobs.enqueue",
+    "limit": "jobs.limits",
+    "pause": "jobs.limits",
+    "resume": "jobs.limits",
     "store_task": "jobs.task",
     "task": "jobs.task",
     "tenant_context": "tenancy.context",
@@ -49,6 +53,9 @@ __all__ = [
     "current_store_id",
     "enqueue_job",
     "fan_out",
+    "limit",
+    "pause",
+    "resume",
     "store_task",
     "task",
     "tenant_context",

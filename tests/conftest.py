@@ -23,7 +23,7 @@ from tests.tasks import Hooks
 ROOT = Path(__file__).resolve().parent.parent
 TABLES = (
     "salon_jobs_job, salon_jobs_job_error, salon_jobs_process, salon_jobs_cron_entry, salon_jobs_cron_tick, "
-    "salon_jobs_superseded, store"
+    "salon_jobs_superseded, salon_jobs_limit, store"
 )
 
 

@@ -22,6 +22,8 @@ LAYERS = {
     "salon_jobs.jobs.registry": 3,
     "salon_jobs.jobs.wake": 3,
     "salon_jobs.jobs.store": 3,
+    "salon_jobs.jobs.lanes": 4,
+    "salon_jobs.jobs.limits": 5,
     "salon_jobs.schedule.cron": 3,
     "salon_jobs.schedule.entries": 3,
     "salon_jobs.schedule.store": 3,

@@ -2,6 +2,7 @@
 
 from salon_jobs.admin.cron_tick import CronTickAdmin
 from salon_jobs.admin.job import JobAdmin
+from salon_jobs.admin.limit import LimitAdmin
 from salon_jobs.admin.process import ProcessAdmin
 
-__all__ = ["CronTickAdmin", "JobAdmin", "ProcessAdmin"]
+__all__ = ["CronTickAdmin", "JobAdmin", "LimitAdmin", "ProcessAdmin"]

@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from uuid import UUID
+
+# Stands for "no store" where a lane needs one: an index compares it as it compares any other.
+NO_STORE: Final = UUID(int=0)
 
 
 class JobState(StrEnum):
@@ -80,6 +83,7 @@ class ClaimedJob(NamedTuple):
     expired: bool
     tick_s: float | None
     created_at_s: float
+    lane: int
 
     @property
     def attempt(self) -> int:

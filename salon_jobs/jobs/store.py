@@ -57,13 +57,18 @@ def claim_due(
     now: datetime | None = None,
 ) -> list[ClaimedJob]:
     """Claim up to ``room`` due jobs in claim order; ``queues`` None means all. A buried process gets none."""
-    rows = _rows(
+    rows = rows_of(
         "claim_due",
         {
             "process_id": process_id, "tasks": list(tasks), "room": room, "now": now,
             "queues": None if queues is None else list(queues),
         },
     )  # fmt: skip
+    return in_claim_order(rows)
+
+
+def in_claim_order(rows: Iterable[tuple[Any, ...]]) -> list[ClaimedJob]:
+    """Return claimed rows as records, the first to run first."""
     return sorted(map(ClaimedJob._make, rows), key=_claim_order)
 
 
@@ -72,13 +77,13 @@ _claim_order = attrgetter("priority", "run_at_s", "id")
 
 def finish(job: ClaimedJob, process_id: int) -> bool:
     """Delete (or keep as succeeded) a job this run still owns; False: the lease is lost."""
-    return _count("finish_keep" if conf.keep_succeeded else "finish", _fence(job, process_id)) == 1
+    return rows_changed("finish_keep" if conf.keep_succeeded else "finish", _fence(job, process_id)) == 1
 
 
 def finish_many(jobs: Sequence[ClaimedJob], process_id: int) -> set[int]:
     """Finish many jobs in one statement; returns the ids finished. The others are locked just now, or lost."""
     parameters = {"ids": [job.id for job in jobs], "leases": [job.lease for job in jobs], "process_id": process_id}
-    return {row[0] for row in _rows("finish_many_keep" if conf.keep_succeeded else "finish_many", parameters)}
+    return {row[0] for row in rows_of("finish_many_keep" if conf.keep_succeeded else "finish_many", parameters)}
 
 
 def fail(
@@ -88,14 +93,14 @@ def fail(
     parameters = {
         **_fence(job, process_id), "wait": delay, "final": final, "reason": reason, **asdict(error),
     }  # fmt: skip
-    rows = _despite_twins(lambda: _rows("fail", parameters))
+    rows = _despite_twins(lambda: rows_of("fail", parameters))
     return Ended(JobState(rows[0][0]), rows[0][1]) if rows else None
 
 
 def cancel_run(job: ClaimedJob, process_id: int, reason: str, *, charge: bool) -> bool:
     """End a run as cancelled; ``charge`` counts the attempt. False: the lease is lost."""
     parameters = {**_fence(job, process_id), "reason": storable(reason)[:255], "charge": charge}
-    return _count("cancel_run", parameters) == 1
+    return rows_changed("cancel_run", parameters) == 1
 
 
 def requeue(jobs: Iterable[tuple[int, int]], process_id: int, *, delay: timedelta | None = None) -> int:
@@ -105,31 +110,31 @@ def requeue(jobs: Iterable[tuple[int, int]], process_id: int, *, delay: timedelt
     def run(some: Sequence[tuple[int, int]]) -> int:
         ids, leases = [pair[0] for pair in some], [pair[1] for pair in some]
         parameters = {"ids": ids, "leases": leases, "process_id": process_id, "wait": delay}
-        return len(_rows("requeue", parameters))
+        return len(rows_of("requeue", parameters))
 
     return sum(_row_by_row(run, pairs)) if pairs else 0
 
 
 def unknown_leases(process_id: int, known: Iterable[int]) -> list[tuple[int, int]]:
     """Return (id, lease) of jobs leased to this process that it does not know."""
-    return [(row[0], row[1]) for row in _rows("unknown_leases", {"process_id": process_id, "known": list(known)})]
+    return [(row[0], row[1]) for row in rows_of("unknown_leases", {"process_id": process_id, "known": list(known)})]
 
 
 def committed(job: ClaimedJob, process_id: int) -> bool:
     """Tell, after an unclear end, whether this run's own COMMIT arrived: the row is gone or succeeded by this lease."""
-    rows = _rows("lease_state", _fence(job, process_id))
+    rows = rows_of("lease_state", _fence(job, process_id))
     return not rows or bool(rows[0][1])
 
 
 def failed_by(job: ClaimedJob) -> bool:
     """Tell whether the job failed by this run's own lease; every later claim or rescue has another one."""
-    rows = _rows("failed_by", {"id": job.id, "lease": job.lease})
+    rows = rows_of("failed_by", {"id": job.id, "lease": job.lease})
     return bool(rows)
 
 
 def leased_job(process_id: int, job_id: int, lease: int) -> ClaimedJob | None:
     """Return a job that this process still holds by this lease."""
-    rows = _rows("leased_job", {"id": job_id, "lease": lease, "process_id": process_id})
+    rows = rows_of("leased_job", {"id": job_id, "lease": lease, "process_id": process_id})
     return ClaimedJob._make(rows[0]) if rows else None
 
 
@@ -148,7 +153,7 @@ def rescue(process_id: int, message: str, *, charged: Collection[int] | None = N
             "ids": list(some), "process_id": process_id, "message": message,
             "charged": None if charged is None else list(charged),
         }  # fmt: skip
-        rows = _rows("rescue", parameters)
+        rows = rows_of("rescue", parameters)
         return [Rescued(row[0], row[1], row[2], JobState(row[3]), row[4], row[5]) for row in rows]
 
     try:
@@ -162,7 +167,8 @@ def _fence(job: ClaimedJob, process_id: int) -> dict[str, Any]:
     return {"id": job.id, "lease": job.lease, "process_id": process_id}
 
 
-def _rows(statement: str, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
+def rows_of(statement: str, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """Run one of our statements and return its rows; database errors come as Django's."""
     connection = connections[conf.database]
     with connection.wrap_database_errors:
         cursor = raw_cursor(connection)
@@ -171,7 +177,8 @@ def _rows(statement: str, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
         return rows
 
 
-def _count(statement: str, parameters: dict[str, Any]) -> int:
+def rows_changed(statement: str, parameters: dict[str, Any]) -> int:
+    """Run one of our statements and return how many rows it changed; database errors come as Django's."""
     connection = connections[conf.database]
     with connection.wrap_database_errors:
         cursor = raw_cursor(connection)

@@ -13,7 +13,8 @@ from django.db import DatabaseError, InterfaceError, connections
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import log_events
 from salon_jobs.core.log_events import log_event
-from salon_jobs.jobs import registry, store, wake
+from salon_jobs.jobs import store, wake
+from salon_jobs.jobs.claimer import Claimer
 from salon_jobs.jobs.finisher import Finisher
 from salon_jobs.jobs.local_queue import OVERDUE_S, LocalQueue
 from salon_jobs.jobs.runner import Runner
@@ -43,6 +44,7 @@ class Worker:
         self._process_id = process_id
         self._options = options
         self._jobs = LocalQueue(options.concurrency)
+        self._claimer = Claimer(process_id, options.queues)
         self._stopping = threading.Event()
         self._forced = threading.Event()
         self._abandon = threading.Event()
@@ -123,18 +125,21 @@ class Worker:
         if room == 0:
             return 0, 0
         self._asked = time.monotonic()
-        jobs = store.claim_due(self._process_id, registry.task_names(), room, queues=self._options.queues)
+        jobs = self._claimer.claim(room)
         self._looked = time.monotonic()
         self._jobs.put(jobs)
         return len(jobs), room
 
     def _look_again_when(self, claimed: int, room: int) -> None:
         """Wait for whatever makes another look worth while; some of them look at once. Raises database errors."""
-        poll_s = conf.poll_interval.total_seconds()
-        if room in (0, claimed):
-            self._jobs.wait_for_room(min(poll_s, _STOP_LOOK_S))
+        again_s = self._claimer.again_s
+        poll_s = min(conf.poll_interval.total_seconds(), float("inf") if again_s is None else again_s)
+        if room == 0 or again_s == 0:
+            self._jobs.wait_for_room(_STOP_LOOK_S)
         elif self._options.burst:
-            if claimed == 0 and self._jobs.wait_idle(min(poll_s, _STOP_LOOK_S)) and not self._anything_due():
+            if again_s is not None:
+                self._stopping.wait(again_s)
+            elif claimed == 0 and self._jobs.wait_idle(min(poll_s, _STOP_LOOK_S)) and not self._anything_due():
                 self._stopping.set()
         else:
             # Notifications are coalesced: one that was left out followed the last one heard by less than 20 ms. One
@@ -146,7 +151,7 @@ class Worker:
 
     def _anything_due(self) -> bool:
         claimed, _ = self._claim()
-        return claimed > 0
+        return claimed > 0 or self._claimer.again_s is not None
 
     def _give_back_overdue(self) -> None:
         """Give back, for other processes, what waits here behind jobs that turned out long. Raises database errors."""

@@ -20,15 +20,17 @@ _JOB_TABLES: Final = (
     "salon_jobs_cron_entry",
     "salon_jobs_cron_tick",
     "salon_jobs_superseded",
+    "salon_jobs_limit",
 )
 # What an enqueue gives. Not id, state, lease and what else the workers trust: SQL smuggled into a web process could
 # stop them with it, for all stores.
 _WEB_INSERTS: Final = (
     "task", "store_id", "queue", "priority", "max_attempts", "run_at", "expires_at", "payload", "tick", "job_key",
+    "concurrency_key",
 )  # fmt: skip
 _WEB_UPDATES: Final = (
     "payload", "queue", "priority", "max_attempts", "run_at", "attempts", "expires_at", "tick", "state", "reason",
-    "finished_at",
+    "finished_at", "concurrency_key",
 )  # fmt: skip
 _POLICIES: Final = ("salon_jobs_all", "salon_jobs_web_select", "salon_jobs_web_insert", "salon_jobs_web_update")
 
@@ -101,6 +103,7 @@ def _open_to_web_and_operator(roles: Roles) -> list[sql.Composable]:
     return [
         sql.SQL("GRANT UPDATE, DELETE ON salon_jobs_job TO {}").format(operator),
         sql.SQL("GRANT DELETE ON salon_jobs_job_error TO {}").format(operator),
+        sql.SQL("GRANT INSERT, UPDATE, DELETE ON salon_jobs_limit TO {}").format(operator),
         sql.SQL("GRANT SELECT ON salon_jobs_job TO {}").format(web),
         sql.SQL("GRANT INSERT ({}) ON salon_jobs_job TO {}").format(given, web),
         sql.SQL("GRANT UPDATE ({}) ON salon_jobs_job TO {}").format(changed, web),

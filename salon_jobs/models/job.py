@@ -6,10 +6,10 @@ from typing import ClassVar
 
 import pgtrigger
 from django.db import models
-from django.db.models.functions import Now
+from django.db.models.functions import Cast, Coalesce, Now
 
 from salon_jobs.core.clock import EARLIEST, LATEST
-from salon_jobs.core.records import JobState
+from salon_jobs.core.records import NO_STORE, JobState
 
 _STATES = [(state.value, state.value) for state in JobState]
 _ENDED = models.Q(state__in=["failed", "cancelled", "succeeded"])
@@ -26,6 +26,13 @@ _IDENTITY_CHANGED = pgtrigger.Condition(
     "(OLD.id IS DISTINCT FROM NEW.id OR OLD.task IS DISTINCT FROM NEW.task"
     " OR OLD.store_id IS DISTINCT FROM NEW.store_id)"
 )
+
+
+class LaneHash(models.Func):
+    """Hashes what makes a lane within a store; of immutable parts alone, as a generated column needs."""
+
+    template = "hashtextextended(%(expressions)s, 0)"
+    arg_joiner = " || chr(31) || "
 
 
 class Job(models.Model):
@@ -54,6 +61,20 @@ class Job(models.Model):
     finished_at = models.DateTimeField(null=True)
     expires_at = models.DateTimeField(null=True)
     tick = models.DateTimeField(null=True, help_text="The cron tick it stems from")
+    concurrency_key = models.CharField(  # noqa: DJ001 - NULL means that no limit by key applies
+        max_length=255, null=True, help_text="Jobs of a task with the same key share a limit"
+    )
+    # Jobs of one store in one lane are alike in all that can hold them back; see sql/list_lanes.sql.
+    lane = models.GeneratedField(
+        expression=LaneHash(
+            "queue",
+            "task",
+            Cast("priority", models.TextField()),
+            Coalesce("concurrency_key", models.Value("", models.TextField())),
+        ),
+        output_field=models.BigIntegerField(),
+        db_persist=True,
+    )
 
     class Meta:
         db_table = "salon_jobs_job"
@@ -86,6 +107,14 @@ class Job(models.Model):
                 condition=models.Q(state="queued"),
                 include=["queue", "task"],
                 name="salon_jobs_job_due",
+            ),
+            models.Index(
+                Coalesce("store_id", models.Value(NO_STORE, models.UUIDField())),
+                "lane",
+                "run_at",
+                "id",
+                condition=models.Q(state="queued"),
+                name="salon_jobs_job_lane",
             ),
             models.Index(fields=["leased_by", "id"], condition=models.Q(state="running"), name="salon_jobs_job_leased"),
             models.Index(

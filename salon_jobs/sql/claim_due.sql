@@ -35,4 +35,4 @@ UPDATE salon_jobs_job j
  WHERE j.id = ANY (ARRAY(SELECT id FROM due))
 RETURNING j.id, j.task, j.store_id, j.payload::text, j.queue, j.priority, date_part('epoch', j.run_at), j.attempts,
           j.max_attempts, j.lease, COALESCE(j.expires_at <= COALESCE(%(now)s::timestamptz, now()), false),
-          date_part('epoch', j.tick), date_part('epoch', j.created_at)
+          date_part('epoch', j.tick), date_part('epoch', j.created_at), j.lane

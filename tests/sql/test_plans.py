@@ -13,6 +13,7 @@ from django.db import connections
 from salon_jobs import sql
 from salon_jobs.conf import settings as conf
 from salon_jobs.jobs import registry
+from salon_jobs.jobs.lanes import FIRST_LANE, claim_parameters, list_lanes, share_out
 from tests.support import change
 
 ROWS = 60_000
@@ -94,6 +95,28 @@ def test_the_claim_walks_the_index_of_due_jobs_in_order(crowded: int) -> None:
     assert "Sort" not in {node["Node Type"] for node in plan}
     read = [node["Actual Rows"] * node["Actual Loops"] for node in job_scans(plan)]
     assert max(read) == 100, "it stops at the limit"
+
+
+def test_lanes_are_listed_by_steps(crowded: int) -> None:
+    """One look per store and lane: 64 stores, of which each holds one job in one lane."""
+    plan = nodes("list_lanes", {"after": None, "stores": 64, "lanes": 32, "pivot": FIRST_LANE})
+    assert_no_full_scan(plan)
+    assert indexes(plan) == {"salon_jobs_job_lane"}
+    assert "Sort" not in {node["Node Type"] for node in plan}
+    read = sum(node["Actual Rows"] * node["Actual Loops"] for node in job_scans(plan))
+    assert read <= 3 * 65
+
+
+def test_a_claim_reads_its_lanes_from_the_low_water_on(crowded: int) -> None:
+    listed = [lane for lane in list_lanes(None) if lane.due]
+    assert listed
+    shares = share_out(listed, 20, {}, lambda _: ())
+    plan = nodes("claim_lanes", claim_parameters(crowded, shares, 20, {}))
+    assert_no_full_scan(plan)
+    assert {"salon_jobs_job_lane", "salon_jobs_job_pkey"} <= indexes(plan)
+    condition = next(node["Index Cond"] for node in plan if node.get("Index Name") == "salon_jobs_job_lane")
+    assert "lane" in condition
+    assert "ROW(" in condition
 
 
 def test_a_finish_and_a_failure_find_their_row_by_its_key(crowded: int) -> None:

@@ -30,7 +30,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def job(number: int, lease: int = 1) -> ClaimedJob:
-    return ClaimedJob(number, "test-system", None, "{}", "default", 0, 0.0, 0, 3, lease, False, None, 0.0)
+    return ClaimedJob(number, "test-system", None, "{}", "default", 0, 0.0, 0, 3, lease, False, None, 0.0, 0)
 
 
 def take(queue: LocalQueue) -> ClaimedJob:

@@ -1,0 +1,185 @@
+"""Decides how the next batch is claimed: in the order due, or lane by lane where stores must share or limits hold."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+from uuid import UUID
+
+from django.db import transaction
+
+from salon_jobs.conf import settings as conf
+from salon_jobs.core.records import NO_STORE, ClaimedJob
+from salon_jobs.jobs import lanes, limits, registry, store
+from salon_jobs.jobs.lanes import Lane, Share
+from salon_jobs.jobs.limits import Rules
+
+_RULES_EVERY_S: Final = 0.5
+# A list of lanes serves for so long, or for ten times what it took; then new lanes are looked for.
+_LIST_EVERY_S: Final = (0.05, 2.0)
+# Lanes are read from their start again after so long: jobs of late commits lie before the low-water.
+_LOW_WATER_S: Final = (1.0, 5.0)
+# So long, and so many stores, does one look for lanes go on.
+_LOOK_S: Final = 0.02
+# A claim in the order due that takes longer wades through dead rows: lanes have a low-water.
+_SLOW_S: Final = 0.05
+_THROTTLED_S: Final = 0.025
+
+
+class Claimer:
+    """Claims for one process. Not for several threads at once.
+
+    Without a backlog and without rules in force everything due is claimed in the order due, by one statement. With a
+    backlog the stores share each batch alike, and rules are kept by counting under a lock per limited scope.
+    """
+
+    def __init__(self, process_id: int, queues: Sequence[str] | None) -> None:
+        self._process_id = process_id
+        self._queues = queues
+        self._rules = Rules({})
+        self._rules_read = float("-inf")
+        self._by_lanes = False
+        self._lanes: list[Lane] = []
+        self._list_again = float("-inf")
+        # Each process begins its round of the stores at another one.
+        self._after: UUID | None = UUID(int=random.getrandbits(128))
+        self._crowded = False
+        self._complete = False
+        self._low: dict[tuple[UUID, int], tuple[int, int]] = {}
+        self._low_until = float("-inf")
+        # After how many seconds another claim is worth while, though nobody wakes us; 0: at once; None: who knows.
+        self.again_s: float | None = None
+
+    def claim(self, room: int) -> list[ClaimedJob]:
+        """Claim up to ``room`` jobs; ``again_s`` tells when to ask again. Raises database errors."""
+        now = time.monotonic()
+        if now - self._rules_read >= _RULES_EVERY_S:
+            self._rules, self._rules_read = limits.rules_in_force(), now
+        if self._rules or self._by_lanes:
+            return self._claim_by_lanes(room)
+        jobs = store.claim_due(self._process_id, registry.task_names(), room, queues=self._queues)
+        self._by_lanes = len(jobs) == room or time.monotonic() - now > _SLOW_S
+        self.again_s = 0.0 if self._by_lanes else None
+        return jobs
+
+    def _claim_by_lanes(self, room: int) -> list[ClaimedJob]:
+        now = time.monotonic()
+        fresh = now >= self._list_again
+        if fresh:
+            self._list(now)
+        if now >= self._low_until:
+            self._low.clear()
+        served = [lane for lane in self._lanes if self._rules.allows(lane)]
+        began = time.monotonic()
+        jobs, shares, throttled = self._claim_shares(served, room)
+        if now >= self._low_until:
+            least, most = _LOW_WATER_S
+            self._low_until = began + min(most, max(least, 20 * (time.monotonic() - began)))
+        self._raise_low_water(jobs)
+        if _more(jobs, shares, room):
+            self.again_s = 0.0
+        elif not self._complete:
+            self._list_again = now
+            self.again_s = 0.0
+        elif throttled:
+            self.again_s = _THROTTLED_S
+        elif not fresh:
+            self.again_s = max(0.0, self._list_again - time.monotonic())
+        else:
+            # All lanes are known and none holds more: the plain claim is as fair, unless dead rows make it slow.
+            self._by_lanes = self._list_again - now > _LIST_EVERY_S[0]
+            self.again_s = None
+        return jobs
+
+    def _list(self, now: float) -> None:
+        """Look for lanes that have due jobs, from where the last look ended, for a while."""
+        found: dict[tuple[UUID, int], Lane] = {}
+        # Every other look begins inside a crowded store's lanes at random, so that none of them waits for ever.
+        pivot = random.randrange(lanes.FIRST_LANE, 2**63) if self._crowded else lanes.FIRST_LANE  # noqa: S311 - no secret
+        self._crowded = self._complete = False
+        began_at, wrapped = self._after, self._after is None
+        tasks = set(registry.task_names())
+        while True:
+            listed = lanes.list_lanes(self._after, pivot=pivot)
+            per_store = Counter(lane.store for lane in listed)
+            self._crowded |= pivot == lanes.FIRST_LANE and lanes.LANES_A_STORE in per_store.values()
+            for lane in listed:
+                if lane.due and lane.task in tasks and (self._queues is None or lane.queue in self._queues):
+                    found[lane.store, lane.number] = lane
+            self._after = listed[-1].store if listed else None
+            if len(per_store) < lanes.STORES_A_LOOK:
+                self._after = None
+                if wrapped:
+                    self._complete = True
+                    break
+                wrapped = True
+            if wrapped and began_at is not None and self._after is not None and self._after >= began_at:
+                self._complete = True
+                break
+            if len({store_id for store_id, _ in found}) >= lanes.STORES_A_LOOK or time.monotonic() - now > _LOOK_S:
+                break
+        self._lanes = list(found.values())
+        least, most = _LIST_EVERY_S
+        self._list_again = now + min(most, max(least, 10 * (time.monotonic() - now)))
+
+    def _claim_shares(self, served: list[Lane], room: int) -> tuple[list[ClaimedJob], list[Share], bool]:
+        limited = {scope for lane in served for scope in self._rules.limits_of(lane)}
+        if not served:
+            return [], [], False
+        if not limited:
+            shares = lanes.share_out(served, room, {}, lambda _: ())
+            return lanes.claim_lanes(self._process_id, shares, room, self._low), shares, False
+        with transaction.atomic(using=conf.database):
+            held = lanes.lock_scopes(limited)
+            capacity, tokens = self._capacity(held)
+            free = [lane for lane in served if all(scope in held for scope in self._rules.limits_of(lane))]
+            # Whoever comes first may take what is left of a limit: nobody comes first each time.
+            random.shuffle(free)
+            shares = lanes.share_out(free, room, capacity, self._rules.limits_of)
+            jobs = lanes.claim_lanes(self._process_id, shares, room, self._low) if shares else []
+            started = Counter(scope for job in jobs for scope in _scopes_of(job, shares))
+            for scope in tokens:
+                if started[scope]:
+                    store.rows_changed("spend_tokens", {"scope": scope, "spent": started[scope]})
+        throttled = len(shares) < len(served) or any(
+            share.quota < share.store_quota and self._rules.limits_of(share.lane) for share in shares
+        )
+        return jobs, shares, throttled
+
+    def _capacity(self, held: set[str]) -> tuple[dict[str, int], dict[str, float]]:
+        """Return how many more jobs may start in each scope, and the buckets of those with a rate."""
+        tokens = lanes.refill_tokens(scope for scope in held if self._rules[scope].rate is not None)
+        counted = any(self._rules[scope].max_concurrency is not None for scope in held)
+        running = lanes.running_by_scope() if counted else {}
+        capacity: dict[str, int] = {}
+        for scope in held:
+            most = self._rules[scope].max_concurrency
+            free = 2**31 if most is None else max(0, most - running.get(scope, 0))
+            capacity[scope] = min(free, int(tokens[scope])) if scope in tokens else free
+        return capacity, tokens
+
+    def _raise_low_water(self, jobs: Sequence[ClaimedJob]) -> None:
+        for job in jobs:
+            key = (job.store_id or NO_STORE, job.lane)
+            self._low[key] = max(self._low.get(key, (0, 0)), (round(job.run_at_s * 1_000_000), job.id))
+
+
+def _scopes_of(job: ClaimedJob, shares: Sequence[Share]) -> tuple[str, ...]:
+    store_id = job.store_id or NO_STORE
+    return next(s.lane.scopes for s in shares if s.lane.number == job.lane and s.lane.store == store_id)
+
+
+def _more(jobs: Sequence[ClaimedJob], shares: Sequence[Share], room: int) -> bool:
+    """Tell whether a lane or a store gave all it was asked for, so that it may hold more."""
+    if len(jobs) >= room:
+        return True
+    by_lane = Counter((job.store_id or NO_STORE, job.lane) for job in jobs)
+    by_store = Counter(job.store_id or NO_STORE for job in jobs)
+    return any(
+        by_store[share.lane.store] >= share.store_quota
+        or (by_lane[share.lane.store, share.lane.number] >= share.quota == share.store_quota)
+        for share in shares
+    )

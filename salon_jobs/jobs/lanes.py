@@ -1,0 +1,129 @@
+"""Reads lanes and claims from them: the statements of a fair claim, and how a batch is shared among stores.
+
+A lane holds the queued jobs of one store, queue, task, priority and concurrency key: whatever can hold one of them back
+holds them all back, so a lane is skipped by one look, however many jobs wait in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from salon_jobs.core.records import NO_STORE, ClaimedJob
+from salon_jobs.jobs.store import in_claim_order, rows_of
+
+STORES_A_LOOK: Final = 64
+LANES_A_STORE: Final = 32
+LANES_A_CLAIM: Final = 256
+FIRST_LANE: Final = -(2**63) + 1
+
+
+class Lane(NamedTuple):
+    """Names one lane, in the column order of ``sql/list_lanes.sql``; ``store`` is NO_STORE for system tasks."""
+
+    store: UUID
+    number: int
+    queue: str
+    task: str
+    priority: int
+    concurrency_key: str | None
+    due: bool
+
+    @property
+    def scopes(self) -> tuple[str, ...]:
+        """Return what a limit can be on, as ``kind:name``."""
+        names = (f"queue:{self.queue}", f"task:{self.task}", f"store:{self.store}")
+        return names if self.concurrency_key is None else (*names, f"key:{self.task}:{self.concurrency_key}")
+
+
+# From where on a lane is read: the instant (microseconds since 1970) and id of the job claimed last from it.
+LowWater = Mapping[tuple[UUID, int], tuple[int, int]]
+_FROM_THE_START: Final = (-62_135_510_400_000_000, 0)  # 0001-01-02, the earliest instant a job can have
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Says how many jobs one claim may take from a lane, and from its store."""
+
+    lane: Lane
+    quota: int
+    store_quota: int
+
+
+def list_lanes(after: UUID | None, *, pivot: int = FIRST_LANE) -> list[Lane]:
+    """List the lanes of the next stores, some of each. Role: worker."""
+    parameters = {"after": after, "stores": STORES_A_LOOK, "lanes": LANES_A_STORE, "pivot": pivot}
+    return [Lane(*row) for row in rows_of("list_lanes", parameters)]
+
+
+def claim_lanes(process_id: int, shares: Sequence[Share], room: int, low: LowWater) -> list[ClaimedJob]:
+    """Claim up to ``room`` due jobs by shares; returns them in claim order. A buried process gets none."""
+    return in_claim_order(rows_of("claim_lanes", claim_parameters(process_id, shares, room, low)))
+
+
+def claim_parameters(process_id: int, shares: Sequence[Share], room: int, low: LowWater) -> dict[str, Any]:
+    """Return what ``sql/claim_lanes.sql`` takes."""
+    lows = [low.get((share.lane.store, share.lane.number), _FROM_THE_START) for share in shares]
+    each_store = {share.lane.store: share.store_quota for share in shares}
+    return {
+        "process_id": process_id, "room": room,
+        "stores": [share.lane.store for share in shares], "lanes": [share.lane.number for share in shares],
+        "quotas": [share.quota for share in shares],
+        "lows_us": [us for us, _ in lows], "low_ids": [job_id for _, job_id in lows],
+        "each_store": list(each_store), "store_quotas": list(each_store.values()),
+    }  # fmt: skip
+
+
+def lock_scopes(scopes: Iterable[str]) -> set[str]:
+    """Take the right to claim within these scopes until the transaction ends; returns those nobody else has now."""
+    return {row[0] for row in rows_of("lock_scopes", {"scopes": sorted(scopes)})}
+
+
+def running_by_scope() -> dict[str, int]:
+    """Count the running jobs of every scope that has any."""
+    counts: dict[str, int] = {}
+    for queue, task, store_id, key, running in rows_of("running_counts", {}):
+        lane = Lane(store_id or NO_STORE, 0, queue, task, 0, key, due=False)
+        for scope in lane.scopes:
+            counts[scope] = counts.get(scope, 0) + running
+    return counts
+
+
+def refill_tokens(scopes: Iterable[str]) -> dict[str, float]:
+    """Refill the buckets of rate limits and return what each holds."""
+    rows: list[Any] = rows_of("refill_tokens", {"scopes": sorted(scopes)})
+    return dict(rows)
+
+
+def share_out(
+    lanes: Sequence[Lane], room: int, capacity: dict[str, int], limits_of: Callable[[Lane], Sequence[str]]
+) -> list[Share]:
+    """Share a batch among the stores of ``lanes``: each store alike, within it by priority, all within ``capacity``.
+
+    ``capacity`` says how many more may run in a limited scope; what a share may take is reserved there. A scope that
+    several lanes want is shared alike among them.
+    """
+    by_store = [list(group) for _, group in groupby(sorted(lanes, key=attrgetter("store")), key=attrgetter("store"))]
+    store_quota = -(-room // max(1, len(by_store)))
+    most_lanes = max(1, LANES_A_CLAIM // max(1, len(by_store)))
+    chosen = [lane for group in by_store for lane in sorted(group, key=attrgetter("priority"))[:most_lanes]]
+    wanted: dict[str, int] = {}
+    for lane in chosen:
+        for scope in limits_of(lane):
+            wanted[scope] = wanted.get(scope, 0) + 1
+    shares: list[Share] = []
+    for lane in chosen:
+        quota = store_quota
+        scopes = limits_of(lane)
+        for scope in scopes:
+            quota = min(quota, -(-capacity[scope] // wanted[scope]))
+            wanted[scope] -= 1
+        if quota > 0:
+            shares.append(Share(lane, quota, store_quota))
+            for scope in scopes:
+                capacity[scope] -= quota
+    return shares

@@ -1,0 +1,130 @@
+"""Pauses and limits queues, tasks, stores and keys at run time: ``pause``, ``resume``, ``limit``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from uuid import UUID
+
+from salon_jobs.conf import settings as conf
+from salon_jobs.core.errors import OptionInvalid
+from salon_jobs.jobs import wake
+from salon_jobs.jobs.lanes import Lane
+from salon_jobs.jobs.store import rows_of
+from salon_jobs.models import Limit
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Says what is in force for one scope; None is no limit."""
+
+    paused: bool = False
+    max_concurrency: int | None = None
+    rate: float | None = None
+
+    @property
+    def forbids(self) -> bool:
+        """Tell whether no job may start at all."""
+        return self.paused or self.max_concurrency == 0
+
+    @property
+    def limits(self) -> bool:
+        """Tell whether jobs must be counted."""
+        return self.max_concurrency is not None or self.rate is not None
+
+
+class Rules:
+    """Holds the rules in force, by scope (``kind:name``). False when there is none."""
+
+    def __init__(self, rules: Mapping[str, Rule]) -> None:
+        self._rules = {scope: rule for scope, rule in rules.items() if rule.forbids or rule.limits}
+
+    def __bool__(self) -> bool:
+        return bool(self._rules)
+
+    def __getitem__(self, scope: str) -> Rule:
+        return self._rules[scope]
+
+    def allows(self, lane: Lane) -> bool:
+        """Tell whether jobs of the lane may start at all."""
+        return not any(scope in self._rules and self._rules[scope].forbids for scope in lane.scopes)
+
+    def limits_of(self, lane: Lane) -> list[str]:
+        """Return the scopes of the lane whose jobs must be counted."""
+        return [scope for scope in lane.scopes if scope in self._rules and self._rules[scope].limits]
+
+
+def rules_in_force() -> Rules:
+    """Read the rules. Role: worker, operator. Raises database errors."""
+    return Rules(
+        {f"{kind}:{name}": Rule(paused, most, rate) for kind, name, paused, most, rate in rows_of("limits", {})}
+    )
+
+
+def pause(
+    *, queue: str | None = None, task: str | None = None, store_id: UUID | str | None = None, using: str | None = None
+) -> None:
+    """Start no more jobs of one queue, task or store; what is claimed already still runs. Role: operator, worker.
+
+    Workers follow within a second. Raises OptionInvalid unless exactly one is named.
+    """
+    _change(_scope(queue, task, store_id), using, paused=True)
+
+
+def resume(
+    *, queue: str | None = None, task: str | None = None, store_id: UUID | str | None = None, using: str | None = None
+) -> None:
+    """Start jobs of a paused queue, task or store again; its limits stay. Role: operator, worker."""
+    _change(_scope(queue, task, store_id), using, paused=False)
+    wake.after_commit(None, using=using)
+
+
+def limit(
+    *,
+    queue: str | None = None,
+    task: str | None = None,
+    store_id: UUID | str | None = None,
+    key: str | None = None,
+    max_concurrency: int | None = None,
+    rate: float | None = None,
+    using: str | None = None,
+) -> None:
+    """Limit how many jobs run at once in all processes, and how many start a second; None lifts a limit.
+
+    ``key`` goes with ``task``: the jobs of that task that share the concurrency key. Role: operator, worker. Workers
+    follow within a second. Raises OptionInvalid naming the field.
+    """
+    if max_concurrency is not None and (type(max_concurrency) is not int or not 0 <= max_concurrency < 2**31):
+        raise OptionInvalid(f"max_concurrency must be a whole number from 0, not {max_concurrency!r}")
+    if rate is not None and not (isinstance(rate, (int, float)) and 0 < rate <= 1_000_000):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise OptionInvalid(f"rate must be a number of jobs a second, more than 0, not {rate!r}")
+    if key is not None:
+        if task is None or queue is not None or store_id is not None:
+            raise OptionInvalid("key goes with task, and with nothing else")
+        scope = (Limit.Kind.KEY, f"{task}:{key}")
+    else:
+        scope = _scope(queue, task, store_id)
+    _change(scope, using, max_concurrency=max_concurrency, rate=rate)
+    wake.after_commit(None, using=using)
+
+
+def _change(scope: tuple[Limit.Kind, str], using: str | None, **values: object) -> None:
+    kind, name = scope
+    Limit.objects.using(using or conf.database).update_or_create(kind=kind, name=name, defaults=values)
+
+
+def _scope(queue: str | None, task: str | None, store_id: UUID | str | None) -> tuple[Limit.Kind, str]:
+    named = [
+        (kind, value)
+        for kind, value in ((Limit.Kind.QUEUE, queue), (Limit.Kind.TASK, task), (Limit.Kind.STORE, store_id))
+        if value is not None
+    ]
+    if len(named) != 1:
+        raise OptionInvalid("name exactly one of queue, task and store_id")
+    kind, value = named[0]
+    if kind is not Limit.Kind.STORE:
+        return kind, str(value)
+    try:
+        return kind, str(UUID(str(value)))
+    except ValueError:
+        raise OptionInvalid(f"store_id must be a uuid, not {value!r}") from None

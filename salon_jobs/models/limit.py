@@ -1,0 +1,49 @@
+"""Declares the rules that operators set at run time: what is paused, how many at once, how many a second."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from django.db import models
+from django.db.models.functions import Now
+
+
+class Limit(models.Model):
+    """One rule. Workers read it within a second; what they hold already still runs."""
+
+    class Kind(models.TextChoices):
+        """Says what a rule is on. A ``key`` is named task:key."""
+
+        QUEUE = "queue"
+        TASK = "task"
+        STORE = "store"
+        KEY = "key"
+
+    id = models.BigAutoField(primary_key=True)
+    kind = models.CharField(max_length=8, choices=Kind.choices)
+    name = models.CharField(
+        max_length=512, help_text="A queue, a task, a store's id, or task:key for jobs that share a concurrency key"
+    )
+    paused = models.BooleanField(db_default=False, default=False, help_text="Start none of these jobs")
+    max_concurrency = models.PositiveIntegerField(
+        null=True, blank=True, help_text="How many may run at once, in all processes; empty: no limit"
+    )
+    rate = models.FloatField(null=True, blank=True, help_text="How many may start a second; empty: no limit")
+    tokens = models.FloatField(db_default=0.0, default=0.0, editable=False)
+    refilled_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    class Meta:
+        db_table = "salon_jobs_limit"
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["kind", "name"], name="salon_jobs_limit_once"),
+            models.CheckConstraint(
+                condition=models.Q(kind__in=["queue", "task", "store", "key"]), name="salon_jobs_limit_kind"
+            ),
+            models.CheckConstraint(
+                condition=models.Q(rate__isnull=True) | models.Q(rate__gt=0, rate__lte=1_000_000),
+                name="salon_jobs_limit_rate",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"

@@ -1,0 +1,37 @@
+-- Claim due jobs lane by lane for one live process: of each lane at most its quota, of each store at most its own, at
+-- most %(room)s in all; lanes of a store in the order given. A lane is read from after the job that was claimed last
+-- from it (low-water): behind a transaction that pins xmin, the dead rows before it would be read each time.
+-- Locks: KEY SHARE on the process row (a burial waits for us, or we claim nothing); the jobs FOR UPDATE SKIP LOCKED.
+-- MATERIALIZED and the array: as claim_due.sql. Role: worker. Not prepared.
+WITH me AS MATERIALIZED (
+    SELECT id FROM salon_jobs_process WHERE id = %(process_id)s FOR KEY SHARE
+), lanes AS MATERIALIZED (
+    SELECT l.store, l.lane, l.quota, timestamptz 'epoch' + l.low_us * interval '1 microsecond' AS low, l.low_id
+      FROM unnest(%(stores)s::uuid[], %(lanes)s::bigint[], %(quotas)s::int[], %(lows_us)s::bigint[],
+                  %(low_ids)s::bigint[]) AS l (store, lane, quota, low_us, low_id)
+), due AS MATERIALIZED (
+    SELECT share.id
+      FROM unnest(%(each_store)s::uuid[], %(store_quotas)s::int[]) AS s (store, quota)
+     CROSS JOIN LATERAL (
+           SELECT one.id
+             FROM lanes l
+            CROSS JOIN LATERAL (
+                  SELECT j.id
+                    FROM salon_jobs_job j
+                   WHERE j.state = 'queued'
+                     AND COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid) = l.store
+                     AND j.lane = l.lane AND j.run_at <= now() AND (j.run_at, j.id) > (l.low, l.low_id)
+                     AND EXISTS (SELECT FROM me)
+                   ORDER BY COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid), j.lane, j.run_at, j.id
+                   LIMIT l.quota
+                     FOR UPDATE OF j SKIP LOCKED) AS one
+            WHERE l.store = s.store
+            LIMIT s.quota) AS share
+     LIMIT %(room)s
+)
+UPDATE salon_jobs_job j
+   SET state = 'running', lease = j.lease + 1, leased_by = %(process_id)s, started_at = clock_timestamp()
+ WHERE j.id = ANY (ARRAY(SELECT id FROM due))
+RETURNING j.id, j.task, j.store_id, j.payload::text, j.queue, j.priority, date_part('epoch', j.run_at), j.attempts,
+          j.max_attempts, j.lease, COALESCE(j.expires_at <= now(), false),
+          date_part('epoch', j.tick), date_part('epoch', j.created_at), j.lane

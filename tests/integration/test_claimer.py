@@ -1,0 +1,231 @@
+"""Fair claims and limits, as the worker role: stores share batches, rules hold among several processes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from uuid import UUID, uuid4
+
+import pytest
+from django.db import connections, transaction
+
+from salon_jobs.core.errors import OptionInvalid
+from salon_jobs.core.records import ClaimedJob
+from salon_jobs.jobs import lanes, limits, store
+from salon_jobs.jobs.claimer import Claimer
+from salon_jobs.jobs.limits import limit, pause, resume
+from salon_jobs.models import Limit, Process
+from tests.support import change, seen
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read rules and lanes anew at every claim."""
+    monkeypatch.setattr("salon_jobs.jobs.claimer._RULES_EVERY_S", 0.0)
+    monkeypatch.setattr("salon_jobs.jobs.claimer._LIST_EVERY_S", (0.0, 0.0))
+
+
+def add(count: int, store_id: UUID | None, *, task: str = "test-store", **columns: object) -> None:
+    names = ["task", "store_id", "payload", *columns]
+    values = [task if store_id or task != "test-store" else "test-system", store_id, "{}", *columns.values()]
+    change(
+        f"INSERT INTO salon_jobs_job ({', '.join(names)}) SELECT {', '.join(['%s'] * len(values))}"
+        " FROM generate_series(1, %s)",
+        *values,
+        count,
+    )
+
+
+def by_store(jobs: list[ClaimedJob]) -> Counter[UUID | None]:
+    return Counter(job.store_id for job in jobs)
+
+
+def another_process() -> int:
+    return int(Process.objects.create(kind="worker", hostname="test", pid=2).pk)
+
+
+def test_a_store_with_a_backlog_leaves_the_others_their_share(process_id: int, stores: list[UUID]) -> None:
+    big, small, _ = stores
+    add(5000, big)
+    add(10, small)
+    claimer = Claimer(process_id, None)
+    first = claimer.claim(20)
+    assert by_store(first) == {big: 20}, "what came first is due first, until a backlog shows"
+    assert claimer.again_s == 0
+    second = claimer.claim(40)
+    assert by_store(second) == {big: 20, small: 10}
+    assert claimer.again_s == 0, "the big store gave all it was asked for"
+
+
+def test_more_stores_than_one_look_lists_are_all_served(process_id: int, database: None) -> None:
+    everyone = [uuid4() for _ in range(lanes.STORES_A_LOOK * 2 + 5)]
+    for store_id in everyone:
+        add(2, store_id)
+    claimer = Claimer(process_id, None)
+    claimer.claim(1)
+    claimed: list[ClaimedJob] = []
+    for _ in range(20):
+        claimed += claimer.claim(100)
+        if claimer.again_s != 0:
+            break
+    assert set(by_store(claimed)) == set(everyone)
+    assert seen("SELECT count(*) FROM salon_jobs_job WHERE state = 'queued'") == [(0,)]
+
+
+def test_priority_decides_within_a_store(process_id: int, stores: list[UUID]) -> None:
+    add(30, stores[0], priority=5)
+    add(30, stores[0], priority=-5)
+    add(1, stores[1])
+    claimer = Claimer(process_id, None)
+    claimer.claim(1)
+    claimed = claimer.claim(10)
+    assert by_store(claimed) == {stores[0]: 5, stores[1]: 1}
+    assert {job.priority for job in claimed if job.store_id == stores[0]} == {-5}
+
+
+def test_jobs_due_later_and_unknown_or_unserved_ones_are_left_alone(process_id: int, stores: list[UUID]) -> None:
+    add(5, stores[0], run_at="2999-01-01T00:00:00Z")
+    add(5, stores[0], queue="mail")
+    add(5, stores[0], task="nobody-knows-it")
+    pause(task="something-else")
+    claimer = Claimer(process_id, ["default"])
+    assert claimer.claim(10) == []
+    assert claimer.again_s is None
+
+
+def test_a_thousand_paused_jobs_are_one_look(process_id: int, stores: list[UUID]) -> None:
+    add(1000, stores[0])
+    add(3, None)
+    pause(task="test-store")
+    claimer = Claimer(process_id, None)
+    assert by_store(claimer.claim(10)) == {None: 3}
+    resume(task="test-store")
+    assert by_store(claimer.claim(10)) == {stores[0]: 10}
+
+
+@pytest.mark.parametrize("kind", ["queue", "task", "store_id"])
+def test_a_queue_a_task_and_a_store_can_be_paused_and_resumed(kind: str, process_id: int, stores: list[UUID]) -> None:
+    add(3, stores[0])
+    add(3, stores[1], task="test-keyed", queue="mail")
+    named = {"queue": "mail", "task": "test-keyed", "store_id": stores[1]}[kind]
+    pause(**{kind: named})  # type: ignore[arg-type]
+    claimer = Claimer(process_id, None)
+    assert by_store(claimer.claim(10)) == {stores[0]: 3}
+    assert claimer.claim(10) == []
+    assert claimer.again_s is None, "nothing that is due may run"
+    resume(**{kind: named})  # type: ignore[arg-type]
+    assert by_store(claimer.claim(10)) == {stores[1]: 3}
+
+
+def test_max_concurrency_counts_the_running_jobs_of_all_processes(process_id: int, stores: list[UUID]) -> None:
+    add(10, stores[0])
+    add(10, stores[1])
+    limit(task="test-store", max_concurrency=4)
+    here, there = Claimer(process_id, None), Claimer(another_process(), None)
+    first = here.claim(3)
+    second = there.claim(10)
+    assert (len(first), len(second)) == (3, 1)
+    assert there.again_s is not None
+    assert 0 < there.again_s < 0.1, "it looks again soon: a job may end any time"
+    assert store.finish(first[0], process_id)
+    assert len(there.claim(10)) == 1
+    limit(task="test-store")
+    assert len(there.claim(20)) == 15
+
+
+def test_limits_hold_while_many_claim_at_once(database: None, stores: list[UUID]) -> None:
+    for store_id in stores:
+        add(50, store_id)
+    limit(task="test-store", max_concurrency=5)
+    limit(store_id=stores[0], max_concurrency=1)
+    processes = [another_process() for _ in range(6)]
+
+    def claim_often(process_id: int) -> int:
+        claimer = Claimer(process_id, None)
+        try:
+            most = 0
+            for _ in range(15):
+                for job in claimer.claim(10):
+                    running = seen("SELECT count(*) FROM salon_jobs_job WHERE state = 'running'")[0][0]
+                    mine = seen(
+                        "SELECT count(*) FROM salon_jobs_job WHERE state = 'running' AND store_id = %s", stores[0]
+                    )[0][0]
+                    most = max(most, running, mine * 5)
+                    assert store.finish(job, process_id)
+            return most
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(len(processes)) as pool:
+        assert max(pool.map(claim_often, processes)) <= 5
+    assert seen("SELECT count(*) FROM salon_jobs_job")[0][0] < 150
+
+
+def test_jobs_with_the_same_concurrency_key_share_a_limit(process_id: int, stores: list[UUID]) -> None:
+    add(3, stores[0], concurrency_key="visa")
+    add(3, stores[1], concurrency_key="visa")
+    add(3, stores[1], concurrency_key="cash")
+    limit(task="test-store", key="visa", max_concurrency=1)
+    claimed = Claimer(process_id, None).claim(20)
+    assert len(claimed) == 4
+    keys = seen("SELECT concurrency_key, count(*) FROM salon_jobs_job WHERE state = 'running' GROUP BY 1 ORDER BY 1")
+    assert keys == [("cash", 3), ("visa", 1)]
+
+
+def test_a_rate_limit_is_a_bucket_that_all_processes_share(process_id: int, stores: list[UUID]) -> None:
+    add(100, stores[0], queue="mail")
+    limit(queue="mail", rate=5)
+    change("UPDATE salon_jobs_limit SET refilled_at = now() - interval '10 s'")
+    here, there = Claimer(process_id, None), Claimer(another_process(), None)
+    assert len(here.claim(3)) == 3
+    assert len(there.claim(10)) == 2, "one second's worth in all, however long it was quiet"
+    change("UPDATE salon_jobs_limit SET tokens = 0, refilled_at = now() - interval '450 ms'")
+    assert len(there.claim(10)) == 2
+
+
+def test_a_scope_that_another_process_claims_in_is_left_to_it(process_id: int, stores: list[UUID]) -> None:
+    add(3, stores[0])
+    add(3, None)
+    limit(task="test-store", max_concurrency=2)
+    claimer = Claimer(process_id, None)
+
+    def claim_elsewhere() -> list[ClaimedJob]:
+        try:
+            return claimer.claim(10)
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(1) as pool, transaction.atomic():
+        assert lanes.lock_scopes(["task:test-store"])
+        claimed = pool.submit(claim_elsewhere).result()
+    assert by_store(claimed) == {None: 3}
+    assert claimer.again_s == pytest.approx(0.025)
+    assert len(claimer.claim(10)) == 2
+
+
+def test_jobs_before_the_low_water_are_found_when_it_is_lowered(
+    process_id: int, stores: list[UUID], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(30, stores[0], run_at="2020-01-02T00:00:00Z")
+    claimer = Claimer(process_id, None)
+    claimer.claim(5)
+    assert len(claimer.claim(10)) == 10
+    add(1, stores[0], run_at="2020-01-01T00:00:00Z")
+    assert all(job.run_at.day == 2 for job in claimer.claim(5)), "its transaction began earlier and ended later"
+    monkeypatch.setattr(claimer, "_low_until", 0.0)
+    assert min(job.run_at.day for job in claimer.claim(5)) == 1
+
+
+def test_rules_name_what_is_wrong(database: None) -> None:
+    with pytest.raises(OptionInvalid, match="exactly one of queue, task and store_id"):
+        pause(queue="a", task="b")
+    with pytest.raises(OptionInvalid, match="store_id must be a uuid"):
+        pause(store_id="salon")
+    with pytest.raises(OptionInvalid, match="max_concurrency"):
+        limit(task="a", max_concurrency=-1)
+    with pytest.raises(OptionInvalid, match="rate"):
+        limit(task="a", rate=0)
+    with pytest.raises(OptionInvalid, match="key goes with task"):
+        limit(key="a", max_concurrency=1)
+    assert not Limit.objects.exists()
+    assert not limits.rules_in_force()
