@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from uuid import UUID, uuid4
 
+import hypothesis
 import psycopg
 import pytest
 from django.db import connections
@@ -19,6 +20,9 @@ from salon_jobs.models import Process
 from tests import settings as test_settings
 from tests import tasks as test_tasks
 from tests.tasks import Hooks
+
+# For `pytest --hypothesis-profile=hard`: many random examples, other ones each time.
+hypothesis.settings.register_profile("hard", max_examples=2000, deadline=None, print_blob=True)
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLES = (
