@@ -346,13 +346,14 @@ class Jobs(RuleBasedStateMachine):
                 assert cancelled == self.model.cancel_run(run, "gone", charge=final)
 
     def held(self, pick: int) -> Held:
-        """Choose a run: mostly one that goes on, now and then one that lost its lease, after a claim if need be."""
-        running = {(job.id, job.lease) for job in self.model.jobs.values() if job.state == RUNNING}
+        """Choose a run: mostly one that goes on, or one that lost its job to a later run; after a claim if need be."""
+        running = {job.id: job.lease for job in self.model.jobs.values() if job.state == RUNNING}
         if not running:
             self.enqueued(*self.one_more())
             self.claimed(self.slots[0], 100, None, TASKS, self.began + 200 * MINUTE)
-        going_on = [held for held in self.claims if (held[1].id, held[1].lease) in running]
-        among = going_on if going_on and pick % 4 else self.claims
+        going_on = [held for held in self.claims if running.get(held[1].id) == held[1].lease]
+        overtaken = [held for held in self.claims if running.get(held[1].id, held[1].lease) != held[1].lease]
+        among = (overtaken, self.claims, going_on, going_on)[pick % 4] or self.claims
         return among[pick // 4 % len(among)]
 
     def one_more(self) -> tuple[NewJob, JobHandle]:
