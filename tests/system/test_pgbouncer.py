@@ -74,7 +74,7 @@ def test_what_needs_transactions_and_locks_passes_through_it() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "tests.system.through_pgbouncer", "-p", "no:cacheprovider",
          "-k", f"not {unfit}", *(f"tests/{name}" for name in TESTS)],
-        cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=300,
+        cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=600,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout
 
