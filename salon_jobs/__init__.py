@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from salon_jobs.core.outcomes import Discard, Snooze
     from salon_jobs.core.records import EnqueueResult, FanOutResult, JobHandle
     from salon_jobs.jobs.current import current_job
-    from salon_jobs.jobs.enqueue import enqueue_job, fan_out
+    from salon_jobs.jobs.enqueue import enqueue_job
+    from salon_jobs.jobs.fan_out import fan_out
     from salon_jobs.jobs.limits import limit, pause, resume
     from salon_jobs.jobs.task import Task, store_task, task
     from salon_jobs.schedule.entries import cron
@@ -31,7 +32,7 @@ _HOMES = {
     "current_job": "jobs.current",
     "current_store_id": "tenancy.context",
     "enqueue_job": "jobs.enqueue",
-    "fan_out": "jobs.enqueue",
+    "fan_out": "jobs.fan_out",
     "limit": "jobs.limits",
     "pause": "jobs.limits",
     "resume": "jobs.limits",

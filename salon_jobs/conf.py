@@ -44,6 +44,7 @@ class Settings:
     store_guc: str = "app.current_store_id"
     fan_out_function: str = "public.list_store_ids_for_fan_out"
     database: str = DEFAULT_DB_ALIAS
+    cross_database_enqueue: str = "refuse"
     operator_database: str | None = None
     roles: Roles | None = None
     bootstrap_url: str | None = None
@@ -91,6 +92,7 @@ _DURATIONS = {
 _STRINGS = {"STORE_GUC", "FAN_OUT_FUNCTION", "DATABASE"}
 _OPTIONAL_STRINGS = {"STORE_MODEL", "OPERATOR_DATABASE", "BOOTSTRAP_URL", "LISTEN_URL"}
 _FLAGS = {"KEEP_SUCCEEDED", "LISTEN", "SENTRY_PAYLOAD"}
+_CHOICES = {"CROSS_DATABASE_ENQUEUE": ("refuse", "warn", "allow")}
 _COUNTS = {"CONCURRENCY": 1000, "MAX_ATTEMPTS": 32767}
 
 
@@ -104,6 +106,9 @@ def _converted(key: str, value: Any) -> Any:
             raise _wrong(key, value, "a string that is not empty")
         if key.endswith("_URL"):
             _require_url(key, value)
+    elif key in _CHOICES:
+        if value not in _CHOICES[key]:
+            raise _wrong(key, value, f"one of {', '.join(_CHOICES[key])}")
     elif key in _FLAGS:
         if not isinstance(value, bool):
             raise _wrong(key, value, "True or False")

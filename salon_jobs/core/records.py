@@ -39,8 +39,7 @@ class EnqueueResult(StrEnum):
     SUPERSEDED_RUNNING = "superseded_running"
 
 
-@dataclass(frozen=True, slots=True)
-class JobHandle:
+class JobHandle(NamedTuple):
     """Names the job an enqueue made or met, and what happened to it."""
 
     id: int
@@ -62,6 +61,14 @@ class NewJob:
     job_key: str | None = None
     job_key_mode: JobKeyMode = JobKeyMode.REPLACE
     tick: datetime | None = None
+
+
+class JobContent(NamedTuple):
+    """Carries what differs between the jobs of one ``enqueue_many``. A tuple: there can be millions."""
+
+    store_id: UUID | None
+    payload: str
+    job_key: str | None
 
 
 class ClaimedJob(NamedTuple):

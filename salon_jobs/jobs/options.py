@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
+from typing import Literal, TypedDict
 
 from salon_jobs.core.clock import EARLIEST, LATEST
 from salon_jobs.core.errors import OptionInvalid
@@ -14,6 +14,18 @@ from salon_jobs.core.records import JobKeyMode
 # A lone surrogate stands for a byte that is not UTF-8, as in a file's name.
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 KeyMode = Literal["replace", "preserve_run_at", "unsafe_dedupe"]
+
+
+class EnqueueOptions(TypedDict, total=False):
+    """Lists what ``using`` and ``enqueue_job`` take; None and left out are the same."""
+
+    queue: str | None
+    priority: int | None
+    max_attempts: int | None
+    run_at: datetime | None
+    expires_at: datetime | None
+    job_key: str | None
+    job_key_mode: KeyMode | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,10 +6,10 @@ import inspect
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from types import NoneType, UnionType
+from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 from uuid import UUID
 
 import msgspec
@@ -21,15 +21,24 @@ STORE_ARGUMENT = "store_id"
 # A NUL, written as JSON: "\u0000" after an even number of backslashes. PostgreSQL's jsonb refuses it and would abort
 # the caller's transaction.
 _NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
+# Types (not their subclasses) that msgspec writes in one way alone: nothing about them is left to make canonical.
+_PLAIN: frozenset[type] = frozenset({str, int, bool, NoneType, UUID, date, Decimal})
 
 
-@dataclass(frozen=True, slots=True)
-class Arguments:
-    """Holds validated arguments in their stored form: the store apart, the rest as JSON text."""
+class Arguments(NamedTuple):
+    """Holds validated arguments in their stored form: the store apart, the rest as JSON text without line breaks."""
 
     store_id: UUID | None
     json: str
-    plain: Mapping[str, Any]
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """Return the arguments as JSON holds them, without the store."""
+        values: dict[str, Any] = msgspec.json.decode(self.json)
+        return values
+
+
+_to_json = msgspec.json.Encoder().encode
 
 
 class PayloadType:
@@ -51,6 +60,12 @@ class PayloadType:
                 fields.append((parameter.name, annotation, _default(parameter.default)))
         self._check_store(hints, with_store=with_store)
         self.with_store = with_store
+        self.names = frozenset(self.signature.parameters)
+        self._defaults = {
+            parameter.name: parameter.default
+            for parameter in self.signature.parameters.values()
+            if parameter.default is not inspect.Parameter.empty
+        }
         self._types = {field[0]: field[1] for field in fields}
         try:
             self._struct = msgspec.defstruct("Payload", fields, kw_only=True, forbid_unknown_fields=True)
@@ -73,13 +88,13 @@ class PayloadType:
         if has_store and not with_store:
             raise TaskInvalid(f"task {self.task_name!r} takes store_id; declare it with store_task")
 
-    @property
-    def names(self) -> frozenset[str]:
-        """Return the names of the arguments."""
-        return frozenset(self.signature.parameters)
-
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
         """Bind a call to the signature and validate it. Raises PayloadInvalid with path and expected type."""
+        if not args:
+            named = {**self._defaults, **kwargs}
+            if named.keys() == self.names:
+                return self.validate(named)
+        # Positions, or a mistake for the signature to name. Many times slower than the way above.
         try:
             bound = self.signature.bind(*args, **kwargs)
         except TypeError as error:
@@ -95,10 +110,8 @@ class PayloadType:
         """
         given = dict(arguments)
         store_id = self._store(given.pop(STORE_ARGUMENT, None)) if self.with_store else None
-        values = self._decode(self._encode(given))
-        encoded = self._encode(values)
-        plain: dict[str, Any] = msgspec.json.decode(encoded)
-        return Arguments(store_id, encoded.decode(), plain)
+        encoded = self._encode(self._decode(self._encode(given)))
+        return Arguments(store_id, encoded.decode())
 
     def decode(self, payload: str, store_id: UUID | None) -> dict[str, Any]:
         """Convert a stored payload to the handler's arguments. Raises PayloadInvalid when it no longer fits."""
@@ -119,6 +132,8 @@ class PayloadType:
         return msgspec.json.decode(self._encode({name: converted}))[name]
 
     def _store(self, given: object) -> UUID:
+        if type(given) is UUID:
+            return given
         try:
             return msgspec.convert(given, UUID)
         except msgspec.ValidationError as error:
@@ -126,11 +141,12 @@ class PayloadType:
 
     def _encode(self, values: Mapping[str, Any]) -> bytes:
         try:
-            builtins = msgspec.to_builtins(values, builtin_types=(datetime,))
-            encoded = msgspec.json.encode(_canonical(builtins, "$"))
+            if not _PLAIN.issuperset(map(type, values.values())):
+                values = _canonical(msgspec.to_builtins(values, builtin_types=(datetime,), order="deterministic"), "$")
+            encoded = _to_json(values)
         except Exception as error:  # a class of the caller's own may raise anything
             raise PayloadInvalid(f"task {self.task_name!r}: an argument can not be written as JSON: {error}") from error
-        if _NUL.search(encoded):
+        if b"\\u0000" in encoded and _NUL.search(encoded):
             raise PayloadInvalid(f"task {self.task_name!r}: an argument holds a NUL character, which jsonb refuses")
         return encoded
 
@@ -139,7 +155,7 @@ class PayloadType:
             struct = self._decoder.decode(encoded)
         except Exception as error:  # a type's own constructor may raise anything
             raise PayloadInvalid(f"task {self.task_name!r}: {error}") from error
-        return {name: getattr(struct, name) for name in self._struct.__struct_fields__}
+        return {name: getattr(struct, name) for name in self._types}
 
 
 def _canonical(value: Any, path: str) -> Any:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import inspect
 import re
 import string
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
-from typing import Any, Generic, ParamSpec, TypeVar
+from datetime import timedelta
+from typing import Any, Generic, ParamSpec, TypeVar, Unpack
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.errors import OptionInvalid, PayloadInvalid, TaskInvalid
-from salon_jobs.core.records import JobHandle, JobKeyMode, NewJob
-from salon_jobs.jobs import enqueue, registry
-from salon_jobs.jobs.options import JobOptions, KeyMode, check_text
+from salon_jobs.core.records import JobContent, JobHandle, JobKeyMode, NewJob
+from salon_jobs.jobs import enqueue, enqueue_batches, registry
+from salon_jobs.jobs.options import EnqueueOptions, JobOptions, KeyMode, check_text
 from salon_jobs.jobs.payload import STORE_ARGUMENT, Arguments, PayloadType
 
 P = ParamSpec("P")
@@ -41,20 +41,25 @@ class BoundTask(Generic[P]):
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle:
         """Add one job in the caller's transaction. Raises PayloadInvalid; EnqueueRefused under another store."""
-        return enqueue.add(self._new_job(self._task.payload.bind(args, kwargs)))
+        return enqueue.add(self._task.new_job(self._task.payload.bind(args, kwargs), self._options))
 
     def enqueue_many(self, calls: Iterable[Call[P]]) -> list[JobHandle]:
-        """Add many jobs in one transaction, in order; a handle each. Raises PayloadInvalid on another task's call."""
-        jobs: list[NewJob] = []
-        for call in calls:
-            if not isinstance(call, Call) or call.task != self._task.name:  # pyright: ignore[reportUnnecessaryIsInstance]
-                given = f"a call of {call.task!r}" if isinstance(call, Call) else repr(call)  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise PayloadInvalid(f"task {self._task.name!r}: enqueue_many got {given}; use its own call(...)")
-            jobs.append(self._new_job(call.arguments))
-        return enqueue.add_many(jobs)
+        """Add many jobs in one transaction, in order; a handle each. Raises PayloadInvalid on another task's call.
 
-    def _new_job(self, arguments: Arguments) -> NewJob:
-        return self._task.new_job(arguments, self._options)
+        ``calls`` can be a generator: without job keys no more than a few thousand calls are held at a time.
+        """
+        return enqueue_batches.add_many(self._task.new_job(None, self._options), self._contents(calls))
+
+    def _contents(self, calls: Iterable[Call[P]]) -> Iterator[JobContent]:
+        task, name, job_key = self._task, self._task.name, self._options.job_key
+        keyed = job_key is None and task.job_key_template is not None
+        for call in calls:
+            if not isinstance(call, Call) or call.task != name:  # pyright: ignore[reportUnnecessaryIsInstance]
+                given = f"a call of {call.task!r}" if isinstance(call, Call) else repr(call)  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise PayloadInvalid(f"task {name!r}: enqueue_many got {given}; use its own call(...)")
+            store_id, payload = call.arguments
+            key = task.key_for(store_id, call.arguments) if keyed else job_key
+            yield JobContent(store_id, payload, key)
 
 
 class Task(Generic[P, R]):
@@ -102,45 +107,38 @@ class Task(Generic[P, R]):
         return BoundTask(self, self.options).enqueue(*args, **kwargs)
 
     def enqueue_many(self, calls: Iterable[Call[P]]) -> list[JobHandle]:
-        """Add many jobs in one transaction, in order; a handle each. Raises PayloadInvalid on another task's call."""
+        """Add many jobs in one transaction, in order; a handle each. Raises PayloadInvalid on another task's call.
+
+        ``calls`` can be a generator: without job keys no more than a few thousand calls are held at a time.
+        """
         return BoundTask(self, self.options).enqueue_many(calls)
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[P]:
         """Validate one call for ``enqueue_many``. Raises PayloadInvalid."""
         return Call(self.name, self.payload.bind(args, kwargs))
 
-    def using(
-        self,
-        *,
-        queue: str | None = None,
-        priority: int | None = None,
-        max_attempts: int | None = None,
-        run_at: datetime | None = None,
-        expires_at: datetime | None = None,
-        job_key: str | None = None,
-        job_key_mode: KeyMode | None = None,
-    ) -> BoundTask[P]:
+    def using(self, **options: Unpack[EnqueueOptions]) -> BoundTask[P]:
         """Return the task with other options for this enqueue. Raises OptionInvalid naming the field."""
-        given = {
-            "queue": queue, "priority": priority, "max_attempts": max_attempts, "run_at": run_at,
-            "expires_at": expires_at, "job_key": job_key, "job_key_mode": job_key_mode,
-        }  # fmt: skip
-        changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        if unknown := options.keys() - EnqueueOptions.__annotations__.keys():
+            raise OptionInvalid(
+                f"{sorted(unknown)} are no options; there are {', '.join(EnqueueOptions.__annotations__)}"
+            )
+        changes: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
         return BoundTask(self, replace(self.options, **changes))
 
-    def new_job(self, arguments: Arguments, options: JobOptions) -> NewJob:
-        """Join validated arguments and options to the row that will be stored."""
+    def new_job(self, arguments: Arguments | None, options: JobOptions) -> NewJob:
+        """Join validated arguments and options to the row that will be stored; arguments None: a pattern for many."""
         return NewJob(
             task=self.name,
-            store_id=arguments.store_id,
-            payload=arguments.json,
+            store_id=None if arguments is None else arguments.store_id,
+            payload="{}" if arguments is None else arguments.json,
             queue=options.queue,
             priority=options.priority,
             # The setting's default is read now: at import, a wrong setting could not be told by a check.
             max_attempts=conf.max_attempts if options.max_attempts is None else options.max_attempts,
             run_at=options.run_at,
             expires_at=options.expires_at,
-            job_key=options.job_key or self.key_for(arguments.store_id, arguments),
+            job_key=options.job_key or (None if arguments is None else self.key_for(arguments.store_id, arguments)),
             job_key_mode=JobKeyMode(options.job_key_mode),
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, LiteralString
 
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 from django.db.migrations.state import ProjectState
@@ -14,36 +14,45 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError
 from salon_jobs.migration_ops.base import DatabaseOperation, execute, schema_of
 
-_ADD_JOB_ARGUMENTS: Final = (
-    "text, jsonb, uuid, text, smallint, smallint, timestamptz, timestamptz, timestamptz, text, text"
-)
+_ADDING: Final[dict[str, tuple[str, LiteralString]]] = {
+    "salon_jobs_add_job": (
+        "add_job_function",
+        "text, jsonb, uuid, text, smallint, smallint, timestamptz, timestamptz, timestamptz, text, text",
+    ),
+    "salon_jobs_add_jobs": (
+        "add_jobs_function",
+        "text, text[], text, smallint, smallint, timestamptz, timestamptz, timestamptz",
+    ),
+}
 
 
 class InstallAddJobFunction(DatabaseOperation):
-    """Install ``salon_jobs_add_job``, by which SQL and the web role add jobs; EXECUTE for web and worker only."""
+    """Install the functions by which SQL and the web role add jobs, one or many; EXECUTE for web and worker only."""
 
     def apply(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
-        """Create or replace the function and set who may call it."""
+        """Create or replace the functions and set who may call them."""
         schema = sql.Identifier(schema_of(schema_editor, "salon_jobs_job"))
-        text = statements.load("add_job_function")
-        rendered = text.replace("__schema__", schema.as_string()).replace("__guc__", conf.store_guc)
-        function = sql.SQL("{}.salon_jobs_add_job({})").format(schema, sql.SQL(_ADD_JOB_ARGUMENTS))
-        schema_editor.execute(rendered, params=None)
-        execute(schema_editor, sql.SQL("REVOKE ALL ON FUNCTION {} FROM PUBLIC").format(function))
-        if conf.roles is not None:
-            callers = sql.SQL(", ").join(map(sql.Identifier, (conf.roles.web, conf.roles.worker)))
-            execute(schema_editor, sql.SQL("GRANT EXECUTE ON FUNCTION {} TO {}").format(function, callers))
+        for name, (file, arguments) in _ADDING.items():
+            text = statements.load(file)
+            rendered = text.replace("__schema__", schema.as_string()).replace("__guc__", conf.store_guc)
+            function = sql.SQL("{}.{}({})").format(schema, sql.Identifier(name), sql.SQL(arguments))
+            schema_editor.execute(rendered, params=None)
+            execute(schema_editor, sql.SQL("REVOKE ALL ON FUNCTION {} FROM PUBLIC").format(function))
+            if conf.roles is not None:
+                callers = sql.SQL(", ").join(map(sql.Identifier, (conf.roles.web, conf.roles.worker)))
+                execute(schema_editor, sql.SQL("GRANT EXECUTE ON FUNCTION {} TO {}").format(function, callers))
 
     def unapply(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
-        """Drop the function."""
-        execute(
-            schema_editor,
-            sql.SQL("DROP FUNCTION IF EXISTS salon_jobs_add_job({})").format(sql.SQL(_ADD_JOB_ARGUMENTS)),
-        )
+        """Drop the functions."""
+        for name, (_, arguments) in _ADDING.items():
+            execute(
+                schema_editor,
+                sql.SQL("DROP FUNCTION IF EXISTS {}({})").format(sql.Identifier(name), sql.SQL(arguments)),
+            )
 
     def describe(self) -> str:
         """Describe the operation."""
-        return "Install salon_jobs_add_job"
+        return "Install salon_jobs_add_job and salon_jobs_add_jobs"
 
 
 class InstallFanOutFunction(DatabaseOperation):

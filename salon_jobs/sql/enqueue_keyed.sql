@@ -1,55 +1,66 @@
--- Add jobs with keys, or change the waiting ones that hold the keys (modes replace and preserve_run_at).
+-- Add jobs of one task with keys, or change the waiting ones that hold them (modes replace and preserve_run_at).
 -- Looks before it inserts, so that a conflict burns no id; the ON CONFLICT answers the race. Never locks a running row.
+-- Each key is looked up by a probe of salon_jobs_job_live_key, whatever the planner believes about a table that was
+-- just empty, where everything seems to cost the same: a join gone wrong compares every new key with every waiting one. So
+-- it is LATERAL, and "queued" is said in a way that admits no other partial index; NOT IN, unlike NOT EXISTS, stays a
+-- hash.
 -- Locks: waiting rows of these keys, in ascending order. Role: web (own store, by row-level security) or worker.
 WITH src AS MATERIALIZED (
-    SELECT *
-      FROM unnest(%(task)s::text[], %(store_id)s::uuid[], %(queue)s::text[], %(priority)s::smallint[],
-                  %(max_attempts)s::smallint[], %(run_at)s::timestamptz[], %(expires_at)s::timestamptz[],
-                  %(payload)s::text[], %(tick)s::timestamptz[], %(job_key)s::text[])
-           WITH ORDINALITY
-           AS s (task, store_id, queue, priority, max_attempts, run_at, expires_at, payload, tick, job_key, ord)
+    SELECT * FROM unnest(%(store_ids)s::uuid[], %(payloads)s::text[], %(job_keys)s::text[])
+             WITH ORDINALITY AS s (store_id, payload, job_key, ord)
+), found AS MATERIALIZED (
+    SELECT s.ord, s.payload, h.id
+      FROM src s
+     CROSS JOIN LATERAL (
+        SELECT j.id FROM salon_jobs_job j
+         WHERE j.task = %(task)s AND j.store_id = s.store_id AND j.job_key = s.job_key
+           AND j.state IN ('queued', 'running') AND j.state <> 'running'
+         UNION ALL
+        SELECT j.id FROM salon_jobs_job j
+         WHERE j.task = %(task)s AND s.store_id IS NULL AND num_nulls(j.store_id) = 1 AND j.job_key = s.job_key
+           AND j.state IN ('queued', 'running') AND j.state <> 'running'
+         LIMIT 1) AS h
 ), waiting AS MATERIALIZED (
-    SELECT j.id, s.ord
-      FROM salon_jobs_job j
-      JOIN src s ON j.job_key = s.job_key AND j.task = s.task
-                AND (j.store_id = s.store_id OR (j.store_id IS NULL AND s.store_id IS NULL))
-     WHERE j.state = 'queued' AND j.job_key IS NOT NULL
-     ORDER BY j.id
-       FOR UPDATE OF j
+    SELECT f.ord, f.payload, h.id
+      FROM (SELECT * FROM found ORDER BY id) AS f
+     CROSS JOIN LATERAL (
+        SELECT j.id FROM salon_jobs_job j
+         WHERE j.id = f.id AND j.state IN ('queued', 'running') AND j.state <> 'running'
+           FOR UPDATE) AS h
 ), changed AS (
     UPDATE salon_jobs_job j
-       SET payload = s.payload::jsonb, queue = s.queue, priority = s.priority, max_attempts = s.max_attempts,
-           expires_at = s.expires_at, tick = s.tick, reason = '',
-           run_at = CASE WHEN %(preserve)s THEN j.run_at ELSE COALESCE(s.run_at, now()) END,
+       SET payload = w.payload::jsonb, queue = %(queue)s, priority = %(priority)s, max_attempts = %(max_attempts)s,
+           expires_at = %(expires_at)s, tick = %(tick)s, reason = '',
+           run_at = CASE WHEN %(preserve)s THEN j.run_at ELSE COALESCE(%(run_at)s::timestamptz, now()) END,
            attempts = CASE WHEN %(preserve)s THEN j.attempts ELSE 0 END
-      FROM waiting w JOIN src s ON s.ord = w.ord
+      FROM waiting w
      WHERE j.id = w.id
-    RETURNING j.id, s.ord
+    RETURNING j.store_id, j.job_key, j.id
 ), added AS (
     INSERT INTO salon_jobs_job AS j
            (task, store_id, queue, priority, max_attempts, run_at, expires_at, payload, tick, job_key)
-    SELECT s.task, s.store_id, s.queue, s.priority, s.max_attempts, COALESCE(s.run_at, now()), s.expires_at,
-           s.payload::jsonb, s.tick, s.job_key
+    SELECT %(task)s, s.store_id, %(queue)s, %(priority)s, %(max_attempts)s, COALESCE(%(run_at)s::timestamptz, now()),
+           %(expires_at)s, s.payload::jsonb, %(tick)s, s.job_key
       FROM src s
-     WHERE NOT EXISTS (SELECT FROM changed c WHERE c.ord = s.ord)
+     WHERE s.ord NOT IN (SELECT w.ord FROM waiting w)
      ORDER BY s.ord
     ON CONFLICT (task, store_id, job_key) WHERE state = 'queued' AND job_key IS NOT NULL DO UPDATE
        SET payload = excluded.payload, queue = excluded.queue, priority = excluded.priority,
            max_attempts = excluded.max_attempts, expires_at = excluded.expires_at, tick = excluded.tick, reason = '',
            run_at = CASE WHEN %(preserve)s THEN j.run_at ELSE excluded.run_at END,
            attempts = CASE WHEN %(preserve)s THEN j.attempts ELSE 0 END
-    RETURNING j.id, j.task, j.store_id, j.job_key, j.xmax = 0 AS is_new
+    RETURNING j.store_id, j.job_key, j.id, j.xmax = 0 AS is_new
 )
-SELECT c.ord, c.id, CASE WHEN %(preserve)s THEN 'kept' ELSE 'replaced' END AS result FROM changed c
+SELECT c.store_id, c.job_key, c.id, CASE WHEN %(preserve)s THEN 'kept' ELSE 'replaced' END AS result FROM changed c
 UNION ALL
-SELECT s.ord, a.id,
+SELECT a.store_id, a.job_key, a.id,
        CASE WHEN NOT a.is_new THEN CASE WHEN %(preserve)s THEN 'kept' ELSE 'replaced' END
             WHEN EXISTS (SELECT FROM salon_jobs_job r
-                          WHERE r.job_key = a.job_key AND r.task = a.task AND r.state = 'running'
-                            AND (r.store_id = a.store_id OR (r.store_id IS NULL AND a.store_id IS NULL)))
+                          WHERE r.task = %(task)s AND r.store_id = a.store_id AND r.job_key = a.job_key
+                            AND r.state IN ('queued', 'running') AND r.state <> 'queued' OFFSET 0)
+              OR EXISTS (SELECT FROM salon_jobs_job r
+                          WHERE r.task = %(task)s AND a.store_id IS NULL AND num_nulls(r.store_id) = 1
+                            AND r.job_key = a.job_key AND r.state IN ('queued', 'running') AND r.state <> 'queued' OFFSET 0)
             THEN 'superseded_running'
             ELSE 'inserted' END
   FROM added a
-  JOIN src s ON s.job_key = a.job_key AND s.task = a.task
-            AND (s.store_id = a.store_id OR (s.store_id IS NULL AND a.store_id IS NULL))
- ORDER BY 1

@@ -1,11 +1,10 @@
--- Add many jobs without keys, in the caller's transaction; ids come back in the order given.
+-- Add many jobs of one task without keys, in the caller's transaction; ids come back in the order given.
+-- Payloads are JSON without line breaks, one a line; store ids are separated by commas, empty for none.
 -- Locks: none. Role: web (own store, by row-level security) or worker.
 INSERT INTO salon_jobs_job (task, store_id, queue, priority, max_attempts, run_at, expires_at, payload, tick)
-SELECT s.task, s.store_id, s.queue, s.priority, s.max_attempts, COALESCE(s.run_at, now()), s.expires_at,
-       s.payload::jsonb, s.tick
-  FROM unnest(%(task)s::text[], %(store_id)s::uuid[], %(queue)s::text[], %(priority)s::smallint[],
-              %(max_attempts)s::smallint[], %(run_at)s::timestamptz[], %(expires_at)s::timestamptz[],
-              %(payload)s::text[], %(tick)s::timestamptz[])
-       WITH ORDINALITY AS s (task, store_id, queue, priority, max_attempts, run_at, expires_at, payload, tick, ord)
+SELECT %(task)s, s.store_id, %(queue)s, %(priority)s, %(max_attempts)s, COALESCE(%(run_at)s::timestamptz, now()),
+       %(expires_at)s, s.payload::jsonb, %(tick)s
+  FROM unnest(string_to_array(%(payloads)s, E'\n'), string_to_array(%(store_ids)s, ',', '')::uuid[])
+       WITH ORDINALITY AS s (payload, store_id, ord)
  ORDER BY s.ord
 RETURNING id

@@ -11,10 +11,16 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $body$
 BEGIN
     IF TG_OP = 'INSERT' THEN
+        -- Each half is one probe of salon_jobs_job_live_key, and no other index will do: a key can be that of 100,000
+        -- stores, and the plan is kept while the table grows.
         INSERT INTO __schema__.salon_jobs_superseded (job_id, lease)
         SELECT j.id, j.lease FROM __schema__.salon_jobs_job j
-         WHERE j.job_key = NEW.job_key AND j.task = NEW.task AND j.state = 'running'
-           AND (j.store_id = NEW.store_id OR (j.store_id IS NULL AND NEW.store_id IS NULL))
+         WHERE j.job_key = NEW.job_key AND j.task = NEW.task AND j.store_id = NEW.store_id
+           AND j.state IN ('queued', 'running') AND j.state <> 'queued'
+         UNION ALL
+        SELECT j.id, j.lease FROM __schema__.salon_jobs_job j
+         WHERE j.job_key = NEW.job_key AND j.task = NEW.task AND NEW.store_id IS NULL AND num_nulls(j.store_id) = 1
+           AND j.state IN ('queued', 'running') AND j.state <> 'queued'
         ON CONFLICT (job_id) DO UPDATE SET lease = excluded.lease;
     ELSIF EXISTS (SELECT FROM __schema__.salon_jobs_superseded s WHERE s.job_id = NEW.id AND s.lease = OLD.lease) THEN
         RAISE unique_violation USING MESSAGE = format('a newer job has taken the key of job %s', NEW.id);

@@ -190,7 +190,7 @@ def test_bad_calls_name_the_field(stores: list[UUID]) -> None:
     with pytest.raises(OptionInvalid, match="priority"):
         enqueue_job("test-system", {}, priority=99999)
     with pytest.raises(OptionInvalid, match="prioritty"):
-        enqueue_job("test-system", {}, prioritty=1)
+        enqueue_job("test-system", {}, prioritty=1)  # type: ignore[call-arg]
     with pytest.raises(OptionInvalid, match="run_at must be an aware datetime"):
         tasks.system.using(run_at=datetime(2026, 1, 1))  # noqa: DTZ001 - the point
     with pytest.raises(OptionInvalid, match="max_attempts"):

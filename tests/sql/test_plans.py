@@ -146,8 +146,8 @@ def test_what_a_dead_process_held_is_found_by_its_leases(crowded: int) -> None:
 
 def test_a_keyed_enqueue_looks_its_key_up(crowded: int) -> None:
     one: dict[str, Any] = {
-        "task": ["test-store"], "store_id": [None], "queue": ["default"], "priority": [0], "max_attempts": [25],
-        "run_at": [None], "expires_at": [None], "payload": ["{}"], "tick": [None], "job_key": ["k:1"],
+        "task": "test-store", "queue": "default", "priority": 0, "max_attempts": 25, "run_at": None, "expires_at": None,
+        "tick": None, "store_ids": [None], "payloads": ["{}"], "job_keys": ["k:1"],
     }  # fmt: skip
     plan = nodes("enqueue_keyed", {**one, "preserve": True})
     assert_no_full_scan(plan)

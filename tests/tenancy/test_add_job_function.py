@@ -12,29 +12,30 @@ from tests import tasks
 from tests.support import run_due, seen
 
 
-def test_it_is_exactly_as_declared(database: None) -> None:
+@pytest.mark.parametrize("name", ["salon_jobs_add_job", "salon_jobs_add_jobs"])
+def test_it_is_exactly_as_declared(database: None, name: str) -> None:
     assert seen(
-        "SELECT proowner::regrole::text, prosecdef, proconfig, proacl::text[] FROM pg_proc"
-        " WHERE proname = 'salon_jobs_add_job'"
+        "SELECT proowner::regrole::text, prosecdef, proconfig, proacl::text[] FROM pg_proc WHERE proname = %s", name
     ) == [
         (
             "migrator", True, ["search_path=pg_catalog, pg_temp"],
             ["migrator=X/migrator", "app=X/migrator", "worker_runtime=X/migrator"],
         )
     ]  # fmt: skip
-    [(source,)] = seen("SELECT prosrc FROM pg_proc WHERE proname = 'salon_jobs_add_job'")
-    assert "app.current_store_id" in source
+    [(source,)] = seen("SELECT prosrc FROM pg_proc WHERE proname = %s", name)
+    assert ("app.current_store_id" in source) == (name == "salon_jobs_add_job"), "the other takes no store"
     assert "__" not in source
     assert " salon_jobs_job" not in source, "every table is named with its schema"
 
 
-def test_nobody_else_may_call_it(database: None) -> None:
+@pytest.mark.parametrize("call", ["salon_jobs_add_job('ping')", "salon_jobs_add_jobs('ping', ARRAY['{}'])"])
+def test_nobody_else_may_call_it(database: None, call: str) -> None:
     with (
         pytest.raises(ProgrammingError, match="permission denied"),
         transaction.atomic(using="operator"),
         connections["operator"].cursor() as cursor,
     ):
-        cursor.execute("SELECT salon_jobs_add_job('ping')")
+        cursor.execute(f"SELECT {call}")
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,8 @@ of_store()  # E
 system.enqueue(reason=1)  # E
 enqueue_job(system, {})  # E
 enqueue_job("typing-system", [])  # E
+enqueue_job("typing-system", {}, prioritty=1)  # E
+enqueue_job("typing-system", {}, run_at="soon")  # E
 cron("0 18 * * *", print)  # E
 cron("0 18 * * *", system, backfill=60)  # E
 fan_out("typing-store", day=TODAY)  # E

@@ -43,6 +43,7 @@ def test_values_are_converted() -> None:
         ({"POLL_INTERVAL": float("nan")}, "POLL_INTERVAL.* more than zero, not nan"),
         ({"PROCESS_SILENT_AFTER": float("inf")}, "PROCESS_SILENT_AFTER.* more than zero, not inf"),
         ({"SHUTDOWN_GRACE": "30"}, "SHUTDOWN_GRACE.* not '30'"),
+        ({"CROSS_DATABASE_ENQUEUE": "raise"}, "CROSS_DATABASE_ENQUEUE.* one of refuse, warn, allow, not 'raise'"),
         ({"SENTRY_PAYLOAD": 1}, "SENTRY_PAYLOAD.* True or False"),
         ({"LISTEN": "no"}, "LISTEN.* True or False"),
         ({"LISTEN_URL": 5}, "LISTEN_URL.* a string that is not empty, not int"),

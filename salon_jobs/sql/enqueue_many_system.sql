@@ -1,0 +1,6 @@
+-- Add many jobs of no store and no key through the function that every runtime role may call; ids in the order given.
+-- Locks: none. Role: web, worker.
+SELECT salon_jobs_add_jobs(
+       task => %(task)s, payloads => string_to_array(%(payloads)s, E'\n'), queue => %(queue)s,
+       priority => %(priority)s::smallint, max_attempts => %(max_attempts)s::smallint,
+       run_at => %(run_at)s::timestamptz, expires_at => %(expires_at)s::timestamptz, tick => %(tick)s::timestamptz)

@@ -1,0 +1,80 @@
+"""Shows what an enqueue does while the caller's transaction is open on another alias than the jobs'."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+from uuid import UUID
+
+import pytest
+from django.db import transaction
+from django.test import TestCase, override_settings
+
+from salon_jobs import fan_out
+from salon_jobs.core.errors import EnqueueRefused
+from tests import tasks
+from tests.settings import SALON_JOBS
+from tests.support import seen
+
+WAYS: dict[str, Callable[[UUID], object]] = {
+    "one": lambda store_id: tasks.in_store.enqueue(store_id=store_id),
+    "system": lambda _: tasks.system.enqueue(),
+    "keyed": lambda store_id: tasks.keyed.enqueue(store_id=store_id, number=1),
+    "fan-out": lambda _: fan_out(tasks.in_store),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_transaction_on_another_alias_alone_is_refused_with_the_remedy(stores: list[UUID], way: str) -> None:
+    with (
+        transaction.atomic(using="web"),
+        pytest.raises(EnqueueRefused, match=r"open on 'web', the jobs are on 'default'.*on_commit.*using='web'"),
+    ):
+        WAYS[way](stores[0])
+    assert seen("SELECT count(*) FROM salon_jobs_job") == [(0,)]
+    WAYS[way](stores[0])
+    assert seen("SELECT count(*) > 0 FROM salon_jobs_job") == [(True,)]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_with_a_transaction_on_the_jobs_alias_as_well_it_is_part_of_that(stores: list[UUID], way: str) -> None:
+    for outer, inner in (("web", "default"), ("default", "web")):
+        with transaction.atomic(using=outer), transaction.atomic(using=inner):
+            WAYS[way](stores[0])
+            transaction.set_rollback(True)
+            transaction.set_rollback(True, using="web")
+    assert seen("SELECT count(*) FROM salon_jobs_job") == [(0,)]
+
+
+def test_after_its_commit_the_job_is_added(database: None) -> None:
+    with transaction.atomic(using="web"):
+        transaction.on_commit(lambda: tasks.system.enqueue() and None, using="web")
+        assert seen("SELECT count(*) FROM salon_jobs_job") == [(0,)]
+    assert seen("SELECT count(*) FROM salon_jobs_job") == [(1,)]
+
+
+@pytest.mark.parametrize(
+    ("setting", "warnings"),
+    [("warn", ["enqueue_not_in_transaction transaction_alias=web jobs_alias=default"]), ("allow", [])],
+)
+def test_the_setting_makes_it_a_warning_or_nothing(
+    database: None, caplog: pytest.LogCaptureFixture, setting: str, warnings: list[str]
+) -> None:
+    with (
+        override_settings(SALON_JOBS={**SALON_JOBS, "CROSS_DATABASE_ENQUEUE": setting}),
+        transaction.atomic(using="web"),
+    ):
+        tasks.system.enqueue()
+    assert seen("SELECT count(*) FROM salon_jobs_job") == [(1,)]
+    assert [record.message for record in caplog.records if record.name == "salon_jobs"] == warnings
+
+
+class SeveralDatabases(TestCase):
+    """Is a test of a host project with several databases: each is in a transaction, the jobs' too."""
+
+    databases: set[str] | Literal["__all__"] = {"default", "web"}  # noqa: RUF012 - as Django declares it
+
+    def test_nothing_is_refused(self) -> None:
+        """Enqueue as in any other test."""
+        with transaction.atomic(using="web"):
+            assert tasks.system.enqueue().id
