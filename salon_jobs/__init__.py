@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from salon_jobs.core.backoff import Backoff
     from salon_jobs.core.outcomes import Discard, Snooze
-    from salon_jobs.core.records import EnqueueResult, FanOutResult, JobHandle
+    from salon_jobs.core.records import EnqueueResult, FanOutProgress, FanOutResult, JobHandle
     from salon_jobs.jobs.current import current_job
     from salon_jobs.jobs.enqueue import enqueue_job
-    from salon_jobs.jobs.fan_out import fan_out
+    from salon_jobs.jobs.fan_out import fan_out, fan_out_progress
     from salon_jobs.jobs.limits import limit, pause, resume
+    from salon_jobs.jobs.options import FanOut
     from salon_jobs.jobs.task import Task, store_task, task
     from salon_jobs.schedule.entries import cron
     from salon_jobs.tenancy.context import current_store_id, tenant_context
@@ -24,6 +25,8 @@ _HOMES = {
     "Backoff": "core.backoff",
     "Discard": "core.outcomes",
     "EnqueueResult": "core.records",
+    "FanOut": "jobs.options",
+    "FanOutProgress": "core.records",
     "FanOutResult": "core.records",
     "JobHandle": "core.records",
     "Snooze": "core.outcomes",
@@ -33,6 +36,7 @@ _HOMES = {
     "current_store_id": "tenancy.context",
     "enqueue_job": "jobs.enqueue",
     "fan_out": "jobs.fan_out",
+    "fan_out_progress": "jobs.fan_out",
     "limit": "jobs.limits",
     "pause": "jobs.limits",
     "resume": "jobs.limits",
@@ -45,6 +49,8 @@ __all__ = [
     "Backoff",
     "Discard",
     "EnqueueResult",
+    "FanOut",
+    "FanOutProgress",
     "FanOutResult",
     "JobHandle",
     "Snooze",
@@ -54,6 +60,7 @@ __all__ = [
     "current_store_id",
     "enqueue_job",
     "fan_out",
+    "fan_out_progress",
     "limit",
     "pause",
     "resume",

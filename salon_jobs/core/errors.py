@@ -50,6 +50,12 @@ class EnqueueRefused(SalonJobsError):
     code = "JOB.ENQUEUE_REFUSED"
 
 
+class UnknownFanOut(SalonJobsError):
+    """No fan-out has this id; its record may have been pruned."""
+
+    code = "JOB.UNKNOWN_FAN_OUT"
+
+
 class CronInvalid(SalonJobsError):
     """A cron line, its time zone or its target can not work."""
 

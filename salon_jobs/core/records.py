@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final, NamedTuple
@@ -115,7 +115,28 @@ class ClaimedJob(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FanOutResult:
-    """Counts what one fan-out did: jobs added, and stores whose waiting job was met by its key."""
+    """Counts what one fan-out did: jobs added, and stores whose waiting job was met by its key.
+
+    ``id`` asks for its progress. Two that did the same are equal.
+    """
 
     inserted: int
     kept: int
+    id: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class FanOutProgress:
+    """Counts the jobs that one fan-out added by what became of them; written "97 of 100 done, 1 failed"."""
+
+    total: int
+    done: int
+    running: int
+    queued: int
+    failed: int
+    cancelled: int
+
+    def __str__(self) -> str:
+        """Leave out what is zero, and what is still to come."""
+        ended = ((self.failed, "failed"), (self.cancelled, "cancelled"))
+        return ", ".join([f"{self.done} of {self.total} done", *(f"{n} {word}" for n, word in ended if n)])

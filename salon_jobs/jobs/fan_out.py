@@ -1,72 +1,104 @@
-"""Adds one job per store in one statement, as the worker role."""
+"""Adds one job per store in one statement, as the worker role, and tells how far those jobs are."""
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-from dataclasses import replace
+import hashlib
 from datetime import datetime
-from typing import Any, ParamSpec
+from typing import Any, Final, ParamSpec
 
-from django.db import transaction
+from django.db import connections, transaction
+from django.db.backends.utils import CursorWrapper
 
 from salon_jobs import sql
 from salon_jobs.conf import settings as conf
-from salon_jobs.core.errors import ConfigurationError, PayloadInvalid
-from salon_jobs.core.records import FanOutResult, JobKeyMode, NewJob
+from salon_jobs.core.errors import ConfigurationError, PayloadInvalid, UnknownFanOut
+from salon_jobs.core.records import FanOutProgress, FanOutResult, JobKeyMode
 from salon_jobs.jobs.current import running_job
 from salon_jobs.jobs.enqueue_cursor import enqueue_cursor
+from salon_jobs.jobs.options import FanOut
 from salon_jobs.jobs.payload import STORE_ARGUMENT
-from salon_jobs.jobs.task import Task
+from salon_jobs.jobs.task import BoundTask, Task
 
 P = ParamSpec("P")
 # Stands for the store in a fan-out's key until the database puts each store's id there; never part of a real key.
 # As long as the id it stands for, so that the length of a key is checked for what it will be.
-_MARKER = f"\x1f{'store':-^34}\x1f"
+_MARKER: Final = f"\x1f{'store':-^34}\x1f"
+_NO_STORE: Final = "00000000-0000-0000-0000-000000000000"
+_EVERY_STORE: Final = FanOut()
 
 
-def fan_out(task: Task[P, Any], /, *, run_at: datetime | None = None, **arguments: Any) -> FanOutResult:
+def fan_out(task: Task[P, Any] | BoundTask[P], options: FanOut = _EVERY_STORE, /, **arguments: Any) -> FanOutResult:
     """Add one job per store in one statement, as the worker role; ``arguments`` are the task's without store_id.
 
-    Idempotent where the task has a job key. Raises PayloadInvalid; OptionInvalid; ConfigurationError without
-    STORE_MODEL; EnqueueRefused when the connection may not list the stores.
+    All or none, in the caller's transaction. In a job that stems from a cron tick it is idempotent: a second one of the
+    same task, arguments and label for the same tick adds nothing, also when the first one's jobs are gone. Otherwise it
+    is where the task has a job key. Raises PayloadInvalid; ConfigurationError without STORE_MODEL; EnqueueRefused when
+    the connection may not fan out.
     """
     if conf.store_model is None:
         raise ConfigurationError("fan_out needs SALON_JOBS['STORE_MODEL']")
-    if not getattr(task, "is_store_task", False):
+    bound = BoundTask(task, task.options) if isinstance(task, Task) else task
+    if not isinstance(bound, BoundTask) or not bound.task.is_store_task:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise PayloadInvalid(f"fan_out needs a store task; {task!r} is none")
+    parameters = _parameters(bound, options, arguments)
+    with (
+        enqueue_cursor(bound.options.run_at, remedy="a fan-out runs as the worker role: call it from a task") as cursor,
+        transaction.atomic(using=conf.database),
+    ):
+        cursor.execute(sql.load("fan_out_record"), parameters)
+        record = cursor.fetchone()
+        if record is None:
+            cursor.execute(sql.load("fan_out_found"), parameters)
+            found, stores = cursor.fetchone()
+            return FanOutResult(0, stores, found)
+        inserted, kept = _add(cursor, parameters | {"fan_out_id": record[0]})
+    return FanOutResult(inserted, kept, record[0])
+
+
+def fan_out_progress(fan_out_id: int, *, using: str | None = None) -> FanOutProgress:
+    """Count the jobs of a fan-out by what became of them, now; "done" are those that are neither live nor ended badly.
+
+    Read through ``OPERATOR_DATABASE`` when there is one, or through the alias ``using``. Raises UnknownFanOut.
+    """
+    with connections[using or conf.reader_database].cursor() as cursor:
+        cursor.execute(sql.load("fan_out_progress"), {"id": fan_out_id})
+        row = cursor.fetchone()
+    if row is None:
+        raise UnknownFanOut(f"no fan-out has the id {fan_out_id}")
+    total, running, queued, failed, cancelled = row
+    done = max(total - running - queued - failed - cancelled, 0)
+    return FanOutProgress(total, done, running, queued, failed, cancelled)
+
+
+def _parameters(bound: BoundTask[P], options: FanOut, arguments: dict[str, Any]) -> dict[str, Any]:
+    task = bound.task
     if STORE_ARGUMENT in arguments:
         raise PayloadInvalid(f"task {task.name!r}: fan_out gives store_id itself, once per store")
-    checked = task.payload.bind((), {**arguments, STORE_ARGUMENT: "00000000-0000-0000-0000-000000000000"})
-    job = task.new_job(checked, replace(task.options, run_at=run_at))
-    key = task.key_for(_MARKER, checked)
-    parameters = {
-        **_row(job), "job_key": key, "marker": _MARKER, "tick": _current_tick(),
+    checked = task.payload.bind((), {**arguments, STORE_ARGUMENT: _NO_STORE})
+    job = task.new_job(checked, bound.options)
+    return {
+        "task": job.task, "queue": job.queue, "priority": job.priority, "max_attempts": job.max_attempts,
+        "run_at": job.run_at, "expires_at": job.expires_at, "payload": job.payload, "marker": _MARKER,
+        "job_key": bound.options.job_key or task.key_for(_MARKER, checked),
         "preserve": job.job_key_mode is JobKeyMode.PRESERVE_RUN_AT,
         "dedupe": job.job_key_mode is JobKeyMode.UNSAFE_DEDUPE,
+        "tick": _tick(), "jitter": options.jitter, "exclude": list(options.exclude), "label": options.label,
+        "digest": hashlib.sha256(f"{job.payload}\x1f{options.label}".encode()).hexdigest(),
     }  # fmt: skip
-    with (
-        enqueue_cursor(run_at, remedy="a fan-out runs as the worker role: call it from a task") as cursor,
-        nullcontext() if key is None else transaction.atomic(using=conf.database),
-    ):
-        if key is not None:
-            cursor.execute(_over_stores("fan_out_keys"), parameters)
-            cursor.execute(sql.load("lock_keys"), {"names": cursor.fetchone()[0] or []})
-        cursor.execute(_over_stores("fan_out"), parameters)
-        inserted, kept = cursor.fetchone()
-    return FanOutResult(inserted, kept)
+
+
+def _add(cursor: CursorWrapper, parameters: dict[str, Any]) -> tuple[int, int]:
+    if parameters["job_key"] is not None:
+        cursor.execute(_over_stores("fan_out_lock"), parameters)
+    cursor.execute(_over_stores("fan_out"), parameters)
+    inserted, kept = cursor.fetchone()
+    return inserted, kept
 
 
 def _over_stores(statement: str) -> str:
     return sql.load(statement).replace("__function__", conf.fan_out_function)
 
 
-def _current_tick() -> datetime | None:
+def _tick() -> datetime | None:
     job = running_job()
     return None if job is None else job.tick
-
-
-def _row(job: NewJob) -> dict[str, Any]:
-    return {
-        "task": job.task, "queue": job.queue, "priority": job.priority, "max_attempts": job.max_attempts,
-        "run_at": job.run_at, "expires_at": job.expires_at, "payload": job.payload,
-    }  # fmt: skip

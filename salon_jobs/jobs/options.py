@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Literal, TypedDict
+from uuid import UUID
 
 from salon_jobs.core.clock import EARLIEST, LATEST
 from salon_jobs.core.errors import OptionInvalid
@@ -54,6 +56,28 @@ class JobOptions:
                 raise OptionInvalid(f"{name} must lie between {EARLIEST} and {LATEST}, not at {value!r}")
         if self.job_key_mode not in tuple(JobKeyMode):
             raise OptionInvalid(f"job_key_mode must be one of {', '.join(JobKeyMode)}, not {self.job_key_mode!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FanOut:
+    """Holds how a fan-out spreads over the stores. Raises OptionInvalid naming the field.
+
+    ``jitter`` spreads the jobs over so much time from ``run_at`` on; a store's place in it is always the same.
+    ``exclude`` names stores that get no job. ``label`` tells fan-outs with the same arguments and tick apart, for
+    people and for idempotency.
+    """
+
+    jitter: timedelta = timedelta(0)
+    exclude: Collection[UUID] = ()
+    label: str = ""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.jitter, timedelta) or not timedelta(0) <= self.jitter <= timedelta(days=365):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise OptionInvalid(f"jitter must be a timedelta from zero to 365 days, not {self.jitter!r}")
+        if isinstance(self.exclude, str) or not all(isinstance(store, UUID) for store in self.exclude):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise OptionInvalid("exclude must be a collection of the stores' uuids")
+        if self.label != "":
+            check_text("label", self.label, 255)
 
 
 def check_text(name: str, value: object, longest: int) -> None:

@@ -36,22 +36,22 @@ class BoundTask(Generic[P]):
     """Is a task with options: what ``using`` returns."""
 
     def __init__(self, task: Task[P, Any], options: JobOptions) -> None:
-        self._task = task
-        self._options = options
+        self.task = task
+        self.options = options
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle:
         """Add one job in the caller's transaction. Raises PayloadInvalid; EnqueueRefused under another store."""
-        return enqueue.add(self._task.new_job(self._task.payload.bind(args, kwargs), self._options))
+        return enqueue.add(self.task.new_job(self.task.payload.bind(args, kwargs), self.options))
 
     def enqueue_many(self, calls: Iterable[Call[P]]) -> list[JobHandle]:
         """Add many jobs in one transaction, in order; a handle each. Raises PayloadInvalid on another task's call.
 
         ``calls`` can be a generator: without job keys no more than a few thousand calls are held at a time.
         """
-        return enqueue_batches.add_many(self._task.new_job(None, self._options), self._contents(calls))
+        return enqueue_batches.add_many(self.task.new_job(None, self.options), self._contents(calls))
 
     def _contents(self, calls: Iterable[Call[P]]) -> Iterator[JobContent]:
-        task, name, job_key = self._task, self._task.name, self._options.job_key
+        task, name, job_key = self.task, self.task.name, self.options.job_key
         keyed = job_key is None and task.job_key_template is not None
         for call in calls:
             if not isinstance(call, Call) or call.task != name:  # pyright: ignore[reportUnnecessaryIsInstance]

@@ -6,7 +6,7 @@ ACCESS EXCLUSIVE hold it briefly and wait for it briefly: see ``DatabaseOperatio
 """
 
 from salon_jobs.migration_ops.functions import InstallAddJobFunction, InstallFanOutFunction
-from salon_jobs.migration_ops.job_tables import ProtectJobTables
+from salon_jobs.migration_ops.job_tables import ProtectJobTables, ProtectTable
 from salon_jobs.migration_ops.store_rls import EnableStoreRLS
 from salon_jobs.migration_ops.supersession import InstallSupersession
 
@@ -16,4 +16,5 @@ __all__ = [
     "InstallFanOutFunction",
     "InstallSupersession",
     "ProtectJobTables",
+    "ProtectTable",
 ]

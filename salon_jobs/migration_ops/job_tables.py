@@ -70,6 +70,34 @@ class ProtectJobTables(DatabaseOperation):
         return "Protect the job tables: grants and row-level security"
 
 
+class ProtectTable(DatabaseOperation):
+    """Leave one more job table to the worker, and to the operator for reading; nothing with one database user."""
+
+    locks_tables = True
+
+    def __init__(self, table: str) -> None:
+        self.table = table
+
+    def apply(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
+        """Revoke what default privileges gave, grant, create the policy, switch RLS on."""
+        if conf.roles is not None:
+            execute(schema_editor, *_close(self.table, conf.roles))
+
+    def unapply(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
+        """Drop the policy and the grants."""
+        if conf.roles is not None:
+            execute(
+                schema_editor,
+                policy.drop_policy(_POLICIES[0], self.table),
+                *policy.disable(self.table),
+                sql.SQL("REVOKE ALL ON {} FROM {}").format(sql.Identifier(self.table), _runtime(conf.roles)),
+            )
+
+    def describe(self) -> str:
+        """Describe the operation."""
+        return f"Protect {self.table}: grants and row-level security"
+
+
 def _runtime(roles: Roles) -> sql.Composed:
     return sql.SQL(", ").join(map(sql.Identifier, (roles.web, roles.worker, roles.operator)))
 

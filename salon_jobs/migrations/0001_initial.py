@@ -139,6 +139,7 @@ class Migration(migrations.Migration):
                         output_field=models.BigIntegerField(),
                     ),
                 ),
+                ("fan_out_id", models.BigIntegerField(help_text="The fan-out that added it", null=True)),
             ],
             options={
                 "db_table": "salon_jobs_job",
@@ -177,6 +178,11 @@ class Migration(migrations.Migration):
                         name="salon_jobs_job_ended",
                     ),
                     models.Index(fields=["store_id", "id"], name="salon_jobs_job_store"),
+                    models.Index(
+                        condition=models.Q(("fan_out_id__isnull", False)),
+                        fields=["fan_out_id"],
+                        name="salon_jobs_job_fan_out",
+                    ),
                     models.Index(
                         condition=models.Q(("state__in", ["failed", "cancelled", "succeeded"])),
                         fields=["state", "id"],

@@ -75,6 +75,7 @@ class Job(models.Model):
         output_field=models.BigIntegerField(),
         db_persist=True,
     )
+    fan_out_id = models.BigIntegerField(null=True, help_text="The fan-out that added it")
 
     class Meta:
         db_table = "salon_jobs_job"
@@ -128,6 +129,9 @@ class Job(models.Model):
                 name="salon_jobs_job_ended",
             ),
             models.Index(fields=["store_id", "id"], name="salon_jobs_job_store"),
+            models.Index(
+                fields=["fan_out_id"], condition=models.Q(fan_out_id__isnull=False), name="salon_jobs_job_fan_out"
+            ),
             # For the admin, on ended rows alone: a job that succeeds and is deleted never enters one of these.
             models.Index(fields=["state", "id"], condition=_ENDED, name="salon_jobs_job_ended_state"),
             models.Index(fields=["task", "id"], condition=_ENDED, name="salon_jobs_job_ended_task"),

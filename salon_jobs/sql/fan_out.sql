@@ -1,45 +1,52 @@
--- Add one job per store in one statement, over the narrow function that lists the stores (its name is filled in).
--- Without a key: one INSERT … SELECT. With a key: the marker in it becomes the store's id; stores whose job waits
--- are met by the mode of enqueue_keyed.sql (unsafe_dedupe: left alone, running ones as well). The caller then holds
--- fan_out_keys.sql's keys by lock_keys.sql in the same transaction. Never locks a running row.
+-- Add one job per store in one statement, over the narrow function that lists the stores (its name is filled in), and
+-- write the counts into the record of fan_out_record.sql.
+-- With a key: the marker in it becomes the store's id; stores whose job waits are met by the mode of enqueue_keyed.sql
+-- (unsafe_dedupe: left alone, running ones as well). The caller then holds fan_out_lock.sql in the same transaction.
+-- Never locks a running row. Each key is looked up by a probe of its own, for the reason told in enqueue_keyed.sql.
+-- A store's jitter is a hash of task and store, spread over the interval: the same for each fan-out.
 -- Locks: waiting rows of these keys, in ascending order. Role: worker.
 WITH src AS MATERIALIZED (
     SELECT f.store_id, replace(%(job_key)s::text, %(marker)s, f.store_id::text) AS job_key
       FROM __function__() AS f
+     WHERE f.store_id <> ALL (%(exclude)s::uuid[])
+), found AS MATERIALIZED (
+    SELECT s.store_id, h.id, h.state
+      FROM src s
+     CROSS JOIN LATERAL (
+        SELECT j.id, j.state FROM salon_jobs_job j
+         WHERE j.task = %(task)s AND j.store_id = s.store_id AND j.job_key = s.job_key
+           AND j.state IN ('queued', 'running') AND (%(dedupe)s OR j.state <> 'running')
+         LIMIT 1) AS h
 ), waiting AS MATERIALIZED (
-    SELECT j.id, j.job_key, j.store_id
-      FROM salon_jobs_job j
-      JOIN src s ON j.job_key = s.job_key AND j.store_id = s.store_id
-     WHERE j.task = %(task)s AND j.job_key IS NOT NULL AND j.state = 'queued' AND NOT %(dedupe)s
-     ORDER BY j.id
-       FOR UPDATE OF j
+    SELECT f.store_id, h.id
+      FROM (SELECT * FROM found WHERE NOT %(dedupe)s ORDER BY id) AS f
+     CROSS JOIN LATERAL (
+        SELECT j.id FROM salon_jobs_job j
+         WHERE j.id = f.id AND j.state IN ('queued', 'running') AND j.state <> 'running'
+           FOR UPDATE) AS h
 ), met AS MATERIALIZED (
-    SELECT w.job_key, w.store_id FROM waiting w
+    SELECT w.store_id FROM waiting w
     UNION ALL
-    SELECT j.job_key, j.store_id
-      FROM salon_jobs_job j
-      JOIN src s ON j.job_key = s.job_key AND j.store_id = s.store_id
-     WHERE j.task = %(task)s AND j.job_key IS NOT NULL AND j.state = 'queued' AND %(dedupe)s
-    UNION ALL
-    SELECT j.job_key, j.store_id
-      FROM salon_jobs_job j
-      JOIN src s ON j.job_key = s.job_key AND j.store_id = s.store_id
-     WHERE j.task = %(task)s AND j.job_key IS NOT NULL AND j.state = 'running' AND %(dedupe)s
+    SELECT f.store_id FROM found f WHERE %(dedupe)s
 ), changed AS (
     UPDATE salon_jobs_job j
        SET payload = %(payload)s::jsonb, queue = %(queue)s, priority = %(priority)s,
            max_attempts = %(max_attempts)s, expires_at = %(expires_at)s, tick = %(tick)s, reason = '',
-           run_at = CASE WHEN %(preserve)s THEN j.run_at ELSE COALESCE(%(run_at)s::timestamptz, now()) END,
+           run_at = CASE WHEN %(preserve)s THEN j.run_at
+                         ELSE COALESCE(%(run_at)s::timestamptz, now())
+                              + %(jitter)s::interval * (('x' || substr(md5(%(task)s || j.store_id), 1, 8))::bit(32)::bigint
+                                                        / 4294967296.0) END,
            attempts = CASE WHEN %(preserve)s THEN j.attempts ELSE 0 END
-      FROM waiting w
-     WHERE j.id = w.id
+     WHERE j.id = ANY (ARRAY(SELECT w.id FROM waiting w))
 ), added AS (
     INSERT INTO salon_jobs_job AS j
-           (task, store_id, queue, priority, max_attempts, run_at, expires_at, payload, tick, job_key)
+           (task, store_id, queue, priority, max_attempts, run_at, expires_at, payload, tick, job_key, fan_out_id)
     SELECT %(task)s, s.store_id, %(queue)s, %(priority)s, %(max_attempts)s,
-           COALESCE(%(run_at)s::timestamptz, now()), %(expires_at)s, %(payload)s::jsonb, %(tick)s, s.job_key
+           COALESCE(%(run_at)s::timestamptz, now())
+           + %(jitter)s::interval * (('x' || substr(md5(%(task)s || s.store_id), 1, 8))::bit(32)::bigint / 4294967296.0),
+           %(expires_at)s, %(payload)s::jsonb, %(tick)s, s.job_key, %(fan_out_id)s
       FROM src s
-     WHERE NOT EXISTS (SELECT FROM met m WHERE m.job_key = s.job_key AND m.store_id = s.store_id)
+     WHERE s.store_id NOT IN (SELECT m.store_id FROM met m)
     ON CONFLICT (task, store_id, job_key) WHERE state = 'queued' AND job_key IS NOT NULL DO UPDATE
        SET payload = excluded.payload, queue = excluded.queue, priority = excluded.priority,
            max_attempts = excluded.max_attempts, expires_at = excluded.expires_at, tick = excluded.tick, reason = '',
@@ -48,6 +55,10 @@ WITH src AS MATERIALIZED (
      WHERE NOT %(dedupe)s
     RETURNING xmax = 0 AS is_new
 ), counted AS (
-    SELECT count(*) FILTER (WHERE is_new) AS inserted FROM added
+    SELECT count(*) FILTER (WHERE is_new) AS inserted, (SELECT count(*) FROM src) AS stores FROM added
 )
-SELECT c.inserted, (SELECT count(*) FROM src) - c.inserted FROM counted c
+UPDATE salon_jobs_fan_out f
+   SET inserted = c.inserted, kept = c.stores - c.inserted
+  FROM counted c
+ WHERE f.id = %(fan_out_id)s
+RETURNING f.inserted, f.kept

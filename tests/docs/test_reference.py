@@ -17,7 +17,7 @@ from salon_jobs import testing
 from salon_jobs.conf import Roles, Settings
 from salon_jobs.core import errors, log_events
 from salon_jobs.core.backoff import Backoff
-from salon_jobs.models import CronEntryState, CronTick, Job, JobError, Limit, Process, SupersededRun
+from salon_jobs.models import CronEntryState, CronTick, FanOutRecord, Job, JobError, Limit, Process, SupersededRun
 from tests.docs.markdown import ROOT, read, rows, section
 from tests.support import seen
 
@@ -96,7 +96,9 @@ def test_public_names() -> None:
     assert public - {"P", "R"} == set(named) - {"salon_jobs"}
 
 
-@pytest.mark.parametrize("model", [Job, JobError, Process, CronEntryState, CronTick, Limit, SupersededRun])
+@pytest.mark.parametrize(
+    "model", [Job, JobError, Process, CronEntryState, CronTick, Limit, SupersededRun, FanOutRecord]
+)
 def test_tables(model: type[Model]) -> None:
     meta = model._meta
     found = [row[0] for row in documented("tables.md", f"## `{meta.db_table}`")]

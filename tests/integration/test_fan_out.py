@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -11,7 +12,7 @@ from django.db import connection, transaction
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
-from salon_jobs import FanOutResult, fan_out, store_task
+from salon_jobs import FanOut, FanOutResult, fan_out, store_task
 from salon_jobs.core.errors import ConfigurationError, OptionInvalid, PayloadInvalid
 from salon_jobs.jobs import registry
 from tests import tasks
@@ -23,7 +24,7 @@ MUCH_LATER = datetime(2031, 1, 1, tzinfo=UTC)
 
 def test_one_statement_adds_a_job_per_store(stores: list[UUID]) -> None:
     with CaptureQueriesContext(connection) as queries:
-        assert fan_out(tasks.keyed, number=7, run_at=LATER) == FanOutResult(inserted=3, kept=0)
+        assert fan_out(tasks.keyed.using(run_at=LATER), number=7) == FanOutResult(inserted=3, kept=0)
     assert len([q for q in queries.captured_queries if "salon_jobs_job" in q["sql"]]) == 1
     rows = seen("SELECT store_id, job_key, payload->>'number', run_at, state FROM salon_jobs_job ORDER BY store_id")
     assert rows == [(store, "k:7", "7", LATER, "queued") for store in stores]
@@ -39,7 +40,7 @@ def test_a_key_that_names_the_store_gets_each_stores_id(stores: list[UUID], proc
 
 
 def test_again_it_meets_what_waits_by_the_mode_of_the_key(stores: list[UUID]) -> None:
-    fan_out(tasks.keyed, number=7, note="a", run_at=LATER)
+    fan_out(tasks.keyed.using(run_at=LATER), number=7, note="a")
     change("UPDATE salon_jobs_job SET attempts = 2 WHERE store_id = %s", stores[0])
     assert fan_out(tasks.keyed, number=7, note="b") == FanOutResult(inserted=0, kept=3)
     rows = seen("SELECT payload->>'note', run_at, attempts FROM salon_jobs_job ORDER BY store_id")
@@ -51,9 +52,9 @@ def test_mode_replace_overwrites_what_waits_and_resets_its_attempts(stores: list
     def replaced(store_id: UUID, note: str) -> None: ...
 
     try:
-        fan_out(replaced, note="a", run_at=LATER)
+        fan_out(replaced.using(run_at=LATER), note="a")
         change("UPDATE salon_jobs_job SET attempts = 2")
-        assert fan_out(replaced, note="b", run_at=MUCH_LATER) == FanOutResult(inserted=0, kept=3)
+        assert fan_out(replaced.using(run_at=MUCH_LATER), note="b") == FanOutResult(inserted=0, kept=3)
     finally:
         registry.unregister("test-fan-out-replaced")
     rows = seen("SELECT payload->>'note', run_at, attempts FROM salon_jobs_job")
@@ -111,9 +112,12 @@ def test_bad_calls_name_what_is_wrong(stores: list[UUID]) -> None:
         fan_out(tasks.system)
     with pytest.raises(PayloadInvalid, match="needs a store task"):
         fan_out(print)  # type: ignore[arg-type]
-    for wrong in (datetime(2030, 1, 1), "soon"):  # noqa: DTZ001 - the point
-        with pytest.raises(OptionInvalid, match="run_at must be an aware datetime"):
-            fan_out(tasks.in_store, run_at=wrong)  # type: ignore[arg-type]
+    wrong: list[tuple[str, Any]] = [("jitter", -LATER.resolution), ("jitter", 60), ("exclude", "x"), ("exclude", ["x"])]
+    for field, value in wrong:
+        with pytest.raises(OptionInvalid, match=f"{field} must be"):
+            FanOut(**{field: value})
+    with pytest.raises(OptionInvalid, match="label must be a string"):
+        FanOut(label="x" * 256)
     with pytest.raises(PayloadInvalid, match="gives store_id itself"):
         fan_out(tasks.in_store, store_id=stores[0])
     with pytest.raises(PayloadInvalid, match="number"):

@@ -27,8 +27,8 @@ def test_an_option_beyond_the_calendar_is_refused_by_name(stores: list[UUID], fi
     options: dict[str, Any] = {field: instant}
     with pytest.raises(OptionInvalid, match=f"{field} must lie between"):
         tasks.system.using(**options)
-    with pytest.raises(OptionInvalid, match="run_at must lie between"):
-        fan_out(tasks.in_store, run_at=instant)
+    with pytest.raises(OptionInvalid, match=f"{field} must lie between"):
+        fan_out(tasks.in_store.using(**options))
 
 
 @pytest.mark.parametrize("value", ["-infinity", "infinity", "0044-03-15 BC", "20000-01-01", "0001-01-01"])

@@ -21,7 +21,7 @@ URLS = {
     "WORKER_DATABASE_URL": "worker_runtime",
     "OPERATOR_DATABASE_URL": "jobs_operator",
 }
-JOB_TABLES = {"job", "job_error", "process", "cron_entry", "cron_tick", "superseded"}
+JOB_TABLES = {"job", "job_error", "process", "cron_entry", "cron_tick", "superseded", "fan_out"}
 
 
 @pytest.fixture

@@ -177,7 +177,7 @@ def test_a_fan_out_over_waiting_jobs_looks_their_keys_up(crowded: int, dedupe: b
     parameters: dict[str, Any] = {
         "task": "test-keyed", "queue": "default", "priority": 0, "max_attempts": 25, "run_at": None,
         "expires_at": None, "payload": "{}", "tick": None, "job_key": "k:#", "marker": "#", "preserve": True,
-        "dedupe": dedupe,
+        "dedupe": dedupe, "jitter": timedelta(minutes=5), "exclude": [], "fan_out_id": 1,
     }  # fmt: skip
     try:
         plan = nodes("fan_out", parameters, function=conf.fan_out_function)
@@ -186,6 +186,14 @@ def test_a_fan_out_over_waiting_jobs_looks_their_keys_up(crowded: int, dedupe: b
         change("TRUNCATE store CASCADE")
     assert_no_full_scan(plan)
     assert indexes(plan) & {"salon_jobs_job_waiting_key", "salon_jobs_job_live_key", "salon_jobs_job_store"}
+
+
+def test_the_progress_of_a_fan_out_is_counted_by_its_index(crowded: int) -> None:
+    change("INSERT INTO salon_jobs_fan_out (task, digest) VALUES ('test-keyed', 'x')")
+    plan = nodes("fan_out_progress", {"id": 1})
+    change("TRUNCATE salon_jobs_fan_out RESTART IDENTITY")
+    assert_no_full_scan(plan)
+    assert "salon_jobs_job_fan_out" in indexes(plan)
 
 
 def test_a_look_at_the_front_is_bounded(crowded: int) -> None:

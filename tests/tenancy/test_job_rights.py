@@ -164,7 +164,7 @@ def test_the_operator_sees_and_changes_all_jobs_and_no_business_table(jobs: list
 def test_nobody_but_the_worker_lists_the_stores(stores: list[UUID], as_web: object) -> None:
     for alias in ("web", "operator"):
         refused(alias, "SELECT * FROM public.list_store_ids_for_fan_out()")
-    with pytest.raises(EnqueueRefused, match="list_store_ids_for_fan_out"):
+    with pytest.raises(EnqueueRefused, match="salon_jobs_fan_out; a fan-out runs as the worker role"):
         fan_out(tasks.in_store)
 
 

@@ -9,6 +9,8 @@ from uuid import UUID, uuid4
 from salon_jobs import (
     Discard,
     EnqueueResult,
+    FanOut,
+    FanOutProgress,
     FanOutResult,
     JobHandle,
     Snooze,
@@ -17,6 +19,7 @@ from salon_jobs import (
     current_store_id,
     enqueue_job,
     fan_out,
+    fan_out_progress,
     store_task,
     task,
     tenant_context,
@@ -57,6 +60,8 @@ system.enqueue()
 assert_type(system("called as the function it is"), int)
 assert_type(enqueue_job("typing-system", {"reason": "cron"}, priority=1), JobHandle)
 assert_type(fan_out(of_store, day=TODAY), FanOutResult)
+fanned = fan_out(of_store.using(priority=5), FanOut(jitter=timedelta(minutes=5), exclude=[STORE], label="a"), day=TODAY)
+assert_type(fan_out_progress(fanned.id), FanOutProgress)
 cron("0 18 * * *", system, payload=lambda tick: {"reason": tick.isoformat()}, timezone="Asia/Tokyo")
 cron("5 * * * *", system, payload={"reason": "cron"}, backfill=timedelta(hours=6), name="hourly")
 with tenant_context(STORE):

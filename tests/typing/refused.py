@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-from datetime import date
+from datetime import date, timedelta
 from uuid import UUID, uuid4
 
-from salon_jobs import Snooze, cron, current_job, enqueue_job, fan_out, store_task, task, tenant_context
+from salon_jobs import (
+    FanOut,
+    Snooze,
+    cron,
+    current_job,
+    enqueue_job,
+    fan_out,
+    fan_out_progress,
+    store_task,
+    task,
+    tenant_context,
+)
 
 
 @task(name="typing-system")
@@ -46,10 +57,15 @@ enqueue_job("typing-system", {}, run_at="soon")  # E
 cron("0 18 * * *", print)  # E
 cron("0 18 * * *", system, backfill=60)  # E
 fan_out("typing-store", day=TODAY)  # E
+fan_out(of_store, {"jitter": 5}, day=TODAY)  # E
+FanOut(timedelta(minutes=5))  # E
+FanOut(jitter=5)  # E
+FanOut(exclude=["not a uuid"])  # E
+fan_out_progress("1")  # E
 tenant_context(5)  # E
 Snooze(5)  # E
 current_job().id.hex()  # E
-len(system.enqueue())  # E
+system.enqueue() + 1  # E
 
 
 @task  # E

@@ -1,0 +1,23 @@
+"""Shows fan-outs, and how far the jobs of each are."""
+
+from __future__ import annotations
+
+from django.contrib import admin
+
+from salon_jobs.admin.base import ReadOnlyAdmin
+from salon_jobs.jobs.fan_out import fan_out_progress
+from salon_jobs.models import FanOutRecord
+
+
+@admin.register(FanOutRecord)
+class FanOutAdmin(ReadOnlyAdmin):
+    """Lists the fan-outs, the newest first; a fan-out's own page counts its jobs."""
+
+    list_display = ("id", "task", "label", "tick", "inserted", "kept", "created_at")
+    readonly_fields = ("progress",)
+    ordering = ("-id",)
+    sortable_by = ()
+
+    def progress(self, record: FanOutRecord) -> str:
+        """Count the jobs."""
+        return str(fan_out_progress(record.pk))
