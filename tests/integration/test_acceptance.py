@@ -104,7 +104,7 @@ def test_gwt_13_a_store_task_sees_and_changes_its_own_store_alone(
 
 def test_the_cutoff_is_the_ticks_however_late_the_job_runs(stores: list[UUID], process_id: int) -> None:
     for _ in range(2):
-        change("TRUNCATE salon_jobs_job, salon_jobs_cron_tick")
+        change("TRUNCATE salon_jobs_job, salon_jobs_cron_tick, salon_jobs_fan_out")
         Scheduler().run_at(NOW)
         run_due(process_id)
         keys = seen(
