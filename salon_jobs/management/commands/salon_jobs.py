@@ -1,0 +1,37 @@
+"""Looks at jobs and changes them by an operator's hand: ``python manage.py salon_jobs SUBCOMMAND``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandParser
+
+from salon_jobs.conf import settings as conf
+from salon_jobs.management.refusals import told_in_one_line
+from salon_jobs.management.subcommands import SUBCOMMANDS
+from salon_jobs.runtime.preflight import check_role
+
+
+class Command(BaseCommand):
+    """Runs one subcommand as the role of ``OPERATOR_DATABASE``; without one it shows what there is."""
+
+    help = "See and change the jobs of all stores. Connects by OPERATOR_DATABASE."
+    requires_system_checks = ("salon_jobs",)
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Declare the subcommands."""
+        self._show_help = parser.print_help
+        chosen = parser.add_subparsers(dest="subcommand", title="subcommands", metavar="SUBCOMMAND")
+        for each in SUBCOMMANDS:
+            each.add_arguments(chosen.add_parser(each.name, help=each.help, description=each.help))
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Run the subcommand."""
+        named = {each.name: each for each in SUBCOMMANDS}
+        if options["subcommand"] is None:
+            self._show_help(self.stdout)
+            return
+        with told_in_one_line():
+            if conf.roles is not None:
+                check_role(conf.reader_database)
+            named[options["subcommand"]].run(options, self.stdout, self.stderr)

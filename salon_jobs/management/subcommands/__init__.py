@@ -1,0 +1,9 @@
+"""Holds what operators do by ``manage.py salon_jobs``: one file for each subcommand, listed here."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from salon_jobs.management.subcommands.base import Subcommand
+
+SUBCOMMANDS: Final[tuple[Subcommand, ...]] = ()
