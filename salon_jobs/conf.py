@@ -59,6 +59,11 @@ class Settings:
     shutdown_grace: timedelta = timedelta(seconds=30)
     concurrency: int = 8
     keep_succeeded: bool = False
+    retain_succeeded: timedelta | None = timedelta(days=1)
+    retain_cancelled: timedelta | None = timedelta(days=7)
+    retain_failed: timedelta | None = timedelta(days=90)
+    retain_cron_ticks: timedelta | None = timedelta(days=30)
+    retain_stats: timedelta | None = timedelta(days=14)
     max_attempts: int = 25
     backoff: Backoff = field(default_factory=Backoff)
     sentry_payload: bool = False
@@ -89,6 +94,9 @@ def _load() -> Settings:
 _DURATIONS = {
     "POLL_INTERVAL", "HEARTBEAT_INTERVAL", "PROCESS_SILENT_AFTER", "SHUTDOWN_INTERRUPT_AFTER", "SHUTDOWN_GRACE",
 }  # fmt: skip
+# None keeps for ever. The longest that every server can still subtract from its own time.
+_RETENTIONS = {"RETAIN_SUCCEEDED", "RETAIN_CANCELLED", "RETAIN_FAILED", "RETAIN_CRON_TICKS", "RETAIN_STATS"}
+_LONGEST_RETENTION = timedelta(days=365_000)
 _STRINGS = {"STORE_GUC", "FAN_OUT_FUNCTION", "DATABASE"}
 _OPTIONAL_STRINGS = {"STORE_MODEL", "OPERATOR_DATABASE", "BOOTSTRAP_URL", "LISTEN_URL"}
 _FLAGS = {"KEEP_SUCCEEDED", "LISTEN", "SENTRY_PAYLOAD"}
@@ -101,6 +109,10 @@ def _converted(key: str, value: Any) -> Any:
         value = _duration(value)
         if not isinstance(value, timedelta) or value <= timedelta(0):
             raise _wrong(key, value, "a timedelta or a number of seconds, more than zero")
+    elif key in _RETENTIONS and value is not None:
+        value = _duration(value)
+        if not isinstance(value, timedelta) or not timedelta(0) < value <= _LONGEST_RETENTION:
+            raise _wrong(key, value, "None (for ever), or a timedelta or number of seconds from zero to 1,000 years")
     elif key in _STRINGS or (key in _OPTIONAL_STRINGS and value is not None):
         if not isinstance(value, str) or not value:
             raise _wrong(key, value, "a string that is not empty")

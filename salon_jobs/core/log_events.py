@@ -42,6 +42,7 @@ CRON_MISSED: Final = "cron_missed"
 CRON_FAILED: Final = "cron_failed"
 ROLE_WARNING: Final = "role_warning"
 QUEUE_LAG: Final = "queue_lag"
+PRUNED: Final = "pruned"
 
 
 def log_event(level: int, event: str, /, *, exc_info: BaseException | None = None, **fields: Any) -> None:

@@ -1,4 +1,4 @@
-"""Runs, beside the worker's claims, what must go on by itself: rescue, a look at the front of the queue, clean-up."""
+"""Runs, beside the worker's claims, what must go on by itself: rescue, a look at the front of the queue, pruning."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core import log_events
 from salon_jobs.core.log_events import log_event
 from salon_jobs.jobs import registry
+from salon_jobs.jobs.pruner import Pruner
 from salon_jobs.jobs.rescuer import Rescuer
 from salon_jobs.runtime.connections import tidy_connections
 
 _EVERY_S = 1.0
 _LOOK_EVERY_S = 10.0
+_PRUNE_EVERY_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +46,15 @@ def look_at_queue() -> QueueFront:
 
 
 class Maintenance:
-    """Is a thread that rescues every second and looks at the queue every ten.
+    """Is a thread that rescues every second, looks at the queue every ten and prunes every minute.
 
     It rescues from the second heartbeat on: after an outage that it did not see, the others get the time to beat.
     """
 
     def __init__(self) -> None:
         self._rescuer = Rescuer()
+        self._pruner = Pruner()
+        self._prune_at = float("-inf")
         self._stop = threading.Event()
         self._looked = float("-inf")
         self._thread = threading.Thread(target=self._run, name="salon-jobs-maintenance", daemon=True)
@@ -75,11 +79,17 @@ class Maintenance:
                 if time.monotonic() - self._looked >= _LOOK_EVERY_S:
                     self._look()
                     forget_superseded()
+                if time.monotonic() >= self._prune_at:
+                    self._prune()
             except (DatabaseError, InterfaceError) as error:
                 log_event(logging.WARNING, log_events.DATABASE_LOST, loop="maintenance", error=str(error).strip())
                 connections[conf.database].errors_occurred = True
             tidy_connections()
         connections.close_all()
+
+    def _prune(self) -> None:
+        more = self._pruner.run_once().more
+        self._prune_at = time.monotonic() + (0.0 if more else _PRUNE_EVERY_S)
 
     def _look(self) -> None:
         front = look_at_queue()

@@ -1,8 +1,9 @@
-"""Declares the options that all long-running commands share."""
+"""Parses what several commands take, and declares the options that all long-running ones share."""
 
 from __future__ import annotations
 
 import argparse
+from datetime import timedelta
 from typing import Any
 
 from django.core.management.base import CommandParser
@@ -48,3 +49,14 @@ def health_address(options: dict[str, Any], port: int) -> tuple[str, int]:
 def configure_from(options: dict[str, Any]) -> None:
     """Configure the log as the options say."""
     configure_logging(as_json=options["log_format"] == "json", level=options["log_level"])
+
+
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+
+def duration(text: str) -> timedelta:
+    """Parse a whole number with its unit (90s, 30m, 12h, 7d, 2w), more than zero, for argparse."""
+    number, unit = text[:-1], text[-1:]
+    if not (number.isascii() and number.isdecimal() and len(number) <= 6 and int(number) > 0 and unit in _UNITS):
+        raise argparse.ArgumentTypeError(f"{text!r} is no duration; write 90s, 30m, 12h, 7d or 2w")
+    return timedelta(**{_UNITS[unit]: int(number)})

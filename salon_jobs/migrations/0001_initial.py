@@ -174,7 +174,7 @@ class Migration(migrations.Migration):
                     ),
                     models.Index(
                         condition=models.Q(("state__in", ["failed", "cancelled", "succeeded"])),
-                        fields=["-finished_at"],
+                        fields=["state", "finished_at"],
                         name="salon_jobs_job_ended",
                     ),
                     models.Index(fields=["store_id", "id"], name="salon_jobs_job_store"),

@@ -123,11 +123,7 @@ class Job(models.Model):
                 condition=models.Q(state__in=["queued", "running"], job_key__isnull=False),
                 name="salon_jobs_job_live_key",
             ),
-            models.Index(
-                fields=["-finished_at"],
-                condition=_ENDED,
-                name="salon_jobs_job_ended",
-            ),
+            models.Index(fields=["state", "finished_at"], condition=_ENDED, name="salon_jobs_job_ended"),
             models.Index(fields=["store_id", "id"], name="salon_jobs_job_store"),
             models.Index(
                 fields=["fan_out_id"], condition=models.Q(fan_out_id__isnull=False), name="salon_jobs_job_fan_out"

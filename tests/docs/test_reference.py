@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from django.core.management import load_command_class
-from django.core.management.base import BaseCommand
+from django.core.management.base import BaseCommand, CommandParser
 from django.db.models import Model
 
 import salon_jobs
@@ -17,6 +17,8 @@ from salon_jobs import testing
 from salon_jobs.conf import Roles, Settings
 from salon_jobs.core import errors, log_events
 from salon_jobs.core.backoff import Backoff
+from salon_jobs.management.subcommands import SUBCOMMANDS
+from salon_jobs.management.subcommands.base import Subcommand
 from salon_jobs.models import CronEntryState, CronTick, FanOutRecord, Job, JobError, Limit, Process, SupersededRun
 from tests.docs.markdown import ROOT, read, rows, section
 from tests.support import seen
@@ -62,6 +64,20 @@ def test_commands_and_their_options(name: str) -> None:
     options = _options(load_command_class("salon_jobs", name)) - _options(BaseCommand())
     found = {row[0].split()[0] for row in documented("commands.md", f"## `{name}`")}
     assert found == options
+
+
+@pytest.mark.parametrize("subcommand", SUBCOMMANDS, ids=lambda subcommand: subcommand.name)
+def test_subcommands_and_their_options(subcommand: Subcommand) -> None:
+    parser = CommandParser()
+    subcommand.add_arguments(parser)
+    options = {option for action in parser._actions for option in action.option_strings if option.startswith("--")}
+    found = {row[0].split()[0] for row in documented("commands.md", f"### `salon_jobs {subcommand.name}`")}
+    assert found == options - {"--help"}
+
+
+def test_every_subcommand_has_its_place() -> None:
+    found = re.findall(r"^### `salon_jobs (\w+)`$", read("docs/reference/commands.md"), re.MULTILINE)
+    assert sorted(found) == sorted(subcommand.name for subcommand in SUBCOMMANDS)
 
 
 def test_every_command_has_its_place() -> None:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import nullcontext
 from io import StringIO
+from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
+
+from salon_jobs.conf import settings as conf
+from tests.support import change, seen
 
 
 def test_without_a_subcommand_it_shows_what_there_is() -> None:
@@ -18,3 +24,73 @@ def test_without_a_subcommand_it_shows_what_there_is() -> None:
 def test_an_unknown_subcommand_is_refused() -> None:
     with pytest.raises(CommandError, match="invalid choice: 'no-such-thing'"):
         call_command("salon_jobs", "no-such-thing")
+
+
+def run(*arguments: str) -> tuple[str, str]:
+    """Run a subcommand; returns what it wrote to standard output and standard error."""
+    out, err = StringIO(), StringIO()
+    call_command("salon_jobs", *arguments, stdout=out, stderr=err)
+    return out.getvalue(), err.getvalue()
+
+
+def failed(days: int, number: int = 1) -> None:
+    change(
+        "INSERT INTO salon_jobs_job (task, state, finished_at)"
+        " SELECT 'ping', 'failed', now() - make_interval(days => %s) FROM generate_series(1, %s)",
+        days, number,
+    )  # fmt: skip
+
+
+def count() -> int:
+    return int(seen("SELECT count(*) FROM salon_jobs_job")[0][0])
+
+
+def test_prune_counts_asks_and_deletes_as_the_operator(database: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert conf.reader_database == "operator"
+    failed(91, 1001)
+    failed(89)
+    assert run("prune", "--dry-run") == ("would be deleted: 0 succeeded, 0 cancelled, 1,001 failed\n", "")
+    monkeypatch.setattr("sys.stdin", StringIO("y\n"))
+    with pytest.raises(CommandError, match=r"Delete 1,001 jobs .*add --yes"):
+        run("prune")
+    assert count() == 1002
+    out, _ = run("prune", "--yes", "--json")
+    assert json.loads(out) == {"deleted": {"succeeded": 0, "cancelled": 0, "failed": 1001, "errors": 0}}
+    assert count() == 1
+
+
+@pytest.mark.parametrize(("answer", "left"), [("y", 0), ("n", 1), ("", 1)])
+def test_prune_deletes_only_when_the_answer_is_yes(
+    database: None, monkeypatch: pytest.MonkeyPatch, answer: str, left: int
+) -> None:
+    failed(91)
+    terminal = StringIO(f"{answer}\n")
+    terminal.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setattr("sys.stdin", terminal)
+    with nullcontext() if left == 0 else pytest.raises(CommandError, match="nothing was deleted"):
+        assert run("prune")[1].startswith("Delete 1 jobs")
+    assert count() == left
+
+
+def test_prune_takes_an_age_and_states(database: None, settings: Any) -> None:
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "RETAIN_FAILED": None}
+    failed(3)
+    with pytest.raises(CommandError, match=r"kept for ever.*--older-than"):
+        run("prune", "--state", "failed", "--yes")
+    run("prune", "--state", "cancelled", "--older-than", "1s", "--yes")
+    run("prune", "--older-than", "4d", "--yes")
+    assert count() == 1
+    run("prune", "--state", "failed", "--older-than", "71h", "--yes")
+    assert count() == 0
+
+
+@pytest.mark.parametrize("wrong", ["7", "d", "0d", "-1d", "1.5h", "7 days", "9999999d", "٣d", "7x"])
+def test_a_duration_that_is_none_is_refused(wrong: str) -> None:
+    with pytest.raises(CommandError, match="--older-than"):
+        run("prune", "--older-than", wrong)
+
+
+def test_the_web_role_is_refused_with_what_to_do(database: None, settings: Any) -> None:
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "OPERATOR_DATABASE": None, "DATABASE": "web"}
+    with pytest.raises(CommandError, match=r"WORKER.FORBIDDEN_ROLE: .*'app' is not 'worker_runtime'"):
+        run("prune", "--yes")

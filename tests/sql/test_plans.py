@@ -216,3 +216,64 @@ def test_the_web_role_finds_its_stores_jobs_by_the_index_under_its_policy(crowde
             cursor.execute("ROLLBACK")
     assert "salon_jobs_job_store" in text
     assert "Seq Scan" not in text
+
+
+@pytest.fixture(scope="module")
+def history(crowded: int) -> Iterator[None]:
+    """Add what a pruner walks through: 60,000 failed jobs that are kept, 20,000 old ones, their errors, old ticks."""
+    change(
+        "INSERT INTO salon_jobs_job (task, state, finished_at)"
+        " SELECT 'ping', CASE WHEN n <= 60000 THEN 'failed' ELSE 'succeeded' END,"
+        "        now() - CASE WHEN n <= 60000 THEN interval '30 days' ELSE interval '2 days' END"
+        "   FROM generate_series(1, 80000) AS n"
+    )
+    change(
+        "INSERT INTO salon_jobs_job_error (job_id, attempt, error_class, occurred_at)"
+        " SELECT n, 1, 'X', now() - interval '2 days' FROM generate_series(1, 62000) AS n"
+    )
+    change(
+        "INSERT INTO salon_jobs_cron_tick (entry, tick_at, fired_at)"
+        " SELECT 'entry-' || n %% 5, t, t FROM generate_series(1, 60000) AS n,"
+        "        LATERAL (SELECT now() - n * interval '1 minute' AS t) AS at"
+    )
+    change(
+        "INSERT INTO salon_jobs_cron_entry (name, last_tick_at)"
+        " SELECT 'entry-' || n, now() FROM generate_series(0, 4) AS n"
+    )
+    change("ANALYZE salon_jobs_job, salon_jobs_job_error, salon_jobs_cron_tick")
+    yield
+    change("DELETE FROM salon_jobs_job WHERE task = 'ping'")
+    change("TRUNCATE salon_jobs_job_error, salon_jobs_cron_tick, salon_jobs_cron_entry RESTART IDENTITY")
+
+
+def rows_read(plan: list[dict[str, Any]], table: str) -> float:
+    """Return how many rows a plan reads from a table at most in one place, those it throws away included."""
+    return max(
+        float((node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"])
+        for node in plan
+        if node.get("Relation Name") == table and "Scan" in node["Node Type"]
+    )
+
+
+@pytest.mark.parametrize(("state", "days", "deleted"), [("succeeded", 1, 1000), ("failed", 90, 0), ("cancelled", 7, 0)])
+def test_pruning_reads_what_it_deletes_however_much_is_kept(history: None, state: str, days: int, deleted: int) -> None:
+    plan = nodes("prune_jobs", {"state": state, "age": timedelta(days=days)})
+    assert_no_full_scan(plan)
+    assert "salon_jobs_job_ended" in indexes(plan)
+    assert rows_read(plan, "salon_jobs_job") == deleted
+    plan = nodes("count_prunable", {"state": state, "age": timedelta(days=days)})
+    assert indexes(plan) == {"salon_jobs_job_ended"}
+
+
+def test_pruning_errors_reads_one_page_of_them(history: None) -> None:
+    plan = nodes("prune_errors", {"after": 10_000, "age": timedelta(days=1)})
+    assert_no_full_scan(plan)
+    assert rows_read(plan, "salon_jobs_job_error") == 10_000
+    assert rows_read(plan, "salon_jobs_job") <= 20_000
+
+
+@pytest.mark.parametrize(("days", "most"), [(30, 3400), (60, 0)])
+def test_pruning_ticks_reads_the_old_ones_of_one_entry_at_most(history: None, days: int, most: int) -> None:
+    plan = nodes("prune_ticks", {"age": timedelta(days=days)})
+    assert "salon_jobs_cron_tick_once" in indexes(plan)
+    assert rows_read(plan, "salon_jobs_cron_tick") <= most

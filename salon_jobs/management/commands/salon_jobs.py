@@ -33,5 +33,5 @@ class Command(BaseCommand):
             return
         with told_in_one_line():
             if conf.roles is not None:
-                check_role(conf.reader_database)
+                check_role(conf.reader_database, conf.roles.operator if conf.operator_database else conf.roles.worker)
             named[options["subcommand"]].run(options, self.stdout, self.stderr)

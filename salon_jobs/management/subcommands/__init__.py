@@ -5,5 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 from salon_jobs.management.subcommands.base import Subcommand
+from salon_jobs.management.subcommands.prune import Prune
 
-SUBCOMMANDS: Final[tuple[Subcommand, ...]] = ()
+SUBCOMMANDS: Final[tuple[Subcommand, ...]] = (Prune(),)

@@ -1,0 +1,99 @@
+"""Deletes ended jobs by hand: ``salon_jobs prune``."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from django.core.management.base import CommandError, CommandParser, OutputWrapper
+
+from salon_jobs.conf import settings as conf
+from salon_jobs.core.records import JobState
+from salon_jobs.jobs.pruner import BATCH, count_prunable, prune_jobs, retained
+from salon_jobs.management.arguments import duration
+from salon_jobs.management.subcommands.base import Subcommand
+
+_TELL_EVERY_S = 2.0
+
+
+class Prune(Subcommand):
+    """Deletes jobs of the chosen states and ages with their error rows, in batches that block nobody."""
+
+    name = "prune"
+    help = "Delete ended jobs and their errors: those past their retention, or older than you say."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Declare the options."""
+        parser.add_argument(
+            "--older-than",
+            type=duration,
+            metavar="AGE",
+            help="ended longer ago than that (7d, 12h …); default RETAIN_…",
+        )
+        parser.add_argument(
+            "--state",
+            action="append",
+            choices=[state.value for state in retained()],
+            help="this state only; repeatable",
+        )
+        parser.add_argument("--dry-run", action="store_true", help="count them and delete nothing")
+        parser.add_argument("--yes", action="store_true", help="do not ask")
+        parser.add_argument("--json", action="store_true", help="write the counts as JSON")
+
+    def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
+        """Count, ask, delete, tell the counts. Raises CommandError when nobody can be asked."""
+        ages = _ages(options["state"], options["older_than"])
+        if not ages:
+            raise CommandError("these jobs are kept for ever, by the RETAIN settings; give an age with --older-than")
+        using = conf.reader_database
+        found = {state: count_prunable(state, age, using=using) for state, age in ages.items()}
+        if options["dry_run"]:
+            _tell("would be deleted", {state.value: count for state, count in found.items()}, options, out)
+            return
+        total = sum(found.values())
+        if total and not options["yes"]:
+            _ask(f"Delete {total:,} jobs ({_listed({s.value: n for s, n in found.items()})})?", err)
+        deleted = {state.value: 0 for state in ages}
+        errors, told = 0, time.monotonic()
+        for state, age in ages.items():
+            while True:
+                jobs, their_errors = prune_jobs(state, age, using=using)
+                deleted[state.value] += jobs
+                errors += their_errors
+                if jobs < BATCH:
+                    break
+                if time.monotonic() - told > _TELL_EVERY_S:
+                    told = time.monotonic()
+                    err.write(f"{sum(deleted.values()):,} of {total:,} deleted")
+        _tell("deleted", {**deleted, "errors": errors}, options, out)
+
+
+def _ages(states: list[str] | None, older_than: timedelta | None) -> dict[JobState, timedelta]:
+    """Return the age from which jobs of each state go; states kept for ever are left out unless an age is given."""
+    chosen = {state: age for state, age in retained().items() if states is None or state.value in states}
+    ages = {state: older_than or age for state, age in chosen.items()}
+    return {state: age for state, age in ages.items() if age is not None}
+
+
+def _ask(question: str, err: OutputWrapper) -> None:
+    if not sys.stdin.isatty():
+        raise CommandError(f"{question} Nobody can be asked here: add --yes, or --dry-run to count only")
+    err.write(f"{question} [y/N] ", ending="")
+    err.flush()
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise CommandError("nothing was deleted")
+
+
+def _tell(verb: str, counts: Mapping[str, int], options: dict[str, Any], out: OutputWrapper) -> None:
+    if options["json"]:
+        out.write(json.dumps({verb.replace(" ", "_"): counts}))
+    else:
+        out.write(f"{verb}: {_listed(counts)}")
+
+
+def _listed(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
