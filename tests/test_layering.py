@@ -32,6 +32,7 @@ LAYERS = {
     "salon_jobs.jobs.enqueue_cursor": 4,
     "salon_jobs.jobs.enqueue_batches": 5,
     "salon_jobs.jobs.enqueue": 6,
+    "salon_jobs.jobs.statistics": 6,
     "salon_jobs.jobs.task": 7,
     "salon_jobs.jobs.operate": 7,
     "salon_jobs.jobs.fan_out": 8,

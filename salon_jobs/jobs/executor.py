@@ -35,6 +35,7 @@ from salon_jobs.core.records import JobState
 from salon_jobs.core.telemetry import FinalFailure, report_failure
 from salon_jobs.jobs import current, registry, store
 from salon_jobs.jobs.current import RunningJob
+from salon_jobs.jobs.statistics import ended_runs
 from salon_jobs.jobs.task import Task
 from salon_jobs.jobs.transactions import refuse_open_transaction
 from salon_jobs.tenancy.context import StoreTransaction, tenant_context
@@ -144,6 +145,7 @@ def _write_error(running: RunningJob, outcome: Errored) -> Outcome | None:
 
 def report_successes(runs: Sequence[RunningJob]) -> None:
     """Log runs whose success is written, in one write."""
+    ended_runs.count(log_events.JOB_SUCCEEDED, runs)
     log_batch(logging.INFO, log_events.JOB_SUCCEEDED, map(_described, runs))
 
 
@@ -216,6 +218,7 @@ def identify(running: RunningJob) -> dict[str, Any]:
 def _log(
     level: int, event: str, running: RunningJob, *, exc_info: BaseException | None = None, **fields: object
 ) -> None:
+    ended_runs.count(event, (running,))
     log_event(level, event, exc_info=exc_info, **_described(running), **fields)
 
 

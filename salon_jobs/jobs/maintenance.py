@@ -16,6 +16,7 @@ from salon_jobs.core.log_events import log_event
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.pruner import Pruner
 from salon_jobs.jobs.rescuer import Rescuer
+from salon_jobs.jobs.statistics import ended_runs
 from salon_jobs.runtime.connections import tidy_connections
 
 _EVERY_S = 1.0
@@ -79,13 +80,21 @@ class Maintenance:
                 if time.monotonic() - self._looked >= _LOOK_EVERY_S:
                     self._look()
                     forget_superseded()
+                ended_runs.flush_when_due()
                 if time.monotonic() >= self._prune_at:
                     self._prune()
             except (DatabaseError, InterfaceError) as error:
                 log_event(logging.WARNING, log_events.DATABASE_LOST, loop="maintenance", error=str(error).strip())
                 connections[conf.database].errors_occurred = True
             tidy_connections()
+        self._end()
         connections.close_all()
+
+    def _end(self) -> None:
+        try:
+            ended_runs.flush()
+        except (DatabaseError, InterfaceError) as error:
+            log_event(logging.WARNING, log_events.DATABASE_LOST, loop="statistics", error=str(error).strip())
 
     def _prune(self) -> None:
         more = self._pruner.run_once().more

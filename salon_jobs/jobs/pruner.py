@@ -81,6 +81,8 @@ class Pruner:
             turns.append(partial(self._errors_turn, age))
         if (age := conf.retain_cron_ticks) is not None:
             turns.append(partial(_plain_turn, "ticks", age))
+        if (age := conf.retain_stats) is not None:
+            turns.append(partial(_plain_turn, "statistics", age))
         return turns
 
     def _errors_turn(self, age: timedelta) -> tuple[Mapping[str, int], bool]:

@@ -22,8 +22,16 @@ from salon_jobs.core.telemetry import FinalFailure, report_failure
 from salon_jobs.jobs import store, wake
 from salon_jobs.jobs.current import RunningJob
 from salon_jobs.jobs.executor import settle
+from salon_jobs.jobs.statistics import ended_runs
 from salon_jobs.runtime.presence import application_name
 from salon_jobs.runtime.run_board import ShownRun
+
+# What a job of a dead process counts as.
+_EVENTS = {
+    JobState.QUEUED: log_events.JOB_RESCUED,
+    JobState.FAILED: log_events.JOB_FAILED,
+    JobState.CANCELLED: log_events.JOB_CANCELLED,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +105,7 @@ def bury(
         logging.WARNING, log_events.PROCESS_BURIED, process=label, process_id=process_id, jobs=len(rescued), end=end
     )
     for job in rescued:
+        ended_runs.count_untimed(_EVENTS[job.state], job.task, job.queue)
         _report(job, label)
     failed = sum(job.state is JobState.FAILED for job in rescued)
     return RescueCounts(1, len(rescued) - failed, failed)

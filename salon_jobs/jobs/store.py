@@ -46,6 +46,7 @@ class Rescued:
     state: JobState
     attempts: int
     charged: bool
+    queue: str
 
 
 def claim_due(
@@ -154,7 +155,7 @@ def rescue(process_id: int, message: str, *, charged: Collection[int] | None = N
             "charged": None if charged is None else list(charged),
         }  # fmt: skip
         rows = rows_of("rescue", parameters)
-        return [Rescued(row[0], row[1], row[2], JobState(row[3]), row[4], row[5]) for row in rows]
+        return [Rescued(row[0], row[1], row[2], JobState(row[3]), row[4], row[5], row[6]) for row in rows]
 
     try:
         with transaction.atomic(using=conf.database):

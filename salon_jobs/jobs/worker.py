@@ -18,6 +18,7 @@ from salon_jobs.jobs.claimer import Claimer
 from salon_jobs.jobs.finisher import Finisher
 from salon_jobs.jobs.local_queue import OVERDUE_S, LocalQueue
 from salon_jobs.jobs.runner import Runner
+from salon_jobs.jobs.statistics import ended_runs
 from salon_jobs.runtime.connections import tidy_connections
 
 _OUTAGE_S = (0.1, 2.0)
@@ -107,6 +108,7 @@ class Worker:
                 if time.monotonic() - swept > _SWEEP_S:
                     self._give_back_unknown()
                     swept = time.monotonic()
+                ended_runs.flush_when_due()
                 if outage_s != _OUTAGE_S[0]:
                     log_event(logging.INFO, log_events.DATABASE_BACK, loop="claim")
                     outage_s = _OUTAGE_S[0]
@@ -186,6 +188,7 @@ class Worker:
             runner.join(_FORCED_S)
         self._finisher.stop(_FORCED_S)
         self._give_back_all()
+        self._despite_a_lost_connection(ended_runs.flush)
         return clean
 
     def _wait(self, until: float, *, forcible: bool = True) -> None:

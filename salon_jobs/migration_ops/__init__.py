@@ -6,7 +6,8 @@ ACCESS EXCLUSIVE hold it briefly and wait for it briefly: see ``DatabaseOperatio
 """
 
 from salon_jobs.migration_ops.functions import InstallAddJobFunction, InstallFanOutFunction
-from salon_jobs.migration_ops.job_tables import ProtectJobTables, ProtectTable
+from salon_jobs.migration_ops.job_tables import ProtectJobTables, ProtectTables
+from salon_jobs.migration_ops.storage import SetStorageParameters
 from salon_jobs.migration_ops.store_rls import EnableStoreRLS
 from salon_jobs.migration_ops.supersession import InstallSupersession
 
@@ -16,5 +17,6 @@ __all__ = [
     "InstallFanOutFunction",
     "InstallSupersession",
     "ProtectJobTables",
-    "ProtectTable",
+    "ProtectTables",
+    "SetStorageParameters",
 ]

@@ -58,44 +58,36 @@ class ProtectJobTables(DatabaseOperation):
         if conf.roles is None:
             return
         for table in _JOB_TABLES:
-            execute(
-                schema_editor,
-                *(policy.drop_policy(name, table) for name in _POLICIES),
-                *policy.disable(table),
-                sql.SQL("REVOKE ALL ON {} FROM {}").format(sql.Identifier(table), _runtime(conf.roles)),
-            )
+            execute(schema_editor, *_reopen(table, conf.roles))
 
     def describe(self) -> str:
         """Describe the operation."""
         return "Protect the job tables: grants and row-level security"
 
 
-class ProtectTable(DatabaseOperation):
-    """Leave one more job table to the worker, and to the operator for reading; nothing with one database user."""
+class ProtectTables(DatabaseOperation):
+    """Leave tables that a later migration makes to the worker, and to the operator for reading, as the first ones."""
 
     locks_tables = True
 
-    def __init__(self, table: str) -> None:
-        self.table = table
+    def __init__(self, *tables: str) -> None:
+        self.tables = tables
 
     def apply(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
-        """Revoke what default privileges gave, grant, create the policy, switch RLS on."""
+        """Revoke what default privileges gave, grant, create the policy, switch RLS on; nothing with one user."""
         if conf.roles is not None:
-            execute(schema_editor, *_close(self.table, conf.roles))
+            for table in self.tables:
+                execute(schema_editor, *_close(table, conf.roles))
 
     def unapply(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
         """Drop the policy and the grants."""
         if conf.roles is not None:
-            execute(
-                schema_editor,
-                policy.drop_policy(_POLICIES[0], self.table),
-                *policy.disable(self.table),
-                sql.SQL("REVOKE ALL ON {} FROM {}").format(sql.Identifier(self.table), _runtime(conf.roles)),
-            )
+            for table in self.tables:
+                execute(schema_editor, *_reopen(table, conf.roles))
 
     def describe(self) -> str:
         """Describe the operation."""
-        return f"Protect {self.table}: grants and row-level security"
+        return f"Protect {', '.join(self.tables)}: grants and row-level security"
 
 
 def _runtime(roles: Roles) -> sql.Composed:
@@ -119,6 +111,14 @@ def _close(table: str, roles: Roles) -> list[sql.Composable]:
             using=sql.SQL("true"), check=sql.SQL("true"),
         ),
     ]  # fmt: skip
+
+
+def _reopen(table: str, roles: Roles) -> list[sql.Composable]:
+    return [
+        *(policy.drop_policy(name, table) for name in _POLICIES),
+        *policy.disable(table),
+        sql.SQL("REVOKE ALL ON {} FROM {}").format(sql.Identifier(table), _runtime(roles)),
+    ]
 
 
 def _open_to_web_and_operator(roles: Roles) -> list[sql.Composable]:

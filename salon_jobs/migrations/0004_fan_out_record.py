@@ -5,7 +5,7 @@ from typing import ClassVar
 import django.db.models.functions.datetime
 from django.db import migrations, models
 
-from salon_jobs.migration_ops import ProtectTable
+from salon_jobs.migration_ops import ProtectTables
 
 
 class Migration(migrations.Migration):
@@ -34,5 +34,5 @@ class Migration(migrations.Migration):
                 ],
             },
         ),
-        ProtectTable("salon_jobs_fan_out"),
+        ProtectTables("salon_jobs_fan_out"),
     ]

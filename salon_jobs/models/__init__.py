@@ -5,6 +5,7 @@ from salon_jobs.models.job import Job, JobError
 from salon_jobs.models.limit import Limit
 from salon_jobs.models.process import Process
 from salon_jobs.models.schedule import CronEntryState, CronTick
+from salon_jobs.models.statistics import TaskMinute
 from salon_jobs.models.superseded import SupersededRun
 
 __all__ = [
@@ -16,4 +17,5 @@ __all__ = [
     "Limit",
     "Process",
     "SupersededRun",
+    "TaskMinute",
 ]

@@ -31,7 +31,7 @@ WITH theirs AS MATERIALIZED (
            leased_by = NULL
       FROM theirs t
      WHERE j.id = t.id
-    RETURNING j.id, j.task, j.store_id, j.state, j.attempts, t.charged
+    RETURNING j.id, j.task, j.store_id, j.state, j.attempts, t.charged, j.queue
 ), error AS (
     INSERT INTO salon_jobs_job_error (job_id, store_id, attempt, error_class, code, message, traceback, occurred_at)
     SELECT id, store_id, least(attempts + 1, 32767), 'salon_jobs.core.errors.ProcessDied', 'JOB.PROCESS_DIED',
@@ -39,4 +39,4 @@ WITH theirs AS MATERIALIZED (
       FROM rescued
      WHERE charged
 )
-SELECT id, task, store_id, state, attempts, charged FROM rescued
+SELECT id, task, store_id, state, attempts, charged, queue FROM rescued

@@ -11,6 +11,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from salon_jobs.conf import settings as conf
+from salon_jobs.core.histogram import BUCKETS, bucket_of
 from tests.support import change, seen
 
 
@@ -94,3 +95,46 @@ def test_the_web_role_is_refused_with_what_to_do(database: None, settings: Any) 
     settings.SALON_JOBS = {**settings.SALON_JOBS, "OPERATOR_DATABASE": None, "DATABASE": "web"}
     with pytest.raises(CommandError, match=r"WORKER.FORBIDDEN_ROLE: .*'app' is not 'worker_runtime'"):
         run("prune", "--yes")
+
+
+def minute(task: str, minutes_ago: int, **counts: int) -> None:
+    """Add a row of statistics: ten runs of 10 ms and one of 2 s, each due for a minute."""
+    durations, waits = [0] * BUCKETS, [0] * BUCKETS
+    durations[bucket_of(0.01)], durations[bucket_of(2)], waits[bucket_of(60)] = 10, 1, 11
+    names = ("succeeded", "retried", "failed", "cancelled", "snoozed", "released", "rescued")
+    change(
+        "INSERT INTO salon_jobs_task_minute VALUES (now() - make_interval(mins => %s), %s, 'default',"
+        " %s, %s, %s, %s, %s, %s, %s, 2.1, %s, 660, %s)",
+        minutes_ago, task, *(counts.get(name, 0) for name in names), durations, waits,
+    )  # fmt: skip
+
+
+def test_stats_adds_up_each_task_over_the_time_asked_for(database: None) -> None:
+    minute("ping", 1, succeeded=9, retried=1, failed=1)
+    minute("ping", 30, succeeded=1000)
+    minute("ping", 70, succeeded=1, rescued=1)
+    minute("sweep", 5, cancelled=11)
+    out, _ = run("stats")
+    assert out.splitlines()[0].split()[:8] == ["task", "runs", "succeeded", "retried", "failed", "mean", "p50", "p95"]
+    assert out.splitlines()[1].split()[:7] == ["ping", "22", "1,009", "1", "1", "191", "ms"]
+    assert [line.split()[0] for line in out.splitlines()[1:]] == ["ping", "sweep"]
+    [ping] = json.loads(run("stats", "--last", "2h", "--task", "ping", "--json")[0])
+    assert (ping["runs"], ping["succeeded"], ping["rescued"]) == (33, 1010, 1)
+    assert ping["duration_s"]["mean"] == pytest.approx(6.3 / 33)
+    assert ping["duration_s"]["p50"] == pytest.approx(0.01, rel=0.42)
+    assert ping["duration_s"]["p95"] == pytest.approx(2, rel=0.42)
+    assert ping["wait_s"] == {
+        "mean": pytest.approx(60),
+        "p50": pytest.approx(60, rel=0.42),
+        "p95": pytest.approx(60, rel=0.42),
+    }
+
+
+def test_stats_of_nothing_and_of_runs_that_took_no_time_of_their_own(database: None) -> None:
+    assert run("stats") == ("", "no run ended in that time\n")
+    change(
+        "INSERT INTO salon_jobs_task_minute VALUES (now(), 'ping', 'default', 0, 0, 0, 0, 0, 0, 1, 0, %s, 0, %s)",
+        [0] * BUCKETS, [0] * BUCKETS,
+    )  # fmt: skip
+    assert run("stats")[0].splitlines()[1].split() == ["ping", "0", "0", "0", "0", *("-" * 6)]
+    assert run("stats", "--task", "other")[1] == "no run ended in that time\n"

@@ -21,7 +21,7 @@ URLS = {
     "WORKER_DATABASE_URL": "worker_runtime",
     "OPERATOR_DATABASE_URL": "jobs_operator",
 }
-JOB_TABLES = {"job", "job_error", "process", "cron_entry", "cron_tick", "superseded", "fan_out"}
+JOB_TABLES = {"job", "job_error", "process", "cron_entry", "cron_tick", "superseded", "fan_out", "task_minute"}
 
 
 @pytest.fixture
@@ -56,6 +56,8 @@ SELECT 'table', c.relname, c.relacl::text, c.relrowsecurity::text, c.relforcerow
 UNION ALL SELECT 'policy', tablename || '.' || policyname, roles::text, qual, with_check FROM pg_policies
 UNION ALL SELECT 'function', proname, proacl::text, proowner::regrole::text, prosrc FROM pg_proc
  WHERE pronamespace = 'public'::regnamespace
+UNION ALL SELECT 'storage', relname, array_to_string(reloptions, ','), '', '' FROM pg_class
+ WHERE relnamespace = 'public'::regnamespace AND relkind = 'r'
 UNION ALL SELECT 'index', indexname, indexdef, '', '' FROM pg_indexes WHERE schemaname = 'public'
 ORDER BY 1, 2"""
 
@@ -174,7 +176,7 @@ def test_one_database_user_has_stores_and_forced_policies(fresh: str, owned: Cal
 def test_the_sql_of_every_migration_can_be_shown_and_a_plain_project_lacks_none(fresh: str) -> None:
     urls = environment(fresh)
     assert manage("bootstrap_roles", "--database", fresh, **urls).returncode == 0
-    for name in ("0002_protect", "0003_fan_out"):
+    for name in ("0002_protect", "0003_fan_out", "0004_task_minute"):
         done = manage("sqlmigrate", "salon_jobs", name, **urls)
         assert done.returncode == 0, done.stderr
         assert "GRANT" in done.stdout

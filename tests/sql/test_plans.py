@@ -14,6 +14,7 @@ from salon_jobs import sql
 from salon_jobs.conf import settings as conf
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.lanes import FIRST_LANE, claim_parameters, list_lanes, share_out
+from salon_jobs.jobs.statistics import OUTCOMES
 from tests.support import change
 
 ROWS = 60_000
@@ -277,3 +278,32 @@ def test_pruning_ticks_reads_the_old_ones_of_one_entry_at_most(history: None, da
     plan = nodes("prune_ticks", {"age": timedelta(days=days)})
     assert "salon_jobs_cron_tick_once" in indexes(plan)
     assert rows_read(plan, "salon_jobs_cron_tick") <= most
+
+
+@pytest.fixture(scope="module")
+def busy_fortnight(migrated: None) -> Iterator[None]:
+    """Fill the statistics: three tasks, every minute of fifteen days."""
+    change(
+        "INSERT INTO salon_jobs_task_minute"
+        " SELECT now() - n * interval '1 minute', 'task-' || task, 'default', 1, 0, 0, 0, 0, 0, 0, 1, '{1}', 1, '{1}'"
+        "   FROM generate_series(1, 21600) AS n, generate_series(1, 3) AS task"
+    )
+    change("ANALYZE salon_jobs_task_minute")
+    yield
+    change("TRUNCATE salon_jobs_task_minute")
+
+
+def test_statistics_are_added_read_and_pruned_by_their_key(busy_fortnight: None) -> None:
+    for age, read in ((timedelta(days=14), 1000), (timedelta(days=16), 0)):
+        plan = nodes("prune_statistics", {"age": age})
+        assert indexes(plan) == {"salon_jobs_task_minute_pkey"}
+        assert rows_read(plan, "salon_jobs_task_minute") <= max(read, 1)
+    plan = nodes("task_totals", {"last": timedelta(hours=1)})
+    assert indexes(plan) == {"salon_jobs_task_minute_pkey"}
+    assert rows_read(plan, "salon_jobs_task_minute") <= 183
+    row = {
+        "task": "task-1", "queue": "default", **dict.fromkeys(OUTCOMES, 1),
+        "duration_s": 1, "durations": [1], "wait_s": 1, "waits": [1],
+    }  # fmt: skip
+    plan = nodes("add_statistics", {"rows": json.dumps([row])})
+    assert "Seq Scan" not in {node["Node Type"] for node in plan}

@@ -6,5 +6,6 @@ from typing import Final
 
 from salon_jobs.management.subcommands.base import Subcommand
 from salon_jobs.management.subcommands.prune import Prune
+from salon_jobs.management.subcommands.stats import Stats
 
-SUBCOMMANDS: Final[tuple[Subcommand, ...]] = (Prune(),)
+SUBCOMMANDS: Final[tuple[Subcommand, ...]] = (Prune(), Stats())

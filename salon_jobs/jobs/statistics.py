@@ -1,0 +1,192 @@
+"""Counts how runs end, by task and queue, in memory; adds the counts to the database every few seconds."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from bisect import bisect
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Final
+
+from django.db import connections
+
+from salon_jobs import sql
+from salon_jobs.conf import settings as conf
+from salon_jobs.core import log_events
+from salon_jobs.core.histogram import BOUNDS_S, BUCKETS, percentile
+from salon_jobs.jobs.current import RunningJob
+
+_FLUSH_EVERY_S = 5.0
+# The log event by which a run's end is told, and the column that counts it; in the order of the columns.
+_COLUMNS: Final[Mapping[str, str]] = {
+    log_events.JOB_SUCCEEDED: "succeeded",
+    log_events.JOB_RETRIED: "retried",
+    log_events.JOB_FAILED: "failed",
+    log_events.JOB_CANCELLED: "cancelled",
+    log_events.JOB_SNOOZED: "snoozed",
+    log_events.JOB_RELEASED: "released",
+    log_events.JOB_RESCUED: "rescued",
+}
+OUTCOMES: Final = tuple(_COLUMNS.values())
+_INDEX: Final = {event: number for number, event in enumerate(_COLUMNS)}
+
+
+@dataclass(slots=True)
+class _Counts:
+    """Counts the ends of runs of one task on one queue."""
+
+    outcomes: list[int] = field(default_factory=lambda: [0] * len(OUTCOMES))
+    duration_s: float = 0.0
+    durations: list[int] = field(default_factory=lambda: [0] * BUCKETS)
+    wait_s: float = 0.0
+    waits: list[int] = field(default_factory=lambda: [0] * BUCKETS)
+
+    def add(self, other: _Counts) -> None:
+        """Add what another one counted."""
+        for name in ("outcomes", "durations", "waits"):
+            setattr(self, name, [a + b for a, b in zip(getattr(self, name), getattr(other, name), strict=True)])
+        self.duration_s += other.duration_s
+        self.wait_s += other.wait_s
+
+
+class TaskStatistics:
+    """Counts in memory, from any thread. What a process had not added to the database when it is killed is lost.
+
+    In the order of seconds: see ``flush_when_due``. A flush whose answer is lost may count those seconds twice.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: dict[tuple[str, str], _Counts] = {}
+        self._flushed = time.monotonic()
+
+    def count(self, event: str, runs: Iterable[RunningJob]) -> None:
+        """Count runs that ended as a log event tells; events that are no end are ignored.
+
+        How long they ran and waited counts for those that ended by themselves: not released, nor expired unstarted.
+        Measured: 0.4 µs a run in a batch, 1 µs alone.
+        """
+        index = _INDEX.get(event)
+        if index is None:
+            return
+        timed = event != log_events.JOB_RELEASED
+        now = time.monotonic()
+        # What makes an instant of the monotonic clock one that run_at can be compared with.
+        offset = time.time() - now
+        task = queue = None
+        counts: _Counts | None = None
+        with self._lock:
+            for run in runs:
+                job = run.claimed
+                if counts is None or job.task != task or job.queue != queue:
+                    task, queue = job.task, job.queue
+                    counts = self._of(task, queue)
+                counts.outcomes[index] += 1
+                if timed and not job.expired:
+                    duration_s = (now if run.ended is None else run.ended) - run.started
+                    counts.duration_s += duration_s
+                    counts.durations[bisect(BOUNDS_S, duration_s)] += 1
+                    wait_s = max(0.0, run.started + offset - job.run_at_s)
+                    counts.wait_s += wait_s
+                    counts.waits[bisect(BOUNDS_S, wait_s)] += 1
+
+    def count_untimed(self, event: str, task: str, queue: str) -> None:
+        """Count the end of a job's run in a process that died."""
+        with self._lock:
+            self._of(task, queue).outcomes[_INDEX[event]] += 1
+
+    def flush_when_due(self) -> None:
+        """Flush when the last time is five seconds ago. Raises database errors; the counts are kept then."""
+        if time.monotonic() - self._flushed >= _FLUSH_EVERY_S:
+            self.flush()
+
+    def flush(self) -> None:
+        """Add the counts to the database: one statement, rows in the order of their keys. Worker role, autocommit.
+
+        Raises database errors; the counts are kept for the next time then.
+        """
+        with self._lock:
+            counted, self._counts = self._counts, {}
+            self._flushed = time.monotonic()
+        if not counted:
+            return
+        try:
+            with connections[conf.database].cursor() as cursor:
+                cursor.execute(sql.load("add_statistics"), {"rows": json.dumps(list(map(_row, counted.items())))})
+        except BaseException:
+            with self._lock:
+                for (task, queue), counts in counted.items():
+                    self._of(task, queue).add(counts)
+            raise
+
+    def _of(self, task: str, queue: str) -> _Counts:
+        counts = self._counts.get((task, queue))
+        if counts is None:
+            counts = self._counts[task, queue] = _Counts()
+        return counts
+
+
+def _row(counted: tuple[tuple[str, str], _Counts]) -> dict[str, Any]:
+    (task, queue), counts = counted
+    return {
+        "task": task, "queue": queue, **dict(zip(OUTCOMES, counts.outcomes, strict=True)),
+        "duration_s": counts.duration_s, "durations": counts.durations,
+        "wait_s": counts.wait_s, "waits": counts.waits,
+    }  # fmt: skip
+
+
+# Those of this process.
+ended_runs: Final = TaskStatistics()
+
+
+@dataclass(frozen=True, slots=True)
+class TaskTotals:
+    """Adds up the runs of one task. Times are in seconds, None when no run ended by itself."""
+
+    task: str
+    outcomes: Mapping[str, int]
+    duration_s: float
+    durations: tuple[int, ...]
+    wait_s: float
+    waits: tuple[int, ...]
+
+    @property
+    def runs(self) -> int:
+        """Return how many runs ended by themselves."""
+        return sum(self.durations)
+
+    @property
+    def mean_duration_s(self) -> float | None:
+        """Return how long a run took on average."""
+        return self.duration_s / self.runs if self.runs else None
+
+    @property
+    def mean_wait_s(self) -> float | None:
+        """Return how long a job had been due on average when its run began."""
+        return self.wait_s / self.runs if self.runs else None
+
+    def duration(self, share: float) -> float | None:
+        """Return what this share (0 to 1) of the runs did not exceed; off by half a doubling at most."""
+        return percentile(self.durations, share)
+
+    def wait(self, share: float) -> float | None:
+        """Return what this share (0 to 1) of the waits did not exceed; off by half a doubling at most."""
+        return percentile(self.waits, share)
+
+
+def totals(last: timedelta, *, using: str) -> list[TaskTotals]:
+    """Add up the statistics since so long ago, by task. Role: worker, operator. Some seconds are still to come."""
+    parameters: dict[str, Any] = {"last": last}
+    with connections[using].cursor() as cursor:
+        cursor.execute(sql.load("task_totals"), parameters)
+        rows: list[tuple[Any, ...]] = cursor.fetchall()
+    return [_totals(*row) for row in rows]
+
+
+def _totals(task: str, *values: Any) -> TaskTotals:
+    outcomes = dict(zip(OUTCOMES, map(int, values), strict=False))
+    duration_s, durations, wait_s, waits = values[len(OUTCOMES) :]
+    return TaskTotals(task, outcomes, duration_s, tuple(map(int, durations)), wait_s, tuple(map(int, waits)))

@@ -1,0 +1,36 @@
+"""Declares the statistics of ended runs, by task and minute."""
+
+from __future__ import annotations
+
+from django.contrib.postgres.fields import ArrayField
+from django.db import models
+
+
+class TaskMinute(models.Model):
+    """What became of the runs of one task on one queue in one minute.
+
+    Workers add to it every few seconds; the minute is that of the database's clock by then. Histograms have the
+    buckets of ``salon_jobs.core.histogram``.
+    """
+
+    pk = models.CompositePrimaryKey("minute", "task", "queue")
+    minute = models.DateTimeField()
+    task = models.CharField(max_length=255)
+    queue = models.CharField(max_length=100)
+    succeeded = models.IntegerField()
+    retried = models.IntegerField()
+    failed = models.IntegerField()
+    cancelled = models.IntegerField()
+    snoozed = models.IntegerField()
+    released = models.IntegerField(help_text="Runs that a shutdown interrupted")
+    rescued = models.IntegerField(help_text="Jobs queued again after their process died, started or not")
+    duration_s = models.FloatField(help_text="Sum over the runs that ended by themselves")
+    durations: models.Field[list[int], list[int]] = ArrayField(models.IntegerField())
+    wait_s = models.FloatField(help_text="Sum of how long they had been due")
+    waits: models.Field[list[int], list[int]] = ArrayField(models.IntegerField())
+
+    class Meta:
+        db_table = "salon_jobs_task_minute"
+
+    def __str__(self) -> str:
+        return f"{self.task} on {self.queue} at {self.minute:%Y-%m-%d %H:%M}"

@@ -1,0 +1,23 @@
+-- Add what this process counted to the current minute, by the database's clock.
+-- Locks: a row for each task and queue, in the order of its key, so that processes which add at once never deadlock.
+-- Role: worker.
+INSERT INTO salon_jobs_task_minute AS t (
+    minute, task, queue, succeeded, retried, failed, cancelled, snoozed, released, rescued,
+    duration_s, durations, wait_s, waits)
+SELECT date_trunc('minute', now()), r.*
+  FROM jsonb_to_recordset(%(rows)s::jsonb) AS r (
+       task text, queue text, succeeded int, retried int, failed int, cancelled int, snoozed int, released int,
+       rescued int, duration_s float8, durations int[], wait_s float8, waits int[])
+ ORDER BY r.task COLLATE "C", r.queue COLLATE "C"
+    ON CONFLICT (minute, task, queue) DO UPDATE
+   SET succeeded = t.succeeded + excluded.succeeded,
+       retried = t.retried + excluded.retried,
+       failed = t.failed + excluded.failed,
+       cancelled = t.cancelled + excluded.cancelled,
+       snoozed = t.snoozed + excluded.snoozed,
+       released = t.released + excluded.released,
+       rescued = t.rescued + excluded.rescued,
+       duration_s = t.duration_s + excluded.duration_s,
+       durations = ARRAY(SELECT a + b FROM unnest(t.durations, excluded.durations) WITH ORDINALITY AS u (a, b, n) ORDER BY n),
+       wait_s = t.wait_s + excluded.wait_s,
+       waits = ARRAY(SELECT a + b FROM unnest(t.waits, excluded.waits) WITH ORDINALITY AS u (a, b, n) ORDER BY n)
