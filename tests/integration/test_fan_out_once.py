@@ -26,7 +26,7 @@ NEXT = TICK + timedelta(days=1)
 def at_tick(tick: datetime | None, work: Callable[[], Any]) -> Any:
     """Run as a handler whose job stems from a tick."""
     seconds = None if tick is None else tick.timestamp()
-    job = ClaimedJob(1, "test-system", None, "{}", "default", 0, 0.0, 0, 3, 1, False, seconds, 0.0)
+    job = ClaimedJob(1, "test-system", None, "{}", "default", 0, 0.0, 0, 3, 1, False, seconds, 0.0, 0)
     token = running.set(RunningJob(job, 1))
     try:
         return work()

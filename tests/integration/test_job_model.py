@@ -6,6 +6,7 @@ Many more of them: ``pytest --hypothesis-profile=hard tests/integration/test_job
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 from uuid import UUID
@@ -25,8 +26,9 @@ from hypothesis.stateful import (
 
 from salon_jobs import fan_out
 from salon_jobs.core.error_report import report
-from salon_jobs.core.records import ClaimedJob, JobHandle, JobKeyMode, NewJob
+from salon_jobs.core.records import ClaimedJob, JobContent, JobHandle, JobKeyMode, NewJob
 from salon_jobs.jobs import enqueue, operate, store
+from salon_jobs.jobs.enqueue_batches import add_many
 from salon_jobs.jobs.maintenance import forget_superseded
 from salon_jobs.jobs.rescuer import RescueCounts, bury
 from salon_jobs.models import Process
@@ -84,6 +86,11 @@ new_jobs = st.fixed_dictionaries({
 })  # fmt: skip
 
 
+def contents(new: Sequence[NewJob]) -> list[JobContent]:
+    """Return what differs between jobs that are added at once."""
+    return [JobContent(each.store_id, each.payload, each.job_key) for each in new]
+
+
 class Jobs(RuleBasedStateMachine):
     """Does what enqueuers, workers, rescuers and operators do, in any order; every answer is the model's too."""
 
@@ -111,8 +118,8 @@ class Jobs(RuleBasedStateMachine):
     @rule(chosen=st.lists(new_jobs, min_size=1, max_size=4), mode=modes)
     def enqueue_some(self, chosen: list[dict[str, Any]], mode: JobKeyMode) -> None:
         """Enqueue one job, or several at once, with the same key more than once."""
-        new = [self.new_job(each, mode) for each in chosen]
-        handles = enqueue.add_many(new) if len(new) > 1 else [enqueue.add(new[0])]
+        new = self.alike([self.new_job(each, mode) for each in chosen])
+        handles = add_many(new[0], contents(new)) if len(new) > 1 else [enqueue.add(new[0])]
         for one, handle in zip(new, handles, strict=True):
             self.enqueued(one, handle)
 
@@ -120,7 +127,7 @@ class Jobs(RuleBasedStateMachine):
     def enqueue_for_every_store(self, number: int, run_at: int | None) -> None:
         """Fan out by a task that preserves run_at."""
         due = self.instant(run_at)
-        result = fan_out(tasks.keyed, run_at=due, number=number)
+        result = fan_out(tasks.keyed if due is None else tasks.keyed.using(run_at=due), number=number)
         rows = seen("SELECT id, store_id FROM salon_jobs_job")
         found = {store_id: id_ for id_, store_id in rows if id_ not in self.model.jobs}
         added = 0
@@ -140,7 +147,9 @@ class Jobs(RuleBasedStateMachine):
         """Enqueue and finish in a transaction that is rolled back."""
         process_id, job = self.held(pick)
         with transaction.atomic():
-            enqueue.add_many([self.new_job(each, mode) for each in chosen])
+            new = self.alike([self.new_job(each, mode) for each in chosen])
+            if new:
+                add_many(new[0], contents(new))
             store.finish(job, process_id)
             transaction.set_rollback(True)
 
@@ -290,6 +299,15 @@ class Jobs(RuleBasedStateMachine):
             max_attempts=chosen["max_attempts"], run_at=self.instant(chosen["run_at"]),
             expires_at=self.instant(chosen["expires_at"]), job_key=chosen["key"], job_key_mode=mode,
         )  # fmt: skip
+
+    def alike(self, new: list[NewJob]) -> list[NewJob]:
+        """Make the later ones like the first in all that an ``enqueue_many`` shares."""
+        first = new[0] if new else None
+        return [
+            replace(first, payload=each.payload, store_id=first.store_id and (each.store_id or first.store_id),
+                    job_key=first.job_key and (each.job_key or first.job_key))
+            for each in new if first is not None
+        ]  # fmt: skip
 
     def model_job(self, new: NewJob) -> ModelJob:
         """Turn it into the model's; the id comes later."""
