@@ -71,9 +71,9 @@ class StoreFilter(admin.SimpleListFilter):
     parameter_name = "store"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        """Return up to 50 stores, those of the newest 500 ended jobs, and the chosen one in any case."""
-        ended = Job.objects.using(conf.reader_database).filter(ENDED).order_by("-finished_at")
-        newest = dict.fromkeys(str(store) for store in ended.values_list("store_id", flat=True)[:500] if store)
+        """Return up to 50 stores, those of the newest 500 failed jobs, and the chosen one in any case."""
+        failed = Job.objects.using(conf.reader_database).filter(state=JobState.FAILED).order_by("-finished_at")
+        newest = dict.fromkeys(str(store) for store in failed.values_list("store_id", flat=True)[:500] if store)
         stores = set(list(newest)[:50])
         if (chosen := self.value()) and chosen != "none":
             stores.add(chosen)
