@@ -1,4 +1,4 @@
-"""Deletes what is past its retention, in small batches: ended jobs, error rows, cron ticks, statistics."""
+"""Deletes what is past its retention, in small batches: ended jobs, error rows, cron ticks, fan-outs, statistics."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ class PruneCounts:
     failed: int = 0
     errors: int = 0
     ticks: int = 0
+    fan_outs: int = 0
     statistics: int = 0
     more: bool = False
 
@@ -74,6 +75,10 @@ class Pruner:
 
     def _turns(self) -> list[_Turn]:
         turns: list[_Turn] = []
+        # Before its failed jobs: without them a fan-out would look as if they had been done.
+        ages = [age for age in (conf.retain_cron_ticks, conf.retain_failed) if age is not None]
+        if ages:
+            turns.append(partial(_plain_turn, "fan_outs", min(ages)))
         for state, age in retained().items():
             if age is not None:
                 turns.append(partial(_jobs_turn, state, age))

@@ -155,6 +155,20 @@ def test_a_tick_is_kept_while_it_could_fire_again(database: None) -> None:
     assert fire("entry", old, lambda: added, advance=False) is None
 
 
+def test_a_record_of_a_fan_out_goes_with_the_ticks_but_never_after_its_failed_jobs(
+    database: None, settings: Any
+) -> None:
+    insert = "INSERT INTO salon_jobs_fan_out (task, digest, created_at) VALUES ('ping', '', now() - %s)"
+    for days in (31, 29, 11, 9):
+        change(insert, timedelta(days=days))
+    assert Pruner().run_once() == PruneCounts(fan_outs=1)
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "RETAIN_FAILED": timedelta(days=10)}
+    assert Pruner().run_once() == PruneCounts(fan_outs=2)
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "RETAIN_FAILED": None, "RETAIN_CRON_TICKS": None}
+    change(insert, timedelta(days=9999))
+    assert Pruner().run_once() == PruneCounts()
+
+
 @pytest.mark.parametrize("kind", ["worker", "scheduler", "test"])
 def test_the_row_of_a_process_that_stopped_without_cleaning_goes_whatever_it_was(database: None, kind: str) -> None:
     Process.objects.create(kind=kind, hostname="gone", pid=1)

@@ -307,3 +307,18 @@ def test_statistics_are_added_read_and_pruned_by_their_key(busy_fortnight: None)
     }  # fmt: skip
     plan = nodes("add_statistics", {"rows": json.dumps([row])})
     assert "Seq Scan" not in {node["Node Type"] for node in plan}
+
+
+def test_pruning_fan_outs_reads_those_it_deletes(migrated: None) -> None:
+    change(
+        "INSERT INTO salon_jobs_fan_out (task, digest, created_at)"
+        " SELECT 'test-store', n, now() - n * interval '1 minute' FROM generate_series(1, 60000) AS n"
+    )
+    change("ANALYZE salon_jobs_fan_out")
+    try:
+        for age, read in ((timedelta(days=30), 1000), (timedelta(days=60), 0)):
+            plan = nodes("prune_fan_outs", {"age": age})
+            assert "salon_jobs_fan_out_created" in indexes(plan)
+            assert rows_read(plan, "salon_jobs_fan_out") <= max(read, 1)
+    finally:
+        change("TRUNCATE salon_jobs_fan_out")
