@@ -21,6 +21,7 @@ class Bench:
 
     server: Server
     database: Database
+    template: Database
     peers: Sequence[Peer]
     peer_databases: Mapping[str, Database]
     sizes: Sizes
@@ -33,11 +34,10 @@ class Bench:
         command = manage("runworker", "--health-addr", "127.0.0.1:0", *arguments)
         return Running(command, environment(WORKER_DATABASE_URL=url, **more), self.path("worker.log"))
 
-    def act(self, module: str, *arguments: object, role: str, database: Database | None = None) -> dict[str, float]:
-        """Run one of our modules to its end as a role, and return its figures."""
+    def act(self, action: str, *arguments: object, role: str, database: Database | None = None) -> dict[str, float]:
+        """Run an action of ``benchmarks.ours`` to its end as a role, and return its figures."""
         url = (database or self.database).url(role)
-        env = environment(DATABASE_URL=url)
-        return act(python(module, *map(str, arguments)), env)
+        return act(python("benchmarks.ours", action, *map(str, arguments)), environment(DATABASE_URL=url))
 
     def start(self, module: str, *arguments: object, role: str) -> Running:
         """Start one of our modules as a role, to be ended by the caller."""
@@ -60,9 +60,8 @@ class Bench:
 
     @contextmanager
     def another_database(self) -> Iterator[Database]:
-        """Give one measure a migrated database of its own."""
-        with self.server.database() as database:
-            prepare(database)
+        """Give one measure a database of its own."""
+        with self.server.database(self.template.name) as database:
             yield database
 
 
@@ -70,18 +69,20 @@ class Bench:
 def opened(server: Server, peers: Sequence[Peer], sizes: Sizes, folder: Path) -> Iterator[Bench]:
     """Create and migrate our database and one for each peer; drop them at the end."""
     with ExitStack() as stack:
-        database = stack.enter_context(server.database())
-        prepare(database)
-        queue.create_stores(database, 1, queue.STORES)
+        template = stack.enter_context(server.database())
+        _prepare(template)
+        queue.create_stores(template, 1, queue.STORES)
+        database = stack.enter_context(server.database(template.name))
         peer_databases = {peer.name: stack.enter_context(server.database()) for peer in peers}
         for peer in peers:
             run(peer.command("setup"), peer.environment(peer_databases[peer.name]), cwd=peer.folder)
         yield Bench(
-            server=server, database=database, peers=peers, peer_databases=peer_databases, sizes=sizes, folder=folder
-        )
+            server=server, database=database, template=template, peers=peers, peer_databases=peer_databases,
+            sizes=sizes, folder=folder,
+        )  # fmt: skip
 
 
-def prepare(database: Database) -> None:
+def _prepare(database: Database) -> None:
     """Create the roles and migrate, by the commands, as a deployment does."""
     passwords = {
         "MIGRATOR_PASSWORD": database.passwords["migrator"],

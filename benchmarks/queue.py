@@ -10,7 +10,13 @@ from benchmarks.server import Database
 
 STORES: Final = 100
 _TABLE: Final = "salon_jobs_job"
+# As store_id() writes it.
 _STORE: Final = "('00000000-0000-4000-8000-' || lpad(to_hex({n}), 12, '0'))::uuid"
+
+
+def store_id(number: int) -> str:
+    """Return the id of a store."""
+    return f"00000000-0000-4000-8000-{number:012x}"
 
 
 def create_stores(database: Database, first: int, last: int) -> None:

@@ -9,7 +9,9 @@ from typing import Any
 
 from rich.table import Table
 
-from benchmarks.measure import Goal, Measure, Result
+from benchmarks.measure import OURS, Goal, Measure, Result
+
+_NUMBERS = ("ours", "theirs", "ratio", "required")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,19 +61,17 @@ def goals_table(judged: Sequence[Verdict], results: Sequence[Result]) -> Table:
     """Return the table of goals: our median, the other's, their ratio, what is required, and whether it is reached."""
     measures = {result.measure.name: result.measure for result in results}
     table = Table(title="Medians and goals")
-    for name, justify in (
-        ("measure", "left"), ("figure", "left"), ("ours", "right"), ("beside", "left"), ("theirs", "right"),
-        ("ratio", "right"), ("required", "right"), ("reached", "left"),
-    ):  # fmt: skip
-        table.add_column(name, justify="right" if justify == "right" else "left")
+    for name in ("measure", "figure", "ours", "beside", "theirs", "ratio", "required", "reached"):
+        table.add_column(name, justify="right" if name in _NUMBERS else "left")
     before = ""
     for verdict in judged:
         if verdict.measure != before and before:
             table.add_section()
         unit = measures[verdict.measure].units[verdict.figure]
+        figure = f"{verdict.figure} ({unit})" if unit else verdict.figure
         table.add_row(
             "" if verdict.measure == before else verdict.measure,
-            f"{verdict.figure} ({unit})" if unit else verdict.figure,
+            figure if verdict.of == OURS else f"{figure}, {verdict.of}",
             _number(verdict.ours), verdict.against or "", _number(verdict.theirs),
             "" if verdict.ratio is None else f"{verdict.ratio:.2f}", verdict.required,
             {True: "[green]yes[/]", False: "[red]NO[/]", None: "[red]not measured[/]"}[verdict.reached],

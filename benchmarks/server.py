@@ -72,11 +72,12 @@ class Server:
     passwords: dict[str, str]
 
     @contextmanager
-    def database(self) -> Iterator[Database]:
-        """Create an empty database."""
+    def database(self, template: str = "template1") -> Iterator[Database]:
+        """Create a database: an empty one, or a copy of one to which nobody is connected."""
         name = f"{_PREFIX}{secrets.token_hex(4)}"
+        create = sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(template))
         with psycopg.connect(self.superuser_url, autocommit=True) as connection:
-            connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+            connection.execute(create)
         try:
             yield Database(urlunsplit(urlsplit(self.superuser_url)._replace(path=f"/{name}")), self.passwords)
         finally:

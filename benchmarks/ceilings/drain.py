@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 from benchmarks.ceilings.claims import claim, connect, register
 from salon_jobs import sql
 
@@ -9,14 +11,14 @@ _LEASE = 9
 
 
 def main() -> None:
-    """Work until nothing is due, then wait for nothing: the observer ends this process."""
+    """Work until nothing is due, then wait to be ended."""
     with connect() as connection:
         process_id = register(connection)
         finish = sql.load("finish_many").encode()
         while rows := claim(connection, process_id, "bench-noop"):
             fence = {"ids": [row[0] for row in rows], "leases": [row[_LEASE] for row in rows], "process_id": process_id}
             connection.execute(finish, fence, prepare=False).fetchall()
-        connection.execute("SELECT pg_sleep(60)")
+    signal.pause()
 
 
 if __name__ == "__main__":

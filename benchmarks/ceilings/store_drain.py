@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import threading
 from collections import deque
@@ -24,7 +25,7 @@ class Threads:
         self._concurrency = concurrency
 
     def run(self) -> None:
-        """Work until the observer ends this process."""
+        """Work until nothing is due, then wait to be ended."""
         with connect() as connection:
             process_id = register(connection)
             for _ in range(self._concurrency):
@@ -35,7 +36,7 @@ class Threads:
                     self._filled.notify_all()
                 self._low.wait()
                 self._low.clear()
-            connection.execute("SELECT pg_sleep(60)")
+        signal.pause()
 
     def _work(self, process_id: int) -> None:
         finish = sql.load("finish").encode()

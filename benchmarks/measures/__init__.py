@@ -5,7 +5,19 @@ from __future__ import annotations
 from typing import Final
 
 from benchmarks.measure import Measure
+from benchmarks.measures.bulk import BULK
+from benchmarks.measures.depth import DEPTH
 from benchmarks.measures.drain import DRAIN
+from benchmarks.measures.enqueue import ENQUEUE
+from benchmarks.measures.fairness import FAIRNESS
+from benchmarks.measures.fan_out import FAN_OUT
+from benchmarks.measures.latency import LATENCY
+from benchmarks.measures.memory import MEMORY
+from benchmarks.measures.pinned import PINNED
+from benchmarks.measures.start import START
 from benchmarks.measures.store_drain import STORE_DRAIN
+from benchmarks.measures.writers import WRITERS
 
-MEASURES: Final[tuple[Measure, ...]] = (DRAIN, STORE_DRAIN)
+MEASURES: Final[tuple[Measure, ...]] = (
+    DRAIN, STORE_DRAIN, LATENCY, ENQUEUE, WRITERS, BULK, FAN_OUT, DEPTH, PINNED, FAIRNESS, MEMORY, START,
+)  # fmt: skip

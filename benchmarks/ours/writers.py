@@ -1,0 +1,59 @@
+"""Lets 16 processes enqueue at once, a transaction each time, while somebody listens; the wake-up can be left out.
+
+The switch is here alone: without it, what is measured is the same insert in the same transaction.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from multiprocessing.queues import Queue
+from multiprocessing.synchronize import Barrier
+from uuid import UUID
+
+import psycopg
+from django.db import connections
+
+from benchmarks.processes import tell
+from benchmarks.tasks import store_noop
+from project.settings import env
+from salon_jobs.jobs import wake
+from salon_jobs.tenancy.context import tenant_context
+
+_WRITERS = 16
+
+
+def main(wake_up: str, store: str, seconds: str) -> None:
+    """Write for so long and tell the transactions per second."""
+    if wake_up == "off":
+        wake.after_commit = lambda *_, **__: None
+    context = multiprocessing.get_context("fork")  # one interpreter's start is enough
+    barrier, counts = context.Barrier(_WRITERS + 1), context.Queue()
+    writers = [
+        context.Process(target=_write, args=(barrier, counts, UUID(store), float(seconds))) for _ in range(_WRITERS)
+    ]
+    for writer in writers:
+        writer.start()
+    with psycopg.connect(env.str("DATABASE_URL"), autocommit=True) as listener:
+        listener.execute(f'LISTEN "{wake.CHANNEL}"'.encode())
+        barrier.wait()
+        for _ in listener.notifies(timeout=float(seconds)):
+            pass
+    total = sum(counts.get() for _ in writers)
+    for writer in writers:
+        writer.join()
+    tell(rate=total / float(seconds))
+
+
+def _write(barrier: Barrier, counts: Queue[int], store_id: UUID, seconds: float) -> None:
+    with tenant_context(store_id):
+        pass  # connects
+    barrier.wait()
+    end = time.monotonic() + seconds
+    count = 0
+    while time.monotonic() < end:
+        with tenant_context(store_id):
+            store_noop.enqueue(store_id=store_id)
+        count += 1
+    counts.put(count)
+    connections.close_all()

@@ -1,0 +1,68 @@
+"""Runs the benchmark's own machinery in its smallest size, without peers; how fast anything was is not judged."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.measure import OURS, Goal, Measure, Result
+from benchmarks.measures import MEASURES
+from benchmarks.report import verdicts
+from tests.conftest import ROOT
+
+
+def test_every_measure_gives_its_figures(migrated: None, tmp_path: Path) -> None:
+    path = tmp_path / "figures.json"
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks", "--size", "smoke", "--peers", "none", "--json", str(path)],
+        cwd=ROOT, env=dict(os.environ), capture_output=True, text=True, timeout=600, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    run = json.loads(path.read_text())
+    assert list(run["measures"]) == [measure.name for measure in MEASURES]
+    for measure in MEASURES:
+        found = run["measures"][measure.name]
+        assert found["failures"] == {}
+        assert set(found["medians"][OURS]) == set(measure.units)
+        for figures in found["medians"].values():
+            assert all(value >= 0 for value in figures.values())
+        assert all(len(values) == 1 for figures in found["rounds"].values() for values in figures.values())
+    assert {verdict["measure"] for verdict in run["verdicts"]} <= set(run["measures"])
+    assert all(verdict["ours"] is not None and verdict["reached"] is not None for verdict in run["verdicts"])
+    assert run["machine"]["cores"] >= 1
+    assert run["postgresql"]["server_version"]
+    assert run["versions"]["python"]
+    assert run["size"] == "smoke"
+    assert "Medians and goals" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("goal", "expected"),
+    [
+        (Goal(figure="rate", at_least=100), True),
+        (Goal(figure="rate", at_most=100), False),
+        (Goal(figure="rate", against="peer", at_least=2), True),
+        (Goal(figure="rate", against="peer", at_least=2.1), False),
+        (Goal(figure="rate", against="missing", at_least=2), None),
+    ],
+)
+def test_a_goal_is_judged_by_medians(goal: Goal, expected: bool | None) -> None:
+    measure = Measure(name="m", title="", units={"rate": "jobs/s"}, goals=(goal,), contestants=lambda _: NotImplemented)
+    result = Result(measure)
+    for rate in (1, 200, 1000):
+        result.add(OURS, {"rate": rate})
+        result.add("peer", {"rate": rate / 2})
+    [verdict] = verdicts([result], skipped={})
+    assert verdict.reached is expected
+    assert verdict.ours == 200
+
+
+def test_goals_beside_a_peer_that_was_left_out_are_left_out() -> None:
+    goal = Goal(figure="rate", against="peer", at_least=2)
+    measure = Measure(name="m", title="", units={"rate": "jobs/s"}, goals=(goal,), contestants=lambda _: NotImplemented)
+    assert verdicts([Result(measure)], skipped={"peer": "left out of this run"}) == []
