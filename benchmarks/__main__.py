@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 
 from benchmarks import bench, install, machine, report, rounds
+from benchmarks.measure import Result
 from benchmarks.measures import MEASURES
 from benchmarks.peers import PEERS, Peer
 from benchmarks.processes import ROOT
@@ -37,8 +39,10 @@ def main(arguments: Sequence[str]) -> int:
     count = options.rounds or sizes.rounds
     peers, skipped, missing = _taking_part(options.peers, quick=options.quick)
     for name, why in {**skipped, **missing}.items():
-        console.print(f"[bold red]{name} takes no part: {why}[/]")
+        console.print(f"[bold red]{name} takes no part: {escape(why)}[/]")
     began = time.monotonic()
+    results: list[Result] = []
+    interrupted = False
     with tempfile.TemporaryDirectory(prefix="salon-bench-") as folder, server(durable=size != "smoke") as found:
         facts: dict[str, Any] = {
             "began": datetime.now(UTC).isoformat(timespec="seconds"), "size": size, "rounds": count,
@@ -47,20 +51,24 @@ def main(arguments: Sequence[str]) -> int:
         }  # fmt: skip
         with bench.opened(found, peers, sizes, Path(folder)) as opened:
             chosen = [measure for measure in MEASURES if not options.only or measure.name in options.only]
-            results = rounds.run_all(opened, chosen, count, console)
+            try:
+                rounds.run_all(opened, chosen, count, console, results)
+            except KeyboardInterrupt:
+                interrupted = True
+                console.print("[bold red]interrupted: the rest was not measured[/]")
     judged = report.verdicts(results, skipped)
     path = options.json or _RESULTS / f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{size}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    kept = report.as_json(results, judged, **facts, seconds=round(time.monotonic() - began, 1))
+    kept = report.as_json(results, judged, **facts, interrupted=interrupted, seconds=round(time.monotonic() - began, 1))
     path.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
     console.print(report.figures_table(results), report.goals_table(judged, results))
     for name, why in {**skipped, **missing}.items():
-        console.print(f"[bold red]{name} took no part: {why}[/]")
+        console.print(f"[bold red]{name} took no part: {escape(why)}[/]")
     console.print(f"{size}, {count} rounds, {kept['seconds']:.0f} s; all of it is in {path}")
     failed = [f"{result.measure.name}: {name}" for result in results for name in result.failures]
     if failed:
         console.print(f"[bold red]failed: {', '.join(failed)}[/]")
-    return 1 if failed or missing else 0
+    return 1 if failed or missing or interrupted else 0
 
 
 def _parsed(arguments: Sequence[str]) -> argparse.Namespace:

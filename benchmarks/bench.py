@@ -58,6 +58,11 @@ class Bench:
         """Return a new path in the work folder."""
         return self.folder / f"{next(self._numbers):04}-{name}"
 
+    def sweep(self) -> None:
+        """Remove what the last contestant wrote: the log of millions of jobs is large."""
+        for path in self.folder.iterdir():
+            path.unlink()
+
     @contextmanager
     def another_database(self) -> Iterator[Database]:
         """Give one measure a database of its own."""

@@ -29,9 +29,12 @@ def environment(**more: str) -> dict[str, str]:
 
 def run(command: Sequence[str], env: Mapping[str, str], *, cwd: Path = ROOT) -> str:
     """Run a command to its end and return what it printed. Raises ProcessFailed with the end of what it said."""
-    done = subprocess.run(
-        command, cwd=cwd, env=env, capture_output=True, text=True, timeout=_ACTION_TIMEOUT_S, check=False
-    )  # fmt: skip
+    try:
+        done = subprocess.run(
+            command, cwd=cwd, env=env, capture_output=True, text=True, timeout=_ACTION_TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ProcessFailed(f"{' '.join(command)} took longer than {_ACTION_TIMEOUT_S:.0f} s") from error
     if done.returncode:
         raise ProcessFailed(f"{' '.join(command)} ended with {done.returncode}:\n{(done.stdout + done.stderr)[-3000:]}")
     return done.stdout

@@ -5,16 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 
+import psycopg
 from rich.console import Console
+from rich.markup import escape
 
 from benchmarks.bench import Bench
 from benchmarks.measure import Contestant, Figures, Measure, Result
 from benchmarks.processes import ProcessFailed
 
 
-def run_all(bench: Bench, measures: Iterable[Measure], rounds: int, console: Console) -> list[Result]:
-    """Run every measure; show what each run gave. A contestant that fails is noted, and the others go on."""
-    results: list[Result] = []
+def run_all(bench: Bench, measures: Iterable[Measure], rounds: int, console: Console, results: list[Result]) -> None:
+    """Run every measure and add to ``results``; show what each run gave. One that fails is noted, the others go on."""
     for measure in measures:
         console.print(f"[bold]{measure.name}[/]: {measure.title}")
         result = Result(measure)
@@ -23,17 +24,23 @@ def run_all(bench: Bench, measures: Iterable[Measure], rounds: int, console: Con
             for number, contestant in _turns(contestants, min(rounds, measure.most_rounds or rounds)):
                 if contestant.name in result.failures:
                     continue
+                label = f"  round {number}: {contestant.name}"
                 began = time.monotonic()
-                try:
-                    figures = contestant.run()
-                except ProcessFailed as error:
-                    result.failures[contestant.name] = str(error)
-                    console.print(f"  round {number}: {contestant.name}: [red]failed[/]\n{error}", markup=True)
-                    continue
-                result.add(contestant.name, figures)
-                took = time.monotonic() - began
-                console.print(f"  round {number}: {contestant.name}: {_shown(measure, figures)} ({took:.1f} s)")
-    return results
+                with console.status(label):
+                    shown = _run(contestant, result)
+                    bench.sweep()
+                console.print(f"{label}: {shown} ({time.monotonic() - began:.1f} s)")
+
+
+def _run(contestant: Contestant, result: Result) -> str:
+    """Run it once, keep its figures or its failure, and return what to show."""
+    try:
+        figures = contestant.run()
+    except (ProcessFailed, psycopg.Error, OSError) as error:
+        result.failures[contestant.name] = str(error)
+        return f"[red]failed[/]: {escape(str(error))}"
+    result.add(contestant.name, figures)
+    return _shown(result.measure, figures)
 
 
 def _turns(contestants: Sequence[Contestant], rounds: int) -> Iterator[tuple[int, Contestant]]:

@@ -40,8 +40,8 @@ SIZES: Final = {
         clean_s=8, pinned_s=16, fair_backlog=50_000, fair_probes=2, memory_jobs=200_000,
     ),
     "quick": Sizes(
-        rounds=1, drain_jobs=20_000, store_jobs=3_000, latency_jobs=40, enqueue_calls=1_000, writers_s=2,
-        bulk_jobs=20_000, fan_out_stores=(100, 20_000), deep_rows=200_000, shallow_rows=10_000, claim_turns=2,
+        rounds=1, drain_jobs=20_000, store_jobs=2_000, latency_jobs=40, enqueue_calls=1_000, writers_s=1.5,
+        bulk_jobs=10_000, fan_out_stores=(100, 20_000), deep_rows=200_000, shallow_rows=10_000, claim_turns=2,
         clean_s=3, pinned_s=20, fair_backlog=20_000, fair_probes=1, memory_jobs=50_000,
     ),
     "smoke": Sizes(

@@ -35,7 +35,7 @@ def _peer(bench: Bench, peer: Peer) -> Figures:
     database = bench.peer_databases[peer.name]
     database.execute(f"TRUNCATE {peer.queue.table} CASCADE")
     database.settle()
-    figures = bench.act_peer(peer, "bulk", bench.sizes.bulk_jobs)
+    figures = bench.act_peer(peer, "bulk", round(bench.sizes.bulk_jobs * peer.bulk_share))
     database.execute(f"TRUNCATE {peer.queue.table} CASCADE")
     return figures
 

@@ -11,6 +11,7 @@ from typing import Final
 from benchmarks import queue
 from benchmarks.bench import Bench
 from benchmarks.measure import OURS, Contestant, Figures, Goal, Measure
+from benchmarks.processes import ProcessFailed
 
 _KEYLESS: Final = "salon_jobs, without a key"
 
@@ -27,7 +28,7 @@ def _contestants(bench: Bench) -> Iterator[Sequence[Contestant]]:
             database.settle()
             done = bench.act("fan_out", kind, next(days), role="worker", database=database)
             if done["added"] != stores:
-                raise ValueError(f"{done['added']} jobs were added for {stores} stores")
+                raise ProcessFailed(f"{done['added']} jobs were added for {stores} stores")
             return done["seconds"]
 
         def both(kind: str) -> Figures:

@@ -21,13 +21,14 @@ INSTALLED: Final = ROOT / ".bench" / "peers"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
-    """Describes one peer. ``share`` is the part of the jobs it is given to drain, since some take long."""
+    """Describes one peer. Slow ones get a ``share`` of the jobs to drain, and a ``bulk_share`` of those to add."""
 
     name: str
     version: str
     program: str
     queue: Queue
     share: float
+    bulk_share: float = 1.0
     least_python: tuple[int, int] = (3, 11)
 
     @property
@@ -100,6 +101,7 @@ PEERS: Final = (
         program="program.py",
         queue=Queue("oban_jobs", "state IN ('available', 'executing', 'retryable', 'scheduled')"),
         share=0.1,
+        bulk_share=0.1,
         least_python=(3, 12),
     ),
 )
