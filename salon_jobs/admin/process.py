@@ -10,7 +10,7 @@ from salon_jobs.models import Process
 
 @admin.register(Process)
 class ProcessAdmin(ReadOnlyAdmin):
-    """Lists what runs: workers and schedulers with their last heartbeat."""
+    """Lists what runs, with the last heartbeat."""
 
-    list_display = ("id", "kind", "hostname", "pid", "concurrency", "started_at", "heartbeat_at")
+    list_display = ("id", "kind", "hostname", "pid", "supervisor_id", "concurrency", "started_at", "heartbeat_at")
     ordering = ("-heartbeat_at",)

@@ -25,6 +25,7 @@ from salon_jobs.jobs.executor import execute, identify, settle
 from salon_jobs.jobs.finisher import Finisher
 from salon_jobs.jobs.local_queue import LocalQueue
 from salon_jobs.runtime.connections import tidy_connections
+from salon_jobs.runtime.run_board import RunBoard
 
 _SETTLE_RETRY_S = 0.5
 # A thread that waited so long looks at its connections before the next job; a busy one did after the last.
@@ -35,12 +36,21 @@ class Runner:
     """Is one thread that runs jobs until the local queue closes. ``interrupt`` ends its current one."""
 
     def __init__(
-        self, jobs: LocalQueue, finisher: Finisher, process_id: int, number: int, abandon: threading.Event
+        self,
+        jobs: LocalQueue,
+        finisher: Finisher,
+        process_id: int,
+        number: int,
+        abandon: threading.Event,
+        *,
+        board: RunBoard | None = None,
     ) -> None:
         self._jobs = jobs
         self._finisher = finisher
         self._process_id = process_id
         self._abandon = abandon
+        self._number = number
+        self._board = board or RunBoard(number + 1)
         self._lock = threading.Lock()
         self._running: RunningJob | None = None
         self._thread = threading.Thread(target=self._run, name=f"salon-jobs-runner-{number}", daemon=True)
@@ -82,6 +92,7 @@ class Runner:
                 running = RunningJob(job, self._process_id)
                 if running.started - idle_since > _TIDY_AFTER_S:
                     tidy_connections(after_idling=True)
+                self._board.show(self._number, job.id, job.lease)
                 try:
                     # Whatever a handler, or an exception in the midst of ours, leaves in the context ends with the run.
                     copy_context().run(self._run_in_scope, running)
@@ -90,6 +101,7 @@ class Runner:
                         "the end of job %s could not be written; it stays leased and is given back", job.id
                     )
                     self._jobs.forget([job])
+                self._board.clear(self._number)
                 idle_since = time.monotonic()
         finally:
             connections.close_all()

@@ -20,6 +20,7 @@ from salon_jobs.jobs.local_queue import OVERDUE_S, LocalQueue
 from salon_jobs.jobs.runner import Runner
 from salon_jobs.jobs.statistics import ended_runs
 from salon_jobs.runtime.connections import tidy_connections
+from salon_jobs.runtime.run_board import RunBoard
 
 _OUTAGE_S = (0.1, 2.0)
 _SWEEP_S = 30.0
@@ -41,7 +42,7 @@ class WorkerOptions:
 class Worker:
     """Runs jobs for one registered process until stopped. ``stop`` is idempotent and returns at once."""
 
-    def __init__(self, process_id: int, options: WorkerOptions) -> None:
+    def __init__(self, process_id: int, options: WorkerOptions, *, board: RunBoard | None = None) -> None:
         self._process_id = process_id
         self._options = options
         self._jobs = LocalQueue(options.concurrency)
@@ -52,8 +53,9 @@ class Worker:
         self._wake = threading.Event()
         self._looked = self._asked = self._heard = float("-inf")
         self._finisher = Finisher(process_id, self._jobs.forget, self._abandon)
+        shown_on = board or RunBoard(options.concurrency)
         self._runners = [
-            Runner(self._jobs, self._finisher, process_id, number, self._abandon)
+            Runner(self._jobs, self._finisher, process_id, number, self._abandon, board=shown_on)
             for number in range(options.concurrency)
         ]
 
@@ -167,6 +169,7 @@ class Worker:
         unknown = store.unknown_leases(self._process_id, self._jobs.known())
         if unknown:
             store.requeue(unknown, self._process_id)
+            self.wake()
             log_event(logging.WARNING, log_events.JOB_RELEASED, jobs=len(unknown), reason="claim answer lost")
 
     def _finish(self) -> bool:

@@ -55,6 +55,10 @@ class Migration(migrations.Migration):
                 ("kind", models.CharField(max_length=16)),
                 ("hostname", models.CharField(max_length=255)),
                 ("pid", models.IntegerField()),
+                (
+                    "supervisor_id",
+                    models.BigIntegerField(help_text="The row of the process that started it", null=True),
+                ),
                 ("queues", models.JSONField(help_text="The queues it serves; null means all", null=True)),
                 ("concurrency", models.IntegerField(db_default=1)),
                 ("started_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),

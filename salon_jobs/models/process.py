@@ -9,12 +9,13 @@ from django.db.models.functions import Now
 
 
 class Process(models.Model):
-    """One running worker or scheduler. Its jobs are its own while ``heartbeat_at`` is fresh."""
+    """One running process. Its jobs are its own while ``heartbeat_at`` is fresh."""
 
     id = models.BigAutoField(primary_key=True)
     kind = models.CharField(max_length=16)
     hostname = models.CharField(max_length=255)
     pid = models.IntegerField()
+    supervisor_id = models.BigIntegerField(null=True, help_text="The row of the process that started it")
     queues = models.JSONField(null=True, help_text="The queues it serves; null means all")
     concurrency = models.IntegerField(db_default=1)
     started_at = models.DateTimeField(db_default=Now())

@@ -37,49 +37,87 @@ def name_connections(process_id: int) -> None:
 
 
 class Presence:
-    """Registers the process, beats its row, and calls ``on_buried`` when the row is gone: others have our jobs then."""
+    """Registers this process and its children, and beats all their rows at once.
+
+    A row that is gone was buried, and others have its jobs: then ``on_buried`` is called, from the beating thread.
+    """
 
     def __init__(self, kind: str, *, concurrency: int, queues: Sequence[str] | None, on_buried: Callable[[], None]):
         self._kind = kind
         self._concurrency = concurrency
         self._queues = queues
         self._on_buried = on_buried
+        self._lock = threading.Lock()
+        self._beaten: dict[int, Callable[[], None]] = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._beat_until_stopped, name="salon-jobs-beat", daemon=True)
         self.process_id = 0
 
     def register(self) -> int:
         """Insert the row and start to beat; returns the process id. Raises database errors."""
-        row = Process.objects.using(conf.database).create(
-            kind=self._kind, hostname=socket.gethostname()[:255], pid=os.getpid(),
-            queues=None if self._queues is None else list(self._queues), concurrency=self._concurrency,
-        )  # fmt: skip
-        self.process_id = row.pk
-        name_connections(row.pk)
+        self.process_id = self._insert(
+            self._kind, os.getpid(), concurrency=self._concurrency, queues=self._queues, on_buried=self._on_buried
+        )
+        name_connections(self.process_id)
         self._thread.start()
         return self.process_id
 
+    def register_child(
+        self, kind: str, pid: int, *, concurrency: int, queues: Sequence[str] | None, on_buried: Callable[[], None]
+    ) -> int:
+        """Insert a row for a child and beat it with ours; returns its process id. Raises database errors."""
+        return self._insert(kind, pid, concurrency=concurrency, queues=queues, on_buried=on_buried)
+
+    def drop(self, process_id: int) -> None:
+        """Beat this row no more, since its process has ended. Idempotent."""
+        with self._lock:
+            self._beaten.pop(process_id, None)
+
     def stop(self) -> None:
-        """Stop to beat and delete the row; idempotent. Call it after the last job was given back."""
+        """Stop to beat and delete our row; idempotent. Call it after the last job was given back."""
         self._stop.set()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join()
         if self.process_id:
-            Process.objects.using(conf.database).filter(pk=self.process_id).delete()
+            delete_row(self.process_id)
             self.process_id = 0
+
+    def beat(self) -> None:
+        """Beat every row once, and tell those that are gone. Raises database errors."""
+        with self._lock:
+            ids = list(self._beaten)
+        with connections[conf.database].cursor() as cursor:
+            cursor.execute(sql.load("beat"), {"process_ids": ids})
+            alive = {row[0] for row in cursor.fetchall()}
+        for process_id in ids:
+            if process_id not in alive:
+                with self._lock:
+                    tell = self._beaten.pop(process_id, None)  # not if it was dropped meanwhile
+                if tell is not None:
+                    tell()
+
+    def _insert(
+        self, kind: str, pid: int, *, concurrency: int, queues: Sequence[str] | None, on_buried: Callable[[], None]
+    ) -> int:
+        row = Process.objects.using(conf.database).create(
+            kind=kind, hostname=socket.gethostname()[:255], pid=pid, supervisor_id=self.process_id or None,
+            queues=None if queues is None else list(queues), concurrency=concurrency,
+        )  # fmt: skip
+        with self._lock:
+            self._beaten[row.pk] = on_buried
+        return int(row.pk)
 
     def _beat_until_stopped(self) -> None:
         interval = conf.heartbeat_interval.total_seconds()
         while not self._stop.wait(interval):
             try:
-                with connections[conf.database].cursor() as cursor:
-                    cursor.execute(sql.load("beat"), {"process_id": self.process_id})
-                    alive = cursor.rowcount == 1
+                self.beat()
             except (DatabaseError, InterfaceError) as error:
                 log_event(logging.WARNING, log_events.DATABASE_LOST, loop="heartbeat", error=str(error).strip())
                 tidy_connections()
-                continue
-            if not alive:
-                self._on_buried()
-                break
         connections.close_all()
+
+
+def delete_row(process_id: int) -> None:
+    """Delete the row of a process that ended in order. Raises database errors."""
+    Process.objects.using(conf.database).filter(pk=process_id).delete()

@@ -44,12 +44,16 @@ class Loop(Protocol):
 
 
 class Service:
-    """Runs ``make_loop(process_id)`` as one registered process with a health endpoint. One per process."""
+    """Runs one loop as a registered process with a health endpoint. One per process.
+
+    ``make_loop`` is called before the database is asked for anything, so that the loop can prepare meanwhile; its
+    ``run`` is called when this process is registered.
+    """
 
     def __init__(
         self,
         kind: str,
-        make_loop: Callable[[int], Loop],
+        make_loop: Callable[[Presence], Loop],
         *,
         health_address: tuple[str, int],
         concurrency: int = 1,
@@ -63,7 +67,7 @@ class Service:
         self._presence = Presence(kind, concurrency=concurrency, queues=queues, on_buried=self._die)
         self._loop: Loop | None = None
         self._stopping = threading.Event()
-        self._schema_seen = False
+        self._schema_seen = self._registered = False
         self._clean = True
         self._error: BaseException | None = None
 
@@ -85,7 +89,7 @@ class Service:
         while work.is_alive():
             if time.monotonic() > end:
                 log_event(logging.WARNING, log_events.PROCESS_STOPPED, kind=self._kind, clean=False)
-                _end(1)
+                end_at_once(1)
             if signals.wait(_SIGNAL_LOOK_S):
                 end = min(end, time.monotonic() + conf.shutdown_grace.total_seconds() - _SIGNAL_LOOK_S - _MARGIN_S)
                 self._stopping.set()
@@ -93,19 +97,18 @@ class Service:
                     self._loop.stop()
         log_event(logging.INFO, log_events.PROCESS_STOPPED, kind=self._kind, clean=self._clean)
         if self._error is None and not self._clean:
-            _end(1)
+            end_at_once(1)
         self._health.stop()
         if self._error is not None:
             raise self._error
 
     def _work(self) -> None:
         try:
+            self._loop = self._make_loop(self._presence)
             if not self._wait_until_usable():
                 return
             process_id = self._presence.register()
-            self._loop = self._make_loop(process_id)
-            if self._stopping.is_set():
-                self._loop.stop()
+            self._registered = True
             log_event(logging.INFO, log_events.PROCESS_STARTED, kind=self._kind, process_id=process_id, pid=os.getpid())
             self._clean = self._loop.run()
         except Exception as error:  # handed to the main thread, which raises it
@@ -144,7 +147,7 @@ class Service:
     def _readiness(self) -> dict[str, object]:
         """Return the facts of a process that can work now. Runs in a health thread, on a connection of its own."""
         (check_tables if self._schema_seen else check_schema)(conf.database)
-        if self._loop is None:
+        if self._loop is None or not self._registered:
             raise NotReady("the process is starting")
         if self._stopping.is_set():
             raise NotReady("the process is stopping")
@@ -153,10 +156,10 @@ class Service:
     def _die(self) -> None:
         """End at once: others own our jobs, and whatever still runs here must not go on."""
         log_event(logging.CRITICAL, log_events.PROCESS_WAS_BURIED, kind=self._kind)
-        _end(_BURIED_EXIT)
+        end_at_once(_BURIED_EXIT)
 
 
-def _end(status: int) -> NoReturn:
+def end_at_once(status: int) -> NoReturn:
     """End the interpreter at once: threads that can not be ended otherwise do not hold it."""
     logging.shutdown()
     sys.stdout.flush()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from argparse import SUPPRESS
 from dataclasses import fields
 from datetime import timedelta
 from typing import Any
@@ -163,4 +164,5 @@ def _plain(heading: str, width: int) -> set[tuple[str, ...]]:
 
 def _options(command: Any) -> set[str]:
     parser = command.create_parser("manage.py", "command")
-    return {option for action in parser._actions for option in action.option_strings if option.startswith("--")}
+    shown = [action for action in parser._actions if action.help != SUPPRESS]
+    return {option for action in shown for option in action.option_strings if option.startswith("--")}

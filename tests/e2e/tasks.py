@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
+import os
+import subprocess
 import time
 from pathlib import Path
 from uuid import UUID, uuid4
@@ -10,6 +14,7 @@ from django.db import connection, transaction
 
 from project.salon.models import Customer
 from salon_jobs import current_job, store_task, task
+from salon_jobs.runtime.run_board import RunBoard
 
 
 def _write(store_id: UUID) -> None:
@@ -86,3 +91,33 @@ def stubborn_holding_its_row(store_id: UUID, started: str) -> None:
         current_job().finish()
         _announce(started)
         time.sleep(120)
+
+
+@store_task(name="e2e-hold-gil", max_attempts=3)
+def hold_gil(store_id: UUID, started: str, fifo: str) -> None:
+    """Add one row, then be inside one C call that lets no other thread run, until somebody opens the FIFO to write."""
+    _write(store_id)
+    _announce(started)
+    os.close(ctypes.PyDLL(None).open(fifo.encode(), os.O_RDONLY))
+
+
+@task(name="e2e-overdue", max_attempts=2)
+def overdue(started: str) -> None:
+    """Be at the instant at which this run must be killed, and go on."""
+    board: RunBoard = next(thing for thing in gc.get_objects() if type(thing) is RunBoard)
+    [run] = [run for run in board.shown() if run.job_id == current_job().id]
+    board.show(run.slot, run.job_id, run.lease, kill_at=time.monotonic())
+    _announce(started)
+    time.sleep(120)
+
+
+@task(name="e2e-die")
+def die() -> None:
+    """End the process as a crash would."""
+    os._exit(9)
+
+
+@task(name="e2e-leave-behind")
+def leave_behind(pid: str) -> None:
+    """Start a process that outlives this one and holds its standard output."""
+    Path(pid).write_text(str(subprocess.Popen(["sleep", "60"]).pid))

@@ -135,7 +135,7 @@ def test_a_task_that_nobody_knows_is_left_alone_and_shown(database: None) -> Non
         assert (warning["code"], warning["tasks"], warning["level"]) == (
             "JOB.UNKNOWN_TASK", ["e2e-unheard-of"], "warning",
         )  # fmt: skip
-        status, answer = worker.ask("/readyz")
+        status, answer = worker.wait_until_ready().ask("/readyz")
         assert (status, answer["unknown_tasks"]) == (200, ["e2e-unheard-of"])
         row = job_row(job_id)
         assert row is not None
@@ -153,7 +153,7 @@ def test_health_is_bound_to_loopback_and_knows_two_paths(database: None) -> None
         assert worker.ask("/healthz?verbose=1")[0] == 200
         worker.wait_until_ready()
         status, answer = worker.ask("/readyz")
-        assert (status, answer["status"], answer["kind"]) == (200, "ready", "worker")
+        assert (status, answer["status"], answer["kind"]) == (200, "ready", "supervisor")
         with WorkerProcess("--burst", "--health-addr", address, url=url_for(WORKER)) as second:
             assert second.wait(20) == 1
             assert f"CommandError: WORKER.NOT_READY: can not listen on {address} for health" in second.output

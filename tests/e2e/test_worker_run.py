@@ -44,7 +44,7 @@ def test_gwt_12_ping_is_picked_up_by_a_worker_that_is_ready_within_ten_seconds(d
 def test_a_notification_wakes_the_worker_and_none_left_out_is_missed(database: None) -> None:
     with WorkerProcess(url=URL, POLL_INTERVAL=60) as worker:
         worker.wait_until_ready()
-        eventually(lambda: worker.ask("/readyz")[1]["listening"] is True)
+        eventually(lambda: worker.children()[0]["listening"] is True)
         began = time.monotonic()
         worker.wait_for("job_succeeded", job_id=tasks.nothing.enqueue().id, patience_s=5)
         assert time.monotonic() - began < 1
@@ -79,7 +79,7 @@ def test_what_a_worker_holds_behind_a_long_job_is_left_to_an_idle_one(stores: li
         [(held,)] = seen("SELECT count(*) FROM salon_jobs_job WHERE state = 'running'")
         assert held > 1, "some wait behind the long one"
         with WorkerProcess("--concurrency", "1", url=URL) as idle:
-            idle.wait_for("process_started")
+            idle.wait_for("process_started", kind="worker")
             eventually(lambda: ids <= {record["job_id"] for record in idle.logged("job_succeeded")})
         assert busy.logged("job_released", reason="waited behind a long job")
         gate.touch()
@@ -89,7 +89,7 @@ def test_what_a_worker_holds_behind_a_long_job_is_left_to_an_idle_one(stores: li
 def test_a_pool_that_can_not_serve_every_thread_is_refused_with_the_number_it_needs(database: None) -> None:
     with WorkerProcess("--concurrency", "3", url=f"{URL}?pool=true") as worker:
         assert worker.wait(20) == 1
-        assert "max_size to 10 or more" in worker.output
+        assert "max_size to 6 or more" in worker.output
         assert worker.logged("process_stopped", clean=False)
 
 
@@ -149,7 +149,7 @@ def test_a_worker_killed_in_mid_run_is_rescued_and_the_effects_happen_once(store
         waiting = tasks.write.enqueue(store_id=stores[0])
         with WorkerProcess("--concurrency", "1", url=URL, **quick) as other:
             other.wait_for("job_succeeded", job_id=waiting.id)
-            process_id = victim.wait_for("process_started")["process_id"]
+            process_id = victim.wait_for("process_started", kind="worker")["process_id"]
             killed = time.monotonic()
             victim.stop(signal.SIGKILL)
             assert victim.wait() == -signal.SIGKILL
@@ -159,7 +159,9 @@ def test_a_worker_killed_in_mid_run_is_rescued_and_the_effects_happen_once(store
             other.wait_for("job_rescued", job_id=handle.id, state="queued", attempt=1)
             other.wait_for("job_succeeded", job_id=handle.id)
             assert 1 < time.monotonic() - killed < 2 + 2
-            assert not other.logged("process_buried", process_id=other.wait_for("process_started")["process_id"])
+            assert not other.logged(
+                "process_buried", process_id=other.wait_for("process_started", kind="worker")["process_id"]
+            )
     assert started.read_text().split() == ["1", "1"], "a death is no attempt"
     assert seen("SELECT count(*) FROM customer") == [(2,)]
     assert job_row(handle.id) is None

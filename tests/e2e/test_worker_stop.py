@@ -102,7 +102,9 @@ def test_a_second_signal_ends_even_a_stubborn_job_and_a_lost_connection_holds_no
     eventually(lambda: seen("SELECT count(*) FROM customer") == [(0,)])
 
 
-def test_the_grace_ends_the_process_even_when_its_job_can_not_be_given_back(stores: list[UUID], tmp_path: Path) -> None:
+def test_the_grace_ends_the_process_even_when_it_can_not_give_its_job_back_by_itself(
+    stores: list[UUID], tmp_path: Path
+) -> None:
     started = tmp_path / "started"
     with WorkerProcess(url=URL, SHUTDOWN_INTERRUPT_AFTER=0.5, SHUTDOWN_GRACE=3) as worker:
         worker.wait_until_ready()
@@ -112,7 +114,7 @@ def test_the_grace_ends_the_process_even_when_its_job_can_not_be_given_back(stor
         worker.stop()
         assert worker.wait(10) == 1
         assert time.monotonic() - began <= 3
-    assert seen("SELECT state, attempts FROM salon_jobs_job") == [("running", 0)], "a rescuer gives it back"
+    assert seen("SELECT state, attempts, rescues FROM salon_jobs_job") == [("queued", 0, 0)]
     assert seen("SELECT count(*) FROM customer") == [(0,)]
 
 

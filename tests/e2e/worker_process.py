@@ -102,6 +102,11 @@ class WorkerProcess:
             with error:
                 return error.code, json.load(error)
 
+    def children(self) -> list[dict[str, Any]]:
+        """Return what readiness shows of the processes that run jobs."""
+        children: list[dict[str, Any]] = self.ask("/readyz")[1]["children"]
+        return children
+
     def wait_until_ready(self, patience_s: float = 10) -> Self:
         """Wait until /readyz answers 200."""
         self.wait_for("health_listening", patience_s=patience_s)

@@ -1,11 +1,22 @@
-"""Adds the tests' tasks to the project's settings, and whatever the test asks for in SALON_JOBS_OVERRIDES (JSON)."""
+"""Adds the tests' tasks to the project's settings, and whatever the test asks for in SALON_JOBS_OVERRIDES (JSON).
+
+With FAULT among them, worker processes die while they start, as long as that file exists.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import sys
+from pathlib import Path
 
 from project.settings import *  # noqa: F403
 from project.settings import INSTALLED_APPS, SALON_JOBS, env
 
 INSTALLED_APPS = [*INSTALLED_APPS, "tests.e2e"]
-SALON_JOBS = {**SALON_JOBS, **json.loads(env.str("SALON_JOBS_OVERRIDES", "{}"))}
+_overrides = json.loads(env.str("SALON_JOBS_OVERRIDES", "{}"))
+_fault = Path(_overrides.pop("FAULT", "/nowhere"))
+SALON_JOBS = {**SALON_JOBS, **_overrides}
+
+if "--child" in sys.argv and _fault.exists():
+    os._exit(9)

@@ -85,7 +85,7 @@ def test_a_worker_that_can_not_listen_says_it_once_and_polls(database: None, poo
         deaf = worker.wait_for("listener_deaf", patience_s=15)
         assert deaf["level"] == "warning"
         assert "SALON_JOBS['LISTEN_URL']" in deaf["detail"]
-        assert worker.ask("/readyz")[1]["listening"] is False
+        assert worker.children()[0]["listening"] is False
         for _ in range(3):
             began = time.monotonic()
             worker.wait_for("job_succeeded", job_id=tasks.nothing.enqueue().id)
@@ -98,7 +98,7 @@ def test_a_worker_that_can_not_listen_says_it_once_and_polls(database: None, poo
 def test_a_direct_url_for_listening_brings_the_wake_ups(database: None, pooled: str) -> None:
     with WorkerProcess("--concurrency", "2", url=pooled, LISTEN_URL=DIRECT, POLL_INTERVAL=60) as worker:
         worker.wait_until_ready()
-        eventually(lambda: worker.ask("/readyz")[1]["listening"] is True)
+        eventually(lambda: worker.children()[0]["listening"] is True)
         for _ in range(5):
             time.sleep(0.05)  # a wake-up right after another one is left out
             began = time.monotonic()
@@ -152,8 +152,8 @@ def test_a_worker_killed_in_mid_run_is_rescued_and_the_effects_happen_once(
         eventually(started.exists)
         with WorkerProcess("--concurrency", "1", url=pooled, **quick) as other:
             other.wait_until_ready()
-            assert other.ask("/readyz")[1]["listening"] == "off"
-            process_id = victim.wait_for("process_started")["process_id"]
+            assert other.children()[0]["listening"] == "off"
+            process_id = victim.wait_for("process_started", kind="worker")["process_id"]
             victim.stop(signal.SIGKILL)
             victim.wait()
             gate.touch()
@@ -172,14 +172,18 @@ def test_a_worker_stopped_for_a_while_finishes_nothing_afterwards(
         victim.wait_until_ready()
         handle = tasks.wait_for_file.enqueue(store_id=stores[0], started=str(started), gate=str(gate))
         eventually(started.exists)
-        victim.stop(signal.SIGSTOP)
+        [child] = victim.children()
+        pids = [victim.pid, child["pid"]]
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
         gate.touch()
         with WorkerProcess("--concurrency", "1", url=pooled, **quick) as other:
-            other.wait_for("process_buried")
+            other.wait_for("process_buried", process_id=child["process_id"])
             # The name of the process goes through the pooler, so its burial ends the transaction it left open.
             assert not seen("SELECT FROM pg_stat_activity WHERE state = 'idle in transaction'")
             other.wait_for("job_succeeded", job_id=handle.id)
-            victim.stop(signal.SIGCONT)
+            for pid in pids:
+                os.kill(pid, signal.SIGCONT)
             assert victim.wait() == 70
     assert not victim.logged("job_succeeded")
     assert seen("SELECT count(*) FROM customer") == [(1,)]
@@ -207,7 +211,7 @@ def test_an_exhausted_pool_gets_no_living_process_buried(stores: list[UUID], por
             tasks.wait_for_file.enqueue(store_id=stores[0], started=str(started), gate=str(gate)) for _ in range(8)
         ]
         eventually(lambda: started.exists() and len(started.read_text().split()) == 4)
-        eventually(lambda: seen("SELECT now() - heartbeat_at > '4 s' FROM salon_jobs_process") == [(True,)])
+        eventually(lambda: seen("SELECT bool_and(now() - heartbeat_at > '4 s') FROM salon_jobs_process") == [(True,)])
         gate.touch()
         for handle in handles:
             worker.wait_for("job_succeeded", job_id=handle.id)

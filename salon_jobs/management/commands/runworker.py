@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import sys
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
@@ -9,8 +11,13 @@ from django.core.management.base import BaseCommand, CommandParser
 from salon_jobs.conf import settings as conf
 from salon_jobs.jobs.worker import WorkerOptions
 from salon_jobs.jobs.worker_loop import WorkerLoop
+from salon_jobs.jobs.worker_processes import KIND, WorkerProcesses
 from salon_jobs.management.arguments import add_service_arguments, configure_from, health_address, positive
 from salon_jobs.management.refusals import told_in_one_line
+from salon_jobs.runtime.child import run_child
+from salon_jobs.runtime.child_process import same_command
+from salon_jobs.runtime.presence import Presence
+from salon_jobs.runtime.run_board import RunBoard
 from salon_jobs.runtime.service import Service
 from salon_jobs.schedule.scheduler import Scheduler
 
@@ -18,7 +25,7 @@ _HEALTH_PORT = 8080
 
 
 class Command(BaseCommand):
-    """Runs one worker process until SIGTERM or SIGINT; a second signal forces the end."""
+    """Runs one supervisor and its worker processes until SIGTERM or SIGINT; a second signal forces the end."""
 
     help = "Run jobs until SIGTERM or SIGINT (a second one forces the end). Connects as the worker role."
 
@@ -28,23 +35,43 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare the options."""
         parser.add_argument("--queue", action="append", metavar="NAME", help="serve this queue only; repeatable")
-        parser.add_argument("--concurrency", type=positive, default=None, metavar="N", help="jobs run at once")
+        parser.add_argument(
+            "--concurrency", type=positive, default=None, metavar="N", help="jobs run at once by each process"
+        )
+        parser.add_argument("--processes", type=positive, default=1, metavar="N", help="processes that run jobs")
         parser.add_argument("--burst", action="store_true", help="run until nothing is due, then exit with 0")
-        parser.add_argument("--with-scheduler", action="store_true", help="fire cron entries from this process too")
+        parser.add_argument("--with-scheduler", action="store_true", help="fire cron entries too")
+        parser.add_argument("--child", help=argparse.SUPPRESS)
         add_service_arguments(parser, health_port=_HEALTH_PORT)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Run the worker."""
+        """Supervise; or be one of the processes that a supervisor started with ``--child``."""
         configure_from(options)
+        if options["child"]:
+            run_child(KIND, options["child"], _make_child_loop)
         chosen = WorkerOptions(
             concurrency=options["concurrency"] or conf.concurrency, queues=options["queue"], burst=options["burst"]
         )
 
-        def make_loop(process_id: int) -> WorkerLoop:
-            return WorkerLoop(process_id, chosen, beside=Scheduler() if options["with_scheduler"] else None)
+        def make_loop(presence: Presence) -> WorkerProcesses:
+            beside = Scheduler() if options["with_scheduler"] else None
+            command = self._child_command(options)
+            return WorkerProcesses(presence, command, chosen, processes=options["processes"], beside=beside)
 
         with told_in_one_line():
             Service(
-                "worker", make_loop, health_address=health_address(options, _HEALTH_PORT),
-                concurrency=chosen.concurrency, queues=chosen.queues, burst=chosen.burst,
+                "supervisor", make_loop, health_address=health_address(options, _HEALTH_PORT),
+                concurrency=0, queues=chosen.queues, burst=chosen.burst,
             ).run()  # fmt: skip
+
+    def _child_command(self, options: dict[str, Any]) -> list[str]:
+        if getattr(self, "_called_from_command_line", False):
+            return same_command()
+        # By call_command: the command line is somebody else's.
+        log = ["--log-format", options["log_format"], "--log-level", options["log_level"]]
+        return [sys.executable, "-m", "django", "runworker", *log]
+
+
+def _make_child_loop(board: int, start: dict[str, Any]) -> WorkerLoop:
+    chosen = WorkerOptions(**start["options"])
+    return WorkerLoop(start["process_id"], chosen, board=RunBoard(chosen.concurrency, fileno=board))

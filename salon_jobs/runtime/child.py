@@ -1,0 +1,103 @@
+"""Is the child's side of a supervised process: waits for its process id, works, reports, and dies with its parent."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import queue
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, NoReturn
+
+from django.db import connections
+
+from salon_jobs.core import log_events
+from salon_jobs.core.errors import NotReady
+from salon_jobs.core.log_events import log_event
+from salon_jobs.runtime.link import Link
+from salon_jobs.runtime.presence import name_connections
+from salon_jobs.runtime.service import Loop, end_at_once
+
+_REPORT_EVERY_S = 1.0
+_ORPHANED = 1
+_PR_SET_PDEATHSIG = 1
+
+
+def run_child(kind: str, descriptors: str, make_loop: Callable[[int, dict[str, Any]], Loop]) -> NoReturn:
+    """Work for the supervisor that started this process; main thread only. Never returns.
+
+    ``make_loop`` gets the descriptor of the board and what the supervisor says at the start, ``process_id`` among it.
+    Status 0: it ended in order, asked to or not; its supervisor replaces it at once, unless that is ending too.
+    """
+    link_end, board = map(int, descriptors.split(":"))
+    for inherited in (link_end, board):
+        os.set_inheritable(inherited, False)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # A service manager may signal every process of a group; the supervisor alone decides. Not SIG_IGN: what a
+        # handler starts would inherit that.
+        signal.signal(number, _pass)
+    _die_with_parent()
+    child = _Child(kind, Link(socket.socket(fileno=link_end)))
+    end_at_once(0 if child.run(lambda start: make_loop(board, start)) else 1)
+
+
+class _Child:
+    def __init__(self, kind: str, link: Link) -> None:
+        self._kind = kind
+        self._link = link
+        self._told: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self._loop: Loop | None = None
+        self._ended = threading.Event()
+        threading.Thread(target=self._obey, name="salon-jobs-link", daemon=True).start()
+
+    def run(self, make_loop: Callable[[dict[str, Any]], Loop]) -> bool:
+        start = self._told.get()
+        if start is None:
+            return True
+        name_connections(start["process_id"])
+        self._loop = loop = make_loop(start)
+        fields: dict[str, Any] = {"kind": self._kind, "process_id": start["process_id"]}
+        log_event(logging.INFO, log_events.PROCESS_STARTED, **fields, pid=os.getpid())
+        threading.Thread(target=self._report, args=(loop,), name="salon-jobs-report", daemon=True).start()
+        threading.Thread(target=self._stop_when_told, args=(loop,), name="salon-jobs-stop", daemon=True).start()
+        clean = loop.run()
+        self._ended.set()
+        connections.close_all()
+        log_event(logging.INFO if clean else logging.WARNING, log_events.PROCESS_STOPPED, **fields, clean=clean)
+        return clean
+
+    def _obey(self) -> None:
+        """Hand on what the supervisor says; without a supervisor, end before others run our jobs again."""
+        for message in self._link.received():
+            self._told.put(message.get("start"))
+        os._exit(_ORPHANED)
+
+    def _stop_when_told(self, loop: Loop) -> None:
+        while True:
+            self._told.get()
+            loop.stop()
+
+    def _report(self, loop: Loop) -> None:
+        while True:
+            try:
+                report: dict[str, Any] = {"facts": loop.facts()}
+            except NotReady as error:
+                report = {"fault": str(error)}
+            self._link.send(**report)
+            if self._ended.wait(_REPORT_EVERY_S):
+                return
+
+
+def _pass(_number: int, _frame: FrameType | None) -> None:
+    return
+
+
+def _die_with_parent() -> None:
+    """Let the kernel kill us when the thread that started us ends: also while a handler holds the GIL. Linux only."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,0 +1,189 @@
+"""Keeps one place of a supervisor filled: starts a child, registers it, buries it when it died, starts the next."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from django.db import DatabaseError, InterfaceError, connections
+
+from salon_jobs.conf import settings as conf
+from salon_jobs.core import log_events
+from salon_jobs.core.backoff import Backoff
+from salon_jobs.core.log_events import log_event, logger
+from salon_jobs.jobs.rescuer import bury
+from salon_jobs.runtime.child_process import ChildPlan, ChildProcess, end_of
+from salon_jobs.runtime.connections import tidy_connections
+from salon_jobs.runtime.presence import Presence, delete_row
+from salon_jobs.runtime.run_board import ShownRun
+
+_RETRY_S = 0.5
+# A child that died younger than this died "at once"; from the second such death in a row on its place stays empty for
+# a while.
+_YOUNG_S = 10.0
+_RESTART = Backoff(base=timedelta(seconds=0.5), cap=timedelta(seconds=30), jitter=0.2)
+_BURST_TRIES = 3
+# How long the other runs of a child that must be killed may take to end.
+_DRAIN_S = 2.0
+
+
+class Keeper:
+    """Is a thread that keeps one child alive until stopped; nothing that befalls another child makes it wait."""
+
+    def __init__(self, number: int, plan: ChildPlan, presence: Presence, registered: threading.Event) -> None:
+        self._plan = plan
+        self._presence = presence
+        self._registered = registered
+        self._stopping = threading.Event()
+        self._killed: dict[str, Any] | None = None
+        self._draining_since: float | None = None
+        self._thread = threading.Thread(target=self._keep, name=f"salon-jobs-keeper-{number}", daemon=True)
+        self.child: ChildProcess | None = None
+        self.deaths_at_once = 0
+        self.clean = True
+
+    def start(self) -> None:
+        """Start the first child at once; it works when ``registered`` is set, as this process must be by then."""
+        self._thread.start()
+
+    @property
+    def ended(self) -> bool:
+        """Tell whether the last child has ended and is buried."""
+        return not self._thread.is_alive()
+
+    @property
+    def dies_anew(self) -> int:
+        """Return how many times in a row it died at once, while the present child may do so too."""
+        child = self.child
+        return self.deaths_at_once if child is None or child.lived_s < _YOUNG_S else 0
+
+    def stop(self) -> None:
+        """Ask the child for its end, and start no other; a second call forces it."""
+        self._stopping.set()
+        if self.child is not None:
+            self.child.stop()
+
+    def kill(self, reason: str, *, blameless: bool = False) -> None:
+        """End the child at once; ``blameless``: what it runs is queued again and not charged."""
+        child = self.child
+        if child is not None and self._killed is None:
+            self._killed = {"reason": reason, "blameless": blameless, "at": time.monotonic()}
+            log_event(
+                logging.WARNING, log_events.CHILD_KILLED, process_id=child.process_id, pid=child.pid, reason=reason
+            )
+            child.kill()
+
+    def kill_if_overdue(self) -> None:
+        """End a child that runs a job past its ``kill_at``, when its other jobs have ended or had some time to.
+
+        It takes no new ones meanwhile, if it still hears us.
+        """
+        child, now = self.child, time.monotonic()
+        runs = [] if child is None else child.runs()
+        late = sum(run.kill_at <= now for run in runs)
+        if child is None or not late:
+            return
+        if self._draining_since is None:
+            self._draining_since = now
+            child.stop()
+        elif late == len(runs) or now - self._draining_since > _DRAIN_S:
+            self.kill("a job ran past its limit", blameless=True)
+
+    def _keep(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                end, lived_s = self._live_once_whatever_happens()
+                if self._plan.burst:
+                    if end is None and self._draining_since is None:
+                        return
+                    if self.deaths_at_once >= _BURST_TRIES:
+                        self.clean = False
+                        return
+                delay_s = self._delay_s()
+                if end is not None and not self._stopping.is_set():
+                    log_event(
+                        logging.ERROR, log_events.CHILD_DIED, end=end, lived_s=round(lived_s, 3),
+                        restart_in_s=round(delay_s, 3),
+                    )  # fmt: skip
+                self._stopping.wait(delay_s)
+        finally:
+            connections.close_all()
+
+    def _delay_s(self) -> float:
+        return _RESTART.delay(self.deaths_at_once - 1).total_seconds() if self.deaths_at_once > 1 else 0.0
+
+    def _live_once_whatever_happens(self) -> tuple[str | None, float]:
+        try:
+            return self._live_once()
+        except Exception as error:  # too many processes, say; the place must not stay empty for it
+            logger.exception("a worker process could not be started or buried")
+            if (child := self.child) is not None:
+                self._presence.drop(child.process_id)  # others bury it
+                child.kill()
+                child.wait()
+                self.child = None
+            self.deaths_at_once += 1
+            return f"{type(error).__name__}: {error}", 0.0
+
+    def _live_once(self) -> tuple[str | None, float]:
+        """Start a child, wait until it has ended, and bury it.
+
+        Returns how it ended (None: in order) and how long it lived.
+        """
+        self._killed = self._draining_since = None
+        child = self.child = ChildProcess(self._plan)
+        self._registered.wait()
+        if self._stopping.is_set():
+            child.stop()
+        else:
+            self._despite_outages(lambda: self._register(child))
+        status, lived_s = child.wait(), child.lived_s
+        self.child = None
+        # A death that nobody asked for is answered by its burial; one that had not begun to work ended well enough.
+        self.clean = status == 0 or not self._stopping.is_set() or child.report is None
+        died_at_once = status != 0 and self._killed is None and lived_s < _YOUNG_S
+        self.deaths_at_once = self.deaths_at_once + 1 if died_at_once else 0
+        if child.process_id:
+            self._presence.drop(child.process_id)
+            self._despite_outages(lambda: self._take_leave(child, status))
+        child.close()
+        return (end_of(status) if status else None), lived_s
+
+    def _register(self, child: ChildProcess) -> None:
+        plan = self._plan
+        process_id = self._presence.register_child(
+            plan.kind, child.pid, concurrency=plan.concurrency, queues=plan.queues,
+            on_buried=lambda: self.kill("others took it for dead and have its jobs"),
+        )  # fmt: skip
+        child.start(process_id, **plan.options)
+
+    def _take_leave(self, child: ChildProcess, status: int) -> None:
+        if status == 0:
+            delete_row(child.process_id)
+            return
+        runs = child.runs()
+        overdue: list[ShownRun] = []
+        charged = [run.job_id for run in runs]
+        if self._stopping.is_set() and status > 0:
+            charged = []  # it gave its jobs back, or tried to
+        elif self._killed is not None and self._killed["blameless"]:
+            overdue, charged = [run for run in runs if run.kill_at <= self._killed["at"]], []
+        bury(child.process_id, None, end=end_of(status), charged=charged, overdue=overdue)
+
+    def _despite_outages(self, work: Callable[[], None]) -> None:
+        """Work, and again until the database lets us. While we end, others rescue our jobs in their time."""
+        while True:
+            tidy_connections()
+            try:
+                work()
+            except (DatabaseError, InterfaceError) as error:
+                log_event(logging.WARNING, log_events.DATABASE_LOST, loop="supervise", error=str(error).strip())
+                connections[conf.database].errors_occurred = True
+                if self._stopping.wait(_RETRY_S):
+                    return
+            else:
+                return

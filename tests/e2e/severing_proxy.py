@@ -1,0 +1,80 @@
+"""Stands between a worker and PostgreSQL, and cuts one connection between a statement's commit and its reply."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from contextlib import suppress
+from types import TracebackType
+from typing import Self
+from urllib.parse import urlsplit, urlunsplit
+
+_DONE = b"Z\x00\x00\x00\x05I"  # ReadyForQuery, idle: what ran before it is committed
+
+
+class SeveringProxy:
+    """Passes bytes on. When armed, the next statement that contains the words is run, and its reply never arrives."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        self._target = (parts.hostname or "127.0.0.1", parts.port or 5432)
+        self._server = socket.create_server(("127.0.0.1", 0))
+        login = parts.netloc.rpartition("@")[0]
+        port = self._server.getsockname()[1]
+        self.url = urlunsplit((parts.scheme, f"{login}@127.0.0.1:{port}", parts.path, parts.query, ""))
+        self._words = b""
+        self.severed = threading.Event()
+
+    def arm(self, words: bytes) -> None:
+        """Sever the connection over which the next statement with these words is sent."""
+        self._words = words
+
+    def __enter__(self) -> Self:
+        """Accept connections."""
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Accept no more."""
+        self._server.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._server.accept()
+            except OSError:
+                return
+            server = socket.create_connection(self._target)
+            doomed = threading.Event()
+            for work in (self._ask, self._answer):
+                threading.Thread(target=work, args=(client, server, doomed), daemon=True).start()
+
+    def _ask(self, client: socket.socket, server: socket.socket, doomed: threading.Event) -> None:
+        try:
+            while chunk := client.recv(65536):
+                if self._words and self._words in chunk:
+                    self._words = b""
+                    doomed.set()
+                server.sendall(chunk)
+            server.shutdown(socket.SHUT_WR)
+        except OSError:
+            server.close()
+
+    def _answer(self, client: socket.socket, server: socket.socket, doomed: threading.Event) -> None:
+        try:
+            while chunk := server.recv(65536):
+                if not doomed.is_set():
+                    client.sendall(chunk)
+                elif chunk.endswith(_DONE):
+                    break
+        except OSError:
+            return
+        finally:
+            for end in (client, server):
+                with suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)  # the other thread waits on them
+                end.close()
+            if doomed.is_set():
+                self.severed.set()
