@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from salon_jobs.jobs.enqueue import enqueue_job
     from salon_jobs.jobs.fan_out import fan_out, fan_out_progress
     from salon_jobs.jobs.limits import limit, pause, resume
+    from salon_jobs.jobs.operate import Operated, cancel_jobs
     from salon_jobs.jobs.options import FanOut
     from salon_jobs.jobs.task import Task, store_task, task
     from salon_jobs.schedule.entries import cron
@@ -29,8 +30,10 @@ _HOMES = {
     "FanOutProgress": "core.records",
     "FanOutResult": "core.records",
     "JobHandle": "core.records",
+    "Operated": "jobs.operate",
     "Snooze": "core.outcomes",
     "Task": "jobs.task",
+    "cancel_jobs": "jobs.operate",
     "cron": "schedule.entries",
     "current_job": "jobs.current",
     "current_store_id": "tenancy.context",
@@ -53,8 +56,10 @@ __all__ = [
     "FanOutProgress",
     "FanOutResult",
     "JobHandle",
+    "Operated",
     "Snooze",
     "Task",
+    "cancel_jobs",
     "cron",
     "current_job",
     "current_store_id",

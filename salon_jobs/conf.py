@@ -65,6 +65,9 @@ class Settings:
     retain_cron_ticks: timedelta | None = timedelta(days=30)
     retain_stats: timedelta | None = timedelta(days=14)
     max_attempts: int = 25
+    timeout_grace: timedelta = timedelta(seconds=10)
+    cancel_grace: timedelta = timedelta(seconds=5)
+    terminate_after_timeouts: int | None = None
     backoff: Backoff = field(default_factory=Backoff)
     sentry_payload: bool = False
 
@@ -93,6 +96,7 @@ def _load() -> Settings:
 
 _DURATIONS = {
     "POLL_INTERVAL", "HEARTBEAT_INTERVAL", "PROCESS_SILENT_AFTER", "SHUTDOWN_INTERRUPT_AFTER", "SHUTDOWN_GRACE",
+    "TIMEOUT_GRACE", "CANCEL_GRACE",
 }  # fmt: skip
 # None keeps for ever. The longest that every server can still subtract from its own time.
 _RETENTIONS = {"RETAIN_SUCCEEDED", "RETAIN_CANCELLED", "RETAIN_FAILED", "RETAIN_CRON_TICKS", "RETAIN_STATS"}
@@ -102,6 +106,7 @@ _OPTIONAL_STRINGS = {"STORE_MODEL", "OPERATOR_DATABASE", "BOOTSTRAP_URL", "LISTE
 _FLAGS = {"KEEP_SUCCEEDED", "LISTEN", "SENTRY_PAYLOAD"}
 _CHOICES = {"CROSS_DATABASE_ENQUEUE": ("refuse", "warn", "allow")}
 _COUNTS = {"CONCURRENCY": 1000, "MAX_ATTEMPTS": 32767}
+_OPTIONAL_COUNTS = {"TERMINATE_AFTER_TIMEOUTS": 1_000_000}
 
 
 def _converted(key: str, value: Any) -> Any:
@@ -124,9 +129,10 @@ def _converted(key: str, value: Any) -> Any:
     elif key in _FLAGS:
         if not isinstance(value, bool):
             raise _wrong(key, value, "True or False")
-    elif key in _COUNTS:
-        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _COUNTS[key]:
-            raise _wrong(key, value, f"a whole number from 1 to {_COUNTS[key]}")
+    elif key in _COUNTS or (key in _OPTIONAL_COUNTS and value is not None):
+        most = {**_COUNTS, **_OPTIONAL_COUNTS}[key]
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+            raise _wrong(key, value, f"a whole number from 1 to {most}")
     elif key == "ROLES" and value is not None:
         return _roles(value)
     elif key == "BACKOFF" and not isinstance(value, Backoff):

@@ -17,6 +17,8 @@ from salon_jobs.jobs.executor import execute, settle
 from salon_jobs.jobs.finisher import Finisher
 from salon_jobs.jobs.local_queue import LocalQueue
 from salon_jobs.jobs.runner import Runner
+from salon_jobs.jobs.timekeeper import Timekeeper
+from salon_jobs.runtime.run_board import RunBoard
 
 
 def claim(process_id: int, room: int = 100) -> list[ClaimedJob]:
@@ -63,9 +65,11 @@ def running_on_a_thread(process_id: int, jobs: Sequence[ClaimedJob]) -> Generato
     queue = LocalQueue(1)
     abandon = threading.Event()
     finisher = Finisher(process_id, queue.forget, abandon)
-    runner = Runner(queue, finisher, process_id, 0, abandon)
+    timekeeper = Timekeeper()
+    runner = Runner(queue, finisher, process_id, 0, abandon, board=RunBoard(1), timekeeper=timekeeper)
     queue.put(jobs)
     finisher.start()
+    timekeeper.start()
     runner.start()
     try:
         assert queue.wait_idle(10)
@@ -74,3 +78,4 @@ def running_on_a_thread(process_id: int, jobs: Sequence[ClaimedJob]) -> Generato
         queue.close()
         assert runner.join(10)
         finisher.stop(10)
+        timekeeper.stop()

@@ -19,6 +19,7 @@ LAYERS = {
     "salon_jobs.tenancy": 2,
     "salon_jobs.jobs.options": 3,
     "salon_jobs.jobs.payload": 3,
+    "salon_jobs.jobs.timeouts": 3,
     "salon_jobs.jobs.registry": 3,
     "salon_jobs.jobs.wake": 3,
     "salon_jobs.jobs.store": 3,

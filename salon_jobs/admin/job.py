@@ -29,7 +29,18 @@ _REFUSALS_SHOWN = 5
 class JobAdmin(ReadOnlyAdmin):
     """Lists jobs by state, task, queue and store; a job's page shows everything known about it."""
 
-    list_display = ("id", "task", "state", "attempt_count", "store_id", "queue", "run_at", "finished_at", "reason")
+    list_display = (
+        "id",
+        "task",
+        "state",
+        "timeliness",
+        "attempt_count",
+        "store_id",
+        "queue",
+        "run_at",
+        "finished_at",
+        "reason",
+    )
     list_filter = ("state", TaskFilter, QueueFilter, StoreFilter)
     search_fields = ("id__exact", "job_key__exact", "store_id__exact")
     search_help_text = "A job's id, its key, or its store's id, in full"
@@ -38,10 +49,23 @@ class JobAdmin(ReadOnlyAdmin):
     list_per_page = 50
     actions = ("retry", "cancel")
     fieldsets = (
-        (None, {"fields": ("task", "state", "reason", "store_id", "queue", "priority")}),
+        (None, {"fields": ("task", "state", "timeliness", "reason", "store_id", "queue", "priority")}),
         ("Runs", {"fields": ("attempt_count", "rescues", "errors")}),
         ("Payload", {"fields": ("shown_payload", "job_key")}),
-        ("Times", {"fields": ("created_at", "run_at", "started_at", "finished_at", "expires_at", "tick")}),
+        (
+            "Times",
+            {
+                "fields": (
+                    "created_at",
+                    "run_at",
+                    "started_at",
+                    "finished_at",
+                    "cancel_requested_at",
+                    "expires_at",
+                    "tick",
+                )
+            },
+        ),
         ("Lease", {"fields": ("leased_by", "lease"), "classes": ("collapse",)}),
     )
 
@@ -104,14 +128,14 @@ class JobAdmin(ReadOnlyAdmin):
 
     @admin.action(description="Cancel selected jobs", permissions=["cancel"])
     def cancel(self, request: HttpRequest, queryset: QuerySet[Job]) -> None:
-        """Cancel the selected queued or failed jobs."""
+        """Cancel the selected jobs; those that run are asked to end."""
         self._operate(request, queryset, operate.cancel, "cancelled")
 
     def _operate(
         self, request: HttpRequest, queryset: QuerySet[Job], change: Callable[..., list[Operated]], done: str
     ) -> None:
         """Change the selection in batches, the newest first: jobs enqueued meanwhile are not chased."""
-        changed = refused = 0
+        changed = refused = asked = 0
         refusals: list[Operated] = []
         for jobs in _batches(queryset):
             results = {result.job_id: result for result in change([job.pk for job in jobs], using=conf.reader_database)}
@@ -122,10 +146,12 @@ class JobAdmin(ReadOnlyAdmin):
             )  # fmt: skip
             not_changed = [result for result in results.values() if not result.changed]
             changed += len(jobs) - len(not_changed)
+            asked += sum(result.changed and bool(result.detail) for result in results.values())
             refused += len(not_changed)
             refusals += not_changed[: _REFUSALS_SHOWN - len(refusals)]
         if changed:
-            self.message_user(request, f"{_jobs(changed)} {done}.", messages.SUCCESS)
+            of_them = f" {asked:,} of them run and are asked to end." if asked else ""
+            self.message_user(request, f"{_jobs(changed)} {done}.{of_them}", messages.SUCCESS)
         for result in refusals:
             self.message_user(request, f"Job {result.job_id} was not {done}: {result.detail}.", messages.WARNING)
         if refused > len(refusals):

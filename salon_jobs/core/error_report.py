@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from salon_jobs.core.errors import SalonJobsError
+from salon_jobs.core.errors import Interrupted, SalonJobsError
 
 _LONGEST_MESSAGE = 4_000
 _LONGEST_TRACEBACK = 20_000
@@ -27,7 +27,7 @@ def report(error: BaseException) -> ErrorReport:
     kind = type(error)
     return ErrorReport(
         error_class=_told(lambda: f"{kind.__module__}.{kind.__qualname__}")[:255],
-        code=_told(lambda: str(error.code))[:64] if isinstance(error, SalonJobsError) else "",
+        code=_told(lambda: str(error.code))[:64] if isinstance(error, SalonJobsError | Interrupted) else "",
         message=_told(lambda: str(error))[:_LONGEST_MESSAGE],
         traceback=_told(lambda: "".join(traceback.format_exception(error)))[-_LONGEST_TRACEBACK:],
     )

@@ -117,4 +117,21 @@ class ProcessDied(SalonJobsError):
 
 
 class Interrupted(BaseException):
-    """Raised inside a handler when the shutdown grace is over: rolled back and queued again."""
+    """Raised inside a handler when the shutdown grace is over: rolled back and queued again.
+
+    A BaseException, as what stops a thread must be: ``except Exception`` around one item of many lets it pass.
+    """
+
+    code: ClassVar[str] = "JOB.INTERRUPTED"
+
+
+class CancelRequested(Interrupted):
+    """Raised inside a handler whose job is to be cancelled, when it has not ended by itself within the grace."""
+
+    code = "JOB.CANCEL_REQUESTED"
+
+
+class TimedOut(Interrupted):
+    """Raised inside a handler that ran longer than its task's timeout; the attempt counts."""
+
+    code = "JOB.TIMED_OUT"

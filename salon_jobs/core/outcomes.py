@@ -50,7 +50,7 @@ class Snoozed:
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """The job ends without success: ``kind`` is discarded or expired, ``detail`` is for people."""
+    """The job ends without success: ``kind`` is discarded, expired or cancelled, ``detail`` is for people."""
 
     kind: str
     detail: str

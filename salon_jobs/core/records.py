@@ -74,7 +74,8 @@ class JobContent(NamedTuple):
 class ClaimedJob(NamedTuple):
     """Carries one claimed row, in the column order of ``sql/claim_due.sql``; instants as seconds since 1970.
 
-    A tuple, and no datetimes until somebody asks: hundreds are read at a time.
+    A tuple, and no datetimes until somebody asks: hundreds are read at a time. ``due_at`` is when it became due on this
+    process's monotonic clock: how long it waited was told by the database's clock.
     """
 
     id: int
@@ -91,6 +92,7 @@ class ClaimedJob(NamedTuple):
     tick_s: float | None
     created_at_s: float
     lane: int
+    due_at: float = float("inf")
 
     @property
     def attempt(self) -> int:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
+from operator import itemgetter
 from uuid import UUID
 
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from salon_jobs.conf import settings as conf
-from salon_jobs.core.errors import LeaseLost, NoCurrentJob
+from salon_jobs.core.errors import CancelRequested, Interrupted, LeaseLost, NoCurrentJob, OptionInvalid, TimedOut
 from salon_jobs.core.records import ClaimedJob
 from salon_jobs.jobs import store
 from salon_jobs.jobs.transactions import refuse_broken_transaction
 
+_LONGEST_EXTENSION = timedelta(days=36_500)
 running: ContextVar[RunningJob | None] = ContextVar("salon_jobs_running_job", default=None)
 
 
@@ -29,14 +32,31 @@ class RunningJob:
     # This thread's, looked up once: Django's lookup costs as much as a claim.
     connection: BaseDatabaseWrapper = field(default_factory=lambda: connections[conf.database], init=False, repr=False)
     finished: bool = field(default=False, init=False)
-    interrupted: bool = field(default=False, init=False)
     started: float = field(default_factory=time.monotonic, init=False)
     ended: float | None = field(default=None, init=False)
+    # Written by the worker's other threads: what struck this run first, and when what is to strike (monotonic seconds).
+    struck: type[Interrupted] | None = field(default=None, init=False)
+    times_out_at: float | None = field(default=None, init=False)
+    cancel_at: float | None = field(default=None, init=False)
+    on_extended: Callable[[float], None] | None = field(default=None, init=False)
 
     @property
     def duration_s(self) -> float:
         """Return how long the handler has run, in seconds; how long it took, once it ended."""
         return (time.monotonic() if self.ended is None else self.ended) - self.started
+
+    @property
+    def waited_s(self) -> float:
+        """Return how long the job waited since it became due, in seconds; by the database's clock, then by ours."""
+        return max(0.0, self.started - self.claimed.due_at)
+
+    @property
+    def strike_due(self) -> tuple[float, type[Interrupted]] | None:
+        """Return when the run is to be struck (monotonic seconds) and by what; None: never, or not once more."""
+        if self.struck is not None:
+            return None
+        ends = ((self.times_out_at, TimedOut), (self.cancel_at, CancelRequested))
+        return min(((at, kind) for at, kind in ends if at is not None), key=itemgetter(0), default=None)
 
     @property
     def id(self) -> int:
@@ -78,12 +98,43 @@ class RunningJob:
         """Return the cron tick the job stems from (a fan-out passes it on); None when enqueued otherwise."""
         return self.claimed.tick
 
+    @property
+    def deadline(self) -> datetime | None:
+        """Return when this run times out, by this host's clock, in UTC; None without a timeout."""
+        if self.times_out_at is None:
+            return None
+        return datetime.now(UTC) + timedelta(seconds=self.times_out_at - time.monotonic())
+
+    def cancelled(self) -> bool:
+        """Tell whether somebody wants this job cancelled: end soon, by any exception. Asks no database.
+
+        True about at once after ``cancel_jobs``, and a second later at most. ``CANCEL_GRACE`` later it is ended.
+        """
+        return self.cancel_at is not None
+
+    def extend(self, by: timedelta) -> None:
+        """Move the deadline of this run by so much, as often as need be; a run without a timeout has none to move.
+
+        It does not hold up a shutdown. Raises OptionInvalid outside of zero to 36,500 days, TimedOut when too late.
+        """
+        if not timedelta(0) <= by <= _LONGEST_EXTENSION:
+            raise OptionInvalid(f"extend takes a timedelta from zero to {_LONGEST_EXTENSION.days:,} days, not {by}")
+        if self.struck is not None:
+            raise self.struck
+        if self.times_out_at is not None:
+            self.times_out_at += by.total_seconds()
+            if self.on_extended is not None:
+                self.on_extended(self.times_out_at)
+
     def finish(self) -> None:
         """Finish the job as succeeded inside the handler's own last transaction, so both commit together.
 
         For tasks with ``atomic=False``. Raises LeaseLost when the job is another run's by now, and TransactionBroken
-        in a transaction that can only roll back: let it. A second call in the same transaction does nothing.
+        in a transaction that can only roll back: let it. A second call in the same transaction does nothing. After a
+        timeout it raises that once more: a handler that swallowed it must not look like success.
         """
+        if self.struck is not None:
+            raise self.struck
         refuse_broken_transaction(self.connection)
         if not store.finish(self.claimed, self.process_id) and not (
             self.finished and store.committed(self.claimed, self.process_id)

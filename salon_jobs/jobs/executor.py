@@ -7,6 +7,7 @@ After any other end the fenced row decides what happened, because an error can s
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -18,7 +19,7 @@ from psycopg import sql as compose
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import log_events
 from salon_jobs.core.error_report import report
-from salon_jobs.core.errors import Interrupted, LeaseLost, PayloadInvalid
+from salon_jobs.core.errors import LeaseLost, PayloadInvalid, TimedOut
 from salon_jobs.core.log_events import log_batch, log_event
 from salon_jobs.core.outcomes import (
     Cancelled,
@@ -43,6 +44,7 @@ from salon_jobs.tenancy.guc import raw_cursor
 
 EXPIRED = "expired"
 DISCARDED = "discarded"
+CANCELLED = "cancelled"
 
 
 def execute(running: RunningJob) -> Outcome:
@@ -51,6 +53,8 @@ def execute(running: RunningJob) -> Outcome:
     if job.expired:
         return Cancelled(EXPIRED, EXPIRED)
     task = registry.get_task(job.task)
+    if task.timeouts is not None and (why := task.timeouts.expiry(running.waited_s, claimed_before=job.lease > 1)):
+        return Cancelled(EXPIRED, why)
     try:
         arguments = task.payload.decode(job.payload, job.store_id)
     except PayloadInvalid as error:
@@ -63,21 +67,33 @@ def execute(running: RunningJob) -> Outcome:
             _run_in_transaction(task, arguments, running)
         else:
             _run_outside(task, arguments, running)
+            if running.struck is not None:
+                raise running.struck
         if not in_transaction:
             refuse_open_transaction(running.connection)
         return Succeeded(finished=finished)
     except LeaseLost:
         return Lost()
-    except Interrupted:
-        return Released()
     except Snooze as wish:
-        return Snoozed(wish.delay)
+        return Cancelled(CANCELLED, CANCELLED) if running.cancelled() else Snoozed(wish.delay)
     except Discard as wish:
         return Cancelled(DISCARDED, wish.reason)
     except BaseException as error:  # a handler may raise anything, SystemExit too; it fails the job alone
-        return Released() if running.interrupted else Errored(error)
+        return ended_by(running, error)
     finally:
         current.running.reset(token)
+
+
+def ended_by(running: RunningJob, error: BaseException) -> Outcome:
+    """Return how a run ended that an error left: what struck it from outside counts, not how that looked inside."""
+    if running.struck is None:
+        return Errored(error)
+    if running.struck is not TimedOut:
+        return Cancelled(CANCELLED, CANCELLED) if running.cancelled() else Released()
+    took_s = time.monotonic() - running.started
+    timed_out = TimedOut(f"timed out after {took_s:.3g} s").with_traceback(error.__traceback__)
+    timed_out.__cause__ = None if isinstance(error, TimedOut) else error
+    return Errored(timed_out)
 
 
 def settle(running: RunningJob, outcome: Outcome) -> Outcome:
@@ -85,7 +101,8 @@ def settle(running: RunningJob, outcome: Outcome) -> Outcome:
     written = _write(running, outcome)
     if written is None:
         if not isinstance(outcome, Lost) and store.committed(running.claimed, running.process_id):
-            error = outcome.error if isinstance(outcome, Errored) else None
+            # What struck it late is no error of a callback.
+            error = outcome.error if isinstance(outcome, Errored) and running.struck is None else None
             return _report_success(running, Succeeded(finished=True, callback_error=error))
         _log(logging.WARNING, log_events.JOB_LEASE_LOST, running)
         return Lost()
@@ -110,9 +127,13 @@ def _write(running: RunningJob, outcome: Outcome) -> Outcome | None:
             _log(logging.WARNING, log_events.JOB_RELEASED, running)
         case Cancelled(kind=kind, detail=detail):
             reason = kind if kind == detail else f"{kind}: {detail}"
-            if not store.cancel_run(job, process_id, reason, charge=kind == DISCARDED):
+            if not store.cancel_run(job, process_id, reason, charge=kind != EXPIRED):
                 return None
-            _log(logging.INFO, log_events.JOB_CANCELLED, running, reason=reason)
+            if kind == EXPIRED:
+                waited_s = round(running.waited_s, 3)
+                _log(logging.WARNING, log_events.JOB_EXPIRED, running, reason=reason, waited_s=waited_s)
+            else:
+                _log(logging.INFO, log_events.JOB_CANCELLED, running, reason=reason)
         case Errored():
             return _write_error(running, outcome)
         case Lost():
@@ -137,7 +158,7 @@ def _write_error(running: RunningJob, outcome: Errored) -> Outcome | None:
             _log(logging.ERROR, log_events.JOB_FAILED, running, exc_info=error, **fields)
             report_failure(FinalFailure(job.id, job.task, job.store_id, job.attempt, error, job.payload))
         case JobState.CANCELLED:
-            _log(logging.WARNING, log_events.JOB_CANCELLED, running, reason="superseded", **fields)
+            _log(logging.WARNING, log_events.JOB_CANCELLED, running, reason=ended.reason if ended else "", **fields)
         case _:
             _log(logging.WARNING, log_events.JOB_RETRIED, running, delay_s=round(delay.total_seconds(), 3), **fields)
     return outcome

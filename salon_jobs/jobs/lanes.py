@@ -6,6 +6,7 @@ holds them all back, so a lane is skipped by one look, however many jobs wait in
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -70,7 +71,7 @@ def claim_parameters(process_id: int, shares: Sequence[Share], room: int, low: L
     lows = [low.get((share.lane.store, share.lane.number), _FROM_THE_START) for share in shares]
     each_store = {share.lane.store: share.store_quota for share in shares}
     return {
-        "process_id": process_id, "room": room,
+        "process_id": process_id, "room": room, "clock": time.monotonic(),
         "stores": [share.lane.store for share in shares], "lanes": [share.lane.number for share in shares],
         "quotas": [share.quota for share in shares],
         "lows_us": [us for us, _ in lows], "low_ids": [job_id for _, job_id in lows],

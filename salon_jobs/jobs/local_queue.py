@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 
 from salon_jobs.core.records import ClaimedJob
 
@@ -111,6 +111,19 @@ class LocalQueue:
         """
         with self._filled:
             return self._hand_back(time.monotonic() - OVERDUE_S)
+
+    def withdraw(self, leases: Set[tuple[int, int]]) -> list[ClaimedJob]:
+        """Take out those of these (id, lease) that wait here; whoever does sees to their end."""
+        with self._emptied:
+            taken = [job for job, _ in self._waiting if (job.id, job.lease) in leases]
+            if taken:
+                kept = [each for each in self._waiting if (each[0].id, each[0].lease) not in leases]
+                self._waiting = deque(kept)
+                for job in taken:
+                    self._leases.pop(job.id, None)
+                if not self._leases:
+                    self._emptied.notify_all()
+            return taken
 
     def has_waiting(self) -> bool:
         """Tell whether claimed jobs wait for a thread."""

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from django.db import IntegrityError, connections, transaction
 from psycopg.errors import UniqueViolation
 
 from salon_jobs import sql
+from salon_jobs.conf import settings as conf
+from salon_jobs.core.records import JobState
 from salon_jobs.jobs import wake
+from salon_jobs.models import Job
 
 BATCH = 1000
+_REFUSED = {
+    "retry": "only failed and cancelled jobs can be retried",
+    "cancel": "only queued, running and failed jobs can be cancelled",
+}
+_ASKED = "it runs; its process is asked to end it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,40 +38,73 @@ def retry(job_ids: Iterable[int], *, using: str) -> list[Operated]:
     A job whose key a newer waiting job holds stays as it is and says which one holds it. Results come in the order of
     the ids. Each thousand is a transaction (a savepoint inside yours).
     """
-    results = _change("retry", list(job_ids), "only failed and cancelled jobs can be retried", using)
+    results = _change("retry", list(job_ids), using)
     if any(result.changed for result in results):
         wake.after_commit(None, using=using)
     return results
 
 
 def cancel(job_ids: Iterable[int], *, using: str) -> list[Operated]:
-    """Cancel queued and failed jobs; a running one is left alone. Role: operator, worker, web. Batches as ``retry``."""
-    return _change("cancel", list(job_ids), "only queued and failed jobs can be cancelled", using)
+    """Cancel queued and failed jobs, and have running ones ended. Role: operator, worker, web. Batches as ``retry``.
+
+    The process of a running job is asked after your commit: nobody who finishes a job shall wait for your transaction.
+    Its ``detail`` says so; the job can still succeed, when its handler ends by itself.
+    """
+    results = _change("cancel", list(job_ids), using)
+    left = [result.job_id for result in results if not result.changed]
+    running: set[int] = set()
+    for start in range(0, len(left), BATCH):
+        batch = Job.objects.using(using).filter(pk__in=left[start : start + BATCH], state=JobState.RUNNING)
+        ids = sorted(batch.values_list("pk", flat=True))
+        running.update(ids)
+        if ids:
+            transaction.on_commit(partial(_ask_to_end, ids, using), using=using)
+    return [Operated(each.job_id, True, _ASKED) if each.job_id in running else each for each in results]
 
 
-def _change(statement: str, job_ids: Sequence[int], refusal: str, using: str) -> list[Operated]:
+def cancel_jobs(job_ids: Iterable[int], *, using: str | None = None) -> list[Operated]:
+    """Cancel jobs of any state but succeeded; a result each, in the order of the ids. Role: web, worker, operator.
+
+    ``using`` None is the alias of the job tables. The web role cancels its current store's jobs alone: call it inside
+    ``tenant_context``. A job that runs is asked to end after your commit: see ``current_job().cancelled()``.
+    """
+    return cancel(job_ids, using=using or conf.database)
+
+
+def _ask_to_end(job_ids: Sequence[int], using: str) -> None:
+    """Have running jobs ended, and cancel those that run no more but are queued again, in a short transaction."""
+    with transaction.atomic(using=using), connections[using].cursor() as cursor:
+        cursor.execute(sql.load("operator_cancel"), {"ids": list(job_ids), "running": True})
+        left = set(job_ids) - {row[0] for row in cursor.fetchall()}
+        if left and conf.roles is not None:
+            # Only the function may touch running jobs for the web role.
+            cursor.execute("SELECT salon_jobs_cancel(%s::bigint[])", [sorted(left)])
+        cursor.execute("SELECT pg_notify(%s, %s)", [wake.CHANNEL, wake.CANCEL])
+
+
+def _change(statement: str, job_ids: Sequence[int], using: str) -> list[Operated]:
     results: list[Operated] = []
     for start in range(0, len(job_ids), BATCH):
         batch = job_ids[start : start + BATCH]
         try:
-            results += _at_once(statement, batch, refusal, using)
+            results += _at_once(statement, batch, using)
         except IntegrityError as error:
             _require_key_collision(error)
             for job_id in batch:
-                results += _one(statement, job_id, refusal, using)
+                results += _one(statement, job_id, using)
     return results
 
 
-def _at_once(statement: str, job_ids: Sequence[int], refusal: str, using: str) -> list[Operated]:
+def _at_once(statement: str, job_ids: Sequence[int], using: str) -> list[Operated]:
     with transaction.atomic(using=using), connections[using].cursor() as cursor:
-        cursor.execute(sql.load(f"operator_{statement}"), {"ids": list(job_ids)})
+        cursor.execute(sql.load(f"operator_{statement}"), {"ids": list(job_ids), "running": False})
         changed = {row[0] for row in cursor.fetchall()}
-    return [Operated(id_, True) if id_ in changed else Operated(id_, False, refusal) for id_ in job_ids]
+    return [Operated(id_, True) if id_ in changed else Operated(id_, False, _REFUSED[statement]) for id_ in job_ids]
 
 
-def _one(statement: str, job_id: int, refusal: str, using: str) -> list[Operated]:
+def _one(statement: str, job_id: int, using: str) -> list[Operated]:
     try:
-        return _at_once(statement, [job_id], refusal, using)
+        return _at_once(statement, [job_id], using)
     except IntegrityError as error:
         _require_key_collision(error)
     with connections[using].cursor() as cursor:

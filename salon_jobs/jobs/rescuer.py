@@ -14,7 +14,7 @@ from django.db import DatabaseError, connections, transaction
 from salon_jobs import sql
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import log_events
-from salon_jobs.core.errors import ProcessDied
+from salon_jobs.core.errors import ProcessDied, TimedOut
 from salon_jobs.core.log_events import log_event
 from salon_jobs.core.outcomes import Errored
 from salon_jobs.core.records import JobState
@@ -120,7 +120,7 @@ def _fail_overdue(run: ShownRun, process_id: int) -> None:
         settle(
             running,
             Errored(
-                ProcessDied(f"the run went on for {run.kill_at - run.began:.1f} s and was killed with its process")
+                TimedOut(f"timed out, went on for {run.kill_at - run.began:.3g} s and was killed with its process")
             ),
         )
 

@@ -32,6 +32,7 @@ _COLUMNS: Final[Mapping[str, str]] = {
 }
 OUTCOMES: Final = tuple(_COLUMNS.values())
 _INDEX: Final = {event: number for number, event in enumerate(_COLUMNS)}
+_INDEX[log_events.JOB_EXPIRED] = _INDEX[log_events.JOB_CANCELLED]
 
 
 @dataclass(slots=True)
@@ -72,10 +73,8 @@ class TaskStatistics:
         index = _INDEX.get(event)
         if index is None:
             return
-        timed = event != log_events.JOB_RELEASED
+        timed = event not in (log_events.JOB_RELEASED, log_events.JOB_EXPIRED)
         now = time.monotonic()
-        # What makes an instant of the monotonic clock one that run_at can be compared with.
-        offset = time.time() - now
         task = queue = None
         counts: _Counts | None = None
         with self._lock:
@@ -85,11 +84,11 @@ class TaskStatistics:
                     task, queue = job.task, job.queue
                     counts = self._of(task, queue)
                 counts.outcomes[index] += 1
-                if timed and not job.expired:
+                if timed:
                     duration_s = (now if run.ended is None else run.ended) - run.started
                     counts.duration_s += duration_s
                     counts.durations[bisect(BOUNDS_S, duration_s)] += 1
-                    wait_s = max(0.0, run.started + offset - job.run_at_s)
+                    wait_s = max(0.0, run.started - job.due_at)
                     counts.wait_s += wait_s
                     counts.waits[bisect(BOUNDS_S, wait_s)] += 1
 

@@ -7,6 +7,7 @@ The cursors are psycopg's own, for speed; errors come as Django's, so that the c
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
@@ -62,7 +63,7 @@ def claim_due(
         "claim_due",
         {
             "process_id": process_id, "tasks": list(tasks), "room": room, "now": now,
-            "queues": None if queues is None else list(queues),
+            "queues": None if queues is None else list(queues), "clock": time.monotonic(),
         },
     )  # fmt: skip
     return in_claim_order(rows)
@@ -114,6 +115,11 @@ def requeue(jobs: Iterable[tuple[int, int]], process_id: int, *, delay: timedelt
         return len(rows_of("requeue", parameters))
 
     return sum(_row_by_row(run, pairs)) if pairs else 0
+
+
+def cancel_requests(process_id: int) -> set[tuple[int, int]]:
+    """Return (id, lease) of jobs leased to this process that somebody wants cancelled."""
+    return {(row[0], row[1]) for row in rows_of("cancel_requests", {"process_id": process_id})}
 
 
 def unknown_leases(process_id: int, known: Iterable[int]) -> list[tuple[int, int]]:

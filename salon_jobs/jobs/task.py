@@ -17,6 +17,7 @@ from salon_jobs.core.records import JobContent, JobHandle, JobKeyMode, NewJob
 from salon_jobs.jobs import enqueue, enqueue_batches, registry
 from salon_jobs.jobs.options import EnqueueOptions, JobOptions, KeyMode, check_text
 from salon_jobs.jobs.payload import STORE_ARGUMENT, Arguments, PayloadType
+from salon_jobs.jobs.timeouts import Timeouts
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -75,6 +76,7 @@ class Task(Generic[P, R]):
         atomic: bool,
         job_key_template: str | None,
         backoff: Backoff | None,
+        timeouts: Timeouts,
     ) -> None:
         if not isinstance(name, str) or not _TASK_NAME.fullmatch(name) or len(name) > 255:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TaskInvalid(f"a task's name is kebab-case, at most 255 characters: {name!r} is not")
@@ -88,6 +90,7 @@ class Task(Generic[P, R]):
         self.atomic = atomic
         self.job_key_template = job_key_template
         self._backoff = backoff
+        self.timeouts = timeouts if timeouts.any else None
         self.payload = PayloadType(name, function, with_store=is_store_task)
         self._check_template()
         self.__doc__ = function.__doc__
@@ -178,17 +181,26 @@ def task(
     job_key: str | None = None,
     job_key_mode: KeyMode = "replace",
     backoff: Backoff | None = None,
+    timeout: timedelta | None = None,
+    wait_timeout: timedelta | None = None,
+    wait_overtime: timedelta | None = None,
+    waiting_shortens_timeout: bool = False,
 ) -> Callable[[Callable[P, R]], Task[P, R]]:
     """Declare a system task: no store, run outside a transaction, at least once. Raises TaskInvalid, OptionInvalid.
 
-    ``job_key`` is a template over the arguments. ``max_attempts`` None takes the setting's default (25).
+    ``job_key`` is a template over the arguments. ``max_attempts`` None takes the setting's default (25). ``timeout``
+    bounds a run, ``wait_timeout`` the wait before it; see docs/how-to/timeouts-and-cancellation.md.
     """
     options = _options(queue, priority, max_attempts, job_key_mode)
+    timeouts = Timeouts(
+        timeout=timeout, wait_timeout=wait_timeout, wait_overtime=wait_overtime,
+        waiting_shortens_timeout=waiting_shortens_timeout,
+    )  # fmt: skip
 
     def declare(function: Callable[P, R]) -> Task[P, R]:
         return Task(
             function, name=name, options=options, is_store_task=False, atomic=False,
-            job_key_template=job_key, backoff=backoff,
+            job_key_template=job_key, backoff=backoff, timeouts=timeouts,
         )  # fmt: skip
 
     return declare
@@ -204,6 +216,10 @@ def store_task(
     job_key_mode: KeyMode = "replace",
     atomic: bool = True,
     backoff: Backoff | None = None,
+    timeout: timedelta | None = None,
+    wait_timeout: timedelta | None = None,
+    wait_overtime: timedelta | None = None,
+    waiting_shortens_timeout: bool = False,
 ) -> Callable[[Callable[P, R]], Task[P, R]]:
     """Declare a task of one store: its function takes ``store_id: UUID``. Raises TaskInvalid, OptionInvalid.
 
@@ -212,11 +228,15 @@ def store_task(
     transaction the handler opens, and the job runs at least once.
     """
     options = _options(queue, priority, max_attempts, job_key_mode)
+    timeouts = Timeouts(
+        timeout=timeout, wait_timeout=wait_timeout, wait_overtime=wait_overtime,
+        waiting_shortens_timeout=waiting_shortens_timeout,
+    )  # fmt: skip
 
     def declare(function: Callable[P, R]) -> Task[P, R]:
         return Task(
             function, name=name, options=options, is_store_task=True, atomic=atomic,
-            job_key_template=job_key, backoff=backoff,
+            job_key_template=job_key, backoff=backoff, timeouts=timeouts,
         )  # fmt: skip
 
     return declare

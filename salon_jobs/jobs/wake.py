@@ -16,6 +16,8 @@ from django.db import connections, transaction
 from salon_jobs.conf import settings as conf
 
 CHANNEL: Final = "salon_jobs_job"
+# What a notification carries when somebody wants running jobs cancelled; whose they are, each process looks up.
+CANCEL: Final = "cancel"
 QUIET: Final = timedelta(milliseconds=20)
 SECOND_LOOK: Final = timedelta(milliseconds=30)
 _last_sent = float("-inf")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
@@ -14,11 +15,13 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core import log_events
 from salon_jobs.core.log_events import log_event
 from salon_jobs.jobs import store, wake
+from salon_jobs.jobs.cancellations import LOOK_EVERY_S, Cancellations
 from salon_jobs.jobs.claimer import Claimer
 from salon_jobs.jobs.finisher import Finisher
 from salon_jobs.jobs.local_queue import OVERDUE_S, LocalQueue
 from salon_jobs.jobs.runner import Runner
 from salon_jobs.jobs.statistics import ended_runs
+from salon_jobs.jobs.timekeeper import Timekeeper
 from salon_jobs.runtime.connections import tidy_connections
 from salon_jobs.runtime.run_board import RunBoard
 
@@ -43,6 +46,7 @@ class Worker:
     """Runs jobs for one registered process until stopped. ``stop`` is idempotent and returns at once."""
 
     def __init__(self, process_id: int, options: WorkerOptions, *, board: RunBoard | None = None) -> None:
+        """Make the threads; what each of them runs is shown on ``board`` (None: nobody looks)."""
         self._process_id = process_id
         self._options = options
         self._jobs = LocalQueue(options.concurrency)
@@ -53,21 +57,30 @@ class Worker:
         self._wake = threading.Event()
         self._looked = self._asked = self._heard = float("-inf")
         self._finisher = Finisher(process_id, self._jobs.forget, self._abandon)
-        shown_on = board or RunBoard(options.concurrency)
+        self._timekeeper = Timekeeper(self._count_timeout)
+        self._timeouts = itertools.count(1)
+        self.draining = self._told_to_stop = False
+        shown = board or RunBoard(options.concurrency)
         self._runners = [
-            Runner(self._jobs, self._finisher, process_id, number, self._abandon, board=shown_on)
+            Runner(
+                self._jobs, self._finisher, process_id, number, self._abandon, board=shown, timekeeper=self._timekeeper
+            )
             for number in range(options.concurrency)
         ]
+        self._cancellations = Cancellations(process_id, self._jobs, self._runners)
 
-    def wake(self) -> None:
-        """Look for due jobs now, and once more soon; safe from any thread."""
+    def wake(self, news: str = "") -> None:
+        """Look for due jobs now, and once more soon, and for cancelled ones as ``news`` says; safe from any thread."""
+        if news == wake.CANCEL:
+            self._cancellations.tell()
         self._heard = time.monotonic()
         self._wake.set()
 
     def stop(self) -> None:
         """Ask for a graceful stop; a second call forces it."""
-        if self._stopping.is_set():
+        if self._told_to_stop:
             self._forced.set()
+        self._told_to_stop = True
         self._stopping.set()
         self._wake.set()
 
@@ -89,6 +102,7 @@ class Worker:
     def run(self) -> bool:
         """Work until stopped (or, in a burst, until nothing is due); True when every job ended or was given back."""
         self._finisher.start()
+        self._timekeeper.start()
         for runner in self._runners:
             runner.start()
         try:
@@ -106,6 +120,7 @@ class Worker:
             self._wake.clear()
             try:
                 self._give_back_overdue()
+                self._cancellations.look()
                 claimed, room = self._claim()
                 if time.monotonic() - swept > _SWEEP_S:
                     self._give_back_unknown()
@@ -123,6 +138,15 @@ class Worker:
                 tidy_connections()
                 # The claim may have been committed though its answer never came.
                 swept = float("-inf")
+
+    def _count_timeout(self) -> None:
+        """End after so many timeouts, to be replaced: what a strike left behind in a process, nobody knows."""
+        count = next(self._timeouts)
+        if count == conf.terminate_after_timeouts and not self._stopping.is_set() and not self._options.burst:
+            log_event(logging.WARNING, log_events.PROCESS_DRAINING, reason="timeouts", timeouts=count)
+            self.draining = True
+            self._stopping.set()
+            self._wake.set()
 
     def _claim(self) -> tuple[int, int]:
         room = self._jobs.room()
@@ -151,6 +175,8 @@ class Worker:
             owed_at = self._heard + wake.SECOND_LOOK.total_seconds()
             if self._jobs.has_waiting():
                 poll_s = min(poll_s, OVERDUE_S)
+            if self._jobs.running_count():
+                poll_s = min(poll_s, LOOK_EVERY_S)
             self._wake.wait(poll_s if self._asked >= owed_at else max(0.0, min(poll_s, owed_at - time.monotonic())))
 
     def _anything_due(self) -> bool:
@@ -190,6 +216,7 @@ class Worker:
         for runner in self._runners if clean else ():
             runner.join(_FORCED_S)
         self._finisher.stop(_FORCED_S)
+        self._timekeeper.stop()
         self._give_back_all()
         self._despite_a_lost_connection(ended_runs.flush)
         return clean

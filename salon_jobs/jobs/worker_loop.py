@@ -40,6 +40,8 @@ class WorkerLoop:
 
     def facts(self) -> dict[str, object]:
         """Return the age of the last claim and whether wake-ups are heard. Raises NotReady when claims went stale."""
+        if self._worker.draining:
+            raise NotReady("too many runs timed out: it ends, and another one takes its place")
         looked_s_ago = min(self._worker.looked_s_ago, time.monotonic() - self._began)
         if looked_s_ago > max(_STALE_LOOK_S, 3 * conf.poll_interval.total_seconds()) and self._worker.has_room:
             raise NotReady(f"no claim was answered for {looked_s_ago:.0f} s")

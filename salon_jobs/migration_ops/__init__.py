@@ -5,7 +5,7 @@ Each is reversible, asks the database routers as Django's own operations do, and
 ACCESS EXCLUSIVE hold it briefly and wait for it briefly: see ``DatabaseOperation``.
 """
 
-from salon_jobs.migration_ops.functions import InstallAddJobFunction, InstallFanOutFunction
+from salon_jobs.migration_ops.functions import InstallAddJobFunction, InstallCancelFunction, InstallFanOutFunction
 from salon_jobs.migration_ops.job_tables import ProtectJobTables, ProtectTables
 from salon_jobs.migration_ops.storage import SetStorageParameters
 from salon_jobs.migration_ops.store_rls import EnableStoreRLS
@@ -14,6 +14,7 @@ from salon_jobs.migration_ops.supersession import InstallSupersession
 __all__ = [
     "EnableStoreRLS",
     "InstallAddJobFunction",
+    "InstallCancelFunction",
     "InstallFanOutFunction",
     "InstallSupersession",
     "ProtectJobTables",

@@ -1,4 +1,4 @@
-"""Holds the two functions that cross a role: one adds jobs, one lists the stores."""
+"""Holds the functions that cross a role: one adds jobs, one cancels them, one lists the stores."""
 
 from __future__ import annotations
 
@@ -53,6 +53,31 @@ class InstallAddJobFunction(DatabaseOperation):
     def describe(self) -> str:
         """Describe the operation."""
         return "Install salon_jobs_add_job and salon_jobs_add_jobs"
+
+
+class InstallCancelFunction(DatabaseOperation):
+    """Install ``salon_jobs_cancel``, by which the web role cancels running jobs of its store; EXECUTE for runtimes."""
+
+    def apply(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
+        """Create or replace the function and set who may call it."""
+        schema = sql.Identifier(schema_of(schema_editor, "salon_jobs_job"))
+        text = statements.load("cancel_function")
+        rendered = text.replace("__schema__", schema.as_string()).replace("__guc__", conf.store_guc)
+        schema_editor.execute(rendered, params=None)
+        function = sql.SQL("{}.salon_jobs_cancel(bigint[])").format(schema)
+        execute(schema_editor, sql.SQL("REVOKE ALL ON FUNCTION {} FROM PUBLIC").format(function))
+        if conf.roles is not None:
+            names = (conf.roles.web, conf.roles.worker, conf.roles.operator)
+            callers = sql.SQL(", ").join(map(sql.Identifier, names))
+            execute(schema_editor, sql.SQL("GRANT EXECUTE ON FUNCTION {} TO {}").format(function, callers))
+
+    def unapply(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
+        """Drop the function."""
+        execute(schema_editor, sql.SQL("DROP FUNCTION IF EXISTS salon_jobs_cancel(bigint[])"))
+
+    def describe(self) -> str:
+        """Describe the operation."""
+        return "Install salon_jobs_cancel"
 
 
 class InstallFanOutFunction(DatabaseOperation):

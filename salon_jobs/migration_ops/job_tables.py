@@ -30,7 +30,7 @@ _WEB_INSERTS: Final = (
 )  # fmt: skip
 _WEB_UPDATES: Final = (
     "payload", "queue", "priority", "max_attempts", "run_at", "attempts", "expires_at", "tick", "state", "reason",
-    "finished_at", "concurrency_key",
+    "finished_at", "concurrency_key", "cancel_requested_at",
 )  # fmt: skip
 _POLICIES: Final = ("salon_jobs_all", "salon_jobs_web_select", "salon_jobs_web_insert", "salon_jobs_web_update")
 

@@ -120,6 +120,10 @@ class Migration(migrations.Migration):
                 ("created_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
                 ("started_at", models.DateTimeField(help_text="When it was claimed last", null=True)),
                 ("finished_at", models.DateTimeField(null=True)),
+                (
+                    "cancel_requested_at",
+                    models.DateTimeField(help_text="Its process is asked to end it", null=True),
+                ),
                 ("expires_at", models.DateTimeField(null=True)),
                 ("tick", models.DateTimeField(help_text="The cron tick it stems from", null=True)),
                 (
@@ -235,7 +239,7 @@ class Migration(migrations.Migration):
                                         datetime.datetime(9999, 12, 30, tzinfo=datetime.UTC),
                                     ),
                                 )
-                                for name in ("expires_at", "finished_at", "run_at", "tick")
+                                for name in ("cancel_requested_at", "expires_at", "finished_at", "run_at", "tick")
                             )
                         ),
                         name="salon_jobs_job_instants",

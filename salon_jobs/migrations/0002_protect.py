@@ -4,11 +4,21 @@ from typing import ClassVar
 
 from django.db import migrations
 
-from salon_jobs.migration_ops import InstallAddJobFunction, InstallSupersession, ProtectJobTables
+from salon_jobs.migration_ops import (
+    InstallAddJobFunction,
+    InstallCancelFunction,
+    InstallSupersession,
+    ProtectJobTables,
+)
 
 
 class Migration(migrations.Migration):
     """Runs right after the tables are created, before anybody else can use them."""
 
     dependencies: ClassVar = [("salon_jobs", "0001_initial")]
-    operations: ClassVar = [ProtectJobTables(), InstallAddJobFunction(), InstallSupersession()]
+    operations: ClassVar = [
+        ProtectJobTables(),
+        InstallAddJobFunction(),
+        InstallCancelFunction(),
+        InstallSupersession(),
+    ]

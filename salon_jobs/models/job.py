@@ -7,8 +7,10 @@ from typing import ClassVar
 import pgtrigger
 from django.db import models
 from django.db.models.functions import Cast, Coalesce, Now
+from django.utils import timezone
 
 from salon_jobs.core.clock import EARLIEST, LATEST
+from salon_jobs.core.errors import TimedOut
 from salon_jobs.core.records import NO_STORE, JobState
 
 _STATES = [(state.value, state.value) for state in JobState]
@@ -59,6 +61,7 @@ class Job(models.Model):
     created_at = models.DateTimeField(db_default=Now())
     started_at = models.DateTimeField(null=True, help_text="When it was claimed last")
     finished_at = models.DateTimeField(null=True)
+    cancel_requested_at = models.DateTimeField(null=True, help_text="Its process is asked to end it")
     expires_at = models.DateTimeField(null=True)
     tick = models.DateTimeField(null=True, help_text="The cron tick it stems from")
     concurrency_key = models.CharField(  # noqa: DJ001 - NULL means that no limit by key applies
@@ -98,6 +101,7 @@ class Job(models.Model):
                     expires_at__range=_REPRESENTABLE,
                     tick__range=_REPRESENTABLE,
                     finished_at__range=_REPRESENTABLE,
+                    cancel_requested_at__range=_REPRESENTABLE,
                 ),
                 name="salon_jobs_job_instants",
             ),
@@ -152,6 +156,23 @@ class Job(models.Model):
 
     def __str__(self) -> str:
         return f"{self.task} #{self.pk}"
+
+    @property
+    def timeliness(self) -> str:
+        """Tell in a word or two how the job stands in time: scheduled, ready, active, …"""
+        match self.state:
+            case JobState.QUEUED:
+                return "ready" if self.run_at <= timezone.now() else "scheduled"
+            case JobState.RUNNING:
+                return "active" if self.cancel_requested_at is None else "active, to be cancelled"
+            case JobState.SUCCEEDED:
+                return "completed"
+            case JobState.FAILED if self.reason == TimedOut.code:
+                return "timed out"
+            case JobState.CANCELLED if self.reason.startswith("expired"):
+                return "expired"
+            case _:
+                return self.state
 
 
 class JobError(models.Model):

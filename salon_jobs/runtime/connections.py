@@ -64,6 +64,17 @@ def tidy_connections(*, after_idling: bool = False) -> None:
         connection.health_check_done = not after_idling
 
 
+def drop_connections() -> None:
+    """Close this thread's connections for good, and forget what Django keeps about them; a pool gets none back."""
+    for connection in connections.all(initialized_only=True):
+        raw: Any = connection.connection
+        if raw is not None:
+            raw.close()
+        connection.close()
+        del connections[connection.alias]
+    _opened.connections.clear()
+
+
 def refuse_small_pool(threads: int) -> None:
     """Raise ConfigurationError when Django's pool can not give each of our threads the connection that it keeps.
 

@@ -32,13 +32,13 @@ _REMEDY = (
 
 
 class Listener:
-    """Calls ``on_wake`` for each notification and after each (re)connect, since those sent meanwhile are lost.
+    """Calls ``on_wake`` with each notification's payload, and after each (re)connect, since those meanwhile are lost.
 
     Polling goes on beside it, so a listener that can not connect, or hears nothing, costs latency, never jobs. With the
     setting LISTEN off it does nothing.
     """
 
-    def __init__(self, channel: str, on_wake: Callable[[], None]) -> None:
+    def __init__(self, channel: str, on_wake: Callable[[str], None]) -> None:
         self._channel = channel
         self._on_wake = on_wake
         self._stop = threading.Event()
@@ -115,11 +115,11 @@ class Listener:
         connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self._channel)))
         self._hears, self._warned = True, False
         self._proven()
-        self._on_wake()
+        self._on_wake("")
         while not self._stop.is_set():
-            for _ in connection.notifies(timeout=_LOOK_S, stop_after=1):
+            for notification in connection.notifies(timeout=_LOOK_S, stop_after=1):
                 self._proven()
-                self._on_wake()
+                self._on_wake(notification.payload)
             if self.silent_for_s() > _PING_S:
                 connection.execute("SELECT 1")
                 self._proven()

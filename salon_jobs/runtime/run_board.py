@@ -10,6 +10,7 @@ from typing import Final
 
 _REST: Final = struct.Struct("=qdd")  # lease, began, kill_at
 _ID: Final = struct.Struct("=q")
+_KILL_AT: Final = struct.Struct("=d")
 _SLOT: Final = 32
 NEVER: Final = float("inf")
 
@@ -47,6 +48,10 @@ class RunBoard:
         at = slot * _SLOT
         _REST.pack_into(self._memory, at + 8, lease, time.monotonic(), kill_at)
         _ID.pack_into(self._memory, at, job_id)
+
+    def move(self, slot: int, kill_at: float) -> None:
+        """Change when the run that this slot shows must be killed."""
+        _KILL_AT.pack_into(self._memory, slot * _SLOT + _SLOT - _KILL_AT.size, kill_at)
 
     def clear(self, slot: int) -> None:
         """Show that the thread runs nothing."""

@@ -5,7 +5,7 @@
 -- generic plan expects a tenth of the table and reads all of it (500 of 500,000 due jobs: 72 ms, this way 8 ms).
 -- Instants come as seconds: to read a timestamp costs the client more than all the rest of the row.
 -- Role: worker. Not prepared: planning is a hundredth of a batch.
--- %(now)s is NULL but in tests; the database's clock decides.
+-- %(now)s is NULL but in tests; the database's clock decides. %(clock)s is the process's monotonic one, in seconds.
 WITH RECURSIVE me AS MATERIALIZED (
     SELECT id FROM salon_jobs_process WHERE id = %(process_id)s FOR KEY SHARE
 ), level (priority) AS (
@@ -35,4 +35,5 @@ UPDATE salon_jobs_job j
  WHERE j.id = ANY (ARRAY(SELECT id FROM due))
 RETURNING j.id, j.task, j.store_id, j.payload::text, j.queue, j.priority, date_part('epoch', j.run_at), j.attempts,
           j.max_attempts, j.lease, COALESCE(j.expires_at <= COALESCE(%(now)s::timestamptz, now()), false),
-          date_part('epoch', j.tick), date_part('epoch', j.created_at), j.lane
+          date_part('epoch', j.tick), date_part('epoch', j.created_at), j.lane,
+          %(clock)s::float8 - date_part('epoch', COALESCE(%(now)s::timestamptz, clock_timestamp()) - j.run_at)

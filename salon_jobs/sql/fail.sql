@@ -1,9 +1,10 @@
--- End a failed run: queue the job again after a while, or fail it when its attempts are spent (or it can never work),
+-- End a failed run: cancel the job when that was asked for; else queue it again after a while, or fail it when its attempts are spent (or it can never work),
 -- or cancel it when a newer job waits under its key, or has since it began (supersede_function.sql). Writes the attempt's error row in the same statement.
 -- Locks: the row. A twin enqueued at this very moment raises a unique violation: the caller runs the statement again.
 -- Role: worker.
 WITH mine AS MATERIALIZED (
     SELECT j.id,
+           j.cancel_requested_at IS NOT NULL AS cancelled,
            %(final)s::boolean OR j.attempts + 1 >= j.max_attempts AS spent,
            j.job_key IS NOT NULL AND (
                EXISTS (SELECT FROM salon_jobs_superseded s WHERE s.job_id = j.id AND s.lease = j.lease)
@@ -17,11 +18,12 @@ WITH mine AS MATERIALIZED (
 ), ended AS (
     UPDATE salon_jobs_job j
        SET attempts = least(j.attempts + 1, 32767),
-           state = CASE WHEN m.spent THEN 'failed' WHEN m.superseded THEN 'cancelled' ELSE 'queued' END,
-           reason = CASE WHEN m.spent THEN %(reason)s WHEN m.superseded THEN 'superseded' ELSE '' END,
-           run_at = CASE WHEN m.spent OR m.superseded THEN j.run_at
+           state = CASE WHEN m.cancelled THEN 'cancelled' WHEN m.spent THEN 'failed' WHEN m.superseded THEN 'cancelled'
+                        ELSE 'queued' END,
+           reason = CASE WHEN m.cancelled THEN 'cancelled' WHEN m.spent THEN %(reason)s WHEN m.superseded THEN 'superseded' ELSE '' END,
+           run_at = CASE WHEN m.cancelled OR m.spent OR m.superseded THEN j.run_at
                          ELSE clock_timestamp() + %(wait)s::interval END,
-           finished_at = CASE WHEN m.spent OR m.superseded THEN clock_timestamp() END,
+           finished_at = CASE WHEN m.cancelled OR m.spent OR m.superseded THEN clock_timestamp() END,
            leased_by = NULL
       FROM mine m
      WHERE j.id = m.id

@@ -8,7 +8,7 @@ WITH chosen AS MATERIALIZED (
        FOR UPDATE
 )
 UPDATE salon_jobs_job j
-   SET state = 'queued', reason = '', run_at = now(), finished_at = NULL,
+   SET state = 'queued', reason = '', run_at = now(), finished_at = NULL, cancel_requested_at = NULL,
        max_attempts = greatest(j.max_attempts, least(j.attempts + 1, 32767))
   FROM chosen
  WHERE j.id = chosen.id

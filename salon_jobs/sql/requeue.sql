@@ -1,9 +1,10 @@
 -- Queue jobs again without counting an attempt: a snooze (after a wait) or a release (wait NULL keeps run_at).
--- A job whose key a newer one took while it ran, or holds waiting, ends as cancelled (superseded).
+-- A job that is to be cancelled ends so; one whose key a newer one took while it ran, or holds waiting, as superseded.
 -- Locks: the rows, in ascending order. A twin enqueued at this very moment raises a unique violation: run it again.
 -- Role: worker.
 WITH mine AS MATERIALIZED (
     SELECT j.id,
+           j.cancel_requested_at IS NOT NULL AS cancelled,
            j.job_key IS NOT NULL AND (
                EXISTS (SELECT FROM salon_jobs_superseded s WHERE s.job_id = j.id AND s.lease = j.lease)
                OR EXISTS (SELECT FROM salon_jobs_job t
@@ -17,11 +18,11 @@ WITH mine AS MATERIALIZED (
        FOR UPDATE OF j
 )
 UPDATE salon_jobs_job j
-   SET state = CASE WHEN m.superseded THEN 'cancelled' ELSE 'queued' END,
-       reason = CASE WHEN m.superseded THEN 'superseded' ELSE '' END,
-       run_at = CASE WHEN m.superseded OR %(wait)s::interval IS NULL THEN j.run_at
+   SET state = CASE WHEN m.cancelled OR m.superseded THEN 'cancelled' ELSE 'queued' END,
+       reason = CASE WHEN m.cancelled THEN 'cancelled' WHEN m.superseded THEN 'superseded' ELSE '' END,
+       run_at = CASE WHEN m.cancelled OR m.superseded OR %(wait)s::interval IS NULL THEN j.run_at
                      ELSE clock_timestamp() + %(wait)s::interval END,
-       finished_at = CASE WHEN m.superseded THEN clock_timestamp() END,
+       finished_at = CASE WHEN m.cancelled OR m.superseded THEN clock_timestamp() END,
        leased_by = NULL
   FROM mine m
  WHERE j.id = m.id

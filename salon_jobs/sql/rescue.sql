@@ -1,13 +1,14 @@
 -- Queue the jobs of a dead process again. No attempt is charged: the count of rescues bounds a job that kills its
 -- process (failed when attempts and rescues together reach max_attempts, and never before the third rescue, so that a
 -- job merely waiting in a dead process is not failed for it). Those in %(charged)s count a rescue and get an error row;
--- NULL means all: nobody knows which had started.
+-- NULL means all: nobody knows which had started. One that is to be cancelled ends so.
 -- The process row is gone already (delete_process.sql), so no claim can add to these rows.
 -- Locks: the rows, in ascending order. A twin enqueued at this very moment raises a unique violation: run row by row.
 -- Role: worker.
 WITH theirs AS MATERIALIZED (
     SELECT j.id,
            c.charged,
+           j.cancel_requested_at IS NOT NULL AS cancelled,
            c.charged AND j.attempts::int + j.rescues + 1 >= j.max_attempts AND j.rescues + 1 >= 3 AS spent,
            j.job_key IS NOT NULL AND (
                EXISTS (SELECT FROM salon_jobs_superseded s WHERE s.job_id = j.id AND s.lease = j.lease)
@@ -25,9 +26,10 @@ WITH theirs AS MATERIALIZED (
     UPDATE salon_jobs_job j
        SET rescues = least(j.rescues + t.charged::int, 32767),
            lease = j.lease + 1,
-           state = CASE WHEN t.spent THEN 'failed' WHEN t.superseded THEN 'cancelled' ELSE 'queued' END,
-           reason = CASE WHEN t.spent THEN 'process_died' WHEN t.superseded THEN 'superseded' ELSE '' END,
-           finished_at = CASE WHEN t.spent OR t.superseded THEN clock_timestamp() END,
+           state = CASE WHEN t.cancelled THEN 'cancelled' WHEN t.spent THEN 'failed' WHEN t.superseded THEN 'cancelled'
+                        ELSE 'queued' END,
+           reason = CASE WHEN t.cancelled THEN 'cancelled' WHEN t.spent THEN 'process_died' WHEN t.superseded THEN 'superseded' ELSE '' END,
+           finished_at = CASE WHEN t.cancelled OR t.spent OR t.superseded THEN clock_timestamp() END,
            leased_by = NULL
       FROM theirs t
      WHERE j.id = t.id

@@ -7,6 +7,7 @@ import gc
 import os
 import subprocess
 import time
+from datetime import timedelta
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -73,6 +74,19 @@ def sleep_in_query(store_id: UUID) -> None:
     _write(store_id)
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_sleep(60)")
+
+
+@store_task(name="e2e-times-out", max_attempts=3, timeout=timedelta(seconds=0.3))
+def times_out(store_id: UUID) -> None:
+    """Add one row, then be inside one query for a minute."""
+    sleep_in_query.function(store_id)
+
+
+@store_task(name="e2e-numb", max_attempts=3, timeout=timedelta(seconds=0.3))
+def numb(store_id: UUID) -> None:
+    """Add one row, then be inside one C call that feels no timeout."""
+    _write(store_id)
+    time.sleep(120)
 
 
 @store_task(name="e2e-stubborn", max_attempts=3)

@@ -13,7 +13,7 @@ from tests.e2e import tasks
 from tests.e2e.stubborn import StubbornEnd
 from tests.e2e.worker_process import WorkerProcess, end_worker_connections, eventually
 from tests.settings import url_for
-from tests.support import job_row, seen
+from tests.support import change, job_row, seen
 
 pytestmark = pytest.mark.usefixtures("stubborn")
 URL = url_for("worker_runtime")
@@ -65,6 +65,52 @@ def test_the_interrupt_cancels_the_query_rolls_back_and_counts_no_attempt(stores
     assert seen(sleeping, "SELECT pg_sleep(60)%") == [(0,)]
     assert seen("SELECT count(*) FROM customer") == [(0,)]
     assert seen("SELECT count(*) FROM salon_jobs_job_error") == [(0,)]
+
+
+def test_after_too_many_timeouts_a_worker_lets_the_others_finish_and_is_replaced(
+    stores: list[UUID], tmp_path: Path
+) -> None:
+    started, gate = tmp_path / "started", tmp_path / "gate"
+    with WorkerProcess("--concurrency", "3", url=URL, TERMINATE_AFTER_TIMEOUTS=2) as worker:
+        worker.wait_until_ready()
+        tasks.wait_for_file.enqueue(store_id=stores[2], started=str(started), gate=str(gate))
+        eventually(started.exists)
+        timed_out = [tasks.times_out.enqueue(store_id=store).id for store in stores[:2]]
+        assert worker.wait_for("process_draining")["timeouts"] == 2
+        eventually(lambda: "too many runs timed out" in str(worker.ask("/readyz")[1].get("detail")))
+        change("UPDATE salon_jobs_job SET run_at = now() + interval '1 h' WHERE state = 'queued'")
+        assert len(worker.logged("process_started", kind="worker")) == 1
+        gate.touch()
+        eventually(lambda: len(worker.logged("process_started", kind="worker")) == 2)
+        eventually(lambda: worker.ask("/readyz")[0] == 200)
+        worker.stop()
+        assert worker.wait(10) == 0
+        assert {record["job_id"] for record in worker.logged("job_timed_out")} == set(timed_out)
+        assert worker.logged("job_succeeded", task_name="e2e-wait-for-file")
+    assert seen("SELECT id, state, attempts FROM salon_jobs_job ORDER BY id") == [
+        (job, "queued", 1) for job in timed_out
+    ]
+    assert seen("SELECT count(*) FROM customer") == [(1,)]
+    assert seen("SELECT count(*) FROM salon_jobs_process") == [(0,)]
+
+
+def test_a_run_that_does_not_feel_its_timeout_is_killed_with_its_process_and_charged(
+    stores: list[UUID], tmp_path: Path
+) -> None:
+    with WorkerProcess("--concurrency", "2", url=URL, TIMEOUT_GRACE=0.5) as worker:
+        worker.wait_until_ready()
+        job = tasks.numb.enqueue(store_id=stores[0]).id
+        worker.wait_for("job_timed_out", job_id=job)
+        worker.wait_for("child_killed")
+        assert worker.wait_for("job_retried", job_id=job)["code"] == "JOB.TIMED_OUT"
+        change("UPDATE salon_jobs_job SET run_at = now() + interval '1 h'")
+        other = tasks.write.enqueue(store_id=stores[1]).id
+        worker.wait_for("job_succeeded", job_id=other)
+        worker.stop()
+        assert worker.wait(10) == 0
+    assert seen("SELECT state, attempts, rescues FROM salon_jobs_job") == [("queued", 1, 0)]
+    assert seen("SELECT attempt, code FROM salon_jobs_job_error") == [(1, "JOB.TIMED_OUT")]
+    assert seen("SELECT count(*) FROM customer") == [(1,)]
 
 
 def test_a_second_signal_forces_the_end(stores: list[UUID], tmp_path: Path) -> None:

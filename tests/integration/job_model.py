@@ -63,6 +63,8 @@ class Model:
     processes: set[int] = field(default_factory=set[int])
     # Runs whose key a newer job took: they never go back to the queue.
     superseded: set[tuple[int, int]] = field(default_factory=set[tuple[int, int]])
+    # Runs that are to be cancelled: (job, lease). They never go back to the queue either.
+    unwanted: set[tuple[int, int]] = field(default_factory=set[tuple[int, int]])
     errors: list[tuple[int, int, str]] = field(default_factory=list[tuple[int, int, str]])
 
     def expect(self, new: ModelJob, mode: str) -> tuple[str, int | None]:
@@ -124,7 +126,9 @@ class Model:
         superseded = self._is_superseded(job)
         job.attempts += 1
         self.errors.append((job.id, job.attempts, code))
-        if final or job.attempts >= job.max_attempts:
+        if (job.id, job.lease) in self.unwanted:
+            self._end(job, CANCELLED, "cancelled")
+        elif final or job.attempts >= job.max_attempts:
             self._end(job, FAILED, reason)
         else:
             self._queue_again(job, superseded, Soon(wait))
@@ -159,9 +163,10 @@ class Model:
         return changed
 
     def operator_cancel(self, job_ids: Sequence[int]) -> list[bool]:
-        """Cancel what does not run."""
+        """Cancel what does not run, and have the rest ended."""
         found = [self.jobs.get(job_id) for job_id in job_ids]
-        changed = [job is not None and job.state in (QUEUED, FAILED) for job in found]
+        changed = [job is not None and job.state in (QUEUED, FAILED, RUNNING) for job in found]
+        self.unwanted |= {(job.id, job.lease) for job in found if job is not None and job.state == RUNNING}
         for job in found:
             if job is not None and job.state in (QUEUED, FAILED):
                 self._end(job, CANCELLED, "cancelled")
@@ -175,13 +180,15 @@ class Model:
         self.processes.discard(process_id)
         theirs = [job for _, job in sorted(self.jobs.items()) if job.state == RUNNING and job.leased_by == process_id]
         for job in theirs:
-            superseded = self._is_superseded(job)
+            superseded, unwanted = self._is_superseded(job), (job.id, job.lease) in self.unwanted
             job.lease += 1
             started = charged is None or job.id in charged
             if started:
                 job.rescues += 1
                 self.errors.append((job.id, job.attempts + 1, "JOB.PROCESS_DIED"))
-            if started and job.rescues >= 3 and job.attempts + job.rescues >= job.max_attempts:
+            if unwanted:
+                self._end(job, CANCELLED, "cancelled")
+            elif started and job.rescues >= 3 and job.attempts + job.rescues >= job.max_attempts:
                 self._end(job, FAILED, "process_died")
             else:
                 self._queue_again(job, superseded, None)
@@ -207,8 +214,8 @@ class Model:
         return (job.id, job.lease) in self.superseded or bool(self._holders(job.identity)[0])
 
     def _queue_again(self, job: ModelJob, superseded: bool, due: Soon | None) -> None:
-        if superseded:
-            self._end(job, CANCELLED, "superseded")
+        if superseded or (job.id, job.lease) in self.unwanted:
+            self._end(job, CANCELLED, "cancelled" if (job.id, job.lease) in self.unwanted else "superseded")
             return
         job.state, job.leased_by, job.reason = QUEUED, None, ""
         job.run_at = due or job.run_at

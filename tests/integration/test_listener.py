@@ -23,7 +23,7 @@ class Heard:
 
     def __init__(self) -> None:
         self.woken = threading.Semaphore(0)
-        self.listener = Listener(wake.CHANNEL, self.woken.release)
+        self.listener = Listener(wake.CHANNEL, lambda _: self.woken.release())
 
     def next(self) -> bool:
         """Wait for the next wake-up."""

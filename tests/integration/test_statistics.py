@@ -49,7 +49,7 @@ def ended_run(process_id: int, *, took_s: float, waited_s: float) -> RunningJob:
     """Return a run of a claimed job that took and waited so long."""
     tasks.system.enqueue()
     [job] = claim(process_id, 1)
-    running = RunningJob(job._replace(run_at_s=job.run_at_s - waited_s), process_id)
+    running = RunningJob(job._replace(due_at=job.due_at - waited_s), process_id)
     running.ended = running.started + took_s
     return running
 

@@ -39,11 +39,9 @@ def elsewhere(pool: ThreadPoolExecutor, work: Callable[[], T]) -> Future[T]:
     return pool.submit(run)
 
 
-def wait_until_somebody_waits_for_a_lock() -> None:
+def wait_until_somebody_waits_for_a_lock(role: str = "worker_runtime") -> None:
     deadline = time.monotonic() + 10
-    while seen(
-        "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND usename = 'worker_runtime'"
-    ) == [(0,)]:
+    while seen("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND usename = %s", role) == [(0,)]:
         assert time.monotonic() < deadline, "nobody waits"
         time.sleep(0.01)
 

@@ -16,6 +16,7 @@ from django.test import override_settings
 from salon_jobs.migration_ops import (
     EnableStoreRLS,
     InstallAddJobFunction,
+    InstallCancelFunction,
     InstallFanOutFunction,
     InstallSupersession,
     ProtectJobTables,
@@ -32,6 +33,7 @@ OPERATIONS: list[tuple[str, Callable[[], DatabaseOperation]]] = [
     ("salon", lambda: EnableStoreRLS("Customer")),
     ("salon_jobs", ProtectJobTables),
     ("salon_jobs", InstallAddJobFunction),
+    ("salon_jobs", InstallCancelFunction),
     ("salon_jobs", InstallFanOutFunction),
     ("salon_jobs", InstallSupersession),
 ]

@@ -89,7 +89,14 @@ def test_a_batch_of_successes_is_found_by_its_ids(crowded: int, statement: str) 
 
 
 def test_the_claim_walks_the_index_of_due_jobs_in_order(crowded: int) -> None:
-    parameters = {"process_id": crowded, "tasks": registry.task_names(), "room": 100, "now": None, "queues": None}
+    parameters = {
+        "process_id": crowded,
+        "tasks": registry.task_names(),
+        "room": 100,
+        "now": None,
+        "queues": None,
+        "clock": 0.0,
+    }
     plan = nodes("claim_due", parameters)
     assert_no_full_scan(plan)
     assert "salon_jobs_job_due" in indexes(plan)
@@ -137,6 +144,12 @@ def test_a_finish_and_a_failure_find_their_row_by_its_key(crowded: int) -> None:
     assert_no_full_scan(plan)
 
 
+def test_requests_to_cancel_are_found_among_the_leases_of_the_process(crowded: int) -> None:
+    plan = nodes("cancel_requests", {"process_id": 2})
+    assert_no_full_scan(plan)
+    assert indexes(plan) == {"salon_jobs_job_leased"}
+
+
 def test_what_a_dead_process_held_is_found_by_its_leases(crowded: int) -> None:
     plan = nodes("unknown_leases", {"process_id": 2, "known": [100]})
     assert_no_full_scan(plan)
@@ -166,7 +179,7 @@ def test_giving_back_and_ending_runs_find_their_rows(crowded: int) -> None:
     assert_no_full_scan(plan)
     assert "salon_jobs_job_leased" in indexes(plan)
     for statement in ("operator_retry", "operator_cancel"):
-        assert_no_full_scan(nodes(statement, {"ids": [10, 20, 30]}))
+        assert_no_full_scan(nodes(statement, {"ids": [10, 20, 30], "running": True}))
     assert_no_full_scan(nodes("waiting_twin", {"id": 10}))
 
 

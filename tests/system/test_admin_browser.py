@@ -147,9 +147,9 @@ def test_an_operator_sees_a_failed_job_of_any_store_and_retries_it(
     assert logged == [(str(jobs["failed"]), "retried")]
 
 
-def test_cancelling_leaves_a_running_job_alone(page: Page, site: str, jobs: dict[str, int]) -> None:
+def test_cancelling_asks_for_the_end_of_a_running_job(page: Page, site: str, jobs: dict[str, int]) -> None:
     text = _act(page, site, [jobs["waiting"], jobs["running"]], "cancel")
-    assert "1 job cancelled." in text
+    assert "2 jobs cancelled. 1 of them run and are asked to end." in text
     states = dict(seen("SELECT id, state FROM salon_jobs_job"))
     assert (states[jobs["waiting"]], states[jobs["running"]]) == ("cancelled", "running")
 

@@ -213,3 +213,18 @@ def test_it_asks_for_no_more_while_thousands_of_ends_are_not_written(clock: Cloc
     assert queue.room() == 0
     queue.forget(ran[:1])
     assert queue.room() > 0
+
+
+def test_what_is_withdrawn_does_not_run_and_the_others_keep_their_order(clock: Clock) -> None:
+    queue = LocalQueue(1)
+    queue.put([job(1), job(2), job(3, lease=5), job(4)])
+    running = take(queue)
+    assert queue.withdraw({(1, 1), (2, 7)}) == []
+    assert [each.id for each in queue.withdraw({(2, 1), (3, 5)})] == [2, 3]
+    assert queue.known() == [1, 4]
+    end(queue, running)
+    assert take(queue).id == 4
+    end(queue, job(4))
+    queue.put([job(5)])
+    queue.withdraw({(5, 1)})
+    assert queue.wait_idle(0)

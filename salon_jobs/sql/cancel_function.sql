@@ -1,0 +1,24 @@
+-- Define salon_jobs_cancel: as operator_cancel.sql with the running ones, for the web role, which may not change a
+-- running job itself. Returns the ids that were cancelled, or whose process is asked to end them.
+-- Locks: the rows, in the order of their ids; run it in a transaction of its own.
+-- SECURITY DEFINER, so it looks by itself at the caller's current store alone. The schema and the name of the store
+-- setting are filled in by InstallCancelFunction (migration_ops); owner: the migrator; EXECUTE: web, worker, operator.
+CREATE OR REPLACE FUNCTION __schema__.salon_jobs_cancel(ids bigint[]) RETURNS SETOF bigint
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $body$
+WITH chosen AS MATERIALIZED (
+    SELECT id, state = 'running' AS runs FROM __schema__.salon_jobs_job
+     WHERE id = ANY (ids) AND state IN ('queued', 'failed', 'running')
+       AND store_id = (SELECT nullif(current_setting('__guc__', true), '')::uuid)
+     ORDER BY id
+       FOR UPDATE
+)
+UPDATE __schema__.salon_jobs_job j
+   SET state = CASE WHEN c.runs THEN 'running' ELSE 'cancelled' END,
+       reason = CASE WHEN c.runs THEN '' ELSE 'cancelled' END,
+       finished_at = CASE WHEN c.runs THEN NULL ELSE now() END,
+       cancel_requested_at = CASE WHEN c.runs THEN COALESCE(j.cancel_requested_at, now()) END
+  FROM chosen c
+ WHERE j.id = c.id
+RETURNING j.id
+$body$
