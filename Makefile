@@ -13,6 +13,9 @@ UV ?= $(shell command -v uv || echo $(BIN)/uv)
 COMPILE = $(UV) pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \
 	--custom-compile-command "make lock" --no-emit-index-url $(UPGRADE)
 
+RUN_TESTS = $(BIN)/python -m project.local.postgres --no-fsync --run $(BIN)/python -m pytest
+PROCESS_TESTS := tests/e2e tests/docs tests/demo tests/migrations
+
 .PHONY: help
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,13 +30,23 @@ serve: venv ## serve the admin of the demo; prints its address and login
 
 .PHONY: test
 test: check ## run the checks, then every test that needs no system package
-	@$(BIN)/python -m project.local.postgres --no-fsync --run $(BIN)/python -m pytest -m "not system" $(PYTEST_ARGS)
+ifdef PYTEST_ARGS
+	@$(RUN_TESTS) -m "not system" $(PYTEST_ARGS)
+else
+	@# Two halves at once, each with a server of its own: the one waits for processes, the other for the database.
+	@log=$$(mktemp); \
+	$(RUN_TESTS) -m "not system" $(PROCESS_TESTS) >"$$log" 2>&1 & half=$$!; \
+	trap 'kill $$half 2>/dev/null || true; rm -f "$$log"' EXIT; \
+	status=0; $(RUN_TESTS) -m "not system" $(addprefix --ignore=,$(PROCESS_TESTS)) || status=$$?; \
+	echo; echo "And those of $(PROCESS_TESTS), run at the same time:"; \
+	wait $$half || status=$$?; cat "$$log"; exit $$status
+endif
 	@echo
 	@echo "What needs system packages (a browser, PgBouncer) was left out: make test-system runs it."
 
 .PHONY: test-system
 test-system: venv ## run the tests that need Debian's chromium and pgbouncer
-	@$(BIN)/python -m project.local.postgres --no-fsync --run $(BIN)/python -m pytest -m system $(PYTEST_ARGS)
+	@$(RUN_TESTS) -m system $(PYTEST_ARGS)
 
 .PHONY: bench
 bench: bench-peers ## measure beside peers and bare psycopg; takes an hour or two

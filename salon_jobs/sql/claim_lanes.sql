@@ -2,9 +2,11 @@
 -- most %(room)s in all; lanes of a store in the order given. A lane is read from after the job that was claimed last
 -- from it (low-water): behind a transaction that pins xmin, the dead rows before it would be read each time.
 -- Locks: KEY SHARE on the process row (a burial waits for us, or we claim nothing); the jobs FOR UPDATE SKIP LOCKED.
--- MATERIALIZED and the array: as claim_due.sql. Role: worker. Not prepared.
+-- MATERIALIZED, the array and the commit: as claim_due.sql. Role: worker. Not prepared.
 WITH me AS MATERIALIZED (
-    SELECT id FROM salon_jobs_process WHERE id = %(process_id)s FOR KEY SHARE
+    SELECT id FROM salon_jobs_process
+     WHERE id = %(process_id)s AND set_config('synchronous_commit', 'off', true) = 'off'
+       FOR KEY SHARE
 ), lanes AS MATERIALIZED (
     SELECT l.store, l.lane, l.quota, timestamptz 'epoch' + l.low_us * interval '1 microsecond' AS low, l.low_id
       FROM unnest(%(stores)s::uuid[], %(lanes)s::bigint[], %(quotas)s::int[], %(lows_us)s::bigint[],

@@ -17,6 +17,7 @@ from django.db import connections, transaction
 from salon_jobs.core.error_report import report
 from salon_jobs.core.records import ClaimedJob
 from salon_jobs.jobs import registry, store
+from salon_jobs.jobs.lanes import claim_lanes, list_lanes, share_out
 from salon_jobs.jobs.rescuer import RescueCounts, bury
 from salon_jobs.models import Process
 from tests import tasks
@@ -283,3 +284,19 @@ def test_an_unclear_end_is_told_by_the_row(stores: list[UUID], process_id: int, 
     assert store.finish(job, process_id)
     assert store.committed(job, process_id)
     assert not store.committed(job._replace(lease=job.lease - 1), process_id)
+
+
+@pytest.mark.parametrize("by_lanes", [False, True])
+def test_a_claim_alone_does_not_wait_for_the_disk(process_id: int, *, by_lanes: bool) -> None:
+    tasks.system.enqueue()
+    with connections["default"].cursor() as cursor:
+        with transaction.atomic():
+            if by_lanes:
+                shares = share_out([lane for lane in list_lanes(None) if lane.due], 1, {}, lambda _: ())
+                assert claim_lanes(process_id, shares, 1, {})
+            else:
+                assert claim(process_id)
+            cursor.execute("SHOW synchronous_commit")
+            assert cursor.fetchone() == ("off",)
+        cursor.execute("SHOW synchronous_commit")
+        assert cursor.fetchone() == ("on",)
