@@ -29,6 +29,8 @@ _RESTART = Backoff(base=timedelta(seconds=0.5), cap=timedelta(seconds=30), jitte
 _BURST_TRIES = 3
 # How long the other runs of a child that must be killed may take to end.
 _DRAIN_S = 2.0
+# After the last of them left the board, its success is still to be written, with others, and to be logged.
+_SETTLE_S = 0.25
 
 
 class Keeper:
@@ -41,6 +43,7 @@ class Keeper:
         self._stopping = threading.Event()
         self._killed: dict[str, Any] | None = None
         self._draining_since: float | None = None
+        self._alone_since: float | None = None
         self._thread = threading.Thread(target=self._keep, name=f"salon-jobs-keeper-{number}", daemon=True)
         self.child: ChildProcess | None = None
         self.deaths_at_once = 0
@@ -90,7 +93,10 @@ class Keeper:
         if self._draining_since is None:
             self._draining_since = now
             child.stop()
-        elif late == len(runs) or now - self._draining_since > _DRAIN_S:
+            return
+        self._alone_since = None if late < len(runs) else self._alone_since or now
+        settled = self._alone_since is not None and now - self._alone_since > _SETTLE_S
+        if settled or now - self._draining_since > _DRAIN_S:
             self.kill("a job ran past its limit", blameless=True)
 
     def _keep(self) -> None:
@@ -134,7 +140,7 @@ class Keeper:
 
         Returns how it ended (None: in order) and how long it lived.
         """
-        self._killed = self._draining_since = None
+        self._killed = self._draining_since = self._alone_since = None
         child = self.child = ChildProcess(self._plan)
         self._registered.wait()
         if self._stopping.is_set():
