@@ -38,7 +38,7 @@ class LocalQueue:
         self._claimer_waits = False
 
     def room(self) -> int:
-        """Return how many jobs to claim now: zero while more than half the prefetch still waits."""
+        """Return how many jobs to claim now: zero while more than three quarters of the prefetch still wait."""
         with self._filled:
             return self._room()
 
@@ -157,7 +157,7 @@ class LocalQueue:
             slow_since = time.monotonic() - OVERDUE_S
             quick = self._concurrency - sum(since < slow_since for since in self._running.values())
             prefetch = min(_MOST_PREFETCHED, int(_PREFETCH_S / max(self._mean_s, 1e-6) * quick))
-        self._refill_at = prefetch // 2
+        self._refill_at = prefetch * 3 // 4
         idle = self._concurrency - len(self._running) - len(self._waiting)
         if idle <= 0 and len(self._waiting) > self._refill_at:
             return 0

@@ -69,7 +69,7 @@ def test_it_prefetches_about_200_ms_of_measured_work_and_never_more_than_2000(
     assert queue.room() == 4 + prefetch
 
 
-def test_it_asks_again_only_when_half_the_prefetch_is_gone(clock: Clock) -> None:
+def test_it_asks_again_only_when_a_quarter_of_the_prefetch_is_gone(clock: Clock) -> None:
     queue = LocalQueue(2)
     run_one(queue, clock, 0.0625)  # a number that floats hold exactly
     assert queue.room() == 2 + 6
@@ -80,7 +80,7 @@ def test_it_asks_again_only_when_half_the_prefetch_is_gone(clock: Clock) -> None
         taken = take(queue)
         clock.now += 0.0625
         end(queue, taken)
-    assert rooms == [0, 0, 0, 0, 0, 5, 6, 7]
+    assert rooms == [0, 0, 0, 0, 4, 5, 6, 7]
     assert queue.room() == 8
 
 
