@@ -22,6 +22,8 @@ from salon_jobs.runtime.connections import tidy_connections
 
 # How long the first success of a batch waits for others; then up to so many go in one statement.
 _GATHER_S = 0.005
+# Those that are finished already, and only have to be logged, wait longer: a batch costs more than a line.
+_LOG_EVERY_S = 0.05
 _AT_ONCE = 1000
 _RETRY_S = 0.5
 
@@ -39,6 +41,7 @@ class Finisher:
         self._forget = forget
         self._abandon = abandon
         self._added = threading.Event()
+        self._urgent = threading.Event()
         self._ended: deque[RunningJob] = deque()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="salon-jobs-finisher", daemon=True)
@@ -50,6 +53,7 @@ class Finisher:
     def stop(self, timeout_s: float) -> None:
         """Write what was added and end the thread; waits for it so long. Idempotent."""
         self._stop.set()
+        self._urgent.set()
         self._added.set()
         if self._thread.is_alive():
             self._thread.join(timeout_s)
@@ -57,6 +61,8 @@ class Finisher:
     def add(self, running: RunningJob) -> None:
         """Take over a run that succeeded; ``running.finished`` when its own transaction finished the row."""
         self._ended.append(running)
+        if not (running.finished or self._urgent.is_set()):
+            self._urgent.set()
         if not self._added.is_set():
             self._added.set()
 
@@ -65,11 +71,15 @@ class Finisher:
             while not (self._stop.is_set() and not self._ended) and not self._abandon.is_set():
                 self._added.wait()
                 self._added.clear()
-                if not self._stop.is_set():
+                if not self._stop.is_set() and self._urgent.wait(_LOG_EVERY_S):
+                    self._urgent.clear()
                     time.sleep(_GATHER_S)
-                # Appending and popping need no lock; whoever appends after the last look sets the event again.
-                while self._ended:
-                    self._write([self._ended.popleft() for _ in range(min(len(self._ended), _AT_ONCE))])
+                # Appending and popping need no lock; whoever appends from now on sets the event again.
+                left = len(self._ended)
+                while left:
+                    batch = [self._ended.popleft() for _ in range(min(left, _AT_ONCE))]
+                    left -= len(batch)
+                    self._write(batch)
         finally:
             connections.close_all()
 
