@@ -214,9 +214,11 @@ def _store_transaction(running: RunningJob) -> Generator[None]:
 
 
 def _refuse_vanished_store(running: RunningJob, exists: str) -> None:
-    cursor = raw_cursor(running.connection)
-    cursor.execute(f"SELECT {exists}", (running.store_id,))
-    if not cursor.fetchone()[0]:
+    with running.connection.wrap_database_errors:
+        cursor = raw_cursor(running.connection)
+        cursor.execute(f"SELECT {exists}", (running.store_id,))
+        [found] = cursor.fetchone()
+    if not found:
         raise Discard("the store no longer exists")
 
 

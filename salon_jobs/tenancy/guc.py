@@ -50,14 +50,16 @@ def set_local(
     """Set the store for the rest of this transaction, bound as a parameter. Raises outside a transaction.
 
     PostgreSQL silently ignores a local set outside a transaction; here that is an error. ``and_ask`` is an expression
-    with ``parameters`` evaluated after the setting, in the same round trip; its value is returned.
+    with ``parameters`` evaluated after the setting, in the same round trip; its value is returned. Database errors
+    come as Django's.
     """
     if connection.get_autocommit() and not in_transaction(connection):
         raise TenantContextError("the store can only be set inside a transaction: open transaction.atomic() first")
     value = "" if store_id is None else str(store_id)
-    cursor = _plain_cursor(connection)
-    cursor.execute(f"{SET_LOCAL}, {and_ask}" if and_ask else SET_LOCAL, (conf.store_guc, value, *parameters))
-    return cursor.fetchone()[-1]
+    with connection.wrap_database_errors:
+        cursor = _plain_cursor(connection)
+        cursor.execute(f"{SET_LOCAL}, {and_ask}" if and_ask else SET_LOCAL, (conf.store_guc, value, *parameters))
+        return cursor.fetchone()[-1]
 
 
 def at_transaction_start(connection: BaseDatabaseWrapper) -> bool:

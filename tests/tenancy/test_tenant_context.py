@@ -7,12 +7,13 @@ from uuid import UUID, uuid4
 
 import pytest
 from django.db import DatabaseError, connection, connections, transaction
-from django.db.utils import ProgrammingError
+from django.db.utils import OperationalError, ProgrammingError
 
 from project.salon.models import Store
 from salon_jobs import current_store_id, tenant_context
 from salon_jobs.core.errors import TenantContextError
 from salon_jobs.tenancy import guc
+from tests.support import seen
 
 
 def on_connection() -> str | None:
@@ -42,6 +43,18 @@ def test_inside_one_store_is_seen_and_outside_none(stores: list[UUID]) -> None:
     assert visible() == []
     assert current_store_id() is None
     assert on_connection() is None
+
+
+def test_a_connection_that_was_lost_meanwhile_shows_as_djangos_error_and_is_replaced(stores: list[UUID]) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_backend_pid()")
+        [pid] = cursor.fetchone()
+    seen("SELECT pg_terminate_backend(%s, 5000)", pid)
+    with pytest.raises(OperationalError), tenant_context(stores[0]):
+        pass
+    connection.close_if_unusable_or_obsolete()
+    with tenant_context(stores[0]):
+        assert visible() == [stores[0]]
 
 
 def test_two_stores_one_after_the_other_on_the_same_physical_connection(stores: list[UUID]) -> None:
