@@ -9,6 +9,7 @@ BIN := $(VENV)/bin
 # The interpreter of a new .venv: `make PYTHON=/path/to/python …`; else the first that really runs and is new enough.
 PYTHON ?=
 CANDIDATES := $(or $(PYTHON),python3.13 python3.12 python3.11 python3 python)
+CHAOS_SECONDS ?= 600
 UV ?= $(shell command -v uv || echo $(BIN)/uv)
 COMPILE = $(UV) pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \
 	--custom-compile-command "make lock" --no-emit-index-url $(UPGRADE)
@@ -45,8 +46,12 @@ endif
 	@echo "What needs system packages (a browser, PgBouncer) was left out: make test-system runs it."
 
 .PHONY: test-system
-test-system: venv ## run the tests that need Debian's chromium and pgbouncer
+test-system: venv ## run the tests that need Debian's chromium and pgbouncer, and a short chaos
 	@$(RUN_TESTS) -m system $(PYTEST_ARGS)
+
+.PHONY: chaos
+chaos: venv ## kill, stop, crash and starve workers and server for ten minutes, and count every job
+	@$(BIN)/python -m tests.chaos --seconds $(CHAOS_SECONDS)
 
 .PHONY: bench
 bench: bench-peers ## measure beside peers and bare psycopg; takes an hour or two

@@ -1,0 +1,101 @@
+"""Runs the chaos: ``python -m tests.chaos --seconds 600 --seed 7 --only kill-children,crash-server --json FILE``.
+
+Status 0: every job ended exactly once in effect and none was lost. 1: not so, or something did not come back; the logs
+of workers and server are kept then, and their folder is named.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import secrets
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import django
+from rich.console import Console
+
+from benchmarks import queue
+from benchmarks.processes import environment, manage, run
+from benchmarks.server import Database, Server
+from project.local.postgres import EmbeddedPostgres
+
+_STORES = 20
+_WORKERS = 2
+_CHILDREN = 2 * _WORKERS
+_LONG_RUN_S = 500
+_PATIENCE_S = 120.0
+_SHOWN = 20
+# So few that they can be exhausted.
+_OPTIONS = {"max_connections": "80", "shared_buffers": "128MB"}
+_ROLES = ("migrator", "web", "worker", "operator")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run what the arguments ask for; at least every disturbance once."""
+    options = _parsed(arguments)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 150)
+    console.print(f"seed {options.seed}")
+    folder = Path(tempfile.mkdtemp(prefix="salon-chaos-"))
+    with ExitStack() as stack:
+        server = stack.enter_context(EmbeddedPostgres(options=_OPTIONS))
+        passwords = {role: secrets.token_urlsafe(24) for role in _ROLES}
+        database = stack.enter_context(Server(server.url, embedded=True, passwords=passwords).database())
+        _prepare(database)
+        os.environ |= {"DATABASE_URL": database.url("web"), "DJANGO_SETTINGS_MODULE": "tests.chaos.settings"}
+        django.setup()
+        from tests.chaos.rounds import Plan, run_rounds
+
+        plan = Plan(
+            seconds=options.seconds, seed=options.seed, only=options.only, rate=options.rate, children=_CHILDREN,
+            stores=_STORES, patience_s=_PATIENCE_S, long=options.seconds >= _LONG_RUN_S,
+        )  # fmt: skip
+        try:
+            tallies, faults = run_rounds(plan, server, database, folder, console)
+        finally:
+            shutil.copy(server.log_path, folder / "server.log")
+    from tests.chaos import report
+
+    console.print(report.table(tallies))
+    if options.json:
+        options.json.write_text(json.dumps({"seed": options.seed, "disturbances": report.as_json(tallies)}, indent=2))
+    faults += [f"{name}: {fault}" for name, tally in tallies.items() for fault in tally.violations[:_SHOWN]]
+    for fault in faults:
+        console.print(fault, style="bold red", markup=False)
+    if faults:
+        console.print(f"The logs are in {folder}")
+        return 1
+    shutil.rmtree(folder)
+    return 0
+
+
+def _prepare(database: Database) -> None:
+    passwords = {
+        "MIGRATOR_PASSWORD": database.passwords["migrator"], "APP_PASSWORD": database.passwords["web"],
+        "WORKER_RUNTIME_PASSWORD": database.passwords["worker"],
+        "JOBS_OPERATOR_PASSWORD": database.passwords["operator"],
+    }  # fmt: skip
+    run(manage("bootstrap_roles"), environment(DATABASE_URL_BOOTSTRAP=database.superuser_url, **passwords))
+    run(manage("migrate", "--verbosity", "0"), environment(DATABASE_URL_MIGRATOR=database.url("migrator")))
+    queue.create_stores(database, 1, _STORES)
+    database.execute("CREATE INDEX ON customer (email)")
+
+
+def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=600)
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
+    parser.add_argument("--only", type=lambda text: text.split(","), default=None, metavar="NAME,…")
+    parser.add_argument("--rate", type=float, default=30, help="jobs enqueued in a second")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,124 @@
+"""Enqueues jobs at a steady rate, as an application does that may lose its database at any moment."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+from uuid import NAMESPACE_OID, UUID, uuid5
+
+from django.db import DatabaseError, IntegrityError, InterfaceError, connection
+
+from project.salon.models import Customer
+from salon_jobs import tenant_context
+from tests.chaos import tasks
+
+ASKED: Final = "asked"
+# Each thread has keys of its own, so that the order of what it enqueues under one is known.
+_KEYS: Final = 3
+_RETRY_S: Final = 0.1
+_PATIENCE_S: Final = 60.0
+_KINDS: Final[dict[str, Callable[[UUID, str], object]]] = {
+    "atomic": lambda store_id, marker: tasks.atomic.enqueue(store_id=store_id, marker=marker),
+    "slow": lambda store_id, marker: tasks.slow.enqueue(store_id=store_id, marker=marker),
+    "outside": lambda store_id, marker: tasks.outside.enqueue(store_id=store_id, marker=marker),
+    "finishing": lambda store_id, marker: tasks.finishing.enqueue(store_id=store_id, marker=marker),
+    "flaky": lambda store_id, marker: tasks.flaky.enqueue(store_id=store_id, marker=marker),
+    "keyed": lambda store_id, marker: tasks.keyed.enqueue(
+        store_id=store_id, key=marker.rpartition("/")[0], marker=marker
+    ),
+}
+_WEIGHTS: Final = {"atomic": 40, "slow": 3, "outside": 15, "finishing": 15, "flaky": 10, "keyed": 17}
+
+
+class Load:
+    """Owns the enqueuing threads. ``confirmed`` holds the markers whose commit was answered, or found to have been."""
+
+    def __init__(self, stores: Sequence[UUID], *, rate: float, threads: int, seed: int) -> None:
+        self._stores = stores
+        self._every_s = threads / rate
+        self._seed = seed
+        self._go = threading.Event()
+        self._ended = threading.Event()
+        self._quiet = threading.Semaphore(0)
+        self._threads = [
+            threading.Thread(target=self._run, args=(number,), name=f"chaos-load-{number}", daemon=True)
+            for number in range(threads)
+        ]
+        self._probes = 0
+        self.confirmed: list[str] = []
+        self.unclear = 0
+
+    def start(self) -> None:
+        """Begin to enqueue."""
+        self._go.set()
+        for thread in self._threads:
+            thread.start()
+
+    def pause(self) -> None:
+        """Enqueue no more; returns when all that began is decided. Raises RuntimeError if it never is."""
+        self._go.clear()
+        for _ in self._threads:
+            if not self._quiet.acquire(timeout=_PATIENCE_S):
+                raise RuntimeError("an enqueuing thread has died or hangs; see the standard error")
+
+    def resume(self) -> None:
+        """Go on after ``pause``."""
+        self._go.set()
+
+    def stop(self) -> None:
+        """End the threads. Call it while paused."""
+        self._ended.set()
+        self._go.set()
+        for thread in self._threads:
+            thread.join()
+
+    def add(self, kind: str) -> str:
+        """Enqueue one job from the calling thread and return its marker."""
+        self._probes += 1
+        marker = f"{kind}/extra/{self._probes}"
+        self._enqueue(kind, marker, self._stores[self._probes % len(self._stores)])
+        return marker
+
+    def _run(self, thread: int) -> None:
+        choose = random.Random(f"{self._seed}/{thread}")
+        number = 0
+        while True:
+            if not self._go.is_set():
+                self._quiet.release()
+                self._go.wait()
+            if self._ended.is_set():
+                break
+            number += 1
+            [kind] = choose.choices(list(_WEIGHTS), list(_WEIGHTS.values()))
+            series, store = f"{thread}", choose.choice(self._stores)
+            if kind == "keyed":  # one store for one key
+                key = choose.randrange(_KEYS)
+                series, store = f"{thread}.{key}", self._stores[key % len(self._stores)]
+            self._enqueue(kind, f"{kind}/{series}/{number}", store)
+            time.sleep(self._every_s)
+        connection.close()
+
+    def _enqueue(self, kind: str, marker: str, store_id: UUID) -> None:
+        """Write a row ``asked`` and the job in one transaction, and again until it is known that they are committed.
+
+        When the connection breaks, nobody knows whether the commit happened. The id of the row follows from the
+        marker: another try waits for what the first left undecided, and meets the row if that was committed.
+        """
+        row_id = uuid5(NAMESPACE_OID, f"{ASKED} {marker}")
+        while True:
+            try:
+                with tenant_context(store_id):
+                    Customer(id=row_id, store_id=store_id, name=ASKED, email=marker).save(force_insert=True)
+                    _KINDS[kind](store_id, marker)
+            except IntegrityError:
+                break
+            except (DatabaseError, InterfaceError):
+                self.unclear += 1
+                connection.close()
+                time.sleep(_RETRY_S)
+            else:
+                break
+        self.confirmed.append(marker)

@@ -1,0 +1,87 @@
+"""Holds what the disturbances act on: the server, the database, the workers, the load and the dice."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import psycopg
+
+from benchmarks.server import Database
+from project.local.postgres import EmbeddedPostgres
+from tests.chaos.fleet import Fleet, alive
+from tests.chaos.load import Load
+from tests.chaos.tasks import DONE
+
+_LOOK_S: Final = 0.02
+
+
+class NotRecovered(RuntimeError):
+    """Something did not come back in time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """Is handed to every disturbance. ``suspend_s`` is longer than the workers' silence."""
+
+    server: EmbeddedPostgres
+    database: Database
+    fleet: Fleet
+    load: Load
+    dice: random.Random
+    suspend_s: float
+    outage_s: float
+    patience_s: float
+
+    def connect(self) -> psycopg.Connection[Any]:
+        """Connect as the superuser, for whom the server keeps places."""
+        return self.database.connect()
+
+    def newest_job(self) -> int:
+        """Return an id that no job enqueued so far exceeds."""
+        with self.connect() as connection:
+            return int(_only(connection, "SELECT last_value FROM salon_jobs_job_id_seq"))
+
+    def wait_done(self, marker: str) -> None:
+        """Wait until the job of this marker has left its row. Raises NotRecovered."""
+        query = "SELECT count(*) FROM customer WHERE email = %s AND name = %s"
+        self._wait(lambda connection: _only(connection, query, marker, DONE) > 0, f"{marker} is not done")
+
+    def wait_ended(self, newest: int) -> None:
+        """Wait until no job up to this id is queued or running. Raises NotRecovered."""
+        query = "SELECT count(*) FROM salon_jobs_job WHERE id <= %s AND state IN ('queued', 'running')"
+        self._wait(lambda connection: not _only(connection, query, newest), "jobs enqueued before have not ended")
+
+    def wait_drained(self) -> None:
+        """Wait until no job is left, and no row of a process that has ended. Raises NotRecovered."""
+        live = "SELECT count(*) FROM salon_jobs_job WHERE state IN ('queued', 'running')"
+        self._wait(lambda connection: not _only(connection, live), "some jobs never end")
+        pids = "SELECT pid FROM salon_jobs_process"
+        self._wait(
+            lambda connection: all(alive(row[0]) for row in connection.execute(pids.encode())),
+            "the row of a dead process stays",
+        )
+
+    def wait_ready(self, children: int) -> None:
+        """Wait until so many processes that run jobs are registered and alive. Raises NotRecovered."""
+        pids = "SELECT pid FROM salon_jobs_process WHERE kind = 'worker'"
+        self._wait(
+            lambda connection: sum(alive(row[0]) for row in connection.execute(pids.encode())) >= children,
+            f"there are no {children} worker processes",
+        )
+
+    def _wait(self, holds: Callable[[psycopg.Connection[Any]], bool], otherwise: str) -> None:
+        deadline = time.monotonic() + self.patience_s
+        with self.connect() as connection:
+            while not holds(connection):
+                if time.monotonic() > deadline:
+                    raise NotRecovered(f"{otherwise} after {self.patience_s:.0f} s")
+                time.sleep(_LOOK_S)
+
+
+def _only(connection: psycopg.Connection[Any], query: str, *parameters: object) -> int:
+    [(value,)] = connection.execute(query.encode(), parameters).fetchall()
+    return int(value)
