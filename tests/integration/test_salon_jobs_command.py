@@ -6,12 +6,15 @@ import json
 from contextlib import nullcontext
 from io import StringIO
 from typing import Any
+from uuid import UUID
 
 import pytest
 from django.core.management import CommandError, call_command
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.histogram import BUCKETS, bucket_of
+from salon_jobs.jobs import store
+from tests import tasks
 from tests.support import change, seen
 
 
@@ -138,3 +141,40 @@ def test_stats_of_nothing_and_of_runs_that_took_no_time_of_their_own(database: N
     )  # fmt: skip
     assert run("stats")[0].splitlines()[1].split() == ["ping", "0", "0", "0", "0", *("-" * 6)]
     assert run("stats", "--task", "other")[1] == "no run ended in that time\n"
+
+
+def test_cancel_takes_ids_or_all_that_are_named(stores: list[UUID], process_id: int) -> None:
+    first, second = (tasks.system.enqueue().id for _ in range(2))
+    running, other = (tasks.in_store.enqueue(store_id=store).id for store in stores[:2])
+    assert store.claim_due(process_id, ["test-store"], 1)
+    ended = tasks.system.using(queue="mail").enqueue().id
+    assert json.loads(run("cancel", str(ended), "--yes", "--json")[0]) == [
+        {"job_id": ended, "changed": True, "detail": ""}
+    ]
+    out, _ = run("cancel", str(first), str(ended), "999", "--yes")
+    assert out.splitlines()[-1] == "cancelled or asked to end: 1 of 3"
+    with pytest.raises(CommandError, match=r"Cancel 1 jobs\? Nobody can be asked here: add --yes"):
+        run("cancel", "--task", "test-store", "--store", str(stores[1]))
+    out, _ = run("cancel", "--task", "test-store", "--yes")
+    assert f"{running}: it runs" in out
+    states = dict(seen("SELECT id, state FROM salon_jobs_job WHERE cancel_requested_at IS NULL"))
+    assert states == {first: "cancelled", second: "queued", other: "cancelled", ended: "cancelled"}
+    assert seen("SELECT id, state FROM salon_jobs_job WHERE cancel_requested_at IS NOT NULL") == [(running, "running")]
+
+
+def test_cancel_refuses_what_names_no_job_or_two_ways(database: None) -> None:
+    for arguments in ((), ("1", "--task", "test-store")):
+        with pytest.raises(CommandError, match="name the jobs by ids, or by --task"):
+            run("cancel", *arguments, "--yes")
+
+
+def test_pause_and_resume(stores: list[UUID]) -> None:
+    assert run("pause", "--queue", "mail")[0] == "paused: queue mail\n"
+    assert json.loads(run("pause", "--store", str(stores[0]), "--json")[0]) == {"paused": {"store": str(stores[0])}}
+    assert run("resume", "--queue", "mail")[0] == "resumed: queue mail\n"
+    assert seen("SELECT kind, name, paused FROM salon_jobs_limit ORDER BY kind") == [
+        ("queue", "mail", False),
+        ("store", str(stores[0]), True),
+    ]
+    with pytest.raises(CommandError, match="one of the arguments --queue --task --store is required"):
+        run("pause")

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from salon_jobs.management.subcommands.base import Subcommand
+from salon_jobs.management.subcommands.cancel import Cancel
+from salon_jobs.management.subcommands.pause import Pause, Resume
 from salon_jobs.management.subcommands.prune import Prune
 from salon_jobs.management.subcommands.stats import Stats
 
-SUBCOMMANDS: Final[tuple[Subcommand, ...]] = (Prune(), Stats())
+SUBCOMMANDS: Final[tuple[Subcommand, ...]] = (Cancel(), Pause(), Resume(), Prune(), Stats())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Mapping
 from datetime import timedelta
@@ -15,6 +14,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core.records import JobState
 from salon_jobs.jobs.pruner import BATCH, count_prunable, prune_jobs, retained
 from salon_jobs.management.arguments import duration
+from salon_jobs.management.asking import ask
 from salon_jobs.management.subcommands.base import Subcommand
 
 _TELL_EVERY_S = 2.0
@@ -56,7 +56,10 @@ class Prune(Subcommand):
             return
         total = sum(found.values())
         if total and not options["yes"]:
-            _ask(f"Delete {total:,} jobs ({_listed({s.value: n for s, n in found.items()})})?", err)
+            ask(
+                f"Delete {total:,} jobs ({_listed({s.value: n for s, n in found.items()})})?", err,
+                otherwise="nothing was deleted", remedy="add --yes, or --dry-run to count only",
+            )  # fmt: skip
         deleted = {state.value: 0 for state in ages}
         errors, told = 0, time.monotonic()
         for state, age in ages.items():
@@ -77,15 +80,6 @@ def _ages(states: list[str] | None, older_than: timedelta | None) -> dict[JobSta
     chosen = {state: age for state, age in retained().items() if states is None or state.value in states}
     ages = {state: older_than or age for state, age in chosen.items()}
     return {state: age for state, age in ages.items() if age is not None}
-
-
-def _ask(question: str, err: OutputWrapper) -> None:
-    if not sys.stdin.isatty():
-        raise CommandError(f"{question} Nobody can be asked here: add --yes, or --dry-run to count only")
-    err.write(f"{question} [y/N] ", ending="")
-    err.flush()
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise CommandError("nothing was deleted")
 
 
 def _tell(verb: str, counts: Mapping[str, int], options: dict[str, Any], out: OutputWrapper) -> None:

@@ -1,0 +1,62 @@
+"""Cancels jobs: ``salon_jobs cancel``."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any
+from uuid import UUID
+
+from django.core.management.base import CommandError, CommandParser, OutputWrapper
+
+from salon_jobs.conf import settings as conf
+from salon_jobs.core.records import JobState
+from salon_jobs.jobs.operate import BATCH, Operated, cancel
+from salon_jobs.management.asking import ask
+from salon_jobs.management.subcommands.base import Subcommand
+from salon_jobs.models import Job
+
+
+class Cancel(Subcommand):
+    """Cancels jobs by id, or all that wait or run of a task, a store or a queue."""
+
+    name = "cancel"
+    help = "Cancel jobs: queued and failed ones at once; the process of a running one is asked to end it."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Declare the options."""
+        parser.add_argument("id", nargs="*", type=int, help="ids of jobs")
+        parser.add_argument("--task", metavar="NAME", help="all queued and running jobs of this task")
+        parser.add_argument("--store", type=UUID, metavar="ID", help="of this store")
+        parser.add_argument("--queue", metavar="NAME", help="of this queue")
+        parser.add_argument("--yes", action="store_true", help="do not ask")
+        parser.add_argument("--json", action="store_true", help="write a list of objects, one for each job")
+
+    def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
+        """Count, ask, cancel, tell. Raises CommandError when nothing was named, or nobody can be asked."""
+        ids = _chosen(options)
+        if ids and not options["yes"]:
+            ask(f"Cancel {len(ids):,} jobs?", err, otherwise="nothing was cancelled", remedy="add --yes")
+        results: list[Operated] = []
+        for start in range(0, len(ids), BATCH):
+            results += cancel(ids[start : start + BATCH], using=conf.reader_database)
+            if len(ids) > BATCH:
+                err.write(f"{len(results):,} of {len(ids):,}")
+        if options["json"]:
+            out.write(json.dumps([asdict(result) for result in results]))
+            return
+        for result in results:
+            if result.detail:
+                out.write(f"{result.job_id}: {result.detail}")
+        out.write(f"cancelled or asked to end: {sum(result.changed for result in results):,} of {len(results):,}")
+
+
+def _chosen(options: dict[str, Any]) -> list[int]:
+    named = {"task": options["task"], "store_id": options["store"], "queue": options["queue"]}
+    wanted = {field: value for field, value in named.items() if value is not None}
+    if bool(options["id"]) == bool(wanted):
+        raise CommandError("name the jobs by ids, or by --task, --store and --queue")
+    if options["id"]:
+        return list(dict.fromkeys(options["id"]))
+    live = Job.objects.using(conf.reader_database).filter(state__in=[JobState.QUEUED, JobState.RUNNING], **wanted)
+    return list(live.order_by("pk").values_list("pk", flat=True))
