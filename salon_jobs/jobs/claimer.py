@@ -17,6 +17,7 @@ from salon_jobs.jobs import lanes, limits, registry, store
 from salon_jobs.jobs.lanes import Lane, Share
 from salon_jobs.jobs.limits import Rules
 
+# Rules are read after a claim, so that a job that wakes an idle process does not wait for it; before one when older.
 _RULES_EVERY_S: Final = 0.5
 # A list of lanes serves for so long, or for ten times what it took; then new lanes are looked for.
 _LIST_EVERY_S: Final = (0.05, 2.0)
@@ -56,14 +57,21 @@ class Claimer:
     def claim(self, room: int) -> list[ClaimedJob]:
         """Claim up to ``room`` jobs; ``again_s`` tells when to ask again. Raises database errors."""
         now = time.monotonic()
-        if now - self._rules_read >= _RULES_EVERY_S:
-            self._rules, self._rules_read = limits.rules_in_force(), now
+        self._read_rules(now, 2 * _RULES_EVERY_S)
         if self._rules or self._by_lanes:
             return self._claim_by_lanes(room)
         jobs = store.claim_due(self._process_id, registry.task_names(), room, queues=self._queues)
         self._by_lanes = len(jobs) == room or time.monotonic() - now > _SLOW_S
         self.again_s = 0.0 if self._by_lanes else None
         return jobs
+
+    def follow_rules(self) -> None:
+        """Read the rules when they are half a second old; call it after each claim. Raises database errors."""
+        self._read_rules(time.monotonic(), _RULES_EVERY_S)
+
+    def _read_rules(self, now: float, older_than_s: float) -> None:
+        if now - self._rules_read >= older_than_s:
+            self._rules, self._rules_read = limits.rules_in_force(), now
 
     def _claim_by_lanes(self, room: int) -> list[ClaimedJob]:
         now = time.monotonic()

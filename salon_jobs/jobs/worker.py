@@ -122,6 +122,7 @@ class Worker:
                 self._give_back_overdue()
                 self._cancellations.look()
                 claimed, room = self._claim()
+                self._claimer.follow_rules()
                 if time.monotonic() - swept > _SWEEP_S:
                     self._give_back_unknown()
                     swept = time.monotonic()

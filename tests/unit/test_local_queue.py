@@ -156,7 +156,7 @@ def test_waiting_for_room_ends_with_room_and_with_closing() -> None:
     end(queue, running)
     waiter.join(10)
     assert answers == [True]
-    queue.put([job(number) for number in range(1000)])
+    queue.put([job(number) for number in range(3000)])
     waiter = threading.Thread(target=lambda: answers.append(queue.wait_for_room(10)), daemon=True)
     waiter.start()
     queue.close()
