@@ -148,9 +148,10 @@ class Claimer:
             random.shuffle(free)
             shares = lanes.share_out(free, room, capacity, self._rules.limits_of)
             jobs = lanes.claim_lanes(self._process_id, shares, room, self._low) if shares else []
-            started = Counter(scope for job in jobs for scope in _scopes_of(job, shares))
-            for scope in tokens:
-                if started[scope]:
+            if tokens:
+                scopes = {(share.lane.store, share.lane.number): share.lane.scopes for share in shares}
+                started = Counter(scope for job in jobs for scope in scopes[_lane_of(job)])
+                for scope in tokens.keys() & started.keys():
                     store.rows_changed("spend_tokens", {"scope": scope, "spent": started[scope]})
         throttled = len(shares) < len(served) or any(
             share.quota < share.store_quota and self._rules.limits_of(share.lane) for share in shares
@@ -171,23 +172,17 @@ class Claimer:
 
     def _raise_low_water(self, jobs: Sequence[ClaimedJob]) -> None:
         for job in jobs:
-            key = (job.store_id or NO_STORE, job.lane)
+            key = _lane_of(job)
             self._low[key] = max(self._low.get(key, (0, 0)), (round(job.run_at_s * 1_000_000), job.id))
 
 
-def _scopes_of(job: ClaimedJob, shares: Sequence[Share]) -> tuple[str, ...]:
-    store_id = job.store_id or NO_STORE
-    return next(s.lane.scopes for s in shares if s.lane.number == job.lane and s.lane.store == store_id)
+def _lane_of(job: ClaimedJob) -> tuple[UUID, int]:
+    return job.store_id or NO_STORE, job.lane
 
 
 def _more(jobs: Sequence[ClaimedJob], shares: Sequence[Share], room: int) -> bool:
-    """Tell whether a lane or a store gave all it was asked for, so that it may hold more."""
+    """Tell whether a store gave all it was asked for, so that it may hold more."""
     if len(jobs) >= room:
         return True
-    by_lane = Counter((job.store_id or NO_STORE, job.lane) for job in jobs)
     by_store = Counter(job.store_id or NO_STORE for job in jobs)
-    return any(
-        by_store[share.lane.store] >= share.store_quota
-        or (by_lane[share.lane.store, share.lane.number] >= share.quota == share.store_quota)
-        for share in shares
-    )
+    return any(by_store[share.lane.store] >= share.store_quota for share in shares)
