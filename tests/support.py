@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from django.db import connections
 
@@ -19,6 +21,8 @@ from salon_jobs.jobs.local_queue import LocalQueue
 from salon_jobs.jobs.runner import Runner
 from salon_jobs.jobs.timekeeper import Timekeeper
 from salon_jobs.runtime.run_board import RunBoard
+
+T = TypeVar("T")
 
 
 def claim(process_id: int, room: int = 100) -> list[ClaimedJob]:
@@ -79,3 +83,28 @@ def running_on_a_thread(process_id: int, jobs: Sequence[ClaimedJob]) -> Generato
         assert runner.join(10)
         finisher.stop(10)
         timekeeper.stop()
+
+
+def elsewhere(pool: ThreadPoolExecutor, work: Callable[[], T]) -> Future[T]:
+    """Run on another connection: another thread has its own."""
+
+    def run() -> T:
+        try:
+            return work()
+        finally:
+            connections.close_all()
+
+    return pool.submit(run)
+
+
+def plan_nodes(plan: Any) -> list[dict[str, Any]]:
+    """Return every node of a plan that ``EXPLAIN (FORMAT JSON)`` gave, as text or read already."""
+    found: list[dict[str, Any]] = []
+
+    def walk(node: dict[str, Any]) -> None:
+        found.append(node)
+        for child in node.get("Plans", ()):
+            walk(child)
+
+    walk((json.loads(plan) if isinstance(plan, str) else plan)[0]["Plan"])
+    return found

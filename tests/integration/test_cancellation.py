@@ -23,8 +23,8 @@ from salon_jobs.jobs.worker_loop import WorkerLoop
 from tests import tasks
 from tests.e2e.worker_process import eventually
 from tests.integration.effects import job_events, write, written
-from tests.integration.test_store_fences import elsewhere, states, wait_until_somebody_waits_for_a_lock
-from tests.support import change, claim, job_row, seen
+from tests.integration.test_store_fences import states, wait_until_somebody_waits_for_a_lock
+from tests.support import change, claim, elsewhere, job_row, seen
 
 ENDED = "SELECT state, reason, attempts, leased_by FROM salon_jobs_job ORDER BY id"
 ASKED = "it runs; its process is asked to end it"

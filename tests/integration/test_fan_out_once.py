@@ -16,8 +16,8 @@ from salon_jobs.core.errors import UnknownFanOut
 from salon_jobs.core.records import ClaimedJob
 from salon_jobs.jobs.current import RunningJob, running
 from tests import tasks
-from tests.integration.test_key_locks import elsewhere, wait_until_waiting
-from tests.support import change, claim, run_due, seen
+from tests.integration.test_key_locks import wait_until_waiting
+from tests.support import change, claim, elsewhere, run_due, seen
 
 TICK = datetime(2026, 5, 5, 18, tzinfo=UTC)
 NEXT = TICK + timedelta(days=1)

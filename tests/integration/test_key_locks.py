@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 from uuid import UUID
 
 import pytest
-from django.db import connection, connections, transaction
+from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from salon_jobs import EnqueueResult, FanOutResult, JobHandle, fan_out, store_task
@@ -18,22 +18,10 @@ from salon_jobs.jobs import registry, store
 from salon_jobs.jobs.options import KeyMode
 from salon_jobs.jobs.task import Task
 from tests import tasks
-from tests.support import change, claim, seen
+from tests.support import change, claim, elsewhere, seen
 
 T = TypeVar("T")
 LATER = datetime(2030, 1, 1, tzinfo=UTC)
-
-
-def elsewhere(pool: ThreadPoolExecutor, work: Callable[[], T]) -> Future[T]:
-    """Run on another connection: another thread has its own."""
-
-    def run() -> T:
-        try:
-            return work()
-        finally:
-            connections.close_all()
-
-    return pool.submit(run)
 
 
 def wait_until_waiting(count: int) -> None:

@@ -17,9 +17,9 @@ from salon_jobs.models import Process
 from salon_jobs.runtime.presence import application_name
 from salon_jobs.runtime.run_board import ShownRun
 from tests import tasks
-from tests.integration.test_store_fences import elsewhere, wait_until_somebody_waits_for_a_lock
+from tests.integration.test_store_fences import wait_until_somebody_waits_for_a_lock
 from tests.settings import url_for
-from tests.support import change, claim, job_row, seen
+from tests.support import change, claim, elsewhere, job_row, seen
 
 
 def row_of(job_id: int) -> dict[str, Any]:

@@ -21,23 +21,11 @@ from salon_jobs.jobs.lanes import claim_lanes, list_lanes, share_out
 from salon_jobs.jobs.rescuer import RescueCounts, bury
 from salon_jobs.models import Process
 from tests import tasks
-from tests.support import change, claim, job_row, seen
+from tests.support import change, claim, elsewhere, job_row, seen
 
 T = TypeVar("T")
 SILENCE = timedelta(seconds=15)
 ZERO = timedelta(0)
-
-
-def elsewhere(pool: ThreadPoolExecutor, work: Callable[[], T]) -> Future[T]:
-    """Run on another connection: another thread has its own."""
-
-    def run() -> T:
-        try:
-            return work()
-        finally:
-            connections.close_all()
-
-    return pool.submit(run)
 
 
 def wait_until_somebody_waits_for_a_lock(role: str = "worker_runtime") -> None:

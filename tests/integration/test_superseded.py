@@ -16,8 +16,8 @@ from salon_jobs.core.records import ClaimedJob
 from salon_jobs.jobs import operate, store
 from salon_jobs.jobs.maintenance import forget_superseded
 from tests import tasks
-from tests.integration.test_key_locks import elsewhere, wait_until_waiting
-from tests.support import change, claim, seen
+from tests.integration.test_key_locks import wait_until_waiting
+from tests.support import change, claim, elsewhere, seen
 
 VERBS = ["fail", "snooze", "release", "rescue"]
 ZERO = timedelta(0)

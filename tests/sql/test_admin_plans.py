@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -13,7 +12,7 @@ from django.db import connections
 from django.test import Client, override_settings
 from django.test.utils import CaptureQueriesContext
 
-from tests.support import change, seen
+from tests.support import change, plan_nodes, seen
 
 ENDED = 150_000
 STORE = "00000000-0000-0000-0000-00000000000"
@@ -79,15 +78,7 @@ def scans(statement: str) -> list[dict[str, Any]]:
     with connections["operator"].cursor() as cursor:
         cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement.replace('%', '%%')}", [])
         plan = cursor.fetchone()[0]
-    found: list[dict[str, Any]] = []
-
-    def walk(node: dict[str, Any]) -> None:
-        found.append(node)
-        for child in node.get("Plans", ()):
-            walk(child)
-
-    walk((json.loads(plan) if isinstance(plan, str) else plan)[0]["Plan"])
-    return [node for node in found if "Relation Name" in node]
+    return [node for node in plan_nodes(plan) if "Relation Name" in node]
 
 
 @pytest.mark.parametrize(

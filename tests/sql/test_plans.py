@@ -15,7 +15,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.lanes import FIRST_LANE, claim_parameters, list_lanes, share_out
 from salon_jobs.jobs.statistics import OUTCOMES
-from tests.support import change
+from tests.support import change, plan_nodes
 
 ROWS = 60_000
 
@@ -54,15 +54,7 @@ def nodes(statement: str, parameters: dict[str, Any], *, function: str = "") -> 
             plan = cursor.fetchone()[0]
         finally:
             cursor.execute("ROLLBACK")
-    found: list[dict[str, Any]] = []
-
-    def walk(node: dict[str, Any]) -> None:
-        found.append(node)
-        for child in node.get("Plans", ()):
-            walk(child)
-
-    walk((json.loads(plan) if isinstance(plan, str) else plan)[0]["Plan"])
-    return found
+    return plan_nodes(plan)
 
 
 def job_scans(plan: list[dict[str, Any]]) -> list[dict[str, Any]]:
