@@ -14,7 +14,7 @@ from django.db import transaction
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.records import NO_STORE, ClaimedJob
 from salon_jobs.jobs import lanes, limits, registry, store
-from salon_jobs.jobs.lanes import Lane, Share
+from salon_jobs.jobs.lanes import Lane, Runnable, Share
 from salon_jobs.jobs.limits import Rules
 
 # Rules are read after a claim, so that a job that wakes an idle process does not wait for it; before one when older.
@@ -48,7 +48,11 @@ class Claimer:
         # Each process begins its round of the stores at another one.
         self._after: UUID | None = UUID(int=random.getrandbits(128))
         self._crowded = False
-        self._complete = False
+        self._complete = True
+        # Where the round of the stores began, whether it passed the last one, and what came of it so far.
+        self._began_at: UUID | None = self._after
+        self._wrapped = False
+        self._fruitful = self._throttled = False
         self._low: dict[tuple[UUID, int], tuple[int, int]] = {}
         self._low_until = float("-inf")
         # After how many seconds another claim is worth while, though nobody wakes us; 0: at once; None: who knows.
@@ -81,18 +85,26 @@ class Claimer:
         if now >= self._low_until:
             self._low.clear()
         served = [lane for lane in self._lanes if self._rules.allows(lane)]
+        # Whoever comes first may take what is left of a share or a limit: nobody comes first each time.
+        random.shuffle(served)
         began = time.monotonic()
         jobs, shares, throttled = self._claim_shares(served, room)
         if now >= self._low_until:
             least, most = _LOW_WATER_S
             self._low_until = began + min(most, max(least, 20 * (time.monotonic() - began)))
         self._raise_low_water(jobs)
+        self._fruitful |= bool(jobs)
+        self._throttled |= throttled
         if _more(jobs, shares, room):
+            self.again_s = 0.0
+        elif fresh and shares and not jobs and self._low:
+            # These lanes were due a moment ago: what they hold may have been given back, and lie before the low-water.
+            self._low.clear()
             self.again_s = 0.0
         elif not self._complete:
             self._list_again = now
             self.again_s = 0.0
-        elif throttled:
+        elif self._throttled:
             self.again_s = _THROTTLED_S
         elif not fresh:
             self.again_s = max(0.0, self._list_again - time.monotonic())
@@ -106,32 +118,38 @@ class Claimer:
         """Look for lanes that have due jobs, from where the last look ended, for a while."""
         found: dict[tuple[UUID, int], Lane] = {}
         # Every other look begins inside a crowded store's lanes at random, so that none of them waits for ever.
-        pivot = random.randrange(lanes.FIRST_LANE, 2**63) if self._crowded else lanes.FIRST_LANE  # noqa: S311 - no secret
-        self._crowded = self._complete = False
-        began_at, wrapped = self._after, self._after is None
-        tasks = set(registry.task_names())
-        while True:
-            listed = lanes.list_lanes(self._after, pivot=pivot)
-            per_store = Counter(lane.store for lane in listed)
-            self._crowded |= pivot == lanes.FIRST_LANE and lanes.LANES_A_STORE in per_store.values()
-            for lane in listed:
-                if lane.due and lane.task in tasks and (self._queues is None or lane.queue in self._queues):
-                    found[lane.store, lane.number] = lane
-            self._after = listed[-1].store if listed else None
-            if len(per_store) < lanes.STORES_A_LOOK:
+        group, key = lanes.FIRST_GROUP, 0
+        if inside := self._crowded:
+            group, key = random.randrange(-(2**31), 2**31), random.randrange(2**32)  # noqa: S311 - no secret
+        self._crowded = False
+        if self._complete or self._fruitful:
+            # The last round of the stores is over, or gave something: another one begins here.
+            self._complete = self._fruitful = self._throttled = False
+            self._began_at, self._wrapped = self._after, self._after is None
+        runnable, over = self._runnable(), False
+        while not over:
+            look = lanes.list_lanes(self._after, runnable, group=group, key=key)
+            self._crowded |= not inside and _crowds(look.lanes)
+            found.update(((lane.store, lane.number), lane) for lane in look.lanes if lane.due)
+            self._after = look.last
+            if look.stores < lanes.STORES_A_LOOK:
                 self._after = None
-                if wrapped:
-                    self._complete = True
-                    break
-                wrapped = True
-            if wrapped and began_at is not None and self._after is not None and self._after >= began_at:
-                self._complete = True
-                break
+                over, self._wrapped = self._wrapped, True
+            elif self._wrapped and self._began_at is not None and look.last is not None:
+                over = look.last >= self._began_at
+            self._complete = over and not inside
             if len({store_id for store_id, _ in found}) >= lanes.STORES_A_LOOK or time.monotonic() - now > _LOOK_S:
                 break
         self._lanes = list(found.values())
         least, most = _LIST_EVERY_S
         self._list_again = now + min(most, max(least, 10 * (time.monotonic() - now)))
+
+    def _runnable(self) -> Runnable:
+        forbidden = set(self._rules.forbidden("task"))
+        return Runnable(
+            tasks=[name for name in registry.task_names() if name not in forbidden], queues=self._queues,
+            paused_queues=self._rules.forbidden("queue"), paused_stores=self._rules.forbidden("store"),
+        )  # fmt: skip
 
     def _claim_shares(self, served: list[Lane], room: int) -> tuple[list[ClaimedJob], list[Share], bool]:
         limited = {scope for lane in served for scope in self._rules.limits_of(lane)}
@@ -144,8 +162,6 @@ class Claimer:
             held = lanes.lock_scopes(limited)
             capacity, tokens = self._capacity(held)
             free = [lane for lane in served if all(scope in held for scope in self._rules.limits_of(lane))]
-            # Whoever comes first may take what is left of a limit: nobody comes first each time.
-            random.shuffle(free)
             shares = lanes.share_out(free, room, capacity, self._rules.limits_of)
             jobs = lanes.claim_lanes(self._process_id, shares, room, self._low) if shares else []
             if tokens:
@@ -178,6 +194,13 @@ class Claimer:
 
 def _lane_of(job: ClaimedJob) -> tuple[UUID, int]:
     return job.store_id or NO_STORE, job.lane
+
+
+def _crowds(listed: Sequence[Lane]) -> bool:
+    """Tell whether a store has more groups, or a group more lanes, than a look lists."""
+    per_group = Counter(lane.group for lane in listed)
+    per_store = Counter(store_id for store_id, _ in per_group)
+    return lanes.LANES_A_GROUP in per_group.values() or lanes.GROUPS_A_STORE in per_store.values()
 
 
 def _more(jobs: Sequence[ClaimedJob], shares: Sequence[Share], room: int) -> bool:

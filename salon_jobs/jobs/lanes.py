@@ -18,9 +18,10 @@ from salon_jobs.core.records import NO_STORE, ClaimedJob
 from salon_jobs.jobs.store import in_claim_order, rows_of
 
 STORES_A_LOOK: Final = 64
-LANES_A_STORE: Final = 32
+GROUPS_A_STORE: Final = 32
+LANES_A_GROUP: Final = 32
 LANES_A_CLAIM: Final = 256
-FIRST_LANE: Final = -(2**63) + 1
+FIRST_GROUP: Final = -(2**31)
 
 
 class Lane(NamedTuple):
@@ -35,10 +36,33 @@ class Lane(NamedTuple):
     due: bool
 
     @property
+    def group(self) -> tuple[UUID, int]:
+        """Return what it shares with the lanes that differ in their keys alone."""
+        return self.store, self.number >> 32
+
+    @property
     def scopes(self) -> tuple[str, ...]:
         """Return what a limit can be on, as ``kind:name``."""
         names = (f"queue:{self.queue}", f"task:{self.task}", f"store:{self.store}")
         return names if self.concurrency_key is None else (*names, f"key:{self.task}:{self.concurrency_key}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runnable:
+    """Says what a process may run now: these tasks, these queues (None: all), without what is paused."""
+
+    tasks: Sequence[str]
+    queues: Sequence[str] | None = None
+    paused_queues: Sequence[str] = ()
+    paused_stores: Sequence[str] = ()
+
+
+class Look(NamedTuple):
+    """Holds the lanes that one look found, how many stores it passed, and the last of them."""
+
+    lanes: list[Lane]
+    stores: int
+    last: UUID | None
 
 
 # From where on a lane is read: the instant (microseconds since 1970) and id of the job claimed last from it.
@@ -55,10 +79,23 @@ class Share:
     store_quota: int
 
 
-def list_lanes(after: UUID | None, *, pivot: int = FIRST_LANE) -> list[Lane]:
-    """List the lanes of the next stores, some of each. Role: worker."""
-    parameters = {"after": after, "stores": STORES_A_LOOK, "lanes": LANES_A_STORE, "pivot": pivot}
-    return [Lane(*row) for row in rows_of("list_lanes", parameters)]
+def list_lanes(after: UUID | None, runnable: Runnable, *, group: int = FIRST_GROUP, key: int = 0) -> Look:
+    """List the lanes of the next stores, some of each, from a group and within each from a key on. Role: worker."""
+    rows = rows_of("list_lanes", list_parameters(after, runnable, group=group, key=key))
+    found = [Lane(*row) for row in rows if row[1] is not None]
+    return Look(found, len({row[0] for row in rows}), rows[-1][0] if rows else None)
+
+
+def list_parameters(
+    after: UUID | None, runnable: Runnable, *, group: int = FIRST_GROUP, key: int = 0
+) -> dict[str, Any]:
+    """Return what ``sql/list_lanes.sql`` takes."""
+    return {
+        "after": after, "stores": STORES_A_LOOK, "groups": GROUPS_A_STORE, "lanes": LANES_A_GROUP,
+        "group": group, "key": key, "tasks": list(runnable.tasks),
+        "queues": None if runnable.queues is None else list(runnable.queues),
+        "paused_queues": list(runnable.paused_queues), "paused_stores": list(runnable.paused_stores),
+    }  # fmt: skip
 
 
 def claim_lanes(process_id: int, shares: Sequence[Share], room: int, low: LowWater) -> list[ClaimedJob]:
@@ -106,8 +143,9 @@ def share_out(
     """Share a batch among the stores of ``lanes``: each store alike, within it by priority, all within ``capacity``.
 
     ``capacity`` says how many more may run in a limited scope; what a share may take is reserved there. A scope that
-    several lanes want is shared alike among them.
+    several lanes want is shared alike among them; one that is full keeps no place from lanes that may run.
     """
+    lanes = [lane for lane in lanes if all(capacity[scope] > 0 for scope in limits_of(lane))]
     by_store = [list(group) for _, group in groupby(sorted(lanes, key=attrgetter("store")), key=attrgetter("store"))]
     store_quota = -(-room // max(1, len(by_store)))
     most_lanes = max(1, LANES_A_CLAIM // max(1, len(by_store)))

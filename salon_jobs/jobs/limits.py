@@ -49,6 +49,11 @@ class Rules:
         """Tell whether jobs of the lane may start at all."""
         return not any(scope in self._rules and self._rules[scope].forbids for scope in lane.scopes)
 
+    def forbidden(self, kind: str) -> list[str]:
+        """Name the queues, tasks or stores of which nothing may start."""
+        names = (scope.removeprefix(f"{kind}:") for scope in self._rules if scope.startswith(f"{kind}:"))
+        return [name for name in names if self._rules[f"{kind}:{name}"].forbids]
+
     def limits_of(self, lane: Lane) -> list[str]:
         """Return the scopes of the lane whose jobs must be counted."""
         return [scope for scope in lane.scopes if scope in self._rules and self._rules[scope].limits]

@@ -140,10 +140,15 @@ class Migration(migrations.Migration):
                             "queue",
                             "task",
                             django.db.models.functions.comparison.Cast("priority", models.TextField()),
+                        ).bitand(-(2**32))
+                        + salon_jobs.models.job.LaneHash(
+                            "queue",
+                            "task",
+                            django.db.models.functions.comparison.Cast("priority", models.TextField()),
                             django.db.models.functions.comparison.Coalesce(
                                 "concurrency_key", models.Value("", models.TextField())
                             ),
-                        ),
+                        ).bitand(2**32 - 1),
                         output_field=models.BigIntegerField(),
                     ),
                 ),

@@ -36,6 +36,9 @@ class LaneHash(models.Func):
     template = "hashtextextended(%(expressions)s, 0)"
     arg_joiner = " || chr(31) || "
 
+    def _resolve_output_field(self) -> models.BigIntegerField[int, int]:
+        return models.BigIntegerField()
+
 
 class Job(models.Model):
     """One job: due when ``queued`` and ``run_at`` has come. No foreign keys: the table is hot and operational.
@@ -69,12 +72,14 @@ class Job(models.Model):
     )
     # Jobs of one store in one lane are alike in all that can hold them back; see sql/list_lanes.sql.
     lane = models.GeneratedField(
-        expression=LaneHash(
+        # The upper half says all but the key: lanes that differ in their keys alone are neighbours.
+        expression=LaneHash("queue", "task", Cast("priority", models.TextField())).bitand(-(2**32))
+        + LaneHash(
             "queue",
             "task",
             Cast("priority", models.TextField()),
             Coalesce("concurrency_key", models.Value("", models.TextField())),
-        ),
+        ).bitand(2**32 - 1),
         output_field=models.BigIntegerField(),
         db_persist=True,
     )

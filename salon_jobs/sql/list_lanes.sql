@@ -1,11 +1,14 @@
--- List lanes in order of their stores: of up to %(stores)s stores after %(after)s (NULL: from the first), up to
--- %(lanes)s lanes each, from the lane %(pivot)s on, with the first job that each holds.
+-- List lanes in order of their stores: of up to %(stores)s stores after %(after)s (NULL: from the first), with the first
+-- job that each lane holds. A store of which nothing may run is listed once, without a lane.
 -- A lane holds the queued jobs of one store, queue, task, priority and concurrency key in the order they come due, so
 -- its first job says whether any is due, and a lane that may not run now costs one look, however many wait in it.
+-- Lanes that differ in their keys alone form a group: the upper half of their numbers is the same. What this process
+-- may not run (paused, unserved, unknown) is passed over group by group, however many keys wait. Of a store up to
+-- %(groups)s groups are listed, from the group %(group)s on, of each up to %(lanes)s lanes, from the key %(key)s on.
 -- Each look is ordered by the whole index, though its store is given: ordered by the rest, a planner that expects few
 -- jobs per store sorts them all.
 -- It steps from lane to lane (a loose index scan), never over the jobs inside.
--- Locks: none. Role: worker. Not prepared: NULL and the pivot are folded into the plan.
+-- Locks: none. Role: worker. Not prepared: NULL and the numbers are folded into the plan.
 WITH RECURSIVE step (store) AS (
     (SELECT COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid)
        FROM salon_jobs_job j
@@ -21,28 +24,55 @@ WITH RECURSIVE step (store) AS (
              ORDER BY COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid) LIMIT 1)
       FROM step WHERE step.store IS NOT NULL
 ), chosen AS (
-    SELECT store FROM step WHERE store IS NOT NULL LIMIT %(stores)s
+    SELECT store FROM step WHERE store IS NOT NULL AND store <> ALL (%(paused_stores)s::uuid[]) LIMIT %(stores)s
 )
-SELECT chosen.store, first.lane, first.queue, first.task, first.priority, first.concurrency_key, first.run_at <= now()
+SELECT chosen.store, found.lane, found.queue, found.task, found.priority, found.concurrency_key, found.run_at <= now()
   FROM chosen
- CROSS JOIN LATERAL (
-    WITH RECURSIVE first AS (
-        (SELECT j.lane, j.queue, j.task, j.priority, j.concurrency_key, j.run_at
-           FROM salon_jobs_job j
-          WHERE j.state = 'queued'
-            AND COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid) = chosen.store
-            AND j.lane >= %(pivot)s::bigint
-          ORDER BY COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid), j.lane, j.run_at, j.id LIMIT 1)
-        UNION ALL
-        SELECT next.*
-          FROM first
-         CROSS JOIN LATERAL (
-               SELECT j.lane, j.queue, j.task, j.priority, j.concurrency_key, j.run_at
-                 FROM salon_jobs_job j
-                WHERE j.state = 'queued'
-                  AND COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid) = chosen.store
-                  AND j.lane > first.lane
-                ORDER BY COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid), j.lane, j.run_at, j.id LIMIT 1) next
-    )
-    SELECT * FROM first LIMIT %(lanes)s
- ) first
+  LEFT JOIN LATERAL (
+    SELECT first.*
+      FROM (
+        WITH RECURSIVE groups AS (
+            (SELECT j.lane, j.queue, j.task
+               FROM salon_jobs_job j
+              WHERE j.state = 'queued'
+                AND COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid) = chosen.store
+                AND j.lane >= (%(group)s)::bigint << 32
+              ORDER BY COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid), j.lane, j.run_at, j.id LIMIT 1)
+            UNION ALL
+            SELECT next.*
+              FROM groups
+             CROSS JOIN LATERAL (
+                   SELECT j.lane, j.queue, j.task
+                     FROM salon_jobs_job j
+                    WHERE j.state = 'queued'
+                      AND COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid) = chosen.store
+                      AND j.lane > (groups.lane | 4294967295)
+                    ORDER BY COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid), j.lane, j.run_at, j.id LIMIT 1) next
+        )
+        SELECT lane FROM groups
+         WHERE task = ANY (%(tasks)s::text[]) AND queue <> ALL (%(paused_queues)s::text[])
+           AND (%(queues)s::text[] IS NULL OR queue = ANY (%(queues)s::text[]))
+         LIMIT %(groups)s
+      ) chosen_group
+     CROSS JOIN LATERAL (
+        WITH RECURSIVE first AS (
+            (SELECT j.lane, j.queue, j.task, j.priority, j.concurrency_key, j.run_at
+               FROM salon_jobs_job j
+              WHERE j.state = 'queued'
+                AND COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid) = chosen.store
+                AND j.lane BETWEEN (chosen_group.lane & -4294967296) + %(key)s AND (chosen_group.lane | 4294967295)
+              ORDER BY COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid), j.lane, j.run_at, j.id LIMIT 1)
+            UNION ALL
+            SELECT next.*
+              FROM first
+             CROSS JOIN LATERAL (
+                   SELECT j.lane, j.queue, j.task, j.priority, j.concurrency_key, j.run_at
+                     FROM salon_jobs_job j
+                    WHERE j.state = 'queued'
+                      AND COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid) = chosen.store
+                      AND j.lane > first.lane AND j.lane <= (first.lane | 4294967295)
+                    ORDER BY COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid), j.lane, j.run_at, j.id LIMIT 1) next
+        )
+        SELECT * FROM first LIMIT %(lanes)s
+     ) first
+  ) found ON true

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from uuid import UUID, uuid4
@@ -214,6 +215,63 @@ def test_jobs_before_the_low_water_are_found_when_it_is_lowered(
     assert all(job.run_at.day == 2 for job in claimer.claim(5)), "its transaction began earlier and ended later"
     monkeypatch.setattr(claimer, "_low_until", 0.0)
     assert min(job.run_at.day for job in claimer.claim(5)) == 1
+
+
+def test_paused_jobs_of_20_000_keys_hide_none_of_the_same_store(process_id: int, stores: list[UUID]) -> None:
+    change(
+        "INSERT INTO salon_jobs_job (task, store_id, payload, concurrency_key)"
+        " SELECT 'test-store', %s, '{}', 'k' || n FROM generate_series(1, 20000) n",
+        stores[0],
+    )
+    add(10, stores[0], task="test-keyed")
+    add(10, stores[1], task="test-keyed")
+    pause(task="test-store")
+    claimer = Claimer(process_id, None)
+    began = time.monotonic()
+    claimed = claimer.claim(10) + claimer.claim(10)
+    assert by_store(claimed) == {stores[0]: 10, stores[1]: 10}
+    assert claimer.claim(10) == []
+    assert claimer.again_s is None, "a burst ends, and nobody looks again and again"
+    assert time.monotonic() - began < 1
+
+
+def test_a_full_limit_leaves_the_places_of_a_claim_to_others(
+    process_id: int, stores: list[UUID], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lanes, "LANES_A_CLAIM", 4)
+    for key in range(8):
+        add(1, stores[0], priority=-5, concurrency_key=f"k{key}")
+    add(2, stores[0], task="test-keyed")
+    limit(task="test-store", max_concurrency=1)
+    claimer = Claimer(process_id, None)
+    claimed = claimer.claim(10) + claimer.claim(10)
+    assert Counter(job.task for job in claimed) == {"test-store": 1, "test-keyed": 2}
+
+
+def test_a_round_of_paused_stores_comes_to_its_end(
+    process_id: int, database: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("salon_jobs.jobs.claimer._LOOK_S", 0.0)
+    for _ in range(lanes.STORES_A_LOOK * 2 + 5):
+        add(1, uuid4())
+    pause(task="test-store")
+    claimer = Claimer(process_id, None)
+    looks = 0
+    while claimer.claim(10) == [] and claimer.again_s is not None:
+        looks += 1
+        assert looks < 10, "it looks again at once, and for ever"
+
+
+def test_a_job_given_back_below_the_low_water_is_claimed_at_once(process_id: int, stores: list[UUID]) -> None:
+    add(3, stores[0])
+    limit(store_id=stores[0], max_concurrency=100)
+    claimer = Claimer(process_id, None)
+    first = claimer.claim(10)
+    assert len(first) == 3
+    assert store.requeue([(first[0].id, first[0].lease)], process_id) == 1
+    again = claimer.claim(10)
+    assert again or claimer.again_s == 0, "a burst would end here"
+    assert [job.id for job in again or claimer.claim(10)] == [first[0].id]
 
 
 def test_rules_name_what_is_wrong(database: None) -> None:

@@ -17,7 +17,7 @@ from django.db import connections, transaction
 from salon_jobs.core.error_report import report
 from salon_jobs.core.records import ClaimedJob
 from salon_jobs.jobs import registry, store
-from salon_jobs.jobs.lanes import claim_lanes, list_lanes, share_out
+from salon_jobs.jobs.lanes import Runnable, claim_lanes, list_lanes, share_out
 from salon_jobs.jobs.rescuer import RescueCounts, bury
 from salon_jobs.models import Process
 from tests import tasks
@@ -280,7 +280,12 @@ def test_a_claim_alone_does_not_wait_for_the_disk(process_id: int, *, by_lanes: 
     with connections["default"].cursor() as cursor:
         with transaction.atomic():
             if by_lanes:
-                shares = share_out([lane for lane in list_lanes(None) if lane.due], 1, {}, lambda _: ())
+                shares = share_out(
+                    [lane for lane in list_lanes(None, Runnable(tasks=["test-system"])).lanes if lane.due],
+                    1,
+                    {},
+                    lambda _: (),
+                )
                 assert claim_lanes(process_id, shares, 1, {})
             else:
                 assert claim(process_id)

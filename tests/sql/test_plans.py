@@ -13,7 +13,7 @@ from django.db import connections
 from salon_jobs import sql
 from salon_jobs.conf import settings as conf
 from salon_jobs.jobs import registry
-from salon_jobs.jobs.lanes import FIRST_LANE, claim_parameters, list_lanes, share_out
+from salon_jobs.jobs.lanes import Runnable, claim_parameters, list_lanes, list_parameters, share_out
 from salon_jobs.jobs.statistics import OUTCOMES
 from tests.support import change, plan_nodes
 
@@ -99,7 +99,7 @@ def test_the_claim_walks_the_index_of_due_jobs_in_order(crowded: int) -> None:
 
 def test_lanes_are_listed_by_steps(crowded: int) -> None:
     """One look per store and lane: 64 stores, of which each holds one job in one lane."""
-    plan = nodes("list_lanes", {"after": None, "stores": 64, "lanes": 32, "pivot": FIRST_LANE})
+    plan = nodes("list_lanes", list_parameters(None, Runnable(tasks=registry.task_names())))
     assert_no_full_scan(plan)
     assert indexes(plan) == {"salon_jobs_job_lane"}
     assert "Sort" not in {node["Node Type"] for node in plan}
@@ -108,7 +108,7 @@ def test_lanes_are_listed_by_steps(crowded: int) -> None:
 
 
 def test_a_claim_reads_its_lanes_from_the_low_water_on(crowded: int) -> None:
-    listed = [lane for lane in list_lanes(None) if lane.due]
+    listed = [lane for lane in list_lanes(None, Runnable(tasks=registry.task_names())).lanes if lane.due]
     assert listed
     shares = share_out(listed, 20, {}, lambda _: ())
     plan = nodes("claim_lanes", claim_parameters(crowded, shares, 20, {}))
