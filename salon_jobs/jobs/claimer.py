@@ -45,6 +45,7 @@ class Claimer:
         self._by_lanes = False
         self._lanes: list[Lane] = []
         self._list_again = float("-inf")
+        self._slow_list = False
         # Each process begins its round of the stores at another one.
         self._after: UUID | None = UUID(int=random.getrandbits(128))
         self._crowded = False
@@ -68,6 +69,11 @@ class Claimer:
         self._by_lanes = len(jobs) == room or time.monotonic() - now > _SLOW_S
         self.again_s = 0.0 if self._by_lanes else None
         return jobs
+
+    def claim_afresh(self, room: int) -> list[ClaimedJob]:
+        """Claim by what is there now, not by a list of lanes made before; else as ``claim``."""
+        self._list_again = float("-inf")
+        return self.claim(room)
 
     def follow_rules(self) -> None:
         """Read the rules when they are half a second old; call it after each claim. Raises database errors."""
@@ -110,7 +116,7 @@ class Claimer:
             self.again_s = max(0.0, self._list_again - time.monotonic())
         else:
             # All lanes are known and none holds more: the plain claim is as fair, unless dead rows make it slow.
-            self._by_lanes = self._list_again - now > _LIST_EVERY_S[0]
+            self._by_lanes = self._slow_list
             self.again_s = None
         return jobs
 
@@ -142,7 +148,9 @@ class Claimer:
                 break
         self._lanes = list(found.values())
         least, most = _LIST_EVERY_S
-        self._list_again = now + min(most, max(least, 10 * (time.monotonic() - now)))
+        took_s = time.monotonic() - now
+        self._list_again = now + min(most, max(least, 10 * took_s))
+        self._slow_list = 10 * took_s > least
 
     def _runnable(self) -> Runnable:
         forbidden = set(self._rules.forbidden("task"))

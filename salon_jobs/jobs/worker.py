@@ -149,12 +149,12 @@ class Worker:
             self._stopping.set()
             self._wake.set()
 
-    def _claim(self) -> tuple[int, int]:
+    def _claim(self, *, afresh: bool = False) -> tuple[int, int]:
         room = self._jobs.room()
         if room == 0:
             return 0, 0
         self._asked = time.monotonic()
-        jobs = self._claimer.claim(room)
+        jobs = self._claimer.claim_afresh(room) if afresh else self._claimer.claim(room)
         self._looked = time.monotonic()
         self._jobs.put(jobs)
         return len(jobs), room
@@ -181,7 +181,7 @@ class Worker:
             self._wake.wait(poll_s if self._asked >= owed_at else max(0.0, min(poll_s, owed_at - time.monotonic())))
 
     def _anything_due(self) -> bool:
-        claimed, _ = self._claim()
+        claimed, _ = self._claim(afresh=True)
         return claimed > 0 or self._claimer.again_s is not None
 
     def _give_back_overdue(self) -> None:

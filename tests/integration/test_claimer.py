@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from uuid import UUID, uuid4
 
 import pytest
@@ -15,6 +17,7 @@ from salon_jobs.core.records import ClaimedJob
 from salon_jobs.jobs import lanes, limits, store
 from salon_jobs.jobs.claimer import Claimer
 from salon_jobs.jobs.limits import limit, pause, resume
+from salon_jobs.jobs.worker import Worker, WorkerOptions
 from salon_jobs.models import Limit, Process
 from tests.support import change, seen
 
@@ -272,6 +275,38 @@ def test_a_job_given_back_below_the_low_water_is_claimed_at_once(process_id: int
     again = claimer.claim(10)
     assert again or claimer.again_s == 0, "a burst would end here"
     assert [job.id for job in again or claimer.claim(10)] == [first[0].id]
+
+
+@pytest.mark.parametrize("clock_s", [100.0, 40_000.0, 100_000.0, 1_000_000.0])
+def test_the_plain_claim_comes_back_whatever_the_clock_shows(
+    clock_s: float, process_id: int, stores: list[UUID], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("salon_jobs.jobs.claimer._LIST_EVERY_S", (0.05, 2.0))
+    monkeypatch.setattr("salon_jobs.jobs.claimer.time", SimpleNamespace(monotonic=lambda: clock_s))
+    add(3, stores[0])
+    claimer = Claimer(process_id, None)
+    assert len(claimer.claim(2)) == 2
+    assert len(claimer.claim(2)) == 1, "by lanes"
+    assert claimer.again_s is None
+    add(1, stores[1], task="nobody-has-it")
+    add(3, stores[1])
+    assert len(claimer.claim(5)) == 3, "in the order due: no list of lanes hides a new one"
+
+
+def test_a_burst_ends_though_lanes_are_slow_to_list(
+    process_id: int, stores: list[UUID], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("salon_jobs.jobs.claimer._LIST_EVERY_S", (0.0, 60.0))
+    add(5, stores[0])
+    worker = Worker(process_id, WorkerOptions(concurrency=2, burst=True))
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    thread.join(20)
+    ended = not thread.is_alive()
+    worker.stop()
+    thread.join()
+    assert ended
+    assert seen("SELECT count(*) FROM salon_jobs_job") == [(0,)]
 
 
 def test_rules_name_what_is_wrong(database: None) -> None:
