@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, overload
 from uuid import UUID
 
 from salon_jobs.conf import settings as conf
@@ -16,11 +16,12 @@ from salon_jobs.core.outcomes import Outcome
 from salon_jobs.core.records import JobState
 from salon_jobs.jobs import registry, store
 from salon_jobs.jobs.current import RunningJob
+from salon_jobs.jobs.event_loop import run_coroutine
 from salon_jobs.jobs.executor import execute, settle
 from salon_jobs.jobs.payload import STORE_ARGUMENT
 from salon_jobs.jobs.task import Task
 from salon_jobs.models import Job, Process
-from salon_jobs.tenancy.context import tenant_context
+from salon_jobs.tenancy.context import tenant_context, tenant_statements
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -60,18 +61,26 @@ def drain_jobs(
     return drained
 
 
-def perform_job(task: Task[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+@overload
+def perform_job(task: Task[P, Coroutine[Any, Any, R]], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+@overload
+def perform_job(task: Task[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+def perform_job(task: Task[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> Any:
     """Run a task's handler here, with its arguments converted and its store set as a worker would; errors come through.
 
+    An ``async def`` handler is run to its end, and gives what it returns. Not from async code: use sync_to_async there.
     Nothing is enqueued and ``current_job()`` is not there. Raises PayloadInvalid.
     """
     arguments = task.payload.bind(args, kwargs)
     converted = task.payload.decode(arguments.json, arguments.store_id)
     with ExitStack() as stack:
         if arguments.store_id is not None:
-            stack.enter_context(tenant_context(arguments.store_id, atomic=task.atomic))
-        run: Callable[..., R] = task.function
-        return run(**converted)
+            store_id = arguments.store_id
+            as_store = tenant_statements(store_id) if task.is_async else tenant_context(store_id, atomic=task.atomic)
+            stack.enter_context(as_store)
+        run: Callable[..., Any] = task.function
+        result = run(**converted)
+        return run_coroutine(result, lambda _: None) if task.is_async else result
 
 
 def assert_enqueued(task: Task[..., Any], *, count: int | None = None, **arguments: Any) -> list[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
@@ -11,6 +11,10 @@ from uuid import UUID
 from salon_jobs import store_task, task
 
 Hook = Callable[..., Any]
+AsyncHook = Callable[..., Awaitable[Any]]
+
+
+async def _nothing(**_: object) -> None: ...
 
 
 class Hooks:
@@ -23,6 +27,7 @@ class Hooks:
         """Make every task harmless again."""
         self.system: Hook = lambda **_: None
         self.store: Hook = lambda **_: None
+        self.coroutine: AsyncHook = _nothing
 
 
 hooks = Hooks()
@@ -62,3 +67,16 @@ def keyed(store_id: UUID, number: int, note: str = "") -> None:
 def typed(day: date, at: datetime, amount: Decimal, tags: list[str], ref: UUID | None = None) -> None:
     """Run the test's hook with converted arguments."""
     hooks.system(day=day, at=at, amount=amount, tags=tags, ref=ref)
+
+
+@task(name="test-async-system", max_attempts=3)
+async def async_system(note: str = "") -> None:
+    """Await the test's hook."""
+    await hooks.coroutine(note=note)
+
+
+@store_task(name="test-async-store", max_attempts=3, atomic=False)
+async def async_store(store_id: UUID, number: int = 0) -> int:
+    """Await the test's hook, as the store."""
+    await hooks.coroutine(store_id=store_id, number=number)
+    return number

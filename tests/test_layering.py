@@ -30,6 +30,7 @@ LAYERS = {
     "salon_jobs.schedule.store": 3,
     "salon_jobs.jobs.transactions": 3,
     "salon_jobs.jobs.current": 4,
+    "salon_jobs.jobs.event_loop": 3,
     "salon_jobs.jobs.enqueue_cursor": 4,
     "salon_jobs.jobs.enqueue_batches": 5,
     "salon_jobs.jobs.enqueue": 6,

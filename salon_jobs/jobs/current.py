@@ -39,6 +39,8 @@ class RunningJob:
     times_out_at: float | None = field(default=None, init=False)
     cancel_at: float | None = field(default=None, init=False)
     on_extended: Callable[[float], None] | None = field(default=None, init=False)
+    # What a strike does to an async handler, from any thread; None until there is one.
+    cancel_coroutine: Callable[[], None] | None = field(default=None, init=False)
 
     @property
     def duration_s(self) -> float:

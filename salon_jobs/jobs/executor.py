@@ -6,11 +6,12 @@ After any other end the fenced row decides what happened, because an error can s
 
 from __future__ import annotations
 
+import inspect
 import logging
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from django.apps import apps
@@ -19,7 +20,7 @@ from psycopg import sql as compose
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import log_events
 from salon_jobs.core.error_report import report
-from salon_jobs.core.errors import LeaseLost, PayloadInvalid, TimedOut
+from salon_jobs.core.errors import LeaseLost, PayloadInvalid, TaskInvalid, TimedOut
 from salon_jobs.core.log_events import log_batch, log_event
 from salon_jobs.core.outcomes import (
     Cancelled,
@@ -36,10 +37,11 @@ from salon_jobs.core.records import JobState
 from salon_jobs.core.telemetry import FinalFailure, report_failure
 from salon_jobs.jobs import current, registry, store
 from salon_jobs.jobs.current import RunningJob
+from salon_jobs.jobs.event_loop import run_coroutine
 from salon_jobs.jobs.statistics import ended_runs
 from salon_jobs.jobs.task import Task
 from salon_jobs.jobs.transactions import refuse_open_transaction
-from salon_jobs.tenancy.context import StoreTransaction, tenant_context
+from salon_jobs.tenancy.context import StoreTransaction, tenant_context, tenant_statements
 from salon_jobs.tenancy.guc import raw_cursor
 
 EXPIRED = "expired"
@@ -179,18 +181,36 @@ def _report_success(running: RunningJob, outcome: Succeeded) -> Outcome:
 
 def _run_in_transaction(task: Task[..., Any], arguments: dict[str, Any], running: RunningJob) -> None:
     with _store_transaction(running):
-        task.function(**arguments)
+        _call(task, arguments, running)
         running.finish()
 
 
 def _run_outside(task: Task[..., Any], arguments: dict[str, Any], running: RunningJob) -> None:
     if running.store_id is None:
-        task.function(**arguments)
+        _call(task, arguments, running)
         return
     with _store_transaction(running):
         pass
-    with tenant_context(running.store_id, atomic=False):
-        task.function(**arguments)
+    with tenant_statements(running.store_id) if task.is_async else tenant_context(running.store_id, atomic=False):
+        _call(task, arguments, running)
+
+
+def _call(task: Task[..., Any], arguments: dict[str, Any], running: RunningJob) -> None:
+    """Call the handler. Raises TaskInvalid when it gave something to await: nothing has run then."""
+    result = task.function(**arguments)
+    if task.is_async:
+        run_coroutine(result, partial(_let_strike, running))
+    elif result is not None and inspect.isawaitable(result):
+        if inspect.iscoroutine(result):
+            result.close()
+        raise TaskInvalid(f"task {task.name!r} returned something to await; declare its handler with async def")
+
+
+def _let_strike(running: RunningJob, cancel: Callable[[], None]) -> None:
+    """Let a strike cancel the coroutine, one that came just before too."""
+    running.cancel_coroutine = cancel
+    if running.struck is not None:
+        cancel()
 
 
 @contextmanager

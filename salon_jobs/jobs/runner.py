@@ -80,6 +80,7 @@ class Runner:
     def strike(self, running: RunningJob, kind: type[Interrupted]) -> bool:
         """Raise ``kind`` in the handler of this very run and cancel its query; False when it is not there to be struck.
 
+        An async handler is cancelled as asyncio does: it gets CancelledError where it awaits.
         Only a shutdown strikes twice. The lock is held until the server took the cancel, and the thread takes it before
         it goes on to anything else: neither can hit what comes after the run.
         """
@@ -89,8 +90,13 @@ class Runner:
             running.struck = running.struck or kind
             raw: Any = running.connection.connection
             queries = raw if raw is not None and raw.info.transaction_status == TransactionStatus.ACTIVE else None
-            # Delivered at the thread's next bytecode: a handler inside one long C call does not feel it.
-            _raise_in(self._thread, kind)
+            if registry.get_task(running.task).is_async:
+                # The thread itself serves the coroutine, and has to go on until that has ended.
+                if running.cancel_coroutine is not None:
+                    running.cancel_coroutine()
+            else:
+                # Delivered at the thread's next bytecode: a handler inside one long C call does not feel it.
+                _raise_in(self._thread, kind)
             if queries is not None:
                 try:
                     queries.cancel_safe(timeout=_CANCEL_S)

@@ -21,6 +21,8 @@ from salon_jobs.jobs.timeouts import Timeouts
 
 P = ParamSpec("P")
 R = TypeVar("R")
+# What a task returns may be used as anything wider: a coroutine's own type as Coroutine.
+R_co = TypeVar("R_co", covariant=True)
 
 _TASK_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
@@ -63,12 +65,12 @@ class BoundTask(Generic[P]):
             yield JobContent(store_id, payload, key)
 
 
-class Task(Generic[P, R]):
+class Task(Generic[P, R_co]):
     """Is a declared task: still callable as the function it was, and enqueueable with the same typed arguments."""
 
     def __init__(
         self,
-        function: Callable[P, R],
+        function: Callable[P, R_co],
         *,
         name: str,
         options: JobOptions,
@@ -81,10 +83,16 @@ class Task(Generic[P, R]):
         if not isinstance(name, str) or not _TASK_NAME.fullmatch(name) or len(name) > 255:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TaskInvalid(f"a task's name is kebab-case, at most 255 characters: {name!r} is not")
         _check_function(name, function)
+        if atomic and inspect.iscoroutinefunction(function):
+            raise TaskInvalid(
+                f"task {name!r}: an async def handler can not run in one transaction, which would stay open while it "
+                "awaits; declare it with atomic=False, or with def"
+            )
         if backoff is not None and not isinstance(backoff, Backoff):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TaskInvalid(f"task {name!r}: backoff must be a salon_jobs.Backoff, not {backoff!r}")
         self.name = name
         self.function = function
+        self.is_async = inspect.iscoroutinefunction(function)
         self.options = options
         self.is_store_task = is_store_task
         self.atomic = atomic
@@ -98,7 +106,7 @@ class Task(Generic[P, R]):
         self.__module__ = function.__module__
         registry.register(self)
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
         """Run the function here and now, as if it were not a task."""
         return self.function(*args, **kwargs)
 
@@ -225,7 +233,7 @@ def store_task(
 
     The handler runs in one transaction with the store set, and the job is finished in that same transaction: its
     database effects happen exactly once. ``atomic=False`` opts out (e-mail, HTTP): the store is set at every
-    transaction the handler opens, and the job runs at least once.
+    transaction the handler opens, and the job runs at least once. An ``async def`` handler needs it.
     """
     options = _options(queue, priority, max_attempts, job_key_mode)
     timeouts = Timeouts(
@@ -247,10 +255,10 @@ def _options(queue: str, priority: int, max_attempts: int | None, mode: KeyMode)
 
 
 def _check_function(name: str, function: object) -> None:
-    """Refuse what looks like a success without having run: a class, a generator, a coroutine."""
-    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-        raise TaskInvalid(f"task {name!r}: async functions can not be tasks yet; declare it with def")
-    if inspect.isgeneratorfunction(function):
+    """Refuse what looks like a success without having run: a class, a generator."""
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise TaskInvalid(f"task {name!r}: a generator does nothing when it is called; do without yield")
     if not inspect.isfunction(function):
-        raise TaskInvalid(f"task {name!r}: only a function declared with def can be a task, not {function!r}")
+        raise TaskInvalid(
+            f"task {name!r}: only a function declared with def or async def can be a task, not {function!r}"
+        )

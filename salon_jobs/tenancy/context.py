@@ -30,7 +30,8 @@ def tenant_context(store_id: UUID | str, *, atomic: bool = True, using: str | No
     transaction: the store is set at every transaction the block begins, and between them no rows are seen.
     ``on_commit`` callbacks registered inside run with the store as well; those of a bare ``transaction.atomic()`` in
     a block without a transaction run between its transactions. Nested with the same store is fine; with another one
-    raises TenantContextError. Raises it too for a store that is no uuid. Not for async code.
+    raises TenantContextError. Raises it too for a store that is no uuid. In async code
+    it belongs inside sync_to_async.
     """
     store = guc.as_uuid(store_id)
     outer = guc.current.get()
@@ -57,6 +58,20 @@ def tenant_context(store_id: UUID | str, *, atomic: bool = True, using: str | No
             begins = is_first and guc.in_transaction(connection)
         if begins:
             guc.set_local(connection, store)
+        yield
+
+
+@contextmanager
+def tenant_statements(store_id: UUID) -> Generator[None]:
+    """Run a block as ``tenant_context(store_id, atomic=False)``, where a statement outside a transaction gets its own.
+
+    For async handlers: Django's async methods can not be put in a transaction, and would see no rows without.
+    """
+    connection = connections[conf.database]
+    with (
+        tenant_context(store_id, atomic=False),
+        connection.execute_wrapper(partial(_in_transaction_of_its_own, connection, store_id)),
+    ):
         yield
 
 
@@ -104,6 +119,18 @@ def _set_at_begin(
     if guc.at_transaction_start(connection):
         guc.set_local(connection, store)
     return execute(statement, params, many, context)
+
+
+def _in_transaction_of_its_own(
+    connection: BaseDatabaseWrapper, store: UUID,
+    execute: Callable[..., Any], statement: str, params: Any, many: bool, context: Any,
+) -> Any:  # fmt: skip
+    """Give a statement in autocommit a transaction with the store."""
+    if connection.in_atomic_block or not connection.get_autocommit() or guc.in_transaction(connection):
+        return execute(statement, params, many, context)
+    with transaction.atomic(using=connection.alias):
+        guc.set_local(connection, store)
+        return execute(statement, params, many, context)
 
 
 def _clear(connection: BaseDatabaseWrapper) -> None:

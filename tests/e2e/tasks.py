@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import gc
 import os
@@ -66,6 +67,14 @@ def wait_for_file(store_id: UUID, started: str, gate: str) -> None:
     _announce(started)
     while not Path(gate).exists():
         time.sleep(0.01)
+
+
+@store_task(name="e2e-await-for-ever", max_attempts=3, atomic=False)
+async def await_for_ever(store_id: UUID, started: str) -> None:
+    """Look, then await what never comes."""
+    assert not await Customer.objects.aexists()
+    await asyncio.to_thread(_announce, started)
+    await asyncio.Event().wait()
 
 
 @store_task(name="e2e-sleep-in-query", max_attempts=3)

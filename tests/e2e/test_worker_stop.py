@@ -67,6 +67,19 @@ def test_the_interrupt_cancels_the_query_rolls_back_and_counts_no_attempt(stores
     assert seen("SELECT count(*) FROM salon_jobs_job_error") == [(0,)]
 
 
+def test_the_interrupt_ends_an_async_handler_too(stores: list[UUID], tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    with WorkerProcess("--concurrency", "2", url=URL, SHUTDOWN_INTERRUPT_AFTER=0.5, SHUTDOWN_GRACE=10) as worker:
+        worker.wait_until_ready()
+        jobs = [tasks.await_for_ever.enqueue(store_id=store, started=str(started)).id for store in stores[:2]]
+        eventually(lambda: started.exists() and len(started.read_text().splitlines()) == 2)
+        worker.stop()
+        assert worker.wait(9) == 0
+        assert {record["job_id"] for record in worker.logged("job_released")} == set(jobs)
+        assert worker.logged("process_stopped", clean=True)
+    assert all(queued_and_uncharged(job) for job in jobs)
+
+
 def test_after_too_many_timeouts_a_worker_lets_the_others_finish_and_is_replaced(
     stores: list[UUID], tmp_path: Path
 ) -> None:

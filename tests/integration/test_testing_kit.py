@@ -85,7 +85,7 @@ class DrainInTestCase(TestCase):
         perform_job(tasks.in_store, store_id=self.store_id, number=3)
         assert seen == [(self.store_id, 3, self.store_id)]
         with pytest.raises(PayloadInvalid):
-            perform_job(tasks.in_store, store_id=self.store_id, number="x")  # type: ignore[arg-type]
+            perform_job(tasks.in_store, store_id=self.store_id, number="x")  # type: ignore[call-overload]
         tasks.hooks.store = lambda **_: current_job()
         with pytest.raises(NoCurrentJob):
             perform_job(tasks.in_store, store_id=self.store_id)

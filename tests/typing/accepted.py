@@ -24,6 +24,7 @@ from salon_jobs import (
     task,
     tenant_context,
 )
+from salon_jobs.testing import perform_job
 
 
 @task(name="typing-system", max_attempts=3)
@@ -43,6 +44,17 @@ def of_store(store_id: UUID, day: date, note: str | None = None) -> None:
     raise Discard(f"{store_id} {day}")
 
 
+@store_task(name="typing-async", atomic=False)
+async def in_coroutine(store_id: UUID, day: date) -> int:
+    """Return a number, once awaited."""
+    return day.year
+
+
+async def await_it() -> None:
+    """Await the task as the function it is."""
+    assert_type(await in_coroutine(STORE, TODAY), int)
+
+
 STORE = uuid4()
 TODAY = date(2026, 5, 5)
 handle = of_store.enqueue(store_id=STORE, day=TODAY)
@@ -57,6 +69,10 @@ assert_type(
 )
 of_store.using(job_key_mode="unsafe_dedupe").enqueue_many([of_store.call(STORE, TODAY)])
 system.enqueue()
+in_coroutine.enqueue(store_id=STORE, day=TODAY)
+assert_type(fan_out(in_coroutine, day=TODAY), FanOutResult)
+assert_type(perform_job(in_coroutine, store_id=STORE, day=TODAY), int)
+assert_type(perform_job(system, reason="test"), int)
 assert_type(system("called as the function it is"), int)
 assert_type(enqueue_job("typing-system", {"reason": "cron"}, priority=1), JobHandle)
 assert_type(fan_out(of_store, day=TODAY), FanOutResult)

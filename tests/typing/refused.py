@@ -30,6 +30,12 @@ def of_store(store_id: UUID, day: date) -> None:
     """Do nothing."""
 
 
+@store_task(name="typing-async", atomic=False)
+async def in_coroutine(store_id: UUID) -> int:
+    """Return a number, once awaited."""
+    return 1
+
+
 STORE = uuid4()
 TODAY = date(2026, 5, 5)
 of_store.enqueue(day=TODAY)  # E
@@ -50,6 +56,8 @@ of_store.enqueue_many([system.call()])  # E
 of_store.enqueue_many([{"store_id": STORE, "day": TODAY}])  # E
 of_store()  # E
 system.enqueue(reason=1)  # E
+in_coroutine.enqueue(store_id=1)  # E
+in_coroutine(STORE) + 1  # E
 enqueue_job(system, {})  # E
 enqueue_job("typing-system", [])  # E
 enqueue_job("typing-system", {}, prioritty=1)  # E

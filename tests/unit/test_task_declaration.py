@@ -69,7 +69,7 @@ def _missing_attribute(day: datetime.nowhere) -> None: ...  # type: ignore[name-
 @pytest.mark.parametrize(
     ("declare", "function", "message"),
     [
-        (task, _async, "async"),
+        (store_task, _async, "declare it with atomic=False"),
         (task, _args, "'args' must be an ordinary named one"),
         (task, _kwargs, "'kwargs' must be an ordinary named one"),
         (task, _bare, "'number' needs a type annotation"),
@@ -78,7 +78,7 @@ def _missing_attribute(day: datetime.nowhere) -> None: ...  # type: ignore[name-
         (store_task, _fine, "needs the parameter store_id: UUID"),
         (store_task, _store_as_text, "annotated as UUID"),
         (task, _generator, "do without yield"),
-        (task, _async_generator, "async"),
+        (task, _async_generator, "do without yield"),
         (task, partial(_with_store, store_id=UUID(int=0)), "only a function declared with def"),
         (task, dict, "only a function declared with def"),
         (task, "a string", "only a function declared with def"),
@@ -138,7 +138,7 @@ def test_a_key_is_a_template_of_arguments_alone(template: Any, message: str) -> 
 
 
 def test_a_declaration_that_is_refused_leaves_the_name_free() -> None:
-    wrongs: list[Callable[..., Any]] = [_async, _with_store]
+    wrongs: list[Callable[..., Any]] = [_async_generator, _with_store]
     for wrong in wrongs:
         with pytest.raises(TaskInvalid):
             task(name=NAME)(wrong)

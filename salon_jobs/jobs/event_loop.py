@@ -1,0 +1,152 @@
+"""Runs ``async def`` handlers: one event loop a process, each run with its caller's thread for its synchronous parts.
+
+What a handler hands to ``sync_to_async``, the ORM's async methods too, comes back to the thread that waits for the run:
+there are its connection, its store and its transaction. So no two runs ever share a connection, and there is no other
+one to set the store on, to tidy, or to close.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Generator
+from concurrent.futures import Executor, Future
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar, copy_context
+from queue import SimpleQueue
+from typing import Any, TypeVar
+from weakref import WeakSet
+
+from asgiref.sync import SyncToAsync, ThreadSensitiveContext
+
+R = TypeVar("R")
+
+
+def run_coroutine(coroutine: Coroutine[Any, Any, R], cancellable: Callable[[Callable[[], None]], None]) -> R:
+    """Run a coroutine on the process's event loop, in a copy of the caller's context, and wait for its end.
+
+    ``cancellable`` is given, before anything runs, what cancels it from any thread. Tasks that it leaves running are
+    cancelled and waited for. Returns and raises what the coroutine does; CancelledError when it was cancelled.
+    """
+    result: R = _Run(_running_loop(), coroutine).wait(cancellable)
+    return result
+
+
+class _Run:
+    """Is one coroutine, the tasks it starts, and the thread that waits for them."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any]) -> None:
+        self._loop = loop
+        self._coroutine = coroutine
+        self._cancelled = False
+        self._main: asyncio.Task[Any] | None = None
+        self._thread = _WaitingThread()
+        self.tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
+
+    def wait(self, cancellable: Callable[[Callable[[], None]], None]) -> Any:
+        """Serve the synchronous parts until all tasks ended; returns or raises what the coroutine did."""
+        cancellable(self._cancel_soon)
+        with _without_a_loop_afterwards():
+            ended = asyncio.run_coroutine_threadsafe(self._run_all(), self._loop)
+            ended.add_done_callback(self._thread.release)
+            self._thread.serve()
+        return ended.result().result()
+
+    def _cancel_soon(self) -> None:
+        self._loop.call_soon_threadsafe(self._cancel)
+
+    def _cancel(self) -> None:
+        self._cancelled = True
+        if self._main is not None:
+            self._main.cancel()
+
+    async def _run_all(self) -> asyncio.Task[Any]:
+        async with ThreadSensitiveContext() as context:
+            SyncToAsync.context_to_thread_executor[context] = self._thread
+            token = _run.set(self)
+            self._main = asyncio.create_task(self._coroutine)
+            _run.reset(token)
+            if self._cancelled:
+                self._main.cancel()
+            await asyncio.wait([self._main])
+            # One that went on would read as this job's store after the job ended.
+            while left := [task for task in self.tasks if not task.done()]:
+                for task in left:
+                    task.cancel()
+                await asyncio.wait(left)
+        return self._main
+
+
+class _WaitingThread(Executor):
+    """Runs calls on the thread that waits in ``serve``, one at a time."""
+
+    def __init__(self) -> None:
+        self._calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Have it called on the waiting thread."""
+        future: Future[Any] = Future()
+        self._calls.put((future, lambda: fn(*args, **kwargs)))
+        return future
+
+    def release(self, _: object) -> None:
+        """Let ``serve`` return once the calls before this have ended."""
+        self._calls.put(None)
+
+    def serve(self) -> None:
+        """Make the calls, until released."""
+        while (work := self._calls.get()) is not None:
+            future, call = work
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                result = call()
+            except BaseException as error:  # it belongs to the coroutine that awaits the call
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+            # Between two calls nothing may keep the last one's result or traceback alive.
+            del future, call, work
+
+
+_run: ContextVar[_Run | None] = ContextVar("salon_jobs_async_run", default=None)
+_starting = threading.Lock()
+_loop: asyncio.AbstractEventLoop | None = None
+
+
+def _running_loop() -> asyncio.AbstractEventLoop:
+    """Return the process's loop, started with the first coroutine; it runs until the process ends."""
+    global _loop  # noqa: PLW0603 - one a process, as the loop's users expect of their clients and pools
+    with _starting:
+        if _loop is None:
+            _loop = asyncio.new_event_loop()
+            _loop.set_task_factory(_new_task)
+            threading.Thread(target=_run_for_ever, args=(_loop,), name="salon-jobs-event-loop", daemon=True).start()
+        return _loop
+
+
+def _run_for_ever(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    while True:
+        # asyncio gives these two to whoever awaits the task that raised them, and to us: they end that job alone.
+        with suppress(SystemExit, KeyboardInterrupt):
+            loop.run_forever()
+
+
+def _new_task(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
+    task: asyncio.Task[Any] = asyncio.Task(coroutine, loop=loop, **options)
+    if (run := (options.get("context") or copy_context()).get(_run)) is not None:
+        run.tasks.add(task)
+    return task
+
+
+@contextmanager
+def _without_a_loop_afterwards() -> Generator[None]:
+    """Have asgiref forget that this thread worked for a loop: a later async_to_sync here would run on that loop."""
+    known = vars(SyncToAsync.threadlocal)
+    before = dict(known)
+    try:
+        yield
+    finally:
+        known.clear()
+        known.update(before)
