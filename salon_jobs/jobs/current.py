@@ -135,14 +135,18 @@ class RunningJob:
         in a transaction that can only roll back: let it. A second call in the same transaction does nothing. After a
         timeout it raises that once more: a handler that swallowed it must not look like success.
         """
-        if self.struck is not None:
-            raise self.struck
-        refuse_broken_transaction(self.connection)
+        self.check_end()
         if not store.finish(self.claimed, self.process_id) and not (
             self.finished and store.committed(self.claimed, self.process_id)
         ):
             raise LeaseLost(f"job {self.id} is no longer leased to this run")
         self.finished = True
+
+    def check_end(self) -> None:
+        """Raise what keeps this run from ending as a success: what struck it, or a TransactionBroken."""
+        if self.struck is not None:
+            raise self.struck
+        refuse_broken_transaction(self.connection)
 
 
 def current_job() -> RunningJob:

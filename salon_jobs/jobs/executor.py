@@ -13,8 +13,10 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from typing import Any
+from uuid import UUID
 
 from django.apps import apps
+from django.db import DatabaseError
 from psycopg import sql as compose
 
 from salon_jobs.conf import settings as conf
@@ -42,7 +44,7 @@ from salon_jobs.jobs.statistics import ended_runs
 from salon_jobs.jobs.task import Task
 from salon_jobs.jobs.transactions import refuse_open_transaction
 from salon_jobs.tenancy.context import StoreTransaction, tenant_context, tenant_statements
-from salon_jobs.tenancy.guc import raw_cursor
+from salon_jobs.tenancy.round_trip import in_one_trip
 
 EXPIRED = "expired"
 DISCARDED = "discarded"
@@ -180,9 +182,22 @@ def _report_success(running: RunningJob, outcome: Succeeded) -> Outcome:
 
 
 def _run_in_transaction(task: Task[..., Any], arguments: dict[str, Any], running: RunningJob) -> None:
-    with _store_transaction(running):
+    with _store_transaction(running) as own:
         _call(task, arguments, running)
-        running.finish()
+        if own is None or running.finished or not _commit_finished(own, running):
+            running.finish()
+
+
+def _commit_finished(own: StoreTransaction, running: RunningJob) -> bool:
+    """Finish and commit in one round trip; False, with nothing done, where a block is still open. Raises LeaseLost."""
+    running.check_end()
+    try:
+        running.finished = own.commit_after(store.finish_call(running.claimed, running.process_id))
+    except DatabaseError as error:
+        if getattr(error.__cause__, "sqlstate", None) == store.LEASE_LOST:
+            raise LeaseLost(f"job {running.id} is no longer leased to this run") from error
+        raise
+    return running.finished
 
 
 def _run_outside(task: Task[..., Any], arguments: dict[str, Any], running: RunningJob) -> None:
@@ -214,42 +229,40 @@ def _let_strike(running: RunningJob, cancel: Callable[[], None]) -> None:
 
 
 @contextmanager
-def _store_transaction(running: RunningJob) -> Generator[None]:
+def _store_transaction(running: RunningJob) -> Generator[StoreTransaction | None]:
     """Open a transaction as the job's store. Raises Discard when that store is gone: it sees its own row alone."""
     connection, store_id = running.connection, running.store_id
     assert store_id is not None  # noqa: S101 - decode refused a store task without one
-    exists = store_exists_expression(conf.store_model)
+    exists = _store_exists(conf.store_model, store_id)
     if StoreTransaction.fits(connection):
-        with StoreTransaction(connection, store_id, exists, (store_id,) if exists else ()) as found:
+        own = StoreTransaction(connection, store_id, exists)
+        with own as found:
             # Nothing promises that the one statement set the store before it looked. A store that is there costs no
             # second look, and one that seems to be gone is looked for again.
-            if exists and not found:
+            if not found:
                 _refuse_vanished_store(running, exists)
-            yield
+            yield own
         return
     with tenant_context(store_id):
-        if exists:
-            _refuse_vanished_store(running, exists)
-        yield
+        _refuse_vanished_store(running, exists)
+        yield None
 
 
 def _refuse_vanished_store(running: RunningJob, exists: str) -> None:
-    with running.connection.wrap_database_errors:
-        cursor = raw_cursor(running.connection)
-        cursor.execute(f"SELECT {exists}", (running.store_id,))
-        [found] = cursor.fetchone()
-    if not found:
+    if in_one_trip(running.connection, f"SELECT {exists}").get_value(0, 0) != b"t":
         raise Discard("the store no longer exists")
 
 
+def _store_exists(store_model: str | None, store_id: UUID) -> str:
+    """Return the expression that tells whether a store's row is visible; always, without a store model."""
+    return "true" if store_model is None else f"{_store_look_up(store_model)}'{store_id}')"
+
+
 @cache
-def store_exists_expression(store_model: str | None) -> str:
-    """Return the expression that tells whether one store's row is visible; empty without a store model."""
-    if store_model is None:
-        return ""
+def _store_look_up(store_model: str) -> str:
     meta = apps.get_model(store_model)._meta
     table, key = compose.Identifier(meta.db_table), compose.Identifier(meta.pk.column)
-    return compose.SQL("EXISTS (SELECT FROM {} WHERE {} = %s)").format(table, key).as_string(None)
+    return compose.SQL("EXISTS (SELECT FROM {} WHERE {} = ").format(table, key).as_string(None)
 
 
 def identify(running: RunningJob) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from salon_jobs.core.records import ClaimedJob, JobState
 from salon_jobs.tenancy.guc import raw_cursor
 
 T = TypeVar("T")
+LEASE_LOST = "SJ001"  # the error code of sql/finish_function.sql
 _TWIN_TRIES = 5
 
 
@@ -80,6 +81,11 @@ _claim_order = attrgetter("priority", "run_at_s", "id")
 def finish(job: ClaimedJob, process_id: int) -> bool:
     """Delete (or keep as succeeded) a job this run still owns; False: the lease is lost."""
     return rows_changed("finish_keep" if conf.keep_succeeded else "finish", _fence(job, process_id)) == 1
+
+
+def finish_call(job: ClaimedJob, process_id: int) -> str:
+    """Return the statement that finishes as ``finish`` does, but fails with LEASE_LOST where that returns False."""
+    return f"SELECT salon_jobs_finish({job.id:d}, {job.lease:d}, {process_id:d}, {conf.keep_succeeded is True})"
 
 
 def finish_many(jobs: Sequence[ClaimedJob], process_id: int) -> set[int]:

@@ -5,7 +5,12 @@ Each is reversible, asks the database routers as Django's own operations do, and
 ACCESS EXCLUSIVE hold it briefly and wait for it briefly: see ``DatabaseOperation``.
 """
 
-from salon_jobs.migration_ops.functions import InstallAddJobFunction, InstallCancelFunction, InstallFanOutFunction
+from salon_jobs.migration_ops.functions import (
+    InstallAddJobFunction,
+    InstallCancelFunction,
+    InstallFanOutFunction,
+    InstallFinishFunction,
+)
 from salon_jobs.migration_ops.job_tables import ProtectJobTables, ProtectTables
 from salon_jobs.migration_ops.storage import SetStorageParameters
 from salon_jobs.migration_ops.store_rls import EnableStoreRLS
@@ -16,6 +21,7 @@ __all__ = [
     "InstallAddJobFunction",
     "InstallCancelFunction",
     "InstallFanOutFunction",
+    "InstallFinishFunction",
     "InstallSupersession",
     "ProtectJobTables",
     "ProtectTables",

@@ -1,4 +1,4 @@
-"""Holds the functions that cross a role: one adds jobs, one cancels them, one lists the stores."""
+"""Holds the functions: one adds jobs, one cancels them, one ends them, one lists the stores."""
 
 from __future__ import annotations
 
@@ -78,6 +78,30 @@ class InstallCancelFunction(DatabaseOperation):
     def describe(self) -> str:
         """Describe the operation."""
         return "Install salon_jobs_cancel"
+
+
+class InstallFinishFunction(DatabaseOperation):
+    """Install ``salon_jobs_finish``, by which a worker ends a store's job and commits at once; EXECUTE for it alone."""
+
+    def apply(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
+        """Create or replace the function and set who may call it."""
+        schema = sql.Identifier(schema_of(schema_editor, "salon_jobs_job"))
+        text = statements.load("finish_function").replace("__schema__", schema.as_string())
+        schema_editor.execute(text, params=None)
+        function = sql.SQL("{}.salon_jobs_finish(bigint, integer, bigint, boolean)").format(schema)
+        execute(schema_editor, sql.SQL("REVOKE ALL ON FUNCTION {} FROM PUBLIC").format(function))
+        if conf.roles is not None:
+            worker = sql.Identifier(conf.roles.worker)
+            execute(schema_editor, sql.SQL("GRANT EXECUTE ON FUNCTION {} TO {}").format(function, worker))
+
+    def unapply(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
+        """Drop the function."""
+        drop = "DROP FUNCTION IF EXISTS salon_jobs_finish(bigint, integer, bigint, boolean)"
+        execute(schema_editor, sql.SQL(drop))
+
+    def describe(self) -> str:
+        """Describe the operation."""
+        return "Install salon_jobs_finish"
 
 
 class InstallFanOutFunction(DatabaseOperation):

@@ -7,6 +7,7 @@ from django.db import migrations
 from salon_jobs.migration_ops import (
     InstallAddJobFunction,
     InstallCancelFunction,
+    InstallFinishFunction,
     InstallSupersession,
     ProtectJobTables,
 )
@@ -20,5 +21,6 @@ class Migration(migrations.Migration):
         ProtectJobTables(),
         InstallAddJobFunction(),
         InstallCancelFunction(),
+        InstallFinishFunction(),
         InstallSupersession(),
     ]

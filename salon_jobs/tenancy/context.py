@@ -15,6 +15,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import TenantContextError
 from salon_jobs.tenancy import guc
+from salon_jobs.tenancy.round_trip import in_one_trip
 
 
 def current_store_id() -> UUID | None:
@@ -78,37 +79,49 @@ def tenant_statements(store_id: UUID) -> Generator[None]:
 class StoreTransaction:
     """Runs a job's block as ``tenant_context(store)`` does, from BEGIN to COMMIT on an idle connection.
 
-    The same steps without the branches for nesting: a store's job spends most of its own time in them. Entering gives
-    the value of ``and_ask``, an expression evaluated as the store in the same round trip.
+    The same steps without the branches for nesting, and in two round trips: a store's job spends most of its own time
+    in them. Entering gives what ``and_ask`` says, an expression evaluated as the store.
     """
 
-    def __init__(self, connection: BaseDatabaseWrapper, store: UUID, and_ask: str, parameters: tuple[Any, ...]) -> None:
-        self._connection, self._store, self._question = connection, store, (and_ask, parameters)
+    def __init__(self, connection: BaseDatabaseWrapper, store: UUID, and_ask: str) -> None:
+        self._connection, self._store, self._question = connection, store, and_ask
         self._atomic: Any = transaction.atomic(using=connection.alias)
         self._wrapper = partial(_set_at_begin, connection, store)
+        self._committed = False
 
     @staticmethod
     def fits(connection: BaseDatabaseWrapper) -> bool:
         """Tell whether the connection is idle, in autocommit and outside every context."""
         return guc.current.get().store is None and not connection.in_atomic_block and connection.get_autocommit()
 
-    def __enter__(self) -> Any:
+    def __enter__(self) -> bool:
         self._atomic.__enter__()
         try:
             self._token = guc.current.set(guc.Current(self._store, frozenset((self._connection,))))
             self._connection.execute_wrappers.append(self._wrapper)
-            and_ask, parameters = self._question
-            return guc.set_local(self._connection, self._store, and_ask=and_ask, parameters=parameters)
+            return guc.begin_as(self._connection, self._store, and_ask=self._question)
         except BaseException:
             self.__exit__(*sys.exc_info())
             raise
+
+    def commit_after(self, statement: str) -> bool:
+        """Run a last statement and commit, in one round trip; False, with nothing done, where a block is still open.
+
+        When the statement fails nothing is committed. To be called at the end of the block. Raises Django's errors.
+        """
+        if self._connection.atomic_blocks != [self._atomic]:
+            return False
+        in_one_trip(self._connection, f"{statement}; COMMIT")
+        self._committed = True
+        return True
 
     def __exit__(self, *error: Any) -> None:
         if self._connection.run_on_commit:
             _hand_over(self._connection, self._store, waiting=0)
         self._connection.execute_wrappers.remove(self._wrapper)
         guc.current.reset(self._token)
-        self._atomic.__exit__(*error)
+        # What is committed keeps its callbacks, whatever struck since then.
+        self._atomic.__exit__(*((None, None, None) if self._committed else error))
 
 
 def _set_at_begin(

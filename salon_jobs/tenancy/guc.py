@@ -13,6 +13,7 @@ from psycopg.pq import TransactionStatus
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import TenantContextError
+from salon_jobs.tenancy.round_trip import in_one_trip
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,22 +45,35 @@ def as_uuid(store_id: object) -> UUID:
 SET_LOCAL: Final = "SELECT set_config(%s, %s, true)"
 
 
-def set_local(
-    connection: BaseDatabaseWrapper, store_id: UUID | None, *, and_ask: str = "", parameters: tuple[Any, ...] = ()
-) -> Any:
+def begin_as(connection: BaseDatabaseWrapper, store_id: UUID, *, and_ask: str) -> bool:
+    """Begin a transaction on an idle connection without autocommit, as the store; returns what ``and_ask`` says.
+
+    One round trip, unless OPTIONS ask for more than a plain BEGIN. ``and_ask`` is an expression, true or false.
+    Database errors come as Django's.
+    """
+    if not isinstance(store_id, UUID):  # pyright: ignore[reportUnnecessaryIsInstance] - it becomes a literal
+        raise TenantContextError(f"store_id must be a uuid, not {store_id!r}")
+    raw: Any = connection.connection
+    statement = f"SELECT set_config('{conf.store_guc}', '{store_id}', true), {and_ask}"
+    if raw.isolation_level is raw.read_only is raw.deferrable is None:
+        statement = f"BEGIN; {statement}"
+    else:
+        with connection.wrap_database_errors:
+            _plain_cursor(connection).execute("SELECT")
+    return in_one_trip(connection, statement).get_value(0, 1) == b"t"
+
+
+def set_local(connection: BaseDatabaseWrapper, store_id: UUID | None) -> None:
     """Set the store for the rest of this transaction, bound as a parameter. Raises outside a transaction.
 
-    PostgreSQL silently ignores a local set outside a transaction; here that is an error. ``and_ask`` is an expression
-    with ``parameters`` evaluated after the setting, in the same round trip; its value is returned. Database errors
-    come as Django's.
+    PostgreSQL silently ignores a local set outside a transaction; here that is an error. Database errors come as
+    Django's.
     """
     if connection.get_autocommit() and not in_transaction(connection):
         raise TenantContextError("the store can only be set inside a transaction: open transaction.atomic() first")
     value = "" if store_id is None else str(store_id)
     with connection.wrap_database_errors:
-        cursor = _plain_cursor(connection)
-        cursor.execute(f"{SET_LOCAL}, {and_ask}" if and_ask else SET_LOCAL, (conf.store_guc, value, *parameters))
-        return cursor.fetchone()[-1]
+        _plain_cursor(connection).execute(SET_LOCAL, (conf.store_guc, value))
 
 
 def at_transaction_start(connection: BaseDatabaseWrapper) -> bool:
