@@ -14,6 +14,7 @@ from typing import Final
 from django.db import connections, transaction
 
 from salon_jobs.conf import settings as conf
+from salon_jobs.tenancy.round_trip import in_one_trip
 
 CHANNEL: Final = "salon_jobs_job"
 # What a notification carries when somebody wants running jobs cancelled; whose they are, each process looks up.
@@ -50,8 +51,9 @@ class WakeUp:
         if now - _last_sent < QUIET.total_seconds():
             return
         _last_sent = now
-        with connections[self._alias].cursor() as cursor:
-            cursor.execute("SELECT pg_notify(%s, '')", [CHANNEL])
+        connection = connections[self._alias]
+        connection.ensure_connection()
+        in_one_trip(connection, f"NOTIFY {CHANNEL}")
 
 
 _wake_ups: dict[str, WakeUp] = {}

@@ -8,6 +8,7 @@ ACCESS EXCLUSIVE hold it briefly and wait for it briefly: see ``DatabaseOperatio
 from salon_jobs.migration_ops.functions import (
     InstallAddJobFunction,
     InstallCancelFunction,
+    InstallClaimFunction,
     InstallFanOutFunction,
     InstallFinishFunction,
 )
@@ -20,6 +21,7 @@ __all__ = [
     "EnableStoreRLS",
     "InstallAddJobFunction",
     "InstallCancelFunction",
+    "InstallClaimFunction",
     "InstallFanOutFunction",
     "InstallFinishFunction",
     "InstallSupersession",

@@ -1,8 +1,10 @@
-"""Holds the functions: one adds jobs, one cancels them, one ends them, one lists the stores."""
+"""Installs the functions that add, claim, end and cancel jobs, and the one that lists the stores."""
 
 from __future__ import annotations
 
-from typing import Final, LiteralString
+import re
+from collections.abc import Sequence
+from typing import ClassVar, Final, LiteralString
 
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 from django.db.migrations.state import ProjectState
@@ -10,6 +12,7 @@ from django.db.models import Model
 from psycopg import sql
 
 from salon_jobs import sql as statements
+from salon_jobs.conf import Roles
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError
 from salon_jobs.migration_ops.base import DatabaseOperation, execute, schema_of
@@ -55,53 +58,76 @@ class InstallAddJobFunction(DatabaseOperation):
         return "Install salon_jobs_add_job and salon_jobs_add_jobs"
 
 
-class InstallCancelFunction(DatabaseOperation):
-    """Install ``salon_jobs_cancel``, by which the web role cancels running jobs of its store; EXECUTE for runtimes."""
+class _InstallFunction(DatabaseOperation):
+    """Installs one function out of ``salon_jobs/sql``; EXECUTE for some of the roles alone."""
+
+    name: ClassVar[str]
+    arguments: ClassVar[LiteralString]
+    file: ClassVar[str]
+
+    def callers(self, roles: Roles) -> Sequence[str]:
+        """Return the roles that may call it."""
+        return (roles.worker,)
+
+    def text(self) -> str:
+        """Return its definition, without the schema."""
+        return statements.load(self.file)
 
     def apply(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
         """Create or replace the function and set who may call it."""
         schema = sql.Identifier(schema_of(schema_editor, "salon_jobs_job"))
-        text = statements.load("cancel_function")
-        rendered = text.replace("__schema__", schema.as_string()).replace("__guc__", conf.store_guc)
+        rendered = self.text().replace("__schema__", schema.as_string()).replace("__guc__", conf.store_guc)
         schema_editor.execute(rendered, params=None)
-        function = sql.SQL("{}.salon_jobs_cancel(bigint[])").format(schema)
+        function = sql.SQL("{}.{}").format(schema, self._signature())
         execute(schema_editor, sql.SQL("REVOKE ALL ON FUNCTION {} FROM PUBLIC").format(function))
         if conf.roles is not None:
-            names = (conf.roles.web, conf.roles.worker, conf.roles.operator)
-            callers = sql.SQL(", ").join(map(sql.Identifier, names))
+            callers = sql.SQL(", ").join(map(sql.Identifier, self.callers(conf.roles)))
             execute(schema_editor, sql.SQL("GRANT EXECUTE ON FUNCTION {} TO {}").format(function, callers))
 
     def unapply(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
         """Drop the function."""
-        execute(schema_editor, sql.SQL("DROP FUNCTION IF EXISTS salon_jobs_cancel(bigint[])"))
+        execute(schema_editor, sql.SQL("DROP FUNCTION IF EXISTS {}").format(self._signature()))
 
     def describe(self) -> str:
         """Describe the operation."""
-        return "Install salon_jobs_cancel"
+        return f"Install {self.name}"
+
+    def _signature(self) -> sql.Composed:
+        return sql.SQL("{}({})").format(sql.Identifier(self.name), sql.SQL(self.arguments))
 
 
-class InstallFinishFunction(DatabaseOperation):
+class InstallCancelFunction(_InstallFunction):
+    """Install ``salon_jobs_cancel``, by which the web role cancels running jobs of its store; EXECUTE for runtimes."""
+
+    name = "salon_jobs_cancel"
+    arguments = "bigint[]"
+    file = "cancel_function"
+
+    def callers(self, roles: Roles) -> Sequence[str]:
+        """Return the roles that may call it."""
+        return (roles.web, roles.worker, roles.operator)
+
+
+class InstallFinishFunction(_InstallFunction):
     """Install ``salon_jobs_finish``, by which a worker ends a store's job and commits at once; EXECUTE for it alone."""
 
-    def apply(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
-        """Create or replace the function and set who may call it."""
-        schema = sql.Identifier(schema_of(schema_editor, "salon_jobs_job"))
-        text = statements.load("finish_function").replace("__schema__", schema.as_string())
-        schema_editor.execute(text, params=None)
-        function = sql.SQL("{}.salon_jobs_finish(bigint, integer, bigint, boolean)").format(schema)
-        execute(schema_editor, sql.SQL("REVOKE ALL ON FUNCTION {} FROM PUBLIC").format(function))
-        if conf.roles is not None:
-            worker = sql.Identifier(conf.roles.worker)
-            execute(schema_editor, sql.SQL("GRANT EXECUTE ON FUNCTION {} TO {}").format(function, worker))
+    name = "salon_jobs_finish"
+    arguments = "bigint, integer, bigint, boolean"
+    file = "finish_function"
 
-    def unapply(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
-        """Drop the function."""
-        drop = "DROP FUNCTION IF EXISTS salon_jobs_finish(bigint, integer, bigint, boolean)"
-        execute(schema_editor, sql.SQL(drop))
 
-    def describe(self) -> str:
-        """Describe the operation."""
-        return "Install salon_jobs_finish"
+class InstallClaimFunction(_InstallFunction):
+    """Install ``salon_jobs_claim``: ``claim_due.sql`` with a plan that is kept; EXECUTE for the worker alone."""
+
+    name = "salon_jobs_claim"
+    arguments = "bigint, text[], integer, timestamptz, text[], float8"
+    file = "claim_function"
+
+    def text(self) -> str:
+        """Return its definition around the statement that it runs."""
+        given = ("process_id", "tasks", "room", "now", "queues", "clock")
+        statement = re.sub(r"%\((\w+)\)s", lambda name: f"${given.index(name[1]) + 1}", statements.load("claim_due"))
+        return super().text().replace("__statement__", statement)
 
 
 class InstallFanOutFunction(DatabaseOperation):

@@ -7,6 +7,7 @@ from django.db import migrations
 from salon_jobs.migration_ops import (
     InstallAddJobFunction,
     InstallCancelFunction,
+    InstallClaimFunction,
     InstallFinishFunction,
     InstallSupersession,
     ProtectJobTables,
@@ -21,6 +22,7 @@ class Migration(migrations.Migration):
         ProtectJobTables(),
         InstallAddJobFunction(),
         InstallCancelFunction(),
+        InstallClaimFunction(),
         InstallFinishFunction(),
         InstallSupersession(),
     ]

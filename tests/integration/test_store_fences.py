@@ -274,12 +274,12 @@ def test_an_unclear_end_is_told_by_the_row(stores: list[UUID], process_id: int, 
     assert not store.committed(job._replace(lease=job.lease - 1), process_id)
 
 
-@pytest.mark.parametrize("by_lanes", [False, True])
-def test_a_claim_alone_does_not_wait_for_the_disk(process_id: int, *, by_lanes: bool) -> None:
+@pytest.mark.parametrize("room", [1, 100, None])
+def test_a_claim_alone_does_not_wait_for_the_disk(process_id: int, *, room: int | None) -> None:
     tasks.system.enqueue()
     with connections["default"].cursor() as cursor:
         with transaction.atomic():
-            if by_lanes:
+            if room is None:
                 shares = share_out(
                     [lane for lane in list_lanes(None, Runnable(tasks=["test-system"])).lanes if lane.due],
                     1,
@@ -288,7 +288,7 @@ def test_a_claim_alone_does_not_wait_for_the_disk(process_id: int, *, by_lanes: 
                 )
                 assert claim_lanes(process_id, shares, 1, {})
             else:
-                assert claim(process_id)
+                assert claim(process_id, room)
             cursor.execute("SHOW synchronous_commit")
             assert cursor.fetchone() == ("off",)
         cursor.execute("SHOW synchronous_commit")

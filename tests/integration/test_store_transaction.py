@@ -21,8 +21,6 @@ from tests import tasks
 from tests.integration.effects import write, written
 from tests.support import change, claim, run, run_due, seen
 
-READ = "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = 'salon_jobs_job'"
-
 
 def own_value(statement: str) -> Any:
     with connection.cursor() as cursor:
@@ -142,27 +140,11 @@ def test_only_a_uuid_becomes_a_literal(database: None) -> None:
         guc.begin_as(connections["default"], harmful, and_ask="true")
 
 
-def test_the_function_is_for_the_worker_alone(database: None) -> None:
+def test_the_functions_are_for_the_worker_alone(database: None) -> None:
     assert seen(
-        "SELECT proowner::regrole::text, prosecdef, proconfig, array_to_string(proacl, ' ') FROM pg_proc"
-        " WHERE proname = 'salon_jobs_finish'"
-    ) == [("migrator", False, ["enable_seqscan=off"], "migrator=X/migrator worker_runtime=X/migrator")]
-
-
-@pytest.mark.parametrize("keep", [False, True])
-def test_a_plan_made_for_an_empty_table_still_finds_the_row_by_an_index(database: None, keep: bool) -> None:
-    change("TRUNCATE salon_jobs_job RESTART IDENTITY")
-    change("VACUUM ANALYZE salon_jobs_job")
-    finish = "DO $$ BEGIN PERFORM salon_jobs_finish(%s, 1, 7, %s); EXCEPTION WHEN SQLSTATE 'SJ001' THEN END $$"
-    with connection.cursor() as cursor:
-        for _ in range(8):  # five plans of its own, then the one that is kept
-            cursor.execute(finish, [1, keep])
-        change(
-            "INSERT INTO salon_jobs_job (task, state, leased_by, lease)"
-            " SELECT 'test-system', 'running', 7, 1 FROM generate_series(1, 20000)"
-        )
-        with transaction.atomic():
-            before = own_value(READ)
-            cursor.execute("SELECT salon_jobs_finish(20000, 1, 7, %s)", [keep])
-            assert own_value(READ) - before < 10
-    change("TRUNCATE salon_jobs_job")
+        "SELECT proname, proowner::regrole::text, prosecdef, array_to_string(proacl, ' ') FROM pg_proc"
+        " WHERE proname IN ('salon_jobs_finish', 'salon_jobs_claim') ORDER BY 1"
+    ) == [
+        (name, "migrator", False, "migrator=X/migrator worker_runtime=X/migrator")
+        for name in ("salon_jobs_claim", "salon_jobs_finish")
+    ]

@@ -1,0 +1,20 @@
+-- Define salon_jobs_claim: claim_due.sql with a plan that the server keeps, for claims of a few jobs, of which planning is
+-- half. Only where few are asked for: rows pass through a store of the function's own.
+-- The settings: a plan made while the table is empty must walk the index of due jobs later on, too.
+-- Locks: as claim_due.sql. The statement and the schema are filled in by InstallClaimFunction (migration_ops); owner: the
+-- migrator; EXECUTE: worker.
+CREATE OR REPLACE FUNCTION __schema__.salon_jobs_claim(
+    process_id bigint, tasks text[], room integer, at_instant timestamptz, queues text[], clock float8
+) RETURNS TABLE (
+    id bigint, task varchar, store_id uuid, payload text, queue varchar, priority smallint, run_at_s float8,
+    attempts smallint, max_attempts smallint, lease integer, expired boolean, tick_s float8, created_at_s float8,
+    lane bigint, due_at float8
+)
+LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_sort = off
+AS $body$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
+__statement__;
+END
+$body$

@@ -1,0 +1,62 @@
+"""Shows that a plan the server keeps, made for an empty table, serves a full one: each row is found by an index."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.db import connection, transaction
+
+from tests.support import change
+
+READ = "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = 'salon_jobs_job'"
+CLAIM = "SELECT count(*) FROM salon_jobs_claim(%s, ARRAY['test-system'], 10, NULL, NULL, 0)"
+FINISH = "DO $$ BEGIN PERFORM salon_jobs_finish(%s, 1, 7, %s); EXCEPTION WHEN SQLSTATE 'SJ001' THEN END $$"
+
+
+@pytest.fixture
+def empty(database: None) -> Iterator[None]:
+    """Empty the table to its last page, as autovacuum does in quiet hours."""
+    change("TRUNCATE salon_jobs_job RESTART IDENTITY")
+    change("VACUUM ANALYZE salon_jobs_job")
+    yield
+    change("TRUNCATE salon_jobs_job")
+
+
+def own_value(statement: str, *parameters: object) -> Any:
+    with connection.cursor() as cursor:
+        cursor.execute(statement, parameters)
+        row = cursor.fetchone() if cursor.description else None
+        return row and row[0]
+
+
+def rows_read(statement: str, *parameters: object) -> int:
+    """Return how many rows of the table a statement reads; what it does is rolled back."""
+    with transaction.atomic():
+        before: int = own_value(READ)
+        own_value(statement, *parameters)
+        after: int = own_value(READ)
+        transaction.set_rollback(True)
+    return after - before
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_the_end_of_a_run(empty: None, keep: bool) -> None:
+    for _ in range(8):  # five plans of their own, then the one that is kept
+        own_value(FINISH, 1, keep)
+    change(
+        "INSERT INTO salon_jobs_job (task, state, leased_by, lease)"
+        " SELECT 'test-system', 'running', 7, 1 FROM generate_series(1, 20000)"
+    )
+    assert rows_read("SELECT salon_jobs_finish(20000, 1, 7, %s)", keep) < 10
+
+
+def test_a_claim_of_a_few(empty: None, process_id: int) -> None:
+    assert own_value(CLAIM, process_id) == 0
+    change(
+        "INSERT INTO salon_jobs_job (task, priority, run_at)"
+        " SELECT 'test-system', n %% 3, now() - n * interval '1 s' FROM generate_series(1, 20000) AS n"
+    )
+    assert own_value(CLAIM, process_id) == 10
+    assert rows_read(CLAIM, process_id) < 100
