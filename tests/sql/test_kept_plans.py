@@ -24,14 +24,14 @@ def empty(database: None) -> Iterator[None]:
     change("TRUNCATE salon_jobs_job")
 
 
-def own_value(statement: str, *parameters: object) -> Any:
+def own_value(statement: str, *parameters: int | bool) -> Any:
     with connection.cursor() as cursor:
         cursor.execute(statement, parameters)
         row = cursor.fetchone() if cursor.description else None
         return row and row[0]
 
 
-def rows_read(statement: str, *parameters: object) -> int:
+def rows_read(statement: str, *parameters: int | bool) -> int:
     """Return how many rows of the table a statement reads; what it does is rolled back."""
     with transaction.atomic():
         before: int = own_value(READ)
