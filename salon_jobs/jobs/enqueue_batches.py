@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import chain, repeat
 from typing import Any, Final
@@ -38,10 +39,11 @@ def add_many(pattern: NewJob, contents: Iterable[JobContent]) -> list[JobHandle]
         if first.job_key is not None:
             return add_keyed(pattern, [first, *rest])
         statement = "enqueue_many_system" if _through_function(first) else "enqueue_many"
-        handles: list[JobHandle] = []
-        for batch in _batches(chain((first,), rest)):
-            handles += _insert(statement, pattern, batch)
-        return handles
+        with enqueue_cursor(pattern.run_at) as cursor:
+            ids = _insert(
+                cursor, sql.load(statement), (_parameters(pattern, batch) for batch in _batches(chain((first,), rest)))
+            )
+    return list(map(JobHandle, ids, repeat(EnqueueResult.INSERTED)))
 
 
 def add_keyed(pattern: NewJob, contents: Sequence[JobContent]) -> list[JobHandle]:
@@ -83,14 +85,37 @@ def _batches(contents: Iterable[JobContent]) -> Iterator[list[JobContent]]:
         yield batch
 
 
-def _insert(statement: str, pattern: NewJob, batch: Sequence[JobContent]) -> list[JobHandle]:
+def _insert(cursor: CursorWrapper, statement: str, batches: Iterator[dict[str, Any]]) -> list[int]:
+    """Insert batch after batch; from the second on, the server works while the next one is made.
+
+    Whoever makes the calls may query the database meanwhile: psycopg's lock on the connection makes it wait.
+    """
+
+    def run(parameters: dict[str, Any]) -> list[int]:
+        cursor.execute(statement, parameters)
+        return [row[0] for row in cursor.fetchall()]
+
+    ids = run(next(batches))
+    second = next(batches, None)
+    if second is None:
+        return ids
+    with ThreadPoolExecutor(1, thread_name_prefix="salon-jobs-enqueue") as server:
+        running = server.submit(run, second)
+        try:
+            for parameters in batches:
+                ids += running.result()
+                running = server.submit(run, parameters)
+        except BaseException:
+            if (refused := running.exception()) is not None:
+                raise refused  # noqa: B904 - what came after it, in a broken transaction, says less
+            raise
+        return ids + running.result()
+
+
+def _parameters(pattern: NewJob, batch: Sequence[JobContent]) -> dict[str, Any]:
     stores, payloads, _ = zip(*batch, strict=True)
     # Text that the server splits: a third of the time that arrays take, which psycopg quotes element by element.
-    parameters = _shared(pattern) | {"payloads": "\n".join(payloads), "store_ids": ",".join(map(_text, stores))}
-    with enqueue_cursor(pattern.run_at) as cursor:
-        cursor.execute(sql.load(statement), parameters)
-        ids = [row[0] for row in cursor.fetchall()]
-    return list(map(JobHandle, ids, repeat(EnqueueResult.INSERTED)))
+    return _shared(pattern) | {"payloads": "\n".join(payloads), "store_ids": ",".join(map(_text, stores))}
 
 
 def _text(store_id: UUID | None) -> str:

@@ -10,8 +10,9 @@ from django.db import connection, transaction
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
-from salon_jobs import EnqueueResult, store_task
-from salon_jobs.core.errors import PayloadInvalid
+from project.salon.models import Customer
+from salon_jobs import EnqueueResult, store_task, tenant_context
+from salon_jobs.core.errors import EnqueueRefused, PayloadInvalid
 from salon_jobs.jobs import enqueue_batches, registry
 from salon_jobs.jobs.task import Call
 from tests import tasks
@@ -80,6 +81,44 @@ def test_a_refused_call_after_many_good_ones_leaves_none_and_the_transaction_usa
             tasks.in_store.enqueue_many(calls())
     assert seen("SELECT payload->>'number' FROM salon_jobs_job") == [("99",)] * around
     assert tasks.in_store.enqueue_many([]) == []
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_whoever_makes_the_calls_may_query_while_the_server_inserts(stores: list[UUID]) -> None:
+    change(
+        "INSERT INTO customer (id, store_id, name, email)"
+        " SELECT gen_random_uuid(), %s, 'c' || n, 'e' FROM generate_series(1, 45) AS n",
+        stores[0],
+    )
+
+    def calls() -> Iterator[Call[...]]:
+        # One cursor of the server is open all the time, and a query comes between each two calls.
+        for number, customer in enumerate(Customer.objects.order_by("id").iterator(chunk_size=7)):
+            assert Customer.objects.filter(pk=customer.pk).exists()
+            yield tasks.in_store.call(store_id=stores[0], number=number)
+
+    with tenant_context(stores[0]):
+        handles = tasks.in_store.enqueue_many(calls())
+    rows = seen("SELECT id, (payload->>'number')::int FROM salon_jobs_job ORDER BY id")
+    assert rows == [(handle.id, n) for n, handle in enumerate(handles)]
+    assert len(rows) == 45
+
+
+@pytest.mark.usefixtures("small_batches")
+@pytest.mark.parametrize("queries", [False, True])
+def test_a_batch_that_is_refused_tells_why_and_leaves_none(stores: list[UUID], *, queries: bool) -> None:
+    def calls() -> Iterator[Call[...]]:
+        for number in range(45):
+            if queries and number > 30:
+                Customer.objects.using("web").count()
+            yield tasks.in_store.call(store_id=stores[number > 25], number=number)
+
+    with override_settings(SALON_JOBS={**SALON_JOBS, "DATABASE": "web"}):
+        with pytest.raises(EnqueueRefused, match="row-level security"), tenant_context(stores[0]):
+            tasks.in_store.enqueue_many(calls())
+        assert seen("SELECT count(*) FROM salon_jobs_job") == [(0,)]
+        with tenant_context(stores[0]):
+            assert len(tasks.in_store.enqueue_many(tasks.in_store.call(store_id=stores[0]) for _ in range(25))) == 25
 
 
 def test_a_running_holder_of_another_store_supersedes_nobody(stores: list[UUID], process_id: int) -> None:
