@@ -84,11 +84,15 @@ class JsonLinesHandler(logging.StreamHandler[TextIO]):
 
     def write_batch(self, level: int, event: str, records: Iterable[dict[str, Any]]) -> None:
         """Write one line for each of ``records``, as the formatter would, with one time and in one write."""
-        head = JsonFormatter.head(time.time(), level, logger.name)
-        lines = [_storable_json({**head, "event": event, **fields}) for fields in records]
+        head = {**JsonFormatter.head(time.time(), level, logger.name), "event": event}
+        lines = [head | fields for fields in records]
+        try:
+            text = _encode_lines(lines).decode()
+        except ValueError:
+            text = "".join(f"{_storable_json(line)}\n" for line in lines)
         if lines:
             with self.lock or nullcontext():
-                self.stream.write(self.terminator.join(lines) + self.terminator)
+                self.stream.write(text)
                 self.flush()
 
 
@@ -117,7 +121,8 @@ class JsonFormatter(logging.Formatter):
         }
 
 
-_encode: Final = msgspec.json.Encoder(enc_hook=str).encode
+_encoder: Final = msgspec.json.Encoder(enc_hook=str)
+_encode, _encode_lines = _encoder.encode, _encoder.encode_lines
 
 
 def _storable_json(line: dict[str, Any]) -> str:

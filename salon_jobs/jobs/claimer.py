@@ -201,9 +201,10 @@ class Claimer:
         return capacity, tokens
 
     def _raise_low_water(self, jobs: Sequence[ClaimedJob]) -> None:
-        for job in jobs:
-            key = _lane_of(job)
-            self._low[key] = max(self._low.get(key, (0, 0)), (round(job.run_at_s * 1_000_000), job.id))
+        """Read each lane from after the last job claimed from it on; jobs of a lane come in its order."""
+        last = {(job.store_id or NO_STORE, job.lane): (job.run_at_s, job.id) for job in jobs}
+        for key, (run_at_s, job_id) in last.items():
+            self._low[key] = max(self._low.get(key, (0, 0)), (round(run_at_s * 1_000_000), job_id))
 
 
 def _lane_of(job: ClaimedJob) -> tuple[UUID, int]:
