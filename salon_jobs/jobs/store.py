@@ -74,13 +74,10 @@ def claim_due(
 
 def in_claim_order(rows: Iterable[tuple[Any, ...]]) -> list[ClaimedJob]:
     """Return claimed rows as records, the first to run first."""
-    return sorted(map(_claimed, rows), key=_claim_order)
+    return sorted(map(ClaimedJob._make, rows), key=_claim_order)
 
 
-# As ClaimedJob._make, without a Python frame for each row.
-_claimed: Callable[[tuple[Any, ...]], ClaimedJob] = partial(tuple.__new__, ClaimedJob)
 _claim_order = attrgetter("priority", "run_at_s", "id")
-_id_and_lease = attrgetter("id", "lease")
 
 
 def finish(job: ClaimedJob, process_id: int) -> bool:
@@ -96,8 +93,8 @@ def finish_call(job: ClaimedJob, process_id: int) -> str:
 def finish_many(jobs: Sequence[ClaimedJob], process_id: int) -> set[int]:
     """Finish many jobs in one statement; returns the ids finished. The others are locked just now, or lost."""
     # Arrays as PostgreSQL writes them: psycopg would go through them element by element.
-    ids, leases = (f"{{{','.join(map(str, each))}}}" for each in zip(*map(_id_and_lease, jobs), strict=True))
-    parameters = {"ids": ids, "leases": leases, "process_id": process_id}
+    ids, leases = (",".join([str(getattr(job, name)) for job in jobs]) for name in ("id", "lease"))
+    parameters = {"ids": f"{{{ids}}}", "leases": f"{{{leases}}}", "process_id": process_id}
     return {row[0] for row in rows_of("finish_many_keep" if conf.keep_succeeded else "finish_many", parameters)}
 
 
