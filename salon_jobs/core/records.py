@@ -61,6 +61,7 @@ class NewJob:
     job_key: str | None = None
     job_key_mode: JobKeyMode = JobKeyMode.REPLACE
     tick: datetime | None = None
+    concurrency_key: str | None = None
 
 
 class JobContent(NamedTuple):
@@ -69,6 +70,7 @@ class JobContent(NamedTuple):
     store_id: UUID | None
     payload: str
     job_key: str | None
+    concurrency_key: str | None
 
 
 class ClaimedJob(NamedTuple):

@@ -17,13 +17,13 @@ from salon_jobs.jobs.options import EnqueueOptions
 def add(job: NewJob) -> JobHandle:
     """Add one job; its row is part of the caller's transaction. Raises EnqueueRefused, SchemaMissing."""
     if job.job_key is not None:
-        return add_keyed(job, [JobContent(job.store_id, job.payload, job.job_key)])[0]
+        return add_keyed(job, [JobContent(job.store_id, job.payload, job.job_key, job.concurrency_key)])[0]
     # Other roles than the worker's may add system jobs through the function alone.
     statement = "enqueue_system" if job.store_id is None and conf.roles is not None else "enqueue"
     row = {
         "task": job.task, "store_id": job.store_id, "queue": job.queue, "priority": job.priority,
         "max_attempts": job.max_attempts, "run_at": job.run_at, "expires_at": job.expires_at,
-        "payload": job.payload, "tick": job.tick,
+        "payload": job.payload, "tick": job.tick, "concurrency_key": job.concurrency_key,
     }  # fmt: skip
     with enqueue_cursor(job.run_at) as cursor:
         cursor.execute(sql.load(statement), row)

@@ -113,9 +113,13 @@ def _insert(cursor: CursorWrapper, statement: str, batches: Iterator[dict[str, A
 
 
 def _parameters(pattern: NewJob, batch: Sequence[JobContent]) -> dict[str, Any]:
-    stores, payloads, _ = zip(*batch, strict=True)
-    # Text that the server splits: a third of the time that arrays take, which psycopg quotes element by element.
-    return _shared(pattern) | {"payloads": "\n".join(payloads), "store_ids": ",".join(map(_text, stores))}
+    stores, payloads, _, keys = zip(*batch, strict=True)
+    return _shared(pattern) | {
+        # Text that the server splits: a third of the time that arrays take, which psycopg quotes element by element.
+        "payloads": "\n".join(payloads), "store_ids": ",".join(map(_text, stores)),
+        # All have a key or none has.
+        "concurrency_keys": None if keys[0] is None else list(keys),
+    }  # fmt: skip
 
 
 def _text(store_id: UUID | None) -> str:
@@ -130,10 +134,11 @@ def _shared(pattern: NewJob) -> dict[str, Any]:
 
 
 def _take_keys(statement: str, pattern: NewJob, batch: Sequence[JobContent]) -> list[JobHandle]:
-    stores, payloads, keys = map(list, zip(*batch, strict=True))
+    stores, payloads, keys, concurrency_keys = map(list, zip(*batch, strict=True))
     parameters = _shared(pattern) | {
         "store_ids": stores, "payloads": payloads, "job_keys": keys, "job_key_mode": pattern.job_key_mode.value,
         "preserve": pattern.job_key_mode is JobKeyMode.PRESERVE_RUN_AT,
+        "concurrency_keys": None if concurrency_keys[0] is None else concurrency_keys,
     }  # fmt: skip
     with enqueue_cursor(pattern.run_at) as cursor:
         if statement == "enqueue_dedupe":
@@ -171,7 +176,7 @@ def _locked(pattern: NewJob, contents: Sequence[JobContent]) -> Generator[None]:
     if _through_function(contents[0]) or (len(contents) == 1 and not dedupe):
         yield
         return
-    names = {SEPARATOR.join((pattern.task, _text(store_id), key or "")) for store_id, _, key in contents}
+    names = {SEPARATOR.join((pattern.task, _text(store_id), key or "")) for store_id, _, key, _ in contents}
     with transaction.atomic(using=conf.database, savepoint=False):
         if len(names) > 1 or dedupe:
             with connections[conf.database].cursor() as cursor:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Literal, TypedDict
+from typing import Final, Literal, TypedDict
 from uuid import UUID
 
 from salon_jobs.core.clock import EARLIEST, LATEST
@@ -16,6 +16,7 @@ from salon_jobs.core.records import JobKeyMode
 # A lone surrogate stands for a byte that is not UTF-8, as in a file's name.
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 KeyMode = Literal["replace", "preserve_run_at", "unsafe_dedupe"]
+LONGEST: Final = {"job_key": 512, "concurrency_key": 255}
 
 
 class EnqueueOptions(TypedDict, total=False):
@@ -28,6 +29,7 @@ class EnqueueOptions(TypedDict, total=False):
     expires_at: datetime | None
     job_key: str | None
     job_key_mode: KeyMode | None
+    concurrency_key: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,11 +43,13 @@ class JobOptions:
     expires_at: datetime | None = None
     job_key: str | None = None
     job_key_mode: KeyMode = "replace"
+    concurrency_key: str | None = None
 
     def __post_init__(self) -> None:
         check_text("queue", self.queue, 100)
-        if self.job_key is not None:
-            check_text("job_key", self.job_key, 512)
+        for name, longest in LONGEST.items():
+            if (key := getattr(self, name)) is not None:
+                check_text(name, key, longest)
         _check_number("priority", self.priority, -32768, 32767)
         if self.max_attempts is not None:
             _check_number("max_attempts", self.max_attempts, 1, 32767)
@@ -56,6 +60,27 @@ class JobOptions:
                 raise OptionInvalid(f"{name} must lie between {EARLIEST} and {LATEST}, not at {value!r}")
         if self.job_key_mode not in tuple(JobKeyMode):
             raise OptionInvalid(f"job_key_mode must be one of {', '.join(JobKeyMode)}, not {self.job_key_mode!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeclaredLimits:
+    """Holds how many jobs of a task may run at once, in all, and of each key. Raises OptionInvalid naming the field."""
+
+    max_concurrency: int | None = None
+    concurrency_key: str | None = None
+    key_concurrency: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("max_concurrency", "key_concurrency"):
+            if (value := getattr(self, name)) is not None:
+                _check_number(name, value, 1, 2**31 - 1)
+        if self.key_concurrency is not None and self.concurrency_key is None:
+            raise OptionInvalid("key_concurrency says how many jobs of a concurrency_key run at once: give that too")
+
+    @property
+    def per_key(self) -> int | None:
+        """Return how many jobs with one key may run at once: 1 unless told; None for a task without keys."""
+        return None if self.concurrency_key is None else self.key_concurrency or 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.errors import OptionInvalid, PayloadInvalid, TaskInvalid
 from salon_jobs.core.records import JobContent, JobHandle, JobKeyMode, NewJob
 from salon_jobs.jobs import enqueue, enqueue_batches, registry
-from salon_jobs.jobs.options import EnqueueOptions, JobOptions, KeyMode, check_text
+from salon_jobs.jobs.options import LONGEST, DeclaredLimits, EnqueueOptions, JobOptions, KeyMode, check_text
 from salon_jobs.jobs.payload import STORE_ARGUMENT, Arguments, PayloadType
 from salon_jobs.jobs.timeouts import Timeouts
 
@@ -54,15 +54,18 @@ class BoundTask(Generic[P]):
         return enqueue_batches.add_many(self.task.new_job(None, self.options), self._contents(calls))
 
     def _contents(self, calls: Iterable[Call[P]]) -> Iterator[JobContent]:
-        task, name, job_key = self.task, self.task.name, self.options.job_key
+        task, name = self.task, self.task.name
+        job_key, concurrency_key = self.options.job_key, self.options.concurrency_key
         keyed = job_key is None and task.job_key_template is not None
+        limited = concurrency_key is None and task.limits.concurrency_key is not None
         for call in calls:
             if not isinstance(call, Call) or call.task != name:  # pyright: ignore[reportUnnecessaryIsInstance]
                 given = f"a call of {call.task!r}" if isinstance(call, Call) else repr(call)  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise PayloadInvalid(f"task {name!r}: enqueue_many got {given}; use its own call(...)")
             store_id, payload = call.arguments
             key = task.key_for(store_id, call.arguments) if keyed else job_key
-            yield JobContent(store_id, payload, key)
+            limit_key = task.concurrency_key_for(store_id, call.arguments) if limited else concurrency_key
+            yield JobContent(store_id, payload, key, limit_key)
 
 
 class Task(Generic[P, R_co]):
@@ -79,6 +82,7 @@ class Task(Generic[P, R_co]):
         job_key_template: str | None,
         backoff: Backoff | None,
         timeouts: Timeouts,
+        limits: DeclaredLimits,
     ) -> None:
         if not isinstance(name, str) or not _TASK_NAME.fullmatch(name) or len(name) > 255:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TaskInvalid(f"a task's name is kebab-case, at most 255 characters: {name!r} is not")
@@ -99,8 +103,10 @@ class Task(Generic[P, R_co]):
         self.job_key_template = job_key_template
         self._backoff = backoff
         self.timeouts = timeouts if timeouts.any else None
+        self.limits = limits
         self.payload = PayloadType(name, function, with_store=is_store_task)
-        self._check_template()
+        self._check_template("job_key", job_key_template)
+        self._check_template("concurrency_key", limits.concurrency_key)
         self.__doc__ = function.__doc__
         self.__name__ = function.__name__
         self.__module__ = function.__module__
@@ -151,6 +157,8 @@ class Task(Generic[P, R_co]):
             expires_at=options.expires_at,
             job_key=options.job_key or (None if arguments is None else self.key_for(arguments.store_id, arguments)),
             job_key_mode=JobKeyMode(options.job_key_mode),
+            concurrency_key=options.concurrency_key
+            or (None if arguments is None else self.concurrency_key_for(arguments.store_id, arguments)),
         )
 
     def key_for(self, store: object, arguments: Arguments) -> str | None:
@@ -158,26 +166,38 @@ class Task(Generic[P, R_co]):
         if self.job_key_template is None:
             return None
         key = self.job_key_template.format_map({**arguments.plain, STORE_ARGUMENT: store})
-        if len(key) > 512:
-            raise PayloadInvalid(f"task {self.name!r}: the job key is longer than 512 characters")
+        if len(key) > LONGEST["job_key"]:
+            raise PayloadInvalid(f"task {self.name!r}: the job key is longer than {LONGEST['job_key']} characters")
+        return key
+
+    def concurrency_key_for(self, store: object, arguments: Arguments) -> str | None:
+        """Fill the template of the concurrency key likewise. Raises PayloadInvalid when nothing comes of it."""
+        if self.limits.concurrency_key is None:
+            return None
+        key = self.limits.concurrency_key.format_map({**arguments.plain, STORE_ARGUMENT: store})
+        if not 1 <= len(key) <= LONGEST["concurrency_key"]:
+            longest = LONGEST["concurrency_key"]
+            raise PayloadInvalid(f"task {self.name!r}: the concurrency key must have 1 to {longest} characters")
         return key
 
     def retry_delay(self, attempt: int) -> timedelta:
         """Return how long to wait after failed attempt number ``attempt`` (1 is the first)."""
         return (self._backoff or conf.backoff).delay(attempt)
 
-    def _check_template(self) -> None:
-        if self.job_key_template is None:
+    def _check_template(self, option: str, template: str | None) -> None:
+        if template is None:
             return
         try:
-            check_text("job_key", self.job_key_template, 512)
-            parts = list(string.Formatter().parse(self.job_key_template))
+            check_text(option, template, LONGEST[option])
+            parts = list(string.Formatter().parse(template))
         except (OptionInvalid, ValueError) as error:
-            raise TaskInvalid(f"task {self.name!r}: the job_key template is wrong: {error}") from error
+            raise TaskInvalid(f"task {self.name!r}: the {option} template is wrong: {error}") from error
         if any(spec or conversion for _, _, spec, conversion in parts):
-            raise TaskInvalid(f"task {self.name!r}: job_key takes plain arguments: {{day}}, not {{day!r}} or {{day:…}}")
+            raise TaskInvalid(
+                f"task {self.name!r}: {option} takes plain arguments: {{day}}, not {{day!r}} or {{day:…}}"
+            )
         if unknown := {field for _, field, _, _ in parts if field is not None} - self.payload.names:
-            raise TaskInvalid(f"task {self.name!r}: job_key uses {sorted(unknown)}, which are not arguments")
+            raise TaskInvalid(f"task {self.name!r}: {option} uses {sorted(unknown)}, which are not arguments")
 
 
 def task(
@@ -193,22 +213,30 @@ def task(
     wait_timeout: timedelta | None = None,
     wait_overtime: timedelta | None = None,
     waiting_shortens_timeout: bool = False,
+    max_concurrency: int | None = None,
+    concurrency_key: str | None = None,
+    key_concurrency: int | None = None,
 ) -> Callable[[Callable[P, R]], Task[P, R]]:
     """Declare a system task: no store, run outside a transaction, at least once. Raises TaskInvalid, OptionInvalid.
 
     ``job_key`` is a template over the arguments. ``max_attempts`` None takes the setting's default (25). ``timeout``
-    bounds a run, ``wait_timeout`` the wait before it; see docs/how-to/timeouts-and-cancellation.md.
+    bounds a run, ``wait_timeout`` the wait before it; see docs/how-to/timeouts-and-cancellation.md. At most
+    ``max_concurrency`` of its jobs run at once in all processes, and ``key_concurrency`` (1) of those whose
+    ``concurrency_key``, a template over the arguments, is the same; see docs/how-to/pause-and-limit.md.
     """
     options = _options(queue, priority, max_attempts, job_key_mode)
     timeouts = Timeouts(
         timeout=timeout, wait_timeout=wait_timeout, wait_overtime=wait_overtime,
         waiting_shortens_timeout=waiting_shortens_timeout,
     )  # fmt: skip
+    limits = DeclaredLimits(
+        max_concurrency=max_concurrency, concurrency_key=concurrency_key, key_concurrency=key_concurrency
+    )
 
     def declare(function: Callable[P, R]) -> Task[P, R]:
         return Task(
             function, name=name, options=options, is_store_task=False, atomic=False,
-            job_key_template=job_key, backoff=backoff, timeouts=timeouts,
+            job_key_template=job_key, backoff=backoff, timeouts=timeouts, limits=limits,
         )  # fmt: skip
 
     return declare
@@ -228,6 +256,9 @@ def store_task(
     wait_timeout: timedelta | None = None,
     wait_overtime: timedelta | None = None,
     waiting_shortens_timeout: bool = False,
+    max_concurrency: int | None = None,
+    concurrency_key: str | None = None,
+    key_concurrency: int | None = None,
 ) -> Callable[[Callable[P, R]], Task[P, R]]:
     """Declare a task of one store: its function takes ``store_id: UUID``. Raises TaskInvalid, OptionInvalid.
 
@@ -240,11 +271,14 @@ def store_task(
         timeout=timeout, wait_timeout=wait_timeout, wait_overtime=wait_overtime,
         waiting_shortens_timeout=waiting_shortens_timeout,
     )  # fmt: skip
+    limits = DeclaredLimits(
+        max_concurrency=max_concurrency, concurrency_key=concurrency_key, key_concurrency=key_concurrency
+    )
 
     def declare(function: Callable[P, R]) -> Task[P, R]:
         return Task(
             function, name=name, options=options, is_store_task=True, atomic=atomic,
-            job_key_template=job_key, backoff=backoff, timeouts=timeouts,
+            job_key_template=job_key, backoff=backoff, timeouts=timeouts, limits=limits,
         )  # fmt: skip
 
     return declare

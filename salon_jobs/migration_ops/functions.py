@@ -20,11 +20,11 @@ from salon_jobs.migration_ops.base import DatabaseOperation, execute, schema_of
 _ADDING: Final[dict[str, tuple[str, LiteralString]]] = {
     "salon_jobs_add_job": (
         "add_job_function",
-        "text, jsonb, uuid, text, smallint, smallint, timestamptz, timestamptz, timestamptz, text, text",
+        "text, jsonb, uuid, text, smallint, smallint, timestamptz, timestamptz, timestamptz, text, text, text",
     ),
     "salon_jobs_add_jobs": (
         "add_jobs_function",
-        "text, text[], text, smallint, smallint, timestamptz, timestamptz, timestamptz",
+        "text, text[], text, smallint, smallint, timestamptz, timestamptz, timestamptz, text[]",
     ),
 }
 

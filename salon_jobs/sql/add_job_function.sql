@@ -13,7 +13,8 @@ CREATE OR REPLACE FUNCTION __schema__.salon_jobs_add_job(
     expires_at timestamptz DEFAULT NULL,
     tick timestamptz DEFAULT NULL,
     job_key text DEFAULT NULL,
-    job_key_mode text DEFAULT 'replace'
+    job_key_mode text DEFAULT 'replace',
+    concurrency_key text DEFAULT NULL
 ) RETURNS TABLE (job_id bigint, result text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $body$
@@ -30,6 +31,7 @@ DECLARE
     p_expires_at timestamptz := $8;
     p_tick timestamptz := $9;
     p_key text := $10;
+    p_concurrency_key text := nullif($12, '');
     preserve boolean := $11 = 'preserve_run_at';
     found_id bigint;
     is_new boolean;
@@ -54,9 +56,10 @@ BEGIN
                 RETURN;
             END IF;
             INSERT INTO __schema__.salon_jobs_job AS j
-                   (task, store_id, queue, priority, max_attempts, run_at, expires_at, payload, tick, job_key)
+                   (task, store_id, queue, priority, max_attempts, run_at, expires_at, payload, tick, job_key,
+                    concurrency_key)
             VALUES (p_task, p_store, p_queue, p_priority, p_max_attempts, p_run_at, p_expires_at, p_payload, p_tick,
-                    p_key)
+                    p_key, p_concurrency_key)
             ON CONFLICT DO NOTHING
             RETURNING j.id INTO found_id;
             IF FOUND THEN
@@ -68,7 +71,7 @@ BEGIN
     ELSIF p_key IS NOT NULL THEN
         UPDATE __schema__.salon_jobs_job j
            SET payload = p_payload, queue = p_queue, priority = p_priority, max_attempts = p_max_attempts,
-               expires_at = p_expires_at, tick = p_tick, reason = '',
+               expires_at = p_expires_at, tick = p_tick, concurrency_key = p_concurrency_key, reason = '',
                run_at = CASE WHEN preserve THEN j.run_at ELSE p_run_at END,
                attempts = CASE WHEN preserve THEN j.attempts ELSE 0 END
          WHERE j.job_key = p_key AND j.task = p_task AND j.state = 'queued'
@@ -80,11 +83,14 @@ BEGIN
         END IF;
     END IF;
     INSERT INTO __schema__.salon_jobs_job AS j
-           (task, store_id, queue, priority, max_attempts, run_at, expires_at, payload, tick, job_key)
-    VALUES (p_task, p_store, p_queue, p_priority, p_max_attempts, p_run_at, p_expires_at, p_payload, p_tick, p_key)
+           (task, store_id, queue, priority, max_attempts, run_at, expires_at, payload, tick, job_key,
+            concurrency_key)
+    VALUES (p_task, p_store, p_queue, p_priority, p_max_attempts, p_run_at, p_expires_at, p_payload, p_tick, p_key,
+            p_concurrency_key)
     ON CONFLICT (task, store_id, job_key) WHERE state = 'queued' AND job_key IS NOT NULL DO UPDATE
        SET payload = excluded.payload, queue = excluded.queue, priority = excluded.priority,
-           max_attempts = excluded.max_attempts, expires_at = excluded.expires_at, tick = excluded.tick, reason = '',
+           max_attempts = excluded.max_attempts, expires_at = excluded.expires_at, tick = excluded.tick,
+           concurrency_key = excluded.concurrency_key, reason = '',
            run_at = CASE WHEN preserve THEN j.run_at ELSE excluded.run_at END,
            attempts = CASE WHEN preserve THEN j.attempts ELSE 0 END
     RETURNING j.id, j.xmax = 0 INTO found_id, is_new;

@@ -10,7 +10,8 @@ CREATE OR REPLACE FUNCTION __schema__.salon_jobs_add_jobs(
     max_attempts smallint DEFAULT 25,
     run_at timestamptz DEFAULT NULL,
     expires_at timestamptz DEFAULT NULL,
-    tick timestamptz DEFAULT NULL
+    tick timestamptz DEFAULT NULL,
+    concurrency_keys text[] DEFAULT NULL
 ) RETURNS SETOF bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $body$
@@ -18,9 +19,9 @@ AS $body$
 BEGIN
     RETURN QUERY
     INSERT INTO __schema__.salon_jobs_job AS j
-           (task, queue, priority, max_attempts, run_at, expires_at, payload, tick)
-    SELECT $1, $3, $4, $5, coalesce($6, now()), $7, s.payload::jsonb, $8
-      FROM unnest($2) WITH ORDINALITY AS s (payload, ord)
+           (task, queue, priority, max_attempts, run_at, expires_at, payload, tick, concurrency_key)
+    SELECT $1, $3, $4, $5, coalesce($6, now()), $7, s.payload::jsonb, $8, nullif(s.concurrency_key, '')
+      FROM unnest($2, $9) WITH ORDINALITY AS s (payload, concurrency_key, ord)
      ORDER BY s.ord
     RETURNING j.id;
 END

@@ -4,8 +4,9 @@
 -- Each key is looked up by its own index probe, as in enqueue_keyed.sql.
 -- Locks: none beyond that. Role: web (own store, by row-level security) or worker.
 WITH src AS MATERIALIZED (
-    SELECT * FROM unnest(%(store_ids)s::uuid[], %(payloads)s::text[], %(job_keys)s::text[])
-             WITH ORDINALITY AS s (store_id, payload, job_key, ord)
+    SELECT * FROM unnest(%(store_ids)s::uuid[], %(payloads)s::text[], %(job_keys)s::text[],
+                         %(concurrency_keys)s::text[])
+             WITH ORDINALITY AS s (store_id, payload, job_key, concurrency_key, ord)
 ), live AS MATERIALIZED (
     SELECT s.ord, s.store_id, s.job_key, h.id
       FROM src s
@@ -20,9 +21,9 @@ WITH src AS MATERIALIZED (
          ORDER BY id DESC LIMIT 1) AS h
 ), added AS (
     INSERT INTO salon_jobs_job
-           (task, store_id, queue, priority, max_attempts, run_at, expires_at, payload, tick, job_key)
+           (task, store_id, queue, priority, max_attempts, run_at, expires_at, payload, tick, job_key, concurrency_key)
     SELECT %(task)s, s.store_id, %(queue)s, %(priority)s, %(max_attempts)s, COALESCE(%(run_at)s::timestamptz, now()),
-           %(expires_at)s, s.payload::jsonb, %(tick)s, s.job_key
+           %(expires_at)s, s.payload::jsonb, %(tick)s, s.job_key, s.concurrency_key
       FROM src s
      WHERE s.ord NOT IN (SELECT l.ord FROM live l)
      ORDER BY s.ord

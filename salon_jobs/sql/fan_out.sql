@@ -1,12 +1,13 @@
 -- Add one job per store in one statement, over the narrow function that lists the stores (its name is filled in), and
 -- write the counts into the record of fan_out_record.sql.
--- With a key: the marker in it becomes the store's id; stores whose job waits are met by the mode of enqueue_keyed.sql
+-- With a key: the marker in it (and in the concurrency key) becomes the store's id; stores whose job waits are met by the mode of enqueue_keyed.sql
 -- (unsafe_dedupe: left alone, running ones as well). The caller then holds fan_out_lock.sql in the same transaction.
 -- Never locks a running row. Each key is looked up by a probe of its own, for the reason told in enqueue_keyed.sql.
 -- A store's jitter is a hash of task and store, spread over the interval: the same for each fan-out.
 -- Locks: waiting rows of these keys, in ascending order. Role: worker.
 WITH src AS MATERIALIZED (
-    SELECT f.store_id, replace(%(job_key)s::text, %(marker)s, f.store_id::text) AS job_key
+    SELECT f.store_id, replace(%(job_key)s::text, %(marker)s, f.store_id::text) AS job_key,
+           replace(%(concurrency_key)s::text, %(marker)s, f.store_id::text) AS concurrency_key
       FROM __function__() AS f
      WHERE f.store_id <> ALL (%(exclude)s::uuid[])
 ), found AS MATERIALIZED (
@@ -32,6 +33,7 @@ WITH src AS MATERIALIZED (
     UPDATE salon_jobs_job j
        SET payload = %(payload)s::jsonb, queue = %(queue)s, priority = %(priority)s,
            max_attempts = %(max_attempts)s, expires_at = %(expires_at)s, tick = %(tick)s, reason = '',
+           concurrency_key = replace(%(concurrency_key)s::text, %(marker)s, j.store_id::text),
            run_at = CASE WHEN %(preserve)s THEN j.run_at
                          ELSE COALESCE(%(run_at)s::timestamptz, now())
                               + %(jitter)s::interval * (('x' || substr(md5(%(task)s || j.store_id), 1, 8))::bit(32)::bigint
@@ -40,16 +42,18 @@ WITH src AS MATERIALIZED (
      WHERE j.id = ANY (ARRAY(SELECT w.id FROM waiting w))
 ), added AS (
     INSERT INTO salon_jobs_job AS j
-           (task, store_id, queue, priority, max_attempts, run_at, expires_at, payload, tick, job_key, fan_out_id)
+           (task, store_id, queue, priority, max_attempts, run_at, expires_at, payload, tick, job_key, concurrency_key,
+            fan_out_id)
     SELECT %(task)s, s.store_id, %(queue)s, %(priority)s, %(max_attempts)s,
            COALESCE(%(run_at)s::timestamptz, now())
            + %(jitter)s::interval * (('x' || substr(md5(%(task)s || s.store_id), 1, 8))::bit(32)::bigint / 4294967296.0),
-           %(expires_at)s, %(payload)s::jsonb, %(tick)s, s.job_key, %(fan_out_id)s
+           %(expires_at)s, %(payload)s::jsonb, %(tick)s, s.job_key, s.concurrency_key, %(fan_out_id)s
       FROM src s
      WHERE s.store_id NOT IN (SELECT m.store_id FROM met m)
     ON CONFLICT (task, store_id, job_key) WHERE state = 'queued' AND job_key IS NOT NULL DO UPDATE
        SET payload = excluded.payload, queue = excluded.queue, priority = excluded.priority,
-           max_attempts = excluded.max_attempts, expires_at = excluded.expires_at, tick = excluded.tick, reason = '',
+           max_attempts = excluded.max_attempts, expires_at = excluded.expires_at, tick = excluded.tick,
+           concurrency_key = excluded.concurrency_key, reason = '',
            run_at = CASE WHEN %(preserve)s THEN j.run_at ELSE excluded.run_at END,
            attempts = CASE WHEN %(preserve)s THEN j.attempts ELSE 0 END
      WHERE NOT %(dedupe)s

@@ -32,6 +32,7 @@ class ModelJob:
     expires_at: datetime | None
     payload: str
     job_key: str | None
+    concurrency_key: str | None
     state: str = QUEUED
     attempts: int = 0
     lease: int = 0
@@ -84,6 +85,7 @@ class Model:
         for job in waiting:
             job.queue, job.priority, job.max_attempts = new.queue, new.priority, new.max_attempts
             job.expires_at, job.payload, job.reason = new.expires_at, new.payload, ""
+            job.concurrency_key = new.concurrency_key
             if mode == "replace":
                 job.run_at, job.attempts = new.run_at, 0
         if not waiting:

@@ -50,8 +50,8 @@ SLACK = timedelta(milliseconds=5)
 MINUTE = timedelta(minutes=1)
 TASKS = ("test-keyed", "test-store", "test-system")
 ROWS = """
-SELECT id, task, store_id, queue, priority, max_attempts, run_at, expires_at, payload::text, job_key, state, attempts,
-       lease, leased_by, rescues, reason, (finished_at IS NULL) = (state IN ('queued', 'running'))
+SELECT id, task, store_id, queue, priority, max_attempts, run_at, expires_at, payload::text, job_key, concurrency_key,
+       state, attempts, lease, leased_by, rescues, reason, (finished_at IS NULL) = (state IN ('queued', 'running'))
   FROM salon_jobs_job
 """
 ERRORS_AND_MARKS = """
@@ -80,6 +80,7 @@ new_jobs = st.fixed_dictionaries({
     "key": st.sampled_from(["k:0", "k:0", "k:1", None]),
     "queue": st.sampled_from(["default", "default", "mail"]),
     "priority": st.sampled_from([0, 0, -1, 7]),
+    "limit_key": st.sampled_from([None, "a", "b"]),
     "max_attempts": st.integers(1, 5),
     "run_at": st.one_of(st.none(), minutes),
     "expires_at": st.one_of(st.none(), st.none(), minutes),
@@ -88,7 +89,7 @@ new_jobs = st.fixed_dictionaries({
 
 def contents(new: Sequence[NewJob]) -> list[JobContent]:
     """Return what differs between jobs that are added at once."""
-    return [JobContent(each.store_id, each.payload, each.job_key) for each in new]
+    return [JobContent(each.store_id, each.payload, each.job_key, each.concurrency_key) for each in new]
 
 
 class Jobs(RuleBasedStateMachine):
@@ -298,6 +299,7 @@ class Jobs(RuleBasedStateMachine):
             payload=f'{{"number": {self.counter}}}', queue=chosen["queue"], priority=chosen["priority"],
             max_attempts=chosen["max_attempts"], run_at=self.instant(chosen["run_at"]),
             expires_at=self.instant(chosen["expires_at"]), job_key=chosen["key"], job_key_mode=mode,
+            concurrency_key=chosen["limit_key"],
         )  # fmt: skip
 
     def alike(self, new: list[NewJob]) -> list[NewJob]:
@@ -314,7 +316,7 @@ class Jobs(RuleBasedStateMachine):
         return ModelJob(
             id=0, task=new.task, store_id=new.store_id, queue=new.queue, priority=new.priority,
             max_attempts=new.max_attempts, run_at=new.run_at or Soon(), expires_at=new.expires_at,
-            payload=new.payload, job_key=new.job_key,
+            payload=new.payload, job_key=new.job_key, concurrency_key=new.concurrency_key,
         )  # fmt: skip
 
     def enqueued(self, new: NewJob, handle: JobHandle) -> int:
@@ -378,7 +380,7 @@ class Jobs(RuleBasedStateMachine):
         """Enqueue a job that is due."""
         new = self.new_job(
             {"kind": ("test-keyed", 0), "key": "k:0", "queue": "default", "priority": 0, "max_attempts": 2,
-             "run_at": -1, "expires_at": None},
+             "run_at": -1, "expires_at": None, "limit_key": "a"},
             JobKeyMode.PRESERVE_RUN_AT,
         )  # fmt: skip
         return new, enqueue.add(new)

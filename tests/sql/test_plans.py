@@ -153,7 +153,7 @@ def test_what_a_dead_process_held_is_found_by_its_leases(crowded: int) -> None:
 def test_a_keyed_enqueue_looks_its_key_up(crowded: int) -> None:
     one: dict[str, Any] = {
         "task": "test-store", "queue": "default", "priority": 0, "max_attempts": 25, "run_at": None, "expires_at": None,
-        "tick": None, "store_ids": [None], "payloads": ["{}"], "job_keys": ["k:1"],
+        "tick": None, "store_ids": [None], "payloads": ["{}"], "job_keys": ["k:1"], "concurrency_keys": None,
     }  # fmt: skip
     plan = nodes("enqueue_keyed", {**one, "preserve": True})
     assert_no_full_scan(plan)
@@ -182,8 +182,8 @@ def test_a_fan_out_over_waiting_jobs_looks_their_keys_up(crowded: int, dedupe: b
     change("ANALYZE salon_jobs_job, store")
     parameters: dict[str, Any] = {
         "task": "test-keyed", "queue": "default", "priority": 0, "max_attempts": 25, "run_at": None,
-        "expires_at": None, "payload": "{}", "tick": None, "job_key": "k:#", "marker": "#", "preserve": True,
-        "dedupe": dedupe, "jitter": timedelta(minutes=5), "exclude": [], "fan_out_id": 1,
+        "expires_at": None, "payload": "{}", "tick": None, "job_key": "k:#", "concurrency_key": None, "marker": "#",
+        "preserve": True, "dedupe": dedupe, "jitter": timedelta(minutes=5), "exclude": [], "fan_out_id": 1,
     }  # fmt: skip
     try:
         plan = nodes("fan_out", parameters, function=conf.fan_out_function)

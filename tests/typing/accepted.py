@@ -44,6 +44,11 @@ def of_store(store_id: UUID, day: date, note: str | None = None) -> None:
     raise Discard(f"{store_id} {day}")
 
 
+@store_task(name="typing-limits", max_concurrency=8, concurrency_key="{store_id}", key_concurrency=2)
+def limited(store_id: UUID) -> None:
+    """Do nothing."""
+
+
 @store_task(name="typing-async", atomic=False)
 async def in_coroutine(store_id: UUID, day: date) -> int:
     """Return a number, once awaited."""
@@ -68,6 +73,7 @@ assert_type(
     list[JobHandle],
 )
 of_store.using(job_key_mode="unsafe_dedupe").enqueue_many([of_store.call(STORE, TODAY)])
+limited.using(concurrency_key="mine").enqueue(store_id=STORE)
 system.enqueue()
 in_coroutine.enqueue(store_id=STORE, day=TODAY)
 assert_type(fan_out(in_coroutine, day=TODAY), FanOutResult)

@@ -48,6 +48,7 @@ of_store.using(prioritty=1)  # E
 of_store.using(priority="high")  # E
 of_store.using(job_key_mode="replase")  # E
 of_store.using(run_at=TODAY)  # E
+of_store.using(concurrency_key=1)  # E
 of_store.call(store_id=STORE)  # E
 of_store.call(day=TODAY)  # E
 of_store.enqueue_many(of_store.call(STORE, TODAY))  # E
@@ -83,4 +84,14 @@ def without_a_name() -> None:
 
 @store_task(name="typing-mode", job_key_mode="always")  # E
 def with_wrong_mode(store_id: UUID) -> None:
+    """Do nothing."""
+
+
+@task(name="typing-limit", max_concurrency="4")  # E
+def with_wrong_limit() -> None:
+    """Do nothing."""
+
+
+@task(name="typing-key", key_concurency=4)  # E
+def with_misspelt_limit() -> None:
     """Do nothing."""

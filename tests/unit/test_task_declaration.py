@@ -137,6 +137,22 @@ def test_a_key_is_a_template_of_arguments_alone(template: Any, message: str) -> 
     assert NAME in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        ("k:{store_id}:{day}", r"concurrency_key uses \['day'\], which are not arguments"),
+        ("k:{store_id:.8}", "concurrency_key takes plain arguments"),
+        ("k:{store_id", "the concurrency_key template is wrong"),
+        ("x" * 256, "concurrency_key must be a string of 1 to 255 characters"),
+        (5, "concurrency_key must be a string"),
+    ],
+)
+def test_a_concurrency_key_is_such_a_template_too(template: Any, message: str) -> None:
+    with pytest.raises(TaskInvalid, match=message) as caught:
+        store_task(name=NAME, concurrency_key=template)(_with_store)
+    assert NAME in str(caught.value)
+
+
 def test_a_declaration_that_is_refused_leaves_the_name_free() -> None:
     wrongs: list[Callable[..., Any]] = [_async_generator, _with_store]
     for wrong in wrongs:
@@ -153,6 +169,10 @@ def test_a_declaration_that_is_refused_leaves_the_name_free() -> None:
         ({"queue": "x" * 101}, "queue"),
         ({"queue": "caf\udce9"}, "queue must be .* without NUL or lone surrogates"),
         ({"job_key_mode": "always"}, "job_key_mode must be one of replace, preserve_run_at, unsafe_dedupe"),
+        ({"max_concurrency": 0}, "max_concurrency must be a whole number from 1"),
+        ({"max_concurrency": True}, "max_concurrency must be a whole number"),
+        ({"concurrency_key": "k", "key_concurrency": 0}, "key_concurrency must be a whole number from 1"),
+        ({"key_concurrency": 2}, "key_concurrency says how many jobs of a concurrency_key run at once: give that too"),
     ],
 )
 def test_options_name_the_field(options: dict[str, Any], message: str) -> None:

@@ -1,0 +1,137 @@
+"""Shows that every way into the table writes the concurrency key, for every role; without it a limit counts nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.db import connections
+from django.test import override_settings
+
+from salon_jobs import cron, enqueue_job, fan_out, store_task, task, tenant_context
+from salon_jobs.core.errors import OptionInvalid, PayloadInvalid
+from salon_jobs.jobs import registry
+from salon_jobs.jobs.options import KeyMode
+from salon_jobs.jobs.task import Task
+from salon_jobs.schedule.entries import cron_entries
+from salon_jobs.schedule.scheduler import Scheduler
+from tests.settings import SALON_JOBS
+from tests.support import seen
+
+MODES: list[KeyMode] = ["replace", "preserve_run_at", "unsafe_dedupe"]
+Declared = tuple[Task[..., Any], Task[..., Any]]
+
+
+@pytest.fixture
+def declared(database: None) -> Iterator[Declared]:
+    """Declare a system task and a store task whose jobs have concurrency keys."""
+
+    @task(name="test-charge", concurrency_key="card:{card}")
+    def charge(card: str) -> None: ...
+
+    @store_task(name="test-call", concurrency_key="{store_id}:{line}")
+    def call(store_id: UUID, line: str = "a") -> None: ...
+
+    yield charge, call
+    registry.unregister("test-charge")
+    registry.unregister("test-call")
+
+
+def keys() -> list[str | None]:
+    return [row[0] for row in seen("SELECT concurrency_key FROM salon_jobs_job ORDER BY id")]
+
+
+@pytest.mark.parametrize("mode", [None, *MODES])
+@pytest.mark.parametrize("alias", ["default", "web"])
+def test_jobs_of_no_store_have_the_key_of_their_arguments(declared: Declared, alias: str, mode: KeyMode | None) -> None:
+    charge, _ = declared
+
+    def bound(job_key: str) -> Any:
+        return charge if mode is None else charge.using(job_key=job_key, job_key_mode=mode)
+
+    with override_settings(SALON_JOBS={**SALON_JOBS, "DATABASE": alias}):
+        bound("1").enqueue(card="visa")
+        bound("2").enqueue_many([charge.call(card="a\nb,\\ '")])
+        charge.using(concurrency_key="mine", job_key=None if mode is None else "3").enqueue(card="visa")
+        charge.using(concurrency_key="mine").enqueue_many([charge.call(card="visa"), charge.call(card="amex")])
+    assert keys() == ["card:visa", "card:a\nb,\\ '", "mine", "mine", "mine"]
+
+
+@pytest.mark.parametrize("mode", [None, *MODES])
+@pytest.mark.parametrize("alias", ["default", "web"])
+def test_jobs_of_a_store_have_the_key_of_store_and_arguments(
+    declared: Declared, stores: list[UUID], alias: str, mode: KeyMode | None
+) -> None:
+    _, call = declared
+    store = stores[1]
+
+    def bound(job_key: str) -> Any:
+        return call if mode is None else call.using(job_key=job_key, job_key_mode=mode)
+
+    with override_settings(SALON_JOBS={**SALON_JOBS, "DATABASE": alias}), tenant_context(store):
+        bound("1").enqueue(store_id=store)
+        bound("2").enqueue_many([call.call(store_id=store, line="b\nb")])
+        enqueue_job("test-call", {"store_id": str(store)}, concurrency_key="mine")
+    assert keys() == [f"{store}:a", f"{store}:b\nb", "mine"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", ["test-charge", "test-call"])
+def test_an_upsert_takes_the_new_key_and_what_is_left_alone_keeps_its_own(
+    declared: Declared, stores: list[UUID], name: str, mode: KeyMode
+) -> None:
+    payload: dict[str, Any] = {"card": "visa"} if name == "test-charge" else {"store_id": str(stores[0])}
+    for key in ("old", "new"):
+        enqueue_job(name, payload, job_key="same", job_key_mode=mode, concurrency_key=key)
+    assert keys() == ["old" if mode == "unsafe_dedupe" else "new"]
+
+
+@pytest.mark.parametrize("job_key", [None, "same"])
+def test_a_fan_out_gives_each_store_its_own_key(declared: Declared, stores: list[UUID], job_key: str | None) -> None:
+    _, call = declared
+    fan_out(call.using(job_key=job_key), line="a")
+    assert sorted(map(str, keys())) == [f"{store}:a" for store in stores]
+    fan_out(call.using(job_key=job_key, concurrency_key="mine"), line="a")
+    assert keys().count("mine") == 3, "those that wait are met, and changed as everything else of them"
+
+
+def test_a_cron_entry_gives_its_job_the_key(declared: Declared) -> None:
+    charge, _ = declared
+    kept = cron_entries.all()
+    cron_entries.clear()
+    try:
+        cron("0 0 1 1 *", charge, payload={"card": "visa"})
+        assert Scheduler().run_at(datetime(2026, 1, 1, tzinfo=UTC)) == 1
+    finally:
+        cron_entries.clear()
+        for each in kept:
+            cron_entries.add(each)
+    assert keys() == ["card:visa"]
+
+
+def test_sql_gives_it_by_name(stores: list[UUID]) -> None:
+    with connections["web"].cursor() as cursor:
+        cursor.execute("SELECT salon_jobs_add_job('test-system', concurrency_key => 'visa')")
+        cursor.execute("SELECT salon_jobs_add_job('test-system', job_key => 'k', concurrency_key => '')")
+        cursor.execute("SELECT salon_jobs_add_jobs('test-system', ARRAY['{}', '{}'], concurrency_keys => ARRAY['a'])")
+    assert keys() == ["visa", None, "a", None], "an empty one is none: a lane could not tell them apart"
+
+
+def test_a_key_that_can_not_be_stored_is_refused_by_name(declared: Declared, stores: list[UUID]) -> None:
+    charge, _ = declared
+
+    @task(name="test-bare", concurrency_key="{card}")
+    def bare(card: str) -> None: ...
+
+    try:
+        for wrong in ("", "x" * 256):
+            with pytest.raises(PayloadInvalid, match=r"test-bare.*concurrency key must have 1 to 255 characters"):
+                bare.enqueue(card=wrong)
+            with pytest.raises(OptionInvalid, match="concurrency_key must be a string of 1 to 255"):
+                charge.using(concurrency_key=wrong)
+    finally:
+        registry.unregister("test-bare")
+    assert keys() == []
