@@ -58,6 +58,7 @@ class Settings:
     shutdown_interrupt_after: timedelta = timedelta(seconds=25)
     shutdown_grace: timedelta = timedelta(seconds=30)
     concurrency: int = 8
+    store_concurrency: int | None = None
     keep_succeeded: bool = False
     retain_succeeded: timedelta | None = timedelta(days=1)
     retain_cancelled: timedelta | None = timedelta(days=7)
@@ -106,7 +107,7 @@ _OPTIONAL_STRINGS = {"STORE_MODEL", "OPERATOR_DATABASE", "BOOTSTRAP_URL", "LISTE
 _FLAGS = {"KEEP_SUCCEEDED", "LISTEN", "SENTRY_PAYLOAD"}
 _CHOICES = {"CROSS_DATABASE_ENQUEUE": ("refuse", "warn", "allow")}
 _COUNTS = {"CONCURRENCY": 1000, "MAX_ATTEMPTS": 32767}
-_OPTIONAL_COUNTS = {"TERMINATE_AFTER_TIMEOUTS": 1_000_000}
+_OPTIONAL_COUNTS = {"TERMINATE_AFTER_TIMEOUTS": 1_000_000, "STORE_CONCURRENCY": 1_000_000}
 
 
 def _converted(key: str, value: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
@@ -173,20 +173,31 @@ class Claimer:
             shares = lanes.share_out(served, room, {}, lambda _: ())
             return lanes.claim_lanes(self._process_id, shares, room, self._low), shares, False
         with transaction.atomic(using=conf.database):
-            held = lanes.lock_scopes(limited)
-            capacity, tokens = self._capacity(held)
-            free = [lane for lane in served if all(scope in held for scope in self._rules.limits_of(lane))]
+            # A limit that a task declares for its keys is on any number of them: those wait until lanes are chosen.
+            keys = {scope for scope in limited if scope.startswith("key:") and self._rules[scope].rate is None}
+            capacity, tokens = self._capacity(lanes.lock_scopes(limited - keys) | keys)
+            # A scope that is full, or another process's just now, keeps no place from lanes that may run.
+            free = self._free(served, capacity)
+            if keys:
+                free = lanes.choose(free)
+                wanted = keys.intersection(scope for lane in free for scope in lane.scopes)
+                held, _ = self._capacity(lanes.lock_scopes(wanted))
+                capacity = {scope: held.get(scope, 0) if scope in keys else left for scope, left in capacity.items()}
+                free = self._free(free, capacity)
             shares = lanes.share_out(free, room, capacity, self._rules.limits_of)
             jobs = lanes.claim_lanes(self._process_id, shares, room, self._low) if shares else []
             if tokens:
                 scopes = {(share.lane.store, share.lane.number): share.lane.scopes for share in shares}
-                started = Counter(scope for job in jobs for scope in scopes[_lane_of(job)])
+                started = Counter(scope for job in jobs if not job.expired for scope in scopes[_lane_of(job)])
                 for scope in tokens.keys() & started.keys():
                     store.rows_changed("spend_tokens", {"scope": scope, "spent": started[scope]})
         throttled = len(shares) < len(served) or any(
             share.quota < share.store_quota and self._rules.limits_of(share.lane) for share in shares
         )
         return jobs, shares, throttled
+
+    def _free(self, served: Sequence[Lane], capacity: Mapping[str, int]) -> list[Lane]:
+        return [lane for lane in served if all(capacity.get(scope, 0) > 0 for scope in self._rules.limits_of(lane))]
 
     def _capacity(self, held: set[str]) -> tuple[dict[str, int], dict[str, float]]:
         """Return how many more jobs may start in each scope, and the buckets of those with a rate."""

@@ -137,19 +137,23 @@ def refill_tokens(scopes: Iterable[str]) -> dict[str, float]:
     return dict(rows)
 
 
+def choose(lanes: Sequence[Lane]) -> list[Lane]:
+    """Choose as many lanes as one claim reads: of each store alike, within it by priority."""
+    by_store = [list(group) for _, group in groupby(sorted(lanes, key=attrgetter("store")), key=attrgetter("store"))]
+    most = max(1, LANES_A_CLAIM // max(1, len(by_store)))
+    return [lane for group in by_store for lane in sorted(group, key=attrgetter("priority"))[:most]]
+
+
 def share_out(
     lanes: Sequence[Lane], room: int, capacity: dict[str, int], limits_of: Callable[[Lane], Sequence[str]]
 ) -> list[Share]:
     """Share a batch among the stores of ``lanes``: each store alike, within it by priority, all within ``capacity``.
 
     ``capacity`` says how many more may run in a limited scope; what a share may take is reserved there. A scope that
-    several lanes want is shared alike among them; one that is full keeps no place from lanes that may run.
+    several lanes want is shared alike among them.
     """
-    lanes = [lane for lane in lanes if all(capacity[scope] > 0 for scope in limits_of(lane))]
-    by_store = [list(group) for _, group in groupby(sorted(lanes, key=attrgetter("store")), key=attrgetter("store"))]
-    store_quota = -(-room // max(1, len(by_store)))
-    most_lanes = max(1, LANES_A_CLAIM // max(1, len(by_store)))
-    chosen = [lane for group in by_store for lane in sorted(group, key=attrgetter("priority"))[:most_lanes]]
+    chosen = choose(lanes)
+    store_quota = -(-room // max(1, len({lane.store for lane in chosen})))
     wanted: dict[str, int] = {}
     for lane in chosen:
         for scope in limits_of(lane):

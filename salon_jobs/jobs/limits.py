@@ -1,17 +1,22 @@
-"""Pauses and limits queues, tasks, stores and keys at run time: ``pause``, ``resume``, ``limit``."""
+"""Joins the limits that tasks and settings declare to what ``pause``, ``resume`` and ``limit`` say at run time."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 from uuid import UUID
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import OptionInvalid
-from salon_jobs.jobs import wake
+from salon_jobs.core.records import NO_STORE
+from salon_jobs.jobs import registry, wake
 from salon_jobs.jobs.lanes import Lane
 from salon_jobs.jobs.store import rows_of
 from salon_jobs.models import Limit
+
+# What a row says that lifts a declared limit; as many jobs never run at once.
+LIFTED: Final = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,20 +39,30 @@ class Rule:
 
 
 class Rules:
-    """Holds the rules in force, by scope (``kind:name``). False when there is none."""
+    """Holds the rules in force, by scope (``kind:name``). False when there is none.
 
-    def __init__(self, rules: Mapping[str, Rule]) -> None:
-        self._rules = {scope: rule for scope, rule in rules.items() if rule.forbids or rule.limits}
+    ``declared`` says how many may run at once of a task (``task:name``), of each key of a task (``key:name``) and of
+    each store (``store``). A row of the same scope that gives a number stands in its place.
+    """
+
+    def __init__(self, rows: Mapping[str, Rule], declared: Mapping[str, int] | None = None) -> None:
+        self._declared = declared or {}
+        self._rules = {scope: self._in_force(scope, row) for scope, row in rows.items()}
+        self._any = bool(self._declared) or any(rule.forbids or rule.limits for rule in self._rules.values())
 
     def __bool__(self) -> bool:
-        return bool(self._rules)
+        return self._any
 
     def __getitem__(self, scope: str) -> Rule:
-        return self._rules[scope]
+        rule = self._rules.get(scope)
+        if rule is None:
+            # There can be any number of keys and stores: each is joined when it is met.
+            rule = self._rules[scope] = self._in_force(scope, Rule())
+        return rule
 
     def allows(self, lane: Lane) -> bool:
         """Tell whether jobs of the lane may start at all."""
-        return not any(scope in self._rules and self._rules[scope].forbids for scope in lane.scopes)
+        return not any(self[scope].forbids for scope in lane.scopes)
 
     def forbidden(self, kind: str) -> list[str]:
         """Name the queues, tasks or stores of which nothing may start."""
@@ -56,14 +71,36 @@ class Rules:
 
     def limits_of(self, lane: Lane) -> list[str]:
         """Return the scopes of the lane whose jobs must be counted."""
-        return [scope for scope in lane.scopes if scope in self._rules and self._rules[scope].limits]
+        return [scope for scope in lane.scopes if self[scope].limits]
+
+    def declared_for(self, scope: str) -> int | None:
+        """Return how many the tasks and the settings let run at once."""
+        kind, _, name = scope.partition(":")
+        if kind == Limit.Kind.STORE:
+            return None if name == str(NO_STORE) else self._declared.get("store")
+        return self._declared.get(f"key:{name.partition(':')[0]}" if kind == Limit.Kind.KEY else scope)
+
+    def _in_force(self, scope: str, row: Rule) -> Rule:
+        most = self.declared_for(scope) if row.max_concurrency is None else row.max_concurrency
+        return replace(row, max_concurrency=None if most == LIFTED else most)
 
 
 def rules_in_force() -> Rules:
-    """Read the rules. Role: worker, operator. Raises database errors."""
+    """Read the rules, and join them to what is declared. Role: worker, operator. Raises database errors."""
     return Rules(
-        {f"{kind}:{name}": Rule(paused, most, rate) for kind, name, paused, most, rate in rows_of("limits", {})}
+        {f"{kind}:{name}": Rule(paused, most, rate) for kind, name, paused, most, rate in rows_of("limits", {})},
+        _declared(),
     )
+
+
+def _declared() -> dict[str, int]:
+    declared = {} if conf.store_concurrency is None else {"store": conf.store_concurrency}
+    for task in registry.tasks():
+        if task.limits.max_concurrency is not None:
+            declared[f"task:{task.name}"] = task.limits.max_concurrency
+        if task.limits.per_key is not None:
+            declared[f"key:{task.name}"] = task.limits.per_key
+    return declared
 
 
 def pause(
@@ -92,15 +129,20 @@ def limit(
     key: str | None = None,
     max_concurrency: int | None = None,
     rate: float | None = None,
+    lift: bool = False,
     using: str | None = None,
 ) -> None:
-    """Limit how many jobs run at once in all processes, and how many start a second; None lifts a limit.
+    """Limit how many jobs run at once in all processes, and how many start a second; each call says both anew.
 
-    ``key`` goes with ``task``: the jobs of that task that share the concurrency key. Role: operator, worker. Workers
-    follow within a second. Raises OptionInvalid naming the field.
+    ``max_concurrency`` stands in the place of what is declared for this task, key or store; None lets that hold again,
+    ``lift`` lets any number run. ``rate`` None is no limit. ``key`` goes with ``task``: the jobs of that task that
+    share the concurrency key. Role: operator, worker. Workers follow within a second. Raises OptionInvalid naming the
+    field.
     """
-    if max_concurrency is not None and (type(max_concurrency) is not int or not 0 <= max_concurrency < 2**31):
+    if max_concurrency is not None and (type(max_concurrency) is not int or not 0 <= max_concurrency < LIFTED):
         raise OptionInvalid(f"max_concurrency must be a whole number from 0, not {max_concurrency!r}")
+    if lift and max_concurrency is not None:
+        raise OptionInvalid("lift lets any number run: leave max_concurrency out")
     if rate is not None and not (isinstance(rate, (int, float)) and 0 < rate <= 1_000_000):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise OptionInvalid(f"rate must be a number of jobs a second, more than 0, not {rate!r}")
     if key is not None:
@@ -109,7 +151,7 @@ def limit(
         scope = (Limit.Kind.KEY, f"{task}:{key}")
     else:
         scope = _scope(queue, task, store_id)
-    _change(scope, using, max_concurrency=max_concurrency, rate=rate)
+    _change(scope, using, max_concurrency=LIFTED if lift else max_concurrency, rate=rate)
     wake.after_commit(None, using=using)
 
 

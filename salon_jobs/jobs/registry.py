@@ -36,6 +36,11 @@ def get_task(name: str) -> Task[..., Any]:
         raise UnknownTask(f"no task is named {name!r}{hint}") from None
 
 
+def tasks() -> list[Task[..., Any]]:
+    """Return the registered tasks."""
+    return list(_tasks.values())
+
+
 def task_names() -> list[str]:
     """Return the registered names, sorted."""
     return sorted(_tasks)

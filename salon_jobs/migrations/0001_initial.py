@@ -276,7 +276,9 @@ class Migration(migrations.Migration):
                 (
                     "max_concurrency",
                     models.PositiveIntegerField(
-                        blank=True, help_text="How many may run at once, in all processes; empty: no limit", null=True
+                        blank=True,
+                        help_text="How many may run at once, in all processes; empty: as declared; 2147483647: no limit",
+                        null=True,
                     ),
                 ),
                 (

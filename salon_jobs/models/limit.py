@@ -26,7 +26,9 @@ class Limit(models.Model):
     )
     paused = models.BooleanField(db_default=False, default=False, help_text="Start none of these jobs")
     max_concurrency = models.PositiveIntegerField(
-        null=True, blank=True, help_text="How many may run at once, in all processes; empty: no limit"
+        null=True,
+        blank=True,
+        help_text="How many may run at once, in all processes; empty: as declared; 2147483647: no limit",
     )
     rate = models.FloatField(null=True, blank=True, help_text="How many may start a second; empty: no limit")
     tokens = models.FloatField(db_default=0.0, default=0.0, editable=False)

@@ -75,6 +75,8 @@ def test_values_are_converted() -> None:
         ({"ROLE_PASSWORDS": {"web": 5}}, "ROLE_PASSWORDS"),
         ({"EXTRA_OWNER_ROLES": "one"}, "EXTRA_OWNER_ROLES"),
         ({"SHUTDOWN_INTERRUPT_AFTER": 40}, "SHUTDOWN_INTERRUPT_AFTER"),
+        ({"STORE_CONCURRENCY": 0}, "STORE_CONCURRENCY.*a whole number from 1 to 1000000, not 0"),
+        ({"STORE_CONCURRENCY": "2"}, "STORE_CONCURRENCY"),
         ({"HEARTBEAT_INTERVAL": 10}, "HEARTBEAT_INTERVAL"),
     ],
 )
