@@ -13,7 +13,7 @@ from salon_jobs.models import FanOutRecord
 class FanOutAdmin(ReadOnlyAdmin):
     """Lists the fan-outs, the newest first; a fan-out's own page counts its jobs."""
 
-    list_display = ("id", "task", "label", "tick", "inserted", "kept", "created_at")
+    list_display = ("id", "task", "label", "tick", "inserted", "kept", "paused", "created_at")
     readonly_fields = ("progress",)
     ordering = ("-id",)
     sortable_by = ()

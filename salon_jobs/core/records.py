@@ -119,7 +119,7 @@ class ClaimedJob(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FanOutResult:
-    """Counts what one fan-out did: jobs added, and stores whose waiting job was met by its key.
+    """Counts what one fan-out did: jobs added, stores whose waiting job was met by its key, stores that are paused.
 
     ``id`` asks for its progress. Two that did the same are equal.
     """
@@ -127,6 +127,7 @@ class FanOutResult:
     inserted: int
     kept: int
     id: int = field(default=0, compare=False)
+    paused: int = 0
 
 
 @dataclass(frozen=True, slots=True)

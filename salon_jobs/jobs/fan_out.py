@@ -30,10 +30,11 @@ _EVERY_STORE: Final = FanOut()
 def fan_out(task: Task[P, Any] | BoundTask[P], options: FanOut = _EVERY_STORE, /, **arguments: Any) -> FanOutResult:
     """Add one job per store in one statement, as the worker role; ``arguments`` are the task's without store_id.
 
-    All or none, in the caller's transaction. In a job that stems from a cron tick it is idempotent: a second one of the
-    same task, arguments and label for the same tick adds nothing, also when the first one's jobs are gone. Otherwise it
-    is where the task has a job key. Raises PayloadInvalid; ConfigurationError without STORE_MODEL; EnqueueRefused when
-    the connection may not fan out.
+    A store that is paused gets none; after it was resumed, the next fan-out brings it one. All or none, in the caller's
+    transaction. In a job that stems from a cron tick it is idempotent: a second one of the same task, arguments and
+    label for the same tick adds nothing, also when the first one's jobs are gone. Otherwise it is where the task has a
+    job key. Raises PayloadInvalid; ConfigurationError without STORE_MODEL; EnqueueRefused when the connection may not
+    fan out.
     """
     if conf.store_model is None:
         raise ConfigurationError("fan_out needs SALON_JOBS['STORE_MODEL']")
@@ -49,10 +50,10 @@ def fan_out(task: Task[P, Any] | BoundTask[P], options: FanOut = _EVERY_STORE, /
         record = cursor.fetchone()
         if record is None:
             cursor.execute(sql.load("fan_out_found"), parameters)
-            found, stores = cursor.fetchone()
-            return FanOutResult(0, stores, found)
-        inserted, kept = _add(cursor, parameters | {"fan_out_id": record[0]})
-    return FanOutResult(inserted, kept, record[0])
+            found, stores, paused = cursor.fetchone()
+            return FanOutResult(0, stores, found, paused)
+        inserted, kept, paused = _add(cursor, parameters | {"fan_out_id": record[0]})
+    return FanOutResult(inserted, kept, record[0], paused)
 
 
 def fan_out_progress(fan_out_id: int, *, using: str | None = None) -> FanOutProgress:
@@ -88,12 +89,12 @@ def _parameters(bound: BoundTask[P], options: FanOut, arguments: dict[str, Any])
     }  # fmt: skip
 
 
-def _add(cursor: CursorWrapper, parameters: dict[str, Any]) -> tuple[int, int]:
+def _add(cursor: CursorWrapper, parameters: dict[str, Any]) -> tuple[int, int, int]:
     if parameters["job_key"] is not None:
         cursor.execute(_over_stores("fan_out_lock"), parameters)
     cursor.execute(_over_stores("fan_out"), parameters)
-    inserted, kept = cursor.fetchone()
-    return inserted, kept
+    inserted, kept, paused = cursor.fetchone()
+    return inserted, kept, paused
 
 
 def _over_stores(statement: str) -> str:

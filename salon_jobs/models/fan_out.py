@@ -21,6 +21,7 @@ class FanOutRecord(models.Model):
     label = models.CharField(max_length=255, db_default="")
     inserted = models.IntegerField(db_default=0, help_text="Jobs it added")
     kept = models.IntegerField(db_default=0, help_text="Stores whose job it met by its key")
+    paused = models.IntegerField(db_default=0, help_text="Stores it left out because they are paused")
     created_at = models.DateTimeField(db_default=Now())
 
     class Meta:

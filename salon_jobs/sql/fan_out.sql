@@ -1,15 +1,20 @@
 -- Add one job per store in one statement, over the narrow function that lists the stores (its name is filled in), and
--- write the counts into the record of fan_out_record.sql.
+-- write the counts into the record of fan_out_record.sql. A paused store gets none: its jobs would only pile up.
 -- With a key: the marker in it (and in the concurrency key) becomes the store's id; stores whose job waits are met by the mode of enqueue_keyed.sql
 -- (unsafe_dedupe: left alone, running ones as well). The caller then holds fan_out_lock.sql in the same transaction.
 -- Never locks a running row. Each key is looked up by a probe of its own, for the reason told in enqueue_keyed.sql.
 -- A store's jitter is a hash of task and store, spread over the interval: the same for each fan-out.
 -- Locks: waiting rows of these keys, in ascending order. Role: worker.
-WITH src AS MATERIALIZED (
+WITH listed AS MATERIALIZED (
+    SELECT f.store_id, l.id IS NOT NULL AS paused
+      FROM __function__() AS f
+      LEFT JOIN salon_jobs_limit l ON l.kind = 'store' AND l.name = f.store_id::text AND l.paused
+     WHERE f.store_id <> ALL (%(exclude)s::uuid[])
+), src AS MATERIALIZED (
     SELECT f.store_id, replace(%(job_key)s::text, %(marker)s, f.store_id::text) AS job_key,
            replace(%(concurrency_key)s::text, %(marker)s, f.store_id::text) AS concurrency_key
-      FROM __function__() AS f
-     WHERE f.store_id <> ALL (%(exclude)s::uuid[])
+      FROM listed f
+     WHERE NOT f.paused
 ), found AS MATERIALIZED (
     SELECT s.store_id, h.id, h.state
       FROM src s
@@ -59,10 +64,12 @@ WITH src AS MATERIALIZED (
      WHERE NOT %(dedupe)s
     RETURNING xmax = 0 AS is_new
 ), counted AS (
-    SELECT count(*) FILTER (WHERE is_new) AS inserted, (SELECT count(*) FROM src) AS stores FROM added
+    SELECT count(*) FILTER (WHERE is_new) AS inserted, (SELECT count(*) FROM src) AS stores,
+           (SELECT count(*) FROM listed WHERE paused) AS paused
+      FROM added
 )
 UPDATE salon_jobs_fan_out f
-   SET inserted = c.inserted, kept = c.stores - c.inserted
+   SET inserted = c.inserted, kept = c.stores - c.inserted, paused = c.paused
   FROM counted c
  WHERE f.id = %(fan_out_id)s
-RETURNING f.inserted, f.kept
+RETURNING f.inserted, f.kept, f.paused

@@ -12,7 +12,7 @@ from django.db import connection, transaction
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
-from salon_jobs import FanOut, FanOutResult, fan_out, store_task
+from salon_jobs import FanOut, FanOutResult, Task, fan_out, limit, pause, resume, store_task
 from salon_jobs.core.errors import ConfigurationError, OptionInvalid, PayloadInvalid
 from salon_jobs.jobs import registry
 from tests import tasks
@@ -105,6 +105,33 @@ def test_a_running_twin_is_left_alone(stores: list[UUID], process_id: int) -> No
 def test_without_a_key_every_call_adds(stores: list[UUID]) -> None:
     for _ in range(2):
         assert fan_out(tasks.in_store) == FanOutResult(inserted=3, kept=0)
+
+
+@pytest.mark.parametrize("task", [tasks.in_store, tasks.keyed])
+def test_a_paused_store_gets_no_job_until_it_is_resumed(stores: list[UUID], task: Task[..., Any]) -> None:
+    pause(store_id=stores[1])
+    for name in ("default", "test-store"):
+        pause(queue=name)
+        pause(task=name)
+    limit(store_id=stores[0], max_concurrency=0)
+    first = fan_out(task, number=7)
+    assert first == FanOutResult(inserted=2, kept=0, paused=1), "a pause of anything else makes the jobs wait"
+    assert seen("SELECT store_id FROM salon_jobs_job ORDER BY 1") == [(stores[0],), (stores[2],)]
+    assert seen("SELECT inserted, kept, paused FROM salon_jobs_fan_out") == [(2, 0, 1)]
+    resume(store_id=stores[1])
+    assert fan_out(task, number=8).paused == 0
+    assert seen("SELECT count(*) FROM salon_jobs_job WHERE store_id = %s", stores[1]) == [(1,)]
+
+
+def test_a_job_that_waits_in_a_paused_store_is_left_as_it_is(stores: list[UUID]) -> None:
+    fan_out(tasks.keyed, number=7, note="before")
+    pause(store_id=stores[1])
+    assert fan_out(tasks.keyed, number=7, note="after") == FanOutResult(inserted=0, kept=2, paused=1)
+    assert seen("SELECT payload->>'note' FROM salon_jobs_job ORDER BY store_id") == [
+        ("after",),
+        ("before",),
+        ("after",),
+    ]
 
 
 def test_bad_calls_name_what_is_wrong(stores: list[UUID]) -> None:
