@@ -13,9 +13,9 @@ from django.db import transaction
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.records import NO_STORE, ClaimedJob
-from salon_jobs.jobs import lanes, limits, registry, store
+from salon_jobs.jobs import lanes, registry, store
 from salon_jobs.jobs.lanes import Lane, Runnable, Share
-from salon_jobs.jobs.limits import Rules
+from salon_jobs.jobs.rules import Rules, rules_in_force
 
 # Rules are read after a claim, so that a job that wakes an idle process does not wait for it; before one when older.
 _RULES_EVERY_S: Final = 0.5
@@ -87,7 +87,7 @@ class Claimer:
 
     def _read_rules(self, now: float, older_than_s: float) -> None:
         if now - self._rules_read >= older_than_s:
-            self._rules, self._rules_read = limits.rules_in_force(), now
+            self._rules, self._rules_read = rules_in_force(), now
 
     def _claim_by_lanes(self, room: int) -> list[ClaimedJob]:
         now = time.monotonic()

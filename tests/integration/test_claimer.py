@@ -14,7 +14,7 @@ from django.db import connections, transaction
 
 from salon_jobs.core.errors import OptionInvalid
 from salon_jobs.core.records import ClaimedJob
-from salon_jobs.jobs import lanes, limits, store
+from salon_jobs.jobs import lanes, rules, store
 from salon_jobs.jobs.claimer import Claimer
 from salon_jobs.jobs.limits import limit, pause, resume
 from salon_jobs.jobs.worker import Worker, WorkerOptions
@@ -321,4 +321,4 @@ def test_rules_name_what_is_wrong(database: None) -> None:
     with pytest.raises(OptionInvalid, match="key goes with task"):
         limit(key="a", max_concurrency=1)
     assert not Limit.objects.exists()
-    assert not limits.rules_in_force()
+    assert not rules.rules_in_force()

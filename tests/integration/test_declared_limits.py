@@ -20,7 +20,7 @@ from django.test import override_settings
 from salon_jobs import fan_out, store_task
 from salon_jobs.core.errors import OptionInvalid
 from salon_jobs.core.records import ClaimedJob
-from salon_jobs.jobs import lanes, limits, registry, store
+from salon_jobs.jobs import lanes, registry, rules, store
 from salon_jobs.jobs.claimer import Claimer
 from salon_jobs.jobs.limits import limit, pause, resume
 from salon_jobs.jobs.task import Task
@@ -253,10 +253,10 @@ def test_expired_jobs_cost_no_place_in_a_rate(process_id: int, stores: list[UUID
 
 def test_nothing_declared_and_no_row_that_says_anything_are_no_rules(declare: Declare) -> None:
     declare()
-    assert not limits.rules_in_force()
+    assert not rules.rules_in_force()
     pause(queue="default")
     resume(queue="default")
     limit(store_id=uuid4(), lift=True)
-    assert not limits.rules_in_force(), "the plain claim serves"
+    assert not rules.rules_in_force(), "the plain claim serves"
     with pytest.raises(OptionInvalid, match="lift lets any number run: leave max_concurrency out"):
         limit(task="a", max_concurrency=1, lift=True)

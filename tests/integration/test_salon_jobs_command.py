@@ -11,9 +11,10 @@ from uuid import UUID
 import pytest
 from django.core.management import CommandError, call_command
 
+from salon_jobs import task
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.histogram import BUCKETS, bucket_of
-from salon_jobs.jobs import store
+from salon_jobs.jobs import registry, store
 from tests import tasks
 from tests.support import change, seen
 
@@ -178,3 +179,77 @@ def test_pause_and_resume(stores: list[UUID]) -> None:
     ]
     with pytest.raises(CommandError, match="one of the arguments --queue --task --store is required"):
         run("pause")
+
+
+def test_retry_takes_ids_or_all_failed_ones_that_are_named(stores: list[UUID]) -> None:
+    first, second, waiting = (tasks.system.enqueue().id for _ in range(3))
+    mail, other = (tasks.in_store.using(queue="mail").enqueue(store_id=store).id for store in stores[:2])
+    change("UPDATE salon_jobs_job SET state = 'running', attempts = 3 WHERE id <> %s", waiting)
+    change("UPDATE salon_jobs_job SET state = 'failed', finished_at = now() WHERE state = 'running'")
+    cancelled = tasks.system.enqueue().id
+    change("UPDATE salon_jobs_job SET state = 'cancelled', finished_at = now() WHERE id = %s", cancelled)
+    out, _ = run("retry", str(first), str(waiting), str(cancelled), "999", "--yes")
+    assert out.splitlines() == [
+        f"{waiting}: only failed and cancelled jobs can be retried",
+        "999: only failed and cancelled jobs can be retried",
+        "queued again: 2 of 4",
+    ]
+    with pytest.raises(CommandError, match=r"Retry 1 jobs\? Nobody can be asked here: add --yes"):
+        run("retry", "--queue", "mail", "--store", str(stores[0]))
+    assert json.loads(run("retry", "--task", "test-store", "--store", str(stores[0]), "--yes", "--json")[0]) == [
+        {"job_id": mail, "changed": True, "detail": ""}
+    ]
+    queued = dict(seen("SELECT id, max_attempts FROM salon_jobs_job WHERE state = 'queued'"))
+    assert queued == {first: 4, waiting: 3, cancelled: 3, mail: 4}, "one more attempt where they were spent"
+    failed_still = {row[0] for row in seen("SELECT id FROM salon_jobs_job WHERE state = 'failed'")}
+    assert failed_still == {second, other}
+    with pytest.raises(CommandError, match="name the jobs by ids, or by --task"):
+        run("retry", "--yes")
+
+
+def test_limit_sets_a_rule_and_lists_what_is_in_force(stores: list[UUID], settings: Any) -> None:
+    assert run("limit") == ("", "there are no rules, and nothing is declared\n")
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "STORE_CONCURRENCY": 8}
+
+    @task(name="test-limited", max_concurrency=4, concurrency_key="{card}")
+    def limited(card: str) -> None: ...
+
+    try:
+        run("pause", "--store", str(stores[0]))
+        run("limit", "--queue", "mail", "--rate", "2.5")
+        run("limit", "--task", "test-limited", "--key", "a:b", "--lift")
+        out, _ = run("limit", "--task", "test-limited", "--max-concurrency", "1000")
+        assert [line.split() for line in out.splitlines()] == [
+            ["rule", "paused", "at", "once", "a", "second", "declared"],
+            ["key", "test-limited:*", "-", "1", "-", "1"],
+            ["key", "test-limited:a:b", "-", "-", "-", "1"],
+            ["queue", "mail", "-", "-", "2.5", "-"],
+            ["store", "*", "-", "8", "-", "8"],
+            ["store", str(stores[0]), "yes", "8", "-", "8"],
+            ["task", "test-limited", "-", "1,000", "-", "4"],
+        ]
+        rules = json.loads(run("limit", "--task", "test-limited", "--as-declared", "--json")[0])
+        assert rules[-1] == {
+            "kind": "task", "name": "test-limited", "paused": False, "max_concurrency": 4, "rate": None, "declared": 4,
+        }  # fmt: skip
+    finally:
+        registry.unregister("test-limited")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--max-concurrency", "4"], "name what shall be limited: --queue, --task"),
+        (["--task", "a"], "say what shall hold: --max-concurrency, --lift, --as-declared or --rate"),
+        (["--task", "a", "--queue", "b", "--lift"], "not allowed with argument"),
+        (["--task", "a", "--lift", "--max-concurrency", "4"], "not allowed with argument"),
+        (["--queue", "a", "--key", "k", "--lift"], "key goes with task"),
+        (["--queue", "a", "--max-concurrency", "-1"], "max_concurrency must be a whole number from 0"),
+        (["--queue", "a", "--rate", "nan"], "rate must be a number of jobs a second"),
+        (["--store", "x", "--lift"], "invalid UUID value"),
+    ],
+)
+def test_limit_names_what_is_wrong(database: None, arguments: list[str], message: str) -> None:
+    with pytest.raises(CommandError, match=message):
+        run("limit", *arguments)
+    assert seen("SELECT count(*) FROM salon_jobs_limit") == [(0,)]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, ClassVar
 from uuid import UUID
 
 from django.core.management.base import CommandError, CommandParser, OutputWrapper
@@ -22,24 +23,28 @@ class Cancel(Subcommand):
 
     name = "cancel"
     help = "Cancel jobs: queued and failed ones at once; the process of a running one is asked to end it."
+    _states: ClassVar[Sequence[JobState]] = (JobState.QUEUED, JobState.RUNNING)
+    _done = "cancelled or asked to end"
+    _not_done = "nothing was cancelled"
+    _operate: ClassVar[Callable[..., list[Operated]]] = staticmethod(cancel)
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare the options."""
         parser.add_argument("id", nargs="*", type=int, help="ids of jobs")
-        parser.add_argument("--task", metavar="NAME", help="all queued and running jobs of this task")
+        parser.add_argument("--task", metavar="NAME", help=f"all {' and '.join(self._states)} jobs of this task")
         parser.add_argument("--store", type=UUID, metavar="ID", help="of this store")
         parser.add_argument("--queue", metavar="NAME", help="of this queue")
         parser.add_argument("--yes", action="store_true", help="do not ask")
         parser.add_argument("--json", action="store_true", help="write a list of objects, one for each job")
 
     def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
-        """Count, ask, cancel, tell. Raises CommandError when nothing was named, or nobody can be asked."""
-        ids = _chosen(options)
+        """Count, ask, do it, tell. Raises CommandError when nothing was named, or nobody can be asked."""
+        ids = self._chosen(options)
         if ids and not options["yes"]:
-            ask(f"Cancel {len(ids):,} jobs?", err, otherwise="nothing was cancelled", remedy="add --yes")
+            ask(f"{self.name.capitalize()} {len(ids):,} jobs?", err, otherwise=self._not_done, remedy="add --yes")
         results: list[Operated] = []
         for start in range(0, len(ids), BATCH):
-            results += cancel(ids[start : start + BATCH], using=conf.reader_database)
+            results += self._operate(ids[start : start + BATCH], using=conf.reader_database)
             if len(ids) > BATCH:
                 err.write(f"{len(results):,} of {len(ids):,}")
         if options["json"]:
@@ -48,15 +53,14 @@ class Cancel(Subcommand):
         for result in results:
             if result.detail:
                 out.write(f"{result.job_id}: {result.detail}")
-        out.write(f"cancelled or asked to end: {sum(result.changed for result in results):,} of {len(results):,}")
+        out.write(f"{self._done}: {sum(result.changed for result in results):,} of {len(results):,}")
 
-
-def _chosen(options: dict[str, Any]) -> list[int]:
-    named = {"task": options["task"], "store_id": options["store"], "queue": options["queue"]}
-    wanted = {field: value for field, value in named.items() if value is not None}
-    if bool(options["id"]) == bool(wanted):
-        raise CommandError("name the jobs by ids, or by --task, --store and --queue")
-    if options["id"]:
-        return list(dict.fromkeys(options["id"]))
-    live = Job.objects.using(conf.reader_database).filter(state__in=[JobState.QUEUED, JobState.RUNNING], **wanted)
-    return list(live.order_by("pk").values_list("pk", flat=True))
+    def _chosen(self, options: dict[str, Any]) -> list[int]:
+        named = {"task": options["task"], "store_id": options["store"], "queue": options["queue"]}
+        wanted = {field: value for field, value in named.items() if value is not None}
+        if bool(options["id"]) == bool(wanted):
+            raise CommandError("name the jobs by ids, or by --task, --store and --queue")
+        if options["id"]:
+            return list(dict.fromkeys(options["id"]))
+        live = Job.objects.using(conf.reader_database).filter(state__in=self._states, **wanted)
+        return list(live.order_by("pk").values_list("pk", flat=True))

@@ -12,6 +12,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.jobs.statistics import TaskTotals, totals
 from salon_jobs.management.arguments import duration
 from salon_jobs.management.subcommands.base import Subcommand
+from salon_jobs.management.table import table
 
 _HEAD = (
     "task", "runs", "succeeded", "retried", "failed", "mean", "p50", "p95", "wait mean", "wait p50", "wait p95",
@@ -44,7 +45,7 @@ class Stats(Subcommand):
         if options["json"]:
             out.write(json.dumps(list(map(_described, rows)), indent=2))
         elif rows:
-            out.write(_table([_HEAD, *map(_cells, rows)]))
+            out.write(table([_HEAD, *map(_cells, rows)]))
         else:
             err.write("no run ended in that time")
 
@@ -72,12 +73,3 @@ def _shown(seconds: float | None) -> str:
         return "-"
     size, unit = next((each for each in _UNITS if seconds >= each[0]), _UNITS[-1])
     return f"{seconds / size:.3g} {unit}"
-
-
-def _table(rows: list[tuple[str, ...]]) -> str:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = (
-        "  ".join([cells[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(cells[1:], widths[1:], strict=True))])
-        for cells in rows
-    )
-    return "\n".join(lines)

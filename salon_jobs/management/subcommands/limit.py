@@ -1,0 +1,70 @@
+"""Limits, and lists the rules in force: ``salon_jobs limit``."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any
+from uuid import UUID
+
+from django.core.management.base import CommandError, CommandParser, OutputWrapper
+
+from salon_jobs.conf import settings as conf
+from salon_jobs.jobs import limits
+from salon_jobs.jobs.rules import RuleInForce, list_rules
+from salon_jobs.management.subcommands.base import Subcommand
+from salon_jobs.management.table import table
+
+_HEAD = ("rule", "paused", "at once", "a second", "declared")
+
+
+class Limit(Subcommand):
+    """Sets the rule of one queue, task, store or key; with no option it lists all rules."""
+
+    name = "limit"
+    help = (
+        "Limit how many jobs of a queue, a task, a store or a key run at once in all processes, and how many start a"
+        " second; each call says both anew. Without any of these list the rules in force."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Declare the options."""
+        one = parser.add_mutually_exclusive_group()
+        one.add_argument("--queue", metavar="NAME", help="a queue")
+        one.add_argument("--task", metavar="NAME", help="a task")
+        one.add_argument("--store", type=UUID, metavar="ID", help="a store")
+        parser.add_argument("--key", help="with --task: its jobs that have this concurrency key")
+        most = parser.add_mutually_exclusive_group()
+        most.add_argument("--max-concurrency", type=int, metavar="N", help="so many at once, whatever is declared")
+        most.add_argument("--lift", action="store_true", help="any number at once, whatever is declared")
+        most.add_argument("--as-declared", action="store_true", help="so many at once as is declared")
+        parser.add_argument("--rate", type=float, metavar="R", help="so many start a second; left out: no limit")
+        parser.add_argument("--json", action="store_true", help="write a list of objects, one for each rule")
+
+    def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
+        """Set the rule, if one is named, and tell what is in force. Raises CommandError, OptionInvalid."""
+        named = any(options[name] is not None for name in ("queue", "task", "store", "key"))
+        said = options["lift"] or options["as_declared"]
+        said = said or options["max_concurrency"] is not None or options["rate"] is not None
+        if named and not said:
+            raise CommandError("say what shall hold: --max-concurrency, --lift, --as-declared or --rate")
+        if said and not named:
+            raise CommandError("name what shall be limited: --queue, --task (with --key) or --store")
+        if said:
+            limits.limit(
+                queue=options["queue"], task=options["task"], store_id=options["store"], key=options["key"],
+                max_concurrency=options["max_concurrency"], rate=options["rate"], lift=options["lift"],
+                using=conf.reader_database,
+            )  # fmt: skip
+        rules = list_rules(using=conf.reader_database)
+        if options["json"]:
+            out.write(json.dumps(list(map(asdict, rules)), indent=2))
+        elif rules:
+            out.write(table([_HEAD, *map(_cells, rules)]))
+        else:
+            err.write("there are no rules, and nothing is declared")
+
+
+def _cells(rule: RuleInForce) -> tuple[str, ...]:
+    numbers = ("-" if n is None else f"{n:,}" for n in (rule.max_concurrency, rule.rate, rule.declared))
+    return (f"{rule.kind} {rule.name}", "yes" if rule.paused else "-", *numbers)

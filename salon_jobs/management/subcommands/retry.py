@@ -1,0 +1,18 @@
+"""Queues ended jobs again: ``salon_jobs retry``."""
+
+from __future__ import annotations
+
+from salon_jobs.core.records import JobState
+from salon_jobs.jobs.operate import retry
+from salon_jobs.management.subcommands.cancel import Cancel
+
+
+class Retry(Cancel):
+    """Queues failed and cancelled jobs again by id, or all that failed of a task, a store or a queue."""
+
+    name = "retry"
+    help = "Queue failed and cancelled jobs again, due now; those whose attempts are spent get one more."
+    _states = (JobState.FAILED,)
+    _done = "queued again"
+    _not_done = "nothing was queued"
+    _operate = staticmethod(retry)
