@@ -110,7 +110,7 @@ def claim_parameters(process_id: int, shares: Sequence[Share], room: int, low: L
     return {
         "process_id": process_id, "room": room, "clock": time.monotonic(),
         "stores": [share.lane.store for share in shares], "lanes": [share.lane.number for share in shares],
-        "quotas": [share.quota for share in shares],
+        "quotas": [share.quota for share in shares], "keys": [share.lane.concurrency_key for share in shares],
         "lows_us": [us for us, _ in lows], "low_ids": [job_id for _, job_id in lows],
         "each_store": list(each_store), "store_quotas": list(each_store.values()),
     }  # fmt: skip

@@ -260,3 +260,21 @@ def test_nothing_declared_and_no_row_that_says_anything_are_no_rules(declare: De
     assert not rules.rules_in_force(), "the plain claim serves"
     with pytest.raises(OptionInvalid, match="lift lets any number run: leave max_concurrency out"):
         limit(task="a", max_concurrency=1, lift=True)
+
+
+def test_two_keys_whose_lanes_have_the_same_number_have_a_limit_each(
+    declare: Declare, process_id: int, stores: list[UUID]
+) -> None:
+    task = declare(concurrency_key="{line}", key_concurrency=2)
+    hashed = "hashtextextended(concat_ws(chr(31), 'default', 'test-declared', '0', n::text), 0) & 4294967295"
+    [(one, other)] = seen(
+        f"SELECT min(n)::text, max(n)::text FROM generate_series(1, 400000) n GROUP BY {hashed} HAVING count(*) > 1"
+        " LIMIT 1"
+    )
+    add(task, stores[:1], [other], 2)
+    claimer = Claimer(process_id, None)
+    assert len(claimer.claim(10)) == 2
+    add(task, stores[:1], [one], 1)
+    add(task, stores[:1], [other], 2)
+    assert len(set(seen("SELECT lane FROM salon_jobs_job"))) == 1
+    assert by_key([job for _ in range(3) for job in claimer.claim(10)]) == {one: 1}, "the other's two places are taken"
