@@ -51,7 +51,7 @@ class JobAdmin(ReadOnlyAdmin):
     fieldsets = (
         (None, {"fields": ("task", "state", "timeliness", "reason", "store_id", "queue", "priority")}),
         ("Runs", {"fields": ("attempt_count", "rescues", "errors")}),
-        ("Payload", {"fields": ("shown_payload", "job_key")}),
+        ("Payload", {"fields": ("shown_payload", "job_key", "concurrency_key")}),
         (
             "Times",
             {

@@ -79,13 +79,15 @@ def test_jobs_of_a_store_have_the_key_of_store_and_arguments(
 
 
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("alias", ["default", "web"])
 @pytest.mark.parametrize("name", ["test-charge", "test-call"])
 def test_an_upsert_takes_the_new_key_and_what_is_left_alone_keeps_its_own(
-    declared: Declared, stores: list[UUID], name: str, mode: KeyMode
+    declared: Declared, stores: list[UUID], name: str, alias: str, mode: KeyMode
 ) -> None:
     payload: dict[str, Any] = {"card": "visa"} if name == "test-charge" else {"store_id": str(stores[0])}
-    for key in ("old", "new"):
-        enqueue_job(name, payload, job_key="same", job_key_mode=mode, concurrency_key=key)
+    with override_settings(SALON_JOBS={**SALON_JOBS, "DATABASE": alias}), tenant_context(stores[0]):
+        for key in ("old", "new"):
+            enqueue_job(name, payload, job_key="same", job_key_mode=mode, concurrency_key=key)
     assert keys() == ["old" if mode == "unsafe_dedupe" else "new"]
 
 
