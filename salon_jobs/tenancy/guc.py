@@ -28,8 +28,9 @@ _OUTSIDE = Current()
 current: ContextVar[Current] = ContextVar("salon_jobs_store", default=_OUTSIDE)
 
 
-# A new cursor costs as much as a quarter of its statement's round trip.
-_cursors: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+# A new cursor costs as much as a quarter of its statement's round trip. Kept for Django's connection: a cursor holds
+# psycopg's, which would never be let go if it were the key.
+_cursors: WeakKeyDictionary[BaseDatabaseWrapper, Any] = WeakKeyDictionary()
 
 
 def as_uuid(store_id: object) -> UUID:
@@ -112,7 +113,7 @@ def raw_cursor(connection: BaseDatabaseWrapper) -> Any:
 def _plain_cursor(connection: BaseDatabaseWrapper) -> Any:
     connection.ensure_connection()
     raw: Any = connection.connection
-    cursor = _cursors.get(raw)
-    if cursor is None:
-        cursor = _cursors[raw] = raw.cursor()
+    cursor = _cursors.get(connection)
+    if cursor is None or cursor.connection is not raw:
+        cursor = _cursors[connection] = raw.cursor()
     return cursor
