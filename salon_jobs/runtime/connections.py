@@ -12,6 +12,7 @@ from django.db.backends.signals import connection_created
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError
+from salon_jobs.tenancy.context import open_store
 from salon_jobs.tenancy.guc import in_transaction
 
 _POOL_DEFAULT = 4  # psycopg_pool's
@@ -28,7 +29,9 @@ _opened = _Opened()
 
 
 def _remember(connection: BaseDatabaseWrapper, **_: object) -> None:
-    _opened.connections.add(connection)
+    # One that a handler makes for itself is its own to close, and not to be kept alive here.
+    if connections[connection.alias] is connection:
+        _opened.connections.add(connection)
 
 
 connection_created.connect(_remember, dispatch_uid="salon_jobs.connections")
@@ -49,11 +52,11 @@ def tidy_connections(*, after_idling: bool = False) -> None:
         if connection.connection is None and not connection.in_atomic_block:
             _opened.connections.discard(connection)
             continue
-        if connection.in_atomic_block or in_transaction(connection):
-            # Django keeps such a connection unusable until the block ends, which it never will: forget it.
+        if connection.in_atomic_block or in_transaction(connection) or open_store(connection) is not None:
+            # Django keeps such a connection unusable until the block ends, which it never will: forget it. So we do
+            # with one whose tenant context was left open (by a generator that nobody ended): it sets its store anew.
             connection.close()
-            _opened.connections.discard(connection)
-            del connections[connection.alias]
+            _forget(connection)
             continue
         if connection.settings_dict["CONN_MAX_AGE"] == 0:
             connection.close_at = None
@@ -71,8 +74,15 @@ def drop_connections() -> None:
         if raw is not None:
             raw.close()
         connection.close()
-        del connections[connection.alias]
+        _forget(connection)
     _opened.connections.clear()
+
+
+def _forget(connection: BaseDatabaseWrapper) -> None:
+    """Have Django make another one for this thread, unless a handler saw to that already."""
+    _opened.connections.discard(connection)
+    if connections[connection.alias] is connection:
+        del connections[connection.alias]
 
 
 def refuse_small_pool(threads: int) -> None:

@@ -40,6 +40,8 @@ def tenant_context(store_id: UUID | str, *, atomic: bool = True, using: str | No
         raise TenantContextError(f"already inside the context of store {outer.store}; it can not switch to {store}")
     connection = connections[using or conf.database]
     is_first = connection not in outer.connections
+    if (other := open_store(connection)) not in (None, store):
+        raise TenantContextError(f"another context, of store {other}, is open on this connection; end that first")
     goes_on_outside = connection.in_atomic_block or not connection.get_autocommit()
     with ExitStack() as stack:
         # The transaction (or savepoint) first, then whatever sets the store: a rollback takes the store with it, and
@@ -92,7 +94,12 @@ class StoreTransaction:
     @staticmethod
     def fits(connection: BaseDatabaseWrapper) -> bool:
         """Tell whether the connection is idle, in autocommit and outside every context."""
-        return guc.current.get().store is None and not connection.in_atomic_block and connection.get_autocommit()
+        return (
+            guc.current.get().store is None
+            and not connection.in_atomic_block
+            and connection.get_autocommit()
+            and open_store(connection) is None
+        )
 
     def __enter__(self) -> bool:
         self._atomic.__enter__()
@@ -122,6 +129,15 @@ class StoreTransaction:
         guc.current.reset(self._token)
         # What is committed keeps its callbacks, whatever struck since then.
         self._atomic.__exit__(*((None, None, None) if self._committed else error))
+
+
+def open_store(connection: BaseDatabaseWrapper) -> UUID | None:
+    """Return the store of a context that is open on the connection, in whatever generator or task; None without."""
+    for wrapper in connection.execute_wrappers:
+        if isinstance(wrapper, partial) and wrapper.func is _set_at_begin:
+            store: UUID = wrapper.args[1]
+            return store
+    return None
 
 
 def _set_at_begin(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+from contextvars import copy_context
 from uuid import UUID, uuid4
 
 import pytest
@@ -13,6 +15,7 @@ from project.salon.models import Store
 from salon_jobs import current_store_id, tenant_context
 from salon_jobs.core.errors import TenantContextError
 from salon_jobs.tenancy import guc
+from tests.e2e.worker_process import eventually
 from tests.support import seen
 
 
@@ -228,3 +231,36 @@ def test_a_savepoint_made_inside_can_not_bring_the_store_back_outside(stores: li
         with pytest.raises(DatabaseError, match="savepoint"), transaction.atomic():
             execute("ROLLBACK TO SAVEPOINT made_inside")
         assert (visible(), on_connection()) == ([], None)
+
+
+@pytest.mark.parametrize("atomic", [True, False])
+def test_two_that_are_entered_in_two_contexts_of_python_never_share_a_connection(
+    stores: list[UUID], atomic: bool
+) -> None:
+    """As when two tasks of asyncio enter them on the one thread that they share."""
+    outside = copy_context()
+    with tenant_context(stores[0], atomic=atomic):
+        with pytest.raises(TenantContextError, match=f"another context, of store {stores[0]}"):
+            outside.run(tenant_context(stores[1]).__enter__)
+        with transaction.atomic():
+            assert visible() == [stores[0]]
+    with tenant_context(stores[1]):
+        assert visible() == [stores[1]]
+
+
+def test_a_connection_that_nobody_closed_goes_with_its_thread(stores: list[UUID]) -> None:
+    backends: list[int] = []
+
+    def work() -> None:
+        with tenant_context(stores[0]):
+            backends.append(connection.connection.info.backend_pid)
+
+    def run() -> None:
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        gc.collect()
+
+    with pytest.warns(ResourceWarning, match="deleted while still open"):
+        run()
+    eventually(lambda: seen("SELECT count(*) FROM pg_stat_activity WHERE pid = ANY(%s)", backends) == [(0,)])
