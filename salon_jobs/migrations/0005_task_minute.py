@@ -2,10 +2,10 @@
 
 from typing import ClassVar
 
-from django.contrib.postgres.fields import ArrayField
 from django.db import migrations, models
 
 from salon_jobs.migration_ops import ProtectTables, SetStorageParameters
+from salon_jobs.models.statistics import IntegerArrayField
 
 
 class Migration(migrations.Migration):
@@ -36,9 +36,9 @@ class Migration(migrations.Migration):
                     models.IntegerField(help_text="Jobs queued again after their process died, started or not"),
                 ),
                 ("duration_s", models.FloatField(help_text="Sum over the runs that ended by themselves")),
-                ("durations", ArrayField(base_field=models.IntegerField(), size=None)),
+                ("durations", IntegerArrayField()),
                 ("wait_s", models.FloatField(help_text="Sum of how long they had been due")),
-                ("waits", ArrayField(base_field=models.IntegerField(), size=None)),
+                ("waits", IntegerArrayField()),
             ],
             options={"db_table": "salon_jobs_task_minute"},
         ),

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from django.contrib.postgres.fields import ArrayField
 from django.db import models
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+
+class IntegerArrayField(models.Field):  # type: ignore[type-arg]
+    """Is ``integer[]``. From Django 6.1 on its own array field wants ``django.contrib.postgres`` installed."""
+
+    def db_type(self, connection: BaseDatabaseWrapper) -> str:
+        """Return the column's type."""
+        return "integer[]"
 
 
 class TaskMinute(models.Model):
@@ -25,9 +33,9 @@ class TaskMinute(models.Model):
     released = models.IntegerField(help_text="Runs that a shutdown interrupted")
     rescued = models.IntegerField(help_text="Jobs queued again after their process died, started or not")
     duration_s = models.FloatField(help_text="Sum over the runs that ended by themselves")
-    durations: models.Field[list[int], list[int]] = ArrayField(models.IntegerField())
+    durations: models.Field[list[int], list[int]] = IntegerArrayField()
     wait_s = models.FloatField(help_text="Sum of how long they had been due")
-    waits: models.Field[list[int], list[int]] = ArrayField(models.IntegerField())
+    waits: models.Field[list[int], list[int]] = IntegerArrayField()
 
     class Meta:
         db_table = "salon_jobs_task_minute"
