@@ -8,14 +8,16 @@ one to set the store on, to tidy, or to close.
 from __future__ import annotations
 
 import asyncio
+import inspect
+import sys
 import threading
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Generator
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager, suppress
-from contextvars import ContextVar, copy_context
+from contextvars import Context, ContextVar, copy_context
 from queue import SimpleQueue
 from typing import Any, TypeVar
-from weakref import WeakSet
+from weakref import WeakSet, WeakValueDictionary
 
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext
 
@@ -42,6 +44,7 @@ class _Run:
         self._main: asyncio.Task[Any] | None = None
         self._thread = _WaitingThread()
         self.tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
+        self.context = Context()
 
     def wait(self, cancellable: Callable[[Callable[[], None]], None]) -> Any:
         """Serve the synchronous parts until all tasks ended; returns or raises what the coroutine did."""
@@ -57,24 +60,36 @@ class _Run:
 
     def _cancel(self) -> None:
         self._cancelled = True
-        if self._main is not None:
-            self._main.cancel()
+        if self._main is None:
+            return
+        # Those that it left running were cancelled when it ended; one that goes on all the same is cancelled again.
+        for task in [self._main] if not self._main.done() else self._left():
+            task.cancel()
+
+    def _left(self) -> list[asyncio.Task[Any]]:
+        return [task for task in self.tasks if not task.done()]
 
     async def _run_all(self) -> asyncio.Task[Any]:
-        async with ThreadSensitiveContext() as context:
-            SyncToAsync.context_to_thread_executor[context] = self._thread
-            token = _run.set(self)
-            self._main = asyncio.create_task(self._coroutine)
-            _run.reset(token)
+        async with _thread_sensitive(self._thread):
+            self.context = copy_context()
+            self.context.run(_run.set, self)
+            self._main = self.context.run(asyncio.create_task, self._coroutine)
             if self._cancelled:
                 self._main.cancel()
-            await asyncio.wait([self._main])
+            await _until_done([self._main])
             # One that went on would read as this job's store after the job ended.
-            while left := [task for task in self.tasks if not task.done()]:
+            while left := self._left():
                 for task in left:
                     task.cancel()
-                await asyncio.wait(left)
+                await _until_done(left)
         return self._main
+
+
+async def _until_done(tasks: Collection[asyncio.Task[Any]]) -> None:
+    """Wait for tasks, whoever cancels us: a handler can cancel all tasks of the loop, and theirs are still at work."""
+    while any(not task.done() for task in tasks):
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait(tasks)
 
 
 class _WaitingThread(Executor):
@@ -109,6 +124,15 @@ class _WaitingThread(Executor):
             del future, call, work
 
 
+def _thread_sensitive(executor: Executor) -> ThreadSensitiveContext:
+    """Have ``sync_to_async`` use this executor inside: asgiref's own way, or by what older ones keep."""
+    if "executor" in inspect.signature(ThreadSensitiveContext).parameters:
+        return ThreadSensitiveContext(executor=executor)
+    context = ThreadSensitiveContext()
+    SyncToAsync.context_to_thread_executor[context] = executor
+    return context
+
+
 _run: ContextVar[_Run | None] = ContextVar("salon_jobs_async_run", default=None)
 _starting = threading.Lock()
 _loop: asyncio.AbstractEventLoop | None = None
@@ -128,9 +152,34 @@ def _running_loop() -> asyncio.AbstractEventLoop:
 def _run_for_ever(loop: asyncio.AbstractEventLoop) -> None:
     asyncio.set_event_loop(loop)
     while True:
+        loop.call_soon(_end_generators_where_they_began, loop)
         # asyncio gives these two to whoever awaits the task that raised them, and to us: they end that job alone.
         with suppress(SystemExit, KeyboardInterrupt):
             loop.run_forever()
+
+
+def _end_generators_where_they_began(loop: asyncio.AbstractEventLoop) -> None:
+    """Have the ``finally`` of a collected async generator run as the job that began it.
+
+    asyncio ends it in the context of whatever runs when it is collected: another job's, with another store.
+    """
+    # By their ids: when one is collected, weak references to it are gone already.
+    began: WeakValueDictionary[int, _Run] = WeakValueDictionary()
+    first, _ = sys.get_asyncgen_hooks()
+
+    def begin(generator: AsyncGenerator[Any, Any]) -> None:
+        began.pop(id(generator), None)
+        if (run := _run.get()) is not None:
+            began[id(generator)] = run
+        if first is not None:
+            first(generator)
+
+    def end(generator: AsyncGenerator[Any, Any]) -> None:
+        run = began.pop(id(generator), None)
+        context = Context() if run is None else run.context
+        loop.call_soon_threadsafe(loop.create_task, generator.aclose(), context=context)
+
+    sys.set_asyncgen_hooks(begin, end)
 
 
 def _new_task(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -245,6 +246,100 @@ def test_tasks_it_leaves_running_end_before_the_job(stores: list[UUID], hooks: t
     tasks.async_store.enqueue(store_id=stores[0])
     assert [type(outcome) for outcome in run_due(process_id)] == [Succeeded]
     assert (left, written()) == (["ended"], ["left in order"])
+
+
+def test_a_task_left_running_that_goes_on_when_cancelled_is_struck_too(
+    database: None, hooks: tasks.Hooks, process_id: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tasks.async_system, "timeouts", Timeouts(timeout=SHORT))
+    tasks_left: list[asyncio.Task[None]] = []
+
+    async def go_on() -> None:
+        await swallow()
+        await asyncio.sleep(60)
+
+    async def handler(**_: object) -> None:
+        tasks_left.append(asyncio.create_task(go_on()))
+        await asyncio.sleep(0)
+
+    hooks.coroutine = handler
+    tasks.async_system.enqueue()
+    with running_on_a_thread(process_id, claim(process_id)):
+        assert seen(ROWS) == [("queued", 1, None)]
+    assert tasks_left[0].cancelled()
+
+
+def test_a_handler_that_cancels_every_task_of_the_loop_ends_no_job_before_it_has_ended(
+    stores: list[UUID], hooks: tasks.Hooks, process_id: int
+) -> None:
+    """The other job fails, since its task was cancelled; it is not given back while it still cleans up."""
+    inside = asyncio.Event()
+    found: list[int] = []
+
+    async def handler(store_id: UUID, number: int) -> None:
+        if number == 0:
+            await inside.wait()
+            for each in asyncio.all_tasks() - {asyncio.current_task()}:
+                each.cancel()
+            await asyncio.sleep(0.05)
+            return
+        try:
+            inside.set()
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0.1)
+            await add("cleaned up")
+            [(running,)] = await sync_to_async(seen)(
+                "SELECT count(*) FROM salon_jobs_job WHERE state = 'running' AND store_id = %s", store_id
+            )
+            found.append(running)
+
+    hooks.coroutine = handler
+    for number in range(2):
+        tasks.async_store.enqueue(store_id=stores[number], number=number)
+    assert Worker(process_id, WorkerOptions(concurrency=2, burst=True)).run()
+    assert (found, written()) == ([1], ["cleaned up"])
+    assert seen(ROWS) == [("queued", 1, None)]
+    assert seen(ERRORS) == [(1, "asyncio.exceptions.CancelledError", "")]
+
+
+def test_an_async_generator_that_another_job_collects_ends_as_the_one_that_began_it(
+    stores: list[UUID], hooks: tasks.Hooks, process_id: int
+) -> None:
+    """In a cycle, it lives until the garbage collector runs: while the next job does, or another one beside it."""
+    both, ended = asyncio.Barrier(2), asyncio.Event()
+    ended_as: list[object] = []
+
+    async def rows() -> AsyncGenerator[int]:
+        try:
+            yield 1
+        finally:
+            ended_as.append(current_store_id())
+            await add("ended")
+            ended.set()
+
+    async def handler(store_id: UUID, number: int) -> None:
+        if number == 0:
+            generator = rows()
+            assert await anext(generator) == 1
+            cycle: list[object] = [generator]
+            cycle.append(cycle)
+            del generator, cycle
+        await both.wait()
+        if number == 1:
+            gc.collect()
+        await ended.wait()
+
+    hooks.coroutine = handler
+    for number in range(2):
+        tasks.async_store.enqueue(store_id=stores[number], number=number)
+    gc.disable()
+    try:
+        assert Worker(process_id, WorkerOptions(concurrency=2, burst=True)).run()
+    finally:
+        gc.enable()
+    assert ended_as == [stores[0]]
+    assert seen("SELECT store_id FROM customer WHERE name = 'ended'") == [(stores[0],)]
 
 
 def test_the_next_job_on_the_thread_does_not_find_the_loop(database: None, hooks: tasks.Hooks, process_id: int) -> None:

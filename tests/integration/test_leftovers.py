@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Generator
 from typing import Any
 from uuid import UUID
@@ -81,6 +82,7 @@ def test_connections_of_its_own_are_not_kept_open_for_it(database: None, hooks: 
     alive = "SELECT count(*) FROM pg_stat_activity WHERE pid = ANY(%s)"
     warned = pytest.warns(ResourceWarning, match="deleted while still open")
     with warned, running_on_a_thread(process_id, claim(process_id)):
+        gc.collect()
         eventually(lambda: seen(alive, backends) == [(0,)])
     assert len(backends) == 3
 
