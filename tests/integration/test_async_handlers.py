@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
+import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from datetime import timedelta
@@ -18,7 +19,7 @@ from django.db import connection, transaction
 from django.test import TestCase
 
 from project.salon.models import Customer, Store
-from salon_jobs import Discard, Snooze, current_job, current_store_id, tenant_context
+from salon_jobs import Discard, Snooze, cancel_jobs, current_job, current_store_id, tenant_context
 from salon_jobs.core.outcomes import Cancelled, Errored, Snoozed, Succeeded
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.task import task
@@ -26,7 +27,9 @@ from salon_jobs.jobs.timeouts import Timeouts
 from salon_jobs.jobs.worker import Worker, WorkerOptions
 from salon_jobs.testing import drain_jobs, perform_job
 from tests import tasks
+from tests.e2e.worker_process import eventually
 from tests.integration.effects import written
+from tests.integration.test_cancellation import working
 from tests.support import claim, job_row, run_due, running_on_a_thread, seen
 
 ROWS = "SELECT state, attempts, leased_by FROM salon_jobs_job ORDER BY id"
@@ -204,6 +207,54 @@ def test_a_shutdown_cancels_it_and_counts_no_attempt(stores: list[UUID], hooks: 
         assert runner._jobs.wait_idle(10)
     assert seen(ROWS) == [("queued", 0, None)]
     assert seen(ERRORS) == []
+
+
+async def until_told() -> None:
+    while not current_job().cancelled():
+        await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize("body", [wait, wait_in_a_query, swallow, until_told])
+def test_a_cancellation_is_told_then_strikes_and_lets_it_clean_up(
+    stores: list[UUID], hooks: tasks.Hooks, process_id: int, settings: Any, body: Callable[..., Any]
+) -> None:
+    grace_s = 30 if body is until_told else 0.2
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "CANCEL_GRACE": grace_s}
+    started = threading.Event()
+    ends: list[object] = []
+
+    async def handler(**_: object) -> None:
+        started.set()
+        try:
+            await body()
+            ends.append(current_job().cancelled())
+            if body is until_told:
+                raise RuntimeError("as you wish")
+        except asyncio.CancelledError as error:
+            ends.append(error)
+            raise
+        finally:
+            await add("cleaned up")
+
+    hooks.coroutine = handler
+    job = tasks.async_store.enqueue(store_id=stores[0])
+    with working(process_id):
+        assert started.wait(10)
+        began = time.monotonic()
+        assert cancel_jobs([job.id], using="operator")[0].changed
+        eventually(lambda: seen("SELECT state FROM salon_jobs_job") == [("cancelled",)])
+        assert time.monotonic() - began < 5
+        # The thread, its connection and the loop serve the next one.
+        hooks.reset()
+        tasks.async_store.enqueue(store_id=stores[1])
+        eventually(lambda: seen("SELECT state FROM salon_jobs_job") == [("cancelled",)])
+    assert seen("SELECT state, reason, attempts, leased_by FROM salon_jobs_job") == [
+        ("cancelled", "cancelled", 1, None)
+    ]
+    assert seen("SELECT name, store_id FROM customer") == [("cleaned up", stores[0])]
+    assert len(ends) == 1
+    assert ends == [True] if body in (swallow, until_told) else isinstance(ends[0], asyncio.CancelledError)
+    assert seen(ERRORS) == ([(1, "builtins.RuntimeError", "")] if body is until_told else [])
 
 
 def test_a_strike_before_the_coroutine_runs_cancels_it_too(
