@@ -204,7 +204,8 @@ def _run_outside(task: Task[..., Any], arguments: dict[str, Any], running: Runni
     if running.store_id is None:
         _call(task, arguments, running)
         return
-    with _store_transaction(running):
+    # Between its transactions it must see no rows, also when a job before it on this connection used SET by hand.
+    with _store_transaction(running, afresh=True):
         pass
     with tenant_statements(running.store_id) if task.is_async else tenant_context(running.store_id, atomic=False):
         _call(task, arguments, running)
@@ -229,13 +230,13 @@ def _let_strike(running: RunningJob, cancel: Callable[[], None]) -> None:
 
 
 @contextmanager
-def _store_transaction(running: RunningJob) -> Generator[StoreTransaction | None]:
+def _store_transaction(running: RunningJob, *, afresh: bool = False) -> Generator[StoreTransaction | None]:
     """Open a transaction as the job's store. Raises Discard when that store is gone: it sees its own row alone."""
     connection, store_id = running.connection, running.store_id
     assert store_id is not None  # noqa: S101 - decode refused a store task without one
     exists = _store_exists(conf.store_model, store_id)
     if StoreTransaction.fits(connection):
-        own = StoreTransaction(connection, store_id, exists)
+        own = StoreTransaction(connection, store_id, exists, afresh=afresh)
         with own as found:
             # Nothing promises that the one statement set the store before it looked. A store that is there costs no
             # second look, and one that seems to be gone is looked for again.

@@ -82,11 +82,11 @@ class StoreTransaction:
     """Runs a job's block as ``tenant_context(store)`` does, from BEGIN to COMMIT on an idle connection.
 
     The same steps without the branches for nesting, and in two round trips: a store's job spends most of its own time
-    in them. Entering gives what ``and_ask`` says, an expression evaluated as the store.
+    in them. Entering gives what ``and_ask`` says, an expression evaluated as the store; ``afresh`` as in ``begin_as``.
     """
 
-    def __init__(self, connection: BaseDatabaseWrapper, store: UUID, and_ask: str) -> None:
-        self._connection, self._store, self._question = connection, store, and_ask
+    def __init__(self, connection: BaseDatabaseWrapper, store: UUID, and_ask: str, *, afresh: bool = False) -> None:
+        self._connection, self._store, self._question, self._afresh = connection, store, and_ask, afresh
         self._atomic: Any = transaction.atomic(using=connection.alias)
         self._wrapper = partial(_set_at_begin, connection, store)
         self._committed = False
@@ -106,7 +106,7 @@ class StoreTransaction:
         try:
             self._token = guc.current.set(guc.Current(self._store, frozenset((self._connection,))))
             self._connection.execute_wrappers.append(self._wrapper)
-            return guc.begin_as(self._connection, self._store, and_ask=self._question)
+            return guc.begin_as(self._connection, self._store, and_ask=self._question, afresh=self._afresh)
         except BaseException:
             self.__exit__(*sys.exc_info())
             raise

@@ -46,16 +46,20 @@ def as_uuid(store_id: object) -> UUID:
 SET_LOCAL: Final = "SELECT set_config(%s, %s, true)"
 
 
-def begin_as(connection: BaseDatabaseWrapper, store_id: UUID, *, and_ask: str) -> bool:
+def begin_as(connection: BaseDatabaseWrapper, store_id: UUID, *, and_ask: str, afresh: bool = False) -> bool:
     """Begin a transaction on an idle connection without autocommit, as the store; returns what ``and_ask`` says.
 
     One round trip, unless OPTIONS ask for more than a plain BEGIN. ``and_ask`` is an expression, true or false.
+    ``afresh`` takes off what somebody may have set by hand for the whole session: it shows again between transactions.
     Database errors come as Django's.
     """
     if not isinstance(store_id, UUID):  # pyright: ignore[reportUnnecessaryIsInstance] - it becomes a literal
         raise TenantContextError(f"store_id must be a uuid, not {store_id!r}")
     raw: Any = connection.connection
-    statement = f"SELECT set_config('{conf.store_guc}', '{store_id}', true), {and_ask}"
+    guc = conf.store_guc
+    # One inside the other, since nothing promises an order side by side.
+    value = f"'{store_id}' || set_config('{guc}', '', false)" if afresh else f"'{store_id}'"
+    statement = f"SELECT set_config('{guc}', {value}, true), {and_ask}"
     if raw.isolation_level is raw.read_only is raw.deferrable is None:
         statement = f"BEGIN; {statement}"
     else:

@@ -68,6 +68,26 @@ def test_a_tenant_context_in_a_generator_that_nobody_ends(
         left[0].close()
 
 
+@pytest.mark.parametrize("declared", [tasks.outside, tasks.in_store])
+def test_a_store_set_by_hand_for_the_whole_session(
+    filled: list[UUID], hooks: tasks.Hooks, process_id: int, declared: Any
+) -> None:
+    found: list[list[UUID]] = []
+
+    def set_by_hand(store_id: UUID, **_: object) -> None:
+        if store_id == filled[0]:
+            connection.cursor().execute("SELECT set_config('app.current_store_id', %s, false)", [str(store_id)])
+        else:
+            found.append(list(Customer.objects.values_list("store_id", flat=True)))
+            found.append(own_rows())
+
+    hooks.store = set_by_hand
+    tasks.outside.using(priority=-1).enqueue(store_id=filled[0])
+    declared.enqueue(store_id=filled[1])
+    with running_on_a_thread(process_id, claim(process_id)):
+        assert found == [[] if declared is tasks.outside else [filled[1]], [filled[1]]]
+
+
 def test_connections_of_its_own_are_not_kept_open_for_it(database: None, hooks: tasks.Hooks, process_id: int) -> None:
     backends: list[int] = []
 
