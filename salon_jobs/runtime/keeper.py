@@ -149,15 +149,17 @@ class Keeper:
             self._despite_outages(lambda: self._register(child))
         status, lived_s = child.wait(), child.lived_s
         self.child = None
+        # A handler can end its process as if all were well; one that ends by itself runs nothing any more.
+        in_order = status == 0 and not child.runs()
         # A death that nobody asked for is answered by its burial; one that had not begun to work ended well enough.
-        self.clean = status == 0 or not self._stopping.is_set() or child.report is None
-        died_at_once = status != 0 and self._killed is None and lived_s < _YOUNG_S
+        self.clean = in_order or not self._stopping.is_set() or child.report is None
+        died_at_once = not in_order and self._killed is None and lived_s < _YOUNG_S
         self.deaths_at_once = self.deaths_at_once + 1 if died_at_once else 0
         if child.process_id:
             self._presence.drop(child.process_id)
-            self._despite_outages(lambda: self._take_leave(child, status))
+            self._despite_outages(lambda: self._take_leave(child, status, in_order=in_order))
         child.close()
-        return (end_of(status) if status else None), lived_s
+        return (None if in_order else end_of(status)), lived_s
 
     def _register(self, child: ChildProcess) -> None:
         plan = self._plan
@@ -167,8 +169,8 @@ class Keeper:
         )  # fmt: skip
         child.start(process_id, **plan.options)
 
-    def _take_leave(self, child: ChildProcess, status: int) -> None:
-        if status == 0:
+    def _take_leave(self, child: ChildProcess, status: int, *, in_order: bool) -> None:
+        if in_order:
             delete_row(child.process_id)
             return
         runs = child.runs()

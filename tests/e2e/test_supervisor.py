@@ -320,6 +320,22 @@ def test_a_job_that_kills_its_process_is_failed_in_the_end(database: None) -> No
     assert states(job_id) == [("failed", 0, 3)]
 
 
+def test_a_job_that_ends_its_process_as_if_all_were_well_is_a_death_too(database: None) -> None:
+    """Alone it is charged, and a burst goes on with what waited behind it."""
+    first = tasks.die.using(max_attempts=1, priority=-1).enqueue(status=0).id
+    others = {tasks.nothing.enqueue().id for _ in range(3)}
+    with WorkerProcess("--burst", "--concurrency", "1", url=URL) as worker:
+        assert worker.wait(30) == 1, "it died at once three times in a row"
+        died = worker.logged("child_died", end="ended with status 0")
+        assert [record["restart_in_s"] > 0 for record in died] == [False, True]
+        assert {record["job_id"] for record in worker.logged("job_rescued", charged=True)} == {first}
+        assert worker.logged("job_failed", job_id=first, code="JOB.PROCESS_DIED")
+    with WorkerProcess("--burst", url=URL) as worker:
+        assert worker.wait(20) == 0
+        assert {record["job_id"] for record in worker.logged("job_succeeded")} == others
+    assert states(first) == [("failed", 0, 3)]
+
+
 def test_a_signal_to_the_whole_group_is_the_supervisors_alone(stores: list[UUID], tmp_path: Path) -> None:
     started, gate = tmp_path / "started", tmp_path / "gate"
     with WorkerProcess(url=URL) as worker:
