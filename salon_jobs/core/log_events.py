@@ -83,17 +83,23 @@ class JsonLinesHandler(logging.StreamHandler[TextIO]):
         self.setFormatter(JsonFormatter())
 
     def write_batch(self, level: int, event: str, records: Iterable[dict[str, Any]]) -> None:
-        """Write one line for each of ``records``, as the formatter would, with one time and in one write."""
-        head = {**JsonFormatter.head(time.time(), level, logger.name), "event": event}
-        lines = [head | fields for fields in records]
+        """Write one line for each of ``records``, as the formatter would, with one time and in one write.
+
+        As ``emit``, it tells of an error on standard error and raises none.
+        """
         try:
-            text = _encode_lines(lines).decode()
-        except ValueError:
-            text = "".join(f"{_storable_json(line)}\n" for line in lines)
-        if lines:
-            with self.lock or nullcontext():
-                self.stream.write(text)
-                self.flush()
+            head = {**JsonFormatter.head(time.time(), level, logger.name), "event": event}
+            lines = [head | fields for fields in records]
+            try:
+                text = _encode_lines(lines).decode()
+            except ValueError:
+                text = "".join(f"{_storable_json(line)}\n" for line in lines)
+            if lines:
+                with self.lock or nullcontext():
+                    self.stream.write(text)
+                    self.flush()
+        except Exception:  # whoever logs is not the one to mend it
+            self.handleError(logging.LogRecord(logger.name, level, "", 0, event, None, None))
 
 
 class JsonFormatter(logging.Formatter):

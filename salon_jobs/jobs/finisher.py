@@ -12,7 +12,7 @@ from django.db import DatabaseError, InterfaceError, connections
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import log_events
-from salon_jobs.core.log_events import log_event
+from salon_jobs.core.log_events import log_event, logger
 from salon_jobs.core.outcomes import Succeeded
 from salon_jobs.core.records import ClaimedJob
 from salon_jobs.jobs import store
@@ -94,6 +94,10 @@ class Finisher:
                 log_event(logging.WARNING, log_events.DATABASE_LOST, loop="finish", error=str(error).strip())
                 if self._abandon.wait(_RETRY_S):
                     return
+            except Exception:  # without this thread no job of the process would ever be written as ended
+                logger.exception("the ends of %s jobs could not be written; they are given back", len(batch))
+                self._forget([running.claimed for running in batch])
+                return
             else:
                 return
 
@@ -102,8 +106,8 @@ class Finisher:
         ids = store.finish_many(unfinished, self._process_id) if unfinished else set[int]()
         finished = [running for running in batch if running.finished or running.id in ids]
         self._forget([running.claimed for running in finished])
-        report_successes(finished)
         batch[:] = [running for running in batch if not (running.finished or running.id in ids)]
+        report_successes(finished)
         while batch:
             # Locked by somebody just now, finished by a try whose answer was lost, or no longer ours: this tells.
             settle(batch[-1], Succeeded(finished=False))

@@ -26,9 +26,13 @@ def relay_lines(source: int) -> None:
 
 
 def _write(lines: bytes) -> None:
+    out = getattr(sys.stdout, "buffer", None)
     try:
+        if out is None:  # the caller of a command put something else in its place
+            sys.stdout.write(lines.decode(errors="replace"))
+            return
         # One call on the binary buffer is never divided by another thread's, nor by a line of our own handler.
-        sys.stdout.buffer.write(lines)
-        sys.stdout.buffer.flush()
+        out.write(lines)
+        out.flush()
     except (OSError, ValueError):
         return

@@ -79,3 +79,25 @@ def test_a_batch_is_written_through_an_outage(
     assert ended.is_set()
     assert seen("SELECT count(*) FROM salon_jobs_job") == [(0,)]
     assert job_events(caplog) == ["job_succeeded", "job_succeeded"]
+
+
+def test_the_thread_outlives_what_nobody_foresaw(
+    process_id: int, hooks: tasks.Hooks, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    really = store.finish_many
+    faults = [MemoryError()]
+
+    def finish_many(*arguments: Any) -> set[int]:
+        if faults:
+            raise faults.pop()
+        return really(*arguments)
+
+    monkeypatch.setattr(store, "finish_many", finish_many)
+    with running_on_a_thread(process_id, []) as runner:
+        ids = []
+        for _ in range(2):
+            ids.append(tasks.system.enqueue().id)
+            runner._jobs.put(claim(process_id))
+            assert runner._jobs.wait_idle(10)
+    assert "1 jobs could not be written" in caplog.text
+    assert store.unknown_leases(process_id, ()) == [(ids[0], 1)], "a sweep gives it back"

@@ -9,6 +9,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
+
 from salon_jobs.core import log_events
 from salon_jobs.core.log_events import JsonLinesHandler, log_batch, log_event
 
@@ -73,3 +75,12 @@ def test_levels_and_other_handlers_are_respected() -> None:
             log_events.logger.removeHandler(handler)
         assert len(stream.getvalue().splitlines()) == 3
     assert other.getvalue().count("job_succeeded") == 3
+
+
+def test_a_batch_that_can_not_be_written_is_told_and_raises_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    class Full(io.StringIO):
+        def write(self, _: str, /) -> int:
+            raise OSError("no space left")
+
+    JsonLinesHandler(Full()).write_batch(logging.INFO, "job_succeeded", [{"job_id": 1}])
+    assert "no space left" in capsys.readouterr().err

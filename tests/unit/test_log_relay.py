@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import socket
 import sys
@@ -53,6 +54,13 @@ def test_a_log_that_nobody_reads_does_not_hold_the_child_up(monkeypatch: pytest.
 
     monkeypatch.setattr(sys, "stdout", SimpleNamespace(buffer=SimpleNamespace(write=refuse)))
     relayed(*[b"line\n" * 10_000] * 10)
+
+
+def test_a_standard_output_that_takes_text_alone_gets_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", out)
+    relayed("größer\n".encode(), b"\xff\n")
+    assert out.getvalue() == "größer\n\ufffd\n"
 
 
 def test_a_message_cut_off_by_a_death_is_dropped_and_the_end_is_noticed() -> None:
