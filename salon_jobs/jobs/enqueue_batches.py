@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from contextvars import copy_context
 from itertools import chain, repeat
 from typing import Any, Final
 from uuid import UUID
@@ -17,7 +19,8 @@ from salon_jobs import sql
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import EnqueueRefused
 from salon_jobs.core.records import EnqueueResult, JobContent, JobHandle, JobKeyMode, NewJob
-from salon_jobs.jobs.enqueue_cursor import enqueue_cursor
+from salon_jobs.jobs import wake
+from salon_jobs.jobs.enqueue_cursor import enqueue_cursor, named_refusals
 
 # Measured: 1,000 rows a statement insert 175,000 rows/s, 5,000 do 245,000, 100,000 (more than caches hold) 150,000.
 _ROWS: Final = 5_000
@@ -39,10 +42,11 @@ def add_many(pattern: NewJob, contents: Iterable[JobContent]) -> list[JobHandle]
         if first.job_key is not None:
             return add_keyed(pattern, [first, *rest])
         statement = "enqueue_many_system" if _through_function(first) else "enqueue_many"
-        with enqueue_cursor(pattern.run_at) as cursor:
+        with connections[conf.database].cursor() as cursor:
             ids = _insert(
                 cursor, sql.load(statement), (_parameters(pattern, batch) for batch in _batches(chain((first,), rest)))
             )
+        wake.after_commit(pattern.run_at)
     return list(map(JobHandle, ids, repeat(EnqueueResult.INSERTED)))
 
 
@@ -88,28 +92,37 @@ def _batches(contents: Iterable[JobContent]) -> Iterator[list[JobContent]]:
 def _insert(cursor: CursorWrapper, statement: str, batches: Iterator[dict[str, Any]]) -> list[int]:
     """Insert batch after batch; from the second on, the server works while the next one is made.
 
-    Whoever makes the calls may query the database meanwhile: psycopg's lock on the connection makes it wait.
+    A statement of whoever makes the calls waits for those of ours that came before it: were one of them sent after a
+    savepoint of his, the rollback to it would take our rows along.
     """
 
     def run(parameters: dict[str, Any]) -> list[int]:
-        cursor.execute(statement, parameters)
+        with named_refusals():
+            cursor.execute(statement, parameters)
         return [row[0] for row in cursor.fetchall()]
+
+    def in_order(execute: Callable[..., Any], *call: Any) -> Any:
+        if threading.current_thread() is caller:
+            wait([running])
+        return execute(*call)
 
     ids = run(next(batches))
     second = next(batches, None)
     if second is None:
         return ids
+    caller = threading.current_thread()
     with ThreadPoolExecutor(1, thread_name_prefix="salon-jobs-enqueue") as server:
-        running = server.submit(run, second)
-        try:
-            for parameters in batches:
-                ids += running.result()
-                running = server.submit(run, parameters)
-        except BaseException:
-            if (refused := running.exception()) is not None:
-                raise refused  # noqa: B904 - what came after it, in a broken transaction, says less
-            raise
-        return ids + running.result()
+        running = server.submit(copy_context().run, run, second)
+        with connections[conf.database].execute_wrapper(in_order):
+            try:
+                for parameters in batches:
+                    ids += running.result()
+                    running = server.submit(copy_context().run, run, parameters)
+            except BaseException:
+                if (refused := running.exception()) is not None:
+                    raise refused  # noqa: B904 - what came after it, in a broken transaction, says less
+                raise
+            return ids + running.result()
 
 
 def _parameters(pattern: NewJob, batch: Sequence[JobContent]) -> dict[str, Any]:

@@ -31,16 +31,22 @@ def enqueue_cursor(due: datetime | None, *, remedy: str = _IN_CONTEXT) -> Genera
     connection = connections[conf.database]
     if not connection.in_atomic_block:
         _look_for_another_transaction(connection)
+    with named_refusals(remedy=remedy), connection.cursor() as cursor:
+        yield cursor
+    wake.after_commit(due)
+
+
+@contextmanager
+def named_refusals(*, remedy: str = _IN_CONTEXT) -> Generator[None]:
+    """Raise EnqueueRefused or SchemaMissing, with a remedy, where an enqueue is refused by the database."""
     try:
-        with connection.cursor() as cursor:
-            yield cursor
+        yield
     except ProgrammingError as error:
         if isinstance(error.__cause__, (pg.UndefinedTable, pg.UndefinedColumn, pg.UndefinedFunction)):
             raise SchemaMissing(f"{error.__cause__.diag.message_primary}; run: python manage.py migrate") from error
         if isinstance(error.__cause__, pg.InsufficientPrivilege):
             raise EnqueueRefused(f"{error.__cause__.diag.message_primary}; {remedy}") from error
         raise
-    wake.after_commit(due)
 
 
 def _look_for_another_transaction(own: BaseDatabaseWrapper) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
 from uuid import UUID
 
 import pytest
-from django.db import connection, transaction
+from django.db import ProgrammingError, connection, transaction
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
@@ -119,6 +122,48 @@ def test_a_batch_that_is_refused_tells_why_and_leaves_none(stores: list[UUID], *
         assert seen("SELECT count(*) FROM salon_jobs_job") == [(0,)]
         with tenant_context(stores[0]):
             assert len(tasks.in_store.enqueue_many(tasks.in_store.call(store_id=stores[0]) for _ in range(25))) == 25
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_a_savepoint_that_is_rolled_back_takes_no_jobs_along(stores: list[UUID]) -> None:
+    saved, inserted = threading.Event(), threading.Event()
+    caller = threading.current_thread()
+
+    def held(execute: Callable[..., Any], *call: Any) -> Any:
+        if threading.current_thread() is caller:
+            return execute(*call)
+        saved.wait(0.5)  # in vain: the caller's savepoint waits for this insert
+        try:
+            return execute(*call)
+        finally:
+            inserted.set()
+
+    def calls() -> Iterator[Call[...]]:
+        for number in range(45):
+            if number == 25:
+                with suppress(ZeroDivisionError), transaction.atomic():
+                    saved.set()
+                    assert inserted.wait(10)
+                    raise ZeroDivisionError
+            yield tasks.in_store.call(store_id=stores[0], number=number)
+
+    with connection.execute_wrapper(held):
+        handles = tasks.in_store.enqueue_many(calls())
+    assert seen("SELECT id FROM salon_jobs_job ORDER BY id") == [(handle.id,) for handle in handles]
+    assert len(handles) == 45
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_what_ends_the_calls_is_told_and_not_what_came_of_it(stores: list[UUID]) -> None:
+    def calls() -> Iterator[Call[...]]:
+        for number in range(45):
+            if number == 25:
+                Customer.objects.extra(where=["no_such_column"]).count()
+            yield tasks.in_store.call(store_id=stores[0], number=number)
+
+    with pytest.raises(ProgrammingError, match="no_such_column"):
+        tasks.in_store.enqueue_many(calls())
+    assert seen("SELECT count(*) FROM salon_jobs_job") == [(0,)]
 
 
 def test_a_running_holder_of_another_store_supersedes_nobody(stores: list[UUID], process_id: int) -> None:
