@@ -1,6 +1,7 @@
 -- Add what this process counted to the current minute, by the database's clock.
 -- Locks: a row for each task and queue, in the order of its key, so that processes which add at once never deadlock.
--- Role: worker.
+-- Its commit does not wait for the disk, for this transaction alone: a crash of the server may lose some seconds of it, as
+-- that of a process does; the next claim must not wait for it. Role: worker.
 INSERT INTO salon_jobs_task_minute AS t (
     minute, task, queue, succeeded, retried, failed, cancelled, snoozed, released, rescued,
     duration_s, durations, wait_s, waits)
@@ -8,6 +9,7 @@ SELECT date_trunc('minute', now()), r.*
   FROM jsonb_to_recordset(%(rows)s::jsonb) AS r (
        task text, queue text, succeeded int, retried int, failed int, cancelled int, snoozed int, released int,
        rescued int, duration_s float8, durations int[], wait_s float8, waits int[])
+ WHERE set_config('synchronous_commit', 'off', true) = 'off'
  ORDER BY r.task COLLATE "C", r.queue COLLATE "C"
     ON CONFLICT (minute, task, queue) DO UPDATE
    SET succeeded = t.succeeded + excluded.succeeded,
