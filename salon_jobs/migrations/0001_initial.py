@@ -305,6 +305,14 @@ class Migration(migrations.Migration):
                         ),
                         name="salon_jobs_limit_rate",
                     ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(("kind", "store"), _negated=True),
+                            ("name__regex", "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"),
+                            _connector="OR",
+                        ),
+                        name="salon_jobs_limit_store",
+                    ),
                 ],
             },
         ),

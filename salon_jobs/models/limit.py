@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from django.db import models
 from django.db.models.functions import Now
+
+UUID_NAME: Final = "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
 
 
 class Limit(models.Model):
@@ -44,6 +46,10 @@ class Limit(models.Model):
             models.CheckConstraint(
                 condition=models.Q(rate__isnull=True) | models.Q(rate__gt=0, rate__lte=1_000_000),
                 name="salon_jobs_limit_rate",
+            ),
+            # As PostgreSQL writes a uuid: a name that is compared with one means nothing written otherwise.
+            models.CheckConstraint(
+                condition=~models.Q(kind="store") | models.Q(name__regex=UUID_NAME), name="salon_jobs_limit_store"
             ),
         ]
 

@@ -7,6 +7,7 @@
 -- %(groups)s groups are listed, from the group %(group)s on, of each up to %(lanes)s lanes, from the key %(key)s on.
 -- Each look is ordered by the whole index, though its store is given: ordered by the rest, a planner that expects few
 -- jobs per store sorts them all.
+-- Paused stores are compared as text: whatever a rule's name is, it breaks no claim.
 -- It steps from lane to lane (a loose index scan), never over the jobs inside.
 -- Locks: none. Role: worker. Not prepared: NULL and the numbers are folded into the plan.
 WITH RECURSIVE step (store) AS (
@@ -24,7 +25,7 @@ WITH RECURSIVE step (store) AS (
              ORDER BY COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid) LIMIT 1)
       FROM step WHERE step.store IS NOT NULL
 ), chosen AS (
-    SELECT store FROM step WHERE store IS NOT NULL AND store <> ALL (%(paused_stores)s::uuid[]) LIMIT %(stores)s
+    SELECT store FROM step WHERE store IS NOT NULL AND store::text <> ALL (%(paused_stores)s::text[]) LIMIT %(stores)s
 )
 SELECT chosen.store, found.lane, found.queue, found.task, found.priority, found.concurrency_key, found.run_at <= now()
   FROM chosen

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from uuid import UUID, uuid4
 
 import pytest
-from django.db import connections, transaction
+from django.db import IntegrityError, connections, transaction
 
 from salon_jobs.core.errors import OptionInvalid
 from salon_jobs.core.records import ClaimedJob
@@ -322,3 +322,31 @@ def test_rules_name_what_is_wrong(database: None) -> None:
         limit(key="a", max_concurrency=1)
     assert not Limit.objects.exists()
     assert not rules.rules_in_force()
+
+
+@pytest.mark.parametrize("written", ["Ginza", "upper", "brace", "newline", ""])
+def test_a_store_is_named_as_the_database_writes_its_id(written: str, stores: list[UUID]) -> None:
+    name = {"upper": str(stores[0]).upper(), "brace": f"{{{stores[0]}}}", "newline": f"{stores[0]}\n"}.get(
+        written, written
+    )
+    with pytest.raises(IntegrityError, match="salon_jobs_limit_store"):
+        change("INSERT INTO salon_jobs_limit (kind, name, paused) VALUES ('store', %s, true)", name)
+    change("INSERT INTO salon_jobs_limit (kind, name, paused) VALUES ('queue', %s, true)", name)
+    change("INSERT INTO salon_jobs_limit (kind, name, paused) VALUES ('store', %s, true)", str(stores[0]))
+
+
+def test_no_name_of_a_rule_stops_the_claims(process_id: int, stores: list[UUID]) -> None:
+    add(1, stores[0])
+    add(1, stores[1])
+    with connections["owner"].cursor() as cursor:
+        cursor.execute("ALTER TABLE salon_jobs_limit DROP CONSTRAINT salon_jobs_limit_store")
+        try:
+            change("INSERT INTO salon_jobs_limit (kind, name, paused) VALUES ('store', 'Ginza', true)")
+            pause(store_id=stores[0])
+            assert by_store(Claimer(process_id, None).claim(10)) == {stores[1]: 1}
+        finally:
+            cursor.execute("DELETE FROM salon_jobs_limit")
+            cursor.execute(
+                "ALTER TABLE salon_jobs_limit ADD CONSTRAINT salon_jobs_limit_store CHECK"
+                " (kind <> 'store' OR name ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$')"
+            )
