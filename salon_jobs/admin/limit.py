@@ -4,17 +4,42 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from django import forms
 from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest
 
 from salon_jobs.conf import settings as conf
+from salon_jobs.core.errors import OptionInvalid
+from salon_jobs.jobs.limits import rule_name
 from salon_jobs.models import Limit
 
 if TYPE_CHECKING:
     ModelAdmin = admin.ModelAdmin[Limit]
+    ModelForm = forms.ModelForm[Limit]
 else:
     ModelAdmin = admin.ModelAdmin  # generic for type checkers alone
+    ModelForm = forms.ModelForm
+
+
+class LimitForm(ModelForm):
+    """Validates one rule, against the database as the operator."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # Django validates constraints where the instance is from; a new one is from nowhere, hence from the web role's.
+        self.instance._state.db = conf.reader_database
+
+    def clean(self) -> dict[str, Any]:
+        """Refuse a name that names nothing; write a store's id as the database does."""
+        cleaned: dict[str, Any] = super().clean() or self.cleaned_data
+        kind, name = cleaned.get("kind"), cleaned.get("name")
+        if kind and name:
+            try:
+                cleaned["name"] = rule_name(Limit.Kind(kind), name)
+            except OptionInvalid as error:
+                self.add_error("name", str(error))
+        return cleaned
 
 
 @admin.register(Limit)
@@ -24,6 +49,7 @@ class LimitAdmin(ModelAdmin):
     list_display = ("kind", "name", "paused", "max_concurrency", "rate")
     list_filter = ("kind", "paused")
     search_fields = ("name",)
+    form = LimitForm
     fields = ("kind", "name", "paused", "max_concurrency", "rate")
     ordering = ("kind", "name")
 

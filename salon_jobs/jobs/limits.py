@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Final
 from uuid import UUID
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import OptionInvalid
 from salon_jobs.jobs import wake
+from salon_jobs.jobs.options import check_text
 from salon_jobs.jobs.rules import LIFTED
 from salon_jobs.models import Limit
+
+# A rule's name, as long as its column.
+_LONGEST: Final = 512
 
 
 def pause(
@@ -56,11 +61,26 @@ def limit(
     if key is not None:
         if task is None or queue is not None or store_id is not None:
             raise OptionInvalid("key goes with task, and with nothing else")
-        scope = (Limit.Kind.KEY, f"{task}:{key}")
+        check_text("task", task, _LONGEST)
+        check_text("key", key, _LONGEST)
+        scope = (Limit.Kind.KEY, rule_name(Limit.Kind.KEY, f"{task}:{key}"))
     else:
         scope = _scope(queue, task, store_id)
     _change(scope, using, max_concurrency=LIFTED if lift else max_concurrency, rate=rate)
     wake.after_commit(None, using=using)
+
+
+def rule_name(kind: Limit.Kind, name: str) -> str:
+    """Return the name by which a rule is kept: a store's id as the database writes it. Raises OptionInvalid."""
+    check_text(kind, name, _LONGEST)
+    if kind is Limit.Kind.KEY and not all(name.partition(":")):
+        raise OptionInvalid(f"a key is named task:key, not {name!r}")
+    if kind is not Limit.Kind.STORE:
+        return name
+    try:
+        return str(UUID(name))
+    except ValueError:
+        raise OptionInvalid(f"store_id must be a uuid, not {name!r}") from None
 
 
 def _change(scope: tuple[Limit.Kind, str], using: str | None, **values: object) -> None:
@@ -77,9 +97,4 @@ def _scope(queue: str | None, task: str | None, store_id: UUID | str | None) -> 
     if len(named) != 1:
         raise OptionInvalid("name exactly one of queue, task and store_id")
     kind, value = named[0]
-    if kind is not Limit.Kind.STORE:
-        return kind, str(value)
-    try:
-        return kind, str(UUID(str(value)))
-    except ValueError:
-        raise OptionInvalid(f"store_id must be a uuid, not {value!r}") from None
+    return kind, rule_name(kind, str(value) if isinstance(value, UUID) else value)

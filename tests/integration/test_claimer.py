@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
@@ -322,6 +323,17 @@ def test_rules_name_what_is_wrong(database: None) -> None:
         limit(key="a", max_concurrency=1)
     assert not Limit.objects.exists()
     assert not rules.rules_in_force()
+
+
+@pytest.mark.parametrize("wrong", ["", "a" * 513, "a\0b", "\ud800"])
+@pytest.mark.parametrize("kind", ["queue", "task", "key"])
+def test_a_name_that_can_not_be_stored_is_refused(kind: str, wrong: str, database: None) -> None:
+    named: dict[str, Any] = {"task": "test-store", "key": wrong} if kind == "key" else {kind: wrong}
+    with pytest.raises(OptionInvalid, match=f"{kind} must be a string of 1 to 512 characters without NUL"):
+        limit(**named, max_concurrency=1)
+    with pytest.raises(OptionInvalid, match="key must be a string of 1 to 512"):
+        limit(task="a" * 300, key="b" * 300, max_concurrency=1)
+    assert not Limit.objects.exists()
 
 
 @pytest.mark.parametrize("written", ["Ginza", "upper", "brace", "newline", ""])

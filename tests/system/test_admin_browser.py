@@ -180,3 +180,36 @@ def test_filters_by_task_queue_and_store(page: Page, site: str, jobs: dict[str, 
         expect(page.locator("#result_list tbody tr")).to_have_count(count)
     page.goto(f"{site}salon_jobs/job/?store=rubbish")
     expect(page.locator(".messagelist")).to_contain_text("is no store id")
+
+
+def test_limits_are_added_changed_and_deleted_as_the_operator(page: Page, site: str, stores: list[UUID]) -> None:
+    rules = "SELECT kind, name, paused, max_concurrency FROM salon_jobs_limit"
+
+    def save(kind: str, name: str) -> None:
+        page.goto(f"{site}salon_jobs/limit/add/")
+        page.select_option("#id_kind", kind)
+        page.fill("#id_name", name)
+        page.check("#id_paused")
+        page.click("input[name=_save]")
+
+    save("store", "Ginza")
+    expect(page.locator(".field-name .errorlist")).to_contain_text("store_id must be a uuid, not 'Ginza'")
+    save("key", "charge-card")
+    expect(page.locator(".field-name .errorlist")).to_contain_text("a key is named task:key")
+    assert seen(rules) == []
+    save("store", str(stores[0]).upper())
+    expect(page.locator(".messagelist .success")).to_contain_text("was added successfully")
+    assert seen(rules) == [("store", str(stores[0]), True, None)]
+    save("store", str(stores[0]))
+    expect(page.locator(".errorlist").first).to_contain_text("already exists")
+
+    page.goto(f"{site}salon_jobs/limit/")
+    page.click("#result_list tbody th a")
+    page.fill("#id_max_concurrency", "3")
+    page.click("input[name=_save]")
+    assert seen(rules) == [("store", str(stores[0]), True, 3)]
+    page.click("#result_list tbody th a")
+    page.click("a.deletelink")
+    page.click("input[type=submit]")
+    expect(page.locator(".messagelist .success")).to_contain_text("was deleted successfully")
+    assert seen(rules) == []
