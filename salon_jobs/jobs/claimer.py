@@ -27,7 +27,10 @@ _LOW_WATER_S: Final = (1.0, 5.0)
 _LOOK_S: Final = 0.02
 # A claim in the order due that takes longer wades through dead rows: lanes have a low-water.
 _SLOW_S: Final = 0.05
-_THROTTLED_S: Final = 0.025
+# Who found a limit full looks again after so long, then after twice that, up to the most: nobody says when a job of
+# another process ends. When one of this process does, it looks at once, though not sooner than after the least; so it
+# does when the next job that a rate lets start is due.
+THROTTLED_S: Final = (0.025, 0.25)
 
 
 class Claimer:
@@ -54,6 +57,11 @@ class Claimer:
         self._began_at: UUID | None = self._after
         self._wrapped = False
         self._fruitful = self._throttled = False
+        # Whether the last claim found a limit full, and how long the next one waits then.
+        self.throttled = False
+        self._throttled_s = THROTTLED_S[0]
+        # When the next bucket of a rate will hold a whole token, as seconds from the last claim on.
+        self._token_in_s = float("inf")
         self._low: dict[tuple[UUID, int], tuple[int, int]] = {}
         self._low_until = float("-inf")
         # After how many seconds another claim is worth while, though nobody wakes us; 0: at once; None: who knows.
@@ -65,6 +73,7 @@ class Claimer:
         self._read_rules(now, 2 * _RULES_EVERY_S)
         if self._rules or self._by_lanes:
             return self._claim_by_lanes(room)
+        self.throttled = False
         # Some at first: mostly, one job woke an idle process.
         jobs = self._claim_due(min(room, store.FEW))
         if len(jobs) == store.FEW < room:
@@ -100,6 +109,7 @@ class Claimer:
         # Whoever comes first may take what is left of a share or a limit: nobody comes first each time.
         random.shuffle(served)
         began = time.monotonic()
+        self._token_in_s = float("inf")
         jobs, shares, throttled = self._claim_shares(served, room)
         if now >= self._low_until:
             least, most = _LOW_WATER_S
@@ -107,6 +117,8 @@ class Claimer:
         self._raise_low_water(jobs)
         self._fruitful |= bool(jobs)
         self._throttled |= throttled
+        if jobs or not self.throttled:
+            self._throttled_s = THROTTLED_S[0]
         if _more(jobs, shares, room):
             self.again_s = 0.0
         elif fresh and shares and not jobs and self._low:
@@ -117,12 +129,16 @@ class Claimer:
             self._list_again = now
             self.again_s = 0.0
         elif self._throttled:
-            self.again_s = _THROTTLED_S
+            self.throttled = True
+            self.again_s = min(self._throttled_s, max(THROTTLED_S[0], self._token_in_s))
+            self._throttled_s = min(THROTTLED_S[1], 2 * self._throttled_s)
         elif not fresh:
+            self.throttled = False
             self.again_s = max(0.0, self._list_again - time.monotonic())
         else:
             # All lanes are known and none holds more: the plain claim is as fair, unless dead rows make it slow.
             self._by_lanes = self._slow_list
+            self.throttled = False
             self.again_s = None
         return jobs
 
@@ -208,6 +224,8 @@ class Claimer:
         for scope in held:
             most = self._rules[scope].max_concurrency
             free = 2**31 if most is None else max(0, most - running.get(scope, 0))
+            if scope in tokens and tokens[scope] < 1:
+                self._token_in_s = min(self._token_in_s, (1 - tokens[scope]) / (self._rules[scope].rate or 1))
             capacity[scope] = min(free, int(tokens[scope])) if scope in tokens else free
         return capacity, tokens
 

@@ -118,7 +118,8 @@ def claim_parameters(process_id: int, shares: Sequence[Share], room: int, low: L
 
 def lock_scopes(scopes: Iterable[str]) -> set[str]:
     """Take the right to claim within these scopes until the transaction ends; returns those nobody else has now."""
-    return {row[0] for row in rows_of("lock_scopes", {"scopes": sorted(scopes)})}
+    names = sorted(scopes)
+    return {row[0] for row in rows_of("lock_scopes", {"scopes": names})} if names else set()
 
 
 def running_by_scope() -> dict[str, int]:
@@ -133,7 +134,8 @@ def running_by_scope() -> dict[str, int]:
 
 def refill_tokens(scopes: Iterable[str]) -> dict[str, float]:
     """Refill the buckets of rate limits and return what each holds."""
-    rows: list[Any] = rows_of("refill_tokens", {"scopes": sorted(scopes)})
+    names = sorted(scopes)
+    rows: list[Any] = rows_of("refill_tokens", {"scopes": names}) if names else []
     return dict(rows)
 
 

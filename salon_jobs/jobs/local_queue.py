@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 
 from salon_jobs.core.records import ClaimedJob
 
@@ -23,8 +23,10 @@ class LocalQueue:
     and nobody is woken without a reason: with jobs of microseconds, waking costs more than working.
     """
 
-    def __init__(self, concurrency: int) -> None:
+    def __init__(self, concurrency: int, on_ended: Callable[[], None] = lambda: None) -> None:
+        """Make it; ``on_ended`` is told, by the thread that says so, when a job ran and when its end is written."""
         self._concurrency = concurrency
+        self._on_ended = on_ended
         lock = threading.Lock()
         self._filled = threading.Condition(lock)
         self._emptied = threading.Condition(lock)
@@ -84,6 +86,7 @@ class LocalQueue:
             self._mean_s = took if self._mean_s is None else 0.9 * self._mean_s + 0.1 * took
             if self._claimer_waits and len(self._waiting) <= self._refill_at:
                 self._emptied.notify_all()
+        self._on_ended()
 
     def forget(self, jobs: Iterable[ClaimedJob]) -> None:
         """Forget jobs whose end is written."""
@@ -94,6 +97,7 @@ class LocalQueue:
                     del self._leases[job.id]
             if not self._leases:
                 self._emptied.notify_all()
+        self._on_ended()
 
     def close(self) -> list[tuple[int, int]]:
         """Take no more jobs out; returns (id, lease) of those that had not started. Idempotent."""

@@ -16,7 +16,7 @@ from salon_jobs.core import log_events
 from salon_jobs.core.log_events import log_event
 from salon_jobs.jobs import store, wake
 from salon_jobs.jobs.cancellations import LOOK_EVERY_S, Cancellations
-from salon_jobs.jobs.claimer import Claimer
+from salon_jobs.jobs.claimer import THROTTLED_S, Claimer
 from salon_jobs.jobs.finisher import Finisher
 from salon_jobs.jobs.local_queue import OVERDUE_S, LocalQueue
 from salon_jobs.jobs.runner import Runner
@@ -49,12 +49,13 @@ class Worker:
         """Make the threads; what each of them runs is shown on ``board`` (None: nobody looks)."""
         self._process_id = process_id
         self._options = options
-        self._jobs = LocalQueue(options.concurrency)
+        self._jobs = LocalQueue(options.concurrency, self._place_freed)
         self._claimer = Claimer(process_id, options.queues)
         self._stopping = threading.Event()
         self._forced = threading.Event()
         self._abandon = threading.Event()
         self._wake = threading.Event()
+        self._freed = False
         self._looked = self._asked = self._heard = float("-inf")
         self._finisher = Finisher(process_id, self._jobs.forget, self._abandon)
         self._timekeeper = Timekeeper(self._count_timeout)
@@ -118,6 +119,7 @@ class Worker:
         swept = time.monotonic()
         while not self._stopping.is_set():
             self._wake.clear()
+            self._freed = False
             try:
                 self._give_back_overdue()
                 self._cancellations.look()
@@ -167,7 +169,7 @@ class Worker:
             self._jobs.wait_for_room(_STOP_LOOK_S)
         elif self._options.burst:
             if again_s is not None:
-                self._stopping.wait(again_s)
+                self._wait_to_look(again_s)
             elif claimed == 0 and self._jobs.wait_idle(min(poll_s, _STOP_LOOK_S)) and not self._anything_due():
                 self._stopping.set()
         else:
@@ -178,7 +180,19 @@ class Worker:
                 poll_s = min(poll_s, OVERDUE_S)
             if self._jobs.running_count():
                 poll_s = min(poll_s, LOOK_EVERY_S)
-            self._wake.wait(poll_s if self._asked >= owed_at else max(0.0, min(poll_s, owed_at - time.monotonic())))
+            owed_s = max(0.0, min(poll_s, owed_at - time.monotonic()))
+            self._wait_to_look(poll_s if self._asked >= owed_at else owed_s)
+
+    def _wait_to_look(self, wait_s: float) -> None:
+        self._wake.wait(wait_s)
+        if self._freed:
+            self._stopping.wait(max(0.0, self._asked + THROTTLED_S[0] - time.monotonic()))
+
+    def _place_freed(self) -> None:
+        """Look again soon when a limit was full: the job that just ended here may have had its place."""
+        if self._claimer.throttled:
+            self._freed = True
+            self._wake.set()
 
     def _anything_due(self) -> bool:
         claimed, _ = self._claim(afresh=True)

@@ -362,3 +362,44 @@ def test_no_name_of_a_rule_stops_the_claims(process_id: int, stores: list[UUID])
                 "ALTER TABLE salon_jobs_limit ADD CONSTRAINT salon_jobs_limit_store CHECK"
                 " (kind <> 'store' OR name ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$')"
             )
+
+
+def test_a_full_limit_is_looked_at_less_and_less_until_something_is_claimed(
+    process_id: int, stores: list[UUID], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(3, stores[0])
+    limit(task="test-store", max_concurrency=1)
+    claimer = Claimer(process_id, None)
+    [first] = claimer.claim(10)
+    waits: list[float | None] = [claimer.again_s]
+    for _ in range(6):
+        assert claimer.claim(10) == []
+        waits.append(claimer.again_s)
+    assert waits == [0.025, 0.05, 0.1, 0.2, 0.25, 0.25, 0.25]
+    assert claimer.throttled
+    statements: list[str] = []
+
+    def rows_of(name: str, parameters: Any) -> list[Any]:
+        statements.append(name)
+        return store.rows_of(name, parameters)
+
+    monkeypatch.setattr(lanes, "rows_of", rows_of)
+    assert claimer.claim(10) == []
+    assert statements == ["list_lanes", "lock_scopes", "running_counts"], "what is asked about nothing is not asked"
+    assert store.finish(first, process_id)
+    assert len(claimer.claim(10)) == 1
+    assert claimer.again_s == 0.025
+
+
+def test_a_rate_is_looked_at_when_its_next_job_may_start(process_id: int, stores: list[UUID]) -> None:
+    add(9, stores[0])
+    limit(task="test-store", rate=1)
+    claimer = Claimer(process_id, None)
+    for _ in range(6):
+        change("UPDATE salon_jobs_limit SET tokens = 0, refilled_at = clock_timestamp()")
+        assert claimer.claim(10) == []
+    assert claimer.again_s == 0.25
+    change("UPDATE salon_jobs_limit SET tokens = 0.9, refilled_at = clock_timestamp()")
+    assert claimer.claim(10) == []
+    assert claimer.again_s is not None
+    assert claimer.again_s <= 0.1

@@ -27,6 +27,7 @@ from salon_jobs.jobs.task import Task
 from salon_jobs.jobs.worker import Worker, WorkerOptions
 from salon_jobs.models import Process
 from tests import tasks
+from tests.e2e.worker_process import eventually
 from tests.settings import SALON_JOBS
 from tests.support import change, seen
 
@@ -154,6 +155,37 @@ def test_workers_run_no_more_than_declared_and_come_to_an_end(
     assert seen("SELECT count(*) FROM salon_jobs_job") == [(0,)]
     assert seen_at_once.pop("all") <= 4
     assert set(seen_at_once.values()) == {1}
+
+
+def test_a_place_that_a_job_of_this_process_leaves_is_taken_before_the_next_look(
+    declare: Declare, stores: list[UUID], hooks: tasks.Hooks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("salon_jobs.jobs.claimer.THROTTLED_S", (0.025, 60.0))
+    add(declare(max_concurrency=1), stores[:1], count=2)
+    worker = Worker(another_process(), WorkerOptions(concurrency=4, burst=True))
+    gate, started = threading.Event(), threading.Semaphore(0)
+
+    def wait(**_: object) -> None:
+        started.release()
+        assert gate.wait(20)
+
+    def waits_long() -> bool:
+        worker._claimer._throttled_s = 30.0
+        return worker._claimer.again_s == 30.0
+
+    hooks.store = wait
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    try:
+        assert started.acquire(timeout=10)
+        eventually(waits_long)
+        gate.set()
+        assert started.acquire(timeout=10), "it waits for the look that is due"
+    finally:
+        gate.set()
+        worker.stop()
+        thread.join(20)
+    assert not thread.is_alive()
 
 
 def test_a_row_stands_in_the_place_of_what_a_task_declares_until_it_is_taken_back(
