@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Final
 from uuid import UUID
 
@@ -14,6 +15,12 @@ from salon_jobs.models import Limit
 
 # A rule's name, as long as its column.
 _LONGEST: Final = 512
+
+
+class _Kept(Enum):
+    """Stands for what a call does not name, since None takes back."""
+
+    KEPT = "kept"
 
 
 def pause(
@@ -40,24 +47,33 @@ def limit(
     task: str | None = None,
     store_id: UUID | str | None = None,
     key: str | None = None,
-    max_concurrency: int | None = None,
-    rate: float | None = None,
+    max_concurrency: int | _Kept | None = _Kept.KEPT,
+    rate: float | _Kept | None = _Kept.KEPT,
     lift: bool = False,
     using: str | None = None,
 ) -> None:
-    """Limit how many jobs run at once in all processes, and how many start a second; each call says both anew.
+    """Limit how many jobs run at once in all processes, and how many start a second; what is not named stays.
 
     ``max_concurrency`` stands in the place of what is declared for this task, key or store; None lets that hold again,
-    ``lift`` lets any number run. ``rate`` None is no limit. ``key`` goes with ``task``: the jobs of that task that
-    share the concurrency key. Role: operator, worker. Workers follow within a second. Raises OptionInvalid naming the
-    field.
+    ``lift`` lets any number run. ``rate`` None is no limit; what is paused stays so. ``key`` goes with ``task``: the
+    jobs of that task that share the concurrency key. Role: operator, worker. Workers follow within a second. Raises
+    OptionInvalid naming the field.
     """
-    if max_concurrency is not None and (type(max_concurrency) is not int or not 0 <= max_concurrency < LIFTED):
-        raise OptionInvalid(f"max_concurrency must be a whole number from 0, not {max_concurrency!r}")
-    if lift and max_concurrency is not None:
-        raise OptionInvalid("lift lets any number run: leave max_concurrency out")
-    if rate is not None and not (isinstance(rate, (int, float)) and 0 < rate <= 1_000_000):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise OptionInvalid(f"rate must be a number of jobs a second, more than 0, not {rate!r}")
+    values: dict[str, object] = {}
+    if lift:
+        if max_concurrency is not _Kept.KEPT:
+            raise OptionInvalid("lift lets any number run: leave max_concurrency out")
+        values["max_concurrency"] = LIFTED
+    elif max_concurrency is not _Kept.KEPT:
+        if max_concurrency is not None and (type(max_concurrency) is not int or not 0 <= max_concurrency < LIFTED):
+            raise OptionInvalid(f"max_concurrency must be a whole number from 0, not {max_concurrency!r}")
+        values["max_concurrency"] = max_concurrency
+    if rate is not _Kept.KEPT:
+        if rate is not None and not (isinstance(rate, (int, float)) and 0 < rate <= 1_000_000):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise OptionInvalid(f"rate must be a number of jobs a second, more than 0, not {rate!r}")
+        values["rate"] = rate
+    if not values:
+        raise OptionInvalid("say what shall hold: max_concurrency, rate or lift; None takes back")
     if key is not None:
         if task is None or queue is not None or store_id is not None:
             raise OptionInvalid("key goes with task, and with nothing else")
@@ -66,7 +82,7 @@ def limit(
         scope = (Limit.Kind.KEY, rule_name(Limit.Kind.KEY, f"{task}:{key}"))
     else:
         scope = _scope(queue, task, store_id)
-    _change(scope, using, max_concurrency=LIFTED if lift else max_concurrency, rate=rate)
+    _change(scope, using, **values)
     wake.after_commit(None, using=using)
 
 

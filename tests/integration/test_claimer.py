@@ -134,7 +134,7 @@ def test_max_concurrency_counts_the_running_jobs_of_all_processes(process_id: in
     assert 0 < there.again_s < 0.1, "it looks again soon: a job may end any time"
     assert store.finish(first[0], process_id)
     assert len(there.claim(10)) == 1
-    limit(task="test-store")
+    limit(task="test-store", max_concurrency=None)
     assert len(there.claim(20)) == 15
 
 
@@ -319,10 +319,30 @@ def test_rules_name_what_is_wrong(database: None) -> None:
         limit(task="a", max_concurrency=-1)
     with pytest.raises(OptionInvalid, match="rate"):
         limit(task="a", rate=0)
+    with pytest.raises(OptionInvalid, match="say what shall hold"):
+        limit(task="a")
+    with pytest.raises(OptionInvalid, match="leave max_concurrency out"):
+        limit(task="a", max_concurrency=None, lift=True)
     with pytest.raises(OptionInvalid, match="key goes with task"):
         limit(key="a", max_concurrency=1)
     assert not Limit.objects.exists()
     assert not rules.rules_in_force()
+
+
+def test_a_call_keeps_what_it_does_not_name(database: None) -> None:
+    def rule() -> tuple[Any, ...]:
+        return Limit.objects.values_list("paused", "max_concurrency", "rate").get()
+
+    pause(task="a")
+    limit(task="a", max_concurrency=3)
+    limit(task="a", rate=5)
+    assert rule() == (True, 3, 5)
+    limit(task="a", lift=True)
+    assert rule() == (True, rules.LIFTED, 5)
+    limit(task="a", max_concurrency=None)
+    assert rule() == (True, None, 5)
+    limit(task="a", rate=None)
+    assert rule() == (True, None, None)
 
 
 @pytest.mark.parametrize("wrong", ["", "a" * 513, "a\0b", "\ud800"])

@@ -200,7 +200,7 @@ def test_a_row_stands_in_the_place_of_what_a_task_declares_until_it_is_taken_bac
     assert claimed() == 2
     limit(task="test-declared", max_concurrency=5)
     assert claimed() == 3
-    limit(task="test-declared")
+    limit(task="test-declared", max_concurrency=None)
     assert claimed() == 0, "as declared: two, and five run"
     pause(task="test-declared")
     resume(task="test-declared")

@@ -228,6 +228,11 @@ def test_limit_sets_a_rule_and_lists_what_is_in_force(stores: list[UUID], settin
             ["store", str(stores[0]), "yes", "8", "-", "8"],
             ["task", "test-limited", "-", "1,000", "-", "4"],
         ]
+        run("limit", "--queue", "mail", "--max-concurrency", "3")
+        assert seen("SELECT max_concurrency, rate FROM salon_jobs_limit WHERE kind = 'queue'") == [(3, 2.5)]
+        run("limit", "--queue", "mail", "--no-rate")
+        assert seen("SELECT max_concurrency, rate FROM salon_jobs_limit WHERE kind = 'queue'") == [(3, None)]
+        run("limit", "--queue", "mail", "--as-declared")
         rules = json.loads(run("limit", "--task", "test-limited", "--as-declared", "--json")[0])
         assert rules[-1] == {
             "kind": "task", "name": "test-limited", "paused": False, "max_concurrency": 4, "rate": None, "declared": 4,
@@ -240,11 +245,12 @@ def test_limit_sets_a_rule_and_lists_what_is_in_force(stores: list[UUID], settin
     ("arguments", "message"),
     [
         (["--max-concurrency", "4"], "name what shall be limited: --queue, --task"),
-        (["--task", "a"], "say what shall hold: --max-concurrency, --lift, --as-declared or --rate"),
+        (["--task", "a"], "say what shall hold: --max-concurrency, --lift, --as-declared, --rate or --no-rate"),
         (["--task", "a", "--queue", "b", "--lift"], "not allowed with argument"),
         (["--task", "a", "--lift", "--max-concurrency", "4"], "not allowed with argument"),
         (["--queue", "a", "--key", "k", "--lift"], "key goes with task"),
         (["--queue", "a", "--max-concurrency", "-1"], "max_concurrency must be a whole number from 0"),
+        (["--queue", "a", "--rate", "2", "--no-rate"], "not allowed with argument"),
         (["--queue", "a", "--rate", "nan"], "rate must be a number of jobs a second"),
         (["--store", "x", "--lift"], "invalid UUID value"),
     ],

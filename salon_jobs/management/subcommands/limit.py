@@ -24,7 +24,7 @@ class Limit(Subcommand):
     name = "limit"
     help = (
         "Limit how many jobs of a queue, a task, a store or a key run at once in all processes, and how many start a"
-        " second; each call says both anew. Without any of these list the rules in force."
+        " second; what is not said stays. Without any of these list the rules in force."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -38,23 +38,23 @@ class Limit(Subcommand):
         most.add_argument("--max-concurrency", type=int, metavar="N", help="so many at once, whatever is declared")
         most.add_argument("--lift", action="store_true", help="any number at once, whatever is declared")
         most.add_argument("--as-declared", action="store_true", help="so many at once as is declared")
-        parser.add_argument("--rate", type=float, metavar="R", help="so many start a second; left out: no limit")
+        rate = parser.add_mutually_exclusive_group()
+        rate.add_argument("--rate", type=float, metavar="R", help="so many start a second")
+        rate.add_argument("--no-rate", action="store_true", help="any number start a second")
         parser.add_argument("--json", action="store_true", help="write a list of objects, one for each rule")
 
     def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
         """Set the rule, if one is named, and tell what is in force. Raises CommandError, OptionInvalid."""
         named = any(options[name] is not None for name in ("queue", "task", "store", "key"))
-        said = options["lift"] or options["as_declared"]
-        said = said or options["max_concurrency"] is not None or options["rate"] is not None
+        said = _said(options)
         if named and not said:
-            raise CommandError("say what shall hold: --max-concurrency, --lift, --as-declared or --rate")
+            raise CommandError("say what shall hold: --max-concurrency, --lift, --as-declared, --rate or --no-rate")
         if said and not named:
             raise CommandError("name what shall be limited: --queue, --task (with --key) or --store")
         if said:
             limits.limit(
                 queue=options["queue"], task=options["task"], store_id=options["store"], key=options["key"],
-                max_concurrency=options["max_concurrency"], rate=options["rate"], lift=options["lift"],
-                using=conf.reader_database,
+                using=conf.reader_database, **said,
             )  # fmt: skip
         rules = list_rules(using=conf.reader_database)
         if options["json"]:
@@ -63,6 +63,18 @@ class Limit(Subcommand):
             out.write(table([_HEAD, *map(_cells, rules)]))
         else:
             err.write("there are no rules, and nothing is declared")
+
+
+def _said(options: dict[str, Any]) -> dict[str, Any]:
+    """Return what ``limit`` is to be told: what is not said stays."""
+    said = {name: options[name] for name in ("max_concurrency", "rate") if options[name] is not None}
+    if options["as_declared"]:
+        said["max_concurrency"] = None
+    if options["no_rate"]:
+        said["rate"] = None
+    if options["lift"]:
+        said["lift"] = True
+    return said
 
 
 def _cells(rule: RuleInForce) -> tuple[str, ...]:
