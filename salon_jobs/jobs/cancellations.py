@@ -8,10 +8,11 @@ from collections.abc import Sequence
 
 from salon_jobs.core import log_events
 from salon_jobs.core.log_events import log_event
-from salon_jobs.core.records import ClaimedJob
+from salon_jobs.core.records import ClaimedJob, JobState
 from salon_jobs.jobs import store
 from salon_jobs.jobs.local_queue import LocalQueue
 from salon_jobs.jobs.runner import Runner
+from salon_jobs.jobs.statistics import ended_runs
 
 LOOK_EVERY_S = 1.0
 
@@ -51,9 +52,15 @@ class Cancellations:
 
     def _end(self, jobs: Sequence[ClaimedJob]) -> None:
         """End jobs that had not started: a requested one that is given back is cancelled."""
-        store.requeue([(job.id, job.lease) for job in jobs], self._process_id)
+        ends = store.requeue([(job.id, job.lease) for job in jobs], self._process_id)
         for job in jobs:
+            end = ends.get(job.id)
+            # A rescuer may have taken it from us, or an operator's retry taken the request back.
+            if end is None or end.state is not JobState.CANCELLED:
+                continue
+            ended_runs.count_untimed(log_events.JOB_CANCELLED, job.task, job.queue)
             log_event(
-                logging.INFO, log_events.JOB_CANCELLED, task_name=job.task, job_id=job.id, store_id=job.store_id,
-                attempt=job.attempt, queue=job.queue, reason="cancelled",
+                logging.INFO if end.reason == "cancelled" else logging.WARNING, log_events.JOB_CANCELLED,
+                task_name=job.task, job_id=job.id, store_id=job.store_id, attempt=job.attempt, queue=job.queue,
+                reason=end.reason,
             )  # fmt: skip

@@ -93,7 +93,7 @@ class TaskStatistics:
                     counts.waits[bisect(BOUNDS_S, wait_s)] += 1
 
     def count_untimed(self, event: str, task: str, queue: str) -> None:
-        """Count the end of a job's run in a process that died."""
+        """Count an end without a run of known length: the process died, or the job had not started."""
         with self._lock:
             self._of(task, queue).outcomes[_INDEX[event]] += 1
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from functools import partial
+from itertools import chain
 from operator import attrgetter
 from typing import Any, TypeVar
 
@@ -115,16 +116,17 @@ def cancel_run(job: ClaimedJob, process_id: int, reason: str, *, charge: bool) -
     return rows_changed("cancel_run", parameters) == 1
 
 
-def requeue(jobs: Iterable[tuple[int, int]], process_id: int, *, delay: timedelta | None = None) -> int:
-    """Queue (id, lease) pairs again without counting an attempt; returns how many this process still owned."""
+def requeue(jobs: Iterable[tuple[int, int]], process_id: int, *, delay: timedelta | None = None) -> dict[int, Ended]:
+    """Queue (id, lease) pairs again without counting an attempt; returns what became of those still owned, by id."""
     pairs = list(jobs)
 
-    def run(some: Sequence[tuple[int, int]]) -> int:
+    def run(some: Sequence[tuple[int, int]]) -> list[Any]:
         ids, leases = [pair[0] for pair in some], [pair[1] for pair in some]
         parameters = {"ids": ids, "leases": leases, "process_id": process_id, "wait": delay}
-        return len(rows_of("requeue", parameters))
+        return rows_of("requeue", parameters)
 
-    return sum(_row_by_row(run, pairs)) if pairs else 0
+    rows = chain.from_iterable(_row_by_row(run, pairs)) if pairs else ()
+    return {job_id: Ended(JobState(state), reason) for job_id, state, reason in rows}
 
 
 def cancel_requests(process_id: int) -> set[tuple[int, int]]:

@@ -26,4 +26,4 @@ UPDATE salon_jobs_job j
        leased_by = NULL
   FROM mine m
  WHERE j.id = m.id
-RETURNING j.id, j.state
+RETURNING j.id, j.state, j.reason

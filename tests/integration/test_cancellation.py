@@ -18,6 +18,9 @@ from salon_jobs import Operated, Snooze, cancel_jobs, current_job, tenant_contex
 from salon_jobs.core.error_report import report
 from salon_jobs.core.errors import CancelRequested
 from salon_jobs.jobs import operate, store
+from salon_jobs.jobs.cancellations import Cancellations
+from salon_jobs.jobs.local_queue import LocalQueue
+from salon_jobs.jobs.statistics import TaskStatistics
 from salon_jobs.jobs.worker import WorkerOptions
 from salon_jobs.jobs.worker_loop import WorkerLoop
 from tests import tasks
@@ -189,6 +192,39 @@ def test_a_job_that_waits_in_a_process_ends_before_it_starts(
         eventually(lambda: states() == ["cancelled"])
     assert runs == ["measured", "long"]
     assert seen(ENDED) == [("cancelled", "cancelled", 0, None)]
+
+
+def test_only_what_was_really_cancelled_is_logged_and_counted(
+    stores: list[UUID], process_id: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted = TaskStatistics()
+    monkeypatch.setattr("salon_jobs.jobs.cancellations.ended_runs", counted)
+    caplog.set_level("INFO")
+    handles = [tasks.in_store.enqueue(store_id=stores[0]) for _ in range(3)]
+    wanted, rescued, retried = jobs = claim(process_id)
+    assert [job.id for job in jobs] == [handle.id for handle in handles]
+    queue = LocalQueue(1)
+    queue.put(jobs)
+    operate.cancel([job.id for job in jobs], using="operator")
+    cancellations = Cancellations(process_id, queue, ())
+
+    requests = store.cancel_requests
+
+    def and_then_two_change(process: int) -> set[tuple[int, int]]:
+        found = requests(process)
+        change("UPDATE salon_jobs_job SET lease = lease + 1 WHERE id = %s", rescued.id)
+        change("UPDATE salon_jobs_job SET cancel_requested_at = NULL WHERE id = %s", retried.id)
+        return found
+
+    monkeypatch.setattr(store, "cancel_requests", and_then_two_change)
+    cancellations.look()
+    assert seen("SELECT state, reason FROM salon_jobs_job ORDER BY id") == [
+        ("cancelled", "cancelled"), ("running", ""), ("queued", ""),
+    ]  # fmt: skip
+    assert job_events(caplog) == ["job_cancelled"]
+    assert f"job_id={wanted.id} " in caplog.text
+    counted.flush()
+    assert seen("SELECT task, cancelled FROM salon_jobs_task_minute") == [("test-store", 1)]
 
 
 @pytest.fixture

@@ -73,7 +73,7 @@ def test_every_claim_raises_the_lease(stores: list[UUID], process_id: int) -> No
     for _ in range(3):
         [job] = claim(process_id)
         leases.append(job.lease)
-        assert store.requeue([(job.id, job.lease)], process_id) == 1
+        assert store.requeue([(job.id, job.lease)], process_id)
     assert leases == [1, 2, 3]
 
 
@@ -256,7 +256,7 @@ def test_leases_that_the_process_does_not_know_are_found(stores: list[UUID], pro
     one, two, three = claim(process_id)
     unknown = store.unknown_leases(process_id, [two.id])
     assert sorted(unknown) == [(one.id, one.lease), (three.id, three.lease)]
-    assert store.requeue([*unknown, (two.id, two.lease + 5)], process_id) == 2
+    assert len(store.requeue([*unknown, (two.id, two.lease + 5)], process_id)) == 2
     assert states() == ["queued", "running", "queued"]
 
 
