@@ -139,9 +139,10 @@ class Runner:
         """Run jobs until one of them was struck; False once the local queue is closed."""
         idle_since = float("-inf")
         while (job := self._jobs.take()) is not None:
-            running = RunningJob(job, self._process_id)
-            if running.started - idle_since > _TIDY_AFTER_S:
+            # Before the run begins: it keeps the connection it finds, which this may replace.
+            if time.monotonic() - idle_since > _TIDY_AFTER_S:
                 tidy_connections(after_idling=True)
+            running = RunningJob(job, self._process_id)
             try:
                 # Whatever a handler, or an exception in the midst of ours, leaves in the context ends with the run.
                 copy_context().run(self._run_in_scope, running)

@@ -6,8 +6,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from django.db import connection, connections
+from django.db import connection, connections, transaction
 
+from salon_jobs import current_job
+from salon_jobs.core.records import ClaimedJob
 from salon_jobs.jobs import runner as runner_module
 from tests import tasks
 from tests.e2e.severing_proxy import SeveringProxy
@@ -51,3 +53,26 @@ def test_a_connection_that_was_cut_unnoticed_is_replaced_before_the_job(
         assert proxy.severed.is_set()
     failed = seen("SELECT error_class FROM salon_jobs_job_error")
     assert failed == ([] if checks and idle else [("django.db.utils.OperationalError",)])
+
+
+def test_a_run_knows_the_connection_that_replaced_one_left_in_a_transaction(
+    database: None, hooks: tasks.Hooks, process_id: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner_module, "_TIDY_AFTER_S", 0.0)
+    same: list[bool] = []
+    hooks.system = lambda **_: same.append(current_job().connection is connections["default"])
+    with running_on_a_thread(process_id, []) as runner:
+        take = runner._jobs.take
+
+        def take_and_leave_open() -> ClaimedJob | None:
+            job = take()
+            if job is not None:
+                transaction.atomic().__enter__()
+            return job
+
+        monkeypatch.setattr(runner._jobs, "take", take_and_leave_open)
+        for _ in range(3):
+            tasks.system.enqueue()
+            runner._jobs.put(claim(process_id))
+            assert runner._jobs.wait_idle(10)
+    assert same == [True, True, True]
