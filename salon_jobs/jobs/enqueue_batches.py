@@ -20,7 +20,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import EnqueueRefused
 from salon_jobs.core.records import EnqueueResult, JobContent, JobHandle, JobKeyMode, NewJob
 from salon_jobs.jobs import wake
-from salon_jobs.jobs.enqueue_cursor import enqueue_cursor, named_refusals
+from salon_jobs.jobs.enqueue_cursor import enqueue_cursor, look_for_another_transaction, named_refusals
 
 # Measured: 1,000 rows a statement insert 175,000 rows/s, 5,000 do 245,000, 100,000 (more than caches hold) 150,000.
 _ROWS: Final = 5_000
@@ -38,6 +38,7 @@ def add_many(pattern: NewJob, contents: Iterable[JobContent]) -> list[JobHandle]
     first = next(rest, None)
     if first is None:
         return []
+    look_for_another_transaction()
     with transaction.atomic(using=conf.database):
         if first.job_key is not None:
             return add_keyed(pattern, [first, *rest])
@@ -189,6 +190,7 @@ def _locked(pattern: NewJob, contents: Sequence[JobContent]) -> Generator[None]:
     if _through_function(contents[0]) or (len(contents) == 1 and not dedupe):
         yield
         return
+    look_for_another_transaction()
     names = {SEPARATOR.join((pattern.task, _text(store_id), key or "")) for store_id, _, key, _ in contents}
     with transaction.atomic(using=conf.database, savepoint=False):
         if len(names) > 1 or dedupe:

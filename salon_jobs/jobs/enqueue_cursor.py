@@ -9,7 +9,6 @@ from datetime import datetime
 from typing import Final
 
 from django.db import ProgrammingError, connections
-from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper
 from psycopg import errors as pg
 
@@ -28,10 +27,8 @@ def enqueue_cursor(due: datetime | None, *, remedy: str = _IN_CONTEXT) -> Genera
 
     Raises EnqueueRefused, SchemaMissing.
     """
-    connection = connections[conf.database]
-    if not connection.in_atomic_block:
-        _look_for_another_transaction(connection)
-    with named_refusals(remedy=remedy), connection.cursor() as cursor:
+    look_for_another_transaction()
+    with named_refusals(remedy=remedy), connections[conf.database].cursor() as cursor:
         yield cursor
     wake.after_commit(due)
 
@@ -49,9 +46,13 @@ def named_refusals(*, remedy: str = _IN_CONTEXT) -> Generator[None]:
         raise
 
 
-def _look_for_another_transaction(own: BaseDatabaseWrapper) -> None:
-    """Refuse, or warn, when the caller's transaction is on another alias: the job would outlive its rollback."""
-    if conf.cross_database_enqueue == "allow":
+def look_for_another_transaction() -> None:
+    """Refuse, or warn, when the caller's transaction is on another alias: the job would outlive its rollback.
+
+    Who opens a transaction to enqueue in calls it before: inside, there is nothing to see. Raises EnqueueRefused.
+    """
+    own = connections[conf.database]
+    if own.in_atomic_block or conf.cross_database_enqueue == "allow":
         return
     for connection in connections.all(initialized_only=True):
         if connection is own or not connection.in_atomic_block:

@@ -20,6 +20,9 @@ WAYS: dict[str, Callable[[UUID], object]] = {
     "one": lambda store_id: tasks.in_store.enqueue(store_id=store_id),
     "system": lambda _: tasks.system.enqueue(),
     "keyed": lambda store_id: tasks.keyed.enqueue(store_id=store_id, number=1),
+    "dedupe": lambda store_id: tasks.keyed.using(job_key_mode="unsafe_dedupe").enqueue(store_id=store_id, number=1),
+    "many": lambda store_id: tasks.in_store.enqueue_many([tasks.in_store.call(store_id=store_id)]),
+    "many keyed": lambda store_id: tasks.keyed.enqueue_many([tasks.keyed.call(store_id=store_id, number=1)]),
     "fan-out": lambda _: fan_out(tasks.in_store),
 }
 
