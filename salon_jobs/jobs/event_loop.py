@@ -19,7 +19,7 @@ from queue import SimpleQueue
 from typing import Any, TypeVar
 from weakref import WeakSet, WeakValueDictionary
 
-from asgiref.sync import SyncToAsync, ThreadSensitiveContext
+from asgiref.sync import AsyncToSync, SyncToAsync, ThreadSensitiveContext
 
 R = TypeVar("R")
 
@@ -125,11 +125,17 @@ class _WaitingThread(Executor):
 
 
 def _thread_sensitive(executor: Executor) -> ThreadSensitiveContext:
-    """Have ``sync_to_async`` use this executor inside: asgiref's own way, or by what older ones keep."""
+    """Have ``sync_to_async`` use this executor inside: asgiref's own way, or by what older ones keep.
+
+    Older ones change the context of the task that calls this.
+    """
     if "executor" in inspect.signature(ThreadSensitiveContext).parameters:
         return ThreadSensitiveContext(executor=executor)
     context = ThreadSensitiveContext()
     SyncToAsync.context_to_thread_executor[context] = executor
+    # It would do nothing inside another one, or below async_to_sync: those threads wait for this very run.
+    context.token = SyncToAsync.thread_sensitive_context.set(context)
+    AsyncToSync.executors.current = None
     return context
 
 

@@ -9,11 +9,12 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from asgiref.sync import async_to_sync, sync_to_async
+from asgiref.sync import ThreadSensitiveContext, async_to_sync, sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
 from django.db import connection, transaction
 from django.test import TestCase
@@ -410,6 +411,44 @@ def test_the_next_job_on_the_thread_does_not_find_the_loop(database: None, hooks
     assert [type(outcome) for outcome in run_due(process_id)] == [Succeeded, Succeeded]
     assert loops[0] is loops[1]
     assert loops[2] is not loops[0]
+
+
+class _AsInOlderAsgiref(ThreadSensitiveContext):
+    """Takes no executor, and does nothing inside another one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+
+
+async def _perform_inside() -> object:
+    async with ThreadSensitiveContext():
+        return await sync_to_async(partial(perform_job, tasks.async_system))()
+
+
+@pytest.mark.parametrize("context", [ThreadSensitiveContext, _AsInOlderAsgiref])
+@pytest.mark.parametrize(
+    "perform",
+    [async_to_sync(sync_to_async(partial(perform_job, tasks.async_system))), lambda: asyncio.run(_perform_inside())],
+    ids=["in async_to_sync", "in a thread sensitive context"],
+)
+def test_it_waits_for_no_thread_that_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch, hooks: tasks.Hooks, context: type, perform: Callable[[], object]
+) -> None:
+    ran_on: list[threading.Thread] = []
+
+    async def handler(**_: object) -> None:
+        await sync_to_async(lambda: ran_on.append(threading.current_thread()))()
+
+    def test() -> None:
+        perform()
+        ended.set()
+
+    hooks.coroutine = handler
+    ended = threading.Event()
+    monkeypatch.setattr("salon_jobs.jobs.event_loop.ThreadSensitiveContext", context)
+    threading.Thread(target=test, daemon=True).start()
+    assert ended.wait(10)
+    assert len(ran_on) == 1
 
 
 def test_finish_commits_together_with_the_last_transaction(
