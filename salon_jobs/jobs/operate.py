@@ -20,6 +20,7 @@ _REFUSED = {
     "retry": "only failed and cancelled jobs can be retried",
     "cancel": "only queued, running and failed jobs can be cancelled",
 }
+_ENDS_BY_CANCELLING = (JobState.QUEUED, JobState.RUNNING, JobState.FAILED)
 _ASKED = "it runs; its process is asked to end it"
 
 
@@ -54,7 +55,8 @@ def cancel(job_ids: Iterable[int], *, using: str) -> list[Operated]:
     left = [result.job_id for result in results if not result.changed]
     running: set[int] = set()
     for start in range(0, len(left), BATCH):
-        batch = Job.objects.using(using).filter(pk__in=left[start : start + BATCH], state=JobState.RUNNING)
+        # One that ran when it was to be changed can wait again by now, or have failed.
+        batch = Job.objects.using(using).filter(pk__in=left[start : start + BATCH], state__in=_ENDS_BY_CANCELLING)
         ids = sorted(batch.values_list("pk", flat=True))
         running.update(ids)
         if ids:
@@ -72,7 +74,7 @@ def cancel_jobs(job_ids: Iterable[int], *, using: str | None = None) -> list[Ope
 
 
 def _ask_to_end(job_ids: Sequence[int], using: str) -> None:
-    """Have running jobs ended, and cancel those that run no more but are queued again, in a short transaction."""
+    """Have running jobs ended, and cancel those that run no more but wait again or failed, in a short transaction."""
     with transaction.atomic(using=using), connections[using].cursor() as cursor:
         cursor.execute(sql.load("operator_cancel"), {"ids": list(job_ids), "running": True})
         left = set(job_ids) - {row[0] for row in cursor.fetchall()}

@@ -290,6 +290,25 @@ def test_a_retry_in_flight_is_waited_for_and_then_cancelled(running: Any, proces
     assert seen(ENDED) == [("cancelled", "cancelled", 1, None)]
 
 
+@pytest.mark.parametrize("final", [None, False, True], ids=["snooze", "retry", "fail"])
+def test_a_job_that_stops_running_between_the_two_looks_is_cancelled(
+    running: Any, process_id: int, final: bool | None
+) -> None:
+    def stop_before_the_second(execute: Any, statement: str, *rest: Any) -> Any:
+        if statement.startswith('SELECT "salon_jobs_job"'):
+            if final is None:
+                assert store.requeue([(running.id, running.lease)], process_id, delay=timedelta(0))
+            else:
+                assert store.fail(
+                    running, process_id, report(ValueError()), delay=timedelta(0), final=final, reason="x"
+                )
+        return execute(statement, *rest)
+
+    with connections["operator"].execute_wrapper(stop_before_the_second), transaction.atomic(using="operator"):
+        assert cancel_jobs([running.id], using="operator") == [Operated(running.id, True, ASKED)]
+    assert states() == ["cancelled"]
+
+
 def test_a_finish_in_flight_wins(running: Any, process_id: int) -> None:
     with ThreadPoolExecutor(1) as pool:
         with transaction.atomic():
