@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 Identity = tuple[str, UUID | None, str]
@@ -161,6 +161,8 @@ class Model:
             if job is not None and possible:
                 job.state, job.reason, job.run_at = QUEUED, "", Soon()
                 job.max_attempts = max(job.max_attempts, job.attempts + 1)
+                if job.expires_at is not None and job.expires_at <= datetime.now(UTC):
+                    job.expires_at = None
             changed.append(possible)
         return changed
 

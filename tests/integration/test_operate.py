@@ -50,6 +50,14 @@ def test_a_retry_is_one_statement_and_tells_each_result(jobs: dict[str, int]) ->
         ) == [("queued", 4, "", None, True)]
 
 
+def test_a_retry_takes_off_an_expiry_that_is_over(database: None) -> None:
+    over, ahead = add("over", "cancelled"), add("ahead", "failed")
+    change("UPDATE salon_jobs_job SET expires_at = now() - interval '1 second' WHERE id = %s", over)
+    change("UPDATE salon_jobs_job SET expires_at = now() + interval '1 hour' WHERE id = %s", ahead)
+    assert [result.changed for result in operate.retry([over, ahead], using=OPERATOR)] == [True, True]
+    assert seen("SELECT id, expires_at IS NULL FROM salon_jobs_job ORDER BY id") == [(over, True), (ahead, False)]
+
+
 def test_a_cancel_is_one_statement_and_tells_each_result(jobs: dict[str, int]) -> None:
     del jobs["running"]  # test_cancellation.py
     with CaptureQueriesContext(connections[OPERATOR]) as captured:
