@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.db.backends.base.base import BaseDatabaseWrapper
+from psycopg import OperationalError
 from psycopg.errors import error_from_result
 from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGresult
@@ -20,7 +21,12 @@ def in_one_trip(connection: BaseDatabaseWrapper, statements: str) -> PGresult:
     """
     raw: Any = connection.connection
     with connection.wrap_database_errors, raw.lock:
+        if raw.closed:
+            raise OperationalError("the connection is closed")
         result: PGresult = raw.pgconn.exec_(statements.encode())
         if result.status not in _SUCCESS:
-            raise error_from_result(result, encoding=raw.info.encoding)
+            error = error_from_result(result, encoding=raw.info.encoding)
+            if raw.closed and error.sqlstate is None:  # libpq's own words, which name no class
+                raise OperationalError(str(error))
+            raise error
         return result

@@ -6,7 +6,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from django.db import IntegrityError, connection, connections, transaction
+from django.db import IntegrityError, OperationalError, connection, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg import IsolationLevel
 
@@ -45,6 +45,18 @@ def test_a_job_takes_two_round_trips_of_ours(
     assert begin.startswith("BEGIN; SELECT set_config('app.current_store_id', '")
     assert end.endswith("; COMMIT")
     assert seen("SELECT count(*) FROM salon_jobs_job") == [(0,)]
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["unknown", "known"])
+def test_a_lost_connection_is_an_operational_error(database: None, known: bool) -> None:
+    connection.ensure_connection()
+    try:
+        change("SELECT pg_terminate_backend(%s, 10000)", own_value("SELECT pg_backend_pid()"))
+        for _ in range(2 if known else 1):
+            with pytest.raises(OperationalError):
+                in_one_trip(connection, "SELECT 1")
+    finally:
+        connection.close()
 
 
 def test_the_isolation_that_the_options_ask_for_is_kept(
