@@ -10,6 +10,7 @@ from django.apps import AppConfig, apps
 from django.core.checks import CheckMessage, Error, Warning, register
 from django.core.management import get_commands
 from django.db import connections
+from psycopg import IsolationLevel
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError
@@ -27,6 +28,8 @@ def check_settings(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> 
     errors: list[CheckMessage] = []
     if connections[database].vendor != "postgresql":
         errors.append(Error(f"the database {database!r} is not PostgreSQL", id="salon_jobs.E002"))
+    else:
+        errors += _check_isolation(database)
     if not apps.is_installed("pgtrigger"):
         errors.append(
             Error("pgtrigger is not installed", hint="add 'pgtrigger' to INSTALLED_APPS", id="salon_jobs.E003")
@@ -38,6 +41,19 @@ def check_settings(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> 
     if store_model is not None:
         errors += _check_store_model(store_model)
     return errors
+
+
+def _check_isolation(database: str) -> list[CheckMessage]:
+    level = connections[database].settings_dict.get("OPTIONS", {}).get("isolation_level")
+    # READ UNCOMMITTED is READ COMMITTED in PostgreSQL.
+    if level in (None, IsolationLevel.READ_UNCOMMITTED, IsolationLevel.READ_COMMITTED):
+        return []
+    hint = (
+        "take isolation_level out of the alias's OPTIONS, and give what needs it an alias of its own: claims, enqueues"
+        " with keys and limits go on with what others committed while they waited, which fails under a snapshot"
+    )
+    text = f"OPTIONS['isolation_level'] of the database {database!r} is not READ COMMITTED"
+    return [Error(text, hint=hint, id="salon_jobs.E006")]
 
 
 def _slow_polling() -> CheckMessage:

@@ -76,3 +76,21 @@ def test_a_misspelt_setting_is_told_with_the_one_that_was_meant(tmp_path: Path, 
     assert done.returncode == 1
     assert "salon_jobs.E001) SALON_JOBS has an unknown key 'MAX_ATEMPTS'; did you mean 'MAX_ATTEMPTS'?" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("level", "wrong"),
+    [("READ_UNCOMMITTED", False), ("READ_COMMITTED", False), ("REPEATABLE_READ", True), ("SERIALIZABLE", True)],
+)
+def test_an_isolation_that_the_statements_cannot_work_under_is_refused(tmp_path: Path, level: str, wrong: bool) -> None:
+    (tmp_path / "isolated.py").write_text(
+        "from psycopg import IsolationLevel\nfrom tests.migrations.plain_settings import *\n"
+        f"DATABASES['default']['OPTIONS'] = {{'isolation_level': IsolationLevel.{level}}}"
+    )
+    settings = {**PLAIN, "PYTHONPATH": str(tmp_path), "DJANGO_SETTINGS_MODULE": "isolated"}
+    done = manage("check", "--tag", "salon_jobs", **settings)
+    assert (done.returncode != 0) is wrong, done.stderr
+    told = (
+        "salon_jobs.E006) OPTIONS['isolation_level'] of the database 'default' is not READ COMMITTED" in done.stderr
+    )
+    assert told is wrong
