@@ -190,7 +190,9 @@ def _end_generators_where_they_began(loop: asyncio.AbstractEventLoop) -> None:
 
 def _new_task(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
     task: asyncio.Task[Any] = asyncio.Task(coroutine, loop=loop, **options)
-    if (run := (options.get("context") or copy_context()).get(_run)) is not None:
+    context = options.get("context")  # an empty one is false, and is the way to start a task that belongs to no job
+    run = _run.get() if context is None else context.get(_run)
+    if run is not None:
         run.tasks.add(task)
     return task
 

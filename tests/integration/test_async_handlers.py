@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
+from contextvars import Context
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -298,6 +299,37 @@ def test_tasks_it_leaves_running_end_before_the_job(stores: list[UUID], hooks: t
     tasks.async_store.enqueue(store_id=stores[0])
     assert [type(outcome) for outcome in run_due(process_id)] == [Succeeded]
     assert (left, written()) == (["ended"], ["left in order"])
+
+
+def test_a_task_that_was_started_in_an_empty_context_serves_the_next_job_too(
+    stores: list[UUID], hooks: tasks.Hooks, process_id: int
+) -> None:
+    asked: asyncio.Queue[asyncio.Future[UUID | None]]
+    readers: list[asyncio.Task[None]] = []
+    answers: list[UUID | None] = []
+
+    async def read_for_ever() -> None:
+        while True:
+            (await asked.get()).set_result(current_store_id())
+
+    async def handler(**_: object) -> None:
+        nonlocal asked
+        loop = asyncio.get_running_loop()
+        if not readers:
+            asked = asyncio.Queue()
+            readers.append(loop.create_task(read_for_ever(), context=Context()))
+        answer: asyncio.Future[UUID | None] = loop.create_future()
+        asked.put_nowait(answer)
+        answers.append(await asyncio.wait_for(answer, 10))
+
+    hooks.coroutine = handler
+    for store_id in stores[:2]:
+        tasks.async_store.enqueue(store_id=store_id)
+    try:
+        assert [type(outcome) for outcome in run_due(process_id)] == [Succeeded, Succeeded]
+        assert answers == [None, None]
+    finally:
+        readers[0].get_loop().call_soon_threadsafe(readers[0].cancel)
 
 
 def test_a_task_left_running_that_goes_on_when_cancelled_is_struck_too(
