@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from salon_jobs.jobs.enqueue import enqueue_job
     from salon_jobs.jobs.fan_out import fan_out, fan_out_progress
     from salon_jobs.jobs.limits import limit, pause, resume
-    from salon_jobs.jobs.operate import Operated, cancel_jobs
+    from salon_jobs.jobs.operate import Operated, cancel_jobs, retry_jobs
     from salon_jobs.jobs.options import FanOut
     from salon_jobs.jobs.task import Task, store_task, task
     from salon_jobs.schedule.entries import cron
@@ -43,6 +43,7 @@ _HOMES = {
     "limit": "jobs.limits",
     "pause": "jobs.limits",
     "resume": "jobs.limits",
+    "retry_jobs": "jobs.operate",
     "store_task": "jobs.task",
     "task": "jobs.task",
     "tenant_context": "tenancy.context",
@@ -69,6 +70,7 @@ __all__ = [
     "limit",
     "pause",
     "resume",
+    "retry_jobs",
     "store_task",
     "task",
     "tenant_context",

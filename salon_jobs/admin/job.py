@@ -124,7 +124,7 @@ class JobAdmin(ReadOnlyAdmin):
     @admin.action(description="Retry selected jobs", permissions=["retry"])
     def retry(self, request: HttpRequest, queryset: QuerySet[Job]) -> None:
         """Queue the selected failed or cancelled jobs again, due now."""
-        self._operate(request, queryset, operate.retry, "retried")
+        self._operate(request, queryset, operate.retry_jobs, "retried")
 
     @admin.action(description="Cancel selected jobs", permissions=["cancel"])
     def cancel(self, request: HttpRequest, queryset: QuerySet[Job]) -> None:

@@ -33,20 +33,22 @@ class Operated:
     detail: str = ""
 
 
-def retry(job_ids: Iterable[int], *, using: str) -> list[Operated]:
+def retry_jobs(job_ids: Iterable[int], *, using: str | None = None) -> list[Operated]:
     """Queue failed and cancelled jobs again, due now, with one more attempt at least. Role: operator, worker, web.
 
-    A job whose key a newer waiting job holds stays as it is and says which one holds it. Results come in the order of
-    the ids. Each thousand is a transaction (a savepoint inside yours).
+    ``using`` None is the alias of the job tables. The web role retries its current store's jobs alone: call it inside
+    ``tenant_context``. A job whose key a newer waiting job holds stays as it is and says which one holds it. Results
+    come in the order of the ids. Each thousand is a transaction (a savepoint inside yours).
     """
-    results = _change("retry", list(job_ids), using)
+    alias = using or conf.database
+    results = _change("retry", list(job_ids), alias)
     if any(result.changed for result in results):
-        wake.after_commit(None, using=using)
+        wake.after_commit(None, using=alias)
     return results
 
 
 def cancel(job_ids: Iterable[int], *, using: str) -> list[Operated]:
-    """Cancel queued and failed jobs, and have running ones ended. Role: operator, worker, web. Batches as ``retry``.
+    """Cancel queued and failed jobs, and have running ones ended. Roles and batches as ``retry_jobs``.
 
     The process of a running job is asked after your commit: nobody who finishes a job shall wait for your transaction.
     Its ``detail`` says so; the job can still succeed, when its handler ends by itself.

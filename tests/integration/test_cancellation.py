@@ -262,7 +262,7 @@ def test_a_job_that_is_to_be_cancelled_is_not_queued_again(running: Any, process
 def test_an_operators_retry_forgets_the_request(running: Any, process_id: int) -> None:
     operate.cancel([running.id], using="operator")
     store.requeue([(running.id, running.lease)], process_id)
-    assert operate.retry([running.id], using="operator") == [Operated(running.id, True)]
+    assert operate.retry_jobs([running.id], using="operator") == [Operated(running.id, True)]
     assert not requested(running.id)
     [again] = claim(process_id)
     assert store.cancel_requests(process_id) == set()

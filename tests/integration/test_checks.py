@@ -90,7 +90,5 @@ def test_an_isolation_that_the_statements_cannot_work_under_is_refused(tmp_path:
     settings = {**PLAIN, "PYTHONPATH": str(tmp_path), "DJANGO_SETTINGS_MODULE": "isolated"}
     done = manage("check", "--tag", "salon_jobs", **settings)
     assert (done.returncode != 0) is wrong, done.stderr
-    told = (
-        "salon_jobs.E006) OPTIONS['isolation_level'] of the database 'default' is not READ COMMITTED" in done.stderr
-    )
+    told = "salon_jobs.E006) OPTIONS['isolation_level'] of the database 'default' is not READ COMMITTED" in done.stderr
     assert told is wrong

@@ -232,7 +232,7 @@ class Jobs(RuleBasedStateMachine):
     def operator_retries(self, some: list[int]) -> None:
         """Retry as an operator."""
         ids = self.jobs_in({FAILED, CANCELLED}, some)
-        assert [done.changed for done in operate.retry(ids, using="operator")] == self.model.operator_retry(ids)
+        assert [done.changed for done in operate.retry_jobs(ids, using="operator")] == self.model.operator_retry(ids)
 
     @rule(some=st.lists(picks, min_size=1, max_size=4))
     def operator_cancels(self, some: list[int]) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from uuid import UUID
 
 import pytest
 from django.db import IntegrityError, connections
 from django.test.utils import CaptureQueriesContext
 
+from salon_jobs import retry_jobs, tenant_context
 from salon_jobs.jobs import operate
 from salon_jobs.jobs.operate import Operated
 from tests.support import change, seen
@@ -40,7 +42,7 @@ def add(key: str, state: str) -> int:
 def test_a_retry_is_one_statement_and_tells_each_result(jobs: dict[str, int]) -> None:
     ids = [*jobs.values(), 10**9]
     with CaptureQueriesContext(connections[OPERATOR]) as captured:
-        results = operate.retry(ids, using=OPERATOR)
+        results = operate.retry_jobs(ids, using=OPERATOR)
     assert sum("UPDATE salon_jobs_job" in query["sql"] for query in captured.captured_queries) == 1
     changed = {jobs["failed"], jobs["cancelled"]}
     assert results == [Operated(i, True) if i in changed else Operated(i, False, NOT_RETRIED) for i in ids]
@@ -54,7 +56,7 @@ def test_a_retry_takes_off_an_expiry_that_is_over(database: None) -> None:
     over, ahead = add("over", "cancelled"), add("ahead", "failed")
     change("UPDATE salon_jobs_job SET expires_at = now() - interval '1 second' WHERE id = %s", over)
     change("UPDATE salon_jobs_job SET expires_at = now() + interval '1 hour' WHERE id = %s", ahead)
-    assert [result.changed for result in operate.retry([over, ahead], using=OPERATOR)] == [True, True]
+    assert [result.changed for result in operate.retry_jobs([over, ahead], using=OPERATOR)] == [True, True]
     assert seen("SELECT id, expires_at IS NULL FROM salon_jobs_job ORDER BY id") == [(over, True), (ahead, False)]
 
 
@@ -70,7 +72,7 @@ def test_a_cancel_is_one_statement_and_tells_each_result(jobs: dict[str, int]) -
 def test_a_collision_holds_no_other_job_back_and_names_the_holder(database: None) -> None:
     holder = add("held", "queued")
     free, held, first, second = add("free", "failed"), add("held", "failed"), add("two", "failed"), add("two", "failed")
-    results = operate.retry([free, held, first, second], using=OPERATOR)
+    results = operate.retry_jobs([free, held, first, second], using=OPERATOR)
     assert results == [
         Operated(free, True),
         Operated(held, False, f"job {holder} waits under its key; cancel that one first"),
@@ -83,7 +85,7 @@ def test_an_error_that_is_no_collision_is_not_taken_for_one(jobs: dict[str, int]
     change("ALTER TABLE salon_jobs_job ADD CONSTRAINT for_this_test CHECK (state <> 'queued') NOT VALID")
     try:
         with pytest.raises(IntegrityError, match="for_this_test"):
-            operate.retry([jobs["failed"]], using=OPERATOR)
+            operate.retry_jobs([jobs["failed"]], using=OPERATOR)
     finally:
         change("ALTER TABLE salon_jobs_job DROP CONSTRAINT for_this_test")
 
@@ -95,10 +97,22 @@ def test_two_operators_with_the_same_jobs_in_opposite_order_do_not_deadlock(data
     def run(order: list[int]) -> int:
         try:
             ready.wait(10)
-            return sum(result.changed for result in operate.retry(order, using=OPERATOR))
+            return sum(result.changed for result in operate.retry_jobs(order, using=OPERATOR))
         finally:
             connections.close_all()
 
     with ThreadPoolExecutor(2) as pool:
         counts = [work.result(30) for work in [pool.submit(run, ids), pool.submit(run, ids[::-1])]]
     assert sum(counts) == 500
+
+
+def test_without_an_alias_a_store_retries_its_own_jobs_through_that_of_the_tables(stores: list[UUID]) -> None:
+    ids = [
+        seen("INSERT INTO salon_jobs_job (task, state, store_id) VALUES ('ping', 'failed', %s) RETURNING id", store_id)[
+            0
+        ][0]
+        for store_id in stores[:2]
+    ]
+    with tenant_context(stores[0], using="web"):
+        assert retry_jobs(ids, using="web") == [Operated(ids[0], True), Operated(ids[1], False, NOT_RETRIED)]
+    assert retry_jobs(ids) == [Operated(ids[0], False, NOT_RETRIED), Operated(ids[1], True)]

@@ -93,7 +93,7 @@ def test_an_operators_retry_in_flight_is_left_alone_and_never_waits(database: No
             finally:
                 cursor.execute("RESET lock_timeout")
         assert left() == {mine}
-    assert operate.retry([mine, other], using="operator")[0].changed
+    assert operate.retry_jobs([mine, other], using="operator")[0].changed
     assert Pruner().run_once() == PruneCounts()
 
 
@@ -198,7 +198,7 @@ def test_many_pruners_beside_retries_lose_no_job_and_do_not_deadlock(database: N
         try:
             ready.wait(10)
             for start in range(3 * BATCH - 10, 0, -100):
-                results = operate.retry(ids[start : start + 10], using="operator")
+                results = operate.retry_jobs(ids[start : start + 10], using="operator")
                 retried.extend(result.job_id for result in results if result.changed)
         except BaseException as error:
             failures.append(error)

@@ -129,7 +129,7 @@ def test_a_superseded_job_that_an_operator_retries_is_retried_again(stores: list
     [newer] = claim(process_id)
     assert store.finish(newer, process_id)
     end("fail", older, process_id)
-    assert operate.retry([first.id], using="default")[0].changed
+    assert operate.retry_jobs([first.id], using="default")[0].changed
     [again] = claim(process_id)
     end("fail", again, process_id)
     assert ends() == [("queued", "")]

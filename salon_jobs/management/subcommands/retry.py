@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from salon_jobs.core.records import JobState
-from salon_jobs.jobs.operate import retry
+from salon_jobs.jobs.operate import retry_jobs
 from salon_jobs.management.subcommands.cancel import Cancel
 
 
@@ -15,4 +15,4 @@ class Retry(Cancel):
     _states = (JobState.FAILED,)
     _done = "queued again"
     _not_done = "nothing was queued"
-    _operate = staticmethod(retry)
+    _operate = staticmethod(retry_jobs)
