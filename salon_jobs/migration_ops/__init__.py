@@ -7,6 +7,7 @@ ACCESS EXCLUSIVE hold it briefly and wait for it briefly: see ``DatabaseOperatio
 
 from salon_jobs.migration_ops.functions import (
     InstallAddJobFunction,
+    InstallAddJobsFunction,
     InstallCancelFunction,
     InstallClaimFunction,
     InstallFanOutFunction,
@@ -20,6 +21,7 @@ from salon_jobs.migration_ops.supersession import InstallSupersession
 __all__ = [
     "EnableStoreRLS",
     "InstallAddJobFunction",
+    "InstallAddJobsFunction",
     "InstallCancelFunction",
     "InstallClaimFunction",
     "InstallFanOutFunction",

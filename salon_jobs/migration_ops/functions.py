@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import ClassVar, Final, LiteralString
+from typing import ClassVar, LiteralString
 
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 from django.db.migrations.state import ProjectState
@@ -16,46 +16,6 @@ from salon_jobs.conf import Roles
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError
 from salon_jobs.migration_ops.base import DatabaseOperation, execute, schema_of
-
-_ADDING: Final[dict[str, tuple[str, LiteralString]]] = {
-    "salon_jobs_add_job": (
-        "add_job_function",
-        "text, jsonb, uuid, text, smallint, smallint, timestamptz, timestamptz, timestamptz, text, text, text",
-    ),
-    "salon_jobs_add_jobs": (
-        "add_jobs_function",
-        "text, text[], text, smallint, smallint, timestamptz, timestamptz, timestamptz, text[]",
-    ),
-}
-
-
-class InstallAddJobFunction(DatabaseOperation):
-    """Install the functions by which SQL and the web role add jobs, one or many; EXECUTE for web and worker only."""
-
-    def apply(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
-        """Create or replace the functions and set who may call them."""
-        schema = sql.Identifier(schema_of(schema_editor, "salon_jobs_job"))
-        for name, (file, arguments) in _ADDING.items():
-            text = statements.load(file)
-            rendered = text.replace("__schema__", schema.as_string()).replace("__guc__", conf.store_guc)
-            function = sql.SQL("{}.{}({})").format(schema, sql.Identifier(name), sql.SQL(arguments))
-            schema_editor.execute(rendered, params=None)
-            execute(schema_editor, sql.SQL("REVOKE ALL ON FUNCTION {} FROM PUBLIC").format(function))
-            if conf.roles is not None:
-                callers = sql.SQL(", ").join(map(sql.Identifier, (conf.roles.web, conf.roles.worker)))
-                execute(schema_editor, sql.SQL("GRANT EXECUTE ON FUNCTION {} TO {}").format(function, callers))
-
-    def unapply(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
-        """Drop the functions."""
-        for name, (_, arguments) in _ADDING.items():
-            execute(
-                schema_editor,
-                sql.SQL("DROP FUNCTION IF EXISTS {}({})").format(sql.Identifier(name), sql.SQL(arguments)),
-            )
-
-    def describe(self) -> str:
-        """Describe the operation."""
-        return "Install salon_jobs_add_job and salon_jobs_add_jobs"
 
 
 class _InstallFunction(DatabaseOperation):
@@ -94,6 +54,26 @@ class _InstallFunction(DatabaseOperation):
 
     def _signature(self) -> sql.Composed:
         return sql.SQL("{}({})").format(sql.Identifier(self.name), sql.SQL(self.arguments))
+
+
+class InstallAddJobFunction(_InstallFunction):
+    """Install ``salon_jobs_add_job``, by which SQL and the web role add a job; EXECUTE for web and worker."""
+
+    name = "salon_jobs_add_job"
+    arguments = "text, jsonb, uuid, text, smallint, smallint, timestamptz, timestamptz, timestamptz, text, text, text"
+    file = "add_job_function"
+
+    def callers(self, roles: Roles) -> Sequence[str]:
+        """Return the roles that may call it."""
+        return (roles.web, roles.worker)
+
+
+class InstallAddJobsFunction(InstallAddJobFunction):
+    """Install ``salon_jobs_add_jobs``, by which the web role adds many jobs of no store; EXECUTE for web and worker."""
+
+    name = "salon_jobs_add_jobs"
+    arguments = "text, text[], text, smallint, smallint, timestamptz, timestamptz, timestamptz, text[]"
+    file = "add_jobs_function"
 
 
 class InstallCancelFunction(_InstallFunction):

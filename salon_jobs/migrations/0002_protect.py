@@ -6,6 +6,7 @@ from django.db import migrations
 
 from salon_jobs.migration_ops import (
     InstallAddJobFunction,
+    InstallAddJobsFunction,
     InstallCancelFunction,
     InstallClaimFunction,
     InstallFinishFunction,
@@ -21,6 +22,7 @@ class Migration(migrations.Migration):
     operations: ClassVar = [
         ProtectJobTables(),
         InstallAddJobFunction(),
+        InstallAddJobsFunction(),
         InstallCancelFunction(),
         InstallClaimFunction(),
         InstallFinishFunction(),

@@ -16,6 +16,7 @@ from django.test import override_settings
 from salon_jobs.migration_ops import (
     EnableStoreRLS,
     InstallAddJobFunction,
+    InstallAddJobsFunction,
     InstallCancelFunction,
     InstallFanOutFunction,
     InstallSupersession,
@@ -33,6 +34,7 @@ OPERATIONS: list[tuple[str, Callable[[], DatabaseOperation]]] = [
     ("salon", lambda: EnableStoreRLS("Customer")),
     ("salon_jobs", ProtectJobTables),
     ("salon_jobs", InstallAddJobFunction),
+    ("salon_jobs", InstallAddJobsFunction),
     ("salon_jobs", InstallCancelFunction),
     ("salon_jobs", InstallFanOutFunction),
     ("salon_jobs", InstallSupersession),
