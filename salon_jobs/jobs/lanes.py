@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from salon_jobs.core.records import NO_STORE, ClaimedJob
-from salon_jobs.jobs.store import in_claim_order, rows_of
+from salon_jobs.jobs.store import in_claim_order, many_rows_of, rows_of
 
 STORES_A_LOOK: Final = 64
 GROUPS_A_STORE: Final = 32
@@ -100,7 +100,7 @@ def list_parameters(
 
 def claim_lanes(process_id: int, shares: Sequence[Share], room: int, low: LowWater) -> list[ClaimedJob]:
     """Claim up to ``room`` due jobs by shares; returns them in claim order. A buried process gets none."""
-    return in_claim_order(rows_of("claim_lanes", claim_parameters(process_id, shares, room, low)))
+    return in_claim_order(many_rows_of("claim_lanes", claim_parameters(process_id, shares, room, low)))
 
 
 def claim_parameters(process_id: int, shares: Sequence[Share], room: int, low: LowWater) -> dict[str, Any]:

@@ -13,6 +13,9 @@ _PREFETCH_S = 0.2
 # Some 40 ms of the smallest jobs: fewer, and the threads wait for each claim's answer (500: 0.65 of the rate).
 _MOST_PREFETCHED = 2000
 _MOST_UNENDED = 4000
+# So many fewer, or a quarter of the prefetch, and the next claim begins: with the smallest jobs about at once, since it
+# takes longer than they do.
+_LEAST_REFILL = 125
 OVERDUE_S = 1.0
 
 
@@ -40,7 +43,7 @@ class LocalQueue:
         self._claimer_waits = False
 
     def room(self) -> int:
-        """Return how many jobs to claim now: zero while more than three quarters of the prefetch still wait."""
+        """Return how many jobs to claim now: zero while most of the prefetch still waits."""
         with self._filled:
             return self._room()
 
@@ -161,7 +164,7 @@ class LocalQueue:
             slow_since = time.monotonic() - OVERDUE_S
             quick = self._concurrency - sum(since < slow_since for since in self._running.values())
             prefetch = min(_MOST_PREFETCHED, int(_PREFETCH_S / max(self._mean_s, 1e-6) * quick))
-        self._refill_at = prefetch * 3 // 4
+        self._refill_at = prefetch - min(-(-prefetch // 4), _LEAST_REFILL)
         idle = self._concurrency - len(self._running) - len(self._waiting)
         if idle <= 0 and len(self._waiting) > self._refill_at:
             return 0

@@ -17,6 +17,7 @@ from operator import attrgetter
 from typing import Any, TypeVar
 
 from django.db import DataError, IntegrityError, connections, transaction
+from psycopg import ClientCursor
 
 from salon_jobs import sql
 from salon_jobs.conf import settings as conf
@@ -25,6 +26,7 @@ from salon_jobs.core.error_report import ErrorReport, storable
 from salon_jobs.core.log_events import log_event
 from salon_jobs.core.records import ClaimedJob, JobState
 from salon_jobs.tenancy.guc import raw_cursor
+from salon_jobs.tenancy.round_trip import rows_in_one_trip
 
 T = TypeVar("T")
 LEASE_LOST = "SJ001"  # the error code of sql/finish_function.sql
@@ -63,7 +65,7 @@ def claim_due(
     now: datetime | None = None,
 ) -> list[ClaimedJob]:
     """Claim up to ``room`` due jobs in claim order; ``queues`` None means all. A buried process gets none."""
-    rows = rows_of(
+    rows = many_rows_of(
         "claim_few" if room <= FEW else "claim_due",
         {
             "process_id": process_id, "tasks": list(tasks), "room": room, "now": now,
@@ -96,7 +98,7 @@ def finish_many(jobs: Sequence[ClaimedJob], process_id: int) -> set[int]:
     # Arrays as PostgreSQL writes them: psycopg would go through them element by element.
     ids, leases = (",".join([str(getattr(job, name)) for job in jobs]) for name in ("id", "lease"))
     parameters = {"ids": f"{{{ids}}}", "leases": f"{{{leases}}}", "process_id": process_id}
-    return {row[0] for row in rows_of("finish_many_keep" if conf.keep_succeeded else "finish_many", parameters)}
+    return {row[0] for row in many_rows_of("finish_many_keep" if conf.keep_succeeded else "finish_many", parameters)}
 
 
 def fail(
@@ -194,6 +196,16 @@ def rows_of(statement: str, parameters: dict[str, Any]) -> list[tuple[Any, ...]]
         cursor.execute(sql.load(statement), parameters)
         rows: list[tuple[Any, ...]] = cursor.fetchall()
         return rows
+
+
+def many_rows_of(statement: str, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """Run as ``rows_of`` a statement that gives hundreds of rows, while other threads are busy."""
+    connection = connections[conf.database]
+    with connection.wrap_database_errors:
+        cursor = raw_cursor(connection)
+        if isinstance(cursor, ClientCursor) and cursor.connection.autocommit:
+            return rows_in_one_trip(connection, cursor.mogrify(sql.load(statement).encode(), parameters))
+    return rows_of(statement, parameters)
 
 
 def rows_changed(statement: str, parameters: dict[str, Any]) -> int:

@@ -84,6 +84,17 @@ def test_it_asks_again_only_when_a_quarter_of_the_prefetch_is_gone(clock: Clock)
     assert queue.room() == 8
 
 
+def test_with_the_smallest_jobs_it_asks_again_about_at_once(clock: Clock) -> None:
+    queue = LocalQueue(1)
+    run_one(queue, clock, 0.0)
+    queue.put([job(number) for number in range(2000)])
+    rooms = [queue.room()]
+    for _ in range(126):
+        end(queue, take(queue))
+        rooms.append(queue.room())
+    assert rooms == [0] * 125 + [126, 127]
+
+
 def test_jobs_come_out_in_claim_order_and_are_known_until_done(clock: Clock) -> None:
     queue = LocalQueue(2)
     queue.put([job(3), job(1)])
