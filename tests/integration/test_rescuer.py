@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -109,7 +110,8 @@ def test_a_burial_leaves_the_connections_of_another_database_alone(stores: list[
 
 
 def test_the_dead_processs_open_transaction_can_not_commit(stores: list[UUID], process_id: int) -> None:
-    with psycopg.connect(url_for("worker_runtime"), application_name=application_name(process_id)) as zombie:
+    # Not as a context of its own: that commits once more, on a connection that may not know yet how dead it is.
+    with closing(psycopg.connect(url_for("worker_runtime"), application_name=application_name(process_id))) as zombie:
         zombie.execute("SELECT set_config('app.current_store_id', %s, true)", [str(stores[0])])
         zombie.execute("INSERT INTO customer (id, store_id, name, email) VALUES (%s, %s, 'ghost', 'e')",
                        [uuid4(), stores[0]])  # fmt: skip
