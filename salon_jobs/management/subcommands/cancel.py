@@ -2,65 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
-from typing import Any, ClassVar
-from uuid import UUID
-
-from django.core.management.base import CommandError, CommandParser, OutputWrapper
-
-from salon_jobs.conf import settings as conf
 from salon_jobs.core.records import JobState
-from salon_jobs.jobs.operate import BATCH, Operated, cancel
-from salon_jobs.management.asking import ask
-from salon_jobs.management.subcommands.base import Subcommand
-from salon_jobs.models import Job
+from salon_jobs.jobs.operate import cancel_jobs
+from salon_jobs.management.subcommands.on_jobs import OnJobs
 
 
-class Cancel(Subcommand):
+class Cancel(OnJobs):
     """Cancels jobs by id, or all that wait or run of a task, a store or a queue."""
 
     name = "cancel"
     help = "Cancel jobs: queued and failed ones at once; the process of a running one is asked to end it."
-    _states: ClassVar[Sequence[JobState]] = (JobState.QUEUED, JobState.RUNNING)
-    _done = "cancelled or asked to end"
-    _not_done = "nothing was cancelled"
-    _operate: ClassVar[Callable[..., list[Operated]]] = staticmethod(cancel)
-
-    def add_arguments(self, parser: CommandParser) -> None:
-        """Declare the options."""
-        parser.add_argument("id", nargs="*", type=int, help="ids of jobs")
-        parser.add_argument("--task", metavar="NAME", help=f"all {' and '.join(self._states)} jobs of this task")
-        parser.add_argument("--store", type=UUID, metavar="ID", help="of this store")
-        parser.add_argument("--queue", metavar="NAME", help="of this queue")
-        parser.add_argument("--yes", action="store_true", help="do not ask")
-        parser.add_argument("--json", action="store_true", help="write a list of objects, one for each job")
-
-    def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
-        """Count, ask, do it, tell. Raises CommandError when nothing was named, or nobody can be asked."""
-        ids = self._chosen(options)
-        if ids and not options["yes"]:
-            ask(f"{self.name.capitalize()} {len(ids):,} jobs?", err, otherwise=self._not_done, remedy="add --yes")
-        results: list[Operated] = []
-        for start in range(0, len(ids), BATCH):
-            results += self._operate(ids[start : start + BATCH], using=conf.reader_database)
-            if len(ids) > BATCH:
-                err.write(f"{len(results):,} of {len(ids):,}")
-        if options["json"]:
-            out.write(json.dumps([asdict(result) for result in results]))
-            return
-        for result in results:
-            if result.detail:
-                out.write(f"{result.job_id}: {result.detail}")
-        out.write(f"{self._done}: {sum(result.changed for result in results):,} of {len(results):,}")
-
-    def _chosen(self, options: dict[str, Any]) -> list[int]:
-        named = {"task": options["task"], "store_id": options["store"], "queue": options["queue"]}
-        wanted = {field: value for field, value in named.items() if value is not None}
-        if bool(options["id"]) == bool(wanted):
-            raise CommandError("name the jobs by ids, or by --task, --store and --queue")
-        if options["id"]:
-            return list(dict.fromkeys(options["id"]))
-        live = Job.objects.using(conf.reader_database).filter(state__in=self._states, **wanted)
-        return list(live.order_by("pk").values_list("pk", flat=True))
+    states = (JobState.QUEUED, JobState.RUNNING)
+    done = "cancelled or asked to end"
+    not_done = "nothing was cancelled"
+    operate = staticmethod(cancel_jobs)
