@@ -129,7 +129,7 @@ class JobAdmin(ReadOnlyAdmin):
     @admin.action(description="Cancel selected jobs", permissions=["cancel"])
     def cancel(self, request: HttpRequest, queryset: QuerySet[Job]) -> None:
         """Cancel the selected jobs; those that run are asked to end."""
-        self._operate(request, queryset, operate.cancel, "cancelled")
+        self._operate(request, queryset, operate.cancel_jobs, "cancelled")
 
     def _operate(
         self, request: HttpRequest, queryset: QuerySet[Job], change: Callable[..., list[Operated]], done: str

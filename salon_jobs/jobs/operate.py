@@ -47,32 +47,25 @@ def retry_jobs(job_ids: Iterable[int], *, using: str | None = None) -> list[Oper
     return results
 
 
-def cancel(job_ids: Iterable[int], *, using: str) -> list[Operated]:
-    """Cancel queued and failed jobs, and have running ones ended. Roles and batches as ``retry_jobs``.
+def cancel_jobs(job_ids: Iterable[int], *, using: str | None = None) -> list[Operated]:
+    """Cancel jobs of any state but succeeded. Roles, ``using``, order and batches as ``retry_jobs``.
 
     The process of a running job is asked after your commit: nobody who finishes a job shall wait for your transaction.
-    Its ``detail`` says so; the job can still succeed, when its handler ends by itself.
+    Its ``detail`` says so; the job can still succeed, when its handler ends by itself. A handler is told by
+    ``current_job().cancelled()``.
     """
-    results = _change("cancel", list(job_ids), using)
+    alias = using or conf.database
+    results = _change("cancel", list(job_ids), alias)
     left = [result.job_id for result in results if not result.changed]
     running: set[int] = set()
     for start in range(0, len(left), BATCH):
         # One that ran when it was to be changed can wait again by now, or have failed.
-        batch = Job.objects.using(using).filter(pk__in=left[start : start + BATCH], state__in=_ENDS_BY_CANCELLING)
+        batch = Job.objects.using(alias).filter(pk__in=left[start : start + BATCH], state__in=_ENDS_BY_CANCELLING)
         ids = sorted(batch.values_list("pk", flat=True))
         running.update(ids)
         if ids:
-            transaction.on_commit(partial(_ask_to_end, ids, using), using=using)
+            transaction.on_commit(partial(_ask_to_end, ids, alias), using=alias)
     return [Operated(each.job_id, True, _ASKED) if each.job_id in running else each for each in results]
-
-
-def cancel_jobs(job_ids: Iterable[int], *, using: str | None = None) -> list[Operated]:
-    """Cancel jobs of any state but succeeded; a result each, in the order of the ids. Role: web, worker, operator.
-
-    ``using`` None is the alias of the job tables. The web role cancels its current store's jobs alone: call it inside
-    ``tenant_context``. A job that runs is asked to end after your commit: see ``current_job().cancelled()``.
-    """
-    return cancel(job_ids, using=using or conf.database)
 
 
 def _ask_to_end(job_ids: Sequence[int], using: str) -> None:

@@ -205,7 +205,7 @@ def test_only_what_was_really_cancelled_is_logged_and_counted(
     assert [job.id for job in jobs] == [handle.id for handle in handles]
     queue = LocalQueue(1)
     queue.put(jobs)
-    operate.cancel([job.id for job in jobs], using="operator")
+    operate.cancel_jobs([job.id for job in jobs], using="operator")
     cancellations = Cancellations(process_id, queue, ())
 
     requests = store.cancel_requests
@@ -242,7 +242,7 @@ def requested(job_id: int) -> bool:
 
 @pytest.mark.parametrize("verb", ["fail", "fail at last", "snooze", "release", "rescue"])
 def test_a_job_that_is_to_be_cancelled_is_not_queued_again(running: Any, process_id: int, verb: str) -> None:
-    assert operate.cancel([running.id], using="operator")[0].changed
+    assert operate.cancel_jobs([running.id], using="operator")[0].changed
     assert requested(running.id)
     pair = [(running.id, running.lease)]
     error = report(ValueError("no"))
@@ -260,7 +260,7 @@ def test_a_job_that_is_to_be_cancelled_is_not_queued_again(running: Any, process
 
 
 def test_an_operators_retry_forgets_the_request(running: Any, process_id: int) -> None:
-    operate.cancel([running.id], using="operator")
+    operate.cancel_jobs([running.id], using="operator")
     store.requeue([(running.id, running.lease)], process_id)
     assert operate.retry_jobs([running.id], using="operator") == [Operated(running.id, True)]
     assert not requested(running.id)

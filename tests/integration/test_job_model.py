@@ -238,7 +238,7 @@ class Jobs(RuleBasedStateMachine):
     def operator_cancels(self, some: list[int]) -> None:
         """Cancel as an operator."""
         ids = self.jobs_in({QUEUED, FAILED}, some)
-        assert [done.changed for done in operate.cancel(ids, using="operator")] == self.model.operator_cancel(ids)
+        assert [done.changed for done in operate.cancel_jobs(ids, using="operator")] == self.model.operator_cancel(ids)
 
     # What always holds
 

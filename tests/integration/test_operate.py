@@ -63,7 +63,7 @@ def test_a_retry_takes_off_an_expiry_that_is_over(database: None) -> None:
 def test_a_cancel_is_one_statement_and_tells_each_result(jobs: dict[str, int]) -> None:
     del jobs["running"]  # test_cancellation.py
     with CaptureQueriesContext(connections[OPERATOR]) as captured:
-        results = operate.cancel(jobs.values(), using=OPERATOR)
+        results = operate.cancel_jobs(jobs.values(), using=OPERATOR)
     assert sum("UPDATE salon_jobs_job" in query["sql"] for query in captured.captured_queries) == 1
     assert {result.job_id for result in results if result.changed} == {jobs["queued"], jobs["failed"]}
     assert {r.detail for r in results if not r.changed} == {"only queued, running and failed jobs can be cancelled"}

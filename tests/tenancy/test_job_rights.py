@@ -89,7 +89,7 @@ def test_the_web_role_moves_jobs_as_cancelling_and_retrying_do_and_never_a_runni
         for state in ("running", "succeeded", "failed"):
             with pytest.raises(ProgrammingError, match=r"row-level security|Cannot update"), transaction.atomic("web"):
                 ask("web", "UPDATE salon_jobs_job SET state = %s RETURNING id", state)
-        assert operate.cancel([job_id], using="web") == [Operated(job_id, True)]
+        assert operate.cancel_jobs([job_id], using="web") == [Operated(job_id, True)]
         assert operate.retry_jobs([job_id], using="web") == [Operated(job_id, True)]
     [running] = [job for job in claim(process_id) if job.id == job_id]
     with tenant_context(stores[0], using="web"):
