@@ -231,7 +231,7 @@ class Claimer:
 
     def _raise_low_water(self, jobs: Sequence[ClaimedJob]) -> None:
         """Read each lane from after the last job claimed from it on; jobs of a lane come in its order."""
-        last = {(job.store_id or NO_STORE, job.lane): (job.run_at_s, job.id) for job in jobs}
+        last = {_lane_of(job): (job.run_at_s, job.id) for job in jobs}
         for key, (run_at_s, job_id) in last.items():
             self._low[key] = max(self._low.get(key, (0, 0)), (round(run_at_s * 1_000_000), job_id))
 

@@ -163,19 +163,15 @@ class Task(Generic[P, R_co]):
 
     def key_for(self, store: object, arguments: Arguments) -> str | None:
         """Fill the key template from the arguments as they are written in the payload."""
-        if self.job_key_template is None:
-            return None
-        key = self.job_key_template.format_map({**arguments.plain, STORE_ARGUMENT: store})
-        if len(key) > LONGEST["job_key"]:
+        key = _filled(self.job_key_template, store, arguments)
+        if key is not None and len(key) > LONGEST["job_key"]:
             raise PayloadInvalid(f"task {self.name!r}: the job key is longer than {LONGEST['job_key']} characters")
         return key
 
     def concurrency_key_for(self, store: object, arguments: Arguments) -> str | None:
         """Fill the template of the concurrency key likewise. Raises PayloadInvalid when nothing comes of it."""
-        if self.limits.concurrency_key is None:
-            return None
-        key = self.limits.concurrency_key.format_map({**arguments.plain, STORE_ARGUMENT: store})
-        if not 1 <= len(key) <= LONGEST["concurrency_key"]:
+        key = _filled(self.limits.concurrency_key, store, arguments)
+        if key is not None and not 1 <= len(key) <= LONGEST["concurrency_key"]:
             longest = LONGEST["concurrency_key"]
             raise PayloadInvalid(f"task {self.name!r}: the concurrency key must have 1 to {longest} characters")
         return key
@@ -286,6 +282,10 @@ def store_task(
 
 def _options(queue: str, priority: int, max_attempts: int | None, mode: KeyMode) -> JobOptions:
     return JobOptions(queue=queue, priority=priority, max_attempts=max_attempts, job_key_mode=mode)
+
+
+def _filled(template: str | None, store: object, arguments: Arguments) -> str | None:
+    return None if template is None else template.format_map({**arguments.plain, STORE_ARGUMENT: store})
 
 
 def _check_function(name: str, function: object) -> None:

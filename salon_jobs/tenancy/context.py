@@ -31,8 +31,8 @@ def tenant_context(store_id: UUID | str, *, atomic: bool = True, using: str | No
     transaction: the store is set at every transaction the block begins, and between them no rows are seen.
     ``on_commit`` callbacks registered inside run with the store as well; those of a bare ``transaction.atomic()`` in
     a block without a transaction run between its transactions. Nested with the same store is fine; with another one
-    raises TenantContextError. Raises it too for a store that is no uuid. In async code
-    it belongs inside sync_to_async.
+    raises TenantContextError. Raises it too for a store that is no uuid. In async code it belongs
+    inside sync_to_async.
     """
     store = guc.as_uuid(store_id)
     outer = guc.current.get()
