@@ -77,7 +77,25 @@ def test_a_batch_of_successes_is_found_by_its_ids(crowded: int, statement: str) 
     rows = [100 * number for number in range(1, 500)]
     plan = nodes(statement, {"ids": rows, "leases": [1] * len(rows), "process_id": 3})
     assert_no_full_scan(plan)
-    assert "salon_jobs_job_pkey" in indexes(plan)
+    assert indexes(plan) == {"salon_jobs_job_pkey"}, "that by process holds each job it ran since the last vacuum"
+    assert [node["Node Type"] for node in job_scans(plan)].count("Tid Scan") == 1
+
+
+@pytest.mark.parametrize("statement", ["finish_many", "finish_many_keep"])
+def test_the_leases_of_a_batch_are_compared_by_hash_where_few_rows_are_expected(crowded: int, statement: str) -> None:
+    rows = [100 * number for number in range(1, 500)]
+    change(
+        "CREATE TABLE statistics_before AS SELECT reltuples, relpages FROM pg_class WHERE relname = 'salon_jobs_job'"
+    )
+    change("UPDATE pg_class SET reltuples = 100 WHERE relname = 'salon_jobs_job'")
+    try:
+        plan = nodes(statement, {"ids": rows, "leases": [1] * len(rows), "process_id": 3})
+    finally:
+        change(
+            "UPDATE pg_class c SET reltuples = b.reltuples FROM statistics_before b WHERE c.relname = 'salon_jobs_job'"
+        )
+        change("DROP TABLE statistics_before")
+    assert not {node["Node Type"] for node in plan} & {"Nested Loop", "Hash Join", "Merge Join"}
 
 
 def test_the_claim_walks_the_index_of_due_jobs_in_order(crowded: int) -> None:
