@@ -31,6 +31,11 @@ class Roles:
     operator: str = "jobs_operator"
     fan_out_owner: str = "worker_fanout_owner"
 
+    @property
+    def runtime(self) -> tuple[str, ...]:
+        """Return the roles that log in to work, and own nothing."""
+        return (self.web, self.worker, self.operator)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:

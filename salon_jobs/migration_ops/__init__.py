@@ -13,7 +13,7 @@ from salon_jobs.migration_ops.functions import (
     InstallFanOutFunction,
     InstallFinishFunction,
 )
-from salon_jobs.migration_ops.job_tables import ProtectJobTables, ProtectTables
+from salon_jobs.migration_ops.job_tables import ProtectTables, ShareWithDjango
 from salon_jobs.migration_ops.storage import SetStorageParameters
 from salon_jobs.migration_ops.store_rls import EnableStoreRLS
 from salon_jobs.migration_ops.supersession import InstallSupersession
@@ -27,7 +27,7 @@ __all__ = [
     "InstallFanOutFunction",
     "InstallFinishFunction",
     "InstallSupersession",
-    "ProtectJobTables",
     "ProtectTables",
     "SetStorageParameters",
+    "ShareWithDjango",
 ]

@@ -10,7 +10,8 @@ from django.db.migrations.state import ProjectState
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.migration_ops.base import DatabaseOperation, execute
-from salon_jobs.tenancy import policy
+from salon_jobs.tenancy.access import TableAccess
+from salon_jobs.tenancy.policy import store_access
 
 
 class EnableStoreRLS(DatabaseOperation):
@@ -33,19 +34,12 @@ class EnableStoreRLS(DatabaseOperation):
 
     def apply(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
         """Create the policy, then switch RLS on."""
-        table, column = self._names(app_label, state.apps)
-        condition = policy.store_condition(column)
-        roles = policy.business_roles()
-        create = policy.create_policy(policy.POLICY_NAME, table, "ALL", roles, using=condition, check=condition)
-        enable = policy.enable(table)
-        if conf.roles is None and (conf.store_model or "").lower() == f"{app_label}.{self.model_name}".lower():
-            enable = enable[:1]
-        execute(schema_editor, policy.drop_policy(policy.POLICY_NAME, table), create, *enable)
+        access = self._access(app_label, state.apps)
+        execute(schema_editor, *access.protect())
 
     def unapply(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
         """Switch RLS off and drop the policy."""
-        table, _ = self._names(app_label, state.apps)
-        execute(schema_editor, *policy.disable(table), policy.drop_policy(policy.POLICY_NAME, table))
+        execute(schema_editor, *self._access(app_label, state.apps).unprotect())
 
     def describe(self) -> str:
         """Describe the operation."""
@@ -55,7 +49,8 @@ class EnableStoreRLS(DatabaseOperation):
         """Return how to write the operation."""
         return (type(self).__name__, [self.model_name], {"store_field": self.store_field})
 
-    def _names(self, app_label: str, apps: Apps) -> tuple[str, str]:
+    def _access(self, app_label: str, apps: Apps) -> TableAccess:
         meta = apps.get_model(app_label, self.model_name)._meta
         field = next(field for field in meta.local_fields if self.store_field in (field.name, field.attname))
-        return meta.db_table, str(field.column)
+        is_store = (conf.store_model or "").lower() == f"{app_label}.{self.model_name}".lower()
+        return store_access(meta.db_table, str(field.column), force=conf.roles is not None or not is_store)

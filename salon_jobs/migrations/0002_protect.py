@@ -11,7 +11,8 @@ from salon_jobs.migration_ops import (
     InstallClaimFunction,
     InstallFinishFunction,
     InstallSupersession,
-    ProtectJobTables,
+    ProtectTables,
+    ShareWithDjango,
 )
 
 
@@ -20,7 +21,16 @@ class Migration(migrations.Migration):
 
     dependencies: ClassVar = [("salon_jobs", "0001_initial")]
     operations: ClassVar = [
-        ProtectJobTables(),
+        ProtectTables(
+            "salon_jobs_job",
+            "salon_jobs_job_error",
+            "salon_jobs_process",
+            "salon_jobs_cron_entry",
+            "salon_jobs_cron_tick",
+            "salon_jobs_superseded",
+            "salon_jobs_limit",
+        ),
+        ShareWithDjango(),
         InstallAddJobFunction(),
         InstallAddJobsFunction(),
         InstallCancelFunction(),

@@ -20,7 +20,7 @@ from salon_jobs.migration_ops import (
     InstallCancelFunction,
     InstallFanOutFunction,
     InstallSupersession,
-    ProtectJobTables,
+    ProtectTables,
 )
 from salon_jobs.migration_ops.base import DatabaseOperation
 from tests.conftest import manage
@@ -32,7 +32,7 @@ __all__ = ["fresh"]  # a fixture
 
 OPERATIONS: list[tuple[str, Callable[[], DatabaseOperation]]] = [
     ("salon", lambda: EnableStoreRLS("Customer")),
-    ("salon_jobs", ProtectJobTables),
+    ("salon_jobs", lambda: ProtectTables("salon_jobs_job")),
     ("salon_jobs", InstallAddJobFunction),
     ("salon_jobs", InstallAddJobsFunction),
     ("salon_jobs", InstallCancelFunction),
