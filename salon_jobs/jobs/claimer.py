@@ -19,10 +19,9 @@ from salon_jobs.jobs.rules import Rules, rules_in_force
 
 # Rules are read after a claim, so that a job that wakes an idle process does not wait for it; before one when older.
 _RULES_EVERY_S: Final = 0.5
-# A list of lanes serves for so long, or for ten times what it took; then new lanes are looked for.
-_LIST_EVERY_S: Final = (0.05, 2.0)
-# Lanes are read from their start again after so long: jobs of late commits lie before the low-water.
-_LOW_WATER_S: Final = (1.0, 5.0)
+# A list of lanes serves for so long, or for ten times what it took; then new lanes are looked for, and jobs of late
+# commits, which lie before those that were claimed from a lane already.
+_LIST_EVERY_S: Final = (0.05, 3.0)
 # So long, and so many stores, does one look for lanes go on.
 _LOOK_S: Final = 0.02
 # A claim in the order due that takes longer wades through dead rows: lanes have a low-water.
@@ -63,7 +62,6 @@ class Claimer:
         # When the next bucket of a rate will hold a whole token, as seconds from the last claim on.
         self._token_in_s = float("inf")
         self._low: dict[tuple[UUID, int], tuple[int, int]] = {}
-        self._low_until = float("-inf")
         # After how many seconds another claim is worth while, though nobody wakes us; 0: at once; None: who knows.
         self.again_s: float | None = None
 
@@ -103,27 +101,17 @@ class Claimer:
         fresh = now >= self._list_again
         if fresh:
             self._list(now)
-        if now >= self._low_until:
-            self._low.clear()
         served = [lane for lane in self._lanes if self._rules.allows(lane)]
         # Whoever comes first may take what is left of a share or a limit: nobody comes first each time.
         random.shuffle(served)
-        began = time.monotonic()
         self._token_in_s = float("inf")
         jobs, shares, throttled = self._claim_shares(served, room)
-        if now >= self._low_until:
-            least, most = _LOW_WATER_S
-            self._low_until = began + min(most, max(least, 20 * (time.monotonic() - began)))
         self._raise_low_water(jobs)
         self._fruitful |= bool(jobs)
         self._throttled |= throttled
         if jobs or not self.throttled:
             self._throttled_s = THROTTLED_S[0]
         if _more(jobs, shares, room):
-            self.again_s = 0.0
-        elif fresh and shares and not jobs and self._low:
-            # These lanes were due a moment ago: what they hold may have been given back, and lie before the low-water.
-            self._low.clear()
             self.again_s = 0.0
         elif not self._complete:
             self._list_again = now
@@ -169,6 +157,7 @@ class Claimer:
             if len({store_id for store_id, _ in found}) >= lanes.STORES_A_LOOK or time.monotonic() - now > _LOOK_S:
                 break
         self._lanes = list(found.values())
+        self._low = {key: (lane.first_us, lane.first_id - 1) for key, lane in found.items()}
         least, most = _LIST_EVERY_S
         took_s = time.monotonic() - now
         self._list_again = now + min(most, max(least, 10 * took_s))

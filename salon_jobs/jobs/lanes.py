@@ -25,7 +25,10 @@ FIRST_GROUP: Final = -(2**31)
 
 
 class Lane(NamedTuple):
-    """Names one lane, in the column order of ``sql/list_lanes.sql``; ``store`` is NO_STORE for system tasks."""
+    """Names one lane, in the column order of ``sql/list_lanes.sql``; ``store`` is NO_STORE for system tasks.
+
+    ``first_us`` and ``first_id`` are the instant (microseconds since 1970) and id of the first job it held then.
+    """
 
     store: UUID
     number: int
@@ -34,6 +37,8 @@ class Lane(NamedTuple):
     priority: int
     concurrency_key: str | None
     due: bool
+    first_us: int = 0
+    first_id: int = 0
 
     @property
     def group(self) -> tuple[UUID, int]:

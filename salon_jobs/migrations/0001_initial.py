@@ -181,6 +181,11 @@ class Migration(migrations.Migration):
                         name="salon_jobs_job_leased",
                     ),
                     models.Index(
+                        condition=models.Q(("cancel_requested_at__isnull", False), ("state", "running")),
+                        fields=["leased_by"],
+                        name="salon_jobs_job_cancelling",
+                    ),
+                    models.Index(
                         condition=models.Q(("job_key__isnull", False), ("state__in", ["queued", "running"])),
                         fields=["job_key", "task", "store_id"],
                         name="salon_jobs_job_live_key",

@@ -127,6 +127,12 @@ class Job(models.Model):
                 name="salon_jobs_job_lane",
             ),
             models.Index(fields=["leased_by", "id"], condition=models.Q(state="running"), name="salon_jobs_job_leased"),
+            # Of its own: the one above holds an entry for each job that a process ran since the last vacuum.
+            models.Index(
+                fields=["leased_by"],
+                condition=models.Q(state="running", cancel_requested_at__isnull=False),
+                name="salon_jobs_job_cancelling",
+            ),
             models.Index(
                 fields=["job_key", "task", "store_id"],
                 condition=models.Q(state__in=["queued", "running"], job_key__isnull=False),

@@ -1,5 +1,7 @@
 -- List lanes in order of their stores: of up to %(stores)s stores after %(after)s (NULL: from the first), with the first
 -- job that each lane holds. A store of which nothing may run is listed once, without a lane.
+-- The row that ends one search begins the next one inside it: behind a transaction that pins xmin a search reads all the
+-- dead rows before the first live one, and need not read them again.
 -- A lane holds the queued jobs of one store, queue, task, priority and concurrency key in the order they come due, so
 -- its first job says whether any is due, and a lane that may not run now costs one look, however many wait in it.
 -- Lanes that differ in their keys alone form a group: the upper half of their numbers is the same. What this process
@@ -10,64 +12,73 @@
 -- Paused stores are compared as text: whatever a rule's name is, it breaks no claim.
 -- It steps from lane to lane (a loose index scan), never over the jobs inside.
 -- Locks: none. Role: worker. Not prepared: NULL and the numbers are folded into the plan.
-WITH RECURSIVE step (store) AS (
-    (SELECT COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid)
+WITH RECURSIVE step AS (
+    (SELECT COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid) AS store, j.lane, j.queue, j.task, j.priority, j.concurrency_key, j.run_at, j.id
        FROM salon_jobs_job j
       WHERE j.state = 'queued'
-        AND (%(after)s::uuid IS NULL
-             OR COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid) > %(after)s::uuid)
-      ORDER BY COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid) LIMIT 1)
+        AND (%(after)s::uuid IS NULL OR COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid) > %(after)s::uuid)
+      ORDER BY COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid), j.lane, j.run_at, j.id LIMIT 1)
     UNION ALL
-    SELECT (SELECT COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid)
-              FROM salon_jobs_job j
-             WHERE j.state = 'queued'
-               AND COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid) > step.store
-             ORDER BY COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid) LIMIT 1)
-      FROM step WHERE step.store IS NOT NULL
+    SELECT next.*
+      FROM step
+     CROSS JOIN LATERAL (
+           SELECT COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid), j.lane, j.queue, j.task, j.priority, j.concurrency_key, j.run_at, j.id
+             FROM salon_jobs_job j
+            WHERE j.state = 'queued'
+              AND COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid) > step.store
+            ORDER BY COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid), j.lane, j.run_at, j.id LIMIT 1) next
 ), chosen AS (
-    SELECT store FROM step WHERE store IS NOT NULL AND store::text <> ALL (%(paused_stores)s::text[]) LIMIT %(stores)s
+    SELECT * FROM step WHERE store::text <> ALL (%(paused_stores)s::text[]) LIMIT %(stores)s
 )
-SELECT chosen.store, found.lane, found.queue, found.task, found.priority, found.concurrency_key, found.run_at <= now()
+SELECT chosen.store, found.lane, found.queue, found.task, found.priority, found.concurrency_key, found.run_at <= now(),
+       (extract(epoch FROM found.run_at) * 1000000)::bigint, found.id
   FROM chosen
   LEFT JOIN LATERAL (
     SELECT first.*
       FROM (
         WITH RECURSIVE groups AS (
-            (SELECT j.lane, j.queue, j.task
+            (SELECT chosen.lane, chosen.queue, chosen.task, chosen.priority, chosen.concurrency_key, chosen.run_at,
+                    chosen.id
+              WHERE chosen.lane >= (%(group)s)::bigint << 32
+             UNION ALL
+            (SELECT j.lane, j.queue, j.task, j.priority, j.concurrency_key, j.run_at, j.id
                FROM salon_jobs_job j
-              WHERE j.state = 'queued'
+              WHERE j.state = 'queued' AND chosen.lane < (%(group)s)::bigint << 32
                 AND COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid) = chosen.store
                 AND j.lane >= (%(group)s)::bigint << 32
-              ORDER BY COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid), j.lane, j.run_at, j.id LIMIT 1)
+              ORDER BY COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid), j.lane, j.run_at, j.id LIMIT 1))
             UNION ALL
             SELECT next.*
               FROM groups
              CROSS JOIN LATERAL (
-                   SELECT j.lane, j.queue, j.task
+                   SELECT j.lane, j.queue, j.task, j.priority, j.concurrency_key, j.run_at, j.id
                      FROM salon_jobs_job j
                     WHERE j.state = 'queued'
                       AND COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid) = chosen.store
                       AND j.lane > (groups.lane | 4294967295)
                     ORDER BY COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid), j.lane, j.run_at, j.id LIMIT 1) next
         )
-        SELECT lane FROM groups
+        SELECT * FROM groups
          WHERE task = ANY (%(tasks)s::text[]) AND queue <> ALL (%(paused_queues)s::text[])
            AND (%(queues)s::text[] IS NULL OR queue = ANY (%(queues)s::text[]))
          LIMIT %(groups)s
       ) chosen_group
      CROSS JOIN LATERAL (
         WITH RECURSIVE first AS (
-            (SELECT j.lane, j.queue, j.task, j.priority, j.concurrency_key, j.run_at
+            (SELECT chosen_group.*
+              WHERE chosen_group.lane >= (chosen_group.lane & -4294967296) + %(key)s
+             UNION ALL
+            (SELECT j.lane, j.queue, j.task, j.priority, j.concurrency_key, j.run_at, j.id
                FROM salon_jobs_job j
-              WHERE j.state = 'queued'
+              WHERE j.state = 'queued' AND chosen_group.lane < (chosen_group.lane & -4294967296) + %(key)s
                 AND COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid) = chosen.store
                 AND j.lane BETWEEN (chosen_group.lane & -4294967296) + %(key)s AND (chosen_group.lane | 4294967295)
-              ORDER BY COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid), j.lane, j.run_at, j.id LIMIT 1)
+              ORDER BY COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid), j.lane, j.run_at, j.id LIMIT 1))
             UNION ALL
             SELECT next.*
               FROM first
              CROSS JOIN LATERAL (
-                   SELECT j.lane, j.queue, j.task, j.priority, j.concurrency_key, j.run_at
+                   SELECT j.lane, j.queue, j.task, j.priority, j.concurrency_key, j.run_at, j.id
                      FROM salon_jobs_job j
                     WHERE j.state = 'queued'
                       AND COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid) = chosen.store

@@ -208,17 +208,18 @@ def test_a_scope_that_another_process_claims_in_is_left_to_it(process_id: int, s
     assert len(claimer.claim(10)) == 2
 
 
-def test_jobs_before_the_low_water_are_found_when_it_is_lowered(
+def test_jobs_before_the_low_water_are_found_by_the_next_list(
     process_id: int, stores: list[UUID], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add(30, stores[0], run_at="2020-01-02T00:00:00Z")
     claimer = Claimer(process_id, None)
     claimer.claim(5)
     assert len(claimer.claim(10)) == 10
-    add(1, stores[0], run_at="2020-01-01T00:00:00Z")
+    add(1, stores[0], run_at="0001-01-02T00:00:00.000001Z")
+    monkeypatch.setattr(claimer, "_list_again", float("inf"))
     assert all(job.run_at.day == 2 for job in claimer.claim(5)), "its transaction began earlier and ended later"
-    monkeypatch.setattr(claimer, "_low_until", 0.0)
-    assert min(job.run_at.day for job in claimer.claim(5)) == 1
+    monkeypatch.setattr(claimer, "_list_again", float("-inf"))
+    assert claimer.claim(5)[0].run_at.year == 1
 
 
 def test_paused_jobs_of_20_000_keys_hide_none_of_the_same_store(process_id: int, stores: list[UUID]) -> None:

@@ -154,10 +154,10 @@ def test_a_finish_and_a_failure_find_their_row_by_its_key(crowded: int) -> None:
     assert_no_full_scan(plan)
 
 
-def test_requests_to_cancel_are_found_among_the_leases_of_the_process(crowded: int) -> None:
+def test_requests_to_cancel_are_found_without_reading_other_leases(crowded: int) -> None:
     plan = nodes("cancel_requests", {"process_id": 2})
     assert_no_full_scan(plan)
-    assert indexes(plan) == {"salon_jobs_job_leased"}
+    assert indexes(plan) == {"salon_jobs_job_cancelling"}
 
 
 def test_what_a_dead_process_held_is_found_by_its_leases(crowded: int) -> None:
