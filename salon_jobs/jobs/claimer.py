@@ -6,6 +6,8 @@ import random
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from functools import partial
 from typing import Final
 from uuid import UUID
 
@@ -15,6 +17,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core.records import NO_STORE, ClaimedJob
 from salon_jobs.jobs import lanes, registry, store
 from salon_jobs.jobs.lanes import Lane, Runnable, Share
+from salon_jobs.jobs.lister import Listed, Lister, aside
 from salon_jobs.jobs.rules import Rules, rules_in_force
 
 # Rules are read after a claim, so that a job that wakes an idle process does not wait for it; before one when older.
@@ -22,8 +25,8 @@ _RULES_EVERY_S: Final = 0.5
 # A list of lanes serves for so long, or for ten times what it took; then new lanes are looked for, and jobs of late
 # commits, which lie before those that were claimed from a lane already.
 _LIST_EVERY_S: Final = (0.05, 3.0)
-# So long, and so many stores, does one look for lanes go on.
-_LOOK_S: Final = 0.02
+# After a look that took longer, behind dead rows, the next one goes on beside the claims.
+_ASIDE_S: Final = 0.1
 # A claim in the order due that takes longer wades through dead rows: lanes have a low-water.
 _SLOW_S: Final = 0.05
 # Who found a limit full looks again after so long, then after twice that, up to the most: nobody says when a job of
@@ -45,16 +48,13 @@ class Claimer:
         self._rules = Rules({})
         self._rules_read = float("-inf")
         self._by_lanes = False
-        self._lanes: list[Lane] = []
+        self._lanes: Sequence[Lane] = []
         self._list_again = float("-inf")
-        self._slow_list = False
-        # Each process begins its round of the stores at another one.
-        self._after: UUID | None = UUID(int=random.getrandbits(128))
-        self._crowded = False
+        self._took_s = 0.0
+        self._lister = Lister()
+        self._aside: Future[Listed] | None = None
+        # Whether the lanes are those of all stores, and what came of this round of them so far.
         self._complete = True
-        # Where the round of the stores began, whether it passed the last one, and what came of it so far.
-        self._began_at: UUID | None = self._after
-        self._wrapped = False
         self._fruitful = self._throttled = False
         # Whether the last claim found a limit full, and how long the next one waits then.
         self.throttled = False
@@ -85,7 +85,10 @@ class Claimer:
 
     def claim_afresh(self, room: int) -> list[ClaimedJob]:
         """Claim by what is there now, not by a list of lanes made before; else as ``claim``."""
+        if self._aside is not None:
+            self._adopt_aside(self._aside)
         self._list_again = float("-inf")
+        self._took_s = 0.0
         return self.claim(room)
 
     def follow_rules(self) -> None:
@@ -97,10 +100,7 @@ class Claimer:
             self._rules, self._rules_read = rules_in_force(), now
 
     def _claim_by_lanes(self, room: int) -> list[ClaimedJob]:
-        now = time.monotonic()
-        fresh = now >= self._list_again
-        if fresh:
-            self._list(now)
+        fresh = self._list()
         served = [lane for lane in self._lanes if self._rules.allows(lane)]
         # Whoever comes first may take what is left of a share or a limit: nobody comes first each time.
         random.shuffle(served)
@@ -113,8 +113,11 @@ class Claimer:
             self._throttled_s = THROTTLED_S[0]
         if _more(jobs, shares, room):
             self.again_s = 0.0
+        elif self._aside is not None:
+            self.throttled = False
+            self.again_s = _LIST_EVERY_S[0]
         elif not self._complete:
-            self._list_again = now
+            self._list_again = float("-inf")
             self.again_s = 0.0
         elif self._throttled:
             self.throttled = True
@@ -125,43 +128,39 @@ class Claimer:
             self.again_s = max(0.0, self._list_again - time.monotonic())
         else:
             # All lanes are known and none holds more: the plain claim is as fair, unless dead rows make it slow.
-            self._by_lanes = self._slow_list
+            self._by_lanes = 10 * self._took_s > _LIST_EVERY_S[0]
             self.throttled = False
             self.again_s = None
         return jobs
 
-    def _list(self, now: float) -> None:
-        """Look for lanes that have due jobs, from where the last look ended, for a while."""
-        found: dict[tuple[UUID, int], Lane] = {}
-        # Every other look begins inside a crowded store's lanes at random, so that none of them waits for ever.
-        group, key = lanes.FIRST_GROUP, 0
-        if inside := self._crowded:
-            group, key = random.randrange(-(2**31), 2**31), random.randrange(2**32)  # noqa: S311 - no secret
-        self._crowded = False
+    def _list(self) -> bool:
+        """List lanes when it is time to, beside the claims if that takes long; tell whether the list is a new one."""
+        if self._aside is not None:
+            if not self._aside.done():
+                return False
+            self._adopt_aside(self._aside)
+            return True
+        if time.monotonic() < self._list_again:
+            return False
+        look = partial(self._lister.look, self._runnable(), afresh=self._fruitful)
         if self._complete or self._fruitful:
-            # The last round of the stores is over, or gave something: another one begins here.
-            self._complete = self._fruitful = self._throttled = False
-            self._began_at, self._wrapped = self._after, self._after is None
-        runnable, over = self._runnable(), False
-        while not over:
-            look = lanes.list_lanes(self._after, runnable, group=group, key=key)
-            self._crowded |= not inside and _crowds(look.lanes)
-            found.update(((lane.store, lane.number), lane) for lane in look.lanes if lane.due)
-            self._after = look.last
-            if look.stores < lanes.STORES_A_LOOK:
-                self._after = None
-                over, self._wrapped = self._wrapped, True
-            elif self._wrapped and self._began_at is not None and look.last is not None:
-                over = look.last >= self._began_at
-            self._complete = over and not inside
-            if len({store_id for store_id, _ in found}) >= lanes.STORES_A_LOOK or time.monotonic() - now > _LOOK_S:
-                break
-        self._lanes = list(found.values())
-        self._low = {key: (lane.first_us, lane.first_id - 1) for key, lane in found.items()}
+            # The last round of the stores is over, or gave something: another one begins.
+            self._fruitful = self._throttled = False
+        if self._took_s > _ASIDE_S:
+            self._aside = aside(look)
+            return False
+        self._adopt(look())
+        return True
+
+    def _adopt_aside(self, listed: Future[Listed]) -> None:
+        self._aside = None
+        self._adopt(listed.result())
+
+    def _adopt(self, listed: Listed) -> None:
+        self._lanes, self._complete, self._took_s = listed.lanes, listed.complete, listed.took_s
+        self._low = {(lane.store, lane.number): (lane.first_us, lane.first_id - 1) for lane in listed.lanes}
         least, most = _LIST_EVERY_S
-        took_s = time.monotonic() - now
-        self._list_again = now + min(most, max(least, 10 * took_s))
-        self._slow_list = 10 * took_s > least
+        self._list_again = time.monotonic() + min(most, max(least, 10 * listed.took_s))
 
     def _runnable(self) -> Runnable:
         forbidden = set(self._rules.forbidden("task"))
@@ -227,13 +226,6 @@ class Claimer:
 
 def _lane_of(job: ClaimedJob) -> tuple[UUID, int]:
     return job.store_id or NO_STORE, job.lane
-
-
-def _crowds(listed: Sequence[Lane]) -> bool:
-    """Tell whether a store has more groups, or a group more lanes, than a look lists."""
-    per_group = Counter(lane.group for lane in listed)
-    per_store = Counter(store_id for store_id, _ in per_group)
-    return lanes.LANES_A_GROUP in per_group.values() or lanes.GROUPS_A_STORE in per_store.values()
 
 
 def _more(jobs: Sequence[ClaimedJob], shares: Sequence[Share], room: int) -> bool:

@@ -8,15 +8,17 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 from uuid import UUID, uuid4
 
 import pytest
-from django.db import IntegrityError, connections, transaction
+from django.db import IntegrityError, OperationalError, connections, transaction
 
 from salon_jobs.core.errors import OptionInvalid
 from salon_jobs.core.records import ClaimedJob
 from salon_jobs.jobs import lanes, rules, store
 from salon_jobs.jobs.claimer import Claimer
+from salon_jobs.jobs.lanes import Look
 from salon_jobs.jobs.limits import limit, pause, resume
 from salon_jobs.jobs.worker import Worker, WorkerOptions
 from salon_jobs.models import Limit, Process
@@ -222,6 +224,47 @@ def test_jobs_before_the_low_water_are_found_by_the_next_list(
     assert claimer.claim(5)[0].run_at.year == 1
 
 
+def test_lanes_that_are_slow_to_list_are_listed_beside_the_claims(
+    process_id: int, stores: list[UUID], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(30, stores[0])
+    claimer = Claimer(process_id, None)
+    assert len(claimer.claim(5)) == len(claimer.claim(5)) == 5, "by lanes, the second time"
+    may_list, list_lanes = threading.Event(), lanes.list_lanes
+
+    def slowly(*given: Any, **options: Any) -> Look:
+        assert may_list.wait(10)
+        return list_lanes(*given, **options)
+
+    monkeypatch.setattr(lanes, "list_lanes", slowly)
+    monkeypatch.setattr(claimer, "_took_s", 1.0)
+    monkeypatch.setattr(claimer, "_list_again", float("-inf"))
+    add(5, stores[1])
+    assert by_store(claimer.claim(5)) == {stores[0]: 5}, "nobody waits for the list"
+    assert claimer._aside is not None
+    may_list.set()
+    claimer._aside.result(10)
+    assert by_store(claimer.claim(4)) == {stores[0]: 2, stores[1]: 2}
+
+
+def test_a_list_beside_the_claims_that_failed_is_told_once(
+    process_id: int, stores: list[UUID], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(30, stores[0])
+    claimer = Claimer(process_id, None)
+    assert len(claimer.claim(5)) == len(claimer.claim(5)) == 5
+    with monkeypatch.context() as patched:
+        patched.setattr(lanes, "list_lanes", Mock(side_effect=OperationalError("gone")))
+        patched.setattr(claimer, "_took_s", 1.0)
+        patched.setattr(claimer, "_list_again", float("-inf"))
+        assert len(claimer.claim(5)) == 5
+        assert claimer._aside is not None
+        assert isinstance(claimer._aside.exception(10), OperationalError)
+        with pytest.raises(OperationalError, match="gone"):
+            claimer.claim(5)
+    assert len(claimer.claim(5)) == 5
+
+
 def test_paused_jobs_of_20_000_keys_hide_none_of_the_same_store(process_id: int, stores: list[UUID]) -> None:
     change(
         "INSERT INTO salon_jobs_job (task, store_id, payload, concurrency_key)"
@@ -256,7 +299,7 @@ def test_a_full_limit_leaves_the_places_of_a_claim_to_others(
 def test_a_round_of_paused_stores_comes_to_its_end(
     process_id: int, database: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("salon_jobs.jobs.claimer._LOOK_S", 0.0)
+    monkeypatch.setattr("salon_jobs.jobs.lister._LOOK_S", 0.0)
     for _ in range(lanes.STORES_A_LOOK * 2 + 5):
         add(1, uuid4())
     pause(task="test-store")
@@ -284,7 +327,8 @@ def test_the_plain_claim_comes_back_whatever_the_clock_shows(
     clock_s: float, process_id: int, stores: list[UUID], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("salon_jobs.jobs.claimer._LIST_EVERY_S", (0.05, 2.0))
-    monkeypatch.setattr("salon_jobs.jobs.claimer.time", SimpleNamespace(monotonic=lambda: clock_s))
+    for module in ("claimer", "lister"):
+        monkeypatch.setattr(f"salon_jobs.jobs.{module}.time", SimpleNamespace(monotonic=lambda: clock_s))
     add(3, stores[0])
     claimer = Claimer(process_id, None)
     assert len(claimer.claim(2)) == 2
