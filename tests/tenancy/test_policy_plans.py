@@ -1,0 +1,172 @@
+"""Holds the plans of business statements under the store policy, as the web role: 1,000 stores, 100 sales each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from django.db import connections
+
+from tests.support import change, plan_nodes, seen
+
+STORES = 1000
+SALES = 100
+RESERVATIONS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Is a statement that names no store, by which index it finds its rows, and how many it may read of a table."""
+
+    statement: str
+    indexes: frozenset[str]
+    most: int
+    table: str = "sale"
+
+
+_JOIN = "SELECT r.starts_at, c.name FROM reservation r JOIN customer c ON c.id = r.customer_id"
+CASES = {
+    "a range of an index": Case(
+        "SELECT * FROM sale WHERE sold_at < '2026-01-02'", frozenset({"sale_sold_at"}), SALES // 2
+    ),
+    "ordered and limited": Case("SELECT * FROM sale ORDER BY sold_at DESC LIMIT 10", frozenset({"sale_sold_at"}), 10),
+    "all of a store": Case("SELECT * FROM sale", frozenset({"sale_sold_at", "sale_store_id"}), SALES),
+    "an aggregate": Case("SELECT count(*), sum(amount) FROM sale", frozenset({"sale_sold_at", "sale_store_id"}), SALES),
+    "an aggregate by group": Case(
+        "SELECT sold_at::date, sum(amount) FROM sale GROUP BY 1 ORDER BY 1",
+        frozenset({"sale_sold_at", "sale_store_id"}),
+        SALES,
+    ),
+    "a key": Case(
+        "SELECT * FROM sale WHERE id = '00000000-0000-4000-8000-000000000007'",
+        frozenset({"sale_pkey", "sale_store_id"}),
+        1,
+    ),
+    # LIKE is not leakproof: it sees no row before the policy has passed it, and no index is walked by it.
+    "a condition that is not leakproof": Case(
+        "SELECT * FROM customer WHERE name LIKE 'Hanako 1%'", frozenset({"customer_store_id"}), RESERVATIONS, "customer"
+    ),
+    "an update": Case(
+        "UPDATE sale SET amount = amount + 1 WHERE sold_at < '2026-01-02'", frozenset({"sale_sold_at"}), SALES // 2
+    ),
+    "a delete": Case("DELETE FROM sale WHERE sold_at < '2026-01-02'", frozenset({"sale_sold_at"}), SALES // 2),
+    "a join, its first table": Case(
+        _JOIN, frozenset({"reservation_customer", "reservation_store_id"}), RESERVATIONS, "reservation"
+    ),
+    "a join, its second table": Case(
+        _JOIN, frozenset({"customer_pkey", "customer_store_id"}), RESERVATIONS, "customer"
+    ),
+    "a lookup of other rows": Case(
+        "SELECT * FROM customer c WHERE EXISTS (SELECT 1 FROM reservation r WHERE r.customer_id = c.id)",
+        frozenset({"customer_pkey", "customer_store_id"}),
+        RESERVATIONS,
+        "customer",
+    ),
+}  # fmt: skip
+WAYS = ("as it is", "by a kept plan", "by a server-side cursor")
+
+
+@pytest.fixture(scope="module")
+def stores(migrated: None) -> Iterator[list[str]]:
+    """Fill the tables of the demo: the same days and names in every store."""
+    change("SET session_replication_role = replica")  # no foreign key is looked up
+    change("INSERT INTO store (id, name) SELECT gen_random_uuid(), 'Salon' FROM generate_series(1, %s)", STORES)
+    change(
+        "INSERT INTO sale (id, store_id, sold_at, amount)"
+        " SELECT gen_random_uuid(), s.id, timestamptz '2026-01-01' + n * interval '1 hour', n"
+        "   FROM generate_series(1, %s) AS n, store AS s",
+        SALES,
+    )
+    change(
+        "INSERT INTO customer (id, store_id, name, email)"
+        " SELECT gen_random_uuid(), s.id, 'Hanako ' || n, '' FROM generate_series(1, %s) AS n, store AS s",
+        RESERVATIONS,
+    )
+    change(
+        "INSERT INTO reservation (id, store_id, customer_id, status, starts_at)"
+        " SELECT gen_random_uuid(), c.store_id, c.id, 'confirmed', now() FROM customer AS c"
+    )
+    change("RESET session_replication_role")
+    change("VACUUM (ANALYZE) store, sale, customer, reservation")
+    yield [str(row[0]) for row in seen("SELECT id FROM store ORDER BY id LIMIT 2")]
+    change("TRUNCATE store CASCADE")
+
+
+@contextmanager
+def as_store(store: str) -> Iterator[Any]:
+    """Give a cursor of the web role inside a transaction of the store, which is rolled back."""
+    connection = connections["web"]
+    connection.ensure_connection()
+    raw: Any = connection.connection
+    with raw.cursor() as cursor:
+        cursor.execute("BEGIN")
+        try:
+            cursor.execute("SET LOCAL jit = off")
+            cursor.execute("SELECT set_config('app.current_store_id', %s, true)", [store])
+            yield cursor
+        finally:
+            cursor.execute("ROLLBACK")
+
+
+def explained(cursor: Any, statement: str) -> list[dict[str, Any]]:
+    """Run a statement and return the nodes of the plan it ran by."""
+    cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}")
+    return plan_nodes(cursor.fetchone()[0])
+
+
+def assert_found_by_its_store(plan: list[dict[str, Any]], case: Case) -> None:
+    """Refuse a plan that reads other stores' rows, or asks for the store more than once in each place."""
+    scans = [node for node in plan if node.get("Relation Name") == case.table and node["Node Type"] != "ModifyTable"]
+    bitmaps = [node for node in plan if node["Node Type"] == "Bitmap Index Scan"]
+    used = {node["Index Name"] for node in scans + bitmaps if "Index Name" in node}
+    assert used & case.indexes, used
+    assert not any("Seq Scan" in node["Node Type"] for node in scans)
+    read = sum((node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"] for node in scans)
+    assert read <= case.most
+    asked = [node for node in plan if node.get("Parent Relationship") == "InitPlan"]
+    assert asked, "the store is asked for before the rows, not for each of them"
+    assert all(node["Actual Loops"] <= 1 for node in asked)
+    assert not any("current_setting" in str(node.get(where)) for node in plan for where in ("Filter", "Index Cond"))
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", CASES)
+def test_a_statement_reads_its_own_stores_rows_by_an_index(stores: list[str], name: str, way: str) -> None:
+    case = CASES[name]
+    if way == "by a server-side cursor" and not case.statement.startswith("SELECT"):
+        pytest.skip("a cursor only reads")
+    with as_store(stores[0]) as cursor:
+        if way == "by a kept plan":  # as functions and prepared statements have them, made before any store is known
+            cursor.execute("SET LOCAL plan_cache_mode = force_generic_plan")
+            cursor.execute(f"PREPARE kept AS {case.statement}")
+            explained(cursor, "EXECUTE kept")
+            cursor.execute("SELECT set_config('app.current_store_id', %s, true)", [stores[1]])
+            plan = explained(cursor, "EXECUTE kept")
+            cursor.execute("DEALLOCATE kept")
+        else:
+            walk = "DECLARE walk NO SCROLL CURSOR FOR " if way == "by a server-side cursor" else ""
+            plan = explained(cursor, walk + case.statement)
+    assert_found_by_its_store(plan, case)
+
+
+def test_a_row_of_another_store_is_not_found_by_its_key(stores: list[str]) -> None:
+    [(other,)] = seen("SELECT id FROM sale WHERE store_id = %s LIMIT 1", stores[1])
+    with as_store(stores[0]) as cursor:
+        plan = explained(cursor, f"SELECT * FROM sale WHERE id = '{other}'")
+    assert_found_by_its_store(plan, CASES["a key"])
+    assert plan[0]["Actual Rows"] == 0
+
+
+def test_a_server_side_cursor_asks_for_the_store_once_and_goes_on_with_it(stores: list[str]) -> None:
+    with as_store(stores[0]) as cursor:
+        cursor.execute("DECLARE walk NO SCROLL CURSOR FOR SELECT store_id FROM sale ORDER BY sold_at")
+        cursor.execute("FETCH 10 FROM walk")
+        first = cursor.fetchall()
+        cursor.execute("SELECT set_config('app.current_store_id', %s, true)", [stores[1]])
+        cursor.execute("FETCH ALL FROM walk")
+        rows = first + cursor.fetchall()
+    assert len(rows) == SALES
+    assert {str(store) for (store,) in rows} == {stores[0]}
