@@ -1,12 +1,15 @@
-"""Builds the SQL of the one function that may delete invitations of all stores. Used by migrations alone."""
+"""Installs the one function that may delete invitations of all stores. Used by migrations alone."""
 
 from __future__ import annotations
 
 from typing import Final
 
+from django.db.backends.base.schema import BaseDatabaseSchemaEditor
+from django.db.migrations.state import ProjectState
 from psycopg import sql
 
 from salon_jobs.conf import settings as conf
+from salon_jobs.migration_ops.base import DatabaseOperation, execute
 
 OWNER_ROLE: Final = "invitation_cleanup_owner"
 _SIGNATURE: Final = sql.SQL("public.delete_expired_operator_invitations(timestamptz)")
@@ -43,11 +46,23 @@ _AS_ONE_USER: Final = sql.SQL("""
 """)
 
 
-def install() -> list[sql.Composable]:
-    """Return the statements that create the function: as its owner role, so that its grants are that role's to give.
+class InstallInvitationCleanup(DatabaseOperation):
+    """Install the function as its owner role; the owner may delete from the table and read one column, nothing else."""
 
-    The owner may delete from the table and read the one column the condition needs, nothing else.
-    """
+    def apply(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
+        """Create it as its owner, so that its grants are that role's to give."""
+        execute(schema_editor, *_install())
+
+    def unapply(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
+        """Drop it, and take away what its owner was granted on the table."""
+        execute(schema_editor, *_uninstall())
+
+    def describe(self) -> str:
+        """Describe the operation."""
+        return "Install the function that deletes expired invitations"
+
+
+def _install() -> list[sql.Composable]:
     revoke = sql.SQL("REVOKE ALL ON FUNCTION {} FROM PUBLIC").format(_SIGNATURE)
     if conf.roles is None:
         return [_CREATE + _AS_ONE_USER.format(guc=sql.Literal(conf.store_guc)), revoke]
@@ -64,8 +79,7 @@ def install() -> list[sql.Composable]:
     ]
 
 
-def uninstall() -> list[sql.Composable]:
-    """Return the statements that drop the function and take away what its owner was granted on the table."""
+def _uninstall() -> list[sql.Composable]:
     drop = sql.SQL("DROP FUNCTION IF EXISTS {}").format(_SIGNATURE)
     if conf.roles is None:
         return [drop]

@@ -2,7 +2,8 @@
 
 All read SALON_JOBS when they run, so one migration serves a deployment with roles and one with a single database user.
 Each is reversible, asks the database routers as Django's own operations do, and scans no rows. Those that lock a table
-ACCESS EXCLUSIVE hold it briefly and wait for it briefly: see ``DatabaseOperation``.
+ACCESS EXCLUSIVE hold it briefly and wait for it briefly: see ``DatabaseOperation``, and for a whole migration
+``LocksBriefly``.
 """
 
 from salon_jobs.migration_ops.functions import (
@@ -14,6 +15,7 @@ from salon_jobs.migration_ops.functions import (
     InstallFinishFunction,
 )
 from salon_jobs.migration_ops.job_tables import ProtectTables, ShareWithDjango
+from salon_jobs.migration_ops.migration import LocksBriefly
 from salon_jobs.migration_ops.storage import SetStorageParameters
 from salon_jobs.migration_ops.store_rls import EnableStoreRLS
 from salon_jobs.migration_ops.supersession import InstallSupersession
@@ -27,6 +29,7 @@ __all__ = [
     "InstallFanOutFunction",
     "InstallFinishFunction",
     "InstallSupersession",
+    "LocksBriefly",
     "ProtectTables",
     "SetStorageParameters",
     "ShareWithDjango",

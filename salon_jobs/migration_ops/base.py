@@ -24,6 +24,9 @@ class DatabaseOperation(Operation):
     has a ``lock_timeout`` of its own: nothing has changed then, and ``migrate`` can be run again.
     """
 
+    # Several statements that belong together, some of them for this transaction alone (SET LOCAL): in a migration with
+    # ``atomic = False`` each operation gets a transaction of its own.
+    atomic = True
     reversible = True
     reduces_to_sql = True
     locks_tables: ClassVar[bool] = False

@@ -10,9 +10,10 @@ import pgtrigger.migrations
 from django.db import migrations, models
 
 import salon_jobs.models.job
+from salon_jobs.migration_ops import LocksBriefly
 
 
-class Migration(migrations.Migration):
+class Migration(LocksBriefly):
     initial = True
 
     dependencies = []

@@ -2,8 +2,6 @@
 
 from typing import ClassVar
 
-from django.db import migrations
-
 from salon_jobs.migration_ops import (
     InstallAddJobFunction,
     InstallAddJobsFunction,
@@ -11,12 +9,13 @@ from salon_jobs.migration_ops import (
     InstallClaimFunction,
     InstallFinishFunction,
     InstallSupersession,
+    LocksBriefly,
     ProtectTables,
     ShareWithDjango,
 )
 
 
-class Migration(migrations.Migration):
+class Migration(LocksBriefly):
     """Runs right after the tables are created, before anybody else can use them."""
 
     dependencies: ClassVar = [("salon_jobs", "0001_initial")]

@@ -2,13 +2,11 @@
 
 from typing import ClassVar
 
-from django.db import migrations
-
 from salon_jobs.conf import settings as conf
-from salon_jobs.migration_ops import InstallFanOutFunction
+from salon_jobs.migration_ops import InstallFanOutFunction, LocksBriefly
 
 
-class Migration(migrations.Migration):
+class Migration(LocksBriefly):
     """Runs after the store's table exists."""
 
     dependencies: ClassVar = [

@@ -5,10 +5,10 @@ from typing import ClassVar
 import django.db.models.functions.datetime
 from django.db import migrations, models
 
-from salon_jobs.migration_ops import ProtectTables
+from salon_jobs.migration_ops import LocksBriefly, ProtectTables
 
 
-class Migration(migrations.Migration):
+class Migration(LocksBriefly):
     """Runs after the job tables are protected."""
 
     dependencies: ClassVar = [("salon_jobs", "0003_fan_out")]

@@ -4,11 +4,11 @@ from typing import ClassVar
 
 from django.db import migrations, models
 
-from salon_jobs.migration_ops import ProtectTables, SetStorageParameters
+from salon_jobs.migration_ops import LocksBriefly, ProtectTables, SetStorageParameters
 from salon_jobs.models.statistics import IntegerArrayField
 
 
-class Migration(migrations.Migration):
+class Migration(LocksBriefly):
     """Changes no existing row."""
 
     dependencies: ClassVar = [("salon_jobs", "0004_fan_out_record")]

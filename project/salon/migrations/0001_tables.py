@@ -5,6 +5,8 @@ import uuid
 import django.db.models.deletion
 from django.db import migrations, models
 
+from salon_jobs.migration_ops import LocksBriefly
+
 
 def _same_store_key(table: str) -> migrations.RunSQL:
     """Return the foreign key from a table to a customer of the same store, checked at the end of the transaction."""
@@ -16,7 +18,7 @@ def _same_store_key(table: str) -> migrations.RunSQL:
     )
 
 
-class Migration(migrations.Migration):
+class Migration(LocksBriefly):
     """Creates everything empty, so no lock matters. Needs the roles, whose default privileges apply to the tables."""
 
     initial = True

@@ -1,11 +1,9 @@
 """Shows each store its own rows alone, in the store table too."""
 
-from django.db import migrations
-
-from salon_jobs.migration_ops import EnableStoreRLS
+from salon_jobs.migration_ops import EnableStoreRLS, LocksBriefly
 
 
-class Migration(migrations.Migration):
+class Migration(LocksBriefly):
     """Enables and forces row-level security on every store-owned table."""
 
     dependencies = [("salon", "0001_tables")]

@@ -6,6 +6,7 @@ from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 from psycopg import sql
 
 from salon_jobs.conf import settings as conf
+from salon_jobs.migration_ops import LocksBriefly
 
 _ADMIN_TABLES = (
     "auth_group",
@@ -72,7 +73,7 @@ def _execute(schema_editor: BaseDatabaseSchemaEditor, *statements: sql.Composabl
         schema_editor.execute(statement.as_string(), params=None)
 
 
-class Migration(migrations.Migration):
+class Migration(LocksBriefly):
     """Comes after the last migration of each app whose tables it names; its locks are brief and scan nothing."""
 
     dependencies = [

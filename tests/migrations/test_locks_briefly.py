@@ -1,0 +1,103 @@
+"""Holds how long a migration waits for locks: briefly, in all, whatever its operations are."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+import pytest
+from django.apps import apps
+from django.db import OperationalError, connections, migrations, models
+from django.db.migrations.state import ProjectState
+
+from salon_jobs.migration_ops import LocksBriefly, ProtectTables
+from tests.settings import url_for
+from tests.support import seen
+
+ADD_FIELD = migrations.AddField("customer", "nickname", models.TextField(null=True))
+COLUMNS = "SELECT count(*) FROM pg_attribute WHERE attrelid = 'customer'::regclass"
+POLICIES = "SELECT policyname FROM pg_policies WHERE tablename = 'salon_jobs_job' ORDER BY 1"
+
+
+def run(
+    *operations: Any, atomic: bool = True, base: type[migrations.Migration] = LocksBriefly, show: bool = False
+) -> list[str]:
+    """Run operations as one migration of the demo, as its owner; with ``show`` only write them down."""
+    migration = type("Migration", (base,), {"operations": list(operations), "atomic": atomic})("later", "salon")
+    with connections["owner"].schema_editor(atomic=atomic, collect_sql=show) as editor:
+        migration.apply(ProjectState.from_apps(apps), editor, collect_sql=show)
+    return list(editor.collected_sql) if show else []
+
+
+@contextmanager
+def reader() -> Iterator[psycopg.Connection[Any]]:
+    """Read customers and jobs in a transaction that stays open; the server ends it should somebody wait for it forever."""
+    with psycopg.connect(url_for("app"), options="-c idle_in_transaction_session_timeout=15s") as connection:
+        connection.execute("SELECT FROM customer, salon_jobs_job")
+        yield connection
+
+
+def test_djangos_own_operations_wait_briefly(database: None) -> None:
+    before = seen(COLUMNS)
+    with reader(), pytest.raises(OperationalError, match="lock timeout"):
+        run(ADD_FIELD)
+    assert seen(COLUMNS) == before
+
+
+def test_what_the_first_statements_waited_is_taken_from_the_rest(database: None) -> None:
+    left: list[str] = []
+
+    def look(_apps: Any, editor: Any) -> None:
+        with editor.connection.cursor() as cursor:
+            cursor.execute("SELECT current_setting('lock_timeout')")
+            left.append(cursor.fetchone()[0])
+
+    with reader() as busy:
+        release = threading.Thread(target=_when_waited_for, args=(busy.rollback,))
+        release.start()
+        run(migrations.RunSQL("LOCK TABLE customer"), migrations.RunPython(look))
+        release.join()
+    assert left[0].endswith("ms")
+    assert int(left[0].removesuffix("ms")) <= 1500
+
+
+def _when_waited_for(release: Callable[[], None]) -> None:
+    waiting = (
+        "SELECT clock_timestamp() - waitstart > interval '500 ms' FROM pg_locks WHERE relation = 'customer'::regclass"
+    )
+    with psycopg.connect(url_for(None), autocommit=True) as observer:
+        while (True,) not in observer.execute(f"{waiting} AND NOT granted").fetchall():
+            pass
+    release()
+
+
+def test_what_is_shown_sets_it_once_and_leaves_the_session_alone(database: None) -> None:
+    shown = run(ProtectTables("salon_jobs_job"), ADD_FIELD, show=True)
+    assert [line for line in shown if "lock_timeout" in line] == ["SET LOCAL lock_timeout = '2s';"]
+    assert "lock_timeout" in shown[0]
+    with connections["owner"].cursor() as cursor:
+        cursor.execute("SELECT current_setting('lock_timeout')")
+        assert cursor.fetchone() == ("0",)
+
+
+def test_a_lock_timeout_of_the_session_stands(database: None) -> None:
+    with connections["owner"].cursor() as cursor:
+        cursor.execute("SET lock_timeout = '10s'")
+        try:
+            assert "lock_timeout" not in "".join(run(ADD_FIELD, show=True))
+        finally:
+            cursor.execute("RESET lock_timeout")
+
+
+def test_without_a_transaction_it_changes_nothing(database: None) -> None:
+    assert "lock_timeout" not in "".join(run(ADD_FIELD, atomic=False, show=True))
+
+
+def test_without_a_transaction_each_of_our_operations_has_one_of_its_own(database: None) -> None:
+    before = seen(POLICIES)
+    with reader(), pytest.raises(OperationalError, match="lock timeout"):
+        run(ProtectTables("salon_jobs_job"), atomic=False, base=migrations.Migration)
+    assert seen(POLICIES) == before
