@@ -1,0 +1,15 @@
+"""Tests host projects: runs their jobs without a worker, takes on roles and stores, and proves that tables isolate."""
+
+from salon_jobs.testing.identity import as_role, as_store
+from salon_jobs.testing.isolation import assert_isolated
+from salon_jobs.testing.jobs import DrainedJob, assert_enqueued, drain_jobs, perform_job
+
+__all__ = [
+    "DrainedJob",
+    "as_role",
+    "as_store",
+    "assert_enqueued",
+    "assert_isolated",
+    "drain_jobs",
+    "perform_job",
+]

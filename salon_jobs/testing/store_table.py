@@ -1,0 +1,122 @@
+"""Is a table whose rows belong to stores, as the catalogue and the current role see it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, LiteralString
+from uuid import UUID
+
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import Model
+from psycopg import sql
+
+from salon_jobs.conf import settings as conf
+from salon_jobs.core.errors import ConfigurationError
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """Is a column and what the current role may do with it; ``type`` as SQL writes it."""
+
+    name: str
+    type: str
+    selectable: bool
+    insertable: bool
+    updatable: bool
+
+    @property
+    def placeholder(self) -> sql.Composable:
+        """Return a placeholder that turns a text into the column's type."""
+        cast: Any = f"%s::{self.type}"  # as the catalogue writes it
+        return sql.SQL(cast)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreTable:
+    """Names a table and the column that holds the store."""
+
+    name: str
+    column: str
+
+    @classmethod
+    def of(cls, model: type[Model], field: str | None) -> StoreTable:
+        """Return the table of a model. Raises ConfigurationError when its store's column can not be told."""
+        meta = model._meta
+        if field is not None:
+            columns = [f.column for f in meta.local_concrete_fields if field in (f.name, f.attname)]
+        elif _is_store(model):
+            columns = [meta.pk.column]
+        else:
+            columns = [
+                f.column for f in meta.local_concrete_fields if f.attname == "store_id" or _is_store(f.related_model)
+            ]
+        [column] = columns if len(columns) == 1 else [None]
+        if column is None:
+            raise ConfigurationError(
+                f"{meta.label} has {len(columns)} fields of its own table that may hold the store: name it, field=…"
+            )
+        return cls(meta.db_table, column)
+
+    def __str__(self) -> str:
+        """Return the name, for messages."""
+        return f"table {self.name!r}"
+
+    @property
+    def identifier(self) -> sql.Identifier:
+        """Return the name as SQL."""
+        return sql.Identifier(self.name)
+
+    def sql(self, statement: LiteralString) -> sql.Composed:
+        """Fill in ``{table}`` and ``{store}``."""
+        return sql.SQL(statement).format(table=self.identifier, store=sql.Identifier(self.column))
+
+    def assert_forced(self, connection: BaseDatabaseWrapper) -> None:
+        """Assert that row-level security is enabled, and for the owner too."""
+        [(enabled, forced)] = self._catalogue(
+            connection, "SELECT relrowsecurity, relforcerowsecurity FROM pg_class WHERE oid = %s::regclass"
+        )
+        if not enabled:
+            raise AssertionError(f"row-level security is not enabled on {self}")
+        if not forced:
+            raise AssertionError(f"row-level security is not forced on {self}: its owner sees and changes every row")
+
+    def restricts(self, connection: BaseDatabaseWrapper) -> bool:
+        """Tell whether the policies apply to the current role."""
+        [(active,)] = self._catalogue(connection, "SELECT row_security_active(%s::regclass)")
+        return bool(active)
+
+    def truncatable(self, connection: BaseDatabaseWrapper) -> bool:
+        """Tell whether the current role may empty it at once, which no policy hinders."""
+        [(allowed,)] = self._catalogue(connection, "SELECT has_table_privilege(%s::regclass, 'TRUNCATE')")
+        return bool(allowed)
+
+    def visible(self, connection: BaseDatabaseWrapper) -> dict[UUID | None, int]:
+        """Count the rows that the current role sees, by store."""
+        with connection.cursor() as cursor:
+            cursor.execute(self.sql("SELECT {store}, count(*) FROM {table} GROUP BY 1"))
+            return dict(cursor.fetchall())
+
+    def columns(self, connection: BaseDatabaseWrapper) -> list[Column]:
+        """Return the columns that statements may give a value, with the rights of the current role."""
+        rows = self._catalogue(
+            connection,
+            "SELECT attname, format_type(atttypid, atttypmod), has_column_privilege(attrelid, attnum, 'SELECT'),"
+            " has_column_privilege(attrelid, attnum, 'INSERT'), has_column_privilege(attrelid, attnum, 'UPDATE')"
+            " FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped"
+            " AND attgenerated = '' AND attidentity <> 'a' ORDER BY attnum",
+        )
+        return [Column(*row) for row in rows]
+
+    def _catalogue(self, connection: BaseDatabaseWrapper, query: str) -> list[tuple[Any, ...]]:
+        with connection.cursor() as cursor:
+            cursor.execute(query, [connection.ops.quote_name(self.name)])
+            rows: list[tuple[Any, ...]] = cursor.fetchall()
+            return rows
+
+
+def _is_store(model: object) -> bool:
+    return (
+        isinstance(model, type)
+        and issubclass(model, Model)
+        and model._meta.label_lower == (conf.store_model or "").lower()
+    )

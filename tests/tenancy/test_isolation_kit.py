@@ -1,0 +1,306 @@
+"""Uses as_role, as_store and assert_isolated as a host project would, and breaks tables to see it notice."""
+
+from __future__ import annotations
+
+from uuid import UUID, uuid4
+
+import pytest
+from django.db import connections, transaction
+from django.test import TestCase, override_settings
+
+from project.salon.models import Customer, Operator, Store
+from salon_jobs import current_store_id
+from salon_jobs.core.errors import ConfigurationError, TenantContextError
+from salon_jobs.models import Job, Process
+from salon_jobs.testing import as_role, as_store, assert_isolated, perform_job
+from tests import tasks
+
+OWNER = "owner"
+
+
+def who(alias: str = OWNER) -> str:
+    """Return the current role."""
+    with connections[alias].cursor() as cursor:
+        cursor.execute("SELECT current_user")
+        return str(cursor.fetchone()[0])
+
+
+def run(*statements: str) -> None:
+    """Run statements as the superuser, on the test's connection."""
+    with connections[OWNER].cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement)
+
+
+class RolesAndStores(TestCase):
+    """Everything happens inside the test's transaction."""
+
+    databases = {"default", "owner"}  # noqa: RUF012 - as Django has it
+
+    def test_a_role_is_taken_on_and_given_back(self) -> None:
+        superuser = who()
+        for role, name in {
+            "web": "app", "worker": "worker_runtime", "operator": "jobs_operator", "migrator": "migrator",
+            "worker_fanout_owner": "worker_fanout_owner",
+        }.items():  # fmt: skip
+            with as_role(role, using=OWNER):
+                assert who() == name
+            assert who() == superuser
+        with as_role("web", using=OWNER):
+            with as_role("operator", using=OWNER):
+                assert who() == "jobs_operator"
+            assert who() == "app"
+            with pytest.raises(ZeroDivisionError), as_role("worker", using=OWNER):
+                raise ZeroDivisionError
+            assert who() == "app"
+        assert who() == superuser
+
+    def test_rights_are_those_of_the_role(self) -> None:
+        with pytest.raises(Exception, match="permission denied for table store"), as_role("operator", using=OWNER):
+            Store.objects.using(OWNER).count()
+        with (
+            pytest.raises(Exception, match="permission denied for table salon_jobs_process"),
+            as_role("web", using=OWNER),
+        ):
+            Process.objects.using(OWNER).count()
+
+    def test_a_role_that_can_not_be_taken_on_is_named_with_the_remedy(self) -> None:
+        with (
+            pytest.raises(ConfigurationError, match=r"'worker_runtime', which may not become 'app'.*GRANT"),
+            as_role("web"),
+        ):
+            pass
+        with pytest.raises(ConfigurationError, match="nobody"), as_role("nobody", using=OWNER):
+            pass
+        with as_role("worker"):
+            assert who("default") == "worker_runtime", "one may always be oneself"
+
+    def test_without_roles_there_are_no_keys(self) -> None:
+        from django.conf import settings
+
+        with (
+            override_settings(SALON_JOBS={**settings.SALON_JOBS, "ROLES": None}),
+            pytest.raises(ConfigurationError, match="ROLES'] is not set"),
+            as_role("web", using=OWNER),
+        ):
+            pass
+
+    def test_a_store_is_given_as_a_row_or_an_id(self) -> None:
+        store = Store(id=uuid4(), name="Salon")
+        with as_store(store):
+            store.save(using="default")
+            assert current_store_id() == store.pk
+        with as_store(str(store.pk)):
+            assert Store.objects.get() == store
+        assert current_store_id() is None
+        assert not Store.objects.exists()
+        with pytest.raises(TenantContextError), as_store("7"):
+            pass
+
+
+class TasksAsTheWorker(TestCase):
+    """A host project's tests log in as a superuser, and run a task as the worker."""
+
+    databases = {"owner"}  # noqa: RUF012 - as Django has it
+
+    def test_a_task_reaches_its_stores_rows_alone(self) -> None:
+        from django.conf import settings
+
+        own, _ = fill()
+        tasks.hooks.store = lambda **_: Customer.objects.using(OWNER).update(name="reached")
+        self.addCleanup(tasks.hooks.reset)
+        with override_settings(SALON_JOBS={**settings.SALON_JOBS, "DATABASE": OWNER}), as_role("worker"):
+            perform_job(tasks.in_store, store_id=own)
+        reached = Customer.objects.using(OWNER).filter(name="reached")
+        assert set(reached.values_list("store_id", flat=True)) == {own}
+
+
+def fill(stores: int = 2) -> list[UUID]:
+    """Add stores with two customers each, as the superuser, in the test's transaction."""
+    ids = [uuid4() for _ in range(stores)]
+    for store in ids:
+        Store.objects.using(OWNER).create(id=store, name="Salon")
+        for _ in range(2):
+            Customer.objects.using(OWNER).create(id=uuid4(), store_id=store, name="x", email="")
+    return ids
+
+
+class Isolation(TestCase):
+    """Asserts it of tables of the demo."""
+
+    databases = {"default", "web", "owner"}  # noqa: RUF012 - as Django has it
+
+    def test_isolated_tables_pass_and_keep_their_rows(self) -> None:
+        stores = fill(3)
+        for model in (Customer, Store):
+            before = set(model.objects.using(OWNER).values_list("pk", flat=True))
+            assert_isolated(model, using=OWNER)
+            assert set(model.objects.using(OWNER).values_list("pk", flat=True)) == before
+        for store in stores:
+            tasks.in_store.enqueue(store_id=store)
+        assert who() not in ("app", "worker_runtime")
+
+    def test_the_job_table_is_isolated_for_the_web_and_not_for_the_worker(self) -> None:
+        for store in fill():
+            run(f"INSERT INTO salon_jobs_job (task, store_id) VALUES ('test-store', '{store}')")
+        run("INSERT INTO salon_jobs_job (task) VALUES ('test-system')")
+        assert_isolated(Job, using=OWNER, roles=["web"])
+        with pytest.raises(AssertionError, match="'worker_runtime' sees, as store"):
+            assert_isolated(Job, using=OWNER, roles=["worker"])
+
+    def test_an_empty_table_does_not_pass(self) -> None:
+        with pytest.raises(AssertionError, match="table 'customer' has no row: an empty table"):
+            assert_isolated(Customer, using=OWNER)
+
+    def test_rows_of_one_store_do_not_pass(self) -> None:
+        fill(1)
+        with pytest.raises(AssertionError, match="only one store has rows"):
+            assert_isolated(Customer, using=OWNER)
+
+    def test_a_runtimes_own_connection_is_told_the_stores(self) -> None:
+        ids = [uuid4(), uuid4()]
+        for store in ids:
+            with as_store(store):
+                Store.objects.create(id=store, name="Salon")
+        with pytest.raises(AssertionError, match="stores="):
+            assert_isolated(Store, roles=["worker"])
+        assert_isolated(Store, roles=["worker"], stores=ids)
+        with pytest.raises(AssertionError, match=r"sees, as store .*, 0 of its own rows"):
+            assert_isolated(Store, roles=["worker"], stores=[ids[0], uuid4()])
+        with pytest.raises(ConfigurationError, match="may not become 'app'"):
+            assert_isolated(Store, stores=ids)
+
+    def test_a_model_without_a_store_and_a_role_that_proves_nothing_are_named(self) -> None:
+        fill()
+        with pytest.raises(ConfigurationError, match="0 fields of its own table"):
+            assert_isolated(Operator, using=OWNER)
+        with pytest.raises(AssertionError, match="'jobs_operator' may not read 'store_id'"):
+            assert_isolated(Customer, using=OWNER, roles=["operator"])
+        with pytest.raises(AssertionError, match="it is a superuser"):
+            assert_isolated(Customer, using=OWNER, roles=[who()])
+
+
+CONDITION = "store_id = (SELECT NULLIF(current_setting('app.current_store_id', true), '')::uuid)"
+POLICIES = "SELECT policyname FROM pg_policies WHERE tablename = 'customer'"
+
+
+def drop_policies() -> None:
+    """Drop every policy of the customers, whatever they are called."""
+    with connections[OWNER].cursor() as cursor:
+        cursor.execute(POLICIES)
+        for (name,) in cursor.fetchall():
+            cursor.execute(f'DROP POLICY "{name}" ON customer')
+
+
+def policies(*texts: str) -> list[str]:
+    """Return statements that create these policies."""
+    return [f"CREATE POLICY p{number} ON customer {text}" for number, text in enumerate(texts)]
+
+
+_COMMANDS = {
+    "SELECT": "USING ({})",
+    "INSERT": "WITH CHECK ({})",
+    "UPDATE": "USING ({}) WITH CHECK ({})",
+    "DELETE": "USING ({})",
+}
+
+
+def all_but(command: str, text: str) -> list[str]:
+    """Return right policies per command, save one."""
+    right = [
+        f"FOR {each} TO app, worker_runtime {form.format(*[CONDITION] * 2)}"
+        for each, form in _COMMANDS.items()
+        if each != command
+    ]
+    return policies(*right, f"FOR {command} TO app, worker_runtime {text}")
+
+
+DRIFTS: dict[str, tuple[list[str], str]] = {
+    "dropped": ([], "0 of its 2 rows: no policy shows them"),
+    "wrong column": (
+        policies(f"TO app, worker_runtime USING ({CONDITION.replace('store_id =', 'id =')})"),
+        "0 of its 2 rows",
+    ),
+    "to the wrong role": (policies(f"TO jobs_operator USING ({CONDITION})"), "'app' sees, as store .* 0 of its 2 rows"),
+    "to the web alone": (policies(f"TO app USING ({CONDITION})"), "'worker_runtime' sees, as store .* 0 of its 2 rows"),
+    "an extra permissive one": (
+        policies(f"USING ({CONDITION})", "FOR SELECT TO app USING (true)"),
+        "'app' sees, as store .* rows of",
+    ),
+    "an extra one when no store is set": (
+        policies(f"USING ({CONDITION})", "USING (coalesce(current_setting('app.current_store_id', true), '') = '')"),
+        "sees without a store",
+    ),
+    "anything but a uuid opens it": (
+        policies(
+            "USING (CASE WHEN length(current_setting('app.current_store_id', true)) = 36 OR"
+            " coalesce(current_setting('app.current_store_id', true), '') = ''"
+            f" THEN {CONDITION} ELSE true END)"
+        ),
+        "sees with 'no uuid' as the store",
+    ),
+    "inserts unchecked": (
+        all_but("INSERT", "WITH CHECK (true)"),
+        "inserts as store .* and no policy stopped it: ",
+    ),
+    "updates unchecked": (
+        all_but("UPDATE", f"USING ({CONDITION}) WITH CHECK (true)"),
+        "moves, as store .* rows to store",
+    ),
+    "updates of everybody's": (
+        all_but("UPDATE", "USING (true) WITH CHECK (true)"),
+        "changes, as store .* more than those",
+    ),
+    "deletes everybody's": (all_but("DELETE", "USING (true)"), "deletes, as store .* others than those: 4 rows"),
+    "deletes what is another's": (
+        all_but("DELETE", f"USING ({CONDITION.replace('=', '<>', 1)})"),
+        "deletes, as store .* others than those: 2 rows",
+    ),
+}  # fmt: skip
+
+
+class Drift(TestCase):
+    """Breaks the customers' table in the test's transaction; each time it no longer passes."""
+
+    databases = {"owner"}  # noqa: RUF012 - as Django has it
+
+    def test_every_drift_is_noticed(self) -> None:
+        fill()
+        for name, (statements, message) in DRIFTS.items():
+            with self.subTest(name), transaction.atomic(using=OWNER):
+                drop_policies()
+                run(*statements)
+                with pytest.raises(AssertionError, match=message):
+                    assert_isolated(Customer, using=OWNER)
+                transaction.set_rollback(True, using=OWNER)
+        with transaction.atomic(using=OWNER):
+            drop_policies()
+            run(*all_but("DELETE", f"USING ({CONDITION})"))
+            assert_isolated(Customer, using=OWNER)
+            transaction.set_rollback(True, using=OWNER)
+
+    def test_not_enabled_and_not_forced_are_noticed(self) -> None:
+        fill()
+        run("SET CONSTRAINTS ALL IMMEDIATE", "ALTER TABLE customer NO FORCE ROW LEVEL SECURITY")
+        with pytest.raises(AssertionError, match="not forced on table 'customer'"):
+            assert_isolated(Customer, using=OWNER)
+        run("ALTER TABLE customer FORCE ROW LEVEL SECURITY", "ALTER TABLE customer DISABLE ROW LEVEL SECURITY")
+        with pytest.raises(AssertionError, match="not enabled on table 'customer'"):
+            assert_isolated(Customer, using=OWNER)
+
+    def test_a_role_that_may_truncate_is_noticed(self) -> None:
+        fill()
+        run("GRANT TRUNCATE ON customer TO app")
+        with pytest.raises(AssertionError, match="'app' may TRUNCATE it"):
+            assert_isolated(Customer, using=OWNER)
+
+    def test_a_role_that_bypasses_is_noticed(self) -> None:
+        fill()
+        run("ALTER ROLE worker_runtime BYPASSRLS")
+        with pytest.raises(AssertionError, match="'worker_runtime' is not under its policies"):
+            assert_isolated(Customer, using=OWNER)
+
+
+def test_nothing_of_the_test_cases_was_kept(database: None) -> None:
+    assert not Store.objects.using(OWNER).exists()
+    assert not Customer.objects.using(OWNER).exists()
