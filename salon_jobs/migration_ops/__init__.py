@@ -6,14 +6,7 @@ ACCESS EXCLUSIVE hold it briefly and wait for it briefly: see ``DatabaseOperatio
 ``LocksBriefly``.
 """
 
-from salon_jobs.migration_ops.functions import (
-    InstallAddJobFunction,
-    InstallAddJobsFunction,
-    InstallCancelFunction,
-    InstallClaimFunction,
-    InstallFanOutFunction,
-    InstallFinishFunction,
-)
+from salon_jobs.migration_ops.functions import InstallFanOutFunction, InstallFunction
 from salon_jobs.migration_ops.job_tables import ProtectTables, ShareWithDjango
 from salon_jobs.migration_ops.migration import LocksBriefly
 from salon_jobs.migration_ops.storage import SetStorageParameters
@@ -22,12 +15,8 @@ from salon_jobs.migration_ops.supersession import InstallSupersession
 
 __all__ = [
     "EnableStoreRLS",
-    "InstallAddJobFunction",
-    "InstallAddJobsFunction",
-    "InstallCancelFunction",
-    "InstallClaimFunction",
     "InstallFanOutFunction",
-    "InstallFinishFunction",
+    "InstallFunction",
     "InstallSupersession",
     "LocksBriefly",
     "ProtectTables",

@@ -2,112 +2,39 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
-from typing import ClassVar, LiteralString
-
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 from django.db.migrations.state import ProjectState
 from django.db.models import Model
 from psycopg import sql
 
-from salon_jobs import sql as statements
-from salon_jobs.conf import Roles
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError
 from salon_jobs.migration_ops.base import DatabaseOperation, execute, schema_of
+from salon_jobs.tenancy.functions import FunctionAccess
+from salon_jobs.tenancy.job_functions import fan_out_function, job_function
 
 
-class _InstallFunction(DatabaseOperation):
-    """Installs one function out of ``salon_jobs/sql``; EXECUTE for some of the roles alone."""
+class InstallFunction(DatabaseOperation):
+    """Install one function of ``tenancy.job_functions``; EXECUTE for the roles declared there alone."""
 
-    name: ClassVar[str]
-    arguments: ClassVar[LiteralString]
-    file: ClassVar[str]
-
-    def callers(self, roles: Roles) -> Sequence[str]:
-        """Return the roles that may call it."""
-        return (roles.worker,)
-
-    def text(self) -> str:
-        """Return its definition, without the schema."""
-        return statements.load(self.file)
+    def __init__(self, name: str) -> None:
+        self.name = name
 
     def apply(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
         """Create or replace the function and set who may call it."""
-        schema = sql.Identifier(schema_of(schema_editor, "salon_jobs_job"))
-        rendered = self.text().replace("__schema__", schema.as_string()).replace("__guc__", conf.store_guc)
-        schema_editor.execute(rendered, params=None)
-        function = sql.SQL("{}.{}").format(schema, self._signature())
-        execute(schema_editor, sql.SQL("REVOKE ALL ON FUNCTION {} FROM PUBLIC").format(function))
-        if conf.roles is not None:
-            callers = sql.SQL(", ").join(map(sql.Identifier, self.callers(conf.roles)))
-            execute(schema_editor, sql.SQL("GRANT EXECUTE ON FUNCTION {} TO {}").format(function, callers))
+        for statement in self._function(schema_editor).create():
+            schema_editor.execute(statement, params=None)
 
     def unapply(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
         """Drop the function."""
-        execute(schema_editor, sql.SQL("DROP FUNCTION IF EXISTS {}").format(self._signature()))
+        schema_editor.execute(self._function(schema_editor).drop(), params=None)
 
     def describe(self) -> str:
         """Describe the operation."""
         return f"Install {self.name}"
 
-    def _signature(self) -> sql.Composed:
-        return sql.SQL("{}({})").format(sql.Identifier(self.name), sql.SQL(self.arguments))
-
-
-class InstallAddJobFunction(_InstallFunction):
-    """Install ``salon_jobs_add_job``, by which SQL and the web role add a job; EXECUTE for web and worker."""
-
-    name = "salon_jobs_add_job"
-    arguments = "text, jsonb, uuid, text, smallint, smallint, timestamptz, timestamptz, timestamptz, text, text, text"
-    file = "add_job_function"
-
-    def callers(self, roles: Roles) -> Sequence[str]:
-        """Return the roles that may call it."""
-        return (roles.web, roles.worker)
-
-
-class InstallAddJobsFunction(InstallAddJobFunction):
-    """Install ``salon_jobs_add_jobs``, by which the web role adds many jobs of no store; EXECUTE for web and worker."""
-
-    name = "salon_jobs_add_jobs"
-    arguments = "text, text[], text, smallint, smallint, timestamptz, timestamptz, timestamptz, text[]"
-    file = "add_jobs_function"
-
-
-class InstallCancelFunction(_InstallFunction):
-    """Install ``salon_jobs_cancel``, by which the web role cancels running jobs of its store; EXECUTE for runtimes."""
-
-    name = "salon_jobs_cancel"
-    arguments = "bigint[]"
-    file = "cancel_function"
-
-    def callers(self, roles: Roles) -> Sequence[str]:
-        """Return the roles that may call it."""
-        return (roles.web, roles.worker, roles.operator)
-
-
-class InstallFinishFunction(_InstallFunction):
-    """Install ``salon_jobs_finish``, by which a worker ends a store's job and commits at once; EXECUTE for it alone."""
-
-    name = "salon_jobs_finish"
-    arguments = "bigint, integer, bigint, boolean"
-    file = "finish_function"
-
-
-class InstallClaimFunction(_InstallFunction):
-    """Install ``salon_jobs_claim``: ``claim_due.sql`` with a plan that is kept; EXECUTE for the worker alone."""
-
-    name = "salon_jobs_claim"
-    arguments = "bigint, text[], integer, timestamptz, text[], float8"
-    file = "claim_function"
-
-    def text(self) -> str:
-        """Return its definition around the statement that it runs."""
-        given = ("process_id", "tasks", "room", "now", "queues", "clock")
-        statement = re.sub(r"%\((\w+)\)s", lambda name: f"${given.index(name[1]) + 1}", statements.load("claim_due"))
-        return super().text().replace("__statement__", statement)
+    def _function(self, schema_editor: BaseDatabaseSchemaEditor) -> FunctionAccess:
+        return job_function(self.name, schema_of(schema_editor, "salon_jobs_job"), conf.roles)
 
 
 class InstallFanOutFunction(DatabaseOperation):
@@ -129,30 +56,26 @@ class InstallFanOutFunction(DatabaseOperation):
         if conf.store_model is None:
             return
         meta = _store_model(conf.store_model, state)._meta
-        key = str(meta.pk.column)
-        table = sql.Identifier(schema_of(schema_editor, meta.db_table), meta.db_table)
-        namespace, name = conf.fan_out_function.split(".")
-        function = sql.Identifier(namespace, name)
-        create = sql.SQL(
-            "CREATE OR REPLACE FUNCTION {}() RETURNS TABLE (store_id uuid) LANGUAGE sql STABLE SECURITY DEFINER "
-            "SET search_path = pg_catalog AS $body$ SELECT s.{} FROM {} AS s ORDER BY s.{} $body$"
-        ).format(function, sql.Identifier(key), table, sql.Identifier(key))
-        revoke = sql.SQL("REVOKE ALL ON FUNCTION {}() FROM PUBLIC").format(function)
-        if conf.roles is None:
-            execute(schema_editor, create, revoke)
-            return
-        owner, schema = sql.Identifier(conf.roles.fan_out_owner), sql.Identifier(namespace)
-        execute(
-            schema_editor,
-            sql.SQL("GRANT USAGE, CREATE ON SCHEMA {} TO {}").format(schema, owner),
-            sql.SQL("GRANT SELECT ({}) ON {} TO {}").format(sql.Identifier(key), table, owner),
-            sql.SQL("SET LOCAL ROLE {}").format(owner),
-            create,
-            revoke,
-            sql.SQL("GRANT EXECUTE ON FUNCTION {}() TO {}").format(function, sql.Identifier(conf.roles.worker)),
-            sql.SQL("RESET ROLE"),
-            sql.SQL("REVOKE CREATE ON SCHEMA {} FROM {}").format(schema, owner),
-        )
+        table, key = str(meta.db_table), str(meta.pk.column)
+        table_schema = schema_of(schema_editor, table)
+        function = fan_out_function(table=table, table_schema=table_schema, key=key, roles=conf.roles)
+        create = [*function.create()]
+        if conf.roles is not None:
+            owner, schema = sql.Identifier(conf.roles.fan_out_owner), sql.Identifier(function.schema)
+            execute(
+                schema_editor,
+                sql.SQL("GRANT USAGE, CREATE ON SCHEMA {} TO {}").format(schema, owner),
+                sql.SQL("GRANT SELECT ({}) ON {} TO {}").format(
+                    sql.Identifier(key), sql.Identifier(table_schema, table), owner
+                ),
+                sql.SQL("SET LOCAL ROLE {}").format(owner),
+            )
+            create += [
+                "RESET ROLE",
+                sql.SQL("REVOKE CREATE ON SCHEMA {} FROM {}").format(schema, owner).as_string(),
+            ]
+        for statement in create:
+            schema_editor.execute(statement, params=None)
 
     def unapply(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
         """Drop the function as its owner and take the owner's rights on the store table away."""

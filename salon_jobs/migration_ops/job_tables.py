@@ -8,7 +8,7 @@ from psycopg import sql
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.migration_ops.base import DatabaseOperation, execute
-from salon_jobs.tenancy.job_access import table_access
+from salon_jobs.tenancy.job_access import history_access, table_access
 
 
 class ProtectTables(DatabaseOperation):
@@ -48,9 +48,7 @@ class ShareWithDjango(DatabaseOperation):
         runtime = sql.SQL(", ").join(map(sql.Identifier, conf.roles.runtime))
         execute(
             schema_editor,
-            # Runtimes look whether migrations are pending; none may rewrite that history.
-            sql.SQL("REVOKE ALL ON django_migrations FROM PUBLIC, {}").format(runtime),
-            sql.SQL("GRANT SELECT ON django_migrations TO {}").format(runtime),
+            *history_access(conf.roles).give(conf.roles.runtime),
             # Every trigger of pgtrigger, the host's too, calls it as the role that writes; PGTRIGGER_SCHEMA says where.
             sql.SQL(
                 "DO $$ DECLARE f regprocedure; BEGIN FOR f IN SELECT oid FROM pg_proc WHERE proname = "

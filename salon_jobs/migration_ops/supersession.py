@@ -6,8 +6,9 @@ from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 from django.db.migrations.state import ProjectState
 from psycopg import sql
 
-from salon_jobs import sql as statements
+from salon_jobs.conf import settings as conf
 from salon_jobs.migration_ops.base import DatabaseOperation, execute, schema_of
+from salon_jobs.tenancy.job_functions import job_function
 
 
 class InstallSupersession(DatabaseOperation):
@@ -17,12 +18,12 @@ class InstallSupersession(DatabaseOperation):
 
     def apply(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
         """Create or replace function and triggers."""
-        schema = sql.Identifier(schema_of(schema_editor, "salon_jobs_job"))
-        text = statements.load("supersede_function").replace("__schema__", schema.as_string())
-        schema_editor.execute(text, params=None)
+        name = schema_of(schema_editor, "salon_jobs_job")
+        for statement in job_function("salon_jobs_supersede", name, conf.roles).create():
+            schema_editor.execute(statement, params=None)
+        schema = sql.Identifier(name)
         execute(
             schema_editor,
-            sql.SQL("REVOKE ALL ON FUNCTION {}.salon_jobs_supersede() FROM PUBLIC").format(schema),
             sql.SQL(
                 "CREATE OR REPLACE TRIGGER salon_jobs_supersede AFTER INSERT ON {0}.salon_jobs_job FOR EACH ROW "
                 "WHEN (NEW.job_key IS NOT NULL) EXECUTE FUNCTION {0}.salon_jobs_supersede()"

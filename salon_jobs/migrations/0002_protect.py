@@ -3,11 +3,7 @@
 from typing import ClassVar
 
 from salon_jobs.migration_ops import (
-    InstallAddJobFunction,
-    InstallAddJobsFunction,
-    InstallCancelFunction,
-    InstallClaimFunction,
-    InstallFinishFunction,
+    InstallFunction,
     InstallSupersession,
     LocksBriefly,
     ProtectTables,
@@ -30,10 +26,10 @@ class Migration(LocksBriefly):
             "salon_jobs_limit",
         ),
         ShareWithDjango(),
-        InstallAddJobFunction(),
-        InstallAddJobsFunction(),
-        InstallCancelFunction(),
-        InstallClaimFunction(),
-        InstallFinishFunction(),
+        InstallFunction("salon_jobs_add_job"),
+        InstallFunction("salon_jobs_add_jobs"),
+        InstallFunction("salon_jobs_cancel"),
+        InstallFunction("salon_jobs_claim"),
+        InstallFunction("salon_jobs_finish"),
         InstallSupersession(),
     ]

@@ -1,7 +1,7 @@
 -- Define salon_jobs_add_jobs (version 1): add many jobs of no store and no key as any runtime role; ids in the order
 -- given. SECURITY DEFINER, since the web role's policy allows it the current store's jobs alone.
 -- Locks: none. Replace it only by a definition that accepts the same named arguments. The schema is filled in by
--- InstallAddJobsFunction (migration_ops); owner: the migrator; EXECUTE: web and worker.
+-- tenancy.job_functions; owner: the migrator; EXECUTE: web and worker.
 CREATE OR REPLACE FUNCTION __schema__.salon_jobs_add_jobs(
     task text,
     payloads text[],

@@ -2,7 +2,7 @@
 -- running job itself. Returns the ids that were cancelled, or whose process is asked to end them.
 -- Locks: the rows, in the order of their ids; run it in a transaction of its own.
 -- SECURITY DEFINER, so it looks by itself at the caller's current store alone. The schema and the name of the store
--- setting are filled in by InstallCancelFunction (migration_ops); owner: the migrator; EXECUTE: web, worker, operator.
+-- setting are filled in by tenancy.job_functions; owner: the migrator; EXECUTE: web, worker, operator.
 CREATE OR REPLACE FUNCTION __schema__.salon_jobs_cancel(ids bigint[]) RETURNS SETOF bigint
 LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $body$

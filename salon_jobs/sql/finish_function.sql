@@ -2,7 +2,7 @@
 -- that COMMIT can go with it in one round trip. A function, since the server keeps its plans, behind a pooler too: the
 -- end of a store's job costs a quarter of what DELETE and COMMIT cost one by one.
 -- enable_seqscan: a plan made while the table is empty would read all of it later on.
--- Locks: the row. The schema is filled in by InstallFinishFunction (migration_ops); owner: the migrator; EXECUTE: worker.
+-- Locks: the row. The schema is filled in by tenancy.job_functions; owner: the migrator; EXECUTE: worker.
 CREATE OR REPLACE FUNCTION __schema__.salon_jobs_finish(job_id bigint, held integer, holder bigint, keep boolean)
 RETURNS void LANGUAGE plpgsql SET enable_seqscan = off
 AS $body$

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from salon_jobs.conf import Roles
-from salon_jobs.core.errors import ConfigurationError
-from salon_jobs.tenancy.roles import ROLE_SPECS, RoleSpec, extra_owner
+from salon_jobs.tenancy.roles import SCHEMA, RoleSpec, identifier, literal, named_roles
 
 PRELUDE: Final = (
     # Names resolve in pg_catalog alone: before the first bootstrap everybody may create objects in public.
@@ -28,8 +27,6 @@ PRELUDE: Final = (
     # Two bootstraps at once, in whichever databases of the cluster, wait for each other.
     "LOCK TABLE pg_catalog.pg_authid IN SHARE ROW EXCLUSIVE MODE",
 )
-
-_NO_POWERS: Final = "NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +44,7 @@ def build_scripts(roles: Roles, extra_owner_roles: Iterable[str] = ()) -> tuple[
 
     Raises ``ConfigurationError`` when an extra owner role has the name of another role.
     """
-    specs = [*ROLE_SPECS, *(extra_owner(name) for name in extra_owner_roles)]
-    named = [(spec, spec.name(roles) if spec in ROLE_SPECS else spec.key) for spec in specs]
-    names = [name for _, name in named]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise ConfigurationError(f"SALON_JOBS: the role names {twice} are used for two purposes")
+    named = named_roles(roles, extra_owner_roles)
     guarded = [name for spec, name in named if spec.owns_functions or spec.owns_schema]
     return tuple(
         RoleScript(
@@ -64,17 +57,7 @@ def build_scripts(roles: Roles, extra_owner_roles: Iterable[str] = ()) -> tuple[
     )
 
 
-def identifier(name: str) -> str:
-    """Quote a name of the database."""
-    return '"' + name.replace('"', '""') + '"'
-
-
-def literal(text: str) -> str:
-    """Quote a text; the server's ``standard_conforming_strings`` is on, its default."""
-    return "'" + text.replace("'", "''") + "'"
-
-
-def _cluster_statements(spec: RoleSpec, name: str, *, migrator: str, guarded: list[str]) -> Iterable[str]:
+def _cluster_statements(spec: RoleSpec, name: str, *, migrator: str, guarded: Iterable[str]) -> Iterable[str]:
     role = identifier(name)
     yield _block(
         f"IF NOT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = {literal(name)}) THEN",
@@ -82,25 +65,36 @@ def _cluster_statements(spec: RoleSpec, name: str, *, migrator: str, guarded: li
         "END IF;",
     )
     if spec.owns_functions:
-        yield f"ALTER ROLE {role} NOLOGIN BYPASSRLS {_NO_POWERS} PASSWORD NULL"
-        # The migrator may become the owner but never acts with its rights unasked. Before PostgreSQL 16 there is no
-        # option for that; the migrator's own NOINHERIT does it.
-        grant = f"GRANT {role} TO {identifier(migrator)} WITH ADMIN FALSE, SET TRUE, INHERIT FALSE"
+        yield f"{alter_role(spec, name)} PASSWORD NULL"
         yield _block(
             "IF pg_catalog.current_setting('server_version_num')::integer >= 160000 THEN",
-            f"    EXECUTE {literal(grant)};",
+            f"    EXECUTE {literal(grant_owner(name, migrator, version=160000))};",
             "ELSE",
-            f"    GRANT {role} TO {identifier(migrator)};",
+            f"    {grant_owner(name, migrator, version=150000)};",
             "END IF;",
         )
         return
-    inherit = "NOINHERIT" if spec.owns_schema else "INHERIT"
-    yield f"ALTER ROLE {role} LOGIN {inherit} NOBYPASSRLS {_NO_POWERS}"
+    yield alter_role(spec, name)
     if not spec.owns_schema:
         yield _revoke_memberships(name, guarded)
 
 
-def _revoke_memberships(name: str, guarded: list[str]) -> str:
+def alter_role(spec: RoleSpec, name: str) -> str:
+    """Return what gives a role its attributes."""
+    words = (word if on else f"NO{word}" for word, on in spec.attributes.items())
+    return f"ALTER ROLE {identifier(name)} {' '.join(words)}"
+
+
+def grant_owner(owner: str, migrator: str, *, version: int) -> str:
+    """Return what lets the migrator become an owner of functions, but never act with its rights unasked.
+
+    Before PostgreSQL 16 there is no option for that; the migrator's own NOINHERIT does it.
+    """
+    options = " WITH ADMIN FALSE, SET TRUE, INHERIT FALSE" if version >= 160000 else ""
+    return f"GRANT {identifier(owner)} TO {identifier(migrator)}{options}"
+
+
+def _revoke_memberships(name: str, guarded: Iterable[str]) -> str:
     """Take a runtime role out of the migrator and the owners, whoever put it there."""
     return _block(
         "FOR membership IN",
@@ -121,28 +115,23 @@ def _revoke_memberships(name: str, guarded: list[str]) -> str:
 
 def _database_statements(spec: RoleSpec, name: str, *, migrator: str) -> Iterable[str]:
     role = identifier(name)
-    defaults = f"ALTER DEFAULT PRIVILEGES FOR ROLE {identifier(migrator)}"
+    defaults = [each.statement() for each in spec.default_privileges(name, migrator)]
     if spec.owns_schema:
-        yield "CREATE SCHEMA IF NOT EXISTS public"
-        yield f"ALTER SCHEMA public OWNER TO {role}"
-        yield "REVOKE ALL ON SCHEMA public FROM PUBLIC"
+        yield f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}"
+        yield f"ALTER SCHEMA {SCHEMA} OWNER TO {role}"
+        yield f"REVOKE ALL ON SCHEMA {SCHEMA} FROM PUBLIC"
         yield _on_database("REVOKE ALL ON DATABASE %I FROM PUBLIC")
-        # What PUBLIC gets on new objects by default can be taken away for the whole database only, not per schema.
-        yield f"{defaults} REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC"
-        yield f"{defaults} REVOKE USAGE ON TYPES FROM PUBLIC"
-        yield _on_database(f"GRANT CONNECT ON DATABASE %I TO {role}")
+        yield from defaults
+    elif not spec.owns_functions:
+        yield _on_database(f"REVOKE ALL ON DATABASE %I FROM {role}")
+    for privilege in spec.database_privileges:
+        yield _on_database(f"GRANT {privilege} ON DATABASE %I TO {role}")
+    if spec.owns_schema:
         return
-    if spec.owns_functions:
-        yield f"GRANT USAGE ON SCHEMA public TO {role}"
-        yield f"ALTER DEFAULT PRIVILEGES FOR ROLE {role} REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC"
-        return
-    yield _on_database(f"REVOKE ALL ON DATABASE %I FROM {role}")
-    yield _on_database(f"GRANT CONNECT ON DATABASE %I TO {role}")
-    yield f"REVOKE ALL ON SCHEMA public FROM {role}"
-    yield f"GRANT USAGE ON SCHEMA public TO {role}"
-    if spec.business_dml:
-        yield f"{defaults} IN SCHEMA public\n    GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO {role}"
-        yield f"{defaults} IN SCHEMA public\n    GRANT USAGE, SELECT ON SEQUENCES TO {role}"
+    if not spec.owns_functions:
+        yield f"REVOKE ALL ON SCHEMA {SCHEMA} FROM {role}"
+    yield f"GRANT USAGE ON SCHEMA {SCHEMA} TO {role}"
+    yield from defaults
 
 
 def _on_database(statement: str) -> str:

@@ -59,6 +59,15 @@ def table_access(table: str, roles: Roles) -> TableAccess:
     )
 
 
+def history_access(roles: Roles) -> TableAccess:
+    """Return what is declared of Django's history of migrations, which has no row-level security.
+
+    Runtimes look whether migrations are pending; none may rewrite that history.
+    """
+    grants = tuple(Grant(role=role, privileges=("SELECT",)) for role in roles.runtime)
+    return TableAccess(table="django_migrations", policies=(), grants=grants, force=False)
+
+
 def _web(table: str, web: str) -> tuple[tuple[Policy, ...], tuple[Grant, ...]]:
     own = store_condition("store_id")
     select = Policy(name="salon_jobs_web_select", command="SELECT", roles=(web,), using=own)

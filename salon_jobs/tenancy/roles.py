@@ -6,10 +6,37 @@ in ``salon_jobs.conf.Roles``; ``tenancy.bootstrap_sql`` turns the declaration in
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 from salon_jobs.conf import Roles
+from salon_jobs.core.errors import ConfigurationError
+
+DefaultKind: TypeAlias = Literal["TABLES", "SEQUENCES", "FUNCTIONS", "TYPES"]
+SCHEMA: Final = "public"
+_POWERS: Final = ("SUPERUSER", "CREATEDB", "CREATEROLE", "REPLICATION")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DefaultPrivileges:
+    """Is what new objects of one creator give: to ``grantee`` in ``SCHEMA``, or withhold from PUBLIC everywhere (None).
+
+    What PUBLIC gets by itself can be taken away for the whole database only, not per schema.
+    """
+
+    creator: str
+    kind: DefaultKind
+    privileges: tuple[str, ...]
+    grantee: str | None = None
+
+    def statement(self) -> str:
+        """Return ALTER DEFAULT PRIVILEGES."""
+        what = f"ALTER DEFAULT PRIVILEGES FOR ROLE {identifier(self.creator)}"
+        privileges = ", ".join(self.privileges)
+        if self.grantee is None:
+            return f"{what} REVOKE {privileges} ON {self.kind} FROM PUBLIC"
+        return f"{what} IN SCHEMA {SCHEMA}\n    GRANT {privileges} ON {self.kind} TO {identifier(self.grantee)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,8 +58,32 @@ class RoleSpec:
 
     def name(self, roles: Roles) -> str:
         """Return the name of this role in the deployment."""
-        name: str = getattr(roles, self.key)
+        name: str = getattr(roles, self.key, self.key)
         return name
+
+    @property
+    def attributes(self) -> dict[str, bool]:
+        """Return the attributes, by their words in ALTER ROLE. INHERIT means nothing where nobody logs in."""
+        inherits = {} if self.owns_functions else {"INHERIT": not self.owns_schema}
+        powers = dict.fromkeys(_POWERS, False)
+        return {"LOGIN": not self.owns_functions, **inherits, "BYPASSRLS": self.owns_functions, **powers}
+
+    @property
+    def database_privileges(self) -> tuple[str, ...]:
+        """Return what the role may on the database; nothing where nobody logs in."""
+        return () if self.owns_functions else ("CONNECT",)
+
+    def default_privileges(self, name: str, migrator: str) -> tuple[DefaultPrivileges, ...]:
+        """Return what new objects give to the role, or what its own ones withhold from PUBLIC."""
+        given: tuple[tuple[DefaultKind, tuple[str, ...]], ...] = ()
+        if self.owns_schema or self.owns_functions:
+            given = (("FUNCTIONS", ("EXECUTE",)), *((("TYPES", ("USAGE",)),) if self.owns_schema else ()))
+            return tuple(DefaultPrivileges(creator=name, kind=kind, privileges=what) for kind, what in given)
+        if self.business_dml:
+            given = (("TABLES", ("SELECT", "INSERT", "UPDATE", "DELETE")), ("SEQUENCES", ("USAGE", "SELECT")))
+        return tuple(
+            DefaultPrivileges(creator=migrator, kind=kind, privileges=what, grantee=name) for kind, what in given
+        )
 
 
 ROLE_SPECS: Final = (
@@ -70,3 +121,26 @@ ROLE_SPECS: Final = (
 def extra_owner(name: str) -> RoleSpec:
     """Declare a host application's own NOLOGIN owner of a narrow SECURITY DEFINER function (``EXTRA_OWNER_ROLES``)."""
     return RoleSpec(key=name, purpose="owns one narrow function; nobody logs in as it", owns_functions=True)
+
+
+def named_roles(roles: Roles, extra_owner_roles: Iterable[str] = ()) -> tuple[tuple[RoleSpec, str], ...]:
+    """Return every declared role with its name here, in the order in which they are made.
+
+    Raises ``ConfigurationError`` when an extra owner role has the name of another role.
+    """
+    specs = (*ROLE_SPECS, *map(extra_owner, extra_owner_roles))
+    named = tuple((spec, spec.name(roles)) for spec in specs)
+    names = [name for _, name in named]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ConfigurationError(f"SALON_JOBS: the role names {twice} are used for two purposes")
+    return named
+
+
+def identifier(name: str) -> str:
+    """Quote a name of the database."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def literal(text: str) -> str:
+    """Quote a text; the server's ``standard_conforming_strings`` is on, its default."""
+    return "'" + text.replace("'", "''") + "'"

@@ -15,10 +15,8 @@ from django.test import override_settings
 
 from salon_jobs.migration_ops import (
     EnableStoreRLS,
-    InstallAddJobFunction,
-    InstallAddJobsFunction,
-    InstallCancelFunction,
     InstallFanOutFunction,
+    InstallFunction,
     InstallSupersession,
     ProtectTables,
 )
@@ -33,9 +31,7 @@ __all__ = ["fresh"]  # a fixture
 OPERATIONS: list[tuple[str, Callable[[], DatabaseOperation]]] = [
     ("salon", lambda: EnableStoreRLS("Customer")),
     ("salon_jobs", lambda: ProtectTables("salon_jobs_job")),
-    ("salon_jobs", InstallAddJobFunction),
-    ("salon_jobs", InstallAddJobsFunction),
-    ("salon_jobs", InstallCancelFunction),
+    ("salon_jobs", lambda: InstallFunction("salon_jobs_add_job")),
     ("salon_jobs", InstallFanOutFunction),
     ("salon_jobs", InstallSupersession),
 ]
