@@ -49,8 +49,9 @@ def tenant_context(store_id: UUID | str, *, atomic: bool = True, using: str | No
         if atomic or (is_first and connection.in_atomic_block):
             stack.enter_context(transaction.atomic(using=connection.alias))
         if is_first:
-            token = guc.current.set(guc.Current(store, outer.connections | {connection}))
-            stack.callback(guc.current.reset, token)
+            # Not by a token: in async code the end can run in another copy of the caller's context than the beginning.
+            stack.callback(guc.current.set, outer)
+            guc.current.set(guc.Current(store, outer.connections | {connection}))
             stack.enter_context(connection.execute_wrapper(partial(_set_at_begin, connection, store)))
             if goes_on_outside or not atomic:
                 stack.callback(_clear, connection)

@@ -69,13 +69,16 @@ def begin_as(connection: BaseDatabaseWrapper, store_id: UUID, *, and_ask: str, a
 
 
 def set_local(connection: BaseDatabaseWrapper, store_id: UUID | None) -> None:
-    """Set the store for the rest of this transaction, bound as a parameter. Raises outside a transaction.
+    """Set the store for the rest of this transaction, with its BEGIN when it has yet to begin. Raises outside of one.
 
     PostgreSQL silently ignores a local set outside a transaction; here that is an error. Database errors come as
     Django's.
     """
     if connection.get_autocommit() and not in_transaction(connection):
         raise TenantContextError("the store can only be set inside a transaction: open transaction.atomic() first")
+    if store_id is not None and at_transaction_start(connection):
+        begin_as(connection, store_id, and_ask="true")
+        return
     value = "" if store_id is None else str(store_id)
     with connection.wrap_database_errors:
         _plain_cursor(connection).execute(SET_LOCAL, (conf.store_guc, value))

@@ -17,6 +17,7 @@ from salon_jobs.core.errors import TenantContextError
 from salon_jobs.tenancy import guc
 from tests.e2e.worker_process import eventually
 from tests.support import seen
+from tests.tenancy.round_trips import round_trips
 
 
 def on_connection() -> str | None:
@@ -180,6 +181,26 @@ def test_a_store_that_does_not_exist_shows_nothing_and_nothing_can_be_written_fo
         assert visible() == []
     with pytest.raises(DatabaseError, match="row-level security"), tenant_context(stores[0]):
         Store.objects.create(name="another's")
+
+
+@pytest.mark.parametrize("atomic", [True, False])
+def test_the_store_rides_with_begin(stores: list[UUID], atomic: bool) -> None:
+    with round_trips(connection) as plain, transaction.atomic():
+        visible()
+    with round_trips(connection) as ours, tenant_context(stores[0], atomic=atomic), transaction.atomic():
+        assert visible() == [stores[0]]
+    assert plain == [3]
+    assert ours == ([5] if atomic else [3]), "BEGIN with the store, the query, COMMIT; and a savepoint, where it is one"
+
+
+def test_a_context_may_end_in_another_copy_of_the_context_than_it_began(stores: list[UUID]) -> None:
+    """As in async code, where each synchronous part runs in a copy of its own, and what it sets is copied back."""
+    context = tenant_context(stores[0])
+    began, ended = copy_context(), copy_context()
+    began.run(context.__enter__)
+    ended.run(guc.current.set, began[guc.current])
+    ended.run(context.__exit__, None, None, None)
+    assert (ended[guc.current].store, visible()) == (None, [])
 
 
 def test_two_databases_carry_the_store_each(stores: list[UUID]) -> None:
