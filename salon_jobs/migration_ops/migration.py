@@ -11,18 +11,18 @@ from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 from django.db.migrations import Migration
 from django.db.migrations.state import ProjectState
 
-from salon_jobs.migration_ops.base import LOCK_TIMEOUT
-
-_LOCK_TIMEOUT_S: Final = float(LOCK_TIMEOUT.removesuffix("s"))
+# Less than PostgreSQL's deadlock_timeout (1 s): where a migration that holds one table and a transaction that holds
+# another wait for each other, it is the migration that gives up, before the server would end the transaction.
+LOCKS_MS: Final = 900
 
 
 class LocksBriefly(Migration):
-    """Is a migration that waits for locks ``LOCK_TIMEOUT`` in all, forwards and backwards, and then fails with 55P03.
+    """Is a migration that waits for locks ``LOCKS_MS`` in all, forwards and backwards, and then fails with 55P03.
 
-    Nothing has changed then, and ``migrate`` can be run again. A table that it has locked already is waited for by
-    others, so one budget is for all its statements, from the first on: give a long one a migration of its own. A
-    session with a ``lock_timeout`` of its own keeps that. With ``atomic = False`` nothing is changed: an index that is
-    built concurrently may wait long, since nobody waits for it.
+    Nothing has changed then, and ``migrate`` can be run again. Others wait for a table that it has locked already, so
+    one budget is for all its statements, from the first on: give a long one a migration of its own. A session with a
+    ``lock_timeout`` of its own keeps that. With ``atomic = False`` nothing is different: an index that is built
+    concurrently may wait long, since nobody waits for it.
     """
 
     def apply(
@@ -50,14 +50,14 @@ def _locks_briefly(schema_editor: BaseDatabaseSchemaEditor) -> Generator[None]:
         yield
         return
     # Until the transaction ends, so that it holds for the statements that Django puts off until then.
-    schema_editor.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'", params=None)
+    schema_editor.execute(f"SET LOCAL lock_timeout = {LOCKS_MS}", params=None)
     if not schema_editor.collect_sql:
-        with connection.execute_wrapper(_spend(_LOCK_TIMEOUT_S)):
+        with connection.execute_wrapper(_spend(LOCKS_MS / 1000)):
             yield
         return
     # Operations with a timeout of their own look what is set: they shall write down what they would do.
     with connection.cursor() as cursor:
-        cursor.execute(f"SET lock_timeout = '{LOCK_TIMEOUT}'")
+        cursor.execute(f"SET lock_timeout = {LOCKS_MS}")
         try:
             yield
         finally:

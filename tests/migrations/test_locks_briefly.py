@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,6 +15,7 @@ from django.db import OperationalError, connections, migrations, models
 from django.db.migrations.state import ProjectState
 
 from salon_jobs.migration_ops import LocksBriefly, ProtectTables
+from salon_jobs.migration_ops.migration import LOCKS_MS
 from tests.settings import url_for
 from tests.support import seen
 
@@ -55,28 +57,52 @@ def test_what_the_first_statements_waited_is_taken_from_the_rest(database: None)
             cursor.execute("SELECT current_setting('lock_timeout')")
             left.append(cursor.fetchone()[0])
 
-    with reader() as busy:
-        release = threading.Thread(target=_when_waited_for, args=(busy.rollback,))
-        release.start()
+    def release(connection: psycopg.Connection[Any]) -> None:
+        _when_waited_for("customer", "300 ms")
+        connection.rollback()
+
+    with reader() as connection, ThreadPoolExecutor() as pool:
+        released = pool.submit(release, connection)
         run(migrations.RunSQL("LOCK TABLE customer"), migrations.RunPython(look))
-        release.join()
+        released.result(10)
     assert left[0].endswith("ms")
-    assert int(left[0].removesuffix("ms")) <= 1500
+    assert int(left[0].removesuffix("ms")) <= LOCKS_MS - 300
 
 
-def _when_waited_for(release: Callable[[], None]) -> None:
-    waiting = (
-        "SELECT clock_timestamp() - waitstart > interval '500 ms' FROM pg_locks WHERE relation = 'customer'::regclass"
-    )
+def _when_waited_for(table: str, long: str) -> None:
+    """Return when somebody has waited for a table so long."""
+    waiting = "SELECT clock_timestamp() - waitstart > %s::interval FROM pg_locks WHERE relation = %s::regclass"
     with psycopg.connect(url_for(None), autocommit=True) as observer:
-        while (True,) not in observer.execute(f"{waiting} AND NOT granted").fetchall():
+        while (True,) not in observer.execute(f"{waiting} AND NOT granted", (long, table)).fetchall():
             pass
-    release()
+
+
+def test_it_gives_up_before_the_server_ends_a_transaction_that_waits_for_it(database: None) -> None:
+    """Each holds what the other one waits for; whoever has waited for ``deadlock_timeout`` first would be ended."""
+    locked = threading.Event()
+
+    def cross(connection: psycopg.Connection[Any]) -> None:
+        assert locked.wait(10)
+        connection.execute("SELECT count(*) FROM sale")
+
+    def until_it_waits(*_: Any) -> None:
+        locked.set()
+        _when_waited_for("sale", "0 ms")
+
+    with reader() as connection, ThreadPoolExecutor() as pool:
+        crossing = pool.submit(cross, connection)
+        with pytest.raises(OperationalError, match="lock timeout"):
+            run(
+                migrations.RunSQL("LOCK TABLE sale"),
+                migrations.RunPython(until_it_waits),
+                migrations.RunSQL("LOCK TABLE customer"),
+            )
+        crossing.result(10)
 
 
 def test_what_is_shown_sets_it_once_and_leaves_the_session_alone(database: None) -> None:
     shown = run(ProtectTables("salon_jobs_job"), ADD_FIELD, show=True)
-    assert [line for line in shown if "lock_timeout" in line] == ["SET LOCAL lock_timeout = '2s';"]
+    assert [line for line in shown if "lock_timeout" in line] == [f"SET LOCAL lock_timeout = {LOCKS_MS};"]
     assert "lock_timeout" in shown[0]
     with connections["owner"].cursor() as cursor:
         cursor.execute("SELECT current_setting('lock_timeout')")
