@@ -1,0 +1,111 @@
+"""Declares who reaches which rows of which table. A reviewer reads ``MATRIX``; ``test_matrix.py`` compares it.
+
+A role's entry is a scope and letters. The scope says which rows policies leave it: ``own``, those of the current store
+(none without one); ``all``, whatever the store; ``none``, although it has privileges. The letters are its privileges:
+S(ELECT), I(NSERT), U(PDATE), D(ELETE), T(RUNCATE), in lower case where it has them on some columns alone. COPY TO needs
+S, COPY FROM needs I and is refused wherever row-level security applies. A role without an entry is refused everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal, cast, get_args
+
+Command = Literal["SELECT", "INSERT", "UPDATE", "DELETE", "COPY TO", "COPY FROM", "TRUNCATE"]
+COMMANDS: Final[tuple[Command, ...]] = get_args(Command)
+LETTERS: Final[dict[Command, str]] = {
+    "SELECT": "S", "INSERT": "I", "UPDATE": "U", "DELETE": "D", "COPY TO": "S", "COPY FROM": "I", "TRUNCATE": "T",
+}  # fmt: skip
+Scope = Literal["own", "all", "none"]
+
+# Those who log in, then the owners of functions, whom nobody can be but such a function.
+LOGINS: Final = ("app", "worker_runtime", "jobs_operator", "migrator")
+OWNERS: Final = ("worker_fanout_owner", "invitation_cleanup_owner")
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """Is what one role may do on one table."""
+
+    scope: Scope = "none"
+    letters: str = ""
+
+    def may(self, command: Command) -> bool:
+        """Tell whether it has the privilege, on some columns at least."""
+        return LETTERS[command] in self.letters.upper()
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Is one table: the column that holds the store, whether row-level security is on (then forced), and the rights."""
+
+    rights: Mapping[str, Right]
+    store: str | None = None
+    rls: bool = True
+
+    def right(self, role: str) -> Right:
+        """Return what a role may do."""
+        return self.rights.get(role, Right())
+
+
+def _rights(entries: Mapping[str, str]) -> dict[str, Right]:
+    words = {role: entry.split() for role, entry in entries.items() if entry}
+    return {role: Right(cast("Scope", scope), letters) for role, (scope, letters) in words.items()}
+
+
+def _of_stores(*, store: str = "store_id", **others: str) -> Table:
+    """Declare a store's own rows."""
+    rights = {"app": "own SIUD", "worker_runtime": "own SIUD", "migrator": "none SIUDT", **others}
+    return Table(_rights(rights), store)
+
+
+def _of_jobs(*, web: str = "", operator: str, store: str | None = None) -> Table:
+    """Declare a table of salon_jobs: the worker does everything, for all stores."""
+    rights = {"worker_runtime": "all SIUD", "app": web, "jobs_operator": operator, "migrator": "all SIUDT"}
+    return Table(_rights(rights), store)
+
+
+def _of_the_system(*, worker: str = "") -> Table:
+    """Declare rows of no store, for the web alone."""
+    return Table(_rights({"app": "all SIUD", "worker_runtime": worker, "migrator": "none SIUDT"}))
+
+
+def _of_django(**others: str) -> Table:
+    """Declare a table of Django's own apps, which has no row-level security."""
+    return Table(_rights({"app": "all SIUD", "migrator": "all SIUDT", **others}), rls=False)
+
+
+MATRIX: Final[dict[str, Table]] = {
+    # The business. Nobody sees another store's rows, not even the tables' owner.
+    "store": _of_stores(store="id", worker_fanout_owner="all s"),
+    "customer": _of_stores(),
+    "customer_note": _of_stores(),
+    "reservation": _of_stores(),
+    "sale": _of_stores(),
+    "daily_sales": _of_stores(),
+    "operator_invitation": _of_stores(invitation_cleanup_owner="all sD"),
+    "operator": _of_the_system(),
+    "operator_session": _of_the_system(worker="all sD"),
+    # Jobs. The web reaches its current store's; operators those of all stores.
+    "salon_jobs_job": _of_jobs(store="store_id", web="own Siu", operator="all SUD"),
+    "salon_jobs_job_error": _of_jobs(store="store_id", web="own S", operator="all SD"),
+    "salon_jobs_limit": _of_jobs(operator="all SIUD"),
+    "salon_jobs_process": _of_jobs(operator="all S"),
+    "salon_jobs_cron_entry": _of_jobs(operator="all S"),
+    "salon_jobs_cron_tick": _of_jobs(operator="all S"),
+    "salon_jobs_superseded": _of_jobs(operator="all S"),
+    "salon_jobs_fan_out": _of_jobs(operator="all S"),
+    "salon_jobs_task_minute": _of_jobs(operator="all S"),
+    # Users, their sessions and the admin's log: the web's, whatever the store.
+    "auth_group": _of_django(),
+    "auth_group_permissions": _of_django(),
+    "auth_permission": _of_django(),
+    "auth_user": _of_django(),
+    "auth_user_groups": _of_django(),
+    "auth_user_user_permissions": _of_django(),
+    "django_admin_log": _of_django(),
+    "django_content_type": _of_django(),
+    "django_session": _of_django(),
+    "django_migrations": _of_django(app="all S", worker_runtime="all S", jobs_operator="all S"),
+}

@@ -1,0 +1,284 @@
+"""Compares ``MATRIX`` with what every role really reaches, logged in as itself, on tables that are not empty."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeAlias, get_args
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+from psycopg import errors, sql
+
+from salon_jobs.conf import settings as conf
+from salon_jobs.tenancy.roles import ROLE_SPECS
+from tests.settings import url_for
+from tests.tenancy import canaries
+from tests.tenancy.matrix import COMMANDS, LETTERS, LOGINS, MATRIX, OWNERS, Command, Right, Table
+
+Connection: TypeAlias = psycopg.Connection[Any]
+# The rows a statement reached, or what stopped it.
+Outcome: TypeAlias = int | str
+# In this order, since a setting that was made once in a session is never again as if it had not been.
+Mode = Literal["never set", "no store", "own store", "other store", "malformed"]
+MODES: Final[tuple[Mode, ...]] = get_args(Mode)
+EVERY: Final[list[tuple[Mode, Command]]] = [(mode, command) for mode in MODES for command in COMMANDS]
+REFUSED, MALFORMED, NOT_UNDER_RLS, EMPTIED = "refused", "malformed", "not under row-level security", "emptied"
+PRIVILEGES: Final = {letter: command for command, letter in reversed(LETTERS.items())}
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """Holds the stores and how many rows of theirs each table has, as the superuser sees it."""
+
+    own: UUID
+    other: UUID
+    rows: dict[str, dict[UUID | None, int]]
+
+    def count(self, table: str, store: UUID) -> int:
+        """Count the rows of a store, or of the whole table where rows have none."""
+        of_stores = self.rows[table]
+        return of_stores[store] if MATRIX[table].store else of_stores[None]
+
+    def total(self, table: str) -> int:
+        """Count all rows."""
+        return sum(self.rows[table].values())
+
+
+def counted(connection: Connection) -> dict[str, dict[UUID | None, int]]:
+    """Count every table's rows by store, as the superuser."""
+    counts: dict[str, dict[UUID | None, int]] = {}
+    for name, table in MATRIX.items():
+        store = sql.Identifier(table.store) if table.store else sql.SQL("NULL::uuid")
+        query = sql.SQL("SELECT {}, count(*) FROM {} GROUP BY 1").format(store, sql.Identifier(name))
+        counts[name] = dict(connection.execute(query).fetchall())
+    return counts
+
+
+@pytest.fixture(scope="module")
+def scene(migrated: None) -> Iterator[Scene]:
+    """Fill every table with rows of three stores, and look at the end that they are all still there."""
+    stores = [uuid4() for _ in range(3)]
+    with psycopg.connect(url_for(None), autocommit=True) as superuser:
+        canaries.clear(superuser)
+        for _ in range(2):
+            canaries.fill(superuser, stores)
+        before = counted(superuser)
+        yield Scene(stores[0], stores[1], before)
+        after = counted(superuser)
+        canaries.clear(superuser)
+    assert after == before, "every attempt was rolled back"
+
+
+@contextmanager
+def logged_in(role: str) -> Iterator[Connection]:
+    """Log in as a role; as the owner of a function, whom no one can be, through the superuser."""
+    with psycopg.connect(url_for(None if role in OWNERS else role)) as connection:
+        if role in OWNERS:
+            connection.execute(sql.SQL("SET ROLE {}").format(sql.Identifier(role)))
+        [(name, can_login, is_super, session)] = connection.execute(
+            "SELECT rolname, rolcanlogin, rolsuper, session_user FROM pg_roles WHERE rolname = current_user"
+        ).fetchall()
+        assert (name, can_login, is_super) == (role, role in LOGINS, False)
+        assert session == role or role in OWNERS
+        connection.commit()
+        yield connection
+
+
+def test_every_table_and_every_role_is_declared(scene: Scene) -> None:
+    with psycopg.connect(url_for(None)) as superuser:
+        relations = superuser.execute(
+            "SELECT relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+            " WHERE relkind IN ('r', 'p', 'v', 'm', 'f') AND nspname !~ '^pg_' AND nspname <> 'information_schema'"
+        ).fetchall()
+    assert {name for (name,) in relations} == set(MATRIX), "a new table (or view) needs an entry in MATRIX"
+    assert set(canaries.TABLES) == set(MATRIX), "and a row in canaries.py"
+    assert conf.roles is not None
+    assert {spec.name(conf.roles) for spec in ROLE_SPECS} | set(conf.extra_owner_roles) == {*LOGINS, *OWNERS}
+
+
+def test_every_table_holds_rows_of_each_store(scene: Scene) -> None:
+    for name, table in MATRIX.items():
+        for store in (scene.own, scene.other):
+            assert scene.count(name, store) >= (1 if name == "store" else 2), name
+        assert not table.store or len(scene.rows[name]) == 3, name
+
+
+@pytest.mark.parametrize("name", MATRIX)
+@pytest.mark.parametrize("role", [*LOGINS, *OWNERS])
+def test_a_role_reaches_what_is_declared_and_nothing_else(scene: Scene, role: str, name: str) -> None:
+    table = MATRIX[name]
+    with logged_in(role) as connection:
+        attempts = Attempts(connection, name, table, scene)
+        seen = {attempt: attempts.outcome(*attempt) for attempt in EVERY}
+    rule = Rule(name, table.right(role), scene, by_store=attempts.by_store)
+    expected = {attempt: rule.expect(*attempt) for attempt in EVERY}
+    assert seen == expected
+
+
+@pytest.mark.parametrize("name", MATRIX)
+def test_privileges_and_forced_row_level_security_are_those_declared(scene: Scene, name: str) -> None:
+    table = MATRIX[name]
+    with psycopg.connect(url_for(None)) as superuser:
+        rls = superuser.execute(
+            "SELECT relrowsecurity, relforcerowsecurity FROM pg_class WHERE oid = to_regclass(%s)", [name]
+        ).fetchone()
+        assert rls == (table.rls, table.rls)
+        for role in (*LOGINS, *OWNERS):
+            assert granted(superuser, role, name) == set(table.right(role).letters)
+        [(public,)] = superuser.execute(
+            "SELECT count(*) FROM pg_class, aclexplode(relacl) WHERE oid = to_regclass(%s) AND grantee = 0", [name]
+        ).fetchall()
+    assert public == 0, "nothing is granted to everybody"
+
+
+def granted(connection: Connection, role: str, table: str) -> set[str]:
+    """Return the letters of a role's privileges, in lower case where it has them on some columns alone."""
+    letters: set[str] = set()
+    for letter, privilege in PRIVILEGES.items():
+        given = [role, table, privilege]
+        if connection.execute("SELECT has_table_privilege(%s, %s, %s)", given).fetchone() == (True,):
+            letters.add(letter)
+        elif letter not in "DT":  # these are never of columns
+            part = connection.execute("SELECT has_any_column_privilege(%s, %s, %s)", given).fetchone()
+            letters |= {letter.lower()} if part == (True,) else set()
+    return letters
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Says what is expected of a role. ``by_store``: it may ask for the rows of one store, by the column."""
+
+    name: str
+    right: Right
+    scene: Scene
+    by_store: bool
+
+    def expect(self, mode: Mode, command: Command) -> Outcome:
+        """Return what the declaration says of one attempt."""
+        if not self.right.may(command):
+            return REFUSED
+        if command == "TRUNCATE":
+            return EMPTIED
+        if command == "COPY FROM":
+            return NOT_UNDER_RLS if MATRIX[self.name].rls else 1
+        if self.right.scope == "own" and mode == "malformed":
+            return MALFORMED
+        reaches = self.right.scope == "all" or (self.right.scope == "own" and mode == "own store")
+        if command == "INSERT":
+            return 1 if reaches else REFUSED
+        return self._rows(mode) if reaches else 0
+
+    def _rows(self, mode: Mode) -> int:
+        if mode == "other store" and self.by_store:
+            return self.scene.count(self.name, self.scene.other)
+        return self.scene.total(self.name) if self.right.scope == "all" else self.scene.count(self.name, self.scene.own)
+
+
+class Attempts:
+    """Tries commands on one table over one role's connection, each in a transaction that is rolled back."""
+
+    def __init__(self, connection: Connection, name: str, table: Table, scene: Scene) -> None:
+        self._connection, self._name, self._table, self._scene = connection, name, table, scene
+        rights = connection.execute(
+            "SELECT attname, has_column_privilege(attrelid, attnum, 'SELECT'),"
+            " has_column_privilege(attrelid, attnum, 'INSERT'), has_column_privilege(attrelid, attnum, 'UPDATE')"
+            " FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped"
+            " AND attgenerated = '' AND attidentity = '' ORDER BY attnum",
+            [name],
+        ).fetchall()
+        connection.rollback()
+        every = [column for column, *_ in rights]
+        # What the role may not touch at all it is to be refused.
+        self._selects = [column for column, may, _, _ in rights if may] or every
+        self._inserts = [column for column, _, may, _ in rights if may] or every
+        self._updates = [column for column, _, _, may in rights if may] or every
+        self.by_store = table.store in self._selects
+
+    def outcome(self, mode: Mode, command: Command) -> Outcome:
+        """Try one command: on other stores' rows in that mode, on all that are within reach in the others."""
+        trials: dict[Command, Callable[[Mode], Outcome]] = {
+            "SELECT": self._select, "INSERT": self._insert, "UPDATE": self._update, "DELETE": self._delete,
+            "COPY TO": self._copy_to, "COPY FROM": self._copy_from, "TRUNCATE": self._truncate,
+        }  # fmt: skip
+        values = {"no store": "", "malformed": "no uuid"}
+        try:
+            if mode != "never set":
+                value = values.get(mode, str(self._scene.own))
+                self._connection.execute("SELECT set_config(%s, %s, true)", [conf.store_guc, value])
+            self._connection.execute("SET CONSTRAINTS ALL DEFERRED")
+            return trials[command](mode)
+        except errors.InsufficientPrivilege:
+            return REFUSED
+        except errors.InvalidTextRepresentation:
+            return MALFORMED
+        except errors.FeatureNotSupported:
+            return NOT_UNDER_RLS
+        finally:
+            self._connection.rollback()
+
+    def _select(self, mode: Mode) -> int:
+        return self._run(self._query(mode), mode)
+
+    def _insert(self, mode: Mode) -> int:
+        try:
+            return self._connection.execute(*canaries.insert(self._name, self._row(mode))).rowcount
+        except (
+            errors.UniqueViolation
+        ):  # policies are asked first: they had nothing against this second row of the store
+            assert self._name == "store"
+            return 1
+
+    def _update(self, mode: Mode) -> int:
+        column = sql.Identifier(self._updates[0])
+        return self._run(
+            sql.SQL("UPDATE {} SET {} = {}").format(self._table_sql, column, column) + self._where(mode), mode
+        )
+
+    def _delete(self, mode: Mode) -> int:
+        return self._run(sql.SQL("DELETE FROM {}").format(self._table_sql) + self._where(mode), mode)
+
+    def _copy_to(self, mode: Mode) -> int:
+        columns = sql.SQL(", ").join(map(sql.Identifier, self._selects))
+        what: sql.Composable = sql.SQL("{} ({})").format(self._table_sql, columns)
+        if mode == "other store":
+            what = sql.SQL("({})").format(self._query(mode))
+        with self._connection.cursor().copy(sql.SQL("COPY {} TO STDOUT").format(what), self._parameters(mode)) as copy:
+            return sum(1 for _ in copy.rows())
+
+    def _copy_from(self, mode: Mode) -> int:
+        row = self._row(mode)
+        columns = sql.SQL(", ").join(map(sql.Identifier, row))
+        with self._connection.cursor() as cursor:
+            with cursor.copy(sql.SQL("COPY {} ({}) FROM STDIN").format(self._table_sql, columns)) as copy:
+                copy.write_row(list(row.values()))
+            return cursor.rowcount
+
+    def _truncate(self, _: Mode) -> Outcome:
+        self._connection.execute(sql.SQL("TRUNCATE {} CASCADE").format(self._table_sql))
+        return EMPTIED
+
+    @property
+    def _table_sql(self) -> sql.Identifier:
+        return sql.Identifier(self._name)
+
+    def _row(self, mode: Mode) -> dict[str, Any]:
+        values = canaries.make(self._name, self._scene.other if mode == "other store" else self._scene.own)
+        return {column: value for column, value in values.items() if column in self._inserts}
+
+    def _query(self, mode: Mode) -> sql.Composed:
+        columns = sql.SQL(", ").join(map(sql.Identifier, self._selects))
+        return sql.SQL("SELECT {} FROM {}").format(columns, self._table_sql) + self._where(mode)
+
+    def _where(self, mode: Mode) -> sql.Composable:
+        if mode != "other store" or not self.by_store:
+            return sql.SQL("")
+        return sql.SQL(" WHERE {} = %s").format(sql.Identifier(str(self._table.store)))
+
+    def _parameters(self, mode: Mode) -> list[Any]:
+        return [self._scene.other] if mode == "other store" and self.by_store else []
+
+    def _run(self, statement: sql.Composed, mode: Mode) -> int:
+        return self._connection.execute(statement, self._parameters(mode)).rowcount
