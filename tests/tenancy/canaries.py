@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime
 from typing import Any, Final
 from uuid import UUID, uuid4
@@ -84,11 +84,11 @@ def make(table: str, store: UUID) -> dict[str, Any]:
     return _ROWS[table](store)
 
 
-def fill(connection: psycopg.Connection[Any], stores: list[UUID]) -> None:
-    """Put a row of each store into every table, as the superuser; foreign keys and triggers are not asked."""
+def fill(connection: psycopg.Connection[Any], stores: list[UUID], tables: Sequence[str] = TABLES) -> None:
+    """Put a row of each store into every table (or some), as the superuser; foreign keys and triggers are not asked."""
     with connection.transaction():
         connection.execute("SET LOCAL session_replication_role = replica")
-        for table in TABLES:
+        for table in tables:
             for store in stores:
                 statement, parameters = insert(table, make(table, store))
                 # A store has one row of its own.
