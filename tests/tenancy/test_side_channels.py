@@ -1,0 +1,466 @@
+"""Looks, as the web's role inside one store, for another store's rows by every way round a plain SELECT.
+
+What can not be closed is held here too, so that docs/security.md says no less than what is so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+from django.db import transaction
+from psycopg import errors, sql
+
+from salon_jobs.jobs import operate, wake
+from tests import tasks
+from tests.settings import url_for
+from tests.support import change, seen
+from tests.tenancy.canaries import NOW
+from tests.tenancy.matrix import MATRIX
+
+Connection: TypeAlias = psycopg.Connection[Any]
+SECRET = "secret of another store"
+
+
+@dataclass(frozen=True, slots=True)
+class Two:
+    """Is a store and another one, each with a customer and an invitation; the other's hold the secret."""
+
+    own: UUID
+    other: UUID
+    own_customer: UUID
+    other_customer: UUID
+
+
+@pytest.fixture
+def two(stores: list[UUID]) -> Two:
+    """Fill the tables as the superuser: ten customers each, the own ones named by numbers."""
+    scene = Two(stores[0], stores[1], uuid4(), uuid4())
+    for store, customer, name in ((scene.own, scene.own_customer, "1"), (scene.other, scene.other_customer, SECRET)):
+        for number in range(10):
+            change(
+                "INSERT INTO customer (id, store_id, name, email) VALUES (%s, %s, %s, '')",
+                uuid4() if number else customer, store, name,
+            )  # fmt: skip
+        change(
+            "INSERT INTO operator_invitation (id, store_id, email, token, expires_at) VALUES (%s, %s, %s, %s, %s)",
+            uuid4(), store, name, f"token {name}", NOW,
+        )  # fmt: skip
+    change("ANALYZE customer")
+    assert seen("SELECT store_id, count(*) FROM customer GROUP BY 1 ORDER BY 1") == [(scene.own, 10), (scene.other, 10)]
+    return scene
+
+
+@pytest.fixture
+def web(two: Two) -> Iterator[Connection]:
+    """Log in as the web's role and be the own store for one transaction."""
+    with psycopg.connect(url_for("app")) as connection:
+        be(connection, two.own)
+        yield connection
+        connection.rollback()
+
+
+@pytest.fixture
+def superuser(two: Two) -> Iterator[Connection]:
+    """Open a transaction as the superuser, which sees everything, and roll it back at the end."""
+    with psycopg.connect(url_for(None)) as connection:
+        yield connection
+        connection.rollback()
+
+
+def be(connection: Connection, store: UUID | str) -> None:
+    """Set the store for the rest of the transaction."""
+    connection.execute("SELECT set_config('app.current_store_id', %s, true)", [str(store)])
+
+
+def ask(connection: Connection, statement: Any, *parameters: Any) -> list[tuple[Any, ...]]:
+    """Run a statement in a savepoint and return its rows."""
+    with connection.transaction():
+        cursor = connection.execute(statement, parameters)
+        return cursor.fetchall() if cursor.description else []
+
+
+def error(connection: Connection, statement: Any, *parameters: Any) -> psycopg.Error:
+    """Run a statement that must fail, and return the error."""
+    with pytest.raises(psycopg.Error) as caught:
+        ask(connection, statement, *parameters)
+    return caught.value
+
+
+def text(failure: psycopg.Error) -> str:
+    """Return all that an error tells."""
+    diag = failure.diag
+    return " ".join(filter(None, (diag.message_primary, diag.message_detail, diag.message_hint, diag.context)))
+
+
+# Constraints
+
+
+def test_a_unique_violation_shows_that_a_value_is_taken_and_no_value(web: Connection, two: Two) -> None:
+    insert = "INSERT INTO operator_invitation (id, store_id, email, token, expires_at) VALUES (%s, %s, '', %s, %s)"
+    taken = error(web, insert, uuid4(), two.own, f"token {SECRET}", NOW)
+    assert isinstance(taken, errors.UniqueViolation)
+    assert SECRET not in text(taken)
+    assert taken.diag.message_detail is None, "under row-level security PostgreSQL leaves the key out"
+
+
+def test_unique_indexes_of_stores_rows_are_led_by_the_store(database: None) -> None:
+    of_stores = {name: table.store for name, table in MATRIX.items() if table.store}
+    indexes = seen(
+        "SELECT i.indexrelid::regclass::text, c.relname, array_agg(a.attname::text ORDER BY k.ord)"
+        " FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid"
+        " CROSS JOIN unnest(i.indkey) WITH ORDINALITY AS k (attnum, ord)"
+        " JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum"
+        " WHERE i.indisunique AND c.relname = ANY (%s) GROUP BY 1, 2", list(of_stores),
+    )  # fmt: skip
+    others = {name for name, table, columns in indexes if columns[0] != of_stores[table] and columns != ["id"]}
+    # A random token that nobody guesses; and jobs' keys, unique by task, store and key.
+    assert others == {"operator_invitation_token_key", "salon_jobs_job_waiting_key"}
+
+
+def test_a_foreign_key_answers_for_another_stores_row_as_for_none(web: Connection, two: Two) -> None:
+    web.execute("SET CONSTRAINTS ALL IMMEDIATE")
+    insert = "INSERT INTO customer_note (id, store_id, customer_id, body) VALUES (%s, %s, %s, '')"
+    missing = uuid4()
+    for store, customer in ((two.own, two.other_customer), (two.own, missing)):
+        failure = error(web, insert, uuid4(), store, customer)
+        assert isinstance(failure, errors.ForeignKeyViolation)
+        assert failure.diag.constraint_name == "customer_note_customer_of_same_store"
+        told = text(failure).replace(str(customer), "X")
+        assert told == text(error(web, insert, uuid4(), store, missing)).replace(str(missing), "X")
+    assert ask(web, insert, uuid4(), two.own, two.own_customer) == []
+
+
+def test_foreign_keys_between_stores_rows_hold_the_store_on_both_sides(database: None) -> None:
+    keys = seen(
+        "SELECT conname, conrelid::regclass::text, confrelid::regclass::text,"
+        " ARRAY(SELECT attname::text FROM pg_attribute WHERE attrelid = conrelid AND attnum = ANY (conkey)),"
+        " ARRAY(SELECT attname::text FROM pg_attribute WHERE attrelid = confrelid AND attnum = ANY (confkey))"
+        " FROM pg_constraint WHERE contype = 'f'"
+    )
+    between = [key for key in keys if MATRIX[key[1]].store and MATRIX[key[2]].store]
+    assert len(between) >= 8
+    for name, table, target, columns, referenced in between:
+        assert MATRIX[table].store in columns, name
+        assert MATRIX[target].store in referenced, name
+
+
+def test_on_conflict_tells_that_a_hidden_row_exists_and_neither_shows_nor_changes_it(web: Connection, two: Two) -> None:
+    insert = "INSERT INTO customer (id, store_id, name, email) VALUES (%s, %s, 'mine', '') ON CONFLICT (id) "
+    hidden, own = (two.other_customer, two.own), (two.own_customer, two.own)
+    assert ask(web, insert + "DO NOTHING RETURNING name", *hidden) == []
+    assert ask(web, insert + "DO NOTHING RETURNING name", uuid4(), two.own) == [("mine",)]
+    update = insert + "DO UPDATE SET name = customer.name || '!' RETURNING name"
+    assert ask(web, update, *own) == [("1!",)]
+    failure = error(web, update, *hidden)
+    assert isinstance(failure, errors.InsufficientPrivilege)
+    assert SECRET not in text(failure)
+    merge = (
+        "MERGE INTO customer c USING (SELECT %s::uuid AS id) AS s ON c.id = s.id"
+        " WHEN MATCHED THEN UPDATE SET name = 'taken' WHEN NOT MATCHED THEN DO NOTHING"
+    )
+    assert web.execute(merge, [two.other_customer]).rowcount == 0
+    web.commit()
+    assert seen("SELECT name FROM customer WHERE id = %s", two.other_customer) == [(SECRET,)]
+
+
+# Error texts and functions
+
+
+def test_conditions_that_fail_or_talk_meet_no_row_of_another_store(web: Connection) -> None:
+    """A cast of the other's name to a number would fail and quote it."""
+    assert ask(web, "SELECT count(*) FROM customer WHERE name::integer > 0") == [(10,)]
+    assert ask(web, "SELECT count(*) FROM customer TABLESAMPLE SYSTEM (100) WHERE name::integer > 0") == [(10,)]
+    assert ask(web, "SELECT sum(1 / (CASE name WHEN %s THEN 0 ELSE 1 END)) FROM customer", SECRET) == [(10,)]
+    assert ask(web, "SELECT max(name), min(name), array_agg(DISTINCT name) FROM customer") == [("1", "1", ["1"])]
+
+
+@pytest.mark.parametrize("leakproof", [False, True])
+def test_a_cheap_function_is_asked_after_the_policy_unless_it_is_declared_leakproof(
+    superuser: Connection, two: Two, leakproof: bool
+) -> None:
+    heard: list[str | None] = []
+    superuser.add_notice_handler(lambda notice: heard.append(notice.message_primary))
+    superuser.execute(
+        "CREATE FUNCTION public.talk(text) RETURNS boolean LANGUAGE plpgsql COST 0.0000001 AS"
+        " $$ BEGIN RAISE NOTICE '%', $1; RETURN true; END $$"
+    )
+    if leakproof:
+        superuser.execute("ALTER FUNCTION public.talk LEAKPROOF")
+    superuser.execute("GRANT EXECUTE ON FUNCTION public.talk TO app")
+    superuser.execute("SET LOCAL ROLE app")
+    be(superuser, two.own)
+    superuser.execute("SET LOCAL enable_indexscan = off")
+    superuser.execute("SET LOCAL enable_bitmapscan = off")
+    assert len(ask(superuser, "SELECT 1 FROM customer WHERE public.talk(name)")) == 10
+    assert (SECRET in heard) == leakproof, "so a function of one's own is never LEAKPROOF"
+
+
+def test_no_function_of_ours_is_leakproof_and_definers_fix_their_search_path(database: None) -> None:
+    rows = seen(
+        "SELECT proname, proleakproof, prosecdef, proconfig::text FROM pg_proc"
+        " WHERE pronamespace = 'public'::regnamespace"
+    )
+    assert not [name for name, leakproof, _, _ in rows if leakproof]
+    assert all("search_path=pg_catalog" in (config or "") for _, _, definer, config in rows if definer)
+    allowed = seen(
+        "SELECT proname FROM pg_proc WHERE pronamespace = 'public'::regnamespace AND prosecdef"
+        " AND has_function_privilege('app', oid, 'EXECUTE')"
+    )
+    assert {name for (name,) in allowed} == {"salon_jobs_add_job", "salon_jobs_add_jobs", "salon_jobs_cancel"}
+
+
+def test_the_functions_that_the_web_may_call_do_nothing_for_another_store(web: Connection, two: Two) -> None:
+    job = tasks.keyed.enqueue(store_id=two.other, number=1)
+    assert ask(web, "SELECT * FROM salon_jobs_cancel(ARRAY[%s]::bigint[])", job.id) == []
+    add = "SELECT job_id, result FROM salon_jobs_add_job('test-keyed', '{}', %s, job_key => 'k:1', job_key_mode => %s)"
+    for mode in ("replace", "preserve_run_at", "unsafe_dedupe"):
+        assert "is not the current store" in text(error(web, add, two.other, mode))
+        [(own, _)] = ask(web, add, two.own, mode)
+        assert own != job.id, "the same key of another store is another key"
+    assert seen("SELECT state FROM salon_jobs_job WHERE id = %s", job.id) == [("queued",)]
+    for listing in ("list_store_ids_for_fan_out()", "delete_expired_operator_invitations(now())"):
+        assert isinstance(error(web, f"SELECT * FROM public.{listing}"), errors.InsufficientPrivilege)
+
+
+def test_errors_of_policies_quote_no_row(web: Connection, two: Two) -> None:
+    insert = "INSERT INTO customer (id, store_id, name, email) VALUES (%s, %s, 'typed', '')"
+    for failure in (
+        error(web, insert, uuid4(), two.other),
+        error(web, "UPDATE customer SET store_id = %s", two.other),
+    ):
+        assert isinstance(failure, errors.InsufficientPrivilege)
+        assert text(failure) == 'new row violates row-level security policy for table "customer"'
+
+
+# Views
+
+
+def test_a_view_or_materialized_view_of_the_migrators_shows_no_other_store(superuser: Connection, two: Two) -> None:
+    """Under FORCE its owner, as whom it reads, is bound as well."""
+    superuser.execute("SET LOCAL ROLE migrator")
+    superuser.execute("CREATE VIEW public.plain AS SELECT store_id, name FROM customer")
+    superuser.execute("CREATE VIEW public.invoker WITH (security_invoker) AS SELECT store_id, name FROM customer")
+    superuser.execute("CREATE MATERIALIZED VIEW public.stored AS SELECT store_id, name FROM customer")
+    superuser.execute("SET LOCAL ROLE app")
+    be(superuser, two.own)
+    assert ask(superuser, "SELECT DISTINCT store_id FROM public.invoker") == [(two.own,)]
+    assert ask(superuser, "SELECT DISTINCT store_id FROM public.plain") in ([], [(two.own,)])
+    assert ask(superuser, "SELECT * FROM public.stored") == []
+
+
+def test_a_view_of_a_superusers_shows_every_store_unless_it_asks_as_its_reader(superuser: Connection, two: Two) -> None:
+    """Why the matrix refuses a view that nobody declared."""
+    views = (("plain", sql.SQL(""), 2), ("invoker", sql.SQL("WITH (security_invoker)"), 1))
+    for name, option, expected in views:
+        superuser.execute(
+            sql.SQL("CREATE VIEW {} {} AS SELECT store_id FROM customer").format(sql.Identifier(name), option)
+        )
+        superuser.execute(sql.SQL("GRANT SELECT ON {} TO app").format(sql.Identifier(name)))
+        superuser.execute("SET LOCAL ROLE app")
+        be(superuser, two.own)
+        rows = ask(superuser, sql.SQL("SELECT DISTINCT store_id FROM {}").format(sql.Identifier(name)))
+        assert len(rows) == expected
+        superuser.execute("RESET ROLE")
+
+
+# What outlives a switch of the store on one connection
+
+
+def test_a_server_side_cursor_that_outlives_a_switch_stays_with_its_store(web: Connection, two: Two) -> None:
+    web.execute("SET LOCAL cursor_tuple_fraction = 0.01")
+    web.execute("DECLARE c CURSOR FOR SELECT store_id FROM customer")
+    assert ask(web, "FETCH 1 FROM c") == [(two.own,)]
+    be(web, two.other)
+    assert ask(web, "FETCH ALL FROM c") == [(two.own,)] * 9
+    be(web, two.own)
+    with web.cursor(name="django") as cursor:
+        cursor.itersize = 1
+        cursor.execute("SELECT store_id FROM customer")
+        first = cursor.fetchone()
+        be(web, two.other)
+        assert {first, *cursor.fetchall()} == {(two.own,)}
+
+
+@pytest.mark.parametrize("mode", ["force_generic_plan", "force_custom_plan"])
+def test_a_prepared_statement_follows_the_switch(web: Connection, two: Two, mode: str) -> None:
+    web.execute(sql.SQL("SET LOCAL plan_cache_mode = {}").format(sql.Literal(mode)))
+    web.execute("PREPARE p AS SELECT DISTINCT store_id FROM customer")
+    for store, expected in ((two.own, [(two.own,)]), (two.other, [(two.other,)]), ("", []), (two.own, [(two.own,)])):
+        be(web, store)
+        assert ask(web, "EXECUTE p") == expected
+
+
+def test_a_statement_prepared_by_one_role_is_planned_anew_for_another(superuser: Connection, two: Two) -> None:
+    superuser.execute("PREPARE p AS SELECT count(*) FROM customer")
+    assert ask(superuser, "EXECUTE p") == [(20,)]
+    superuser.execute("SET LOCAL ROLE app")
+    be(superuser, two.own)
+    assert ask(superuser, "EXECUTE p") == [(10,)]
+
+
+def test_the_last_id_of_another_request_is_not_told(web: Connection, two: Two) -> None:
+    add = "INSERT INTO salon_jobs_job (task, store_id) VALUES ('test-store', %s)"
+    web.execute(add, [two.own])
+    for function in ("lastval()", "currval('salon_jobs_job_id_seq')", "nextval('salon_jobs_job_id_seq')"):
+        assert isinstance(error(web, f"SELECT {function}"), errors.InsufficientPrivilege)
+
+
+# Statistics, plans, sequences: sums over all stores
+
+
+def test_column_statistics_of_tables_under_policies_are_hidden(web: Connection, superuser: Connection) -> None:
+    superuser.execute("CREATE STATISTICS public.together ON name, store_id FROM customer")
+    superuser.execute("ANALYZE customer")
+    superuser.commit()
+    for view in ("pg_stats", "pg_stats_ext"):
+        query = sql.SQL("SELECT count(*) FROM {} WHERE tablename = 'customer'").format(sql.Identifier(view))
+        [(all_of_it,)] = ask(superuser, query)
+        assert all_of_it > 0
+        assert ask(web, query) == [(0,)]
+    for catalogue in ("pg_statistic", "pg_statistic_ext_data"):
+        query = sql.SQL("SELECT * FROM {}").format(sql.Identifier(catalogue))
+        assert isinstance(error(web, query), errors.InsufficientPrivilege)
+    superuser.execute("DROP STATISTICS public.together")
+    superuser.commit()
+
+
+def test_counts_over_all_stores_are_not_hidden(web: Connection) -> None:
+    """Known and written down: who may run SQL of their own learns how many rows the tables hold, of all stores."""
+    assert ask(web, "SELECT reltuples FROM pg_class WHERE relname = 'customer'") == [(20,)]
+    web.execute("SET LOCAL enable_indexscan = off")
+    web.execute("SET LOCAL enable_bitmapscan = off")
+    plan = "\n".join(line for (line,) in ask(web, "EXPLAIN (ANALYZE, VERBOSE) SELECT * FROM customer"))
+    assert "Rows Removed by Filter: 10" in plan
+    assert SECRET not in plan
+
+
+def test_estimates_are_made_from_the_values_of_all_stores(web: Connection) -> None:
+    """Known and written down: EXPLAIN with a guessed value tells whether it is a frequent one, in whatever store."""
+
+    def estimate(name: str) -> int:
+        query = "EXPLAIN (FORMAT JSON) SELECT * FROM customer WHERE name = %s"
+        with psycopg.ClientCursor(web) as cursor:
+            [(plan,)] = cursor.execute(query, [name]).fetchall()
+        return int(plan[0]["Plan"]["Plan Rows"])
+
+    assert estimate(SECRET) > estimate("what nobody is called")
+
+
+def test_sequences_of_jobs_are_closed_and_ids_count_all_stores(web: Connection, two: Two) -> None:
+    """Known and written down: the ids of a store's own jobs grow with everybody's."""
+    assert isinstance(error(web, "SELECT last_value FROM salon_jobs_job_id_seq"), errors.InsufficientPrivilege)
+    visible = "SELECT last_value FROM pg_sequences WHERE sequencename = 'salon_jobs_job_id_seq'"
+    assert ask(web, visible) == [(None,)]
+    first, _, third = (tasks.in_store.enqueue(store_id=store) for store in (two.own, two.other, two.own))
+    assert third.id - first.id == 2
+
+
+# Between sessions
+
+
+def test_wake_ups_carry_neither_store_nor_payload(web: Connection, two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
+    web.rollback()
+    web.execute("LISTEN salon_jobs_job")
+    web.commit()
+    monkeypatch.setattr(wake, "_last_sent", float("-inf"))
+    job = tasks.keyed.enqueue(store_id=two.other, number=7, note=SECRET)
+    operate.cancel_jobs([job.id])
+    change("SELECT pg_notify('salon_jobs_job', 'end')")
+    heard = [(notify.channel, notify.payload) for notify in web.notifies(timeout=10, stop_after=1)]
+    while heard[-1][1] != "end":
+        heard += [(notify.channel, notify.payload) for notify in web.notifies(timeout=10, stop_after=1)]
+    assert set(heard) <= {("salon_jobs_job", payload) for payload in ("", "cancel", "end")}
+    assert len(heard) >= 2
+
+
+def test_advisory_locks_show_a_hash_of_a_key_and_can_be_felt(web: Connection, two: Two) -> None:
+    """Known and written down: who may run SQL of their own can wait for, or hold up, a key it can guess."""
+    with transaction.atomic():
+        tasks.keyed.using(job_key_mode="unsafe_dedupe").enqueue(store_id=two.other, number=7)
+        rows = ask(web, "SELECT * FROM pg_locks WHERE locktype = 'advisory' AND granted")
+        assert len(rows) >= 2
+        assert str(two.other) not in str(rows)
+        parts = "concat_ws(E'\\x1f', 'test-keyed', %s::text, 'k:7')"
+        felt = f"SELECT pg_try_advisory_xact_lock(hashtextextended({parts}, 0))"
+        assert ask(web, felt, str(two.other)) == [(False,)]
+        assert ask(web, felt, str(two.own)) == [(True,)]
+
+
+def test_query_texts_of_other_roles_are_hidden_and_those_of_ones_own_role_hold_no_bound_value(
+    web: Connection, two: Two
+) -> None:
+    """Known and written down: sessions of one role see each other's text, so literals in it are readable."""
+
+    def text_of(connection: Connection) -> str:
+        ask(web, "SELECT pg_stat_clear_snapshot()")
+        [(query,)] = ask(web, "SELECT query FROM pg_stat_activity WHERE pid = %s", connection.info.backend_pid)
+        return str(query)
+
+    with psycopg.connect(url_for("worker_runtime")) as worker, psycopg.connect(url_for("app")) as another:
+        worker.execute("SELECT 1")
+        assert text_of(worker) == "<insufficient privilege>"
+        another.execute("SELECT %s::text", [SECRET])
+        assert text_of(another) == "SELECT $1::text"
+        psycopg.ClientCursor(another).execute("SELECT %s::text", [SECRET])
+        assert text_of(another) == f"SELECT '{SECRET}'::text"
+
+
+def test_large_objects_know_no_store(web: Connection, two: Two) -> None:
+    """Known and written down: they belong to the role, so no tenant's data goes there; none of ours does."""
+    assert seen("SELECT count(*) FROM pg_largeobject_metadata") == [(0,)]
+    [(oid,)] = ask(web, "SELECT lo_from_bytea(0, %s)", SECRET.encode())
+    be(web, two.other)
+    assert ask(web, "SELECT lo_get(%s)", oid) == [(SECRET.encode(),)]
+
+
+# What a runtime role can not make
+
+
+@pytest.mark.parametrize("role", ["app", "worker_runtime", "jobs_operator"])
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE TEMP TABLE kept AS SELECT 1",
+        "CREATE TABLE public.kept (id integer)",
+        "CREATE SCHEMA kept",
+        "CREATE FUNCTION public.kept() RETURNS integer LANGUAGE sql AS 'SELECT 1'",
+        "CREATE FUNCTION pg_temp.kept() RETURNS integer LANGUAGE sql AS 'SELECT 1'",
+        "CREATE OPERATOR public.=== (FUNCTION = texteq, LEFTARG = text, RIGHTARG = text)",
+        "CREATE VIEW public.kept AS SELECT 1",
+        "CREATE POLICY open ON customer USING (true)",
+        "ALTER TABLE customer DISABLE ROW LEVEL SECURITY",
+        "ALTER TABLE customer NO FORCE ROW LEVEL SECURITY",
+        "SET session_replication_role = replica",
+        "SET ROLE migrator",
+        "SET ROLE worker_fanout_owner",
+        "SET SESSION AUTHORIZATION migrator",
+        "CREATE EXTENSION postgres_fdw",
+        "COPY (SELECT 1) TO PROGRAM 'cat'",
+        "SELECT pg_read_file('postgresql.conf')",
+    ],
+)
+def test_a_runtime_role_can_not_make_itself_a_way(two: Two, role: str, statement: str) -> None:
+    with psycopg.connect(url_for(role)) as connection:
+        be(connection, two.own)
+        assert isinstance(error(connection, statement.encode()), errors.InsufficientPrivilege)
+
+
+def test_switching_row_security_off_is_an_error_not_a_way_round(web: Connection) -> None:
+    web.execute("SET LOCAL row_security = off")
+    failure = error(web, "SELECT * FROM customer")
+    assert isinstance(failure, errors.InsufficientPrivilege)
+    assert "would be affected by row-level security" in text(failure)
+
+
+def test_who_may_run_sql_can_be_any_store_it_can_name_and_can_not_list_them(web: Connection, two: Two) -> None:
+    """Known and written down: the setting is not a password. Ids are random, and the web can not look them up."""
+    be(web, two.other)
+    assert ask(web, "SELECT DISTINCT name FROM customer") == [(SECRET,)]
+    be(web, two.own)
+    assert ask(web, "SELECT id FROM store") == [(two.own,)]
+    assert isinstance(error(web, "SELECT * FROM list_store_ids_for_fan_out()"), errors.InsufficientPrivilege)
