@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from salon_jobs.jobs.options import FanOut
     from salon_jobs.jobs.task import Task, store_task, task
     from salon_jobs.schedule.entries import cron
-    from salon_jobs.tenancy.context import current_store_id, tenant_context
+    from salon_jobs.tenancy.block import current_store_id
+    from salon_jobs.tenancy.context import tenant_context
 
 _HOMES = {
     "Backoff": "core.backoff",
@@ -36,7 +37,7 @@ _HOMES = {
     "cancel_jobs": "jobs.operate",
     "cron": "schedule.entries",
     "current_job": "jobs.current",
-    "current_store_id": "tenancy.context",
+    "current_store_id": "tenancy.block",
     "enqueue_job": "jobs.enqueue",
     "fan_out": "jobs.fan_out",
     "fan_out_progress": "jobs.fan_out",

@@ -43,8 +43,10 @@ from salon_jobs.jobs.event_loop import run_coroutine
 from salon_jobs.jobs.statistics import ended_runs
 from salon_jobs.jobs.task import Task
 from salon_jobs.jobs.transactions import refuse_open_transaction
-from salon_jobs.tenancy.context import StoreTransaction, tenant_context, tenant_statements
+from salon_jobs.tenancy.block import as_system_task
+from salon_jobs.tenancy.context import tenant_context, tenant_statements
 from salon_jobs.tenancy.round_trip import in_one_trip
+from salon_jobs.tenancy.store_transaction import StoreTransaction
 
 EXPIRED = "expired"
 DISCARDED = "discarded"
@@ -202,7 +204,8 @@ def _commit_finished(own: StoreTransaction, running: RunningJob) -> bool:
 
 def _run_outside(task: Task[..., Any], arguments: dict[str, Any], running: RunningJob) -> None:
     if running.store_id is None:
-        _call(task, arguments, running)
+        with as_system_task(task.name):
+            _call(task, arguments, running)
         return
     # Between its transactions it must see no rows, also when a job before it on this connection used SET by hand.
     with _store_transaction(running, afresh=True):

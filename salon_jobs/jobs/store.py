@@ -25,7 +25,7 @@ from salon_jobs.core import log_events
 from salon_jobs.core.error_report import ErrorReport, storable
 from salon_jobs.core.log_events import log_event
 from salon_jobs.core.records import ClaimedJob, JobState
-from salon_jobs.tenancy.guc import raw_cursor
+from salon_jobs.tenancy.block import raw_cursor
 from salon_jobs.tenancy.round_trip import rows_in_one_trip
 
 T = TypeVar("T")

@@ -6,7 +6,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.transaction import TransactionManagementError
 
 from salon_jobs.core.errors import TransactionBroken
-from salon_jobs.tenancy.context import open_store
+from salon_jobs.tenancy.block import open_store
 from salon_jobs.tenancy.guc import can_run, in_transaction
 
 

@@ -12,7 +12,7 @@ from django.db.backends.signals import connection_created
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError
-from salon_jobs.tenancy.context import open_store
+from salon_jobs.tenancy.block import open_store
 from salon_jobs.tenancy.guc import in_transaction
 
 _POOL_DEFAULT = 4  # psycopg_pool's

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 from weakref import WeakKeyDictionary
@@ -14,19 +12,6 @@ from psycopg.pq import TransactionStatus
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import TenantContextError
 from salon_jobs.tenancy.round_trip import in_one_trip
-
-
-@dataclass(frozen=True, slots=True)
-class Current:
-    """Is the store of the surrounding contexts, and the connections they were opened on (those of one thread)."""
-
-    store: UUID | None = None
-    connections: frozenset[BaseDatabaseWrapper] = frozenset()
-
-
-_OUTSIDE = Current()
-current: ContextVar[Current] = ContextVar("salon_jobs_store", default=_OUTSIDE)
-
 
 # A new cursor costs as much as a quarter of its statement's round trip. Kept for Django's connection: a cursor holds
 # psycopg's, which would never be let go if it were the key.
@@ -44,6 +29,9 @@ def as_uuid(store_id: object) -> UUID:
 
 
 SET_LOCAL: Final = "SELECT set_config(%s, %s, true)"
+# One statement: behind a pooler nothing may be set, not even for a moment, because it would stay on a connection that
+# others are given next.
+SET_SESSION: Final = "SELECT CASE WHEN pg_backend_pid() = %s THEN set_config(%s, %s, false) END"
 
 
 def begin_as(connection: BaseDatabaseWrapper, store_id: UUID, *, and_ask: str, afresh: bool = False) -> bool:
@@ -64,24 +52,62 @@ def begin_as(connection: BaseDatabaseWrapper, store_id: UUID, *, and_ask: str, a
         statement = f"BEGIN; {statement}"
     else:
         with connection.wrap_database_errors:
-            _plain_cursor(connection).execute("SELECT")
-    return in_one_trip(connection, statement).get_value(0, 1) == b"t"
+            plain_cursor(connection).execute("SELECT")
+    result = in_one_trip(connection, statement)
+    _require_carried(connection, str(store_id).encode(), result.get_value(0, 0), local=True)
+    return result.get_value(0, 1) == b"t"
 
 
 def set_local(connection: BaseDatabaseWrapper, store_id: UUID | None) -> None:
     """Set the store for the rest of this transaction, with its BEGIN when it has yet to begin. Raises outside of one.
 
-    PostgreSQL silently ignores a local set outside a transaction; here that is an error. Database errors come as
-    Django's.
+    PostgreSQL silently ignores a local set outside a transaction; here that is an error, and what the server answers is
+    looked at: the value it carries, and that a transaction is open. Database errors come as Django's.
     """
     if connection.get_autocommit() and not in_transaction(connection):
         raise TenantContextError("the store can only be set inside a transaction: open transaction.atomic() first")
     if store_id is not None and at_transaction_start(connection):
         begin_as(connection, store_id, and_ask="true")
         return
-    value = "" if store_id is None else str(store_id)
+    value = _as_text(store_id)
     with connection.wrap_database_errors:
-        _plain_cursor(connection).execute(SET_LOCAL, (conf.store_guc, value))
+        [told] = plain_cursor(connection).execute(SET_LOCAL, (conf.store_guc, value)).fetchone()
+    _require_carried(connection, value, told, local=True)
+
+
+def set_session(connection: BaseDatabaseWrapper, store_id: UUID | None) -> None:
+    """Set the store for the whole session, or take it off, in autocommit. One round trip.
+
+    Raises TenantContextError inside a transaction, whose rollback would undo it, and behind a pooler: there the process
+    that answers is not the one that the connection was told of when it was made. Database errors come as Django's.
+    """
+    connection.ensure_connection()
+    if not connection.get_autocommit() or in_transaction(connection):
+        raise TenantContextError("the store can not be set for the session inside a transaction or without autocommit")
+    raw: Any = connection.connection
+    value = _as_text(store_id)
+    with connection.wrap_database_errors:
+        bound = (raw.info.backend_pid, conf.store_guc, value)
+        [told] = plain_cursor(connection).execute(SET_SESSION, bound).fetchone()
+    if told is None:
+        raise TenantContextError(
+            "a pooler stands between this process and PostgreSQL, and may give the session to others at any time: "
+            "scope='session' needs a direct connection; the default, scope='transaction', works behind poolers"
+        )
+    _require_carried(connection, value, told, local=False)
+
+
+def _as_text(store_id: UUID | None) -> str:
+    return "" if store_id is None else str(store_id)
+
+
+def _require_carried(connection: BaseDatabaseWrapper, value: object, told: object, *, local: bool) -> None:
+    """Raise unless the server said that it carries the value, in a transaction if it is to be local, else outside."""
+    if told != value or in_transaction(connection) is not local:
+        raise TenantContextError(
+            f"the connection does not carry the store: it was set to {value!r}, and the server answered {told!r} "
+            f"{'inside' if in_transaction(connection) else 'outside'} a transaction"
+        )
 
 
 def at_transaction_start(connection: BaseDatabaseWrapper) -> bool:
@@ -106,18 +132,13 @@ def can_run(connection: BaseDatabaseWrapper) -> bool:
     return raw is not None and not raw.closed and raw.info.transaction_status != TransactionStatus.INERROR
 
 
-def raw_cursor(connection: BaseDatabaseWrapper) -> Any:
-    """Return the plain psycopg cursor kept for Django's own connection, connecting first if need be. Do not close it.
-
-    Django's execute wrappers do not see its statements, so a transaction that begins with one gets its store here.
-    """
-    context = current.get()
-    if context.store is not None and connection in context.connections and at_transaction_start(connection):
-        set_local(connection, context.store)
-    return _plain_cursor(connection)
+def can_run_in_transaction(connection: BaseDatabaseWrapper) -> bool:
+    """Tell whether a transaction is open here that still takes statements."""
+    return in_transaction(connection) and can_run(connection)
 
 
-def _plain_cursor(connection: BaseDatabaseWrapper) -> Any:
+def plain_cursor(connection: BaseDatabaseWrapper) -> Any:
+    """Return the psycopg cursor kept for Django's own connection, connecting first if need be."""
     connection.ensure_connection()
     raw: Any = connection.connection
     cursor = _cursors.get(connection)

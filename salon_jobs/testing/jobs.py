@@ -21,6 +21,7 @@ from salon_jobs.jobs.executor import execute, settle
 from salon_jobs.jobs.payload import STORE_ARGUMENT
 from salon_jobs.jobs.task import Task
 from salon_jobs.models import Job, Process
+from salon_jobs.tenancy.block import as_system_task
 from salon_jobs.tenancy.context import tenant_context, tenant_statements
 
 P = ParamSpec("P")
@@ -74,7 +75,9 @@ def perform_job(task: Task[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> Any
     arguments = task.payload.bind(args, kwargs)
     converted = task.payload.decode(arguments.json, arguments.store_id)
     with ExitStack() as stack:
-        if arguments.store_id is not None:
+        if arguments.store_id is None:
+            stack.enter_context(as_system_task(task.name))
+        else:
             store_id = arguments.store_id
             as_store = tenant_statements(store_id) if task.is_async else tenant_context(store_id, atomic=task.atomic)
             stack.enter_context(as_store)

@@ -38,7 +38,7 @@ def test_a_job_takes_two_round_trips_of_ours(
         return in_one_trip(on, statements)
 
     monkeypatch.setattr("salon_jobs.tenancy.guc.in_one_trip", watched)
-    monkeypatch.setattr("salon_jobs.tenancy.context.in_one_trip", watched)
+    monkeypatch.setattr("salon_jobs.tenancy.store_transaction.in_one_trip", watched)
     tasks.in_store.enqueue(store_id=stores[0])
     assert run_due(process_id) == [Succeeded(finished=True)]
     begin, end = trips

@@ -5,16 +5,21 @@ from __future__ import annotations
 import gc
 import threading
 from contextvars import copy_context
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 from django.db import DatabaseError, connection, connections, transaction
 from django.db.utils import OperationalError, ProgrammingError
+from psycopg import IsolationLevel
 
 from project.salon.models import Store
 from salon_jobs import current_store_id, tenant_context
 from salon_jobs.core.errors import TenantContextError
-from salon_jobs.tenancy import guc
+from salon_jobs.tenancy import block, guc
+from tests import tasks
 from tests.e2e.worker_process import eventually
 from tests.support import seen
 from tests.tenancy.round_trips import round_trips
@@ -137,6 +142,17 @@ def test_without_a_transaction_the_store_is_set_at_every_begin_and_not_between(s
         assert visible() == []
 
 
+def test_a_store_that_the_server_does_not_keep_is_an_error(stores: list[UUID]) -> None:
+    """As where somebody switched autocommit on behind Django's back: every statement is a transaction then."""
+    with transaction.atomic():
+        raw: Any = connection.connection
+        raw.autocommit, raw.isolation_level = True, IsolationLevel.SERIALIZABLE
+        with pytest.raises(TenantContextError, match=r"does not carry the store.*outside a transaction"):
+            guc.set_local(connections["default"], stores[0])
+        assert visible() == []
+    connection.close()
+
+
 def test_setting_a_store_outside_a_transaction_is_an_error_not_a_silent_nothing(stores: list[UUID]) -> None:
     with pytest.raises(TenantContextError, match="inside a transaction"):
         guc.set_local(connection, stores[0])
@@ -198,9 +214,9 @@ def test_a_context_may_end_in_another_copy_of_the_context_than_it_began(stores: 
     context = tenant_context(stores[0])
     began, ended = copy_context(), copy_context()
     began.run(context.__enter__)
-    ended.run(guc.current.set, began[guc.current])
+    ended.run(block.surround_with, began.run(block.surrounding))
     ended.run(context.__exit__, None, None, None)
-    assert (ended[guc.current].store, visible()) == (None, [])
+    assert (ended.run(current_store_id), began.run(current_store_id), visible()) == (None, None, [])
 
 
 def test_two_databases_carry_the_store_each(stores: list[UUID]) -> None:
@@ -254,19 +270,36 @@ def test_a_savepoint_made_inside_can_not_bring_the_store_back_outside(stores: li
         assert (visible(), on_connection()) == ([], None)
 
 
-@pytest.mark.parametrize("atomic", [True, False])
-def test_two_that_are_entered_in_two_contexts_of_python_never_share_a_connection(
-    stores: list[UUID], atomic: bool
-) -> None:
+def test_two_that_are_entered_in_two_contexts_of_python_never_share_a_transaction(stores: list[UUID]) -> None:
     """As when two tasks of asyncio enter them on the one thread that they share."""
     outside = copy_context()
-    with tenant_context(stores[0], atomic=atomic):
+    with tenant_context(stores[0]):
+        for atomic in (True, False):
+            with pytest.raises(TenantContextError, match=f"another context, of store {stores[0]}"):
+                outside.run(tenant_context(stores[1], atomic=atomic).__enter__)
         with pytest.raises(TenantContextError, match=f"another context, of store {stores[0]}"):
-            outside.run(tenant_context(stores[1]).__enter__)
-        with transaction.atomic():
-            assert visible() == [stores[0]]
+            outside.run(visible)
+        with pytest.raises(TenantContextError, match=f"another context, of store {stores[0]}"):
+            outside.run(tasks.typed.enqueue, date.min, datetime.now(UTC), Decimal(1), [])
+        assert visible() == [stores[0]]
     with tenant_context(stores[1]):
         assert visible() == [stores[1]]
+
+
+def test_two_without_a_transaction_take_turns_on_one_connection(stores: list[UUID]) -> None:
+    def in_transaction() -> list[UUID]:
+        with transaction.atomic():
+            return visible()
+
+    outside = copy_context()
+    with tenant_context(stores[0], atomic=False):
+        other = tenant_context(stores[1], atomic=False)
+        outside.run(other.__enter__)
+        assert (in_transaction(), visible()) == ([stores[0]], [])
+        assert (outside.run(in_transaction), outside.run(visible)) == ([stores[1]], [])
+        assert in_transaction() == [stores[0]]
+        outside.run(other.__exit__, None, None, None)
+        assert (in_transaction(), outside.run(in_transaction)) == ([stores[0]], [])
 
 
 def test_a_connection_that_nobody_closed_goes_with_its_thread(stores: list[UUID]) -> None:
