@@ -42,6 +42,7 @@ LAYERS = {
     "salon_jobs.jobs.executor": 8,
     "salon_jobs.integrations": 8,
     "salon_jobs.migration_ops": 8,
+    "salon_jobs.doctor": 8,
     "salon_jobs.migrations": 9,
     "salon_jobs.health": 9,
     "salon_jobs.runtime": 9,

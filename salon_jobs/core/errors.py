@@ -86,6 +86,18 @@ class BootstrapMissing(SalonJobsError):
     code = "ROLES.BOOTSTRAP_MISSING"
 
 
+class CatalogueDrift(SalonJobsError):
+    """The database's roles, rights or policies are not those declared: run ``python manage.py salon_jobs doctor``."""
+
+    code = "DATABASE.DRIFT"
+
+
+class MendIncomplete(SalonJobsError):
+    """What was to be mended could not be, or is still there afterwards; nothing was changed."""
+
+    code = "DATABASE.MEND_INCOMPLETE"
+
+
 class TenantContextError(SalonJobsError):
     """The tenant context was used in a way that could mix stores."""
 

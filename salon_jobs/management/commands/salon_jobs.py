@@ -1,4 +1,4 @@
-"""Looks at jobs and changes them by an operator's hand: ``python manage.py salon_jobs SUBCOMMAND``."""
+"""Looks at jobs and the database and changes them by an operator's hand: ``python manage.py salon_jobs SUBCOMMAND``."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ class Command(BaseCommand):
         if options["subcommand"] is None:
             self._show_help(self.stdout)
             return
+        chosen = named[options["subcommand"]]
         with told_in_one_line():
-            if conf.roles is not None:
+            if conf.roles is not None and chosen.needs_role:
                 check_role(conf.reader_database, conf.roles.operator if conf.operator_database else conf.roles.worker)
-            named[options["subcommand"]].run(options, self.stdout, self.stderr)
+            chosen.run(options, self.stdout, self.stderr)

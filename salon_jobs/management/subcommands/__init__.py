@@ -6,10 +6,13 @@ from typing import Final
 
 from salon_jobs.management.subcommands.base import Subcommand
 from salon_jobs.management.subcommands.cancel import Cancel
+from salon_jobs.management.subcommands.doctor import Doctor
 from salon_jobs.management.subcommands.limit import Limit
 from salon_jobs.management.subcommands.pause import Pause, Resume
 from salon_jobs.management.subcommands.prune import Prune
 from salon_jobs.management.subcommands.retry import Retry
 from salon_jobs.management.subcommands.stats import Stats
 
-SUBCOMMANDS: Final[tuple[Subcommand, ...]] = (Cancel(), Retry(), Pause(), Resume(), Limit(), Prune(), Stats())
+SUBCOMMANDS: Final[tuple[Subcommand, ...]] = (
+    Cancel(), Retry(), Pause(), Resume(), Limit(), Prune(), Stats(), Doctor(),
+)  # fmt: skip

@@ -16,6 +16,8 @@ class Subcommand(ABC):
 
     name: ClassVar[str]
     help: ClassVar[str]
+    # Whether the role of that alias is looked at before: it must be the operator's, or the worker's.
+    needs_role: ClassVar[bool] = True
 
     @abstractmethod
     def add_arguments(self, parser: CommandParser) -> None:

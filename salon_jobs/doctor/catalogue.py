@@ -1,0 +1,75 @@
+"""Reads the system catalogue of one database; any role may."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, LiteralString
+
+import psycopg
+from psycopg import sql
+
+PUBLIC: Final = "PUBLIC"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Relation:
+    """Is a table as the catalogue has it."""
+
+    oid: int
+    schema: str
+    name: str
+    owner: str
+    is_enabled: bool
+    is_forced: bool
+
+    @property
+    def sql(self) -> str:
+        """Return its name for a statement."""
+        return sql.Identifier(self.schema, self.name).as_string()
+
+
+class Catalogue:
+    """Reads over one connection, as whatever role it has."""
+
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        self.connection = connection
+        ((self.database, self.role, self.is_superuser, self.sees_all_rows),) = self.rows(
+            "SELECT current_database(), current_user, rolsuper, rolsuper OR rolbypassrls FROM pg_roles"
+            " WHERE rolname = current_user"
+        )
+        self.version = connection.info.server_version
+
+    def rows(self, query: LiteralString, *parameters: Any, **named: Any) -> list[tuple[Any, ...]]:
+        """Return what a query finds."""
+        return self.connection.execute(query, named or parameters or None).fetchall()
+
+    @contextmanager
+    def unchanged(self) -> Generator[None]:
+        """Run a block in a transaction that is rolled back."""
+        with self.connection.transaction(force_rollback=True):
+            yield
+
+    def relations(self, names: Iterable[str]) -> dict[str, Relation]:
+        """Return the tables of these names that the search path finds."""
+        found = self.rows(
+            """
+            SELECT t.name, c.oid::bigint, n.nspname, c.relname, c.relowner::regrole::name, c.relrowsecurity,
+                   c.relforcerowsecurity
+              FROM unnest(%s::text[]) AS t (name)
+              JOIN pg_class c ON c.oid = to_regclass(quote_ident(t.name))
+              JOIN pg_namespace n ON n.oid = c.relnamespace
+            """,
+            list(names),
+        )
+        return {
+            name: Relation(
+                oid=oid, schema=schema, name=relname, owner=owner, is_enabled=is_enabled, is_forced=is_forced
+            )
+            for name, oid, schema, relname, owner, is_enabled, is_forced in found
+        }
+
+    def qualify(self) -> None:
+        """Have the rest of the transaction resolve names in pg_catalog alone, so that others show their schema."""
+        self.rows("SELECT set_config('search_path', 'pg_catalog', true)")

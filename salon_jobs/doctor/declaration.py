@@ -1,0 +1,113 @@
+"""Gathers all that is declared of one database: roles, tables and functions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from django.apps import apps
+from django.db import connections
+
+from salon_jobs.conf import Roles
+from salon_jobs.conf import settings as conf
+from salon_jobs.core.errors import SchemaMissing
+from salon_jobs.doctor.catalogue import Catalogue
+from salon_jobs.tenancy.access import Grant, TableAccess
+from salon_jobs.tenancy.functions import FunctionAccess
+from salon_jobs.tenancy.job_access import TABLES, history_access, table_access
+from salon_jobs.tenancy.job_functions import FUNCTIONS, fan_out_function, job_function
+from salon_jobs.tenancy.roles import DefaultPrivileges, RoleSpec, named_roles
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declaration:
+    """Is what the catalogue is compared with. With one database user there are no ``named`` roles.
+
+    ``owner`` owns schema, tables and functions: the migrator, or the one database user. ``protected`` tables are under
+    row-level security, ``plain`` ones are not.
+    """
+
+    roles: Roles | None
+    named: tuple[tuple[RoleSpec, str], ...]
+    owner: str
+    store_guc: str
+    protected: tuple[TableAccess, ...]
+    plain: tuple[TableAccess, ...]
+    functions: tuple[FunctionAccess, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the names of all roles."""
+        return tuple(name for _, name in self.named)
+
+    @property
+    def owner_roles(self) -> tuple[str, ...]:
+        """Return those who own narrow functions and bypass row-level security."""
+        return tuple(name for spec, name in self.named if spec.owns_functions)
+
+    @property
+    def guarded(self) -> tuple[str, ...]:
+        """Return those whom nobody may become: the migrator and the owners."""
+        return tuple(name for spec, name in self.named if spec.owns_functions or spec.owns_schema)
+
+    @property
+    def default_privileges(self) -> tuple[DefaultPrivileges, ...]:
+        """Return what new objects give."""
+        return tuple(each for spec, name in self.named for each in spec.default_privileges(name, self.owner))
+
+
+def declared_tables(roles: Roles | None) -> Sequence[TableAccess]:
+    """Return what is declared of the business's tables."""
+    return []
+
+
+def declare_tables(*, owner: str = "") -> Declaration:
+    """Return what is declared of roles and tables; ``owner`` is the one database user, where there are no roles."""
+    roles = conf.roles
+    jobs = tuple(table_access(name, roles) for name in TABLES) if roles is not None else ()
+    if roles is None:
+        history = TableAccess(table="django_migrations", policies=(), force=False)
+        plain = (*(TableAccess(table=name, policies=(), force=False) for name in TABLES), history)
+    else:
+        plain = (history_access(roles),)
+    return Declaration(
+        roles=roles,
+        named=() if roles is None else named_roles(roles, conf.extra_owner_roles),
+        owner=owner if roles is None else roles.migrator,
+        store_guc=conf.store_guc,
+        protected=(*jobs, *map(_with_the_fan_out, declared_tables(roles))),
+        plain=plain,
+    )
+
+
+def declare(catalogue: Catalogue) -> Declaration:
+    """Return all that is declared. Raises SchemaMissing where the job tables are not there."""
+    roles = conf.roles
+    user = str(connections[conf.database].settings_dict.get("USER") or catalogue.role)
+    job_table = catalogue.relations(["salon_jobs_job"]).get("salon_jobs_job")
+    if job_table is None:
+        raise SchemaMissing("the job tables are missing; run: python manage.py migrate")
+    functions = [job_function(name, job_table.schema, roles) for name in FUNCTIONS]
+    if (store := _store_table()) is not None:
+        table, key = store
+        found = catalogue.relations([table]).get(table)
+        if found is not None:
+            functions.append(fan_out_function(table=table, table_schema=found.schema, key=key, roles=roles))
+    return replace(declare_tables(owner=user), functions=tuple(functions))
+
+
+def _with_the_fan_out(access: TableAccess) -> TableAccess:
+    """Add to the store table what the owner of the fan-out function reads there."""
+    store = _store_table()
+    if conf.roles is None or store is None or access.table != store[0]:
+        return access
+    reads = Grant(role=conf.roles.fan_out_owner, privileges=("SELECT",), columns=(store[1],))
+    return replace(access, grants=(*access.grants, reads))
+
+
+def _store_table() -> tuple[str, str] | None:
+    if conf.store_model is None:
+        return None
+    meta: Any = apps.get_model(conf.store_model)._meta
+    return str(meta.db_table), str(meta.pk.column)

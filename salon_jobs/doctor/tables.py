@@ -1,0 +1,118 @@
+"""Compares tables: owner, row-level security, and the rights on them, their columns and their sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from salon_jobs.doctor.catalogue import PUBLIC, Catalogue, Relation
+from salon_jobs.doctor.declaration import Declaration
+from salon_jobs.doctor.drift import Drift
+from salon_jobs.doctor.rights import Right, compare_rights
+from salon_jobs.tenancy.access import TableAccess
+from salon_jobs.tenancy.roles import identifier
+
+
+def compare_security(relations: Mapping[str, Relation], declared: Declaration) -> Iterable[Drift]:
+    """Yield tables that are missing, or whose row-level security is off, not forced, or on where it should not be."""
+    for access, is_protected in _all(declared):
+        table = relations.get(access.table)
+        if table is None:
+            yield Drift(
+                kind="table", where=f"table {access.table}", expected="a table", seen="none", mend=(), is_decision=True,
+                hint="run python manage.py migrate",
+            )  # fmt: skip
+            continue
+        for word, expected, seen in (
+            ("ENABLE", is_protected, table.is_enabled),
+            ("FORCE", is_protected and access.force, table.is_forced),
+        ):
+            if expected != seen:
+                off = "DISABLE" if word == "ENABLE" else "NO FORCE"
+                yield Drift(
+                    kind="row-level security", where=f"table {table.sql}",
+                    expected=word if expected else off, seen=word if seen else off,
+                    mend=(f"ALTER TABLE {table.sql} {word if expected else off} ROW LEVEL SECURITY",),
+                )  # fmt: skip
+
+
+def compare_tables(catalogue: Catalogue, relations: Mapping[str, Relation], declared: Declaration) -> Iterable[Drift]:
+    """Yield other owners, and rights on tables, columns and sequences that are not those declared."""
+    rights = _rights(catalogue, relations)
+    sequences = _sequences(catalogue, relations)
+    for access, _ in _all(declared):
+        table = relations.get(access.table)
+        if table is None:
+            continue
+        if table.owner != declared.owner:
+            mend = (f"ALTER TABLE {table.sql} OWNER TO {identifier(declared.owner)}",)
+            yield Drift(kind="owner", where=f"table {table.sql}", expected=declared.owner, seen=table.owner, mend=mend)
+        silent = {table.owner, declared.owner, *_host_owners(declared)}
+        seen = {right for right in rights.get(table.oid, set()) if right.grantee not in silent}
+        expected = {
+            Right(grant.role, privilege, column)
+            for grant in access.grants for privilege in grant.privileges for column in grant.columns or ("",)
+        }  # fmt: skip
+        yield from compare_rights(f"TABLE {table.sql}", f"table {table.sql}", expected, seen)
+        inserting = {grant.role for grant in access.grants if "INSERT" in grant.privileges}
+        for sequence, is_serial, found in sequences.get(table.oid, ()):
+            # An identity column needs no more than INSERT; a serial one takes its numbers itself.
+            needed = [Right(name, "USAGE") for name in inserting if is_serial]
+            yield from compare_rights(
+                f"SEQUENCE {sequence}", f"sequence {sequence}", needed, {r for r in found if r.grantee not in silent}
+            )
+
+
+def _all(declared: Declaration) -> Iterable[tuple[TableAccess, bool]]:
+    yield from ((access, True) for access in declared.protected)
+    yield from ((access, False) for access in declared.plain)
+
+
+def _host_owners(declared: Declaration) -> Iterable[str]:
+    """Return the owners of the host's own functions: what those need on its tables is not declared here."""
+    ours = () if declared.roles is None else (declared.roles.fan_out_owner,)
+    return (name for name in declared.owner_roles if name not in ours)
+
+
+def _rights(catalogue: Catalogue, relations: Mapping[str, Relation]) -> dict[int, set[Right]]:
+    found = catalogue.rows(
+        f"""
+        SELECT o.oid::bigint, coalesce(g.rolname, '{PUBLIC}'), a.privilege_type, o.name, a.is_grantable
+          FROM (
+            SELECT oid, '' AS name, relacl AS acl FROM pg_class WHERE oid = ANY (%(oids)s::bigint[]::oid[])
+             UNION ALL
+            SELECT attrelid, attname, attacl FROM pg_attribute
+             WHERE attrelid = ANY (%(oids)s::bigint[]::oid[]) AND attacl IS NOT NULL AND NOT attisdropped
+          ) o
+         CROSS JOIN aclexplode(o.acl) a
+          LEFT JOIN pg_roles g ON g.oid = a.grantee
+        """,
+        oids=[table.oid for table in relations.values()],
+    )
+    rights: dict[int, set[Right]] = {}
+    for oid, grantee, privilege, column, option in found:
+        rights.setdefault(oid, set()).add(Right(grantee, privilege, column, option))
+    return rights
+
+
+def _sequences(
+    catalogue: Catalogue, relations: Mapping[str, Relation]
+) -> dict[int, list[tuple[str, bool, set[Right]]]]:
+    """Return the sequences of each table's columns: name, whether of a serial column, rights."""
+    found = catalogue.rows(
+        f"""
+        SELECT d.refobjid::bigint, format('%%I.%%I', n.nspname, c.relname), d.deptype = 'a',
+               ARRAY(SELECT coalesce(g.rolname, '{PUBLIC}') || ' ' || a.privilege_type || ' ' || a.is_grantable
+                       FROM aclexplode(c.relacl) a LEFT JOIN pg_roles g ON g.oid = a.grantee)
+          FROM pg_depend d
+          JOIN pg_class c ON c.oid = d.objid AND c.relkind = 'S'
+          JOIN pg_namespace n ON n.oid = c.relnamespace
+         WHERE d.classid = 'pg_class'::regclass AND d.refclassid = 'pg_class'::regclass AND d.deptype IN ('a', 'i')
+           AND d.refobjid = ANY (%(oids)s::bigint[]::oid[])
+        """,
+        oids=[table.oid for table in relations.values()],
+    )
+    sequences: dict[int, list[tuple[str, bool, set[Right]]]] = {}
+    for oid, name, is_serial, texts in found:
+        rights = set(map(Right.of, texts))
+        sequences.setdefault(oid, []).append((name, is_serial, rights))
+    return sequences

@@ -1,0 +1,124 @@
+"""Finds what nobody declared and what reaches past the declaration: tables, views, functions, owners."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from salon_jobs.doctor.catalogue import PUBLIC, Catalogue, Relation
+from salon_jobs.doctor.declaration import Declaration
+from salon_jobs.doctor.drift import Drift
+from salon_jobs.tenancy.roles import identifier
+
+_VISIBLE: Final = """n.nspname NOT LIKE 'pg\\_%%' AND n.nspname <> 'information_schema'"""
+
+
+def find_undeclared(catalogue: Catalogue, relations: Mapping[str, Relation], declared: Declaration) -> Iterable[Drift]:
+    """Yield what the roles reach or own without a declaration. Nothing with one database user."""
+    if declared.roles is None:
+        return
+    yield from _views(catalogue, declared)
+    yield from _definers(catalogue, declared)
+    yield from _owned(catalogue, relations, declared)
+
+
+def _views(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:
+    """Yield views that show our roles rows by the eyes of an owner whom no policy holds."""
+    roles = declared.roles
+    if roles is None:
+        return
+    found = catalogue.rows(
+        f"""
+        SELECT DISTINCT n.nspname, c.relname, o.rolname, coalesce(g.rolname, '{PUBLIC}')
+          FROM pg_class c
+          JOIN pg_namespace n ON n.oid = c.relnamespace
+          JOIN pg_roles o ON o.oid = c.relowner
+         CROSS JOIN aclexplode(c.relacl) a
+          LEFT JOIN pg_roles g ON g.oid = a.grantee
+         WHERE c.relkind = 'v' AND {_VISIBLE} AND (o.rolsuper OR o.rolbypassrls)
+           AND (a.grantee = 0 OR g.rolname = ANY (%s::text[]))
+           AND NOT coalesce(c.reloptions && ARRAY['security_invoker=true', 'security_invoker=on',
+                                                  'security_invoker=1'], false)
+           AND NOT EXISTS (SELECT FROM pg_depend e WHERE e.objid = c.oid AND e.deptype = 'e')
+        """,
+        list(roles.runtime),
+    )
+    for schema, name, owner, grantee in found:
+        view = f"{identifier(schema)}.{identifier(name)}"
+        yield Drift(
+            kind="undeclared view", where=f"view {view}, role {grantee}", expected="security_invoker",
+            seen=f"the eyes of {owner}, who bypasses row-level security",
+            mend=(f"ALTER VIEW {view} SET (security_invoker = true)",),
+        )  # fmt: skip
+
+
+def _definers(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:
+    """Yield SECURITY DEFINER functions that our roles may call and nobody declared, of owners who see more."""
+    roles = declared.roles
+    if roles is None:
+        return
+    known = [function.signature for function in declared.functions]
+    found = catalogue.rows(
+        f"""
+        SELECT DISTINCT format('%%I.%%I(%%s)', n.nspname, p.proname, pg_get_function_identity_arguments(p.oid)),
+               o.rolname, coalesce(g.rolname, '{PUBLIC}'), o.rolname = ANY (%(owners)s::text[])
+          FROM pg_proc p
+          JOIN pg_namespace n ON n.oid = p.pronamespace
+          JOIN pg_roles o ON o.oid = p.proowner
+         CROSS JOIN aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a
+          LEFT JOIN pg_roles g ON g.oid = a.grantee
+         WHERE p.prosecdef AND {_VISIBLE} AND a.grantee <> p.proowner
+           AND (o.rolsuper OR o.rolbypassrls OR o.rolname = %(owner)s)
+           AND (a.grantee = 0 OR g.rolname = ANY (%(runtime)s::text[]))
+           AND p.oid <> ALL (ARRAY(SELECT to_regprocedure(s)::oid FROM unnest(%(known)s::text[]) AS s
+                                    WHERE to_regprocedure(s) IS NOT NULL))
+           AND NOT EXISTS (SELECT FROM pg_depend e WHERE e.objid = p.oid AND e.deptype = 'e')
+         ORDER BY 1, 3
+        """,
+        owners=list(declared.owner_roles), owner=declared.owner, runtime=list(roles.runtime), known=known,
+    )  # fmt: skip
+    for signature, owner, grantee, is_hosts in found:
+        if is_hosts and grantee != PUBLIC:
+            continue  # EXTRA_OWNER_ROLES are declared to own such functions
+        yield Drift(
+            kind="undeclared function", where=f"function {signature}, role {grantee}", expected="no EXECUTE",
+            seen=f"EXECUTE of a SECURITY DEFINER function of {owner}",
+            mend=(f"REVOKE ALL ON FUNCTION {signature} FROM {PUBLIC if grantee == PUBLIC else identifier(grantee)}",),
+            is_decision=grantee != PUBLIC,
+            hint="" if grantee == PUBLIC else "or give it to an owner named in EXTRA_OWNER_ROLES, or make it INVOKER",
+        )  # fmt: skip
+
+
+def _owned(catalogue: Catalogue, relations: Mapping[str, Relation], declared: Declaration) -> Iterable[Drift]:
+    """Yield what runtime roles own, who own nothing, and tables of the owners, who own functions alone."""
+    roles = declared.roles
+    if roles is None:
+        return
+    found = catalogue.rows(
+        f"""
+        SELECT CASE c.relkind WHEN 'S' THEN 'SEQUENCE' WHEN 'v' THEN 'VIEW' WHEN 'm' THEN 'MATERIALIZED VIEW'
+                    WHEN 'f' THEN 'FOREIGN TABLE' ELSE 'TABLE' END,
+               format('%%I.%%I', n.nspname, c.relname), o.rolname
+          FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_roles o ON o.oid = c.relowner
+         WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f', 'S') AND {_VISIBLE}
+           AND o.rolname = ANY (%(runtime)s::text[] || %(owners)s::text[]) AND c.oid <> ALL (%(known)s::bigint[]::oid[])
+        UNION ALL
+        SELECT 'FUNCTION', format('%%I.%%I(%%s)', n.nspname, p.proname, pg_get_function_identity_arguments(p.oid)),
+               o.rolname
+          FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace JOIN pg_roles o ON o.oid = p.proowner
+         WHERE {_VISIBLE} AND o.rolname = ANY (%(runtime)s::text[]) AND p.proname <> ALL (%(functions)s::text[])
+        UNION ALL
+        SELECT 'SCHEMA', quote_ident(n.nspname), o.rolname
+          FROM pg_namespace n JOIN pg_roles o ON o.oid = n.nspowner
+         WHERE {_VISIBLE} AND o.rolname = ANY (%(runtime)s::text[] || %(owners)s::text[]) AND n.nspname <> 'public'
+         ORDER BY 1, 2
+        """,
+        runtime=list(roles.runtime), owners=list(declared.owner_roles),
+        known=[table.oid for table in relations.values()],
+        functions=[function.name for function in declared.functions],
+    )  # fmt: skip
+    for kind, name, owner in found:
+        yield Drift(
+            kind="owner", where=f"{kind.lower()} {name}", expected=declared.owner, seen=owner,
+            mend=(f"ALTER {kind} {name} OWNER TO {identifier(declared.owner)}",),
+        )  # fmt: skip

@@ -1,0 +1,206 @@
+"""Breaks the real database by hand: the doctor names each drift, its statements mend it, and nothing is left."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+
+from salon_jobs.doctor.drift import Drift
+from salon_jobs.doctor.examination import examine
+from tests.settings import TEST_DATABASE
+
+Superuser = psycopg.Connection[Any]
+JOB = 'table "public"."salon_jobs_job"'
+STORE = str(uuid4())
+OWN = "store_id = (SELECT NULLIF(current_setting('app.current_store_id', true), '')::uuid)"
+OTHER_SETTING = "store_id = (SELECT NULLIF(current_setting('app.other', true), '')::uuid)"
+OTHER_BODY = (
+    "CREATE OR REPLACE FUNCTION salon_jobs_cancel(ids bigint[]) RETURNS SETOF bigint LANGUAGE sql SECURITY DEFINER"
+    " SET search_path = pg_catalog, pg_temp AS 'SELECT 1::bigint'"
+)
+
+# What somebody does by hand; of what kind the drift is, where, and a part of what is found there.
+BROKEN: list[tuple[str, str, str, str]] = [
+    ("ALTER ROLE app BYPASSRLS", "role attribute", "role app", "BYPASSRLS"),
+    ("ALTER ROLE worker_runtime SUPERUSER CREATEDB", "role attribute", "role worker_runtime", "SUPERUSER CREATEDB"),
+    ("ALTER ROLE jobs_operator CREATEROLE", "role attribute", "role jobs_operator", "CREATEROLE"),
+    ("ALTER ROLE migrator INHERIT", "role attribute", "role migrator", "INHERIT"),
+    ("ALTER ROLE worker_fanout_owner LOGIN", "role attribute", "role worker_fanout_owner", "LOGIN"),
+    ("ALTER ROLE invitation_cleanup_owner REPLICATION", "role attribute", "role invitation_cleanup_owner", "REPL"),
+    ("GRANT migrator TO app", "membership", "role app", "a member of migrator"),
+    ("GRANT worker_fanout_owner TO jobs_operator", "membership", "role jobs_operator", "a member of worker_fanout"),
+    ("GRANT worker_runtime TO app", "membership", "role app", "a member of worker_runtime"),
+    ("GRANT pg_read_all_data TO worker_runtime", "membership", "role worker_runtime", "pg_read_all_data"),
+    ("GRANT worker_fanout_owner TO migrator WITH INHERIT TRUE", "membership", "role migrator", "INHERIT TRUE"),
+    ("GRANT worker_fanout_owner TO migrator WITH ADMIN TRUE", "membership", "role migrator", "ADMIN TRUE"),
+    ("REVOKE worker_fanout_owner FROM migrator", "membership", "role migrator", "none"),
+    (f"ALTER ROLE app SET app.current_store_id = '{STORE}'", "setting", "role app", STORE),
+    (f"ALTER ROLE ALL SET app.current_store_id = '{STORE}'", "setting", "role all", STORE),
+    (f"ALTER DATABASE {TEST_DATABASE} SET app.current_store_id = '{STORE}'", "setting", "database", STORE),
+    (f"ALTER ROLE app IN DATABASE {TEST_DATABASE} SET app.current_store_id = 'x'", "setting", "role app in", "x"),
+    ("GRANT CREATE ON SCHEMA public TO app", "grant", "schema public, role app", "CREATE, USAGE"),
+    ("GRANT USAGE ON SCHEMA public TO PUBLIC", "grant", "schema public, role PUBLIC", "USAGE"),
+    ("REVOKE USAGE ON SCHEMA public FROM jobs_operator", "grant", "schema public, role jobs_operator", "nothing"),
+    ("ALTER SCHEMA public OWNER TO app", "owner", "schema public", "app"),
+    (f"GRANT CREATE ON DATABASE {TEST_DATABASE} TO app", "grant", "database", "CONNECT, CREATE"),
+    (f"GRANT TEMPORARY ON DATABASE {TEST_DATABASE} TO PUBLIC", "grant", "role PUBLIC", "TEMPORARY"),
+    (f"REVOKE CONNECT ON DATABASE {TEST_DATABASE} FROM app", "grant", "role app", "nothing"),
+    (f"ALTER DATABASE {TEST_DATABASE} OWNER TO app", "owner", "database", "app"),
+    ("ALTER DEFAULT PRIVILEGES FOR ROLE migrator GRANT SELECT ON TABLES TO PUBLIC", "default privilege",
+     "new tables of migrator, role PUBLIC", "SELECT"),
+    ("ALTER DEFAULT PRIVILEGES FOR ROLE migrator IN SCHEMA public GRANT SELECT ON TABLES TO jobs_operator",
+     "default privilege", "new tables of migrator in schema public, role jobs_operator", "SELECT"),
+    ("ALTER DEFAULT PRIVILEGES FOR ROLE migrator IN SCHEMA public REVOKE INSERT ON TABLES FROM app",
+     "default privilege", "new tables of migrator in schema public, role app", "none"),
+    ("ALTER DEFAULT PRIVILEGES FOR ROLE migrator GRANT EXECUTE ON FUNCTIONS TO PUBLIC", "default privilege",
+     "new functions of migrator, role PUBLIC", "EXECUTE"),
+    ("ALTER DEFAULT PRIVILEGES FOR ROLE worker_fanout_owner GRANT EXECUTE ON FUNCTIONS TO PUBLIC",
+     "default privilege", "new functions of worker_fanout_owner, role PUBLIC", "EXECUTE"),
+    ("ALTER TABLE salon_jobs_limit OWNER TO app", "owner", "salon_jobs_limit", "app"),
+    ("GRANT SELECT ON salon_jobs_process TO app", "grant", 'salon_jobs_process", role app', "SELECT"),
+    ("GRANT UPDATE ON salon_jobs_job TO app", "grant", f"{JOB}, role app", "SELECT, UPDATE, INSERT (concurrency_key"),
+    ("GRANT UPDATE (lease) ON salon_jobs_job TO app", "grant", f"{JOB}, role app", "finished_at, lease, max_attempts"),
+    ("REVOKE UPDATE (payload) ON salon_jobs_job FROM app", "grant", f"{JOB}, role app", "SELECT, INSERT (conc"),
+    ("REVOKE DELETE ON salon_jobs_job FROM worker_runtime", "grant", f"{JOB}, role worker_runtime", "INSERT, SELECT"),
+    ("GRANT TRUNCATE ON salon_jobs_job TO worker_runtime", "grant", f"{JOB}, role worker_runtime", "TRUNCATE"),
+    ("GRANT SELECT ON salon_jobs_job TO PUBLIC", "grant", f"{JOB}, role PUBLIC", "SELECT"),
+    ("GRANT SELECT ON salon_jobs_job TO jobs_operator WITH GRANT OPTION", "grant", f"{JOB}, role jobs_operator",
+     "SELECT WITH GRANT OPTION"),
+    ("GRANT INSERT ON django_migrations TO app", "grant", '"django_migrations", role app', "INSERT, SELECT"),
+    ("GRANT UPDATE ON SEQUENCE salon_jobs_job_id_seq TO app", "grant", "sequence public.salon_jobs_job_id_seq",
+     "UPDATE"),
+    ("ALTER TABLE salon_jobs_job NO FORCE ROW LEVEL SECURITY", "row-level security", JOB, "NO FORCE"),
+    ("ALTER TABLE salon_jobs_job DISABLE ROW LEVEL SECURITY", "row-level security", JOB, "DISABLE"),
+    ("ALTER TABLE django_migrations ENABLE ROW LEVEL SECURITY", "row-level security", "django_migrations", "ENABLE"),
+    ("DROP POLICY salon_jobs_web_select ON salon_jobs_job", "policy", "policy salon_jobs_web_select", "none"),
+    ("ALTER POLICY salon_jobs_web_select ON salon_jobs_job USING (true)", "policy", "salon_jobs_web_select",
+     "USING (true)"),
+    (f"ALTER POLICY salon_jobs_web_select ON salon_jobs_job USING ({OTHER_SETTING})", "policy",
+     "salon_jobs_web_select", "app.other"),
+    (f"ALTER POLICY salon_jobs_web_select ON salon_jobs_job USING ({OWN} OR state = 'failed')", "policy",
+     "salon_jobs_web_select", "OR"),
+    ("ALTER POLICY salon_jobs_web_update ON salon_jobs_job WITH CHECK (state IN ('queued', 'cancelled'))", "policy",
+     "salon_jobs_web_update", "WITH CHECK"),
+    ("ALTER POLICY salon_jobs_all ON salon_jobs_job TO PUBLIC", "policy", "policy salon_jobs_all", "TO PUBLIC"),
+    ("ALTER POLICY salon_jobs_all ON salon_jobs_job TO worker_runtime, app", "policy", "policy salon_jobs_all",
+     "TO app, worker_runtime"),
+    ("CREATE POLICY debug ON salon_jobs_job USING (true)", "policy", "policy debug of", "FOR ALL TO PUBLIC"),
+    ("CREATE POLICY debug ON salon_jobs_job AS RESTRICTIVE TO app USING (false)", "policy", "debug", "AS RESTRICTIVE"),
+    ("GRANT EXECUTE ON FUNCTION salon_jobs_cancel TO PUBLIC", "grant", "function public.salon_jobs_cancel", "EXECUTE"),
+    ("GRANT EXECUTE ON FUNCTION salon_jobs_finish TO app", "grant", "function public.salon_jobs_finish", "EXECUTE"),
+    ("REVOKE EXECUTE ON FUNCTION salon_jobs_claim FROM worker_runtime", "grant", "public.salon_jobs_claim", "nothing"),
+    ("ALTER FUNCTION salon_jobs_cancel SECURITY INVOKER", "function", "salon_jobs_cancel", "SECURITY INVOKER"),
+    ("ALTER FUNCTION salon_jobs_finish SECURITY DEFINER", "function", "salon_jobs_finish", "SECURITY DEFINER"),
+    ("ALTER FUNCTION salon_jobs_cancel RESET search_path", "function", "salon_jobs_cancel", "no settings"),
+    ("ALTER FUNCTION salon_jobs_cancel SET search_path = public", "function", "salon_jobs_cancel", "search_path=pub"),
+    ("ALTER FUNCTION list_store_ids_for_fan_out VOLATILE", "function", "list_store_ids_for_fan_out", "VOLATILE"),
+    ("ALTER FUNCTION list_store_ids_for_fan_out OWNER TO migrator", "owner", "list_store_ids_for_fan_out", "migrator"),
+    ("GRANT EXECUTE ON FUNCTION list_store_ids_for_fan_out TO app", "grant", "list_store_ids_for_fan_out", "EXECUTE"),
+    ("DROP FUNCTION list_store_ids_for_fan_out", "function", "list_store_ids_for_fan_out", "none"),
+    ("DROP FUNCTION salon_jobs_cancel", "function", "salon_jobs_cancel", "none"),
+    (OTHER_BODY, "function", "salon_jobs_cancel", "another body"),
+    ("CREATE FUNCTION salon_jobs_cancel(text) RETURNS int LANGUAGE sql AS 'SELECT 1'", "function",
+     "public.salon_jobs_cancel(text)", "one, owned by"),
+    ("CREATE TABLE left_behind (id int); ALTER TABLE left_behind OWNER TO app", "owner", "table public.left_behind",
+     "app"),
+    ("CREATE VIEW everything AS SELECT * FROM customer; GRANT SELECT ON everything TO app", "undeclared view",
+     'view "public"."everything", role app', "who bypasses row-level security"),
+    ("CREATE FUNCTION peek() RETURNS bigint LANGUAGE sql SECURITY DEFINER AS 'SELECT count(*) FROM customer'",
+     "undeclared function", "function public.peek(), role PUBLIC", "SECURITY DEFINER"),
+]  # fmt: skip
+MADE = (
+    "DROP VIEW IF EXISTS everything", "DROP FUNCTION IF EXISTS peek()", "DROP TABLE IF EXISTS left_behind",
+    "DROP TABLE IF EXISTS noted",
+)  # fmt: skip
+
+
+def drifts(superuser: Superuser) -> list[Drift]:
+    return list(examine(superuser).drifts)
+
+
+def mend(superuser: Superuser, *found: Drift) -> None:
+    """Run the statements one by one, as a person would in psql."""
+    for drift in found:
+        assert drift.mend, drift
+        for statement in drift.mend:
+            superuser.execute(statement.encode())
+
+
+@pytest.mark.parametrize("case", BROKEN, ids=lambda case: case[0].split(" USING")[0][:70])
+def test_a_drift_is_named_and_its_statements_mend_it(superuser: Superuser, case: tuple[str, str, str, str]) -> None:
+    statement, kind, where, seen = case
+    try:
+        superuser.execute(statement.encode())
+        found = drifts(superuser)
+        named = [each for each in found if each.kind == kind and where in each.where and seen in each.seen]
+        assert named, found
+        # What follows from it is named, too: a dropped function has no rights either.
+        mend(superuser, *found)
+        assert drifts(superuser) == []
+    finally:
+        for each in MADE:
+            superuser.execute(each.encode())
+
+
+def test_a_database_that_was_bootstrapped_and_migrated_is_as_declared(superuser: Superuser) -> None:
+    found = examine(superuser)
+    assert found.drifts == ()
+    assert found.not_looked_at == ()
+
+
+def test_who_reaches_an_owner_through_roles_between_is_seen(superuser: Superuser) -> None:
+    superuser.execute("CREATE ROLE a_team")
+    try:
+        superuser.execute("GRANT worker_fanout_owner TO a_team; GRANT a_team TO app")
+        found = drifts(superuser)
+        assert {(each.where, each.seen.split(",")[0]) for each in found} == {
+            ("role app", "a member of a_team"), ("role a_team", "a member of worker_fanout_owner"),
+        }  # fmt: skip
+        mend(superuser, *found)
+        assert drifts(superuser) == []
+    finally:
+        superuser.execute("DROP ROLE a_team")
+
+
+def test_a_role_that_is_missing_is_named_with_what_makes_it(superuser: Superuser) -> None:
+    superuser.execute("ALTER ROLE jobs_operator RENAME TO somebody_else")
+    try:
+        missing = [each for each in drifts(superuser) if each.kind == "role"]
+    finally:
+        superuser.execute("ALTER ROLE somebody_else RENAME TO jobs_operator")
+    assert [(each.where, each.hint) for each in missing] == [
+        ("role jobs_operator", "run python manage.py bootstrap_roles")
+    ]
+
+
+def test_rows_that_refer_to_nothing_are_found_by_who_sees_them(superuser: Superuser) -> None:
+    store, nobody = uuid4(), uuid4()
+    superuser.execute("INSERT INTO store (id, name) VALUES (%s, 's')", [store])
+    with superuser.transaction():
+        superuser.execute("SET LOCAL session_replication_role = replica")
+        superuser.execute(
+            "INSERT INTO customer_note (id, store_id, customer_id, body) VALUES (gen_random_uuid(), %s, %s, 'n')",
+            [store, nobody],
+        )
+    (orphans,) = drifts(superuser)
+    assert (orphans.kind, orphans.seen, orphans.is_decision) == ("orphans", "1 rows", True)
+    assert "customer_note" in orphans.where
+    (shown,) = superuser.execute(orphans.mend[0].encode()).fetchall()
+    assert nobody in shown
+
+
+def test_a_key_that_was_never_validated_is_validated(superuser: Superuser) -> None:
+    superuser.execute(
+        "ALTER TABLE customer_note ADD CONSTRAINT unchecked FOREIGN KEY (store_id, customer_id)"
+        " REFERENCES customer (store_id, id) NOT VALID"
+    )
+    try:
+        (found,) = drifts(superuser)
+        assert (found.kind, found.seen) == ("foreign key", "NOT VALID")
+        mend(superuser, found)
+        assert drifts(superuser) == []
+    finally:
+        superuser.execute("ALTER TABLE customer_note DROP CONSTRAINT unchecked")
