@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from salon_jobs.jobs.task import Task, store_task, task
     from salon_jobs.schedule.entries import cron
     from salon_jobs.tenancy.block import current_store_id
+    from salon_jobs.tenancy.constraints import StoreIsolation, SystemScope
     from salon_jobs.tenancy.context import tenant_context
+    from salon_jobs.tenancy.same_store import SameStoreForeignKey
 
 _HOMES = {
     "Backoff": "core.backoff",
@@ -32,7 +34,10 @@ _HOMES = {
     "FanOutResult": "core.records",
     "JobHandle": "core.records",
     "Operated": "jobs.operate",
+    "SameStoreForeignKey": "tenancy.same_store",
     "Snooze": "core.outcomes",
+    "StoreIsolation": "tenancy.constraints",
+    "SystemScope": "tenancy.constraints",
     "Task": "jobs.task",
     "cancel_jobs": "jobs.operate",
     "cron": "schedule.entries",
@@ -59,7 +64,10 @@ __all__ = [
     "FanOutResult",
     "JobHandle",
     "Operated",
+    "SameStoreForeignKey",
     "Snooze",
+    "StoreIsolation",
+    "SystemScope",
     "Task",
     "cancel_jobs",
     "cron",

@@ -16,7 +16,8 @@ class SalonJobsConfig(AppConfig):
 
     def ready(self) -> None:
         """Register checks and Sentry, then import the task and cron modules."""
-        from salon_jobs import checks  # noqa: F401, PLC0415 - registers on import  # pyright: ignore[reportUnusedImport]
+        # They register on import.
+        from salon_jobs import checks, isolation_checks  # noqa: F401, PLC0415  # pyright: ignore[reportUnusedImport]
         from salon_jobs.integrations import sentry  # noqa: PLC0415
         from salon_jobs.runtime import preflight  # noqa: PLC0415
 

@@ -47,5 +47,6 @@ DATABASES = {
     "default": _database("WORKER_DATABASE_URL"),
     "web": _database("DATABASE_URL"),
     "operator": _database("OPERATOR_DATABASE_URL"),
+    "migrator": _database("DATABASE_URL_MIGRATOR"),
     "owner": _database("SUPERUSER_URL"),
 }

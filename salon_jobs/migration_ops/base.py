@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import ClassVar, Final
+from typing import ClassVar
 
 from django.db import router
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
@@ -13,15 +13,14 @@ from django.db.migrations.operations.base import Operation
 from django.db.migrations.state import ProjectState
 from psycopg import sql
 
-# Behind whoever waits for an ACCESS EXCLUSIVE lock every other query of that table waits too.
-LOCK_TIMEOUT: Final = "2s"
+from salon_jobs.tenancy.brief_locks import brief_locks
 
 
 class DatabaseOperation(Operation):
     """Changes the database alone, where the routers allow it; Django's model state stays as it is.
 
-    An operation that locks tables ACCESS EXCLUSIVE fails after ``LOCK_TIMEOUT`` (PostgreSQL's 55P03) unless the session
-    has a ``lock_timeout`` of its own: nothing has changed then, and ``migrate`` can be run again.
+    An operation that locks tables ACCESS EXCLUSIVE waits for them as ``brief_locks`` says: when it fails nothing has
+    changed, and ``migrate`` can be run again.
     """
 
     # Several statements that belong together, some of them for this transaction alone (SET LOCAL): in a migration with
@@ -64,13 +63,11 @@ class DatabaseOperation(Operation):
 
     @contextmanager
     def _brief_locks(self, schema_editor: BaseDatabaseSchemaEditor) -> Generator[None]:
-        if not self.locks_tables or _one_value(schema_editor, "SELECT current_setting('lock_timeout')") != "0":
-            yield
-            return
-        schema_editor.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'", params=None)
+        before, after = brief_locks(schema_editor.connection) if self.locks_tables else ([], [])
+        execute(schema_editor, *before)
         yield
         # Not in a finally: after an error the transaction takes no statement, and its end resets it anyway.
-        schema_editor.execute("SET LOCAL lock_timeout = 0", params=None)
+        execute(schema_editor, *after)
 
 
 def execute(schema_editor: BaseDatabaseSchemaEditor, *composed: sql.Composable) -> None:
@@ -81,16 +78,11 @@ def execute(schema_editor: BaseDatabaseSchemaEditor, *composed: sql.Composable) 
 
 def schema_of(schema_editor: BaseDatabaseSchemaEditor, table: str) -> str:
     """Return the schema that holds a table as the search path finds it; the first of that path in ``sqlmigrate``."""
-    return _one_value(
-        schema_editor,
+    query = (
         "SELECT coalesce((SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
-        " WHERE c.oid = to_regclass(quote_ident(%s))), current_schema())",
-        table,
+        " WHERE c.oid = to_regclass(quote_ident(%s))), current_schema())"
     )
-
-
-def _one_value(schema_editor: BaseDatabaseSchemaEditor, query: str, *parameters: str) -> str:
     with schema_editor.connection.cursor() as cursor:
-        cursor.execute(query, parameters)
-        value: str = cursor.fetchone()[0]
-    return value
+        cursor.execute(query, [table])
+        schema: str = cursor.fetchone()[0]
+    return schema

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -10,6 +10,8 @@ from psycopg import sql
 
 Privilege: TypeAlias = Literal["SELECT", "INSERT", "UPDATE", "DELETE"]
 ALL_ROWS: tuple[Privilege, ...] = ("SELECT", "INSERT", "UPDATE", "DELETE")
+# What a role may do, each on some of the columns or, where none are named, on all.
+Privileges: TypeAlias = Mapping[Privilege, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,15 +87,68 @@ class TableAccess:
 
     def give(self, roles: Sequence[str]) -> list[sql.Composed]:
         """Return what takes everything from PUBLIC and ``roles``, then grants what is declared."""
-        return [*self.take(roles), *(grant.statement(self.table) for grant in self.grants)]
+        inserting = [grant.role for grant in self.grants if "INSERT" in grant.privileges]
+        statements = [*self.take(roles), *(grant.statement(self.table) for grant in self.grants)]
+        if inserting:
+            # An identity column needs no more than INSERT; a serial one, of older tables, takes its numbers itself.
+            to = sql.SQL(", ").join(map(sql.Identifier, inserting))
+            statements.append(self._on_sequences("a", sql.SQL("GRANT USAGE"), sql.SQL("TO {}").format(to)))
+        return statements
 
     def take(self, roles: Sequence[str]) -> list[sql.Composed]:
-        """Return what takes everything on the table, and on its own sequence, from PUBLIC and ``roles``."""
-        of = sql.SQL(", ").join((sql.SQL("PUBLIC"), *map(sql.Identifier, roles)))
+        """Return what takes everything on the table, and on its own sequences, from PUBLIC and ``roles``."""
+        of = sql.SQL("FROM {}").format(sql.SQL(", ").join((sql.SQL("PUBLIC"), *map(sql.Identifier, roles))))
         return [
-            sql.SQL("REVOKE ALL ON {} FROM {}").format(sql.Identifier(self.table), of),
-            sql.SQL(
-                "DO $$ BEGIN IF to_regclass({0}) IS NOT NULL THEN EXECUTE format('REVOKE ALL ON SEQUENCE %s FROM {1}', "
-                "to_regclass({0})); END IF; END $$"
-            ).format(sql.Literal(f"{self.table}_id_seq"), of),
+            sql.SQL("REVOKE ALL ON {} {}").format(sql.Identifier(self.table), of),
+            self._on_sequences("ai", sql.SQL("REVOKE ALL"), of),
         ]
+
+    def give_by_default(self, roles: Sequence[str]) -> list[sql.Composed]:
+        """Return what grants again what default privileges give these roles on a new table and its sequences."""
+        to = sql.SQL("TO {}").format(sql.SQL(", ").join(map(sql.Identifier, roles)))
+        return [
+            *(Grant(role=role, privileges=ALL_ROWS).statement(self.table) for role in roles),
+            self._on_sequences("ai", sql.SQL("GRANT USAGE, SELECT"), to),
+        ]
+
+    def _on_sequences(self, kinds: str, verb: sql.SQL, whom: sql.Composed) -> sql.Composed:
+        """Return what grants or revokes on the sequences of columns: ``a`` of serial ones, ``i`` of identity ones."""
+        # Without a percent sign: Django removes constraints with (empty) parameters.
+        return sql.SQL(
+            "DO $$ DECLARE s regclass; BEGIN FOR s IN SELECT c.oid FROM pg_depend d JOIN pg_class c ON c.oid = d.objid "
+            "WHERE d.classid = 'pg_class'::regclass AND d.refclassid = 'pg_class'::regclass AND c.relkind = 'S' "
+            "AND d.refobjid = {}::regclass AND strpos({}, d.deptype::text) > 0 LOOP "
+            "EXECUTE '{} ON SEQUENCE ' || s || {}; END LOOP; END $$"
+        ).format(
+            sql.Literal(sql.Identifier(self.table).as_string()),
+            sql.Literal(kinds),
+            verb,
+            sql.Literal(" " + whom.as_string()),
+        )
+
+
+def grants_of(role: str, privileges: Privileges) -> tuple[Grant, ...]:
+    """Return the grants that give a role exactly these privileges."""
+    whole: tuple[Privilege, ...] = tuple(privilege for privilege, columns in privileges.items() if not columns)
+    by_column = tuple(
+        Grant(role=role, privileges=(privilege,), columns=columns)
+        for privilege, columns in privileges.items()
+        if columns
+    )
+    return (Grant(role=role, privileges=whole), *by_column) if whole else by_column
+
+
+def policies_by_command(
+    prefix: str, condition: sql.Composable, who: Mapping[Privilege, tuple[str, ...]]
+) -> tuple[Policy, ...]:
+    """Return one policy for each command that somebody may run; no roles: TO PUBLIC."""
+    return tuple(
+        Policy(
+            name=f"{prefix}_{command.lower()}",
+            command=command,
+            roles=roles,
+            using=None if command == "INSERT" else condition,
+            check=condition if command in ("INSERT", "UPDATE") else None,
+        )
+        for command, roles in who.items()
+    )

@@ -24,6 +24,8 @@ EXCLUDED = {
     "forwards": RULES["excluded_rules"],
     "backwards": RULES["excluded_rules"] + RULES["backwards"]["excluded_rules"],
 }
+# Tables that are made in the same migration: nobody waits for the validation of their keys.
+NOBODY_WAITS = {("salon.0001_tables.sql", "constraint-missing-not-valid")}
 
 
 def written(folder: Path, direction: str) -> list[Path]:
@@ -57,8 +59,8 @@ def test_no_migration_does_what_a_busy_database_does_not_survive(
     paths = written(tmp_path, direction)
     assert len(paths) >= 9
     hidden = [path.name for path in paths if "CANNOT BE WRITTEN AS SQL" in path.read_text()]
-    assert hidden == ["salon.0004_least_privilege.sql"]
-    assert found(paths, direction) == []
+    assert hidden == []
+    assert {(file, rule) for file, _, rule in found(paths, direction)} - NOBODY_WAITS == set()
 
 
 def test_squawk_finds_what_it_is_asked_for(tmp_path: Path) -> None:

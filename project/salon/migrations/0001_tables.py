@@ -5,17 +5,8 @@ import uuid
 import django.db.models.deletion
 from django.db import migrations, models
 
+from salon_jobs import SameStoreForeignKey
 from salon_jobs.migration_ops import LocksBriefly
-
-
-def _same_store_key(table: str) -> migrations.RunSQL:
-    """Return the foreign key from a table to a customer of the same store, checked at the end of the transaction."""
-    name = f"{table}_customer_of_same_store"
-    return migrations.RunSQL(
-        f"ALTER TABLE {table} ADD CONSTRAINT {name} FOREIGN KEY (store_id, customer_id)"
-        " REFERENCES customer (store_id, id) DEFERRABLE INITIALLY DEFERRED",
-        f"ALTER TABLE {table} DROP CONSTRAINT {name}",
-    )
 
 
 class Migration(LocksBriefly):
@@ -179,7 +170,7 @@ class Migration(LocksBriefly):
             fields=[
                 ("id", models.UUIDField(default=uuid.uuid4, primary_key=True, serialize=False)),
                 ("email", models.EmailField(max_length=254)),
-                ("token", models.CharField(max_length=64, unique=True)),
+                ("token", models.CharField(max_length=64)),
                 ("expires_at", models.DateTimeField()),
                 ("sent_at", models.DateTimeField(null=True)),
                 (
@@ -195,7 +186,10 @@ class Migration(LocksBriefly):
             options={
                 "db_table": "operator_invitation",
                 "indexes": [models.Index(fields=["expires_at"], name="operator_invitation_expires")],
-                "constraints": [models.UniqueConstraint(fields=("store", "id"), name="operator_invitation_store_id")],
+                "constraints": [
+                    models.UniqueConstraint(fields=("store", "id"), name="operator_invitation_store_id"),
+                    models.UniqueConstraint(fields=("store", "token"), name="operator_invitation_token"),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -274,6 +268,12 @@ class Migration(LocksBriefly):
             model_name="customer",
             constraint=models.UniqueConstraint(fields=("store", "id"), name="customer_store_id"),
         ),
-        _same_store_key("customer_note"),
-        _same_store_key("reservation"),
+        migrations.AddConstraint(
+            model_name="customernote",
+            constraint=SameStoreForeignKey(field="customer", name="customer_note_customer_of_same_store"),
+        ),
+        migrations.AddConstraint(
+            model_name="reservation",
+            constraint=SameStoreForeignKey(field="customer", name="reservation_customer_of_same_store"),
+        ),
     ]

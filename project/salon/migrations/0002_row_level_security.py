@@ -1,6 +1,9 @@
 """Shows each store its own rows alone, in the store table too."""
 
-from salon_jobs.migration_ops import EnableStoreRLS, LocksBriefly
+from django.db import migrations
+
+from salon_jobs import StoreIsolation
+from salon_jobs.migration_ops import LocksBriefly
 
 
 class Migration(LocksBriefly):
@@ -9,11 +12,13 @@ class Migration(LocksBriefly):
     dependencies = [("salon", "0001_tables")]
 
     operations = [
-        EnableStoreRLS("Store", store_field="id"),
-        EnableStoreRLS("Customer", store_field="store_id"),
-        EnableStoreRLS("CustomerNote", store_field="store_id"),
-        EnableStoreRLS("Reservation", store_field="store_id"),
-        EnableStoreRLS("Sale", store_field="store_id"),
-        EnableStoreRLS("DailySales", store_field="store_id"),
-        EnableStoreRLS("OperatorInvitation", store_field="store_id"),
+        migrations.AddConstraint("store", StoreIsolation(field="id", name="store_isolation")),
+        migrations.AddConstraint("customer", StoreIsolation(field="store", name="customer_isolation")),
+        migrations.AddConstraint("customernote", StoreIsolation(field="store", name="customer_note_isolation")),
+        migrations.AddConstraint("reservation", StoreIsolation(field="store", name="reservation_isolation")),
+        migrations.AddConstraint("sale", StoreIsolation(field="store", name="sale_isolation")),
+        migrations.AddConstraint("dailysales", StoreIsolation(field="store", name="daily_sales_isolation")),
+        migrations.AddConstraint(
+            "operatorinvitation", StoreIsolation(field="store", name="operator_invitation_isolation")
+        ),
     ]

@@ -7,6 +7,7 @@ from typing import ClassVar
 from django.db import models
 
 from project.salon.models.store import StoreOwned
+from salon_jobs import SameStoreForeignKey, StoreIsolation
 
 
 class Customer(StoreOwned):
@@ -18,7 +19,10 @@ class Customer(StoreOwned):
 
     class Meta(StoreOwned.Meta):
         db_table = "customer"
-        constraints: ClassVar = [models.UniqueConstraint(fields=["store", "id"], name="customer_store_id")]
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["store", "id"], name="customer_store_id"),
+            StoreIsolation(field="store", name="customer_isolation"),
+        ]
         indexes: ClassVar = [
             models.Index(
                 fields=["store", "deleted_at"], condition=models.Q(deleted_at__isnull=False), name="customer_deleted"
@@ -40,7 +44,11 @@ class CustomerNote(StoreOwned):
 
     class Meta(StoreOwned.Meta):
         db_table = "customer_note"
-        constraints: ClassVar = [models.UniqueConstraint(fields=["store", "id"], name="customer_note_store_id")]
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["store", "id"], name="customer_note_store_id"),
+            SameStoreForeignKey(field="customer", name="customer_note_customer_of_same_store"),
+            StoreIsolation(field="store", name="customer_note_isolation"),
+        ]
         indexes: ClassVar = [
             models.Index(fields=["store", "customer"], name="customer_note_customer"),
             models.Index(

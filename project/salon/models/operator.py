@@ -8,6 +8,7 @@ from typing import ClassVar
 from django.db import models
 
 from project.salon.models.store import StoreOwned
+from salon_jobs import StoreIsolation, SystemScope
 
 
 class Operator(models.Model):
@@ -19,6 +20,7 @@ class Operator(models.Model):
 
     class Meta:
         db_table = "operator"
+        constraints: ClassVar = [SystemScope(name="operator_scope", worker=())]
 
     def __str__(self) -> str:
         return self.name
@@ -33,6 +35,9 @@ class OperatorSession(models.Model):
 
     class Meta:
         db_table = "operator_session"
+        constraints: ClassVar = [
+            SystemScope(name="operator_session_scope", worker={"SELECT": ("id", "expires_at"), "DELETE": ()})
+        ]
         indexes: ClassVar = [models.Index(fields=["expires_at"], name="operator_session_expires")]
 
     def __str__(self) -> str:
@@ -43,13 +48,17 @@ class OperatorInvitation(StoreOwned):
     """One invitation to run a store. ``sent_at`` says that its e-mail left, so that it is sent once."""
 
     email = models.EmailField()
-    token = models.CharField(max_length=64, unique=True)
+    token = models.CharField(max_length=64)
     expires_at = models.DateTimeField()
     sent_at = models.DateTimeField(null=True)
 
     class Meta(StoreOwned.Meta):
         db_table = "operator_invitation"
-        constraints: ClassVar = [models.UniqueConstraint(fields=["store", "id"], name="operator_invitation_store_id")]
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["store", "id"], name="operator_invitation_store_id"),
+            models.UniqueConstraint(fields=["store", "token"], name="operator_invitation_token"),
+            StoreIsolation(field="store", name="operator_invitation_isolation"),
+        ]
         indexes: ClassVar = [models.Index(fields=["expires_at"], name="operator_invitation_expires")]
 
     def __str__(self) -> str:

@@ -7,6 +7,7 @@ from typing import ClassVar
 from django.db import models
 
 from project.salon.models.store import StoreOwned
+from salon_jobs import StoreIsolation
 
 
 class Sale(StoreOwned):
@@ -17,7 +18,10 @@ class Sale(StoreOwned):
 
     class Meta(StoreOwned.Meta):
         db_table = "sale"
-        constraints: ClassVar = [models.UniqueConstraint(fields=["store", "id"], name="sale_store_id")]
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["store", "id"], name="sale_store_id"),
+            StoreIsolation(field="store", name="sale_isolation"),
+        ]
         indexes: ClassVar = [models.Index(fields=["store", "sold_at"], include=["amount"], name="sale_sold_at")]
 
     def __str__(self) -> str:
@@ -35,7 +39,8 @@ class DailySales(StoreOwned):
         db_table = "daily_sales"
         verbose_name_plural = "daily sales"
         constraints: ClassVar = [
-            models.UniqueConstraint(fields=["store", "business_date"], name="daily_sales_once_a_day")
+            models.UniqueConstraint(fields=["store", "business_date"], name="daily_sales_once_a_day"),
+            StoreIsolation(field="store", name="daily_sales_isolation"),
         ]
 
     def __str__(self) -> str:

@@ -8,6 +8,7 @@ from django.db import models
 
 from project.salon.models.customer import Customer
 from project.salon.models.store import StoreOwned
+from salon_jobs import SameStoreForeignKey, StoreIsolation
 
 
 class ReservationStatus(models.TextChoices):
@@ -33,6 +34,8 @@ class Reservation(StoreOwned):
         db_table = "reservation"
         constraints: ClassVar = [
             models.UniqueConstraint(fields=["store", "id"], name="reservation_store_id"),
+            SameStoreForeignKey(field="customer", name="reservation_customer_of_same_store"),
+            StoreIsolation(field="store", name="reservation_isolation"),
             models.CheckConstraint(
                 condition=models.Q(status__in=ReservationStatus.values), name="reservation_status_known"
             ),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import uuid
+from typing import ClassVar
 from zoneinfo import ZoneInfo
 
 from django.db import models
 
 from project.salon.business_day import JST
+from salon_jobs import StoreIsolation
 
 
 class Store(models.Model):
@@ -18,6 +20,7 @@ class Store(models.Model):
 
     class Meta:
         db_table = "store"
+        constraints: ClassVar = [StoreIsolation(field="id", name="store_isolation")]
 
     def __str__(self) -> str:
         return self.name
@@ -32,7 +35,7 @@ class StoreOwned(models.Model):
     """Gives a model its store and an id that can be referred to only together with the store.
 
     References between store-owned rows are composite, ``(store_id, …)``, because PostgreSQL checks foreign keys without
-    row-level security. Django does not know such keys: its fields say ``db_constraint=False``, the migration adds them.
+    row-level security. Django's own are not: the fields say ``db_constraint=False`` beside a ``SameStoreForeignKey``.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4)

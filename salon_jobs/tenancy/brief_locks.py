@@ -1,0 +1,24 @@
+"""Says how long a migration waits for a table's lock."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from django.db.backends.base.base import BaseDatabaseWrapper
+from psycopg import sql
+
+# Behind whoever waits for an ACCESS EXCLUSIVE lock every other query of that table waits too.
+LOCK_TIMEOUT: Final = "2s"
+
+
+def brief_locks(connection: BaseDatabaseWrapper) -> tuple[list[sql.Composable], list[sql.Composable]]:
+    """Return what goes before and after statements that lock a table, in one transaction; nothing changes on failure.
+
+    They fail with PostgreSQL's 55P03 after ``LOCK_TIMEOUT``. A session with a ``lock_timeout`` of its own keeps that.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT current_setting('lock_timeout')")
+        if cursor.fetchone() != ("0",):
+            return [], []
+    before = sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(LOCK_TIMEOUT))
+    return [before], [sql.SQL("SET LOCAL lock_timeout = 0")]

@@ -1,0 +1,147 @@
+"""Adds composite foreign keys to tables under forced row-level security, which makes PostgreSQL's own check lie."""
+
+from __future__ import annotations
+
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+from django.core.exceptions import ValidationError
+from django.db import IntegrityError, models
+from django.db.migrations import AddConstraint
+from django.db.migrations.state import ProjectState
+from django.db.migrations.writer import MigrationWriter
+
+from project.salon.models import Customer, CustomerNote
+from salon_jobs import SameStoreForeignKey, StoreIsolation
+from tests.migrations.operations import UNIQUE, access_of, create, migrate, tables, written
+from tests.settings import url_for
+from tests.support import change, seen
+
+__all__ = ["tables"]  # a fixture
+
+KEY = SameStoreForeignKey(field="shelf", name="book_shelf_of_same_store")
+VALIDATED = "SELECT convalidated, condeferrable, condeferred FROM pg_constraint WHERE conname = %s"
+RAW_KEY = """
+    ALTER TABLE book ADD CONSTRAINT naive FOREIGN KEY (store_id, shelf_id) REFERENCES shelf (store_id, id) NOT VALID;
+    ALTER TABLE book VALIDATE CONSTRAINT naive
+"""
+
+
+@pytest.fixture
+def library(tables: None, stores: list[UUID]) -> tuple[ProjectState, list[UUID]]:
+    """Create shelves and books, both isolated, without a key between them, and one shelf for each of two stores."""
+    state = migrate(
+        create("Shelf", UNIQUE, StoreIsolation(field="store", name="shelf_isolation")),
+        create(
+            "Book",
+            StoreIsolation(field="store", name="book_isolation"),
+            shelf=models.ForeignKey("salon.Shelf", models.DO_NOTHING, null=True, db_constraint=False),
+        ),
+    )
+    shelves = [uuid4(), uuid4()]
+    for shelf, store in zip(shelves, stores, strict=False):
+        change("INSERT INTO shelf (id, store_id, label) VALUES (%s, %s, '')", shelf, store)
+    return state, shelves
+
+
+def put(store: UUID, shelf: UUID | None) -> None:
+    """Put a book on a shelf, as the superuser."""
+    change("INSERT INTO book (id, store_id, shelf_id, label) VALUES (gen_random_uuid(), %s, %s, '')", store, shelf)
+
+
+def test_a_row_of_another_store_is_found_that_a_plain_validation_passes_over(
+    library: tuple[ProjectState, list[UUID]], stores: list[UUID]
+) -> None:
+    state, shelves = library
+    put(stores[0], shelves[1])
+    with psycopg.connect(url_for("migrator")) as migrator:
+        migrator.execute(RAW_KEY)
+        lie = "SELECT convalidated FROM pg_constraint WHERE conname = 'naive'"
+        assert migrator.execute(lie).fetchall() == [(True,)], "PostgreSQL says that all rows hold it"
+        migrator.rollback()
+    before = access_of("book")
+    with pytest.raises(IntegrityError, match="book_shelf_of_same_store"):
+        migrate(AddConstraint("book", KEY), state=state.clone())
+    assert seen(VALIDATED, KEY.name) == []
+    assert access_of("book") == before
+    change("UPDATE book SET shelf_id = %s", shelves[0])
+    put(stores[1], None)
+    migrate(AddConstraint("book", KEY), state=state.clone())
+    assert seen(VALIDATED, KEY.name) == [(True, True, True)]
+    assert access_of("book") == before, "the owner has its right to read back, and FORCE is on"
+    with pytest.raises(IntegrityError, match="book_shelf_of_same_store"):
+        put(stores[0], shelves[1])
+    migrate(AddConstraint("book", KEY), state=state.clone(), backwards=True)
+    assert seen(VALIDATED, KEY.name) == []
+
+
+def test_a_row_that_is_right_is_not_refused_because_its_shelf_is_hidden(
+    library: tuple[ProjectState, list[UUID]], stores: list[UUID]
+) -> None:
+    state, shelves = library
+    put(stores[0], shelves[0])
+    change("ALTER TABLE book NO FORCE ROW LEVEL SECURITY")
+    with psycopg.connect(url_for("migrator")) as migrator, pytest.raises(psycopg.errors.ForeignKeyViolation):
+        migrator.execute(RAW_KEY)
+    migrate(AddConstraint("book", KEY), state=state)
+    assert seen(VALIDATED, KEY.name) == [(True, True, True)]
+
+
+def test_nobody_waits_for_a_validation_nor_it_for_anybody(
+    library: tuple[ProjectState, list[UUID]], stores: list[UUID]
+) -> None:
+    state, shelves = library
+    put(stores[0], shelves[0])
+    add, validate = written(AddConstraint("book", KEY), state).split("SET LOCAL row_security = off;")
+    add = add.rpartition("SET LOCAL lock_timeout")[0].partition("ALTER TABLE")[2]
+    with psycopg.connect(url_for("migrator")) as migrator, psycopg.connect(url_for("app")) as busy:
+        migrator.execute(f"ALTER TABLE {add}".encode())
+        migrator.commit()
+        busy.execute("SELECT set_config('app.current_store_id', %s, true)", [str(stores[0])])
+        busy.execute("UPDATE book SET label = 'read'")
+        busy.execute("UPDATE shelf SET label = 'full'")
+        migrator.execute(f"SET LOCAL lock_timeout = '2s'; SET LOCAL row_security = off; {validate}".encode())
+        # It holds its locks until its end, and others read and write.
+        busy.execute("UPDATE book SET label = 'read again'")
+        busy.execute("DELETE FROM book")
+    assert seen(VALIDATED, KEY.name) == [(True, True, True)]
+
+
+@pytest.mark.usefixtures("tables")
+def test_the_key_may_stand_before_what_it_refers_to_is_unique(stores: list[UUID]) -> None:
+    shelf = models.ForeignKey("salon.Shelf", models.DO_NOTHING, db_constraint=False)
+    migrate(create("Shelf"), create("Book", shelf=shelf), AddConstraint("book", KEY), AddConstraint("shelf", UNIQUE))
+    assert seen(VALIDATED, KEY.name) == [(True, True, True)]
+
+
+@pytest.mark.usefixtures("tables")
+@pytest.mark.parametrize("default", [models.NOT_PROVIDED, 1], ids=["plain", "with a default in the database"])
+def test_the_key_may_stand_in_the_models_first_migration(default: object) -> None:
+    shelf = models.ForeignKey("salon.Shelf", models.DO_NOTHING, db_constraint=False)
+    size = models.IntegerField(db_default=default)
+    migrate(create("Shelf"), create("Book", KEY, shelf=shelf, size=size), AddConstraint("shelf", UNIQUE))
+    assert seen(VALIDATED, KEY.name) == [(True, True, True)]
+
+
+def test_how_a_migration_names_it() -> None:
+    text, imports = MigrationWriter.serialize(KEY)
+    assert text == "salon_jobs.SameStoreForeignKey(field='shelf', name='book_shelf_of_same_store')"
+    assert imports == {"import salon_jobs"}
+    other = SameStoreForeignKey(field="a", name="b", store_field="owner", to_store_field="salon")
+    assert other.clone() == other
+    assert other.deconstruct()[2] == {"name": "b", "field": "a", "store_field": "owner", "to_store_field": "salon"}
+    assert other != KEY
+
+
+def test_a_form_refuses_a_reference_to_another_stores_row(stores: list[UUID]) -> None:
+    change("INSERT INTO customer (id, store_id, name, email) VALUES (%s, %s, 'c', '')", customer := uuid4(), stores[0])
+    own = CustomerNote(store_id=stores[0], customer_id=customer)
+    wrong = CustomerNote(store_id=stores[1], customer_id=customer)
+    [key] = [each for each in CustomerNote._meta.constraints if isinstance(each, SameStoreForeignKey)]
+    key.validate(CustomerNote, own, using="owner")
+    with pytest.raises(ValidationError, match="refers to a row of another store"):
+        key.validate(CustomerNote, wrong, using="owner")
+    key.validate(CustomerNote, wrong, exclude={"customer"}, using="owner")
+    key.validate(CustomerNote, CustomerNote(store_id=stores[0]), using="owner")
+    assert Customer.objects.using("owner").count() == 1
