@@ -56,7 +56,7 @@ def _rights(entries: Mapping[str, str]) -> dict[str, Right]:
 
 def _of_stores(*, store: str = "store_id", **others: str) -> Table:
     """Declare a store's own rows."""
-    rights = {"app": "own SIUD", "worker_runtime": "own SIUD", "migrator": "none SIUDT", **others}
+    rights = {"app": "own SIUD", "worker_runtime": "own SIUD", "migrator": "own SIUDT", **others}
     return Table(_rights(rights), store)
 
 
@@ -68,11 +68,11 @@ def _of_jobs(*, web: str = "", operator: str, store: str | None = None) -> Table
 
 def _of_the_system(*, worker: str = "") -> Table:
     """Declare rows of no store, for the web alone."""
-    return Table(_rights({"app": "all SIUD", "worker_runtime": worker, "migrator": "none SIUDT"}))
+    return Table(_rights({"app": "all SIUD", "worker_runtime": worker, "migrator": "all SIUDT"}))
 
 
 def _of_django(**others: str) -> Table:
-    """Declare a table of Django's own apps, which has no row-level security."""
+    """Declare the table of Django's own that has no row-level security."""
     return Table(_rights({"app": "all SIUD", "migrator": "all SIUDT", **others}), rls=False)
 
 
@@ -98,14 +98,14 @@ MATRIX: Final[dict[str, Table]] = {
     "salon_jobs_fan_out": _of_jobs(operator="all S"),
     "salon_jobs_task_minute": _of_jobs(operator="all S"),
     # Users, their sessions and the admin's log: the web's, whatever the store.
-    "auth_group": _of_django(),
-    "auth_group_permissions": _of_django(),
-    "auth_permission": _of_django(),
-    "auth_user": _of_django(),
-    "auth_user_groups": _of_django(),
-    "auth_user_user_permissions": _of_django(),
-    "django_admin_log": _of_django(),
-    "django_content_type": _of_django(),
-    "django_session": _of_django(),
+    "auth_group": _of_the_system(),
+    "auth_group_permissions": _of_the_system(),
+    "auth_permission": _of_the_system(),
+    "auth_user": _of_the_system(),
+    "auth_user_groups": _of_the_system(),
+    "auth_user_user_permissions": _of_the_system(),
+    "django_admin_log": _of_the_system(),
+    "django_content_type": _of_the_system(),
+    "django_session": _of_the_system(),
     "django_migrations": _of_django(app="all S", worker_runtime="all S", jobs_operator="all S"),
 }

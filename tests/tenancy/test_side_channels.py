@@ -100,9 +100,9 @@ def text(failure: psycopg.Error) -> str:
 # Constraints
 
 
-def test_a_unique_violation_shows_that_a_value_is_taken_and_no_value(web: Connection, two: Two) -> None:
-    insert = "INSERT INTO operator_invitation (id, store_id, email, token, expires_at) VALUES (%s, %s, '', %s, %s)"
-    taken = error(web, insert, uuid4(), two.own, f"token {SECRET}", NOW)
+def test_a_unique_violation_shows_that_an_id_is_taken_and_no_value(web: Connection, two: Two) -> None:
+    insert = "INSERT INTO customer (id, store_id, name, email) VALUES (%s, %s, '', '')"
+    taken = error(web, insert, two.other_customer, two.own)
     assert isinstance(taken, errors.UniqueViolation)
     assert SECRET not in text(taken)
     assert taken.diag.message_detail is None, "under row-level security PostgreSQL leaves the key out"
@@ -118,8 +118,7 @@ def test_unique_indexes_of_stores_rows_are_led_by_the_store(database: None) -> N
         " WHERE i.indisunique AND c.relname = ANY (%s) GROUP BY 1, 2", list(of_stores),
     )  # fmt: skip
     others = {name for name, table, columns in indexes if columns[0] != of_stores[table] and columns != ["id"]}
-    # A random token that nobody guesses; and jobs' keys, unique by task, store and key.
-    assert others == {"operator_invitation_token_key", "salon_jobs_job_waiting_key"}
+    assert others == {"salon_jobs_job_waiting_key"}, "unique by task, store and key"
 
 
 def test_a_foreign_key_answers_for_another_stores_row_as_for_none(web: Connection, two: Two) -> None:
