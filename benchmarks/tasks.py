@@ -6,8 +6,11 @@ import time
 from pathlib import Path
 from uuid import UUID
 
+from django.db import transaction
+
 from benchmarks.settings import BENCHMARK_MARKS
 from salon_jobs import store_task, task
+from salon_jobs.models import Limit
 
 
 @task(name="bench-noop")
@@ -18,6 +21,22 @@ def noop() -> None:
 @store_task(name="bench-store-noop")
 def store_noop(store_id: UUID) -> None:
     """Do nothing, inside the store's own transaction."""
+
+
+@store_task(name="bench-store-query")
+def store_query(store_id: UUID) -> None:
+    """Make one query, inside the store's own transaction."""
+    Limit.objects.filter(pk=0).exists()
+
+
+@task(name="bench-query")
+def query() -> None:
+    """Make one query, inside a transaction."""
+    with transaction.atomic():
+        Limit.objects.filter(pk=0).exists()
+
+
+QUERIES = ("bench-store-query", "bench-query")
 
 
 @store_task(name="bench-fan-out", job_key="bench:{store_id}:{day}", job_key_mode="preserve_run_at")

@@ -14,10 +14,13 @@ from benchmarks.measures.fan_out import FAN_OUT
 from benchmarks.measures.latency import LATENCY
 from benchmarks.measures.memory import MEMORY
 from benchmarks.measures.pinned import PINNED
+from benchmarks.measures.rls_query import RLS_QUERY
 from benchmarks.measures.start import START
 from benchmarks.measures.store_drain import STORE_DRAIN
+from benchmarks.measures.tenant_overhead import TENANT_OVERHEAD
 from benchmarks.measures.writers import WRITERS
 
 MEASURES: Final[tuple[Measure, ...]] = (
     DRAIN, STORE_DRAIN, LATENCY, ENQUEUE, WRITERS, BULK, FAN_OUT, DEPTH, PINNED, FAIRNESS, MEMORY, START,
+    TENANT_OVERHEAD, RLS_QUERY,
 )  # fmt: skip
