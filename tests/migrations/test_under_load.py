@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from functools import partial
 from uuid import uuid4
 
 import psycopg
 import pytest
+from django.apps import apps
 from django.core.management import call_command
 from django.db import OperationalError, connections
+from django.db.migrations import AddConstraint, RemoveConstraint
 from django.db.migrations.loader import MigrationLoader
+from django.db.migrations.operations.base import Operation
+from django.db.migrations.state import ProjectState
 
+from salon_jobs.migration_ops import LocksBriefly
 from salon_jobs.migration_ops.migration import LOCKS_MS
 from tests.conftest import manage
 from tests.migrations.test_migrations import CATALOGUE, environment, fresh, rows
@@ -95,12 +100,9 @@ def long_transaction(database: str) -> Iterator[None]:
     """Read every table and leave the transaction open; the server ends it where a migration waits without end."""
     with psycopg.connect(url_for(None, database), options="-c idle_in_transaction_session_timeout=20s") as connection:
         for table in HELD:
-            connection.execute(f"SELECT FROM {table} LIMIT 1".encode()) if _exists(connection, table) else None
+            if connection.execute("SELECT to_regclass(%s)", [table]).fetchone() != (None,):
+                connection.execute(f"SELECT FROM {table} LIMIT 1".encode())
         yield
-
-
-def _exists(connection: psycopg.Connection[Any], table: str) -> bool:
-    return connection.execute("SELECT to_regclass(%s)", [table]).fetchone() != (None,)
 
 
 @pytest.fixture
@@ -128,10 +130,10 @@ def busy(migrated: None, fresh: str) -> Iterator[str]:
         yield fresh
 
 
-def migrate(app: str, target: str) -> bool:
-    """Migrate as the command does; False when a lock was not to be had."""
+def through(change: Callable[[], object]) -> bool:
+    """Make a change; False when a lock was not to be had."""
     try:
-        call_command("migrate", app, target, database=ALIAS, verbosity=0)
+        change()
     except OperationalError as error:
         if isinstance(error.__cause__, psycopg.errors.LockNotAvailable):
             return False
@@ -139,25 +141,43 @@ def migrate(app: str, target: str) -> bool:
     return True
 
 
-def steps(app: str, first: int) -> list[str]:
-    """Return each target in turn: from the last migration down to number ``first``, and up again."""
-    names = sorted(name for label, name in MigrationLoader(None).disk_migrations if label == app)[first - 1 :]
-    return [*reversed(names[:-1]), *names[1:]]
+def migrate(target: str) -> None:
+    """Migrate salon_jobs to a target, as the command does."""
+    call_command("migrate", "salon_jobs", target, database=ALIAS, verbosity=0)
 
 
-# The tables are there, and in use, from these on.
-@pytest.mark.parametrize(("app", "first"), [("salon_jobs", 3), ("salon", 1)])
-def test_a_migration_gets_through_or_gives_up_and_nobody_waits_for_it_long(busy: str, app: str, first: int) -> None:
+def isolate(on: bool) -> None:
+    """Take the customers' isolation away or add it, by a migration of its own, as a host's later one does."""
+    declared = ProjectState.from_apps(apps)
+    constraint = declared.models["salon", "customer"].get_constraint_by_name("customer_isolation")
+    operation: Operation = RemoveConstraint("customer", "customer_isolation")
+    if on:
+        operation.state_forwards("salon", declared)
+        operation = AddConstraint("customer", constraint)
+    migration = type("Migration", (LocksBriefly,), {"operations": [operation]})("later", "salon")
+    with connections[ALIAS].schema_editor(atomic=True) as editor:
+        migration.apply(declared, editor)
+
+
+def test_a_migration_gets_through_or_gives_up_and_nobody_waits_for_it_long(busy: str) -> None:
+    names = sorted(name for app, name in MigrationLoader(None).disk_migrations if app == "salon_jobs")
+    later = names[names.index("0003_fan_out") :]  # the tables are there from here on, and in use
+    changes = [
+        *(partial(migrate, target) for target in (*reversed(later[:-1]), *later[1:])),
+        *(partial(isolate, on) for on in (False, True)),
+    ]
     catalogue = rows(busy, CATALOGUE)
-    through: list[bool] = []
+    outcomes: list[bool] = []
     with Load(busy) as load:
-        for target in steps(app, first):
+        for change in changes:
             with long_transaction(busy):
-                found = rows(busy, CATALOGUE)
-                through.append(migrate(app, target))
-                assert through[-1] or rows(busy, CATALOGUE) == found
-            assert any(migrate(app, target) for _ in range(10)), "it gets through once the long transaction has ended"
+                before = rows(busy, CATALOGUE)
+                outcomes.append(through(change))
+                assert outcomes[-1] or rows(busy, CATALOGUE) == before
+            if not outcomes[-1]:
+                assert any(through(change) for _ in range(10)), "it gets through once the long transaction has ended"
     assert load.errors == []
     assert load.runs > 100
-    assert through.count(False) == 2
+    # What drops a table or puts one under policies gives up; what makes new ones is in nobody's way.
+    assert outcomes == [False] * (len(later) - 1) + [True] * (len(later) - 1) + [False, False]
     assert rows(busy, CATALOGUE) == catalogue
