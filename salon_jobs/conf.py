@@ -55,6 +55,7 @@ class Settings:
     bootstrap_url: str | None = None
     role_passwords: Mapping[str, str] = field(default_factory=dict[str, str])
     extra_owner_roles: tuple[str, ...] = ()
+    on_drift: str = "warn"
     listen: bool = True
     listen_url: str | None = None
     poll_interval: timedelta = timedelta(seconds=1)
@@ -110,7 +111,7 @@ _LONGEST_RETENTION = timedelta(days=365_000)
 _STRINGS = {"STORE_GUC", "FAN_OUT_FUNCTION", "DATABASE"}
 _OPTIONAL_STRINGS = {"STORE_MODEL", "OPERATOR_DATABASE", "BOOTSTRAP_URL", "LISTEN_URL"}
 _FLAGS = {"KEEP_SUCCEEDED", "LISTEN", "SENTRY_PAYLOAD"}
-_CHOICES = {"CROSS_DATABASE_ENQUEUE": ("refuse", "warn", "allow")}
+_CHOICES = {"CROSS_DATABASE_ENQUEUE": ("refuse", "warn", "allow"), "ON_DRIFT": ("refuse", "warn", "ignore")}
 _COUNTS = {"CONCURRENCY": 1000, "MAX_ATTEMPTS": 32767}
 _OPTIONAL_COUNTS = {"TERMINATE_AFTER_TIMEOUTS": 1_000_000, "STORE_CONCURRENCY": 1_000_000}
 

@@ -47,6 +47,7 @@ CRON_FIRED: Final = "cron_fired"
 CRON_MISSED: Final = "cron_missed"
 CRON_FAILED: Final = "cron_failed"
 ROLE_WARNING: Final = "role_warning"
+CATALOGUE_DRIFT: Final = "catalogue_drift"
 QUEUE_LAG: Final = "queue_lag"
 PRUNED: Final = "pruned"
 

@@ -12,8 +12,10 @@ from psycopg import Error as PsycopgError
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import log_events
-from salon_jobs.core.errors import BootstrapMissing, ForbiddenRole, NotReady, SchemaMissing
+from salon_jobs.core.errors import BootstrapMissing, CatalogueDrift, ForbiddenRole, NotReady, SchemaMissing
 from salon_jobs.core.log_events import log_event
+from salon_jobs.doctor.connecting import by_alias
+from salon_jobs.doctor.examination import examine_tables
 
 _ROLE = """
 SELECT current_user, r.rolsuper, r.rolbypassrls,
@@ -76,6 +78,25 @@ def check_schema(alias: str) -> None:
     if pending:
         names = ", ".join(f"{migration.app_label}.{migration.name}" for migration, _ in pending[:3])
         raise SchemaMissing(f"{len(pending)} migrations are pending ({names} …); run: python manage.py migrate")
+
+
+def check_drift(alias: str) -> None:
+    """Look whether row-level security and policies are those declared, and do as ON_DRIFT says.
+
+    The rest is ``salon_jobs doctor``'s to compare; this costs milliseconds. Raises CatalogueDrift, NotReady.
+    """
+    if conf.on_drift == "ignore":
+        return
+    try:
+        drifts = examine_tables(by_alias(alias)).drifts
+    except (DatabaseError, InterfaceError, PsycopgError) as error:
+        raise NotReady(f"the database does not answer: {str(error).strip()}") from error
+    if not drifts:
+        return
+    text = f"{'; '.join(map(str, drifts[:3]))}{' …' if drifts[3:] else ''}; run: python manage.py salon_jobs doctor"
+    if conf.on_drift == "refuse":
+        raise CatalogueDrift(text)
+    log_event(logging.WARNING, log_events.CATALOGUE_DRIFT, drifts=len(drifts), detail=text)
 
 
 _OLDEST_POSTGRESQL = 150000

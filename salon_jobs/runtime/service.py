@@ -17,7 +17,7 @@ from salon_jobs.core import log_events
 from salon_jobs.core.errors import NotReady, SchemaMissing
 from salon_jobs.core.log_events import log_event
 from salon_jobs.health.server import HealthServer
-from salon_jobs.runtime.preflight import check_role, check_schema, check_tables
+from salon_jobs.runtime.preflight import check_drift, check_role, check_schema, check_tables
 from salon_jobs.runtime.presence import Presence
 from salon_jobs.runtime.signals import StopSignals
 
@@ -131,6 +131,7 @@ class Service:
                 expected = None if conf.roles is None else conf.roles.worker
                 check_role(conf.database, expected)
                 check_schema(conf.database)
+                check_drift(conf.database)
             except (NotReady, SchemaMissing) as error:
                 connections.close_all()
                 if self._burst:

@@ -8,8 +8,8 @@ from django.db import connections
 from django.db.backends.signals import connection_created
 
 from salon_jobs.conf import settings as conf
-from salon_jobs.core.errors import ForbiddenRole, NotReady
-from salon_jobs.runtime.preflight import check_role
+from salon_jobs.core.errors import CatalogueDrift, ForbiddenRole, NotReady
+from salon_jobs.runtime.preflight import check_drift, check_role
 
 
 def guard_web_roles() -> None:
@@ -17,7 +17,7 @@ def guard_web_roles() -> None:
 
     Looks at the jobs' alias (the web role) and OPERATOR_DATABASE (the operator role) now, and at the first connection
     when the database is not there yet; a refused connection is closed. Raises ForbiddenRole; with one database user
-    (no ROLES) it only warns.
+    (no ROLES) it only warns. Row-level security and policies are looked at as ON_DRIFT says: raises CatalogueDrift.
     """
     roles = conf.roles
     unchecked: dict[str, str | None] = {conf.database: None if roles is None else roles.web}
@@ -29,7 +29,9 @@ def guard_web_roles() -> None:
             return
         try:
             check_role(connection.alias, unchecked[connection.alias])
-        except ForbiddenRole:
+            if connection.alias == conf.database:
+                check_drift(connection.alias)
+        except (ForbiddenRole, CatalogueDrift):
             connection.close()
             raise
         unchecked.pop(connection.alias, None)

@@ -11,7 +11,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from salon_jobs.conf import settings as conf
 from salon_jobs.management.arguments import add_service_arguments, configure_from, health_address
 from salon_jobs.management.refusals import told_in_one_line
-from salon_jobs.runtime.preflight import check_role, check_schema
+from salon_jobs.runtime.preflight import check_drift, check_role, check_schema
 from salon_jobs.runtime.service import Service
 from salon_jobs.schedule.scheduler import Scheduler
 
@@ -62,6 +62,7 @@ class Command(BaseCommand):
     def _burst(self, at: datetime | None) -> None:
         check_role(conf.database, None if conf.roles is None else conf.roles.worker)
         check_schema(conf.database)
+        check_drift(conf.database)
         scheduler = Scheduler()
         if at is None:
             scheduler.run_once()

@@ -1,0 +1,88 @@
+"""Starts processes on a database that is not as declared: they warn, refuse or do not look, as ON_DRIFT says."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.conftest import manage
+from tests.tenancy.test_web_roles import serve
+
+Superuser = psycopg.Connection[Any]
+NO_FORCE = "ALTER TABLE salon_jobs_job NO FORCE ROW LEVEL SECURITY"
+BURST = ("runworker", "--burst", "--health-addr", "127.0.0.1:0")
+FIRE = ("runscheduler", "--burst", "--at", "2026-01-01T00:00:00Z")
+
+
+@pytest.fixture
+def on_drift(tmp_path: Path) -> Any:
+    """Return the environment of a process with that setting."""
+
+    def environment(choice: str) -> dict[str, str]:
+        text = f"from project.settings import *\nSALON_JOBS = {{**SALON_JOBS, 'ON_DRIFT': {choice!r}}}\n"
+        (tmp_path / "drifting.py").write_text(text)
+        return {"PYTHONPATH": str(tmp_path), "DJANGO_SETTINGS_MODULE": "drifting"}
+
+    return environment
+
+
+@pytest.mark.parametrize("command", [BURST, FIRE], ids=lambda command: command[0])
+@pytest.mark.parametrize("choice", ["warn", "refuse", "ignore"])
+def test_worker_and_scheduler_do_as_the_setting_says(
+    superuser: Superuser, on_drift: Any, command: tuple[str, ...], choice: str
+) -> None:
+    superuser.execute(NO_FORCE)
+    done = manage(*command, **on_drift(choice))
+    told = done.stdout + done.stderr
+    assert (done.returncode != 0) is (choice == "refuse"), told
+    assert ("catalogue_drift" in told) is (choice == "warn")
+    assert ("CommandError: DATABASE.DRIFT: " in told) is (choice == "refuse")
+    assert ("expected FORCE, found NO FORCE; run: python manage.py salon_jobs doctor" in told) is (choice != "ignore")
+    assert "Traceback" not in told
+
+
+@pytest.mark.parametrize("command", [BURST, FIRE], ids=lambda command: command[0])
+def test_nothing_is_told_where_nothing_drifted(superuser: Superuser, on_drift: Any, command: tuple[str, ...]) -> None:
+    done = manage(*command, **on_drift("refuse"))
+    assert done.returncode == 0, done.stderr
+    assert "drift" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("choice", ["warn", "refuse", "ignore"])
+def test_a_web_process_does_as_the_setting_says(superuser: Superuser, on_drift: Any, choice: str) -> None:
+    superuser.execute("CREATE POLICY debug ON salon_jobs_job USING (true)")
+    done = serve(**on_drift(choice))
+    assert ("served" in done.stdout) is (choice != "refuse"), done.stderr
+    assert ("CatalogueDrift" in done.stderr) is (choice == "refuse")
+    assert ("policy debug of table" in done.stderr) is (choice != "ignore")
+
+
+def check(**environment: str) -> subprocess.CompletedProcess[str]:
+    return manage("check", "--database", "default", **environment)
+
+
+@pytest.mark.parametrize(("choice", "check_id"), [("warn", "W020"), ("refuse", "E020"), ("ignore", None)])
+def test_check_tells_drifts(superuser: Superuser, on_drift: Any, choice: str, check_id: str | None) -> None:
+    done = check(**on_drift(choice))
+    assert (done.returncode, "no issues" in done.stdout) == (0, True), done.stderr
+    others = ", ".join(f"salon_jobs_{name}" for name in ("process", "limit", "cron_tick", "fan_out"))
+    superuser.execute(f"GRANT worker_runtime TO app; {NO_FORCE}; GRANT SELECT ON {others} TO app".encode())
+    done = check(**on_drift(choice))
+    assert (done.returncode != 0) is (choice == "refuse")
+    if check_id is None:
+        assert "not as declared" not in done.stderr
+        return
+    assert f"(salon_jobs.{check_id}) the database is not as declared:\n    membership: role app" in done.stderr
+    assert "and 1 more" in done.stderr
+    assert "salon_jobs doctor names each with the statements that mend it" in done.stderr
+
+
+def test_a_check_that_finds_no_database_says_so(on_drift: Any) -> None:
+    code = "from salon_jobs.checks import check_catalogue as c; print(*(e.id for e in c(databases=['default'])), c())"
+    nowhere = "postgresql://app:p@127.0.0.1:1/x"
+    done = manage("shell", "-v", "0", "-c", code, DATABASE_URL=nowhere, **on_drift("warn"))
+    assert done.stdout.strip() == "salon_jobs.W021 []", done.stderr
