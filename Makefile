@@ -10,6 +10,7 @@ BIN := $(VENV)/bin
 PYTHON ?=
 CANDIDATES := $(or $(PYTHON),python3.13 python3.12 python3.11 python3 python)
 CHAOS_SECONDS ?= 600
+FUZZ_STATEMENTS ?= 1000000
 UV ?= $(shell command -v uv || echo $(BIN)/uv)
 COMPILE = $(UV) pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \
 	--custom-compile-command "make lock" --no-emit-index-url $(UPGRADE)
@@ -52,6 +53,10 @@ test-system: venv ## run the tests that need Debian's chromium and pgbouncer, an
 .PHONY: chaos
 chaos: venv ## kill, stop, crash and starve workers and server for ten minutes, and count every job
 	@$(BIN)/python -m tests.chaos --seconds $(CHAOS_SECONDS)
+
+.PHONY: fuzz
+fuzz: venv ## look for leaks between stores in a million random statements; minutes
+	@$(BIN)/python -m tests.tenancy.fuzz --statements $(FUZZ_STATEMENTS)
 
 .PHONY: bench
 bench: bench-peers ## measure beside peers and bare psycopg; takes an hour or two

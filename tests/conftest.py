@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -40,17 +41,23 @@ def manage(*arguments: str, **environment: str) -> subprocess.CompletedProcess[s
     )  # fmt: skip
 
 
-@pytest.fixture(scope="session")
-def migrated(django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
-    """Bootstrap and migrate the test database once, by the commands, as their roles."""
+@contextmanager
+def migrated_database() -> Generator[None]:
+    """Bootstrap and migrate the test database by the commands, as their roles, and drop it at the end."""
     for command in (("bootstrap_roles", "--database", test_settings.TEST_DATABASE), ("migrate", "--verbosity", "0")):
         done = manage(*command)
         assert done.returncode == 0, done.stderr
-    with django_db_blocker.unblock():
-        yield
-        connections.close_all()
+    yield
+    connections.close_all()
     with psycopg.connect(os.environ["DATABASE_URL_BOOTSTRAP"], autocommit=True) as connection:
         connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(test_settings.TEST_DATABASE)))
+
+
+@pytest.fixture(scope="session")
+def migrated(django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
+    """Give the tests their database, once for all."""
+    with migrated_database(), django_db_blocker.unblock():
+        yield
 
 
 @pytest.fixture

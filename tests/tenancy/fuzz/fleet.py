@@ -1,0 +1,124 @@
+"""Lets many visitors in at once, on few connections."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from copy import deepcopy
+from typing import Any
+from uuid import UUID, uuid4
+
+from django.db import connections
+
+from salon_jobs.models import Process
+from tests import tasks
+from tests.support import change
+from tests.tenancy.fuzz.visits import KEPT, POOLED, Visitor, in_a_job
+from tests.tenancy.fuzz.witness import Witness, canary
+
+STORES = 12
+THREADS = 5
+TASKS = 4
+CONNECTIONS = 3
+
+
+def run(statements: int, *, seed: int, witness: Witness | None = None) -> Witness:
+    """Run until so many statements were made, or something was wrong. Needs a migrated database without stores."""
+    witness = witness or Witness(statements)
+    stores = [uuid4() for _ in range(STORES)]
+    for store in stores:
+        change("INSERT INTO store (id, name) VALUES (%s, 'Salon')", store)
+        change(
+            "INSERT INTO customer (id, store_id, name, email) VALUES (%s, %s, %s, '')", uuid4(), store, canary(store)
+        )
+    with _pool(), _job_bodies():
+        threads = [
+            threading.Thread(
+                target=_guarded, args=(witness, _visit, Visitor(witness, stores, seed + number, _register()))
+            )
+            for number in range(THREADS)
+        ]
+        threads.append(
+            threading.Thread(target=_guarded, args=(witness, _visit_async, witness, stores, seed, _register()))
+        )
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    return witness
+
+
+def _guarded(witness: Witness, work: Any, *arguments: Any) -> None:
+    try:
+        work(*arguments)
+    except BaseException as error:  # kept, and judged at the end
+        witness.surprises.append(f"{type(error).__name__}: {error}")
+        raise
+    finally:
+        connections.close_all()
+
+
+def _visit(visitor: Visitor) -> None:
+    while not visitor.witness.is_done:
+        visitor.visit()
+
+
+def _register() -> int:
+    return int(Process.objects.create(kind="worker", hostname="fuzz", pid=1).pk)
+
+
+def _visit_async(witness: Witness, stores: list[UUID], seed: int, process_id: int) -> None:
+    asyncio.run(_visit_in_tasks(witness, stores, random.Random(seed), process_id))
+
+
+async def _visit_in_tasks(witness: Witness, stores: list[UUID], chance: random.Random, process_id: int) -> None:
+    """Keep some tasks going, and cancel one in four somewhere on its way."""
+    running: set[asyncio.Task[None]] = set()
+    while not witness.is_done:
+        while len(running) < TASKS:
+            visitor = Visitor(witness, stores, chance.randrange(2**32), process_id)
+            whole = chance.random() < 0.5
+            task = asyncio.create_task(visitor.visit_async() if whole else visitor.visit_in_steps())
+            running.add(task)
+            if whole and chance.random() < 0.5:
+                asyncio.get_running_loop().call_later(chance.random() / 50, task.cancel)
+        done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+        _judge(done)
+    if running:
+        _judge((await asyncio.wait(running))[0])
+
+
+def _judge(done: set[asyncio.Task[None]]) -> None:
+    for task in done:
+        with suppress(asyncio.CancelledError):
+            task.result()
+
+
+@contextmanager
+def _pool() -> Generator[None]:
+    """Add an alias of the web's role with Django's pool, of few connections."""
+    options = deepcopy(connections.settings[KEPT])
+    options["CONN_MAX_AGE"] = 0
+    options["OPTIONS"] = {**options.get("OPTIONS", {}), "pool": {"min_size": 1, "max_size": CONNECTIONS, "timeout": 60}}
+    connections.settings[POOLED] = options
+    try:
+        yield
+    finally:
+        pooled: Any = connections[POOLED]
+        pooled.close()
+        pooled.close_pool()
+        del connections[POOLED]
+        del connections.settings[POOLED]
+
+
+@contextmanager
+def _job_bodies() -> Generator[None]:
+    tasks.hooks.store = lambda store_id, **_: in_a_job(store_id)
+    tasks.hooks.system = lambda **_: in_a_job(None)
+    try:
+        yield
+    finally:
+        tasks.hooks.reset()

@@ -1,0 +1,164 @@
+"""Are what comes to a process from outside: requests, jobs, tasks of asyncio. Each leaves nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+from uuid import UUID
+
+from asgiref.sync import ThreadSensitiveContext, sync_to_async
+from django.core.signals import request_finished, request_started
+from django.db import Error, connections, transaction
+
+from salon_jobs import tenant_context
+from salon_jobs.core.errors import LeaseLost
+from tests import tasks
+from tests.support import claim, run
+from tests.tenancy.fuzz.actor import Actor, Boom
+from tests.tenancy.fuzz.witness import Witness
+
+POOLED: Final = "fuzz_pooled"
+KEPT: Final = "web"
+WORKER: Final = "default"
+
+
+class Visitor(Actor):
+    """Makes whole visits; runs jobs as the process that was registered for it."""
+
+    def __init__(self, witness: Witness, stores: list[UUID], seed: int, process_id: int) -> None:
+        super().__init__(witness, stores, seed)
+        self.process_id = process_id
+
+    def visit(self) -> None:
+        """Make one, of a random kind, with what Django does before and after a request."""
+        kinds: list[Callable[[str], None]] = [
+            self.request, self.request, self.request, self.request_outside, self.storeless, self.transactionless,
+            self.one_after_another, self.by_hand, self.job,
+        ]  # fmt: skip
+        kind = self.random.choice(kinds)
+        alias = self.random.choice((POOLED, POOLED, KEPT))
+        self.witness.visited(kind.__name__)
+        request_started.send(Visitor)
+        try:
+            kind(alias)
+        except (Boom, Error, LeaseLost) as error:  # it fails, with what it broke
+            self.witness.visited(f"failed with {type(error).__name__}")
+        finally:
+            request_finished.send(Visitor)
+        self._look_back(alias)
+
+    def _look_back(self, alias: str) -> None:
+        """Look what the next one would meet on the connection."""
+        if self.random.random() < 0.5:
+            self.witness.read(alias, None, "the next request, before its store is set")
+            request_finished.send(Visitor)
+
+    def request(self, alias: str) -> None:
+        """Work in the one transaction of a store's request."""
+        store = self.any_store()
+        with tenant_context(store, using=alias):
+            self.act(alias, store)
+
+    def request_outside(self, alias: str) -> None:
+        """Work in several transactions, with statements between them."""
+        store = self.any_store()
+        with tenant_context(store, using=alias, atomic=False):
+            for _ in range(self.random.randint(1, 3)):
+                self.witness.read(alias, None, "between transactions")
+                with suppress(Boom), transaction.atomic(using=alias):
+                    self.act(alias, store)
+
+    def storeless(self, alias: str) -> None:
+        """Work in a transaction without a store."""
+        with transaction.atomic(using=alias):
+            self.witness.read(alias, None, "a transaction without a store")
+            _rows, touched = self.witness.run(alias, "UPDATE customer SET email = 'x'")
+            if touched:
+                self.witness.leaks.append(f"changed {touched} rows without a store")
+            if self.random.random() < 0.3:
+                raise Boom
+
+    def transactionless(self, alias: str) -> None:
+        """Read in autocommit."""
+        self.witness.read(alias, None, "autocommit")
+
+    def one_after_another(self, alias: str) -> None:
+        """Go from store to store in one transaction, some with an error, without any in between."""
+        with transaction.atomic(using=alias):
+            for store in self.random.sample(self.stores, 2):
+                with suppress(Boom), tenant_context(store, using=alias, atomic=self.random.random() < 0.7):
+                    self.witness.read(alias, store, "one of several")
+                    if self.random.random() < 0.3:
+                        raise Boom
+                self.witness.read(alias, None, "between two stores in one transaction")
+
+    def by_hand(self, alias: str) -> None:
+        """Begin the transaction without Django's knowledge, and end it so."""
+        store = self.any_store()
+        self.witness.run(alias, "BEGIN")
+        try:
+            with tenant_context(store, using=alias, atomic=False):
+                self.witness.read(alias, store, "a transaction begun by hand")
+            self.witness.read(alias, None, "after the context, in a transaction begun by hand")
+        finally:
+            self.witness.run(alias, self.random.choice(("COMMIT", "ROLLBACK")))
+
+    def job(self, _: str) -> None:
+        """Enqueue some jobs and run what is due, as a worker does."""
+        store = self.any_store()
+        with suppress(Boom), transaction.atomic(using=WORKER):
+            self.random.choice((tasks.in_store, tasks.outside)).enqueue(store_id=store)
+            if self.random.random() < 0.3:
+                tasks.system.enqueue()
+            if self.random.random() < 0.1:
+                raise Boom
+        for each in claim(self.process_id, 3):
+            acting.actor = self
+            run(each, self.process_id)
+        self.witness.read(WORKER, None, "after a job")
+
+    async def visit_async(self) -> None:
+        """Make a visit in a thread of its own, as Django serves an async request; may be cancelled meanwhile."""
+        self.witness.visited("async")
+        async with ThreadSensitiveContext():
+            try:
+                await sync_to_async(self.visit)()
+            finally:
+                await asyncio.shield(sync_to_async(connections.close_all)())
+
+    async def visit_in_steps(self) -> None:
+        """Enter a context, read and leave it in calls of their own, other tasks in between. Not to be cancelled."""
+        store = self.any_store()
+        self.witness.visited("in_steps")
+        context = tenant_context(store, using=POOLED)
+        async with ThreadSensitiveContext():
+            await sync_to_async(self.witness.read)(POOLED, None, "before, in steps")
+            await sync_to_async(context.__enter__)()
+            for _ in range(self.random.randint(1, 3)):
+                await sync_to_async(self.witness.read)(POOLED, store, "in steps")
+                await asyncio.sleep(0)
+            await sync_to_async(context.__exit__)(None, None, None)
+            await sync_to_async(self.witness.read)(POOLED, None, "afterwards, in steps")
+            await sync_to_async(connections.close_all)()
+
+
+class _Acting(threading.local):
+    """Is told by each thread who runs a job there."""
+
+    actor: Visitor
+
+
+acting = _Acting()
+
+
+def in_a_job(store_id: UUID | None) -> None:
+    """Be the body of every job."""
+    actor = acting.actor
+    if store_id is None:
+        actor.witness.read(WORKER, None, "a system task")
+        return
+    with transaction.atomic(using=WORKER):
+        actor.act(WORKER, store_id)

@@ -1,0 +1,40 @@
+"""Runs a little of the fuzz; ``make fuzz`` runs a million statements."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from uuid import uuid4
+
+import pytest
+
+from tests.tenancy.fuzz.fleet import run
+from tests.tenancy.fuzz.witness import Witness, canary
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """Leave out the log lines of jobs that fail on purpose."""
+    logging.disable()
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def test_no_store_sees_another_and_none_gets_lost(database: None) -> None:
+    witness = run(8_000, seed=20260506)
+    assert (witness.leaks, witness.lost, witness.surprises) == ([], [], [])
+    assert witness.statements >= 8_000
+    assert len(witness.visits) >= 8, witness.visits
+
+
+def test_the_witness_notices_a_leak_and_a_loss(database: None) -> None:
+    own, other = uuid4(), uuid4()
+    witness = Witness(10)
+    witness.judge([(own, canary(own))], own, "here")
+    assert not witness.is_done
+    for rows, store in (([(other, canary(other))], own), ([(own, canary(own))], None), ([(own, canary(other))], own)):
+        witness.judge(rows, store, "here")
+    assert len(witness.leaks) == 3
+    witness.judge([], own, "here")
+    assert witness.lost == [f"here: as {own} []"]
+    assert witness.is_done
