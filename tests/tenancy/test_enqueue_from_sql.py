@@ -77,6 +77,15 @@ def test_the_operator_and_the_web_without_the_function_add_none(stores: list[UUI
     assert jobs() == []
 
 
+def test_system_jobs_are_everybodys_to_add_and_to_replace_by_key(stores: list[UUID]) -> None:
+    """Known and written down: it is how the web enqueues them, whatever store is current."""
+    add = "SELECT job_id, result FROM salon_jobs_add_job('test-keyed-system', %s, job_key => 'k:x')"
+    [(job_id, result)] = execute("web", add, '{"note": "x"}', store=stores[0])
+    assert result == "inserted"
+    assert execute("web", add, '{"note": "y"}', store=stores[1]) == [(job_id, "replaced")]
+    assert execute("web", "SELECT * FROM salon_jobs_job", store=stores[0]) == [], "and nobody's to see"
+
+
 @pytest.fixture
 def trigger(stores: list[UUID]) -> Iterator[None]:
     """Add a job with every sale, for the store in the sale's row or, where the amount says so, for the second store."""
