@@ -106,9 +106,10 @@ def _opened(
             holds = (atomic or changes) and (guc.in_transaction(connection) or not connection.get_autocommit())
             own = Block(connection, store, holds=holds, by_statement=by_statement and not atomic)
             stack.enter_context(own)
-            stack.callback(_refuse_to_leave_open, own)
-        if changes and (goes_on_outside or not atomic):
-            stack.callback(_restore, connection, around)
+            if holds:
+                stack.callback(_refuse_to_leave_open, own)
+            if changes and (goes_on_outside or not atomic):
+                stack.callback(_restore, own, around)
         if connection.in_atomic_block:
             stack.callback(hand_over, connection, store, waiting=len(connection.run_on_commit))
         begins = changes and guc.in_transaction(connection)
@@ -125,14 +126,15 @@ def tenant_statements(store_id: UUID) -> AbstractContextManager[None]:
     return _opened(store_id, atomic=False, by_statement=True)
 
 
-def _restore(connection: BaseDatabaseWrapper, around: Block | None) -> None:
+def _restore(own: Block, around: Block | None) -> None:
     """Put the outer store, or none, back on a transaction that goes on outside.
 
     RELEASE SAVEPOINT keeps a local set, so it is done explicitly; ROLLBACK TO restores the old value by itself, and
-    in a broken transaction nothing can run before it.
+    in a broken transaction nothing can run before it. A transaction that another task has begun meanwhile, since our
+    block holds none, is that task's: it keeps its store.
     """
-    if guc.can_run_in_transaction(connection):
-        guc.set_local(connection, None if around is None else around.store)
+    if own.held_inside() is None and guc.can_run_in_transaction(own.connection):
+        guc.set_local(own.connection, None if around is None else around.store)
 
 
 def _refuse_to_leave_open(own: Block) -> None:

@@ -172,6 +172,42 @@ def test_while_one_task_holds_a_transaction_the_others_on_its_thread_are_refused
     run(work)
 
 
+@pytest.mark.parametrize("switched", [False, True])
+def test_a_block_without_a_transaction_ends_beside_one_that_holds_it_and_takes_nothing_from_it(
+    stores: list[UUID], switched: bool
+) -> None:
+    """It would have put its own outer store, or none, on the transaction of the other task."""
+
+    async def work() -> None:
+        may_begin, ended = asyncio.Event(), asyncio.Event()
+        began = asyncio.Event()
+
+        async def holder() -> None:
+            await may_begin.wait()
+            async with tenant_context(stores[1]):
+                await add("committed")
+                began.set()
+                await ended.wait()
+                assert await visible() == [stores[1]]
+
+        async def beside() -> None:
+            may_begin.set()
+            await began.wait()
+
+        holding = asyncio.create_task(holder())
+        async with tenant_context(stores[0], atomic=False):
+            if switched:
+                async with tenant_context(stores[2], atomic=False, switch=True):
+                    await beside()
+            else:
+                await beside()
+        ended.set()
+        await holding
+
+    run(work)
+    assert names() == ["committed"]
+
+
 def test_tasks_with_a_thread_each_hold_their_transactions_at_once(stores: list[UUID]) -> None:
     together = asyncio.Barrier(6)
 
