@@ -43,11 +43,11 @@ class Actor:
         """Do a few things inside the store's context and a transaction. May raise ``Boom``, or a DatabaseError."""
         steps: list[Callable[[str, UUID, int], None]] = [
             self._read, self._read, self._read_others, self._change, self._change_all, self._insert_for_another,
-            self._fail_in_savepoint, self._break_a_savepoint, self._literal_savepoint, self._iterate, self._switch,
-            self._later,
+            self._fail_in_savepoint, self._break_a_savepoint, self._literal_savepoint, self._iterate,
+            self._enter_another, self._later,
         ]  # fmt: skip
         if depth < 3:
-            steps += [self._nest, self._nest, self._savepoint, self._without_atomic]
+            steps += [self._nest, self._nest, self._switch, self._savepoint, self._without_atomic]
         if self.random.random() < 0.01:
             steps = [self._thread, self._thread_with_copy, self._lose_the_connection, self._break_the_transaction]
         for _ in range(self.random.randint(1, 4)):
@@ -95,12 +95,18 @@ class Actor:
         with tenant_context(store, using=alias, atomic=False):
             self.act(alias, store, depth + 1)
 
-    def _switch(self, alias: str, store: UUID, _: int) -> None:
+    def _enter_another(self, alias: str, store: UUID, _: int) -> None:
         try:
             with tenant_context(self.another(store), using=alias):
-                self.witness.leaks.append(f"switched to another store inside {store}")
+                self.witness.leaks.append(f"entered another store inside {store} without asking for the switch")
         except TenantContextError:
             return
+
+    def _switch(self, alias: str, store: UUID, depth: int) -> None:
+        other = self.another(store)
+        with suppress(Boom), tenant_context(other, using=alias, switch=True):
+            self.act(alias, other, depth + 1)
+        self._read(alias, store, depth)
 
     def _savepoint(self, alias: str, store: UUID, depth: int) -> None:
         with suppress(Boom), transaction.atomic(using=alias):

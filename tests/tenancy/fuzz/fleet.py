@@ -11,6 +11,7 @@ from copy import deepcopy
 from typing import Any
 from uuid import UUID, uuid4
 
+from asgiref.sync import sync_to_async
 from django.db import connections
 
 from salon_jobs.models import Process
@@ -80,15 +81,16 @@ async def _visit_in_tasks(witness: Witness, stores: list[UUID], chance: random.R
     while not witness.is_done:
         while len(running) < TASKS:
             visitor = Visitor(witness, stores, chance.randrange(2**32), process_id)
-            whole = chance.random() < 0.5
-            task = asyncio.create_task(visitor.visit_async() if whole else visitor.visit_in_steps())
+            kinds = (visitor.visit_async, visitor.visit_alone, visitor.visit_beside)
+            task = asyncio.create_task(chance.choice(kinds)())
             running.add(task)
-            if whole and chance.random() < 0.5:
+            if chance.random() < 0.25:
                 asyncio.get_running_loop().call_later(chance.random() / 50, task.cancel)
         done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
         _judge(done)
     if running:
         _judge((await asyncio.wait(running))[0])
+    await sync_to_async(connections.close_all)()
 
 
 def _judge(done: set[asyncio.Task[None]]) -> None:

@@ -14,7 +14,7 @@ from django.core.signals import request_finished, request_started
 from django.db import Error, connections, transaction
 
 from salon_jobs import tenant_context
-from salon_jobs.core.errors import LeaseLost
+from salon_jobs.core.errors import LeaseLost, TenantContextError
 from tests import tasks
 from tests.support import claim, run
 from tests.tenancy.fuzz.actor import Actor, Boom
@@ -129,20 +129,39 @@ class Visitor(Actor):
             finally:
                 await asyncio.shield(sync_to_async(connections.close_all)())
 
-    async def visit_in_steps(self) -> None:
-        """Enter a context, read and leave it in calls of their own, other tasks in between. Not to be cancelled."""
-        store = self.any_store()
-        self.witness.visited("in_steps")
-        context = tenant_context(store, using=POOLED)
+    async def visit_alone(self) -> None:
+        """Open contexts in a coroutine that has a thread and a connection of its own."""
+        self.witness.visited("coroutine alone")
         async with ThreadSensitiveContext():
-            await sync_to_async(self.witness.read)(POOLED, None, "before, in steps")
-            await sync_to_async(context.__enter__)()
+            try:
+                await self._in_steps(atomic=self.random.random() < 0.5)
+            finally:
+                await asyncio.shield(sync_to_async(connections.close_all)())
+
+    async def visit_beside(self) -> None:
+        """Open contexts in a coroutine that shares its thread and connection with others; some are refused."""
+        self.witness.visited("coroutine beside others")
+        try:
+            await self._in_steps(atomic=self.random.random() < 0.2)
+        except TenantContextError:
+            self.witness.visited("refused beside others")
+
+    async def _in_steps(self, *, atomic: bool) -> None:
+        store = self.any_store()
+        await self._look(None, "before, in steps")
+        async with tenant_context(store, using=POOLED, atomic=atomic):
             for _ in range(self.random.randint(1, 3)):
-                await sync_to_async(self.witness.read)(POOLED, store, "in steps")
+                await self._look(store, "in steps")
                 await asyncio.sleep(0)
-            await sync_to_async(context.__exit__)(None, None, None)
-            await sync_to_async(self.witness.read)(POOLED, None, "afterwards, in steps")
-            await sync_to_async(connections.close_all)()
+            if self.random.random() < 0.3:
+                other = self.another(store)
+                async with tenant_context(other, using=POOLED, switch=True):
+                    await self._look(other, "switched, in steps")
+            await self._look(store, "at the end, in steps")
+        await self._look(None, "afterwards, in steps")
+
+    async def _look(self, store: UUID | None, where: str) -> None:
+        await sync_to_async(self.witness.read)(POOLED, store, where)
 
 
 class _Acting(threading.local):
