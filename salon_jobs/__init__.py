@@ -21,9 +21,11 @@ if TYPE_CHECKING:
     from salon_jobs.jobs.task import Task, store_task, task
     from salon_jobs.schedule.entries import cron
     from salon_jobs.tenancy.block import current_store_id
+    from salon_jobs.tenancy.carry import carry_store
     from salon_jobs.tenancy.constraints import StoreIsolation, SystemScope
     from salon_jobs.tenancy.context import tenant_context
     from salon_jobs.tenancy.same_store import SameStoreForeignKey
+    from salon_jobs.tenancy.session import reset_store
 
 _HOMES = {
     "Backoff": "core.backoff",
@@ -40,6 +42,7 @@ _HOMES = {
     "SystemScope": "tenancy.constraints",
     "Task": "jobs.task",
     "cancel_jobs": "jobs.operate",
+    "carry_store": "tenancy.carry",
     "cron": "schedule.entries",
     "current_job": "jobs.current",
     "current_store_id": "tenancy.block",
@@ -48,6 +51,7 @@ _HOMES = {
     "fan_out_progress": "jobs.fan_out",
     "limit": "jobs.limits",
     "pause": "jobs.limits",
+    "reset_store": "tenancy.session",
     "resume": "jobs.limits",
     "retry_jobs": "jobs.operate",
     "store_task": "jobs.task",
@@ -70,6 +74,7 @@ __all__ = [
     "SystemScope",
     "Task",
     "cancel_jobs",
+    "carry_store",
     "cron",
     "current_job",
     "current_store_id",
@@ -78,6 +83,7 @@ __all__ = [
     "fan_out_progress",
     "limit",
     "pause",
+    "reset_store",
     "resume",
     "retry_jobs",
     "store_task",

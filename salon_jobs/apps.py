@@ -20,8 +20,10 @@ class SalonJobsConfig(AppConfig):
         from salon_jobs import checks, isolation_checks  # noqa: F401, PLC0415  # pyright: ignore[reportUnusedImport]
         from salon_jobs.integrations import sentry  # noqa: PLC0415
         from salon_jobs.runtime import preflight  # noqa: PLC0415
+        from salon_jobs.tenancy import left_open  # noqa: PLC0415
 
         sentry.install()
+        left_open.watch_requests()
         pre_migrate.connect(preflight.require_roles, sender=self)
         autodiscover_modules("tasks")
         autodiscover_modules("crontab")

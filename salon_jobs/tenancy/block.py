@@ -47,8 +47,9 @@ class Block:
             self.connection.execute_wrappers.remove(self)
         forget_closed()
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> Block:
         self.open()
+        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -16,7 +16,8 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import TenantContextError
 from salon_jobs.tenancy import block, guc
-from salon_jobs.tenancy.block import Block
+from salon_jobs.tenancy.block import Block, session_block
+from salon_jobs.tenancy.session import in_session
 from salon_jobs.tenancy.thread_step import run_to_its_end
 
 
@@ -30,6 +31,9 @@ def tenant_context(
     For ``with``, and in a coroutine for ``async with``. ``atomic=True`` opens a transaction (or a savepoint) and sets
     the store locally in it. ``atomic=False`` holds no transaction: the store is set at every transaction the block
     begins; a statement between them sees no rows, and with ``async with`` gets a transaction of its own.
+    ``scope="session"``, with ``atomic=False``, puts it on the session of a direct connection, where statements outside
+    a transaction see it too.
+
     ``on_commit`` callbacks registered inside run with the store as well; those of a bare ``transaction.atomic()`` in
     a block without a transaction run between its transactions.
 
@@ -38,8 +42,12 @@ def tenant_context(
     that another task or generator holds, and when the server does not answer that it carries the store.
     """
     store = guc.as_uuid(store_id)
+    if scope == "session":
+        if atomic:
+            raise TenantContextError("scope='session' holds no transaction: give it atomic=False")
+        return TenantContext(partial(in_session, store, switch=switch, using=using))
     if scope != "transaction":
-        raise TenantContextError(f"scope must be 'transaction', not {scope!r}")
+        raise TenantContextError(f"scope must be 'transaction' or 'session', not {scope!r}")
     return TenantContext(partial(_opened, store, atomic=atomic, switch=switch, using=using))
 
 
@@ -97,6 +105,10 @@ def _opened(
     around = block.innermost(connection)
     changes = around is None or around.store != store
     goes_on_outside = connection.in_atomic_block or not connection.get_autocommit()
+    if changes and not atomic and not goes_on_outside and session_block(connection) is not None:
+        raise TenantContextError(
+            "between transactions the session's store would show: switch in it with scope='session'"
+        )
     with ExitStack() as stack:
         # The transaction (or savepoint) first, then whatever sets the store: a rollback takes the store with it, and
         # the end of our savepoint ends those made inside, one of which could bring the store back.

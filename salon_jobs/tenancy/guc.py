@@ -7,6 +7,7 @@ from uuid import UUID
 from weakref import WeakKeyDictionary
 
 from django.db.backends.base.base import BaseDatabaseWrapper
+from psycopg import Connection
 from psycopg.pq import TransactionStatus
 
 from salon_jobs.conf import settings as conf
@@ -32,6 +33,7 @@ SET_LOCAL: Final = "SELECT set_config(%s, %s, true)"
 # One statement: behind a pooler nothing may be set, not even for a moment, because it would stay on a connection that
 # others are given next.
 SET_SESSION: Final = "SELECT CASE WHEN pg_backend_pid() = %s THEN set_config(%s, %s, false) END"
+CLEAR_SESSION: Final = "SELECT set_config(%s, '', false)"
 
 
 def begin_as(connection: BaseDatabaseWrapper, store_id: UUID, *, and_ask: str, afresh: bool = False) -> bool:
@@ -95,6 +97,15 @@ def set_session(connection: BaseDatabaseWrapper, store_id: UUID | None) -> None:
             "scope='session' needs a direct connection; the default, scope='transaction', works behind poolers"
         )
     _require_carried(connection, value, told, local=False)
+
+
+def clear_session(raw: Connection[Any]) -> None:
+    """Take the store off the session of a psycopg connection that is in no transaction. Raises what keeps it there."""
+    [told] = raw.execute(CLEAR_SESSION, (conf.store_guc,)).fetchone() or [None]
+    if not raw.autocommit:
+        raw.commit()
+    if told != "":
+        raise TenantContextError(f"the connection keeps its store: it was taken off, and the server answered {told!r}")
 
 
 def _as_text(store_id: UUID | None) -> str:

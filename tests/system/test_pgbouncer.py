@@ -8,12 +8,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from uuid import UUID
 
 import pytest
-from django.db import connections
+from django.db import connections, transaction
 
+from project.salon.models import Store
+from salon_jobs import tenant_context
+from salon_jobs.core.errors import TenantContextError
 from tests.conftest import ROOT, manage
 from tests.e2e import tasks
 from tests.e2e.worker_process import WorkerProcess, eventually
@@ -33,8 +37,10 @@ TESTS = (
             "operate", "rescuer", "scheduler", "store_fences", "superseded",
         )
     ),
-    "tenancy/test_context_reach.py",
-    "tenancy/test_tenant_context.py",
+    *(
+        f"tenancy/test_{name}.py"
+        for name in ("async_context", "carry", "context_reach", "switch", "system_contexts", "tenant_context")
+    ),
 )  # fmt: skip
 
 
@@ -64,6 +70,51 @@ def test_the_connections_are_shared(database: None, pooled: str) -> None:
     with connections["default"].cursor() as cursor:
         cursor.execute("SELECT pg_backend_pid()")
         assert cursor.fetchone()[0] != connections["default"].connection.info.backend_pid
+
+
+def test_many_threads_and_tasks_see_their_own_store_alone_on_fewer_connections(stores: list[UUID], pooled: str) -> None:
+    backends: set[int] = set()
+
+    def look(store: UUID, *, atomic: bool) -> None:
+        for _ in range(20):
+            with tenant_context(store, atomic=atomic), transaction.atomic(), connections["default"].cursor() as cursor:
+                cursor.execute("SELECT pg_backend_pid(), array_agg(id) FROM store")
+                pid, seen_stores = cursor.fetchone()
+                backends.add(pid)
+                assert seen_stores == [store]
+            assert list(Store.objects.all()) == []
+
+    def work(number: int) -> None:
+        try:
+            look(stores[number % 3], atomic=number % 2 == 0)
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(12)))
+    assert len(backends) <= 4, "the eight threads shared the connections of the pool"
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+def test_a_session_scope_is_refused_and_leaves_nothing_on_any_shared_connection(
+    stores: list[UUID], pooled: str, is_open: bool
+) -> None:
+    connection = connections["default"]
+    if is_open:
+        connection.ensure_connection()
+    context = tenant_context(stores[0], atomic=False, scope="session")
+    if is_open:
+        with pytest.raises(TenantContextError, match="a pooler stands between"):
+            context.__enter__()
+    else:
+        with context:
+            for _ in range(2):
+                with pytest.raises(TenantContextError, match="a pooler stands between"):
+                    list(Store.objects.all())
+    for _ in range(20):  # more than the pool has
+        assert list(Store.objects.all()) == []
+    with tenant_context(stores[1]):
+        assert Store.objects.get().pk == stores[1]
 
 
 def test_what_needs_transactions_and_locks_passes_through_it() -> None:
