@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from django.apps import apps
-from django.db import connections
+from django.db import connections, router
 
 from salon_jobs.conf import Roles
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import SchemaMissing
 from salon_jobs.doctor.catalogue import Catalogue
+from salon_jobs.migration_ops.declared import declarations
 from salon_jobs.tenancy.access import Grant, TableAccess
 from salon_jobs.tenancy.functions import FunctionAccess
 from salon_jobs.tenancy.job_access import TABLES, history_access, table_access
@@ -57,27 +57,26 @@ class Declaration:
         return tuple(each for spec, name in self.named for each in spec.default_privileges(name, self.owner))
 
 
-def declared_tables(roles: Roles | None) -> Sequence[TableAccess]:
-    """Return what is declared of the business's tables."""
-    return []
-
-
 def declare_tables(*, owner: str = "") -> Declaration:
     """Return what is declared of roles and tables; ``owner`` is the one database user, where there are no roles."""
     roles = conf.roles
-    jobs = tuple(table_access(name, roles) for name in TABLES) if roles is not None else ()
-    if roles is None:
-        history = TableAccess(table="django_migrations", policies=(), force=False)
-        plain = (*(TableAccess(table=name, policies=(), force=False) for name in TABLES), history)
-    else:
-        plain = (history_access(roles),)
+    protected = [] if roles is None else [table_access(name, roles) for name in TABLES]
+    plain = [*map(_plain, TABLES), _plain("django_migrations")] if roles is None else [history_access(roles)]
+    for model, constraint in declarations().items():
+        if not router.allow_migrate_model(conf.database, model):
+            continue
+        access = constraint.access(model, roles)
+        if access is None:
+            plain.append(_plain(model._meta.db_table))
+        else:
+            protected.append(_with_the_fan_out(access))
     return Declaration(
         roles=roles,
         named=() if roles is None else named_roles(roles, conf.extra_owner_roles),
         owner=owner if roles is None else roles.migrator,
         store_guc=conf.store_guc,
-        protected=(*jobs, *map(_with_the_fan_out, declared_tables(roles))),
-        plain=plain,
+        protected=tuple(protected),
+        plain=tuple(plain),
     )
 
 
@@ -95,6 +94,10 @@ def declare(catalogue: Catalogue) -> Declaration:
         if found is not None:
             functions.append(fan_out_function(table=table, table_schema=found.schema, key=key, roles=roles))
     return replace(declare_tables(owner=user), functions=tuple(functions))
+
+
+def _plain(table: str) -> TableAccess:
+    return TableAccess(table=table, policies=(), force=False)
 
 
 def _with_the_fan_out(access: TableAccess) -> TableAccess:

@@ -52,6 +52,8 @@ def _compare(
     if expected:
         yield Drift(kind="function", where=where, expected=expected, seen=seen, mend=(function.definition,))
     given = {right for right in rights if right.grantee not in (owner, wanted)}
+    if declared.roles is None:  # who else may call it is the user's own affair
+        given = {right for right in given if right.grantee == PUBLIC}
     callers = {Right(name, "EXECUTE") for name in function.callers}
     yield from compare_rights(f"FUNCTION {signature}", where, callers, given)
 

@@ -47,7 +47,7 @@ def compare_tables(catalogue: Catalogue, relations: Mapping[str, Relation], decl
             mend = (f"ALTER TABLE {table.sql} OWNER TO {identifier(declared.owner)}",)
             yield Drift(kind="owner", where=f"table {table.sql}", expected=declared.owner, seen=table.owner, mend=mend)
         silent = {table.owner, declared.owner, *_host_owners(declared)}
-        seen = {right for right in rights.get(table.oid, set()) if right.grantee not in silent}
+        seen = _told(rights.get(table.oid, set()), silent, declared)
         expected = {
             Right(grant.role, privilege, column)
             for grant in access.grants for privilege in grant.privileges for column in grant.columns or ("",)
@@ -58,8 +58,17 @@ def compare_tables(catalogue: Catalogue, relations: Mapping[str, Relation], decl
             # An identity column needs no more than INSERT; a serial one takes its numbers itself.
             needed = [Right(name, "USAGE") for name in inserting if is_serial]
             yield from compare_rights(
-                f"SEQUENCE {sequence}", f"sequence {sequence}", needed, {r for r in found if r.grantee not in silent}
+                f"SEQUENCE {sequence}", f"sequence {sequence}", needed, _told(found, silent, declared)
             )
+
+
+def _told(rights: set[Right], silent: set[str], declared: Declaration) -> set[Right]:
+    """Return the rights that a declaration is about: with one database user that of PUBLIC alone."""
+    return {
+        right
+        for right in rights
+        if right.grantee not in silent and (declared.roles is not None or right.grantee == PUBLIC)
+    }
 
 
 def _all(declared: Declaration) -> Iterable[tuple[TableAccess, bool]]:

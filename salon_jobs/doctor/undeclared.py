@@ -17,9 +17,46 @@ def find_undeclared(catalogue: Catalogue, relations: Mapping[str, Relation], dec
     """Yield what the roles reach or own without a declaration. Nothing with one database user."""
     if declared.roles is None:
         return
+    yield from _tables(catalogue, relations, declared)
     yield from _views(catalogue, declared)
     yield from _definers(catalogue, declared)
     yield from _owned(catalogue, relations, declared)
+
+
+def _tables(catalogue: Catalogue, relations: Mapping[str, Relation], declared: Declaration) -> Iterable[Drift]:
+    """Yield tables without a declaration that runtime roles or PUBLIC have rights on."""
+    roles = declared.roles
+    if roles is None:
+        return
+    found = catalogue.rows(
+        f"""
+        SELECT n.nspname, c.relname, c.relkind::text, c.relrowsecurity, coalesce(g.rolname, '{PUBLIC}'),
+               string_agg(DISTINCT a.privilege_type, ', ')
+          FROM pg_class c
+          JOIN pg_namespace n ON n.oid = c.relnamespace
+         CROSS JOIN LATERAL (
+            SELECT * FROM aclexplode(c.relacl)
+             UNION ALL
+            SELECT e.* FROM pg_attribute t CROSS JOIN aclexplode(t.attacl) e
+             WHERE t.attrelid = c.oid AND NOT t.attisdropped
+         ) a
+          LEFT JOIN pg_roles g ON g.oid = a.grantee
+         WHERE c.relkind IN ('r', 'p', 'm', 'f') AND {_VISIBLE} AND c.oid <> ALL (%s::bigint[]::oid[])
+           AND (a.grantee = 0 OR g.rolname = ANY (%s::text[]))
+         GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 2, 5
+        """,
+        [table.oid for table in relations.values()], list(roles.runtime),
+    )  # fmt: skip
+    for schema, name, kind, has_policies, grantee, privileges in found:
+        table = f"{identifier(schema)}.{identifier(name)}"
+        what = {"m": "a materialized view", "f": "a foreign table"}.get(kind, "a table")
+        yield Drift(
+            kind="undeclared table", where=f"table {table}, role {grantee}", expected="nothing",
+            seen=f"{privileges} on {what} {'with policies of its own' if has_policies else 'without policies'}",
+            mend=(f"REVOKE ALL ON {table} FROM {PUBLIC if grantee == PUBLIC else identifier(grantee)}",),
+            is_decision=True,
+            hint="or declare its model: StoreIsolation, or SystemScope where its rows belong to no store",
+        )  # fmt: skip
 
 
 def _views(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:

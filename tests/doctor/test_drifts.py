@@ -75,6 +75,13 @@ BROKEN: list[tuple[str, str, str, str]] = [
     ("ALTER TABLE salon_jobs_job NO FORCE ROW LEVEL SECURITY", "row-level security", JOB, "NO FORCE"),
     ("ALTER TABLE salon_jobs_job DISABLE ROW LEVEL SECURITY", "row-level security", JOB, "DISABLE"),
     ("ALTER TABLE django_migrations ENABLE ROW LEVEL SECURITY", "row-level security", "django_migrations", "ENABLE"),
+    ("ALTER TABLE customer NO FORCE ROW LEVEL SECURITY", "row-level security", '"customer"', "NO FORCE"),
+    ("ALTER TABLE store DISABLE ROW LEVEL SECURITY", "row-level security", '"store"', "DISABLE"),
+    ("ALTER POLICY salon_jobs_store_select ON customer USING (true)", "policy", '"customer"', "USING (true)"),
+    ("CREATE POLICY debug ON auth_user TO app USING (true)", "policy", '"auth_user"', "TO app"),
+    ("GRANT SELECT ON customer TO jobs_operator", "grant", '"customer", role jobs_operator', "SELECT"),
+    ("REVOKE SELECT (id) ON store FROM worker_fanout_owner", "grant", '"store", role worker_fanout_owner', "nothing"),
+    ("GRANT SELECT ON store TO worker_fanout_owner", "grant", '"store", role worker_fanout_owner', "SELECT"),
     ("DROP POLICY salon_jobs_web_select ON salon_jobs_job", "policy", "policy salon_jobs_web_select", "none"),
     ("ALTER POLICY salon_jobs_web_select ON salon_jobs_job USING (true)", "policy", "salon_jobs_web_select",
      "USING (true)"),
@@ -174,6 +181,18 @@ def test_a_role_that_is_missing_is_named_with_what_makes_it(superuser: Superuser
     assert [(each.where, each.hint) for each in missing] == [
         ("role jobs_operator", "run python manage.py bootstrap_roles")
     ]
+
+
+def test_a_table_that_nobody_declared_is_a_persons_decision(superuser: Superuser) -> None:
+    with superuser.transaction(force_rollback=True):
+        superuser.execute("SET LOCAL ROLE migrator; CREATE TABLE noted (id int); RESET ROLE")
+        found = drifts(superuser)
+        assert {(each.kind, each.where, each.is_decision) for each in found} == {
+            ("undeclared table", f'table "public"."noted", role {role}', True) for role in ("app", "worker_runtime")
+        }
+        assert all("StoreIsolation" in each.hint for each in found)
+        mend(superuser, *found)
+        assert drifts(superuser) == []
 
 
 def test_rows_that_refer_to_nothing_are_found_by_who_sees_them(superuser: Superuser) -> None:
