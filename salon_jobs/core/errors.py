@@ -86,6 +86,12 @@ class BootstrapMissing(SalonJobsError):
     code = "ROLES.BOOTSTRAP_MISSING"
 
 
+class ConversionMissing(SalonJobsError):
+    """The database belongs to somebody else than the settings say: run ``python manage.py salon_jobs convert``."""
+
+    code = "ROLES.CONVERSION_MISSING"
+
+
 class CatalogueDrift(SalonJobsError):
     """The database's roles, rights or policies are not those declared: run ``python manage.py salon_jobs doctor``."""
 

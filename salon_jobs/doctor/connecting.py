@@ -22,14 +22,18 @@ def by_alias(alias: str) -> psycopg.Connection[Any]:
     return raw
 
 
+def database_name() -> str | None:
+    """Return the name of the jobs' database; None where the URL of the superuser has to say it."""
+    return str(connections[conf.database].settings_dict["NAME"] or "") or None
+
+
 @contextmanager
 def as_superuser() -> Generator[psycopg.Connection[Any]]:
     """Connect to the jobs' database by BOOTSTRAP_URL, and close at the end. Raises ConfigurationError, NotReady."""
     if conf.bootstrap_url is None:
         raise ConfigurationError("SALON_JOBS['BOOTSTRAP_URL'] is not set: name a superuser's URL")
-    name = connections[conf.database].settings_dict["NAME"]
     try:
-        connection = psycopg.connect(conf.bootstrap_url, autocommit=True, connect_timeout=10, dbname=name or None)
+        connection = psycopg.connect(conf.bootstrap_url, autocommit=True, connect_timeout=10, dbname=database_name())
     except psycopg.OperationalError as error:
         raise NotReady(f"the server of BOOTSTRAP_URL can not be used: {error}") from error
     with connection:

@@ -16,7 +16,7 @@ _LOCK_TIMEOUT: Final = "2s"
 _ROUNDS: Final = 3
 
 
-def mend(connection: psycopg.Connection[Any]) -> tuple[Drift, ...]:
+def mend(connection: psycopg.Connection[Any], *, with_orphans: bool = True) -> tuple[Drift, ...]:
     """Run the mends of all drifts that need no decision, in one transaction; returns the drifts that were mended.
 
     For a superuser, or for the migrator where no role and no owner's function is concerned. Waits briefly for each
@@ -27,20 +27,20 @@ def mend(connection: psycopg.Connection[Any]) -> tuple[Drift, ...]:
     with connection.transaction():
         connection.execute(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'")
         for _ in range(_ROUNDS):
-            drifts = mendable(examine(connection, with_orphans=not mended).drifts)
+            drifts = mendable(examine(connection, with_orphans=with_orphans and not mended).drifts)
             if not drifts:
                 break
             for drift in drifts:
                 for statement in drift.mend:
-                    _run(connection, statement)
+                    run(connection, statement)
             mended += drifts
         else:
             raise MendIncomplete("; ".join(map(str, drifts)))
-        connection.execute("RESET lock_timeout")
     return tuple(mended)
 
 
-def _run(connection: psycopg.Connection[Any], statement: str) -> None:
+def run(connection: psycopg.Connection[Any], statement: str) -> None:
+    """Run one statement. Raises MendIncomplete with the server's words and the statement."""
     try:
         connection.execute(statement.encode())
     except psycopg.Error as error:

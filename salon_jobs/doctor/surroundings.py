@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from salon_jobs.doctor.catalogue import PUBLIC, Catalogue
 from salon_jobs.doctor.declaration import Declaration
@@ -10,7 +11,9 @@ from salon_jobs.doctor.drift import Drift
 from salon_jobs.doctor.rights import Right, compare_rights, role
 from salon_jobs.tenancy.roles import SCHEMA, identifier
 
-_KINDS = {"r": "TABLES", "S": "SEQUENCES", "f": "FUNCTIONS", "T": "TYPES", "n": "SCHEMAS", "L": "LARGE OBJECTS"}
+KINDS: Final = {"r": "TABLES", "S": "SEQUENCES", "f": "FUNCTIONS", "T": "TYPES", "n": "SCHEMAS", "L": "LARGE OBJECTS"}
+# What PUBLIC has on new objects by the server itself.
+OF_PUBLIC: Final = {"f": "EXECUTE", "T": "USAGE"}
 
 
 def compare_database(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:
@@ -81,8 +84,8 @@ def compare_default_privileges(catalogue: Catalogue, declared: Declaration) -> I
         """,
         creators,
     )
-    seen = {(creator, schema, _KINDS[kind], grantee, what) for creator, schema, kind, grantee, what in found}
-    expected = {(creator, "", kind, PUBLIC, what) for creator in creators for kind, what in _OF_PUBLIC}
+    seen = {(creator, schema, KINDS[kind], grantee, what) for creator, schema, kind, grantee, what in found}
+    expected = {(creator, "", KINDS[kind], PUBLIC, what) for creator in creators for kind, what in OF_PUBLIC.items()}
     for each in declared.default_privileges:
         for what in each.privileges:
             if each.grantee is None:
@@ -100,6 +103,3 @@ def compare_default_privileges(catalogue: Catalogue, declared: Declaration) -> I
                 seen="none" if is_missing else what,
                 mend=(f"ALTER DEFAULT PRIVILEGES FOR ROLE {identifier(creator)}{within} {do} {role(grantee)}",),
             )
-
-
-_OF_PUBLIC = (("FUNCTIONS", "EXECUTE"), ("TYPES", "USAGE"))

@@ -12,7 +12,14 @@ from psycopg import Error as PsycopgError
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import log_events
-from salon_jobs.core.errors import BootstrapMissing, CatalogueDrift, ForbiddenRole, NotReady, SchemaMissing
+from salon_jobs.core.errors import (
+    BootstrapMissing,
+    CatalogueDrift,
+    ConversionMissing,
+    ForbiddenRole,
+    NotReady,
+    SchemaMissing,
+)
 from salon_jobs.core.log_events import log_event
 from salon_jobs.doctor.connecting import by_alias
 from salon_jobs.doctor.examination import examine_tables
@@ -108,6 +115,7 @@ _BOOTSTRAP = (
 def require_login(alias: str) -> None:
     """Refuse to migrate on an old server (CommandError), or as a role that can not log in (BootstrapMissing).
 
+    Or as one that may not change the job tables (ConversionMissing): ``ROLES`` was changed and nothing converted.
     Other trouble with the connection is Django's to report.
     """
     if alias != conf.database:
@@ -124,6 +132,23 @@ def require_login(alias: str) -> None:
                 f"can not log in as {connection.settings_dict['USER']!r}: {reason}; "
                 f"{_BOOTSTRAP}, with the passwords of your URLs"
             ) from error
+    else:
+        _require_owner(connection)
+
+
+def _require_owner(connection: Any) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            # By its name alone: without rights on the schema to_regclass finds nothing.
+            "SELECT min(relowner::regrole::text) FROM pg_class WHERE relname = 'salon_jobs_job' AND relkind = 'r'"
+            " HAVING NOT bool_or(pg_has_role(relowner, 'MEMBER'))"
+        )
+        found = cursor.fetchone()
+    if found is not None:
+        raise ConversionMissing(
+            f"the job tables belong to {found[0]!r}, not to {connection.settings_dict['USER']!r}: connect as the "
+            "owner, or, when ROLES was changed in the settings, run python manage.py salon_jobs convert"
+        )
 
 
 def require_roles(*, using: str, **_: Any) -> None:

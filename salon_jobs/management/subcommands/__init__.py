@@ -6,6 +6,7 @@ from typing import Final
 
 from salon_jobs.management.subcommands.base import Subcommand
 from salon_jobs.management.subcommands.cancel import Cancel
+from salon_jobs.management.subcommands.convert import Convert
 from salon_jobs.management.subcommands.doctor import Doctor
 from salon_jobs.management.subcommands.limit import Limit
 from salon_jobs.management.subcommands.pause import Pause, Resume
@@ -14,5 +15,5 @@ from salon_jobs.management.subcommands.retry import Retry
 from salon_jobs.management.subcommands.stats import Stats
 
 SUBCOMMANDS: Final[tuple[Subcommand, ...]] = (
-    Cancel(), Retry(), Pause(), Resume(), Limit(), Prune(), Stats(), Doctor(),
+    Cancel(), Retry(), Pause(), Resume(), Limit(), Prune(), Stats(), Doctor(), Convert(),
 )  # fmt: skip

@@ -50,7 +50,7 @@ class Doctor(Subcommand):
             if options["mend"] and (mends := mendable(found.drifts)):
                 if not options["yes"]:
                     ask(f"Mend {len(mends):,} of them?", err, otherwise="nothing was mended", remedy="add --yes")
-                err.write(f"mended: {len(mend(connection)):,}")
+                err.write(f"mended: {len(mend(connection, with_orphans=not options['skip_orphans'])):,}")
                 left = [drift for drift in found.drifts if drift.is_decision]
         if options["fail"] and left:
             raise CommandError(f"the database is not as declared: {_counted(left)}")

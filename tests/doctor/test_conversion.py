@@ -1,0 +1,123 @@
+"""Converts a live demo database from one database user to roles and back, by the commands, with rows and jobs in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from io import StringIO
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from tests.conftest import manage
+from tests.migrations.test_migrations import environment, fresh, owned, rows
+from tests.support import seen
+
+__all__ = ["fresh", "owned"]  # fixtures
+
+Owned = Callable[[str], dict[str, str]]
+ONE_USER = "tests.migrations.one_user_settings"
+FILL = (
+    "from uuid import UUID; from salon_jobs import *; from project.salon.models import *\n"
+    "for n in (1, 2):\n"
+    "  store = UUID(int=n); Store.objects.create(id=store, name='s')\n"
+    "  with tenant_context(store): Customer.objects.create(store_id=store, name='c', email='')\n"
+    "enqueue_job('ping', {})"
+)
+LOOK = (
+    "from uuid import UUID; from salon_jobs import *; from project.salon.models import *\n"
+    "with tenant_context(UUID(int=1)):\n"
+    "  Customer.objects.create(store_id=UUID(int=1), name='d', email=''); print('seen', Customer.objects.count())\n"
+    "print('outside', Customer.objects.count()); enqueue_job('ping', {})"
+)
+LEFT = """
+WITH roles AS (SELECT oid FROM pg_roles WHERE rolname IN (
+    'app', 'worker_runtime', 'jobs_operator', 'migrator', 'worker_fanout_owner', 'invitation_cleanup_owner')),
+acls AS (
+    SELECT 'relation' AS kind, relname AS name, relacl AS acl FROM pg_class
+    UNION ALL SELECT 'column', attname, attacl FROM pg_attribute
+    UNION ALL SELECT 'function', proname, proacl FROM pg_proc
+    UNION ALL SELECT 'schema', nspname, nspacl FROM pg_namespace
+    UNION ALL SELECT 'database', datname, datacl FROM pg_database WHERE datname = current_database()
+)
+SELECT kind, name::text FROM acls CROSS JOIN aclexplode(acl) AS a JOIN roles ON oid = grantee
+UNION ALL SELECT 'owned', relname FROM pg_class WHERE relowner IN (SELECT oid FROM roles)
+UNION ALL SELECT 'owned', proname FROM pg_proc WHERE proowner IN (SELECT oid FROM roles)
+UNION ALL SELECT 'default', defaclrole::regrole::text FROM pg_default_acl
+UNION ALL SELECT 'policy', policyname FROM pg_policies WHERE roles <> '{public}'
+"""
+
+
+def done(*arguments: str, **variables: str) -> str:
+    """Run a command that must succeed; returns what it told."""
+    result = manage(*arguments, **variables)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def refused(*arguments: str, **variables: str) -> str:
+    """Run a command that must not succeed; returns its last words."""
+    result = manage(*arguments, **variables)
+    assert result.returncode == 1
+    assert "Traceback" not in result.stderr
+    return result.stderr.splitlines()[-1]
+
+
+@pytest.mark.usefixtures("migrated")
+def test_one_user_becomes_roles_and_roles_become_one_user(fresh: str, owned: Owned) -> None:
+    one_user, roles = owned(ONE_USER), environment(fresh)
+    done("migrate", "-v", "0", **one_user)
+    done("shell", "-v", "0", "-c", FILL, **one_user)
+    done("salon_jobs", "doctor", "--superuser", "--fail", **one_user)
+    before = rows(fresh, "SELECT id, store_id FROM customer ORDER BY 1")
+
+    done("migrate", "salon", "0002", "-v", "0", **one_user)  # what the project does by ROLES itself
+    assert "ROLES.CONVERSION_MISSING: the job tables belong to" in refused("migrate", **roles)
+    done("salon_jobs", "convert", "--yes", **roles)
+    done("migrate", "-v", "0", **roles)
+    assert done("salon_jobs", "doctor", "--superuser", "--fail", **roles).endswith("no drift\n")
+    assert rows(fresh, "SELECT id, store_id FROM customer ORDER BY 1") == before
+    told = done("shell", "-v", "0", "-c", LOOK, **roles)
+    assert "seen 2\noutside 0" in told
+    told = done("runworker", "--burst", "--health-addr", "127.0.0.1:0", **roles)
+    assert told.count("job_succeeded") == 2
+    assert "drift" not in told
+    assert "nothing to convert" in refused("salon_jobs", "convert", "--yes", **roles)
+
+    done("migrate", "salon", "0002", "-v", "0", **roles)
+    assert "ROLES.CONVERSION_MISSING: the job tables belong to 'migrator'" in refused("migrate", **one_user)
+    done("salon_jobs", "convert", "--yes", **one_user)
+    done("migrate", "-v", "0", **one_user)
+    assert done("salon_jobs", "doctor", "--superuser", "--fail", **one_user).endswith("no drift\n")
+    assert rows(fresh, LEFT) == []
+    assert len(rows(fresh, "SELECT FROM customer")) == 3
+    told = done("shell", "-v", "0", "-c", LOOK, **one_user)
+    assert "seen 3\noutside 0" in told
+    assert "job_succeeded" in done("runworker", "--burst", "--health-addr", "127.0.0.1:0", **one_user)
+
+
+def convert(*arguments: str) -> str:
+    err = StringIO()
+    call_command("salon_jobs", "convert", *arguments, stdout=StringIO(), stderr=err)
+    return err.getvalue()
+
+
+def test_it_asks_and_says_whom_everything_goes_to(database: None, settings: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr("sys.stdin", StringIO())
+    with pytest.raises(CommandError, match="nothing to convert: the database is what SALON_JOBS"):
+        convert()
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "ROLES": None}
+    with pytest.raises(CommandError, match=r"from app, .*, worker_fanout_owner to the one user worker_runtime\?"):
+        convert()
+    monkeypatch.setitem(settings.DATABASES["default"], "USER", "nobody_at_all")
+    with pytest.raises(CommandError, match=r"SETTINGS\.INVALID: DATABASES\['default'\]\['USER'\] .* 'nobody_at_all'"):
+        convert()
+    assert seen("SELECT relowner::regrole::text FROM pg_class WHERE relname = 'salon_jobs_job'") == [("migrator",)]
+
+
+def test_a_missing_password_is_named_before_anything_changes(database: None, settings: Any, superuser: Any) -> None:
+    superuser.execute("ALTER TABLE salon_jobs_job OWNER TO postgres")
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "ROLE_PASSWORDS": {}}
+    with pytest.raises(CommandError, match="the password of a role is missing; set MIGRATOR_PASSWORD"):
+        convert("--yes")
+    assert seen("SELECT relowner::regrole::text FROM pg_class WHERE relname = 'salon_jobs_job'") == [("postgres",)]
