@@ -27,12 +27,14 @@ def assert_isolated(
     """Assert that each store is shut off from the others' rows in a model's table, by the database itself.
 
     The table must hold rows of two stores or more, put there before (in the same transaction, say). Runs as each of
-    ``roles`` (as ``as_role`` takes them; web and worker when ROLES is set, else the connection's own user) and tries
-    SELECT, INSERT, UPDATE and DELETE, with a condition and without, as one store on another's rows, without a store,
-    and with a setting that is no uuid; and looks that row-level security is forced. All of it is rolled back.
+    ``roles`` (as ``as_role`` takes them; when ROLES is set those of web and worker that have any right there, else the
+    connection's own user) and tries SELECT, INSERT, UPDATE and DELETE, with a condition and without, as one store on
+    another's rows, without a store, and with a setting that is no uuid; and looks that row-level security is forced.
+    All of it is rolled back.
 
     ``stores``: those to try, needed when the connection itself is under row-level security and can not look for them.
-    ``field``: the field that holds the store, when it is not the one foreign key to STORE_MODEL. Raises AssertionError
+    ``field``: the field that holds the store, when StoreIsolation does not say it and it is not the one foreign key to
+    STORE_MODEL. Raises AssertionError
     that says which role could do what, and ConfigurationError when the test can not be made this way.
     """
     connection = connections[using or conf.database]
@@ -43,20 +45,22 @@ def assert_isolated(
             cursor.execute("SET CONSTRAINTS ALL DEFERRED")
         table.assert_forced(connection)
         rows = _rows_by_store(connection, table, stores)
-        for role in _roles(connection, roles):
+        for role in _roles(connection, table) if roles is None else roles:
             with as_role(role, using=connection.alias):
                 Probe(connection, table, role_name(role), rows).run()
         transaction.set_rollback(True, using=connection.alias)
 
 
-def _roles(connection: BaseDatabaseWrapper, roles: Sequence[str] | None) -> Sequence[str]:
-    if roles is not None:
-        return roles
-    if conf.roles is not None:
-        return ("web", "worker")
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT current_user")
-        return tuple(cursor.fetchone())
+def _roles(connection: BaseDatabaseWrapper, table: StoreTable) -> Sequence[str]:
+    """Return the roles to try when none are named. One that may do nothing there is shut off by that alone."""
+    if conf.roles is None:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT current_user")
+            return tuple(cursor.fetchone())
+    used = [role for role in ("web", "worker") if table.used_by(connection, role_name(role))]
+    if not used:
+        raise AssertionError(f"neither the web's nor the worker's role may do anything with {table}")
+    return used
 
 
 def _rows_by_store(

@@ -12,6 +12,8 @@ from psycopg import sql
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError
+from salon_jobs.migration_ops.declared import declared_by_operations, declared_in_meta
+from salon_jobs.tenancy.constraints import StoreIsolation
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,18 +44,13 @@ class StoreTable:
     def of(cls, model: type[Model], field: str | None) -> StoreTable:
         """Return the table of a model. Raises ConfigurationError when its store's column can not be told."""
         meta = model._meta
-        if field is not None:
-            columns = [f.column for f in meta.local_concrete_fields if field in (f.name, f.attname)]
-        elif _is_store(model):
-            columns = [meta.pk.column]
-        else:
-            columns = [
-                f.column for f in meta.local_concrete_fields if f.attname == "store_id" or _is_store(f.related_model)
-            ]
+        names = (field,) if field is not None else _declared(model)
+        columns = [f.column for f in meta.local_concrete_fields if f.name in names or f.attname in names]
         [column] = columns if len(columns) == 1 else [None]
         if column is None:
             raise ConfigurationError(
-                f"{meta.label} has {len(columns)} fields of its own table that may hold the store: name it, field=…"
+                f"{meta.label} has {len(columns)} fields of its own table that may hold the store: "
+                "declare StoreIsolation, or name it, field=…"
             )
         return cls(meta.db_table, column)
 
@@ -85,6 +82,16 @@ class StoreTable:
         [(active,)] = self._catalogue(connection, "SELECT row_security_active(%s::regclass)")
         return bool(active)
 
+    def used_by(self, connection: BaseDatabaseWrapper, role: str) -> bool:
+        """Tell whether a role may do anything here, on some columns at least."""
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT has_any_column_privilege(%(role)s, %(table)s, 'SELECT, INSERT, UPDATE')"
+                " OR has_table_privilege(%(role)s, %(table)s, 'DELETE, TRUNCATE')",
+                {"role": role, "table": connection.ops.quote_name(self.name)},
+            )
+            return bool(cursor.fetchone()[0])
+
     def truncatable(self, connection: BaseDatabaseWrapper) -> bool:
         """Tell whether the current role may empty it at once, which no policy hinders."""
         [(allowed,)] = self._catalogue(connection, "SELECT has_table_privilege(%s::regclass, 'TRUNCATE')")
@@ -112,6 +119,15 @@ class StoreTable:
             cursor.execute(query, [connection.ops.quote_name(self.name)])
             rows: list[tuple[Any, ...]] = cursor.fetchall()
             return rows
+
+
+def _declared(model: type[Model]) -> tuple[str, ...]:
+    """Return the field that StoreIsolation names; without one, those that look like it."""
+    declared = declared_in_meta().get(model) or declared_by_operations().get(model)
+    if isinstance(declared, StoreIsolation):
+        return (declared.field,)
+    fields = model._meta.local_concrete_fields
+    return tuple(f.attname for f in fields if f.attname == "store_id" or _is_store(f.related_model))
 
 
 def _is_store(model: object) -> bool:

@@ -1,7 +1,7 @@
 """Declares who reaches which rows of which table. A reviewer reads ``MATRIX``; ``test_matrix.py`` compares it.
 
 A role's entry is a scope and letters. The scope says which rows policies leave it: ``own``, those of the current store
-(none without one); ``all``, whatever the store; ``none``, although it has privileges. The letters are its privileges:
+(none without one); ``all``, whatever the store. The letters are its privileges:
 S(ELECT), I(NSERT), U(PDATE), D(ELETE), T(RUNCATE), in lower case where it has them on some columns alone. COPY TO needs
 S, COPY FROM needs I and is refused wherever row-level security applies. A role without an entry is refused everything.
 """
@@ -17,7 +17,7 @@ COMMANDS: Final[tuple[Command, ...]] = get_args(Command)
 LETTERS: Final[dict[Command, str]] = {
     "SELECT": "S", "INSERT": "I", "UPDATE": "U", "DELETE": "D", "COPY TO": "S", "COPY FROM": "I", "TRUNCATE": "T",
 }  # fmt: skip
-Scope = Literal["own", "all", "none"]
+Scope = Literal["own", "all"]
 
 # Those who log in, then the owners of functions, whom nobody can be but such a function.
 LOGINS: Final = ("app", "worker_runtime", "jobs_operator", "migrator")
@@ -28,7 +28,7 @@ OWNERS: Final = ("worker_fanout_owner", "invitation_cleanup_owner")
 class Right:
     """Is what one role may do on one table."""
 
-    scope: Scope = "none"
+    scope: Scope = "own"
     letters: str = ""
 
     def may(self, command: Command) -> bool:
@@ -71,11 +71,6 @@ def _of_the_system(*, worker: str = "") -> Table:
     return Table(_rights({"app": "all SIUD", "worker_runtime": worker, "migrator": "all SIUDT"}))
 
 
-def _of_django(**others: str) -> Table:
-    """Declare the table of Django's own that has no row-level security."""
-    return Table(_rights({"app": "all SIUD", "migrator": "all SIUDT", **others}), rls=False)
-
-
 MATRIX: Final[dict[str, Table]] = {
     # The business. Nobody sees another store's rows, not even the tables' owner.
     "store": _of_stores(store="id", worker_fanout_owner="all s"),
@@ -107,5 +102,9 @@ MATRIX: Final[dict[str, Table]] = {
     "django_admin_log": _of_the_system(),
     "django_content_type": _of_the_system(),
     "django_session": _of_the_system(),
-    "django_migrations": _of_django(app="all S", worker_runtime="all S", jobs_operator="all S"),
+    # The one table without row-level security: Django makes it before any migration could.
+    "django_migrations": Table(
+        _rights({"app": "all S", "worker_runtime": "all S", "jobs_operator": "all S", "migrator": "all SIUDT"}),
+        rls=False,
+    ),
 }

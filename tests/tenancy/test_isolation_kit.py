@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
 from uuid import UUID, uuid4
 
 import pytest
@@ -9,7 +10,7 @@ from django.db import connections, transaction
 from django.test import TestCase, override_settings
 
 from project.salon.models import Customer, Operator, Store
-from salon_jobs import current_store_id
+from salon_jobs import StoreIsolation, current_store_id
 from salon_jobs.core.errors import ConfigurationError, TenantContextError
 from salon_jobs.models import Job, Process
 from salon_jobs.testing import as_role, as_store, assert_isolated, perform_job
@@ -170,6 +171,18 @@ class Isolation(TestCase):
         with pytest.raises(ConfigurationError, match="may not become 'app'"):
             assert_isolated(Store, stores=ids)
 
+    def test_the_field_is_the_declared_one_or_the_one_that_is_named(self) -> None:
+        fill()
+        declared, other = StoreIsolation(field="store", name="x"), StoreIsolation(field="id", name="x")
+        for constraint, field in ((declared, None), (other, "store"), (other, "store_id")):
+            with patch.object(Customer._meta, "constraints", [constraint]):
+                assert_isolated(Customer, using=OWNER, field=field)
+        with (
+            patch.object(Customer._meta, "constraints", [other]),
+            pytest.raises(AssertionError, match=r"sees, as store .*, 0 of its 1 rows"),
+        ):
+            assert_isolated(Customer, using=OWNER)
+
     def test_a_model_without_a_store_and_a_role_that_proves_nothing_are_named(self) -> None:
         fill()
         with pytest.raises(ConfigurationError, match="0 fields of its own table"):
@@ -286,6 +299,16 @@ class Drift(TestCase):
             assert_isolated(Customer, using=OWNER)
         run("ALTER TABLE customer FORCE ROW LEVEL SECURITY", "ALTER TABLE customer DISABLE ROW LEVEL SECURITY")
         with pytest.raises(AssertionError, match="not enabled on table 'customer'"):
+            assert_isolated(Customer, using=OWNER)
+
+    def test_a_role_without_any_right_needs_no_policy_and_one_role_at_least_is_tried(self) -> None:
+        fill()
+        run("REVOKE ALL ON customer FROM worker_runtime")
+        assert_isolated(Customer, using=OWNER)
+        with pytest.raises(AssertionError, match="'worker_runtime' may not read"):
+            assert_isolated(Customer, using=OWNER, roles=["web", "worker"])
+        run("REVOKE ALL ON customer FROM app")
+        with pytest.raises(AssertionError, match="neither the web's nor the worker's role"):
             assert_isolated(Customer, using=OWNER)
 
     def test_a_role_that_may_truncate_is_noticed(self) -> None:

@@ -166,7 +166,7 @@ class Rule:
             return NOT_UNDER_RLS if MATRIX[self.name].rls else 1
         if self.right.scope == "own" and mode == "malformed":
             return MALFORMED
-        reaches = self.right.scope == "all" or (self.right.scope == "own" and mode == "own store")
+        reaches = self.right.scope == "all" or mode == "own store"
         if command == "INSERT":
             return 1 if reaches else REFUSED
         return self._rows(mode) if reaches else 0
