@@ -13,7 +13,7 @@ from uuid import UUID, uuid4
 from django.db import DatabaseError, OperationalError, ProgrammingError, connections, transaction
 
 from project.salon.models import Customer
-from salon_jobs import current_store_id, tenant_context
+from salon_jobs import carry_store, current_store_id, tenant_context
 from salon_jobs.core.errors import TenantContextError
 from tests.tenancy.fuzz.witness import READ, Witness
 
@@ -49,7 +49,7 @@ class Actor:
         if depth < 3:
             steps += [self._nest, self._nest, self._switch, self._savepoint, self._without_atomic]
         if self.random.random() < 0.01:
-            steps = [self._thread, self._thread_with_copy, self._lose_the_connection, self._break_the_transaction]
+            steps = [self._thread, self._thread_with_copy, self._carried, self._lose_the_connection, self._break]
         for _ in range(self.random.randint(1, 4)):
             self.random.choice(steps)(alias, store, depth)
             if self.random.random() < 0.03:
@@ -136,9 +136,9 @@ class Actor:
 
     def _later(self, alias: str, store: UUID, _: int) -> None:
         def look() -> None:
-            # A callback of a bare atomic() in a context without a transaction runs between its transactions.
-            expected = store if connections[alias].in_atomic_block else None
-            self.witness.read(alias, expected, "after the commit")
+            # A callback of a bare atomic() in a context without a transaction runs between its transactions: none then.
+            rows, _count = self.witness.run(alias, READ)
+            self.witness.judge(rows, store if rows or connections[alias].in_atomic_block else None, "after the commit")
 
         transaction.on_commit(look, using=alias)
 
@@ -153,6 +153,9 @@ class Actor:
 
         context = copy_context()
         self._elsewhere(lambda: context.run(work))
+
+    def _carried(self, _: str, store: UUID, __: int) -> None:
+        self._elsewhere(carry_store(lambda: self.witness.read("default", store, "carried"), using="default"))
 
     def _elsewhere(self, work: Callable[[], None]) -> None:
         def run() -> None:
@@ -172,7 +175,7 @@ class Actor:
             self.witness.run(alias, "SELECT pg_terminate_backend(pg_backend_pid())")
         raise Boom
 
-    def _break_the_transaction(self, alias: str, _: UUID, __: int) -> None:
+    def _break(self, alias: str, _: UUID, __: int) -> None:
         with suppress(DatabaseError):
             self.witness.run(alias, "SELECT nonsense")
         raise Boom

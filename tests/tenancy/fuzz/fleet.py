@@ -14,6 +14,7 @@ from uuid import UUID, uuid4
 from asgiref.sync import sync_to_async
 from django.db import connections
 
+from salon_jobs import reset_store
 from salon_jobs.models import Process
 from tests import tasks
 from tests.support import change
@@ -104,7 +105,8 @@ def _pool() -> Generator[None]:
     """Add an alias of the web's role with Django's pool, of few connections."""
     options = deepcopy(connections.settings[KEPT])
     options["CONN_MAX_AGE"] = 0
-    options["OPTIONS"] = {**options.get("OPTIONS", {}), "pool": {"min_size": 1, "max_size": CONNECTIONS, "timeout": 60}}
+    pool = {"min_size": 1, "max_size": CONNECTIONS, "timeout": 60, "reset": reset_store}
+    options["OPTIONS"] = {**options.get("OPTIONS", {}), "pool": pool}
     connections.settings[POOLED] = options
     try:
         yield

@@ -36,7 +36,7 @@ class Visitor(Actor):
         """Make one, of a random kind, with what Django does before and after a request."""
         kinds: list[Callable[[str], None]] = [
             self.request, self.request, self.request, self.request_outside, self.storeless, self.transactionless,
-            self.one_after_another, self.by_hand, self.job,
+            self.one_after_another, self.by_hand, self.session, self.session, self.job,
         ]  # fmt: skip
         kind = self.random.choice(kinds)
         alias = self.random.choice((POOLED, POOLED, KEPT))
@@ -70,6 +70,20 @@ class Visitor(Actor):
                 self.witness.read(alias, None, "between transactions")
                 with suppress(Boom), transaction.atomic(using=alias):
                     self.act(alias, store)
+
+    def session(self, alias: str) -> None:
+        """Work with the store on the session, on whatever connection the alias has at the time."""
+        store = self.any_store()
+        with tenant_context(store, using=alias, scope="session", atomic=False):
+            for _ in range(self.random.randint(1, 3)):
+                self.witness.read(alias, store, "a session, outside a transaction")
+                with suppress(Boom), transaction.atomic(using=alias):
+                    self.act(alias, store)
+                if self.random.random() < 0.3:
+                    connections[alias].close()
+            if self.random.random() < 0.1:
+                raise Boom
+        self.witness.read(alias, None, "after a session")
 
     def storeless(self, alias: str) -> None:
         """Work in a transaction without a store."""
