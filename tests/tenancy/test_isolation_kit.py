@@ -193,6 +193,25 @@ class Isolation(TestCase):
             assert_isolated(Customer, using=OWNER, roles=[who()])
 
 
+class OneDatabaseUser(TestCase):
+    """Proves isolation where there are no roles: as the user that the tests log in as."""
+
+    databases = {"default", "owner"}  # noqa: RUF012 - as Django has it
+
+    def test_a_plain_user_is_bound_and_a_superuser_proves_nothing(self) -> None:
+        from django.conf import settings
+
+        ids = [uuid4(), uuid4()]
+        for store in ids:
+            with as_store(store):
+                Store.objects.create(id=store, name="Salon")
+        fill()
+        with override_settings(SALON_JOBS={**settings.SALON_JOBS, "ROLES": None}):
+            assert_isolated(Store, stores=ids)
+            with pytest.raises(AssertionError, match="it is a superuser or has BYPASSRLS"):
+                assert_isolated(Customer, using=OWNER)
+
+
 CONDITION = "store_id = (SELECT NULLIF(current_setting('app.current_store_id', true), '')::uuid)"
 POLICIES = "SELECT policyname FROM pg_policies WHERE tablename = 'customer'"
 
