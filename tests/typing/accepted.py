@@ -14,6 +14,7 @@ from salon_jobs import (
     FanOutResult,
     JobHandle,
     Snooze,
+    carry_store,
     cron,
     current_job,
     current_store_id,
@@ -90,3 +91,23 @@ with tenant_context(STORE):
     assert_type(current_store_id(), UUID | None)
 with tenant_context(str(STORE), atomic=False):
     pass
+
+
+def divided(number: int, *, by: int) -> int:
+    """Return a number."""
+    return number // by
+
+
+async def later(number: int) -> int:
+    """Return a number, once awaited."""
+    return number
+
+
+async def in_a_coroutine() -> int:
+    """Open a context, and carry a coroutine function."""
+    async with tenant_context(STORE):
+        return await carry_store(later, atomic=False)(1)
+
+
+with tenant_context(STORE, scope="session", atomic=False), tenant_context(STORE, switch=True, using="default"):
+    assert_type(carry_store(divided)(7, by=2), int)

@@ -8,6 +8,7 @@ from uuid import UUID, uuid4
 from salon_jobs import (
     FanOut,
     Snooze,
+    carry_store,
     cron,
     current_job,
     enqueue_job,
@@ -72,6 +73,8 @@ FanOut(jitter=5)  # E
 FanOut(exclude=["not a uuid"])  # E
 fan_out_progress("1")  # E
 tenant_context(5)  # E
+tenant_context(uuid4(), scope="request")  # E
+carry_store(current_job)(7)  # E
 Snooze(5)  # E
 current_job().id.hex()  # E
 system.enqueue() + 1  # E
