@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
+from contextvars import ContextVar
 
 from django.core.signals import request_finished, request_started
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from salon_jobs.tenancy.block import Block
+from salon_jobs.tenancy.block import Block, surrounding
 from salon_jobs.tenancy.session import discard
 
-
-class _Around(threading.local):
-    """Holds the contexts that were open on this thread when its request began, as a test's own."""
-
-    blocks: frozenset[Block] = frozenset()
-
-
-_around = _Around()
+# Those around the request, as a test's own, in which it calls its client.
+_around: ContextVar[tuple[Block, ...]] = ContextVar("salon_jobs_around_request", default=())
 
 
 def watch_requests() -> None:
@@ -28,24 +21,19 @@ def watch_requests() -> None:
     request_finished.connect(_end_what_is_left, dispatch_uid="salon_jobs.left_open")
 
 
-def _open_blocks() -> Iterator[tuple[BaseDatabaseWrapper, Block]]:
-    for connection in connections.all(initialized_only=True):
-        for wrapper in tuple(connection.execute_wrappers):
-            if isinstance(wrapper, Block):
-                yield connection, wrapper
-
-
 def _remember(**_: object) -> None:
-    _around.blocks = frozenset(block for _, block in _open_blocks())
+    _around.set(surrounding())
 
 
 def _end_what_is_left(**_: object) -> None:
-    for connection, block in _open_blocks():
-        if block in _around.blocks:
-            continue
+    left = [block for block in surrounding() if block not in _around.get() and _is_ours(block.connection)]
+    for block in left:
         block.close()
-        discard(connection, f"a context of store {block.store} was left open")
+    for connection in {block.connection for block in left}:
+        discard(connection, "a request left a tenant context open")
         # One that was closed inside a transaction stays unusable: Django makes another.
-        if connections[connection.alias] is connection:
-            del connections[connection.alias]
-    _around.blocks = frozenset()
+        del connections[connection.alias]
+
+
+def _is_ours(connection: BaseDatabaseWrapper) -> bool:
+    return connections[connection.alias] is connection
