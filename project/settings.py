@@ -23,7 +23,9 @@ _MIGRATOR_COMMANDS: Final = frozenset({
     "createsuperuser", "changepassword", "create_demo_operator", "pgtrigger",
 })  # fmt: skip
 _WORKER_COMMANDS: Final = frozenset({"consume_queue", "relay_outbox", "runscheduler", "runworker"})
-_WEB_COMMANDS: Final = frozenset({"clearsessions", "dbshell", "invite_operator", "ping", "runserver", "shell"})
+_WEB_COMMANDS: Final = frozenset(
+    {"clearsessions", "dbshell", "invite_operator", "join_store", "ping", "runserver", "shell"}
+)
 
 
 def _command() -> str:
@@ -90,6 +92,7 @@ MIDDLEWARE = [
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "salon_jobs.tenancy.middleware.TenantMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
 ]
@@ -146,6 +149,9 @@ _PASSWORD_VARIABLES: Final = {
 }
 SALON_JOBS: dict[str, Any] = {
     "STORE_MODEL": "salon.Store",
+    "MEMBERSHIP_MODEL": "salon.Membership",
+    # Operators see the jobs of all stores there; no row of a store.
+    "PATHS_WITHOUT_STORE": ["/admin/", "/health/"],
     "STORE_GUC": "app.current_store_id",
     "FAN_OUT_FUNCTION": "public.list_store_ids_for_fan_out",
     "DATABASE": "default",

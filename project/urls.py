@@ -1,4 +1,4 @@
-"""Routes Django's admin, where an operator sees the jobs, and the health of the web process."""
+"""Routes the pages of a store, Django's admin, where an operator sees the jobs, and the health of the web process."""
 
 from __future__ import annotations
 
@@ -6,10 +6,15 @@ from django.contrib import admin
 from django.urls import path
 from django.views.generic import RedirectView
 
+from project.salon import views
 from salon_jobs.health.checks import HealthView, JobTables
+from salon_jobs.tenancy.middleware import without_store
 
 urlpatterns = [
     path("admin/", admin.site.urls),
     path("health/", HealthView.as_view(checks=[JobTables])),
-    path("", RedirectView.as_view(pattern_name="admin:index")),
+    path("stores/", views.stores),
+    path("reservations/", views.reservations_today),
+    path("reservations/<uuid:reservation_id>/confirm/", views.confirm_reservation),
+    path("", without_store(RedirectView.as_view(pattern_name="admin:index"))),
 ]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from salon_jobs.schedule.entries import cron
     from salon_jobs.tenancy.block import current_store_id
     from salon_jobs.tenancy.carry import carry_store
-    from salon_jobs.tenancy.constraints import StoreIsolation, SystemScope
+    from salon_jobs.tenancy.constraints import MembershipIsolation, StoreIsolation, SystemScope
     from salon_jobs.tenancy.context import tenant_context
     from salon_jobs.tenancy.same_store import SameStoreForeignKey
     from salon_jobs.tenancy.session import reset_store
@@ -38,6 +38,7 @@ _HOMES = {
     "Operated": "jobs.operate",
     "SameStoreForeignKey": "tenancy.same_store",
     "Snooze": "core.outcomes",
+    "MembershipIsolation": "tenancy.constraints",
     "StoreIsolation": "tenancy.constraints",
     "SystemScope": "tenancy.constraints",
     "Task": "jobs.task",
@@ -67,6 +68,7 @@ __all__ = [
     "FanOutProgress",
     "FanOutResult",
     "JobHandle",
+    "MembershipIsolation",
     "Operated",
     "SameStoreForeignKey",
     "Snooze",

@@ -47,6 +47,16 @@ class Settings:
 
     store_model: str | None = None
     store_guc: str = "app.current_store_id"
+    user_guc: str = "app.current_user_id"
+    request_store: str = "membership"
+    request_without_store: str = "refuse"
+    paths_without_store: tuple[str, ...] = ()
+    membership_model: str | None = None
+    membership_user_field: str = "user"
+    membership_store_field: str = "store"
+    store_header: str = "X-Store-Id"
+    store_session_key: str = "store_id"
+    store_domain: str | None = None
     fan_out_function: str = "public.list_store_ids_for_fan_out"
     database: str = DEFAULT_DB_ALIAS
     cross_database_enqueue: str = "refuse"
@@ -108,10 +118,21 @@ _DURATIONS = {
 # None keeps for ever. The longest that every server can still subtract from its own time.
 _RETENTIONS = {"RETAIN_SUCCEEDED", "RETAIN_CANCELLED", "RETAIN_FAILED", "RETAIN_CRON_TICKS", "RETAIN_STATS"}
 _LONGEST_RETENTION = timedelta(days=365_000)
-_STRINGS = {"STORE_GUC", "FAN_OUT_FUNCTION", "DATABASE"}
-_OPTIONAL_STRINGS = {"STORE_MODEL", "OPERATOR_DATABASE", "BOOTSTRAP_URL", "LISTEN_URL"}
+_STRINGS = {
+    "STORE_GUC", "USER_GUC", "FAN_OUT_FUNCTION", "DATABASE", "REQUEST_STORE", "MEMBERSHIP_USER_FIELD",
+    "MEMBERSHIP_STORE_FIELD", "STORE_HEADER", "STORE_SESSION_KEY",
+}  # fmt: skip
+_OPTIONAL_STRINGS = {
+    "STORE_MODEL", "OPERATOR_DATABASE", "BOOTSTRAP_URL", "LISTEN_URL", "MEMBERSHIP_MODEL", "STORE_DOMAIN",
+}  # fmt: skip
 _FLAGS = {"KEEP_SUCCEEDED", "LISTEN", "SENTRY_PAYLOAD"}
-_CHOICES = {"CROSS_DATABASE_ENQUEUE": ("refuse", "warn", "allow"), "ON_DRIFT": ("refuse", "warn", "ignore")}
+_CHOICES = {
+    "CROSS_DATABASE_ENQUEUE": ("refuse", "warn", "allow"),
+    "ON_DRIFT": ("refuse", "warn", "ignore"),
+    "REQUEST_WITHOUT_STORE": ("refuse", "continue"),
+}
+# How a request finds its store; anything else is the dotted path of a class.
+REQUEST_STORES = ("membership", "header", "session", "subdomain")
 _COUNTS = {"CONCURRENCY": 1000, "MAX_ATTEMPTS": 32767}
 _OPTIONAL_COUNTS = {"TERMINATE_AFTER_TIMEOUTS": 1_000_000, "STORE_CONCURRENCY": 1_000_000}
 
@@ -148,6 +169,8 @@ def _converted(key: str, value: Any) -> Any:
         return _passwords(key, value)
     elif key == "EXTRA_OWNER_ROLES":
         return _names(key, value)
+    elif key == "PATHS_WITHOUT_STORE":
+        return _paths(key, value)
     return value
 
 
@@ -187,6 +210,13 @@ def _names(key: str, value: Any) -> tuple[str, ...]:
     return names
 
 
+def _paths(key: str, value: Any) -> tuple[str, ...]:
+    paths: tuple[Any, ...] = tuple(value) if type(value) in (list, tuple) else (None,)
+    if not all(isinstance(path, str) and path.startswith("/") and path.endswith("/") for path in paths):
+        raise _wrong(key, value, "a list of paths that begin and end with a slash, such as '/admin/'")
+    return paths
+
+
 def _wrong(key: str, value: object, expected: str) -> ConfigurationError:
     shown = type(value).__name__ if "PASSWORD" in key or "URL" in key else repr(value)
     return ConfigurationError(f"SALON_JOBS[{key!r}] must be {expected}, not {shown}")
@@ -213,12 +243,17 @@ def _roles(value: Any) -> Roles:
 
 
 def _validate(loaded: Settings) -> None:
-    if not re.fullmatch(r"[a-z_][a-z0-9_]*(\.[a-z_][a-z0-9_]*)+", loaded.store_guc):
-        raise ConfigurationError("SALON_JOBS['STORE_GUC'] must be a dotted name such as 'app.current_store_id'")
+    for key, guc in (("STORE_GUC", loaded.store_guc), ("USER_GUC", loaded.user_guc)):
+        if not re.fullmatch(r"[a-z_][a-z0-9_]*(\.[a-z_][a-z0-9_]*)+", guc):
+            raise ConfigurationError(f"SALON_JOBS[{key!r}] must be a dotted name such as 'app.current_store_id'")
+    if loaded.store_guc == loaded.user_guc:
+        raise ConfigurationError("SALON_JOBS['USER_GUC'] must be another name than STORE_GUC")
     if not re.fullmatch(r"[a-z_][a-z0-9_]*\.[a-z_][a-z0-9_]*", loaded.fan_out_function):
         raise ConfigurationError("SALON_JOBS['FAN_OUT_FUNCTION'] must be schema.name in lower case")
-    if loaded.store_model is not None and not re.fullmatch(r"\w+\.\w+", loaded.store_model):
-        raise ConfigurationError("SALON_JOBS['STORE_MODEL'] must be 'app_label.Model'")
+    for key, model in (("STORE_MODEL", loaded.store_model), ("MEMBERSHIP_MODEL", loaded.membership_model)):
+        if model is not None and not re.fullmatch(r"\w+\.\w+", model):
+            raise ConfigurationError(f"SALON_JOBS[{key!r}] must be 'app_label.Model'")
+    _validate_request_store(loaded)
     if loaded.shutdown_interrupt_after >= loaded.shutdown_grace:
         raise ConfigurationError("SALON_JOBS['SHUTDOWN_INTERRUPT_AFTER'] must be less than SHUTDOWN_GRACE")
     if loaded.heartbeat_interval * 2 > loaded.process_silent_after:
@@ -226,6 +261,24 @@ def _validate(loaded: Settings) -> None:
     for key, alias in (("DATABASE", loaded.database), ("OPERATOR_DATABASE", loaded.operator_database)):
         if alias is not None and alias not in django_settings.DATABASES:
             raise ConfigurationError(f"SALON_JOBS[{key!r}] names {alias!r}, which is not in DATABASES")
+
+
+def _validate_request_store(loaded: Settings) -> None:
+    how = loaded.request_store
+    if how not in REQUEST_STORES and not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", how):
+        known = ", ".join(REQUEST_STORES)
+        raise ConfigurationError(f"SALON_JOBS['REQUEST_STORE'] must be one of {known}, or the dotted path of a class")
+    if how == "subdomain" and loaded.store_domain is None:
+        raise ConfigurationError("SALON_JOBS['STORE_DOMAIN'] must name the domain that the stores' names stand before")
+    if loaded.store_domain is not None and not re.fullmatch(r"[a-z0-9-]+(\.[a-z0-9-]+)*", loaded.store_domain):
+        raise ConfigurationError("SALON_JOBS['STORE_DOMAIN'] must be a domain in lower case, such as 'salons.example'")
+    if not re.fullmatch(r"[A-Za-z0-9-]+", loaded.store_header):
+        raise ConfigurationError("SALON_JOBS['STORE_HEADER'] must be the name of a header, such as 'X-Store-Id'")
+
+
+def middleware() -> tuple[str, ...]:
+    """Return the dotted paths of Django's MIDDLEWARE, in its order."""
+    return tuple(django_settings.MIDDLEWARE)
 
 
 class _LazySettings:

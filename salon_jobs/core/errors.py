@@ -110,6 +110,16 @@ class TenantContextError(SalonJobsError):
     code = "TENANT.CONTEXT"
 
 
+class StoreRefused(SalonJobsError):
+    """The request has no store, or one that its user does not belong to; answered with ``status``."""
+
+    code = "TENANT.REFUSED"
+
+    def __init__(self, text: str, *, status: int = 403) -> None:
+        super().__init__(text)
+        self.status = status
+
+
 class LeaseLost(SalonJobsError):
     """The job belongs to another run by now; whatever this run did is rolled back."""
 

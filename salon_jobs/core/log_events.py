@@ -49,6 +49,7 @@ CRON_MISSED: Final = "cron_missed"
 CRON_FAILED: Final = "cron_failed"
 ROLE_WARNING: Final = "role_warning"
 CATALOGUE_DRIFT: Final = "catalogue_drift"
+REQUEST_REFUSED: Final = "request_refused"
 QUEUE_LAG: Final = "queue_lag"
 PRUNED: Final = "pruned"
 

@@ -1,4 +1,4 @@
-"""Declares in a model's ``Meta.constraints`` who may do what on its table: ``StoreIsolation`` and ``SystemScope``."""
+"""Declares in a model's ``Meta.constraints`` who may do what on its table: by store, by member, or of no store."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, TypeAlias, cast
 
 from django.core.exceptions import ValidationError
-from django.db import DEFAULT_DB_ALIAS
+from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 from django.db.backends.ddl_references import Statement, Table
 from django.db.models import BaseConstraint, Model
@@ -17,10 +17,10 @@ from psycopg import sql
 from salon_jobs.conf import Roles
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError
-from salon_jobs.tenancy.access import ALL_ROWS, Privilege, Privileges, TableAccess
+from salon_jobs.tenancy.access import ALL_ROWS, Policy, Privilege, Privileges, TableAccess
 from salon_jobs.tenancy.block import current_store_id
 from salon_jobs.tenancy.brief_locks import brief_locks
-from salon_jobs.tenancy.policy import store_access, system_access
+from salon_jobs.tenancy.policy import MEMBERSHIP_POLICY, store_access, system_access, user_condition
 from salon_jobs.tenancy.roles import ROLE_SPECS
 
 Statements: TypeAlias = Sequence[sql.Composable]
@@ -125,6 +125,34 @@ class StoreIsolation(AccessConstraint):
         store = getattr(instance, field.attname)
         if None not in (current, store) and self.field not in (exclude or ()) and field.to_python(store) != current:
             raise ValidationError(cast("Any", self.get_violation_error_message()), code=self.violation_error_code)
+
+
+class MembershipIsolation(StoreIsolation):
+    """Does as ``StoreIsolation``, and shows the web role the rows of the signed-in user while no store is known.
+
+    For the model that says which user belongs to which store; ``user_field`` names its field of the user. Asked by
+    ``TenantMiddleware``, which puts the user's key into ``USER_GUC`` for that one statement.
+    """
+
+    def __init__(
+        self, *, field: str, user_field: str, name: str, web: May = ALL_ROWS, worker: May = ALL_ROWS, **messages: Any
+    ) -> None:
+        super().__init__(field=field, name=name, web=web, worker=worker, **messages)
+        self.user_field = user_field
+
+    def access(self, model: type[Model], roles: Roles | None) -> TableAccess:
+        """Return what is declared of the model's table."""
+        access = super().access(model, roles)
+        user: Any = model._meta.get_field(self.user_field)
+        own = user_condition(user.column, user.db_type(connections[conf.database]))
+        web = () if roles is None else (roles.web,)
+        policy = Policy(name=MEMBERSHIP_POLICY, command="SELECT", roles=web, using=own)
+        return replace(access, policies=(*access.policies, policy))
+
+    def deconstruct(self) -> tuple[str, Sequence[Any], dict[str, Any]]:
+        """Return how to write it."""
+        path, arguments, keywords = super().deconstruct()
+        return path, arguments, {"user_field": self.user_field, **keywords}
 
 
 class SystemScope(AccessConstraint):

@@ -26,12 +26,22 @@ from salon_jobs.tenancy.access import (
 
 STORE_POLICY: Final = "salon_jobs_store"
 SYSTEM_POLICY: Final = "salon_jobs_system"
+MEMBERSHIP_POLICY: Final = "salon_jobs_membership"
 
 
 def store_condition(column: str) -> sql.Composed:
     """Return the condition that shows the current store's rows: none when no store is set."""
     return sql.SQL("{} = (SELECT NULLIF(current_setting({}, true), '')::uuid)").format(
         sql.Identifier(column), sql.Literal(conf.store_guc)
+    )
+
+
+def user_condition(column: str, type_name: str) -> sql.Composed:
+    """Return the condition that shows the signed-in user's rows; ``type_name`` is the PostgreSQL type of the key."""
+    return sql.SQL("{} = (SELECT NULLIF(current_setting({}, true), '')::{})").format(
+        sql.Identifier(column),
+        sql.Literal(conf.user_guc),
+        sql.SQL(type_name),  # pyright: ignore[reportArgumentType] - of Django's field, not of anybody's input
     )
 
 

@@ -38,6 +38,7 @@ _ROWS: Final[dict[str, Callable[[UUID], dict[str, Any]]]] = {
     "operator_invitation": lambda store: {
         "id": uuid4(), "store_id": store, "email": "", "token": _word(), "expires_at": NOW,
     },
+    "membership": lambda store: {"id": uuid4(), "store_id": store, "user_id": _number()},
     "operator": lambda _: {"id": uuid4(), "email": _word(), "name": ""},
     "operator_session": lambda _: {"id": uuid4(), "expires_at": NOW, "operator_id": uuid4()},
     "salon_jobs_job": lambda store: {"task": "test-store", "store_id": store, "job_key": _word()},

@@ -80,6 +80,7 @@ MATRIX: Final[dict[str, Table]] = {
     "sale": _of_stores(),
     "daily_sales": _of_stores(),
     "operator_invitation": _of_stores(invitation_cleanup_owner="all sD"),
+    "membership": _of_stores(worker_runtime=""),
     "operator": _of_the_system(),
     "operator_session": _of_the_system(worker="all sD"),
     # Jobs. The web reaches its current store's; operators those of all stores.

@@ -11,6 +11,7 @@ from django.test import override_settings
 from salon_jobs.checks import check_settings
 from salon_jobs.conf import Roles, settings
 from salon_jobs.core.errors import ConfigurationError
+from salon_jobs.request_checks import check_requests
 
 
 def test_defaults_are_a_plain_queue() -> None:
@@ -59,6 +60,20 @@ def test_values_are_converted() -> None:
         ({"KEEP_SUCCEEDED": "no"}, "KEEP_SUCCEEDED.* True or False"),
         ({"STORE_MODEL": ""}, "STORE_MODEL"),
         ({"STORE_MODEL": "Store"}, "STORE_MODEL.*app_label.Model"),
+        (
+            {"REQUEST_STORE": "cookie"},
+            "REQUEST_STORE.* one of membership, header, session, subdomain, or the dotted path",
+        ),
+        ({"REQUEST_STORE": "my app.Resolver"}, "REQUEST_STORE"),
+        ({"REQUEST_STORE": "subdomain"}, "STORE_DOMAIN.* must name the domain"),
+        ({"STORE_DOMAIN": "Salons.example/x"}, "STORE_DOMAIN.* a domain in lower case"),
+        ({"STORE_HEADER": "X Store"}, "STORE_HEADER.* the name of a header"),
+        ({"REQUEST_WITHOUT_STORE": "ignore"}, "REQUEST_WITHOUT_STORE.* one of refuse, continue, not 'ignore'"),
+        ({"PATHS_WITHOUT_STORE": ["/admin"]}, "PATHS_WITHOUT_STORE.* begin and end with a slash"),
+        ({"PATHS_WITHOUT_STORE": "/admin/"}, "PATHS_WITHOUT_STORE.* a list of paths"),
+        ({"MEMBERSHIP_MODEL": "Membership"}, "MEMBERSHIP_MODEL.*app_label.Model"),
+        ({"USER_GUC": "nodot"}, "USER_GUC.* dotted name"),
+        ({"USER_GUC": "app.current_store_id"}, "USER_GUC.* another name than STORE_GUC"),
         ({"STORE_GUC": "nodot"}, "STORE_GUC.* dotted name"),
         ({"STORE_GUC": "app.x'; DROP"}, "STORE_GUC"),
         ({"FAN_OUT_FUNCTION": "nodot"}, "FAN_OUT_FUNCTION.* schema.name"),
@@ -115,3 +130,26 @@ def test_pgtrigger_must_be_installed() -> None:
     apps = [app for app in django_settings.INSTALLED_APPS if app != "pgtrigger"]
     with override_settings(INSTALLED_APPS=apps):
         assert "salon_jobs.E003" in [error.id for error in check_settings()]
+
+
+@pytest.mark.parametrize(
+    ("move", "options", "expected"),
+    [
+        ("stay", {}, []),
+        ("first", {}, ["salon_jobs.E031"]),
+        ("away", {}, ["salon_jobs.W030"]),
+        ("away", {"MEMBERSHIP_MODEL": None}, []),
+        ("stay", {"MEMBERSHIP_MODEL": None}, ["salon_jobs.E030"]),
+        ("stay", {"REQUEST_STORE": "tests.unit.nowhere.Resolver"}, ["salon_jobs.E030"]),
+        ("stay", {"REQUEST_STORE": "builtins.object"}, ["salon_jobs.E030"]),
+        ("first", {"REQUEST_STORE": "salon_jobs.tenancy.resolvers.HeaderResolver"}, []),
+    ],
+)
+def test_the_middleware_is_checked(move: str, options: dict[str, Any], expected: list[str]) -> None:
+    from django.conf import settings as django_settings
+
+    ours = "salon_jobs.tenancy.middleware.TenantMiddleware"
+    others = [path for path in django_settings.MIDDLEWARE if path != ours]
+    moved = {"stay": django_settings.MIDDLEWARE, "first": [ours, *others], "away": others}[move]
+    with override_settings(MIDDLEWARE=moved, SALON_JOBS={**django_settings.SALON_JOBS, **options}):
+        assert [message.id for message in check_requests()] == expected

@@ -1,6 +1,7 @@
 """Declares the demo's tables, one file for each part of the business."""
 
 from project.salon.models.customer import Customer, CustomerNote
+from project.salon.models.membership import Membership
 from project.salon.models.operator import Operator, OperatorInvitation, OperatorSession
 from project.salon.models.register import DailySales, Sale
 from project.salon.models.reservation import Reservation
@@ -10,6 +11,7 @@ __all__ = [
     "Customer",
     "CustomerNote",
     "DailySales",
+    "Membership",
     "Operator",
     "OperatorInvitation",
     "OperatorSession",

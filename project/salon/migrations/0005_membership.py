@@ -1,0 +1,62 @@
+"""Says which user works for which store, and lets the web role ask for one user's stores before it knows any."""
+
+import uuid
+
+import django.db.models.deletion
+from django.conf import settings
+from django.db import migrations, models
+
+from salon_jobs import MembershipIsolation
+from salon_jobs.migration_ops import LocksBriefly
+
+
+class Migration(LocksBriefly):
+    """Creates an empty table; its foreign key locks the users' table for a moment."""
+
+    dependencies = [
+        ("salon", "0004_least_privilege"),
+        migrations.swappable_dependency(settings.AUTH_USER_MODEL),
+    ]
+
+    operations = [
+        migrations.CreateModel(
+            name="Membership",
+            fields=[
+                ("id", models.UUIDField(default=uuid.uuid4, primary_key=True, serialize=False)),
+                (
+                    "store",
+                    models.ForeignKey(
+                        db_index=False,
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        related_name="+",
+                        to="salon.store",
+                    ),
+                ),
+                (
+                    "user",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+            ],
+            options={
+                "db_table": "membership",
+                "indexes": [models.Index(fields=["user"], name="membership_user")],
+                "constraints": [
+                    models.UniqueConstraint(fields=("store", "id"), name="membership_store_id"),
+                    models.UniqueConstraint(fields=("store", "user"), name="membership_once"),
+                    MembershipIsolation(field="store", user_field="user", name="membership_isolation", worker=()),
+                ],
+            },
+        ),
+        # Django would look for the memberships of a user to be deleted, and without their store see none.
+        migrations.RunSQL(
+            "ALTER TABLE membership ADD CONSTRAINT membership_of_user FOREIGN KEY (user_id) REFERENCES auth_user (id)"
+            " ON DELETE CASCADE",
+            "ALTER TABLE membership DROP CONSTRAINT membership_of_user",
+        ),
+    ]

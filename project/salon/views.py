@@ -1,0 +1,49 @@
+"""Shows and changes the reservations of the request's store; no query here names a store."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from django.contrib.auth.decorators import login_required
+from django.http import HttpRequest, HttpResponseBadRequest, JsonResponse
+from django.http.response import HttpResponseBase
+from django.shortcuts import get_object_or_404
+from django.utils import timezone
+from django.views.decorators.http import require_GET, require_POST
+
+from project.salon.business_day import business_day_bounds, jst_date
+from project.salon.models import Reservation
+from project.salon.models.reservation import ReservationStatus
+from salon_jobs.tenancy.memberships import stores_of
+from salon_jobs.tenancy.middleware import without_store
+
+
+@require_GET
+def reservations_today(request: HttpRequest) -> HttpResponseBase:
+    """List the reservations of today's business day, in the order of their times."""
+    start, end = business_day_bounds(jst_date(timezone.now()))
+    found = Reservation.objects.filter(starts_at__gte=start, starts_at__lt=end).order_by("starts_at", "pk")
+    return JsonResponse({"reservations": list(found.values("id", "status", "starts_at"))})
+
+
+@require_POST
+def confirm_reservation(request: HttpRequest, reservation_id: UUID) -> HttpResponseBase:
+    """Confirm a tentative reservation; 404 when the store has no such one, 409 when it is no longer tentative."""
+    reservation = get_object_or_404(Reservation.objects.select_for_update(), pk=reservation_id)
+    if reservation.status != ReservationStatus.TENTATIVE:
+        return JsonResponse({"status": reservation.status}, status=409)
+    reservation.status = ReservationStatus.CONFIRMED
+    reservation.save(update_fields=["status"])
+    return JsonResponse({"status": reservation.status})
+
+
+@without_store
+@login_required(login_url="admin:login")
+def stores(request: HttpRequest) -> HttpResponseBase:
+    """List the stores of the signed-in user; POST ``store_id`` to work for one of them in this session."""
+    own = [str(store) for store in stores_of(request.user)]
+    if request.method == "POST":
+        if request.POST.get("store_id") not in own:
+            return HttpResponseBadRequest("store_id must be one of your stores\n", content_type="text/plain")
+        request.session["store_id"] = request.POST["store_id"]
+    return JsonResponse({"stores": own, "current": request.session.get("store_id")})

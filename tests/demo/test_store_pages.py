@@ -1,0 +1,87 @@
+"""Uses the demo's pages of a store, as its people do, over the web role's connection."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client, override_settings
+from django.utils import timezone
+
+from project.salon.business_day import business_day_bounds, jst_date
+from tests.settings import SALON_JOBS
+from tests.support import change, seen
+from tests.tenancy.web import member_of, two, web_role
+
+__all__ = ["two", "web_role"]  # fixtures
+
+
+@pytest.fixture
+def booked(two: list[UUID]) -> Iterator[list[UUID]]:
+    """Give each store two reservations of today and one of tomorrow; return today's, the first store's first."""
+    start, end = business_day_bounds(jst_date(timezone.now()))
+    booked = []
+    for store in two:
+        for starts_at in (start, end - timedelta(minutes=1), end):
+            booked.append(uuid4())
+            change(
+                "INSERT INTO reservation (id, store_id, status, starts_at, expires_at)"
+                " VALUES (%s, %s, 'tentative', %s, now())",
+                booked[-1], store, starts_at,
+            )  # fmt: skip
+    with override_settings(ROOT_URLCONF="project.urls", SALON_JOBS=SALON_JOBS):
+        yield booked[0:2] + booked[3:5]
+
+
+def signed_in(user: User) -> Client:
+    """Return a client of a user."""
+    client = Client()
+    client.force_login(user)
+    return client
+
+
+def status(reservation: UUID) -> str:
+    """Return the status of a reservation, whosever it is."""
+    [(found,)] = seen("SELECT status FROM reservation WHERE id = %s", reservation)
+    return str(found)
+
+
+def test_a_store_sees_and_confirms_its_own_reservations(two: list[UUID], booked: list[UUID]) -> None:
+    client = signed_in(member_of(two[0]))
+    listed = client.get("/reservations/").json()["reservations"]
+    assert [UUID(each["id"]) for each in listed] == booked[:2]
+    assert client.post(f"/reservations/{booked[0]}/confirm/").json() == {"status": "confirmed"}
+    assert client.post(f"/reservations/{booked[0]}/confirm/").status_code == 409
+    assert client.post(f"/reservations/{booked[2]}/confirm/").status_code == 404, "another store's"
+    assert [status(each) for each in booked] == ["confirmed", "tentative", "tentative", "tentative"]
+
+
+def test_who_works_for_several_stores_chooses_one(two: list[UUID], booked: list[UUID]) -> None:
+    client = signed_in(member_of(*two))
+    assert client.get("/reservations/").status_code == 403
+    assert client.get("/stores/").json() == {"stores": [str(store) for store in two], "current": None}
+    assert client.post("/stores/", {"store_id": str(uuid4())}).status_code == 400
+    assert client.post("/stores/", {"store_id": str(two[1])}).json()["current"] == str(two[1])
+    listed = client.get("/reservations/").json()["reservations"]
+    assert [UUID(each["id"]) for each in listed] == booked[2:]
+
+
+def test_the_admin_and_health_need_no_store(two: list[UUID], booked: list[UUID]) -> None:
+    user = member_of()
+    change("UPDATE auth_user SET is_staff = true, is_superuser = true WHERE id = %s", user.pk)
+    admin = signed_in(User.objects.get(pk=user.pk))
+    for client, path, expected in (
+        (admin, "/admin/", 200),
+        (admin, "/admin/salon_jobs/job/", 200),
+        (admin, "/", 302),
+        (Client(), "/admin/login/", 200),
+        (Client(), "/health/", 200),
+        (Client(), "/stores/", 302),
+        (Client(), "/reservations/", 403),
+    ):
+        response: Any = client.get(path)
+        assert response.status_code == expected, path

@@ -1,0 +1,155 @@
+"""Serves requests of two stores at once, on few connections and on one: none sees the other's, whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from typing import Any
+from uuid import UUID
+
+import pytest
+from asgiref.sync import sync_to_async
+from django.db import connection, connections
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+
+from salon_jobs.tenancy.block import open_store
+from salon_jobs.tenancy.scope import StoreScope
+from tests.support import seen
+from tests.tenancy.asgi import leave, serve
+from tests.tenancy.test_middleware import alook, expected, signed_in, write, written
+from tests.tenancy.web import Hook, canaries, look, member_of, two, web_role
+
+__all__ = ["two", "web_role"]  # fixtures
+
+
+@pytest.fixture
+def pooled(two: list[UUID]) -> Iterator[Any]:
+    """Give every thread its connection from a pool, whose size is set by the test."""
+    options: dict[str, Any] = {"pool": {"min_size": 1, "max_size": 1, "timeout": 10}}
+    settings = connections.settings["default"]
+    connection.close()
+    connections.settings["default"] = {**settings, "OPTIONS": {**settings.get("OPTIONS", {}), **options}}
+    del connections["default"]
+    yield options["pool"]
+    connection.close()
+    pooling: Any = connection
+    pooling.close_pool()
+
+
+def backend() -> int:
+    """Return the server's process of this connection."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_backend_pid()")
+        [pid] = cursor.fetchone()
+    assert isinstance(pid, int)
+    return pid
+
+
+def test_stores_follow_each_other_on_a_pool_of_one(pooled: dict[str, Any], two: list[UUID]) -> None:
+    backends: set[int] = set()
+
+    def view(request: HttpRequest) -> HttpResponseBase:
+        backends.add(backend())
+        if "fail" in request.GET:
+            raise ZeroDivisionError
+        return look(request)
+
+    Hook.view = view
+    clients = [signed_in(member_of(store)) for store in two]
+    for number in (0, 1, 1, 0):
+        assert clients[number].get("/hooked/").json() == expected(two, number)
+        connection.close()  # back to the pool, as at the end of a request
+        assert clients[number].get("/hooked/?fail").status_code == 500
+        connection.close()
+        assert (backend(), canaries()) == (next(iter(backends)), [])
+        connection.close()
+    assert len(backends) == 1
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_many_requests_at_once_share_few_connections_and_no_rows(
+    pooled: dict[str, Any], two: list[UUID], asynchronous: bool
+) -> None:
+    pooled["max_size"] = 3
+    Hook.view = alook if asynchronous else look
+    users = [member_of(store) for store in two]
+    path = "/ahooked/" if asynchronous else "/hooked/"
+    answers = serve([(users[number % 2], path) for number in range(40)])
+    for number, answer in enumerate(answers):
+        assert answer.json() == expected(two, number % 2)
+    [(most,)] = seen("SELECT count(*) FROM pg_stat_activity WHERE usename = 'app' AND datname = current_database()")
+    assert most <= 3
+
+
+def test_two_views_that_are_at_work_at_the_same_time_see_their_own(two: list[UUID]) -> None:
+    both = threading.Barrier(2, timeout=20)
+
+    def view(request: HttpRequest) -> HttpResponseBase:
+        both.wait()
+        found = look(request)
+        both.wait()
+        return found
+
+    Hook.view = view
+    answers = serve([(member_of(store), "/hooked/") for store in two])
+    assert [answer.json() for answer in answers] == [expected(two, 0), expected(two, 1)]
+
+
+def test_tasks_of_a_view_see_its_store(two: list[UUID]) -> None:
+    async def view(request: HttpRequest) -> HttpResponseBase:
+        answers = await asyncio.gather(*(alook(request) for _ in range(5)))
+        assert len({answer.content for answer in answers if isinstance(answer, HttpResponse)}) == 1
+        return answers[0]
+
+    Hook.view = view
+    answers = serve([(member_of(store), "/ahooked/") for store in two])
+    assert [answer.json() for answer in answers] == [expected(two, 0), expected(two, 1)]
+
+
+def test_a_client_that_goes_away_from_a_view_rolls_back(pooled: dict[str, Any], two: list[UUID]) -> None:
+    async def view(request: HttpRequest) -> HttpResponseBase:
+        await sync_to_async(write)(request)
+        leave.get()()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    Hook.view = view
+    serve([(member_of(two[0]), "/ahooked/")])
+    assert written() == 0
+    Hook.view = alook
+    [answer] = serve([(member_of(two[1]), "/ahooked/")])
+    assert answer.json() == expected(two, 1)
+    assert canaries() == []
+
+
+def test_a_context_is_left_though_its_request_is_cancelled_before_the_thread_comes_to_it(two: list[UUID]) -> None:
+    at_work, go_on = threading.Event(), threading.Event()
+
+    def work() -> None:
+        write(HttpRequest())
+        at_work.set()
+        assert go_on.wait(20)
+
+    async def run() -> tuple[bool, UUID | None]:
+        scope = StoreScope(two[0], atomic=True)
+        await scope.aopen()
+        working = asyncio.create_task(sync_to_async(work)())
+        await asyncio.to_thread(at_work.wait, 20)
+        leaving = asyncio.create_task(scope.aclose(undo=False))
+        for _ in range(3):  # it waits for the thread by then
+            await asyncio.sleep(0)
+        for _ in range(2):
+            leaving.cancel()
+            await asyncio.sleep(0)
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await leaving
+        await working
+        left = await sync_to_async(lambda: (connection.in_atomic_block, open_store(connection)))()
+        await sync_to_async(lambda: connection.close())()  # noqa: PLW0108 - that of the thread
+        return left
+
+    assert asyncio.run(run()) == (False, None)
+    assert written() == 1
