@@ -56,7 +56,7 @@ class Migration(LocksBriefly):
         # Django would look for the memberships of a user to be deleted, and without their store see none.
         migrations.RunSQL(
             "ALTER TABLE membership ADD CONSTRAINT membership_of_user FOREIGN KEY (user_id) REFERENCES auth_user (id)"
-            " ON DELETE CASCADE",
+            " ON DELETE CASCADE DEFERRABLE INITIALLY DEFERRED",
             "ALTER TABLE membership DROP CONSTRAINT membership_of_user",
         ),
     ]
