@@ -52,6 +52,7 @@ CATALOGUE_DRIFT: Final = "catalogue_drift"
 REQUEST_REFUSED: Final = "request_refused"
 QUEUE_LAG: Final = "queue_lag"
 PRUNED: Final = "pruned"
+STORE_MIGRATED: Final = "store_migrated"
 
 
 def log_event(level: int, event: str, /, *, exc_info: BaseException | None = None, **fields: Any) -> None:

@@ -6,6 +6,7 @@ ACCESS EXCLUSIVE hold it briefly and wait for it briefly: see ``DatabaseOperatio
 ``LocksBriefly``.
 """
 
+from salon_jobs.migration_ops.each_store import RunForEachStore
 from salon_jobs.migration_ops.functions import InstallFanOutFunction, InstallFunction
 from salon_jobs.migration_ops.job_tables import ProtectTables, ShareWithDjango
 from salon_jobs.migration_ops.migration import LocksBriefly
@@ -20,6 +21,7 @@ __all__ = [
     "LocksBriefly",
     "ProtectModel",
     "ProtectTables",
+    "RunForEachStore",
     "SetStorageParameters",
     "ShareWithDjango",
 ]

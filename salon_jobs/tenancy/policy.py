@@ -27,12 +27,25 @@ from salon_jobs.tenancy.access import (
 STORE_POLICY: Final = "salon_jobs_store"
 SYSTEM_POLICY: Final = "salon_jobs_system"
 MEMBERSHIP_POLICY: Final = "salon_jobs_membership"
+# PostgreSQL quotes it: invalid input syntax for type uuid: "no store is set: …".
+NO_STORE: Final = "no store is set: in a migration use RunForEachStore"
+DEMAND_GUC: Final = "salon_jobs.no_store"
 
 
 def store_condition(column: str) -> sql.Composed:
     """Return the condition that shows the current store's rows: none when no store is set."""
-    return sql.SQL("{} = (SELECT NULLIF(current_setting({}, true), '')::uuid)").format(
-        sql.Identifier(column), sql.Literal(conf.store_guc)
+    return sql.SQL("{} = (SELECT {}::uuid)").format(sql.Identifier(column), _setting(conf.store_guc))
+
+
+def guarded_condition(column: str, *, roles: Roles | None) -> sql.Composed:
+    """Return the condition that fails, instead of showing no row of many, when a migration has set no store.
+
+    What is no uuid takes the place of the store that is not set: with roles always, since only the migrator is held to
+    this condition; with one database user what ``DEMAND_GUC`` says, which is nothing unless ``migrate`` runs.
+    """
+    otherwise = _setting(DEMAND_GUC) if roles is None else sql.Literal(NO_STORE)
+    return sql.SQL("{} = (SELECT COALESCE({}, {})::uuid)").format(
+        sql.Identifier(column), _setting(conf.store_guc), otherwise
     )
 
 
@@ -45,29 +58,41 @@ def user_condition(column: str, type_name: str) -> sql.Composed:
     )
 
 
+def _setting(name: str) -> sql.Composed:
+    return sql.SQL("NULLIF(current_setting({}, true), '')").format(sql.Literal(name))
+
+
 def store_access(
     table: str, column: str, *, roles: Roles | None, web: Privileges, worker: Privileges, is_store: bool = False
 ) -> TableAccess:
     """Return what lets each role at the current store's rows, by what it may do there, and at no others.
 
-    The migrator is held to it as well: its data migrations go from store to store. With one database user the policies
-    are TO PUBLIC and for all commands; the store table itself is then not FORCEd, since the fan-out function belongs to
-    that user and must list the stores.
+    The migrator is held to it as well: its data migrations go from store to store, and fail where they do not. With one
+    database user the policies are TO PUBLIC and for all commands; the store table itself is then not FORCEd, since the
+    fan-out function belongs to that user and must list the stores.
     """
-    condition = store_condition(column)
+    guarded = guarded_condition(column, roles=roles)
     if roles is None:
-        everybody = policies_by_command(STORE_POLICY, condition, dict.fromkeys(ALL_ROWS, ()))
+        everybody = policies_by_command(STORE_POLICY, guarded, dict.fromkeys(ALL_ROWS, ()))
         return TableAccess(table=table, policies=everybody, force=not is_store)
-    return _for_roles(table, STORE_POLICY, condition, roles=roles, web=web, worker=worker)
+    return _for_roles(table, STORE_POLICY, store_condition(column), guarded, roles=roles, web=web, worker=worker)
 
 
 def system_access(table: str, *, roles: Roles, web: Privileges, worker: Privileges) -> TableAccess:
     """Return what lets each role at all rows of a table without a store, by what it may do there."""
-    return _for_roles(table, SYSTEM_POLICY, sql.SQL("true"), roles=roles, web=web, worker=worker)
+    everything = sql.SQL("true")
+    return _for_roles(table, SYSTEM_POLICY, everything, everything, roles=roles, web=web, worker=worker)
 
 
 def _for_roles(
-    table: str, prefix: str, condition: sql.Composable, *, roles: Roles, web: Privileges, worker: Privileges
+    table: str,
+    prefix: str,
+    condition: sql.Composable,
+    migrators: sql.Composable,
+    *,
+    roles: Roles,
+    web: Privileges,
+    worker: Privileges,
 ) -> TableAccess:
     may = {roles.web: web, roles.worker: worker}
     who: Mapping[Privilege, tuple[str, ...]] = {
@@ -77,7 +102,7 @@ def _for_roles(
         table=table,
         policies=(
             *policies_by_command(prefix, condition, who),
-            Policy(name=f"{prefix}_migrator", command="ALL", roles=(roles.migrator,), using=condition, check=condition),
+            Policy(name=f"{prefix}_migrator", command="ALL", roles=(roles.migrator,), using=migrators, check=migrators),
         ),
         grants=(*grants_of(roles.web, web), *grants_of(roles.worker, worker)),
     )

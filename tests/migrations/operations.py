@@ -18,12 +18,15 @@ from tests.support import change, seen
 UNIQUE = models.UniqueConstraint(fields=["store", "id"], name="shelf_store_id")
 
 
-def migrate(*operations: Operation, state: ProjectState | None = None, backwards: bool = False) -> ProjectState:
+def migrate(
+    *operations: Operation, state: ProjectState | None = None, backwards: bool = False, atomic: bool = True
+) -> ProjectState:
     """Run operations as one migration of the demo's app; return the state after them (before them: backwards)."""
-    migration: Migration = type("Migration", (Migration,), {"operations": [*operations]})("test", "salon")
+    written = {"operations": [*operations], "atomic": atomic}
+    migration: Migration = type("Migration", (Migration,), written)("test", "salon")
     state = state or ProjectState.from_apps(apps)
     try:
-        with connections["migrator"].schema_editor() as editor:
+        with connections["migrator"].schema_editor(atomic=atomic) as editor:
             return (migration.unapply if backwards else migration.apply)(state, editor)
     except Exception:
         # Django leaves its transaction open when what it has put off to the end fails; `migrate` ends then.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from uuid import UUID, uuid4
 
 import psycopg
@@ -50,12 +51,20 @@ def put(store: UUID, shelf: UUID | None) -> None:
     change("INSERT INTO book (id, store_id, shelf_id, label) VALUES (gen_random_uuid(), %s, %s, '')", store, shelf)
 
 
+def as_store(connection: psycopg.Connection[Any], store: UUID) -> None:
+    """Set the store for the transaction."""
+    connection.execute("SELECT set_config('app.current_store_id', %s, true)", [str(store)])
+
+
 def test_a_row_of_another_store_is_found_that_a_plain_validation_passes_over(
     library: tuple[ProjectState, list[UUID]], stores: list[UUID]
 ) -> None:
     state, shelves = library
     put(stores[0], shelves[1])
     with psycopg.connect(url_for("migrator")) as migrator:
+        with pytest.raises(psycopg.errors.InvalidTextRepresentation, match="no store is set"), migrator.transaction():
+            migrator.execute(RAW_KEY)
+        as_store(migrator, stores[2])
         migrator.execute(RAW_KEY)
         lie = "SELECT convalidated FROM pg_constraint WHERE conname = 'naive'"
         assert migrator.execute(lie).fetchall() == [(True,)], "PostgreSQL says that all rows hold it"
@@ -82,8 +91,11 @@ def test_a_row_that_is_right_is_not_refused_because_its_shelf_is_hidden(
     state, shelves = library
     put(stores[0], shelves[0])
     change("ALTER TABLE book NO FORCE ROW LEVEL SECURITY")
-    with psycopg.connect(url_for("migrator")) as migrator, pytest.raises(psycopg.errors.ForeignKeyViolation):
-        migrator.execute(RAW_KEY)
+    with psycopg.connect(url_for("migrator")) as migrator:
+        as_store(migrator, stores[2])
+        with pytest.raises(psycopg.errors.ForeignKeyViolation):
+            migrator.execute(RAW_KEY)
+        migrator.rollback()
     migrate(AddConstraint("book", KEY), state=state)
     assert seen(VALIDATED, KEY.name) == [(True, True, True)]
 
@@ -98,7 +110,7 @@ def test_nobody_waits_for_a_validation_nor_it_for_anybody(
     with psycopg.connect(url_for("migrator")) as migrator, psycopg.connect(url_for("app")) as busy:
         migrator.execute(f"ALTER TABLE {add}".encode())
         migrator.commit()
-        busy.execute("SELECT set_config('app.current_store_id', %s, true)", [str(stores[0])])
+        as_store(busy, stores[0])
         busy.execute("UPDATE book SET label = 'read'")
         busy.execute("UPDATE shelf SET label = 'full'")
         migrator.execute(f"SET LOCAL lock_timeout = '2s'; SET LOCAL row_security = off; {validate}".encode())

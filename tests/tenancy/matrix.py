@@ -1,9 +1,10 @@
 """Declares who reaches which rows of which table. A reviewer reads ``MATRIX``; ``test_matrix.py`` compares it.
 
 A role's entry is a scope and letters. The scope says which rows policies leave it: ``own``, those of the current store
-(none without one); ``all``, whatever the store. The letters are its privileges:
-S(ELECT), I(NSERT), U(PDATE), D(ELETE), T(RUNCATE), in lower case where it has them on some columns alone. COPY TO needs
-S, COPY FROM needs I and is refused wherever row-level security applies. A role without an entry is refused everything.
+(none without one); ``named``, the same, and an error without one; ``all``, whatever the store. The letters are its
+privileges: S(ELECT), I(NSERT), U(PDATE), D(ELETE), T(RUNCATE), in lower case where it has them on some columns alone.
+COPY TO needs S, COPY FROM needs I and is refused wherever row-level security applies. A role without an entry is refused
+everything.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ COMMANDS: Final[tuple[Command, ...]] = get_args(Command)
 LETTERS: Final[dict[Command, str]] = {
     "SELECT": "S", "INSERT": "I", "UPDATE": "U", "DELETE": "D", "COPY TO": "S", "COPY FROM": "I", "TRUNCATE": "T",
 }  # fmt: skip
-Scope = Literal["own", "all"]
+Scope = Literal["own", "named", "all"]
 
 # Those who log in, then the owners of functions, whom nobody can be but such a function.
 LOGINS: Final = ("app", "worker_runtime", "jobs_operator", "migrator")
@@ -56,7 +57,7 @@ def _rights(entries: Mapping[str, str]) -> dict[str, Right]:
 
 def _of_stores(*, store: str = "store_id", **others: str) -> Table:
     """Declare a store's own rows."""
-    rights = {"app": "own SIUD", "worker_runtime": "own SIUD", "migrator": "own SIUDT", **others}
+    rights = {"app": "own SIUD", "worker_runtime": "own SIUD", "migrator": "named SIUDT", **others}
     return Table(_rights(rights), store)
 
 

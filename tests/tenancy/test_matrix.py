@@ -164,7 +164,8 @@ class Rule:
             return EMPTIED
         if command == "COPY FROM":
             return NOT_UNDER_RLS if MATRIX[self.name].rls else 1
-        if self.right.scope == "own" and mode == "malformed":
+        unnamed = self.right.scope == "named" and mode in ("never set", "no store")
+        if unnamed or (self.right.scope in ("own", "named") and mode == "malformed"):
             return MALFORMED
         reaches = self.right.scope == "all" or mode == "own store"
         if command == "INSERT":
