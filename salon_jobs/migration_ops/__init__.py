@@ -10,7 +10,7 @@ from salon_jobs.migration_ops.each_store import RunForEachStore
 from salon_jobs.migration_ops.functions import InstallFanOutFunction, InstallFunction
 from salon_jobs.migration_ops.job_tables import ProtectTables, ShareWithDjango
 from salon_jobs.migration_ops.migration import LocksBriefly
-from salon_jobs.migration_ops.protect_model import ProtectModel
+from salon_jobs.migration_ops.protect_model import ProtectModel, ReleaseModel
 from salon_jobs.migration_ops.storage import SetStorageParameters
 from salon_jobs.migration_ops.supersession import InstallSupersession
 
@@ -21,6 +21,7 @@ __all__ = [
     "LocksBriefly",
     "ProtectModel",
     "ProtectTables",
+    "ReleaseModel",
     "RunForEachStore",
     "SetStorageParameters",
     "ShareWithDjango",

@@ -9,7 +9,7 @@ from django.db.models import Model
 
 from salon_jobs.conf import Roles
 from salon_jobs.conf import settings as conf
-from salon_jobs.migration_ops.protect_model import ProtectModel
+from salon_jobs.migration_ops.protect_model import ProtectModel, ReleaseModel
 from salon_jobs.tenancy.access import TableAccess
 from salon_jobs.tenancy.constraints import AccessConstraint
 
@@ -39,14 +39,19 @@ def declared_in_meta() -> dict[type[Model], AccessConstraint]:
 
 
 def declared_by_operations() -> dict[type[Model], AccessConstraint]:
-    """Return those that ``ProtectModel`` gives to models that are still installed."""
+    """Return those that ``ProtectModel`` gives, and no ``ReleaseModel`` took, to models that are still installed."""
     graph = MigrationLoader(None, ignore_no_migrations=True).graph
     plan = dict.fromkeys(key for leaf in graph.leaf_nodes() for key in graph.forwards_plan(leaf))
-    operations = [operation for key in plan for operation in graph.nodes[key].operations]
+    last = {
+        operation.model.lower(): operation
+        for key in plan
+        for operation in graph.nodes[key].operations
+        if isinstance(operation, ProtectModel)
+    }
     return {
         model: operation.constraint
-        for operation in operations
-        if isinstance(operation, ProtectModel) and (model := _installed(operation.model)) is not None
+        for operation in last.values()
+        if not isinstance(operation, ReleaseModel) and (model := _installed(operation.model)) is not None
     }
 
 

@@ -30,9 +30,12 @@ from tests.support import seen
 __all__ = ["fresh"]  # a fixture
 
 
-def protect_customer() -> DatabaseOperation:
+ISOLATION = StoreIsolation(field="store", name="customer_isolation")
+
+
+def protect_customer(instead_of: StoreIsolation | None = None) -> DatabaseOperation:
     """Return an operation that isolates the customers."""
-    return ProtectModel("salon.Customer", StoreIsolation(field="store", name="customer_isolation"))
+    return ProtectModel("salon.Customer", ISOLATION, instead_of=instead_of)
 
 
 OPERATIONS: list[tuple[str, Callable[[], DatabaseOperation]]] = [
@@ -86,11 +89,12 @@ def test_on_a_busy_table_an_operation_gives_up_soon_and_changes_nothing(database
     state = ProjectState.from_apps(apps)
     with psycopg.connect(url_for("app")) as busy:
         busy.execute("SELECT count(*) FROM customer")
+        operation = protect_customer(instead_of=ISOLATION)
         with (
             pytest.raises(OperationalError, match="lock timeout"),
             connections["owner"].schema_editor(atomic=True) as editor,
         ):
-            getattr(protect_customer(), f"database_{direction}")("salon", editor, state, state)
+            getattr(operation, f"database_{direction}")("salon", editor, state, state)
     assert seen(policies) == before
 
 
