@@ -62,6 +62,21 @@ def compare_schema(catalogue: Catalogue, declared: Declaration) -> Iterable[Drif
     yield from compare_rights(on, where, expected, {right for right in seen if right.grantee != declared.owner})
 
 
+def compare_parameters(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:
+    """Yield settings of the server that PUBLIC or our roles may set, such as the one that switches triggers off."""
+    found = catalogue.rows(
+        f"""
+        SELECT p.parname, coalesce(g.rolname, '{PUBLIC}'), a.privilege_type, a.is_grantable
+          FROM pg_parameter_acl p CROSS JOIN aclexplode(p.paracl) a LEFT JOIN pg_roles g ON g.oid = a.grantee
+         WHERE a.grantee = 0 OR g.rolname = ANY (%s::text[])
+        """,
+        list(declared.names),
+    )
+    for parameter, name, what, option in found:
+        right = Right(name, what, may_grant=option)
+        yield from compare_rights(f"PARAMETER {parameter}", f"parameter {parameter}", (), [right])
+
+
 def compare_default_privileges(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:
     """Yield what new objects of the migrator and the owners would give, but should not, or the other way round."""
     creators = list(declared.guarded)

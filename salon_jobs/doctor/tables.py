@@ -62,6 +62,24 @@ def compare_tables(catalogue: Catalogue, relations: Mapping[str, Relation], decl
             )
 
 
+def compare_triggers(catalogue: Catalogue, relations: Mapping[str, Relation]) -> Iterable[Drift]:
+    """Yield triggers of declared tables that somebody switched off, those of foreign keys among them."""
+    found = catalogue.rows(
+        """
+        SELECT tgrelid::bigint, tgname, tgenabled = 'D' FROM pg_trigger
+         WHERE tgrelid = ANY (%s::bigint[]::oid[]) AND tgenabled IN ('D', 'R') ORDER BY 1, 2
+        """,
+        [table.oid for table in relations.values()],
+    )
+    tables = {table.oid: table.sql for table in relations.values()}
+    for oid, name, is_off in found:
+        yield Drift(
+            kind="trigger", where=f"trigger {name} of table {tables[oid]}", expected="ENABLE",
+            seen="DISABLE" if is_off else "ENABLE REPLICA",
+            mend=(f"ALTER TABLE {tables[oid]} ENABLE TRIGGER {identifier(name)}",),
+        )  # fmt: skip
+
+
 def _told(rights: set[Right], silent: set[str], declared: Declaration) -> set[Right]:
     """Return the rights that a declaration is about: with one database user that of PUBLIC alone."""
     return {

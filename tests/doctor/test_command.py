@@ -38,7 +38,7 @@ def is_forced(superuser: Superuser) -> bool:
 def test_every_role_reads_the_same(superuser: Superuser, alias: str) -> None:
     superuser.execute(NO_FORCE)
     out, err = doctor("--database", alias)
-    assert f"mend:     {FORCE};" in out
+    assert f"  mend      {FORCE};" in out
     assert out.splitlines()[-1].endswith(": 1 drift")
     assert ("not looked at: orphans" in err) is (alias != "owner")
     assert not is_forced(superuser)

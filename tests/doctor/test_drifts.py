@@ -96,6 +96,9 @@ BROKEN: list[tuple[str, str, str, str]] = [
      "TO app, worker_runtime"),
     ("CREATE POLICY debug ON salon_jobs_job USING (true)", "policy", "policy debug of", "FOR ALL TO PUBLIC"),
     ("CREATE POLICY debug ON salon_jobs_job AS RESTRICTIVE TO app USING (false)", "policy", "debug", "AS RESTRICTIVE"),
+    ("GRANT SET ON PARAMETER session_replication_role TO app", "grant", "session_replication_role, role app", "SET"),
+    ("ALTER TABLE salon_jobs_job DISABLE TRIGGER salon_jobs_supersede", "trigger", "_supersede of", "DISABLE"),
+    ("ALTER TABLE customer_note DISABLE TRIGGER ALL", "trigger", 'table "public"."customer_note"', "DISABLE"),
     ("GRANT EXECUTE ON FUNCTION salon_jobs_cancel TO PUBLIC", "grant", "function public.salon_jobs_cancel", "EXECUTE"),
     ("GRANT EXECUTE ON FUNCTION salon_jobs_finish TO app", "grant", "function public.salon_jobs_finish", "EXECUTE"),
     ("REVOKE EXECUTE ON FUNCTION salon_jobs_claim FROM worker_runtime", "grant", "public.salon_jobs_claim", "nothing"),
@@ -170,6 +173,17 @@ def test_who_reaches_an_owner_through_roles_between_is_seen(superuser: Superuser
         assert drifts(superuser) == []
     finally:
         superuser.execute("DROP ROLE a_team")
+
+
+def test_another_name_of_the_stores_setting_is_a_drift_of_what_reads_it(superuser: Superuser, settings: Any) -> None:
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "STORE_GUC": "app.renamed"}
+    found = drifts(superuser)
+    assert {each.kind for each in found} == {"policy", "function"}
+    names = " ".join(each.where for each in found)
+    for name in ("salon_jobs_web_insert", '"customer"', "salon_jobs_add_job(", "salon_jobs_cancel("):
+        assert name in names
+    mend(superuser, *found)
+    assert drifts(superuser) == []
 
 
 def test_a_role_that_is_missing_is_named_with_what_makes_it(superuser: Superuser) -> None:

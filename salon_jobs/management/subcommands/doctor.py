@@ -68,12 +68,11 @@ def _connection(options: dict[str, Any]) -> Generator[psycopg.Connection[Any]]:
 def _tell(found: Examination, out: OutputWrapper, err: OutputWrapper) -> None:
     for drift in found.drifts:
         out.write(f"{drift.kind}: {drift.where}")
-        out.write(f"  expected  {drift.expected}")
-        out.write(f"  found     {drift.seen}")
-        for statement in drift.mend:
-            out.write(f"  {'decide' if drift.is_decision else 'mend'}:     ".ljust(12) + f"{statement};")
-        if drift.hint:
-            out.write(f"  hint      {drift.hint}")
+        lines = [("expected", drift.expected), ("found", drift.seen)]
+        lines += [("decide" if drift.is_decision else "mend", f"{statement};") for statement in drift.mend]
+        lines += [("hint", drift.hint)] if drift.hint else []
+        for label, text in lines:
+            out.write(f"  {label:<10}{text}")
         out.write("")
     for text in found.not_looked_at:
         err.write(f"not looked at: {text}")
@@ -81,4 +80,4 @@ def _tell(found: Examination, out: OutputWrapper, err: OutputWrapper) -> None:
 
 
 def _counted(drifts: Sequence[Drift]) -> str:
-    return "1 drift" if len(drifts) == 1 else f"{len(drifts) or 'no':,} drifts" if drifts else "no drift"
+    return {0: "no drift", 1: "1 drift"}.get(len(drifts), f"{len(drifts):,} drifts")
