@@ -93,6 +93,9 @@ class _Run:
             bootstrap(self._processes, self._database)
         with self._step("migrate"):
             self._processes.run("migrate", environment={"DATABASE_URL_MIGRATOR": self._database.url("migrator")})
+        with self._step("compare the database with what is declared"):
+            urls = {"DATABASE_URL": self._database.url("web"), "OPERATOR_DATABASE_URL": self._database.url("operator")}
+            self._processes.run("salon_jobs", "doctor", "--fail", environment=urls)
         instants = DemoInstants.at(self._connection.execute("SELECT now()").fetchall()[0][0])
         self._create_data(instants)
         invites = self._invites()

@@ -112,6 +112,15 @@ def test_nobody_to_ask_is_told_and_yes_mends(superuser: Superuser, monkeypatch: 
     assert is_forced(superuser)
 
 
+def test_the_migrator_mends_what_is_its_own(superuser: Superuser) -> None:
+    superuser.execute(NO_FORCE)
+    superuser.execute("CREATE POLICY debug ON customer USING (true)")
+    migrator = {"DATABASE_URL": url_for("migrator")}
+    done = manage("salon_jobs", "doctor", "--mend", "--yes", "--fail", "--database", "default", **migrator)
+    assert (done.returncode, "mended: 2" in done.stderr) == (0, True), done.stderr
+    assert is_forced(superuser)
+
+
 def test_a_mend_that_is_refused_changes_nothing(superuser: Superuser) -> None:
     superuser.execute(NO_FORCE)
     superuser.execute("GRANT SELECT ON salon_jobs_process TO app")

@@ -75,6 +75,7 @@ def test_gwt_04_an_empty_database_gets_the_job_tables_and_twice_changes_nothing(
         done = manage(*command, **urls)
         assert done.returncode == 0, done.stderr
     assert "No migrations to apply" in done.stdout
+    assert "salon_jobs.W020" not in done.stderr
     assert rows(fresh, CATALOGUE) == before
     done = manage("makemigrations", "--check", "--dry-run", **urls)
     assert done.returncode == 0, done.stdout
@@ -88,6 +89,8 @@ def test_gwt_04_an_empty_database_gets_the_job_tables_and_twice_changes_nothing(
     done = manage("migrate", **urls)
     assert done.returncode == 0, done.stderr
     assert rows(fresh, CATALOGUE) == before, "backwards and forwards again ends where it began"
+    done = manage("salon_jobs", "doctor", "--superuser", "--fail", **urls)
+    assert done.returncode == 0, done.stdout
 
 
 def test_a_worker_waits_for_pending_migrations_and_a_burst_says_so(fresh: str) -> None:
@@ -144,6 +147,8 @@ def test_without_a_store_model_it_is_a_plain_queue(fresh: str, owned: Callable[[
     assert done.returncode == 0, done.stderr
     assert "job_succeeded" in done.stdout
     assert "role_warning" in done.stdout, "one user owns the tables: a warning"
+    done = manage("salon_jobs", "doctor", "--fail", **plain)
+    assert done.returncode == 0, done.stdout
     done = manage("migrate", "salon_jobs", "zero", "--verbosity", "0", **plain)
     assert done.returncode == 0, done.stderr
 
