@@ -3,8 +3,8 @@
 A role's entry is a scope and letters. The scope says which rows policies leave it: ``own``, those of the current store
 (none without one); ``named``, the same, and an error without one; ``all``, whatever the store. The letters are its
 privileges: S(ELECT), I(NSERT), U(PDATE), D(ELETE), T(RUNCATE), in lower case where it has them on some columns alone.
-COPY TO needs S, COPY FROM needs I and is refused wherever row-level security applies. A role without an entry is refused
-everything.
+COPY TO needs S, COPY FROM needs I and is refused wherever row-level security applies. A role that is not named is
+refused everything.
 """
 
 from __future__ import annotations
