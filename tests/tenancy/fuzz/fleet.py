@@ -12,13 +12,15 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from asgiref.sync import sync_to_async
+from django.conf import settings
 from django.db import connections
+from django.test import override_settings
 
 from salon_jobs import reset_store
 from salon_jobs.models import Process
 from tests import tasks
 from tests.support import change
-from tests.tenancy.fuzz.visits import KEPT, POOLED, Visitor, in_a_job
+from tests.tenancy.fuzz.visits import KEPT, POOLED, ByHeader, Visitor, in_a_job
 from tests.tenancy.fuzz.witness import Witness, canary
 
 STORES = 12
@@ -36,7 +38,7 @@ def run(statements: int, *, seed: int, witness: Witness | None = None) -> Witnes
         change(
             "INSERT INTO customer (id, store_id, name, email) VALUES (%s, %s, %s, '')", uuid4(), store, canary(store)
         )
-    with _pool(), _job_bodies():
+    with _pool(), _job_bodies_and_resolver():
         threads = [
             threading.Thread(
                 target=_guarded, args=(witness, _visit, Visitor(witness, stores, seed + number, _register()))
@@ -82,7 +84,7 @@ async def _visit_in_tasks(witness: Witness, stores: list[UUID], chance: random.R
     while not witness.is_done:
         while len(running) < TASKS:
             visitor = Visitor(witness, stores, chance.randrange(2**32), process_id)
-            kinds = (visitor.visit_async, visitor.visit_alone, visitor.visit_beside)
+            kinds = (visitor.visit_async, visitor.visit_alone, visitor.visit_beside, visitor.visit_served)
             task = asyncio.create_task(chance.choice(kinds)())
             running.add(task)
             if chance.random() < 0.25:
@@ -119,10 +121,12 @@ def _pool() -> Generator[None]:
 
 
 @contextmanager
-def _job_bodies() -> Generator[None]:
+def _job_bodies_and_resolver() -> Generator[None]:
     tasks.hooks.store = lambda store_id, **_: in_a_job(store_id)
     tasks.hooks.system = lambda **_: in_a_job(None)
+    found_by = {**settings.SALON_JOBS, "REQUEST_STORE": f"{ByHeader.__module__}.{ByHeader.__qualname__}"}
     try:
-        yield
+        with override_settings(SALON_JOBS=found_by):
+            yield
     finally:
         tasks.hooks.reset()

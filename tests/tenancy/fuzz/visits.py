@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
-from typing import Final
+from functools import partial
+from typing import Any, Final, cast
 from uuid import UUID
 
 from asgiref.sync import ThreadSensitiveContext, sync_to_async
 from django.core.signals import request_finished, request_started
 from django.db import Error, connections, transaction
+from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from django.http.response import HttpResponseBase
+from django.test import RequestFactory
 
 from salon_jobs import tenant_context
 from salon_jobs.core.errors import LeaseLost, TenantContextError
+from salon_jobs.tenancy.middleware import TenantMiddleware
 from tests import tasks
 from tests.support import claim, run
 from tests.tenancy.fuzz.actor import Actor, Boom
@@ -36,7 +41,7 @@ class Visitor(Actor):
         """Make one, of a random kind, with what Django does before and after a request."""
         kinds: list[Callable[[str], None]] = [
             self.request, self.request, self.request, self.request_outside, self.storeless, self.transactionless,
-            self.one_after_another, self.by_hand, self.session, self.session, self.job,
+            self.one_after_another, self.by_hand, self.session, self.session, self.served, self.served, self.job,
         ]  # fmt: skip
         kind = self.random.choice(kinds)
         alias = self.random.choice((POOLED, POOLED, KEPT))
@@ -84,6 +89,28 @@ class Visitor(Actor):
             if self.random.random() < 0.1:
                 raise Boom
         self.witness.read(alias, None, "after a session")
+
+    def served(self, _: str) -> None:
+        """Be answered through the middleware; the body may be made afterwards, and the client may go away from it."""
+        store = self.any_store()
+        response: Any = TenantMiddleware(partial(self._answer, store))(request_of(store))
+        if response.streaming:
+            for _part in response:
+                if self.random.random() < 0.2:
+                    break
+        response.close()
+        self.witness.read(WORKER, None, "after a request through the middleware")
+
+    def _answer(self, store: UUID, _request: HttpRequest) -> HttpResponseBase:
+        def parts() -> Iterator[str]:
+            for _ in range(3):
+                self.witness.read(WORKER, store, "a streamed body")
+                yield "part"
+
+        self.act(WORKER, store)
+        if self.random.random() < 0.3:
+            return StreamingHttpResponse(parts())
+        return HttpResponse(status=self.random.choice((200, 500)))
 
     def storeless(self, alias: str) -> None:
         """Work in a transaction without a store."""
@@ -160,6 +187,24 @@ class Visitor(Actor):
         except TenantContextError:
             self.witness.visited("refused beside others")
 
+    async def visit_served(self) -> None:
+        """Be answered by an async view through the middleware, in a thread and on a connection of its own."""
+        self.witness.visited("coroutine served")
+        store = self.any_store()
+
+        async def view(_request: HttpRequest) -> HttpResponseBase:
+            for _ in range(self.random.randint(1, 3)):
+                await self._look(store, "an async view", WORKER)
+                await asyncio.sleep(0)
+            return HttpResponse(status=self.random.choice((200, 500)))
+
+        async with ThreadSensitiveContext():
+            try:
+                await cast("Awaitable[HttpResponseBase]", TenantMiddleware(view)(request_of(store)))
+                await self._look(None, "after an async view", WORKER)
+            finally:
+                await asyncio.shield(sync_to_async(connections.close_all)())
+
     async def _in_steps(self, *, atomic: bool) -> None:
         store = self.any_store()
         await self._look(None, "before, in steps")
@@ -174,8 +219,25 @@ class Visitor(Actor):
             await self._look(store, "at the end, in steps")
         await self._look(None, "afterwards, in steps")
 
-    async def _look(self, store: UUID | None, where: str) -> None:
-        await sync_to_async(self.witness.read)(POOLED, store, where)
+    async def _look(self, store: UUID | None, where: str, alias: str = POOLED) -> None:
+        await sync_to_async(self.witness.read)(alias, store, where)
+
+
+class ByHeader:
+    """Finds the store of a request in its header, and lets everybody have it: who may is not asked here."""
+
+    def resolve(self, request: HttpRequest) -> UUID:
+        """Return it."""
+        return UUID(request.headers["Store"])
+
+    def allowed(self, request: HttpRequest, store: UUID) -> bool:
+        """Allow it."""
+        return True
+
+
+def request_of(store: UUID) -> HttpRequest:
+    """Make a request of a store, to a view that the middleware does not leave out."""
+    return RequestFactory().get("/reservations/", headers={"Store": str(store)})
 
 
 class _Acting(threading.local):
