@@ -214,7 +214,7 @@ class Visitor(Actor):
                 await asyncio.sleep(0)
             if self.random.random() < 0.3:
                 other = self.another(store)
-                async with tenant_context(other, using=POOLED, switch=True):
+                async with tenant_context(other, using=POOLED, switch=True, atomic=self.random.random() < 0.3):
                     await self._look(other, "switched, in steps")
             await self._look(store, "at the end, in steps")
         await self._look(None, "afterwards, in steps")
