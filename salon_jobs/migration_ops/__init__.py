@@ -7,6 +7,7 @@ ACCESS EXCLUSIVE hold it briefly and wait for it briefly: see ``DatabaseOperatio
 """
 
 from salon_jobs.migration_ops.each_store import RunForEachStore
+from salon_jobs.migration_ops.foreign_key import DropForeignKey
 from salon_jobs.migration_ops.functions import InstallFanOutFunction, InstallFunction
 from salon_jobs.migration_ops.job_tables import ProtectTables, ShareWithDjango
 from salon_jobs.migration_ops.migration import LocksBriefly
@@ -15,6 +16,7 @@ from salon_jobs.migration_ops.storage import SetStorageParameters
 from salon_jobs.migration_ops.supersession import InstallSupersession
 
 __all__ = [
+    "DropForeignKey",
     "InstallFanOutFunction",
     "InstallFunction",
     "InstallSupersession",

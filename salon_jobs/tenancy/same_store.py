@@ -23,7 +23,7 @@ _ADD = (
 # by row instead, without row-level security; and should it ever try the query all the same, row_security = off makes
 # that an error, never a lie. Nobody else sees the owner without its right: the transaction gives it back. Unlike
 # taking FORCE off for the while, this blocks nobody who reads or writes.
-_VALIDATE = (
+VALIDATE = (
     "%(before)sSET LOCAL row_security = off;\nREVOKE SELECT ON %(table)s FROM CURRENT_USER;\n"
     "ALTER TABLE %(table)s VALIDATE CONSTRAINT %(name)s;\n"
     "GRANT SELECT ON %(table)s TO CURRENT_USER;\nSET LOCAL row_security = %(row_security)s%(after)s"
@@ -67,7 +67,7 @@ class SameStoreForeignKey(BaseConstraint):
 
     def _add_at_the_end(self, model: type[Model], schema_editor: BaseDatabaseSchemaEditor) -> None:
         schema_editor.deferred_sql += [
-            self._statement(_ADD, model, schema_editor), self._statement(_VALIDATE, model, schema_editor),
+            self._statement(_ADD, model, schema_editor), self._statement(VALIDATE, model, schema_editor),
         ]  # fmt: skip
 
     def _statement(self, template: str, model: type[Model], schema_editor: BaseDatabaseSchemaEditor) -> Statement:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import psycopg
 import pytest
@@ -67,6 +67,7 @@ class Load:
         ]
         self.errors: list[BaseException] = []
         self.runs = 0
+        self.renamed: list[int] = []
 
     def __enter__(self) -> Load:
         for thread in self._threads:
@@ -87,10 +88,12 @@ class Load:
                         try:
                             with connection.transaction():
                                 connection.execute("SELECT set_config('app.current_store_id', %s, true)", [str(STORE)])
-                                connection.execute(statement.encode())
+                                done = connection.execute(statement.encode())
                         except EXPECTED:
                             continue
                         self.runs += 1
+                        if statement.startswith("UPDATE customer "):
+                            self.renamed.append(done.rowcount)
         except BaseException as error:  # told by the test's own thread
             self.errors.append(error)
 
@@ -181,3 +184,28 @@ def test_a_migration_gets_through_or_gives_up_and_nobody_waits_for_it_long(busy:
     # What drops a table or puts one under policies gives up; what makes new ones is in nobody's way.
     assert outcomes == [False] * (len(later) - 1) + [True] * (len(later) - 1) + [False, False]
     assert rows(busy, CATALOGUE) == catalogue
+
+
+def seen_by(database: str, store: UUID | None) -> int:
+    """Count the customers that the web sees."""
+    with psycopg.connect(url_for("app", database)) as connection:
+        value = "" if store is None else str(store)
+        connection.execute("SELECT set_config('app.current_store_id', %s, true)", [value])
+        [(count,)] = connection.execute("SELECT count(*) FROM customer").fetchall()
+        return int(count)
+
+
+def test_a_table_with_rows_is_isolated_and_released_while_others_write(busy: str) -> None:
+    other, isolated = uuid4(), rows(busy, CATALOGUE)
+    isolate(False)
+    released = rows(busy, CATALOGUE)
+    with Load(busy) as load:
+        for _ in range(3):
+            assert any(through(partial(isolate, False)) for _ in range(10))
+            assert (seen_by(busy, None), seen_by(busy, other)) == (100, 100)
+            assert rows(busy, CATALOGUE) == released
+            assert any(through(partial(isolate, True)) for _ in range(10))
+            assert (seen_by(busy, None), seen_by(busy, other), seen_by(busy, STORE)) == (0, 0, 100)
+            assert rows(busy, CATALOGUE) == isolated
+    assert load.errors == []
+    assert set(load.renamed) == {100}, "each write in a store's context reached its rows, with the policies and without"
