@@ -54,6 +54,8 @@ def check_catalogue(databases: Sequence[str] | None = None, **_: Any) -> list[Ch
     try:
         if conf.on_drift == "ignore" or conf.database not in (databases or ()):
             return []
+        if connections[conf.database].vendor != "postgresql":
+            return []  # E002
         check_schema(conf.database)
         found = examine(by_alias(conf.database), with_orphans=False)
     except (SchemaMissing, ConfigurationError):

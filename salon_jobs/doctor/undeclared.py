@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from salon_jobs.conf import Roles
 from salon_jobs.doctor.catalogue import PUBLIC, Catalogue, Relation
 from salon_jobs.doctor.declaration import Declaration
 from salon_jobs.doctor.drift import Drift
@@ -15,19 +16,17 @@ _VISIBLE: Final = """n.nspname NOT LIKE 'pg\\_%%' AND n.nspname <> 'information_
 
 def find_undeclared(catalogue: Catalogue, relations: Mapping[str, Relation], declared: Declaration) -> Iterable[Drift]:
     """Yield what the roles reach or own without a declaration. Nothing with one database user."""
-    if declared.roles is None:
-        return
-    yield from _tables(catalogue, relations, declared)
-    yield from _views(catalogue, declared)
-    yield from _definers(catalogue, declared)
-    yield from _owned(catalogue, relations, declared)
-
-
-def _tables(catalogue: Catalogue, relations: Mapping[str, Relation], declared: Declaration) -> Iterable[Drift]:
-    """Yield tables without a declaration that runtime roles or PUBLIC have rights on."""
     roles = declared.roles
     if roles is None:
         return
+    yield from _tables(catalogue, relations, roles)
+    yield from _views(catalogue, roles)
+    yield from _definers(catalogue, declared, roles)
+    yield from _owned(catalogue, relations, declared, roles)
+
+
+def _tables(catalogue: Catalogue, relations: Mapping[str, Relation], roles: Roles) -> Iterable[Drift]:
+    """Yield tables without a declaration that runtime roles or PUBLIC have rights on."""
     found = catalogue.rows(
         f"""
         SELECT n.nspname, c.relname, c.relkind::text, c.relrowsecurity, coalesce(g.rolname, '{PUBLIC}'),
@@ -59,11 +58,8 @@ def _tables(catalogue: Catalogue, relations: Mapping[str, Relation], declared: D
         )  # fmt: skip
 
 
-def _views(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:
+def _views(catalogue: Catalogue, roles: Roles) -> Iterable[Drift]:
     """Yield views that show our roles rows by the eyes of an owner whom no policy holds."""
-    roles = declared.roles
-    if roles is None:
-        return
     found = catalogue.rows(
         f"""
         SELECT DISTINCT n.nspname, c.relname, o.rolname, coalesce(g.rolname, '{PUBLIC}')
@@ -89,11 +85,8 @@ def _views(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:
         )  # fmt: skip
 
 
-def _definers(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:
+def _definers(catalogue: Catalogue, declared: Declaration, roles: Roles) -> Iterable[Drift]:
     """Yield SECURITY DEFINER functions that our roles may call and nobody declared, of owners who see more."""
-    roles = declared.roles
-    if roles is None:
-        return
     known = [function.signature for function in declared.functions]
     found = catalogue.rows(
         f"""
@@ -126,11 +119,10 @@ def _definers(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:
         )  # fmt: skip
 
 
-def _owned(catalogue: Catalogue, relations: Mapping[str, Relation], declared: Declaration) -> Iterable[Drift]:
+def _owned(
+    catalogue: Catalogue, relations: Mapping[str, Relation], declared: Declaration, roles: Roles
+) -> Iterable[Drift]:
     """Yield what runtime roles own, who own nothing, and tables of the owners, who own functions alone."""
-    roles = declared.roles
-    if roles is None:
-        return
     found = catalogue.rows(
         f"""
         SELECT CASE c.relkind WHEN 'S' THEN 'SEQUENCE' WHEN 'v' THEN 'VIEW' WHEN 'm' THEN 'MATERIALIZED VIEW'

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError
 from django.db import DatabaseError, InterfaceError
+from psycopg import Error as PsycopgError
 
 from salon_jobs.core.errors import ConfigurationError, NotReady, SalonJobsError
 
@@ -21,5 +22,5 @@ def told_in_one_line() -> Generator[None]:
         raise CommandError(f"{error.code}: {error}") from error
     except ImproperlyConfigured as error:
         raise CommandError(f"{ConfigurationError.code}: {error}") from error
-    except (DatabaseError, InterfaceError, OSError) as error:
+    except (DatabaseError, InterfaceError, PsycopgError, OSError) as error:
         raise CommandError(f"{NotReady.code}: {error}") from error

@@ -159,6 +159,13 @@ def test_without_the_superusers_url_it_says_which_setting(settings: Any, migrate
         doctor("--superuser")
 
 
+def test_a_server_that_does_not_answer_is_told_in_one_line(settings: Any, migrated: None) -> None:
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "BOOTSTRAP_URL": "postgresql://boss:secret@127.0.0.1:1/x"}
+    with pytest.raises(CommandError, match=r"WORKER\.NOT_READY: the server of BOOTSTRAP_URL can not be used") as told:
+        doctor("--superuser")
+    assert "secret" not in str(told.value)
+
+
 def test_before_migrate_it_says_what_to_run(superuser: Superuser) -> None:
     with psycopg.connect(url_for(None)) as other:
         other.execute("ALTER TABLE salon_jobs_job RENAME TO salon_jobs_job_away")
