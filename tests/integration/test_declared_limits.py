@@ -39,6 +39,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Read rules and lanes anew at every claim."""
     monkeypatch.setattr("salon_jobs.jobs.claimer._RULES_EVERY_S", 0.0)
     monkeypatch.setattr("salon_jobs.jobs.claimer._LIST_EVERY_S", (0.0, 0.0))
+    monkeypatch.setattr("salon_jobs.jobs.claimer._ASIDE_S", float("inf"))
 
 
 @pytest.fixture
