@@ -13,6 +13,17 @@ from psycopg import sql
 from tests.conftest import manage
 from tests.settings import PASSWORD, url_for
 
+EACH_STORE = """
+from django.apps import apps
+from django.db import connection
+from django.db.migrations.state import ProjectState
+from salon_jobs.migration_ops import RunForEachStore
+def count(apps, editor, store_id):
+    print(store_id, 'has', apps.get_model('salon', 'OperatorInvitation').objects.count())
+state = ProjectState.from_apps(apps)
+with connection.schema_editor() as editor:
+    RunForEachStore(count).database_forwards('salon', editor, state, state)
+"""
 NAME = f"salon_one_user_{secrets.token_hex(4)}"
 
 
@@ -50,6 +61,10 @@ def test_migrations_and_the_cleanup_function_work(one_user_url: str) -> None:
         assert connection.execute("SELECT count(*) FROM operator_invitation").fetchall() == [(2,)]
         assert connection.execute("SELECT delete_expired_operator_invitations(now())").fetchall() == [(2,)]
         assert connection.execute("SELECT count(*) FROM operator_invitation").fetchall() == [(1,)]
+
+    done = manage("shell", "-v", "0", "-c", EACH_STORE, **environment, DATABASE_URL=one_user_url)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [f"{store} has 1" for store in sorted(stores)]
 
     done = manage("migrate", "salon", "zero", "--verbosity", "0", **environment)
     assert done.returncode == 0, done.stderr
