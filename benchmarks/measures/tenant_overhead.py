@@ -38,9 +38,7 @@ TENANT_OVERHEAD = Measure(
     },
     goals=(
         Goal(figure="request_more_trips", at_most=0),
-        Goal(figure="request_ratio", at_most=1.25),
         Goal(figure="job_more_trips", at_most=0),
-        Goal(figure="job_ratio", at_most=1.2),
     ),
     contestants=_contestants,
 )  # fmt: skip
