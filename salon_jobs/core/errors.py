@@ -93,7 +93,7 @@ class ConversionMissing(SalonJobsError):
 
 
 class CatalogueDrift(SalonJobsError):
-    """The database's roles, rights or policies are not those declared: run ``python manage.py salon_jobs doctor``."""
+    """Row-level security or policies are not those declared: run ``python manage.py salon_jobs doctor``."""
 
     code = "DATABASE.DRIFT"
 

@@ -1,9 +1,8 @@
-"""Holds migration operations: row-level security for others' models, and what salon_jobs installs for itself.
+"""Holds migration operations: for models and rows of stores, and what salon_jobs installs for itself.
 
-All read SALON_JOBS when they run, so one migration serves a deployment with roles and one with a single database user.
-Each is reversible, asks the database routers as Django's own operations do, and scans no rows. Those that lock a table
-ACCESS EXCLUSIVE hold it briefly and wait for it briefly: see ``DatabaseOperation``, and for a whole migration
-``LocksBriefly``.
+All read SALON_JOBS when they run, so one migration serves a deployment with roles and one with a single database user,
+and ask the database routers as Django's own operations do. Those that lock a table ACCESS EXCLUSIVE wait for it only
+briefly: see ``DatabaseOperation``, and for a whole migration ``LocksBriefly``.
 """
 
 from salon_jobs.migration_ops.each_store import RunForEachStore

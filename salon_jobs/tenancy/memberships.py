@@ -25,7 +25,7 @@ def stores_of(user: AbstractBaseUser | AnonymousUser) -> tuple[UUID, ...]:
     """Return the stores a user belongs to, ordered by id; none for a user who is not signed in.
 
     One round trip. With row-level security it reads as the user: ``USER_GUC`` holds the user's key for this one
-    statement, and the policy of ``EnableMembershipRLS`` shows that user's memberships. Raises ConfigurationError when
+    statement, and the policy of ``MembershipIsolation`` shows that user's memberships. Raises ConfigurationError when
     ``MEMBERSHIP_MODEL`` can not work; database errors come as Django's.
     """
     if not user.is_authenticated:
