@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Any
 
 from django.core.management.base import CommandError
@@ -23,6 +25,7 @@ from salon_jobs.core.errors import (
 from salon_jobs.core.log_events import log_event
 from salon_jobs.doctor.connecting import by_alias
 from salon_jobs.doctor.examination import examine_tables
+from salon_jobs.tenancy.roles import named_roles
 
 _ROLE = """
 SELECT current_user, r.rolsuper, r.rolbypassrls,
@@ -31,18 +34,23 @@ SELECT current_user, r.rolsuper, r.rolbypassrls,
 """
 
 
+@contextmanager
+def _answering() -> Generator[None]:
+    try:
+        yield
+    except (DatabaseError, InterfaceError, PsycopgError) as error:
+        raise NotReady(f"the database does not answer: {str(error).strip()}") from error
+
+
 def check_role(alias: str, expected: str | None = None) -> None:
     """Refuse a role that no runtime may use. Raises ForbiddenRole; with one database user (no ROLES) it only warns.
 
     Forbidden: superuser, BYPASSRLS, owner of the job tables or member of their owner, the migrator, and any role but
     ``expected`` where one is given. Raises NotReady when the database does not answer.
     """
-    try:
-        with connections[alias].cursor() as cursor:
-            cursor.execute(_ROLE)
-            user, is_superuser, bypasses_rls, owns_tables = cursor.fetchone()
-    except (DatabaseError, InterfaceError, PsycopgError) as error:
-        raise NotReady(f"the database does not answer: {str(error).strip()}") from error
+    with _answering(), connections[alias].cursor() as cursor:
+        cursor.execute(_ROLE)
+        user, is_superuser, bypasses_rls, owns_tables = cursor.fetchone()
     faults = [
         fault
         for fault, holds in (
@@ -64,12 +72,9 @@ def check_role(alias: str, expected: str | None = None) -> None:
 
 def check_tables(alias: str) -> None:
     """Check that the database answers and the job tables are there. Raises NotReady, SchemaMissing."""
-    try:
-        with connections[alias].cursor() as cursor:
-            cursor.execute("SELECT to_regclass('salon_jobs_job') IS NOT NULL")
-            (present,) = cursor.fetchone()
-    except (DatabaseError, InterfaceError, PsycopgError) as error:
-        raise NotReady(f"the database does not answer: {str(error).strip()}") from error
+    with _answering(), connections[alias].cursor() as cursor:
+        cursor.execute("SELECT to_regclass('salon_jobs_job') IS NOT NULL")
+        (present,) = cursor.fetchone()
     if not present:
         raise SchemaMissing("the job tables are missing; run: python manage.py migrate")
 
@@ -77,11 +82,9 @@ def check_tables(alias: str) -> None:
 def check_schema(alias: str) -> None:
     """Check that the job tables are there and no migration is pending. Raises SchemaMissing, NotReady."""
     check_tables(alias)
-    try:
+    with _answering():
         executor = MigrationExecutor(connections[alias])
         pending = executor.migration_plan(executor.loader.graph.leaf_nodes())
-    except (DatabaseError, InterfaceError, PsycopgError) as error:
-        raise NotReady(f"the database does not answer: {str(error).strip()}") from error
     if pending:
         names = ", ".join(f"{migration.app_label}.{migration.name}" for migration, _ in pending[:3])
         raise SchemaMissing(f"{len(pending)} migrations are pending ({names} …); run: python manage.py migrate")
@@ -94,10 +97,8 @@ def check_drift(alias: str) -> None:
     """
     if conf.on_drift == "ignore":
         return
-    try:
+    with _answering():
         drifts = examine_tables(by_alias(alias)).drifts
-    except (DatabaseError, InterfaceError, PsycopgError) as error:
-        raise NotReady(f"the database does not answer: {str(error).strip()}") from error
     if not drifts:
         return
     text = f"{'; '.join(map(str, drifts[:3]))}{' …' if drifts[3:] else ''}; run: python manage.py salon_jobs doctor"
@@ -155,8 +156,7 @@ def require_roles(*, using: str, **_: Any) -> None:
     """Refuse to migrate before the roles exist. Receives ``pre_migrate``; raises BootstrapMissing."""
     if conf.roles is None or using != conf.database:
         return
-    roles = conf.roles
-    wanted = [roles.migrator, roles.web, roles.worker, roles.operator, roles.fan_out_owner, *conf.extra_owner_roles]
+    wanted = [name for _, name in named_roles(conf.roles, conf.extra_owner_roles)]
     with connections[using].cursor() as cursor:
         cursor.execute("SELECT rolname FROM pg_roles WHERE rolname = ANY (%s)", [wanted])
         present = {row[0] for row in cursor.fetchall()}
