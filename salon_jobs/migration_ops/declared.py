@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 from django.apps import apps
-from django.db import router
 from django.db.migrations.loader import MigrationLoader
 from django.db.models import Model
 
-from salon_jobs.conf import Roles
-from salon_jobs.conf import settings as conf
 from salon_jobs.migration_ops.protect_model import ProtectModel, ReleaseModel
-from salon_jobs.tenancy.access import TableAccess
 from salon_jobs.tenancy.constraints import AccessConstraint
 
 
-def declared_access(roles: Roles | None) -> list[TableAccess]:
-    """Return what is declared of each table of the installed apps, for these roles or (None) one database user.
+def declarations() -> dict[type[Model], AccessConstraint]:
+    """Return the constraint that declares the access to each model's table; ``Meta`` counts more than operations.
 
     salon_jobs' own tables are declared in ``tenancy.job_access``. Reads the files of all migrations, not the database.
     """
-    found = ((model, constraint.access(model, roles)) for model, constraint in declarations().items())
-    return [access for model, access in found if access and router.allow_migrate_model(conf.database, model)]
-
-
-def declarations() -> dict[type[Model], AccessConstraint]:
-    """Return the constraint that declares the access to each model's table; ``Meta`` counts more than operations."""
     return {**declared_by_operations(), **declared_in_meta()}
 
 

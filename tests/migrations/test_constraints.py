@@ -21,7 +21,8 @@ from salon_jobs import StoreIsolation, SystemScope, tenant_context
 from salon_jobs.conf import Roles
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError
-from salon_jobs.migration_ops.declared import declared_access
+from salon_jobs.migration_ops.declared import declarations
+from salon_jobs.tenancy.access import TableAccess
 from tests.migrations.operations import access_of, create, migrate, tables
 from tests.support import seen
 
@@ -200,9 +201,15 @@ def test_a_form_refuses_another_stores_row_before_the_database_does(stores: list
     Operator(email="a@m.example", name="a").validate_constraints()
 
 
+def declared_access(roles: Roles | None) -> dict[str, TableAccess]:
+    """Return what is declared of each table, by its name."""
+    found = (constraint.access(model, roles) for model, constraint in declarations().items())
+    return {access.table: access for access in found if access is not None}
+
+
 @pytest.mark.usefixtures("database")
 def test_everything_that_is_declared_is_in_the_catalogue() -> None:
-    declared = {access.table: access for access in declared_access(conf.roles)}
+    declared = declared_access(conf.roles)
     business = "SELECT relname FROM pg_class WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace"
     own = {name for (name,) in seen(business) if not name.startswith(("salon_jobs_", "django_migrations"))}
     assert set(declared) == own
@@ -224,7 +231,7 @@ def test_everything_that_is_declared_is_in_the_catalogue() -> None:
 
 
 def test_with_one_database_user_everything_is_to_public_and_the_store_is_left_to_its_owner() -> None:
-    declared = {access.table: access for access in declared_access(None)}
+    declared = declared_access(None)
     assert "operator" not in declared, "a table without a store has no row-level security"
     assert {table for table, access in declared.items() if not access.force} == {"store"}
     assert {policy.roles for access in declared.values() for policy in access.policies} == {()}
