@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 from django.db.backends.utils import truncate_name
@@ -11,7 +11,7 @@ from django.db.migrations.state import ProjectState
 from psycopg import sql
 
 from salon_jobs.migration_ops.base import DatabaseOperation, execute
-from salon_jobs.tenancy.same_store import VALIDATE
+from salon_jobs.tenancy.same_store import VALIDATE, row_security_of
 
 _DROP: Final = sql.SQL(
     "DO $$ DECLARE k name; found boolean := false; BEGIN FOR k IN SELECT c.conname FROM pg_constraint AS c "
@@ -62,12 +62,9 @@ class DropForeignKey(DatabaseOperation):
             "DEFERRABLE INITIALLY DEFERRED NOT VALID"
         ).format(table, name, _listed(self.columns), to, _listed(self.to_columns))
         execute(schema_editor, add)
-        with schema_editor.connection.cursor() as cursor:
-            cursor.execute("SHOW row_security")
-            [row_security] = cursor.fetchone()
-        words: dict[str, Any] = {"before": "", "after": "", "row_security": row_security}
-        words |= {"table": table.as_string(), "name": name.as_string()}
-        schema_editor.execute(VALIDATE % words, params=None)
+        words = {"table": table.as_string(), "name": name.as_string()}
+        validate = VALIDATE % {**words, "row_security": row_security_of(schema_editor.connection)}
+        schema_editor.execute(validate, params=None)
 
     def describe(self) -> str:
         """Describe the operation."""

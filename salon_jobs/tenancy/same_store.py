@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from django.core.exceptions import ValidationError
 from django.db import DEFAULT_DB_ALIAS
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 from django.db.backends.ddl_references import Columns, Statement, Table
 from django.db.models import BaseConstraint, ForeignKey, Model
@@ -14,7 +15,7 @@ from django.db.models import BaseConstraint, ForeignKey, Model
 from salon_jobs.tenancy.brief_locks import brief_locks
 from salon_jobs.tenancy.constraints import column_of
 
-_ADD = (
+_ADD: Final = (
     "%(before)sALTER TABLE %(table)s ADD CONSTRAINT %(name)s FOREIGN KEY (%(columns)s) REFERENCES %(to_table)s "
     "(%(to_columns)s) DEFERRABLE INITIALLY DEFERRED NOT VALID%(after)s"
 )
@@ -23,12 +24,20 @@ _ADD = (
 # by row instead, without row-level security; and should it ever try the query all the same, row_security = off makes
 # that an error, never a lie. Nobody else sees the owner without its right: the transaction gives it back. Unlike
 # taking FORCE off for the while, this blocks nobody who reads or writes.
-VALIDATE = (
-    "%(before)sSET LOCAL row_security = off;\nREVOKE SELECT ON %(table)s FROM CURRENT_USER;\n"
+VALIDATE: Final = (
+    "SET LOCAL row_security = off;\nREVOKE SELECT ON %(table)s FROM CURRENT_USER;\n"
     "ALTER TABLE %(table)s VALIDATE CONSTRAINT %(name)s;\n"
-    "GRANT SELECT ON %(table)s TO CURRENT_USER;\nSET LOCAL row_security = %(row_security)s%(after)s"
+    "GRANT SELECT ON %(table)s TO CURRENT_USER;\nSET LOCAL row_security = %(row_security)s"
 )
-_DROP = "%(before)sALTER TABLE %(table)s DROP CONSTRAINT %(name)s%(after)s"
+_DROP: Final = "%(before)sALTER TABLE %(table)s DROP CONSTRAINT %(name)s%(after)s"
+
+
+def row_security_of(connection: BaseDatabaseWrapper) -> str:
+    """Return what ``VALIDATE`` sets ``row_security`` back to."""
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW row_security")
+        row: tuple[str] = cursor.fetchone()
+    return row[0]
 
 
 class SameStoreForeignKey(BaseConstraint):
@@ -67,7 +76,8 @@ class SameStoreForeignKey(BaseConstraint):
 
     def _add_at_the_end(self, model: type[Model], schema_editor: BaseDatabaseSchemaEditor) -> None:
         schema_editor.deferred_sql += [
-            self._statement(_ADD, model, schema_editor), self._statement(VALIDATE, model, schema_editor),
+            self._statement(_ADD, model, schema_editor),
+            self._statement(f"%(before)s{VALIDATE}%(after)s", model, schema_editor),
         ]  # fmt: skip
 
     def _statement(self, template: str, model: type[Model], schema_editor: BaseDatabaseSchemaEditor) -> Statement:
@@ -75,9 +85,6 @@ class SameStoreForeignKey(BaseConstraint):
         key = cast("ForeignKey[Any]", meta.get_field(self.field))
         to: type[Model] = key.remote_field.model
         to_columns = [column_of(to, self.to_store_field), column_of(to, key.target_field.name)]
-        with schema_editor.connection.cursor() as cursor:
-            cursor.execute("SHOW row_security")
-            row_security = cursor.fetchone()[0]
         before, after = brief_locks(schema_editor.connection)
         return Statement(
             template,
@@ -88,7 +95,7 @@ class SameStoreForeignKey(BaseConstraint):
             columns=Columns(meta.db_table, [column_of(model, self.store_field), key.column], quote),
             to_table=Table(to._meta.db_table, quote),
             to_columns=Columns(to._meta.db_table, to_columns, quote),
-            row_security=row_security,
+            row_security=row_security_of(schema_editor.connection),
         )
 
     def deconstruct(self) -> tuple[str, Sequence[Any], dict[str, Any]]:
