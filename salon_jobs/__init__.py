@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from salon_jobs.tenancy.carry import carry_store
     from salon_jobs.tenancy.constraints import MembershipIsolation, StoreIsolation, SystemScope
     from salon_jobs.tenancy.context import tenant_context
+    from salon_jobs.tenancy.memberships import stores_of
+    from salon_jobs.tenancy.middleware import without_store
+    from salon_jobs.tenancy.resolvers import StoreResolver, SubdomainResolver
     from salon_jobs.tenancy.same_store import SameStoreForeignKey
     from salon_jobs.tenancy.session import reset_store
 
@@ -40,6 +43,8 @@ _HOMES = {
     "SameStoreForeignKey": "tenancy.same_store",
     "Snooze": "core.outcomes",
     "StoreIsolation": "tenancy.constraints",
+    "StoreResolver": "tenancy.resolvers",
+    "SubdomainResolver": "tenancy.resolvers",
     "SystemScope": "tenancy.constraints",
     "Task": "jobs.task",
     "cancel_jobs": "jobs.operate",
@@ -56,8 +61,10 @@ _HOMES = {
     "resume": "jobs.limits",
     "retry_jobs": "jobs.operate",
     "store_task": "jobs.task",
+    "stores_of": "tenancy.memberships",
     "task": "jobs.task",
     "tenant_context": "tenancy.context",
+    "without_store": "tenancy.middleware",
 }
 
 __all__ = [
@@ -73,6 +80,8 @@ __all__ = [
     "SameStoreForeignKey",
     "Snooze",
     "StoreIsolation",
+    "StoreResolver",
+    "SubdomainResolver",
     "SystemScope",
     "Task",
     "cancel_jobs",
@@ -89,8 +98,10 @@ __all__ = [
     "resume",
     "retry_jobs",
     "store_task",
+    "stores_of",
     "task",
     "tenant_context",
+    "without_store",
 ]
 
 

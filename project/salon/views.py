@@ -14,8 +14,7 @@ from django.views.decorators.http import require_GET, require_POST
 from project.salon.business_day import business_day_bounds, jst_date
 from project.salon.models import Reservation
 from project.salon.models.reservation import ReservationStatus
-from salon_jobs.tenancy.memberships import stores_of
-from salon_jobs.tenancy.middleware import without_store
+from salon_jobs import stores_of, without_store
 
 
 @require_GET
