@@ -11,6 +11,11 @@ import psycopg
 from psycopg import sql
 
 PUBLIC: Final = "PUBLIC"
+# What ALTER calls a row c of pg_class.
+KIND_OF_RELATION: Final = (
+    "CASE c.relkind WHEN 'S' THEN 'SEQUENCE' WHEN 'v' THEN 'VIEW' WHEN 'm' THEN 'MATERIALIZED VIEW'"
+    " WHEN 'f' THEN 'FOREIGN TABLE' ELSE 'TABLE' END"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,9 +30,14 @@ class Relation:
     is_forced: bool
 
     @property
+    def identifier(self) -> sql.Identifier:
+        """Return its name, with the schema."""
+        return sql.Identifier(self.schema, self.name)
+
+    @property
     def sql(self) -> str:
-        """Return its name for a statement."""
-        return sql.Identifier(self.schema, self.name).as_string()
+        """Return the same as text."""
+        return self.identifier.as_string()
 
 
 class Catalogue:

@@ -10,11 +10,12 @@ import psycopg
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError
-from salon_jobs.doctor.catalogue import PUBLIC, Catalogue
+from salon_jobs.doctor.catalogue import KIND_OF_RELATION, PUBLIC, Catalogue
 from salon_jobs.doctor.declaration import Declaration, declare
 from salon_jobs.doctor.mending import mend, run
 from salon_jobs.doctor.rights import role
 from salon_jobs.doctor.surroundings import KINDS, OF_PUBLIC
+from salon_jobs.tenancy.brief_locks import LOCK_TIMEOUT
 from salon_jobs.tenancy.roles import SCHEMA, identifier
 
 
@@ -55,7 +56,7 @@ def convert(connection: psycopg.Connection[Any], plan: Conversion) -> tuple[str,
     """
     with connection.transaction():
         catalogue = Catalogue(connection)
-        connection.execute("SET LOCAL lock_timeout = '2s'")
+        connection.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
         declared = declare(catalogue)
         for statement in (
             *_hand_over(catalogue, plan),
@@ -89,9 +90,8 @@ def _former(catalogue: Catalogue, declared: Declaration) -> tuple[str, ...]:
 def _hand_over(catalogue: Catalogue, plan: Conversion) -> Iterable[str]:
     """Yield what gives the new owner all that the former ones own in the schemas of the tables and functions."""
     found = catalogue.rows(
-        """
-        SELECT CASE c.relkind WHEN 'S' THEN 'SEQUENCE' WHEN 'v' THEN 'VIEW' WHEN 'm' THEN 'MATERIALIZED VIEW'
-                    WHEN 'f' THEN 'FOREIGN TABLE' ELSE 'TABLE' END,
+        f"""
+        SELECT {KIND_OF_RELATION},
                format('%%I.%%I', n.nspname, c.relname)
           FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
          WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f', 'S') AND n.nspname = ANY (%(schemas)s::text[])
@@ -165,10 +165,8 @@ def _forget_defaults(catalogue: Catalogue, plan: Conversion) -> Iterable[str]:
 
 
 def _schemas(catalogue: Catalogue) -> list[str]:
-    found = catalogue.rows(
-        "SELECT relnamespace::regnamespace::name FROM pg_class WHERE oid = to_regclass('salon_jobs_job')"
-    )
-    return sorted({SCHEMA, conf.fan_out_function.split(".")[0], *(name for (name,) in found)})
+    jobs = catalogue.relations(["salon_jobs_job"])["salon_jobs_job"]
+    return sorted({SCHEMA, conf.fan_out_function.split(".")[0], jobs.schema})
 
 
 def _policies_of(catalogue: Catalogue, names: Sequence[str]) -> tuple[str, ...]:

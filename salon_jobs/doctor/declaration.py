@@ -13,10 +13,10 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import SchemaMissing
 from salon_jobs.doctor.catalogue import Catalogue
 from salon_jobs.migration_ops.declared import declarations
-from salon_jobs.tenancy.access import Grant, TableAccess
+from salon_jobs.tenancy.access import TableAccess
 from salon_jobs.tenancy.functions import FunctionAccess
 from salon_jobs.tenancy.job_access import TABLES, history_access, table_access
-from salon_jobs.tenancy.job_functions import FUNCTIONS, fan_out_function, job_function
+from salon_jobs.tenancy.job_functions import FUNCTIONS, fan_out_function, fan_out_reads, job_function
 from salon_jobs.tenancy.roles import DefaultPrivileges, RoleSpec, named_roles
 
 
@@ -105,8 +105,7 @@ def _with_the_fan_out(access: TableAccess) -> TableAccess:
     store = _store_table()
     if conf.roles is None or store is None or access.table != store[0]:
         return access
-    reads = Grant(role=conf.roles.fan_out_owner, privileges=("SELECT",), columns=(store[1],))
-    return replace(access, grants=(*access.grants, reads))
+    return replace(access, grants=(*access.grants, fan_out_reads(key=store[1], roles=conf.roles)))
 
 
 def _store_table() -> tuple[str, str] | None:

@@ -70,17 +70,20 @@ def _missing(function: FunctionAccess, declared: Declaration) -> Drift:
 def _differing(expected: Behaviour, seen: Behaviour) -> tuple[str, str]:
     """Return what differs, as it is declared and as it is found."""
     pairs = [
-        (f"LANGUAGE {expected.language}", f"LANGUAGE {seen.language}"),
-        *(
-            (f"SECURITY {'DEFINER' if expected.is_definer else 'INVOKER'}",
-             f"SECURITY {'DEFINER' if seen.is_definer else 'INVOKER'}"),
-            (_VOLATILITY[expected.volatility], _VOLATILITY[seen.volatility]),
-            (", ".join(expected.settings) or "no settings", ", ".join(seen.settings) or "no settings"),
-        ),
+        *zip(_words(expected), _words(seen), strict=True),
         ("the declared body", "the declared body" if expected.body == seen.body else "another body"),
-    ]  # fmt: skip
+    ]
     differing = [pair for pair in pairs if pair[0] != pair[1]]
     return ", ".join(pair[0] for pair in differing), ", ".join(pair[1] for pair in differing)
+
+
+def _words(behaviour: Behaviour) -> tuple[str, ...]:
+    return (
+        f"LANGUAGE {behaviour.language}",
+        f"SECURITY {'DEFINER' if behaviour.is_definer else 'INVOKER'}",
+        _VOLATILITY[behaviour.volatility],
+        ", ".join(behaviour.settings) or "no settings",
+    )
 
 
 def _functions(catalogue: Catalogue, functions: Iterable[FunctionAccess]) -> list[tuple[Any, ...]]:

@@ -9,9 +9,8 @@ import psycopg
 from salon_jobs.core.errors import MendIncomplete
 from salon_jobs.doctor.drift import Drift
 from salon_jobs.doctor.examination import examine
+from salon_jobs.tenancy.brief_locks import LOCK_TIMEOUT
 
-# Behind whoever waits for an ACCESS EXCLUSIVE lock every other query of that table waits too.
-_LOCK_TIMEOUT: Final = "2s"
 # One mend can show what it hid: a table's former owner keeps rights that only then are more than declared.
 _ROUNDS: Final = 3
 
@@ -25,7 +24,7 @@ def mend(connection: psycopg.Connection[Any], *, with_orphans: bool = True) -> t
     mended: list[Drift] = []
     drifts: list[Drift] = []
     with connection.transaction():
-        connection.execute(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'")
+        connection.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
         for _ in range(_ROUNDS):
             drifts = mendable(examine(connection, with_orphans=with_orphans and not mended).drifts)
             if not drifts:

@@ -45,7 +45,7 @@ def compare_policies(catalogue: Catalogue, relations: Mapping[str, Relation], de
             if want is not None and have is not None and _is_same(want, have):
                 continue
             drop = [f"DROP POLICY {identifier(name)} ON {table.sql}"] if have is not None else []
-            create = [_create(want, table)] if want is not None else []
+            create = [want.create(table.identifier).as_string()] if want is not None else []
             yield Drift(
                 kind="policy", where=f"policy {name} of table {table.sql}",
                 expected="none" if want is None else _declared(want).text,
@@ -66,11 +66,6 @@ def _is_same(want: Policy, have: _Found) -> bool:
 def _declared(policy: Policy) -> _Found:
     using, check = (None if each is None else each.as_string() for each in (policy.using, policy.check))
     return _Found(policy.name, policy.command, True, frozenset(policy.roles or (PUBLIC,)), using, check)
-
-
-def _create(policy: Policy, table: Relation) -> str:
-    statement = policy.create(table.name).as_string()
-    return statement.replace(f" ON {identifier(table.name)} ", f" ON {table.sql} ", 1)
 
 
 def _policies(catalogue: Catalogue, relations: Mapping[str, Relation]) -> dict[int, list[_Found]]:

@@ -55,7 +55,7 @@ def compare_memberships(catalogue: Catalogue, declared: Declaration) -> Iterable
     Both ends are looked at, so that whoever reaches an owner through roles between is seen at one of them.
     """
     options = "m.inherit_option, m.set_option" if catalogue.version >= 160000 else "false, true"
-    found = catalogue.connection.execute(
+    found = catalogue.rows(
         f"""
         SELECT granted.rolname, member.rolname, grantor.rolname, m.admin_option, {options}
           FROM pg_auth_members m
@@ -64,9 +64,9 @@ def compare_memberships(catalogue: Catalogue, declared: Declaration) -> Iterable
           LEFT JOIN pg_roles grantor ON grantor.oid = m.grantor
          WHERE NOT member.rolsuper AND (granted.rolname = ANY (%s::text[]) OR member.rolname = ANY (%s::text[]))
          ORDER BY 1, 2, 3
-        """.encode(),
-        [list(declared.guarded), list(declared.names)],
-    ).fetchall()
+        """,
+        list(declared.guarded), list(declared.names),
+    )  # fmt: skip
     owners = declared.owner_roles
     held: set[str] = set()
     for granted, member, grantor, *flags in found:

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from salon_jobs.conf import Roles
-from salon_jobs.doctor.catalogue import PUBLIC, Catalogue, Relation
+from salon_jobs.doctor.catalogue import KIND_OF_RELATION, PUBLIC, Catalogue, Relation
 from salon_jobs.doctor.declaration import Declaration
 from salon_jobs.doctor.drift import Drift
+from salon_jobs.doctor.rights import role
 from salon_jobs.tenancy.roles import identifier
 
 _VISIBLE: Final = """n.nspname NOT LIKE 'pg\\_%%' AND n.nspname <> 'information_schema'"""
@@ -52,7 +53,7 @@ def _tables(catalogue: Catalogue, relations: Mapping[str, Relation], roles: Role
         yield Drift(
             kind="undeclared table", where=f"table {table}, role {grantee}", expected="nothing",
             seen=f"{privileges} on {what} {'with policies of its own' if has_policies else 'without policies'}",
-            mend=(f"REVOKE ALL ON {table} FROM {PUBLIC if grantee == PUBLIC else identifier(grantee)}",),
+            mend=(f"REVOKE ALL ON {table} FROM {role(grantee)}",),
             is_decision=True,
             hint="or declare its model: StoreIsolation, or SystemScope where its rows belong to no store",
         )  # fmt: skip
@@ -113,7 +114,7 @@ def _definers(catalogue: Catalogue, declared: Declaration, roles: Roles) -> Iter
         yield Drift(
             kind="undeclared function", where=f"function {signature}, role {grantee}", expected="no EXECUTE",
             seen=f"EXECUTE of a SECURITY DEFINER function of {owner}",
-            mend=(f"REVOKE ALL ON FUNCTION {signature} FROM {PUBLIC if grantee == PUBLIC else identifier(grantee)}",),
+            mend=(f"REVOKE ALL ON FUNCTION {signature} FROM {role(grantee)}",),
             is_decision=grantee != PUBLIC,
             hint="" if grantee == PUBLIC else "or give it to an owner named in EXTRA_OWNER_ROLES, or make it INVOKER",
         )  # fmt: skip
@@ -125,8 +126,7 @@ def _owned(
     """Yield what runtime roles own, who own nothing, and tables of the owners, who own functions alone."""
     found = catalogue.rows(
         f"""
-        SELECT CASE c.relkind WHEN 'S' THEN 'SEQUENCE' WHEN 'v' THEN 'VIEW' WHEN 'm' THEN 'MATERIALIZED VIEW'
-                    WHEN 'f' THEN 'FOREIGN TABLE' ELSE 'TABLE' END,
+        SELECT {KIND_OF_RELATION},
                format('%%I.%%I', n.nspname, c.relname), o.rolname
           FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_roles o ON o.oid = c.relowner
          WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f', 'S') AND {_VISIBLE}

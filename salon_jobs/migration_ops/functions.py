@@ -11,7 +11,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError
 from salon_jobs.migration_ops.base import DatabaseOperation, execute, schema_of
 from salon_jobs.tenancy.functions import FunctionAccess
-from salon_jobs.tenancy.job_functions import fan_out_function, job_function
+from salon_jobs.tenancy.job_functions import fan_out_function, fan_out_reads, job_function
 
 
 class InstallFunction(DatabaseOperation):
@@ -65,9 +65,7 @@ class InstallFanOutFunction(DatabaseOperation):
             execute(
                 schema_editor,
                 sql.SQL("GRANT USAGE, CREATE ON SCHEMA {} TO {}").format(schema, owner),
-                sql.SQL("GRANT SELECT ({}) ON {} TO {}").format(
-                    sql.Identifier(key), sql.Identifier(table_schema, table), owner
-                ),
+                fan_out_reads(key=key, roles=conf.roles).statement(sql.Identifier(table_schema, table)),
                 sql.SQL("SET LOCAL ROLE {}").format(owner),
             )
             create += [

@@ -24,11 +24,11 @@ class Policy:
     using: sql.Composable | None = None
     check: sql.Composable | None = None
 
-    def create(self, table: str) -> sql.Composed:
+    def create(self, table: sql.Identifier) -> sql.Composed:
         """Return CREATE POLICY."""
         to = sql.SQL(", ").join(map(sql.Identifier, self.roles)) if self.roles else sql.SQL("PUBLIC")
         statement = sql.SQL("CREATE POLICY {} ON {} FOR {} TO {}").format(
-            sql.Identifier(self.name), sql.Identifier(table), sql.SQL(self.command), to
+            sql.Identifier(self.name), table, sql.SQL(self.command), to
         )
         if self.using is not None:
             statement += sql.SQL(" USING ({})").format(self.using)
@@ -36,9 +36,9 @@ class Policy:
             statement += sql.SQL(" WITH CHECK ({})").format(self.check)
         return statement
 
-    def drop(self, table: str) -> sql.Composed:
+    def drop(self, table: sql.Identifier) -> sql.Composed:
         """Return DROP POLICY, which does nothing where there is none."""
-        return sql.SQL("DROP POLICY IF EXISTS {} ON {}").format(sql.Identifier(self.name), sql.Identifier(table))
+        return sql.SQL("DROP POLICY IF EXISTS {} ON {}").format(sql.Identifier(self.name), table)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,13 +49,13 @@ class Grant:
     privileges: tuple[Privilege, ...]
     columns: tuple[str, ...] = ()
 
-    def statement(self, table: str) -> sql.Composed:
+    def statement(self, table: sql.Identifier) -> sql.Composed:
         """Return GRANT."""
         columns: sql.Composable = sql.SQL("")
         if self.columns:
             columns = sql.SQL(" ({})").format(sql.SQL(", ").join(map(sql.Identifier, self.columns)))
         what = sql.SQL(", ").join(sql.SQL(privilege) + columns for privilege in self.privileges)
-        return sql.SQL("GRANT {} ON {} TO {}").format(what, sql.Identifier(table), sql.Identifier(self.role))
+        return sql.SQL("GRANT {} ON {} TO {}").format(what, table, sql.Identifier(self.role))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ class TableAccess:
     def protect(self) -> list[sql.Composed]:
         """Return the policies, then what switches row-level security on. Each policy is made anew."""
         table = sql.Identifier(self.table)
-        statements = [make for policy in self.policies for make in (policy.drop(self.table), policy.create(self.table))]
+        statements = [make for policy in self.policies for make in (policy.drop(table), policy.create(table))]
         statements.append(sql.SQL("ALTER TABLE {} ENABLE ROW LEVEL SECURITY").format(table))
         if self.force:
             statements.append(sql.SQL("ALTER TABLE {} FORCE ROW LEVEL SECURITY").format(table))
@@ -82,13 +82,13 @@ class TableAccess:
         return [
             sql.SQL("ALTER TABLE {} NO FORCE ROW LEVEL SECURITY").format(table),
             sql.SQL("ALTER TABLE {} DISABLE ROW LEVEL SECURITY").format(table),
-            *(policy.drop(self.table) for policy in self.policies),
+            *(policy.drop(table) for policy in self.policies),
         ]
 
     def give(self, roles: Sequence[str]) -> list[sql.Composed]:
         """Return what takes everything from PUBLIC and ``roles``, then grants what is declared."""
         inserting = [grant.role for grant in self.grants if "INSERT" in grant.privileges]
-        statements = [*self.take(roles), *(grant.statement(self.table) for grant in self.grants)]
+        statements = [*self.take(roles), *(grant.statement(sql.Identifier(self.table)) for grant in self.grants)]
         if inserting:
             # An identity column needs no more than INSERT; a serial one, of older tables, takes its numbers itself.
             to = sql.SQL(", ").join(map(sql.Identifier, inserting))
@@ -107,7 +107,7 @@ class TableAccess:
         """Return what grants again what default privileges give these roles on a new table and its sequences."""
         to = sql.SQL("TO {}").format(sql.SQL(", ").join(map(sql.Identifier, roles)))
         return [
-            *(Grant(role=role, privileges=ALL_ROWS).statement(self.table) for role in roles),
+            *(Grant(role=role, privileges=ALL_ROWS).statement(sql.Identifier(self.table)) for role in roles),
             self._on_sequences("ai", sql.SQL("GRANT USAGE, SELECT"), to),
         ]
 

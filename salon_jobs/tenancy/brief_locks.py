@@ -1,4 +1,4 @@
-"""Says how long a migration waits for a table's lock."""
+"""Says how long migrations and the doctor wait for a table's lock."""
 
 from __future__ import annotations
 

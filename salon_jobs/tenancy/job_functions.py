@@ -12,6 +12,7 @@ from psycopg import sql
 from salon_jobs import sql as statements
 from salon_jobs.conf import Roles
 from salon_jobs.conf import settings as conf
+from salon_jobs.tenancy.access import Grant
 from salon_jobs.tenancy.functions import FunctionAccess
 
 
@@ -67,6 +68,11 @@ def fan_out_function(*, table: str, table_schema: str, key: str, roles: Roles | 
         schema=schema, name=name, arguments="", definition=create.as_string(),
         callers=() if roles is None else (roles.worker,), owner=None if roles is None else roles.fan_out_owner,
     )  # fmt: skip
+
+
+def fan_out_reads(*, key: str, roles: Roles) -> Grant:
+    """Return what the owner of that function may do on the store's table: read the key, no more."""
+    return Grant(role=roles.fan_out_owner, privileges=("SELECT",), columns=(key,))
 
 
 def _claim_statement() -> str:

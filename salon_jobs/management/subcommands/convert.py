@@ -30,7 +30,10 @@ class Convert(Subcommand):
         with as_superuser() as connection:
             plan = plan_conversion(connection)
             if plan is None:
-                raise CommandError(f"nothing to convert: the database is what SALON_JOBS['ROLES'] says{_REMEDY}")
+                raise CommandError(
+                    "nothing to convert: the database is what SALON_JOBS['ROLES'] says; python manage.py salon_jobs "
+                    "doctor shows what differs"
+                )
             what = "roles" if plan.to_roles else f"the one user {plan.owner}"
             if not options["yes"]:
                 ask(
@@ -46,6 +49,3 @@ class Convert(Subcommand):
         out.write(f"{plan.database} belongs to {plan.owner} now, who took over from {', '.join(plan.former)}")
         for policy in left:
             err.write(f"still names a former role, and is not declared: policy {policy}")
-
-
-_REMEDY = "; python manage.py salon_jobs doctor shows what differs"
