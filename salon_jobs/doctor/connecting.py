@@ -10,7 +10,8 @@ import psycopg
 from django.db import connections
 
 from salon_jobs.conf import settings as conf
-from salon_jobs.core.errors import ConfigurationError, NotReady
+from salon_jobs.core.errors import ConfigurationError
+from salon_jobs.tenancy.bootstrap import connect
 
 
 def by_alias(alias: str) -> psycopg.Connection[Any]:
@@ -32,9 +33,5 @@ def as_superuser() -> Generator[psycopg.Connection[Any]]:
     """Connect to the jobs' database by BOOTSTRAP_URL, and close at the end. Raises ConfigurationError, NotReady."""
     if conf.bootstrap_url is None:
         raise ConfigurationError("SALON_JOBS['BOOTSTRAP_URL'] is not set: name a superuser's URL")
-    try:
-        connection = psycopg.connect(conf.bootstrap_url, autocommit=True, connect_timeout=10, dbname=database_name())
-    except psycopg.OperationalError as error:
-        raise NotReady(f"the server of BOOTSTRAP_URL can not be used: {error}") from error
-    with connection:
+    with connect(conf.bootstrap_url, database_name()) as connection:
         yield connection

@@ -46,9 +46,9 @@ def bootstrap(
     _require_passwords(scripts, passwords)
     created = False
     if database is not None:
-        with _connect(url) as connection:
+        with connect(url) as connection:
             created = _ensure_database(connection, database, scripts[0])
-    with _connect(url, database) as connection:
+    with connect(url, database) as connection:
         _require_superuser(connection)
         with connection.transaction():
             _execute(connection, *PRELUDE)
@@ -67,13 +67,14 @@ def _require_passwords(scripts: Iterable[RoleScript], passwords: Mapping[str, st
         raise ConfigurationError(f"the password of a role is missing; set {', '.join(missing)}")
 
 
-def _connect(url: str, database: str | None = None) -> Connection:
+def connect(url: str, database: str | None = None) -> Connection:
+    """Connect by ``BOOTSTRAP_URL``, in autocommit; ``database`` instead of the URL's. Raises as ``bootstrap``."""
     try:
         return psycopg.connect(url, autocommit=True, connect_timeout=10, dbname=database)
     except psycopg.ProgrammingError:  # its text repeats the URL with the password
-        raise ConfigurationError("DATABASE_URL_BOOTSTRAP is not a PostgreSQL URL") from None
+        raise ConfigurationError("SALON_JOBS['BOOTSTRAP_URL'] is not a PostgreSQL URL") from None
     except psycopg.OperationalError as error:
-        raise NotReady(f"the server of DATABASE_URL_BOOTSTRAP can not be used: {error}") from error
+        raise NotReady(f"the server of BOOTSTRAP_URL can not be used: {error}") from error
 
 
 def _require_superuser(connection: Connection) -> None:
@@ -82,7 +83,7 @@ def _require_superuser(connection: Connection) -> None:
     ).fetchone()
     if row is None or not row[0]:
         raise ConfigurationError(
-            f"DATABASE_URL_BOOTSTRAP logs in as {connection.info.user}, which is not a superuser; "
+            f"SALON_JOBS['BOOTSTRAP_URL'] logs in as {connection.info.user}, which is not a superuser; "
             "only a superuser can create a role that bypasses row-level security"
         )
 

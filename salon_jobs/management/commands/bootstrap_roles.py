@@ -15,7 +15,7 @@ from salon_jobs.tenancy.bootstrap_sql import build_scripts, render_psql
 class Command(BaseCommand):
     """Run the bootstrap as the superuser of ``BOOTSTRAP_URL``, or print it for psql; needs no other database URL."""
 
-    help = "Create or mend the database roles as superuser (DATABASE_URL_BOOTSTRAP). Idempotent; before migrate."
+    help = "Create or mend the database roles as superuser, by BOOTSTRAP_URL. Idempotent; before migrate."
     requires_system_checks = ()
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -32,9 +32,7 @@ class Command(BaseCommand):
             self.stdout.write("\n".join(render_psql(script) for script in scripts), ending="")
             return
         if conf.bootstrap_url is None:
-            raise CommandError(
-                "DATABASE_URL_BOOTSTRAP (SALON_JOBS['BOOTSTRAP_URL']) is not set: name a superuser's URL."
-            )
+            raise CommandError("SALON_JOBS['BOOTSTRAP_URL'] is not set: name a superuser's URL")
         with told_in_one_line():
             done = bootstrap(
                 conf.bootstrap_url,
