@@ -10,7 +10,6 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError
 from salon_jobs.migration_ops.base import DatabaseOperation
 from salon_jobs.tenancy.constraints import AccessConstraint
-from salon_jobs.tenancy.policy import STORE_POLICY, SYSTEM_POLICY
 
 
 class ProtectModel(DatabaseOperation):
@@ -92,9 +91,9 @@ class ReleaseModel(ProtectModel):
 def _policies(schema_editor: BaseDatabaseSchemaEditor, model: type[Model]) -> set[str]:
     """Return the policies of declarations that a table has."""
     query = (
-        "SELECT polname FROM pg_policy WHERE polrelid = to_regclass(quote_ident(%s))"
-        " AND (starts_with(polname, %s) OR starts_with(polname, %s))"
+        "SELECT polname FROM pg_policy"
+        " WHERE polrelid = to_regclass(quote_ident(%s)) AND starts_with(polname, 'salon_jobs_')"
     )
     with schema_editor.connection.cursor() as cursor:
-        cursor.execute(query, [model._meta.db_table, STORE_POLICY, SYSTEM_POLICY])
+        cursor.execute(query, [model._meta.db_table])
         return {name for (name,) in cursor.fetchall()}

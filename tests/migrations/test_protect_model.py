@@ -9,7 +9,7 @@ import pytest
 from django.db.migrations.operations.base import Operation
 
 from project.salon.models import Customer
-from salon_jobs import StoreIsolation, SystemScope
+from salon_jobs import MembershipIsolation, StoreIsolation, SystemScope
 from salon_jobs.core.errors import ConfigurationError
 from salon_jobs.migration_ops import ProtectModel, ReleaseModel, declared
 from tests.migrations.operations import access_of, create, migrate, tables
@@ -67,6 +67,18 @@ def test_nobody_declares_anew_without_naming_what_holds(second: ProtectModel) ->
     before = access_of("shelf")
     with pytest.raises(ConfigurationError, match=r'ProtectModel\("salon.Shelf", …, instead_of=…\)'):
         migrate(second, state=state)
+    assert access_of("shelf") == before
+
+
+@pytest.mark.usefixtures("tables")
+def test_the_policy_by_which_users_see_their_memberships_is_not_left_behind() -> None:
+    state = migrate(create("Shelf"))
+    members = MembershipIsolation(field="store", user_field="label", name="shelf_isolation")
+    migrate(ProtectModel("salon.Shelf", members), state=state)
+    before = access_of("shelf")
+    stores = StoreIsolation(field="store", name="shelf_isolation")
+    with pytest.raises(ConfigurationError, match=r"of another declaration \(salon_jobs_membership\)"):
+        migrate(ProtectModel("salon.Shelf", stores), state=state)
     assert access_of("shelf") == before
 
 
