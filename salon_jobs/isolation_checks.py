@@ -14,7 +14,7 @@ from django.db.models import Model, UniqueConstraint
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError
 from salon_jobs.migration_ops.declared import declared_by_operations, declared_in_meta
-from salon_jobs.tenancy.constraints import AccessConstraint, StoreIsolation
+from salon_jobs.tenancy.constraints import AccessConstraint, MembershipIsolation, StoreIsolation
 from salon_jobs.tenancy.same_store import SameStoreForeignKey
 
 Declared: TypeAlias = Mapping[type[Model], AccessConstraint]
@@ -37,6 +37,8 @@ def check_isolation(app_configs: Sequence[AppConfig] | None = None, **_: Any) ->
     messages: list[CheckMessage] = [_open(model) for model in models if _undeclared(model, declared, store)]
     for model in models:
         isolation = declared.get(model)
+        if isolation is not None:
+            messages += _check_names(model, isolation)
         if isinstance(isolation, StoreIsolation):
             messages += _check_field(model, isolation) or [
                 *_check_uniques(model, isolation),
@@ -87,6 +89,22 @@ def _check_field(model: type[Model], isolation: StoreIsolation) -> list[CheckMes
     hint = 'name the field that holds the store; "id" in the store model itself'
     text = f"{isolation.name}: {isolation.field!r} {text}"
     return [Error(text, hint=hint, obj=model, id="salon_jobs.E010")]
+
+
+def _check_names(model: type[Model], constraint: AccessConstraint) -> Iterator[CheckMessage]:
+    """Check the fields that ``web``, ``worker`` and ``user_field`` name."""
+    named = {name for may in (constraint.web, constraint.worker) for names in may.values() for name in names}
+    if isinstance(constraint, MembershipIsolation):
+        named.add(constraint.user_field)
+    for name in sorted(named):
+        try:
+            column = getattr(model._meta.get_field(name), "column", None)
+        except FieldDoesNotExist:
+            column = None
+        if column is None:
+            text = f"{constraint.name}: {name!r} is no field of its table"
+            hint = "name fields of the model in web, worker and user_field"
+            yield Error(text, hint=hint, obj=model, id="salon_jobs.E010")
 
 
 def _check_uniques(model: type[Model], isolation: StoreIsolation) -> Iterator[CheckMessage]:

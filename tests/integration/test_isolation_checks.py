@@ -12,7 +12,7 @@ from tests.conftest import manage
 MODELS = """
 import uuid
 from django.db import models
-from salon_jobs import SameStoreForeignKey, StoreIsolation, SystemScope
+from salon_jobs import MembershipIsolation, SameStoreForeignKey, StoreIsolation, SystemScope
 
 def owned():
     return models.ForeignKey("tenants.Store", models.CASCADE)
@@ -107,6 +107,16 @@ def test_what_is_right_is_left_alone(tmp_path: Path, fields: str, meta: str) -> 
         (f"store = owned()\n{SHELF}", RIGHT, ("W013) nothing in the database holds the reference 'shelf'",)),
         ("owner = owned()", RIGHT, ("E010) i: 'store' is no field of it", '"id" in the store model itself')),
         ("store = models.TextField()", RIGHT, ("E010) i: 'store' is not a uuid",)),
+        (
+            "store = owned()",
+            RIGHT.replace('name="i"', 'name="i", web={"SELECT": ["price"]}'),
+            ("E010) i: 'price' is no field of its table", "name fields of the model"),
+        ),
+        (
+            "store = owned()",
+            RIGHT.replace("StoreIsolation(", "MembershipIsolation(user_field='user', "),
+            ("E010) i: 'user' is no field of its table",),
+        ),
         ("store = owned()", KEYED, ("E011) k: 'shelf' is no foreign key",)),
         (
             "store = owned()\nshelf = models.ForeignKey('self', models.CASCADE, db_constraint=False)",
