@@ -11,6 +11,8 @@ from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 from django.db.migrations import Migration
 from django.db.migrations.state import ProjectState
 
+from salon_jobs.tenancy.brief_locks import waits_by_its_own
+
 # Less than PostgreSQL's deadlock_timeout (1 s): where a migration that holds one table and a transaction that holds
 # another wait for each other, it is the migration that gives up, before the server would end the transaction.
 LOCKS_MS: Final = 900
@@ -43,10 +45,7 @@ class LocksBriefly(Migration):
 @contextmanager
 def _locks_briefly(schema_editor: BaseDatabaseSchemaEditor) -> Generator[None]:
     connection = schema_editor.connection
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT current_setting('lock_timeout')")
-        own = cursor.fetchone() != ("0",)
-    if own or not schema_editor.atomic_migration:
+    if not schema_editor.atomic_migration or waits_by_its_own(connection):
         yield
         return
     # Until the transaction ends, so that it holds for the statements that Django puts off until then.

@@ -16,9 +16,14 @@ def brief_locks(connection: BaseDatabaseWrapper) -> tuple[list[sql.Composable], 
 
     They fail with PostgreSQL's 55P03 after ``LOCK_TIMEOUT``. A session with a ``lock_timeout`` of its own keeps that.
     """
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT current_setting('lock_timeout')")
-        if cursor.fetchone() != ("0",):
-            return [], []
+    if waits_by_its_own(connection):
+        return [], []
     before = sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(LOCK_TIMEOUT))
     return [before], [sql.SQL("SET LOCAL lock_timeout = 0")]
+
+
+def waits_by_its_own(connection: BaseDatabaseWrapper) -> bool:
+    """Tell whether the session has a ``lock_timeout`` already."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT current_setting('lock_timeout')")
+        return bool(cursor.fetchone() != ("0",))
