@@ -17,11 +17,7 @@ class SalonJobsConfig(AppConfig):
     def ready(self) -> None:
         """Register checks and Sentry, then import the task and cron modules."""
         # They register on import.
-        from salon_jobs import (  # noqa: PLC0415
-            checks,  # noqa: F401  # pyright: ignore[reportUnusedImport]
-            isolation_checks,  # noqa: F401  # pyright: ignore[reportUnusedImport]
-            request_checks,  # noqa: F401  # pyright: ignore[reportUnusedImport]
-        )
+        from salon_jobs import checks  # noqa: F401, PLC0415  # pyright: ignore[reportUnusedImport]
         from salon_jobs.integrations import sentry  # noqa: PLC0415
         from salon_jobs.runtime import preflight  # noqa: PLC0415
         from salon_jobs.tenancy import left_open  # noqa: PLC0415

@@ -51,8 +51,6 @@ LAYERS = {
     "salon_jobs.schedule": 9,
     "salon_jobs.testing": 10,
     "salon_jobs.checks": 10,
-    "salon_jobs.isolation_checks": 10,
-    "salon_jobs.request_checks": 10,
     "salon_jobs.apps": 11,
     "salon_jobs.admin": 11,
     "salon_jobs.management": 11,

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 from django.test import override_settings
 
-from salon_jobs.checks import check_settings
+from salon_jobs.checks import check_requests, check_settings
 from salon_jobs.conf import Roles, settings
 from salon_jobs.core.errors import ConfigurationError
-from salon_jobs.request_checks import check_requests
 
 
 def test_defaults_are_a_plain_queue() -> None:

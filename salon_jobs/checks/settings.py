@@ -1,4 +1,4 @@
-"""Registers system checks: each says what is wrong and what mends it."""
+"""Registers the system check of SALON_JOBS and of what it needs."""
 
 from __future__ import annotations
 
@@ -7,19 +7,14 @@ from datetime import timedelta
 from typing import Any
 
 from django.apps import AppConfig, apps
-from django.core.checks import CheckMessage, Error, Tags, Warning, register
+from django.core.checks import CheckMessage, Error, Warning, register
 from django.core.management import get_commands
 from django.db import connections
-from psycopg import Error as PsycopgError
 from psycopg import IsolationLevel
 
 from salon_jobs.conf import settings as conf
-from salon_jobs.core.errors import ConfigurationError, NotReady, SchemaMissing
-from salon_jobs.doctor.connecting import by_alias
-from salon_jobs.doctor.examination import examine
-from salon_jobs.runtime.preflight import check_schema
+from salon_jobs.core.errors import ConfigurationError
 
-_SHOWN = 5
 _LONGEST_PICK_UP = timedelta(seconds=5)
 
 
@@ -46,31 +41,6 @@ def check_settings(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> 
     if store_model is not None:
         errors += _check_store_model(store_model)
     return errors
-
-
-@register(Tags.database)
-def check_catalogue(databases: Sequence[str] | None = None, **_: Any) -> list[CheckMessage]:
-    """Compare the live catalogue with the declaration; nothing before the migrations have run, or while some wait."""
-    try:
-        if conf.on_drift == "ignore" or conf.database not in (databases or ()):
-            return []
-        if connections[conf.database].vendor != "postgresql":
-            return []  # E002
-        check_schema(conf.database)
-        found = examine(by_alias(conf.database), with_orphans=False)
-    except (SchemaMissing, ConfigurationError):
-        return []  # told by others
-    except (NotReady, PsycopgError) as error:
-        return [Warning(f"the live catalogue can not be looked at: {error}", id="salon_jobs.W021")]
-    if not found.drifts:
-        return []
-    shown = "".join(f"\n    {drift}" for drift in found.drifts[:_SHOWN])
-    more = f"\n    and {len(found.drifts) - _SHOWN} more" if len(found.drifts) > _SHOWN else ""
-    text = f"the database is not as declared:{shown}{more}"
-    hint = "python manage.py salon_jobs doctor names each with the statements that mend it"
-    if conf.on_drift == "refuse":
-        return [Error(text, hint=hint, id="salon_jobs.E020")]
-    return [Warning(text, hint=hint, id="salon_jobs.W020")]
 
 
 def _check_isolation(database: str) -> list[CheckMessage]:
