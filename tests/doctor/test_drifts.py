@@ -237,3 +237,20 @@ def test_a_key_that_was_never_validated_is_validated(superuser: Superuser) -> No
         assert drifts(superuser) == []
     finally:
         superuser.execute("ALTER TABLE customer_note DROP CONSTRAINT unchecked")
+
+
+def test_a_view_of_the_migrators_over_jobs_shows_those_of_all_stores(superuser: Superuser) -> None:
+    with superuser.transaction(force_rollback=True):
+        superuser.execute(
+            "SET LOCAL ROLE migrator; CREATE VIEW waiting AS SELECT task, store_id, payload FROM salon_jobs_job;"
+            "CREATE VIEW waiting_tasks AS SELECT task FROM waiting; CREATE VIEW customers AS SELECT * FROM customer;"
+            "CREATE VIEW asked AS SELECT * FROM salon_jobs_job; ALTER VIEW asked SET (security_invoker = true);"
+            "CREATE VIEW users AS SELECT * FROM auth_user; REVOKE ALL ON users FROM worker_runtime; RESET ROLE"
+        )
+        found = drifts(superuser)
+        assert [(each.kind, each.where, each.is_decision) for each in found] == [
+            ("undeclared view", f'view "public"."{view}", role app', True) for view in ("waiting", "waiting_tasks")
+        ]
+        assert all(each.seen == f"the eyes of migrator, who sees all rows of {JOB[6:]}" for each in found)
+        mend(superuser, *found)
+        assert drifts(superuser) == []
