@@ -54,6 +54,12 @@ class AccessConstraint(BaseConstraint):
 
     def remove_sql(self, model: Any, schema_editor: Any) -> Any:
         """Return what switches row-level security off and grants again what default privileges give."""
+        # A table of the same migration, such as a squashed one, would get at its end what is taken from it here.
+        schema_editor.deferred_sql[:] = [
+            statement
+            for statement in schema_editor.deferred_sql
+            if not (isinstance(statement, Statement) and _is_access_of(statement, model))
+        ]
         return self._statement(_unprotect, model, schema_editor)
 
     def _statement(
@@ -182,6 +188,11 @@ class _AccessSQL(Table):
         before, after = self._around
         written = self._write(replace(self._access, table=self.table))
         return ";\n".join(statement.as_string() for statement in (*before, *written, *after))
+
+
+def _is_access_of(statement: Statement, model: type[Model]) -> bool:
+    written = statement.parts.get("sql")
+    return isinstance(written, _AccessSQL) and written.table == model._meta.db_table
 
 
 def _protect(access: TableAccess) -> Statements:

@@ -71,8 +71,14 @@ class SameStoreForeignKey(BaseConstraint):
         return Statement("SET CONSTRAINTS ALL IMMEDIATE")
 
     def remove_sql(self, model: Any, schema_editor: Any) -> Any:
-        """Return what drops the key."""
-        return self._statement(_DROP, model, schema_editor)
+        """Return what drops the key; one that this migration was to add at its end is not added."""
+        drop = self._statement(_DROP, model, schema_editor)
+        waiting: list[Any] = schema_editor.deferred_sql
+        others = [statement for statement in waiting if not _adds(statement, drop)]
+        if len(others) == len(waiting):
+            return drop
+        waiting[:] = others
+        return Statement("SELECT")
 
     def _add_at_the_end(self, model: type[Model], schema_editor: BaseDatabaseSchemaEditor) -> None:
         schema_editor.deferred_sql += [
@@ -131,3 +137,12 @@ class SameStoreForeignKey(BaseConstraint):
 
     def __hash__(self) -> int:
         return hash((type(self), self.name))
+
+
+def _adds(statement: object, drop: Statement) -> bool:
+    """Tell whether a statement adds or validates the key that ``drop`` drops."""
+    return (
+        isinstance(statement, Statement)
+        and statement.template in (_ADD, VALIDATE)
+        and all(str(statement.parts[part]) == str(drop.parts[part]) for part in ("table", "name"))
+    )

@@ -24,7 +24,7 @@ from salon_jobs.core.errors import ConfigurationError
 from salon_jobs.migration_ops.declared import declarations
 from salon_jobs.tenancy.access import TableAccess
 from tests.migrations.operations import access_of, create, migrate, tables
-from tests.support import seen
+from tests.support import change, seen
 
 __all__ = ["tables"]  # a fixture
 
@@ -99,6 +99,21 @@ def test_taken_away_it_leaves_the_table_as_it_was(constraint: StoreIsolation | S
     migrate(add, state=state)
     migrate(RemoveConstraint("shelf", constraint.name), state=isolated)
     assert access_of("shelf") == before
+
+
+@pytest.mark.usefixtures("tables")
+@pytest.mark.parametrize("after", [(), (AddConstraint("shelf", ISOLATION),)], ids=["taken away", "other rights"])
+def test_what_the_tables_own_migration_takes_away_does_not_come_back_at_its_end(
+    after: tuple[AddConstraint, ...],
+) -> None:
+    migrate(create("Rack", *(each.constraint for each in after)))
+    rack = [row[1:] for row in access_of("rack")]
+    first = StoreIsolation(field="store", name="shelf_isolation")
+    migrate(create("Shelf", first), RemoveConstraint("shelf", "shelf_isolation"), *after)
+    if not after:  # what the owner has by itself is written down with the first grant
+        change("GRANT ALL ON rack TO migrator")
+        rack = [row[1:] for row in access_of("rack")]
+    assert [row[1:] for row in access_of("shelf")] == rack
 
 
 @pytest.mark.usefixtures("tables")

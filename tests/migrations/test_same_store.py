@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, models
-from django.db.migrations import AddConstraint
+from django.db.migrations import AddConstraint, RemoveConstraint
 from django.db.migrations.state import ProjectState
 from django.db.migrations.writer import MigrationWriter
 
@@ -54,6 +54,15 @@ def put(store: UUID, shelf: UUID | None) -> None:
 def as_store(connection: psycopg.Connection[Any], store: UUID) -> None:
     """Set the store for the transaction."""
     connection.execute("SELECT set_config('app.current_store_id', %s, true)", [str(store)])
+
+
+@pytest.mark.usefixtures("tables")
+def test_a_key_that_the_tables_own_migration_takes_away_is_not_there() -> None:
+    shelf = models.ForeignKey("salon.Shelf", models.DO_NOTHING, null=True, db_constraint=False)
+    state = migrate(create("Shelf", UNIQUE), create("Book", KEY, shelf=shelf), RemoveConstraint("book", KEY.name))
+    assert seen(VALIDATED, KEY.name) == []
+    migrate(AddConstraint("book", KEY), RemoveConstraint("book", KEY.name), AddConstraint("book", KEY), state=state)
+    assert seen(VALIDATED, KEY.name) == [(True, True, True)]
 
 
 def test_a_row_of_another_store_is_found_that_a_plain_validation_passes_over(
