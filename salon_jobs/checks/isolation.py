@@ -14,7 +14,7 @@ from django.db.models import Model, UniqueConstraint
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError
 from salon_jobs.migration_ops.declared import declared_by_operations, declared_in_meta
-from salon_jobs.tenancy.constraints import AccessConstraint, MembershipIsolation, StoreIsolation
+from salon_jobs.tenancy.constraints import AccessConstraint, MembershipIsolation, StoreIsolation, is_store_model
 from salon_jobs.tenancy.same_store import SameStoreForeignKey
 
 Declared: TypeAlias = Mapping[type[Model], AccessConstraint]
@@ -109,8 +109,8 @@ def _check_names(model: type[Model], constraint: AccessConstraint) -> Iterator[C
 
 def _check_uniques(model: type[Model], isolation: StoreIsolation) -> Iterator[CheckMessage]:
     field: Any = model._meta.get_field(isolation.field)
-    if field.primary_key and not field.is_relation:
-        return  # the store itself
+    if is_store_model(model, field):
+        return
     for label, first in _uniques(model):
         if first not in (field.name, field.attname):
             hint = (

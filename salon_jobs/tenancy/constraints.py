@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias, cast
 
+from django.apps import apps
 from django.core.exceptions import ValidationError
 from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
@@ -99,7 +100,7 @@ class StoreIsolation(AccessConstraint):
 
     ``field`` names the model's field that holds the store; ``"id"`` in the store model itself. The migrator is held to
     it as well. A policy for each command, TO the roles that may run it; with one database user TO PUBLIC, and the store
-    model itself is left open to its owner (no FORCE), who must list the stores for a fan-out.
+    model itself, STORE_MODEL, is left open to its owner (no FORCE), who must list the stores for a fan-out.
     ``full_clean`` refuses, inside a tenant context, an instance of another store.
     """
 
@@ -112,9 +113,8 @@ class StoreIsolation(AccessConstraint):
     def access(self, model: type[Model], roles: Roles | None) -> TableAccess:
         """Return what is declared of the model's table."""
         field: Any = model._meta.get_field(self.field)
-        is_store = field.primary_key and not field.is_relation
         return store_access(
-            model._meta.db_table, field.column, roles=roles, is_store=is_store,
+            model._meta.db_table, field.column, roles=roles, is_store=is_store_model(model, field),
             web=_columns(model, self.web), worker=_columns(model, self.worker),
         )  # fmt: skip
 
@@ -206,6 +206,19 @@ def _unprotect(access: TableAccess) -> Statements:
         return access.unprotect()
     default = [spec.name(roles) for spec in ROLE_SPECS if spec.business_dml]
     return [*access.unprotect(), *access.take(roles.runtime), *access.give_by_default(default)]
+
+
+def is_store_model(model: type[Model], field: Any) -> bool:
+    """Tell whether a model, whose ``field`` holds the store, is that of the stores, not of what each of them has.
+
+    By its key alone where STORE_MODEL is not set yet, and where an old migration knows a model that is gone or renamed.
+    """
+    try:
+        if conf.store_model is not None:
+            return apps.get_model(model._meta.label) is apps.get_model(conf.store_model)
+    except LookupError:
+        pass
+    return bool(field.primary_key and not field.is_relation)
 
 
 def _privileges(name: str, may: May) -> dict[Privilege, tuple[str, ...]]:

@@ -16,7 +16,7 @@ from django.db.migrations.state import ModelState, ProjectState
 from django.db.migrations.writer import MigrationWriter
 from django.test import override_settings
 
-from project.salon.models import Customer, Operator
+from project.salon.models import Customer, Operator, Store
 from salon_jobs import StoreIsolation, SystemScope, tenant_context
 from salon_jobs.conf import Roles
 from salon_jobs.conf import settings as conf
@@ -252,3 +252,11 @@ def test_with_one_database_user_everything_is_to_public_and_the_store_is_left_to
     assert {policy.roles for access in declared.values() for policy in access.policies} == {()}
     assert not any(access.grants for access in declared.values())
     assert len(declared_access(Roles(web="other"))) == len(declared_access(conf.roles))
+
+
+def test_a_table_of_which_each_store_has_one_row_is_not_left_to_its_owner() -> None:
+    by_key = StoreIsolation(field="id", name="each_store_has_one")
+    assert by_key.access(Customer, None).force
+    assert not by_key.access(Store, None).force
+    with override_settings(SALON_JOBS={**settings.SALON_JOBS, "STORE_MODEL": None}):
+        assert not by_key.access(Store, None).force, "so that STORE_MODEL can be set later"
