@@ -29,6 +29,7 @@ SYSTEM_POLICY: Final = "salon_jobs_system"
 MEMBERSHIP_POLICY: Final = "salon_jobs_membership"
 # PostgreSQL quotes it: invalid input syntax for type uuid: "no store is set: …".
 NO_STORE: Final = "no store is set: in a migration use RunForEachStore"
+_TEXTS: Final = ("varchar", "text")
 DEMAND_GUC: Final = "salon_jobs.no_store"
 
 
@@ -51,11 +52,10 @@ def guarded_condition(column: str, *, roles: Roles | None) -> sql.Composed:
 
 def user_condition(column: str, type_name: str) -> sql.Composed:
     """Return the condition that shows the signed-in user's rows; ``type_name`` is the PostgreSQL type of the key."""
-    return sql.SQL("{} = (SELECT NULLIF(current_setting({}, true), '')::{})").format(
-        sql.Identifier(column),
-        sql.Literal(conf.user_guc),
-        sql.SQL(type_name),  # pyright: ignore[reportArgumentType] - of Django's field, not of anybody's input
-    )
+    # Without a length, which would cut a longer key off until it is somebody else's; texts are texts already.
+    kind = type_name.partition("(")[0]
+    cast = sql.SQL("") if kind in _TEXTS else sql.SQL("::" + kind)  # pyright: ignore[reportArgumentType] - of Django's field, not of anybody's input
+    return sql.SQL("{} = (SELECT {}{})").format(sql.Identifier(column), _setting(conf.user_guc), cast)
 
 
 def _setting(name: str) -> sql.Composed:

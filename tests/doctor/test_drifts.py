@@ -10,6 +10,8 @@ import pytest
 
 from salon_jobs.doctor.drift import Drift
 from salon_jobs.doctor.examination import examine
+from salon_jobs.doctor.expressions import same_condition
+from salon_jobs.tenancy.policy import user_condition
 from tests.settings import TEST_DATABASE
 
 Superuser = psycopg.Connection[Any]
@@ -254,3 +256,14 @@ def test_a_view_of_the_migrators_over_jobs_shows_those_of_all_stores(superuser: 
         assert all(each.seen == f"the eyes of migrator, who sees all rows of {JOB[6:]}" for each in found)
         mend(superuser, *found)
         assert drifts(superuser) == []
+
+
+@pytest.mark.parametrize("kind", ["integer", "bigint", "uuid", "text", "varchar(254)", "varchar", "numeric(10, 2)"])
+def test_a_membership_policy_is_known_again_whatever_the_users_key_is(superuser: Superuser, kind: str) -> None:
+    with superuser.transaction(force_rollback=True):
+        condition = user_condition("user", kind).as_string()
+        superuser.execute(
+            f'CREATE TABLE known ("user" {kind}); CREATE POLICY own ON known USING ({condition})'.encode()
+        )
+        [(shown,)] = superuser.execute("SELECT qual FROM pg_policies WHERE tablename = 'known'").fetchall()
+    assert same_condition(condition, shown)
