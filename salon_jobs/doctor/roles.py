@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from salon_jobs.conf import settings as conf
 from salon_jobs.doctor.catalogue import Catalogue
 from salon_jobs.doctor.declaration import Declaration
 from salon_jobs.doctor.drift import Drift
@@ -97,7 +98,10 @@ def compare_memberships(catalogue: Catalogue, declared: Declaration) -> Iterable
 
 
 def compare_settings(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:
-    """Yield stores that the server sets by itself, for a role or the database: sessions would begin in one."""
+    """Yield what the server sets by itself, for a role or the database, and no session may begin with.
+
+    A store or a user, as which it would work; and, for our roles, what switches triggers and foreign keys off.
+    """
     found = catalogue.rows(
         """
         SELECT r.rolname, d.datname, split_part(setting, '=', 1), substr(setting, strpos(setting, '=') + 1)
@@ -105,9 +109,13 @@ def compare_settings(catalogue: Catalogue, declared: Declaration) -> Iterable[Dr
          CROSS JOIN unnest(s.setconfig) AS setting
           LEFT JOIN pg_roles r ON r.oid = s.setrole
           LEFT JOIN pg_database d ON d.oid = s.setdatabase
-         WHERE lower(split_part(setting, '=', 1)) = %s AND coalesce(d.datname, %s) = %s
+         WHERE coalesce(d.datname, %(database)s) = %(database)s
+           AND (lower(split_part(setting, '=', 1)) = ANY (%(identity)s::text[])
+                OR (lower(split_part(setting, '=', 1)) = 'session_replication_role'
+                    AND coalesce(r.rolname = ANY (%(roles)s::text[]), true)))
         """,
-        declared.store_guc, catalogue.database, catalogue.database,
+        database=catalogue.database, identity=[declared.store_guc.lower(), conf.user_guc.lower()],
+        roles=[*declared.names, declared.owner],
     )  # fmt: skip
     for role, database, setting, value in found:
         if role is None and database is not None:
