@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,6 +19,18 @@ from salon_jobs.tenancy.functions import FunctionAccess
 from salon_jobs.tenancy.job_access import TABLES, history_access, table_access
 from salon_jobs.tenancy.job_functions import FUNCTIONS, fan_out_function, fan_out_reads, job_function
 from salon_jobs.tenancy.roles import DefaultPrivileges, RoleSpec, named_roles
+from salon_jobs.tenancy.same_store import SameStoreForeignKey
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreKey:
+    """Is one composite foreign key to a row of the same store."""
+
+    name: str
+    table: str
+    columns: tuple[str, ...]
+    to_table: str
+    to_columns: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +48,7 @@ class Declaration:
     protected: tuple[TableAccess, ...]
     plain: tuple[TableAccess, ...]
     functions: tuple[FunctionAccess, ...] = ()
+    keys: tuple[StoreKey, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -93,7 +107,20 @@ def declare(catalogue: Catalogue) -> Declaration:
         found = catalogue.relations([table]).get(table)
         if found is not None:
             functions.append(fan_out_function(table=table, table_schema=found.schema, key=key, roles=roles))
-    return replace(declare_tables(owner=user), functions=tuple(functions))
+    return replace(declare_tables(owner=user), functions=tuple(functions), keys=tuple(_store_keys()))
+
+
+def _store_keys() -> Iterable[StoreKey]:
+    for model in apps.get_models(include_auto_created=True):
+        if not model._meta.can_migrate(conf.database) or not router.allow_migrate_model(conf.database, model):
+            continue
+        for key in model._meta.constraints:
+            if isinstance(key, SameStoreForeignKey):
+                columns, to, to_columns = key.reference(model)
+                yield StoreKey(
+                    name=key.name, table=model._meta.db_table, columns=tuple(columns),
+                    to_table=to._meta.db_table, to_columns=tuple(to_columns),
+                )  # fmt: skip
 
 
 def _plain(table: str) -> TableAccess:

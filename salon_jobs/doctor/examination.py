@@ -63,6 +63,7 @@ def examine_tables(connection: psycopg.Connection[Any]) -> Examination:
 
 def _compare(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:
     relations = catalogue.relations(access.table for access in (*declared.protected, *declared.plain))
+    keyed = catalogue.relations(table for key in declared.keys for table in (key.table, key.to_table))
     catalogue.qualify()
     if declared.roles is not None:
         yield from roles.compare_roles(catalogue, declared)
@@ -77,5 +78,6 @@ def _compare(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:
     yield from policies.compare_policies(catalogue, relations, declared)
     yield from tables.compare_tables(catalogue, relations, declared)
     yield from tables.compare_triggers(catalogue, relations)
+    yield from foreign_keys.compare_store_keys(catalogue, keyed, declared)
     yield from functions.compare_functions(catalogue, declared)
     yield from undeclared.find_undeclared(catalogue, relations, declared)

@@ -26,7 +26,9 @@ def mend(connection: psycopg.Connection[Any], *, with_orphans: bool = True) -> t
     with connection.transaction():
         connection.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
         for _ in range(_ROUNDS):
-            drifts = mendable(examine(connection, with_orphans=with_orphans and not mended).drifts)
+            # A key that was made is yet to be validated.
+            looks = not mended or any(drift.kind == "foreign key" for drift in drifts)
+            drifts = mendable(examine(connection, with_orphans=with_orphans and looks).drifts)
             if not drifts:
                 break
             for drift in drifts:

@@ -86,11 +86,16 @@ class SameStoreForeignKey(BaseConstraint):
             self._statement(f"%(before)s{VALIDATE}%(after)s", model, schema_editor),
         ]  # fmt: skip
 
-    def _statement(self, template: str, model: type[Model], schema_editor: BaseDatabaseSchemaEditor) -> Statement:
-        quote, meta = schema_editor.quote_name, model._meta
-        key = cast("ForeignKey[Any]", meta.get_field(self.field))
+    def reference(self, model: type[Model]) -> tuple[list[str], type[Model], list[str]]:
+        """Return the key's columns, the model it refers to, and the columns there."""
+        key = cast("ForeignKey[Any]", model._meta.get_field(self.field))
         to: type[Model] = key.remote_field.model
         to_columns = [column_of(to, self.to_store_field), column_of(to, key.target_field.name)]
+        return [column_of(model, self.store_field), key.column], to, to_columns
+
+    def _statement(self, template: str, model: type[Model], schema_editor: BaseDatabaseSchemaEditor) -> Statement:
+        quote, meta = schema_editor.quote_name, model._meta
+        columns, to, to_columns = self.reference(model)
         before, after = brief_locks(schema_editor.connection)
         return Statement(
             template,
@@ -98,7 +103,7 @@ class SameStoreForeignKey(BaseConstraint):
             after="".join(f";\n{each.as_string()}" for each in after),
             name=quote(self.name),
             table=Table(meta.db_table, quote),
-            columns=Columns(meta.db_table, [column_of(model, self.store_field), key.column], quote),
+            columns=Columns(meta.db_table, columns, quote),
             to_table=Table(to._meta.db_table, quote),
             to_columns=Columns(to._meta.db_table, to_columns, quote),
             row_security=row_security_of(schema_editor.connection),

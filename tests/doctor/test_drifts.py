@@ -11,6 +11,7 @@ import pytest
 from salon_jobs.doctor.drift import Drift
 from salon_jobs.doctor.examination import examine
 from salon_jobs.doctor.expressions import same_condition
+from salon_jobs.doctor.mending import mend as mend_all
 from salon_jobs.tenancy.policy import user_condition
 from tests.settings import TEST_DATABASE
 
@@ -270,3 +271,22 @@ def test_a_membership_policy_is_known_again_whatever_the_users_key_is(superuser:
         )
         [(shown,)] = superuser.execute("SELECT qual FROM pg_policies WHERE tablename = 'known'").fetchall()
     assert same_condition(condition, shown)
+
+
+def test_a_key_of_the_same_store_that_is_gone_or_holds_no_store_is_made_and_validated(superuser: Superuser) -> None:
+    name = "customer_note_customer_of_same_store"
+    drop = f"ALTER TABLE customer_note DROP CONSTRAINT {name}"
+    other = f"ALTER TABLE customer_note ADD CONSTRAINT {name} FOREIGN KEY (customer_id) REFERENCES customer (id)"
+    for broken, told in (
+        (drop, "none"),
+        (f"{drop}; {other}", "FOREIGN KEY (customer_id) REFERENCES public.customer(id)"),
+    ):
+        superuser.execute(broken.encode())
+        (found,) = drifts(superuser)
+        assert (found.kind, found.seen, name in found.where) == ("foreign key", told, True)
+        mend_all(superuser)
+        assert drifts(superuser) == []
+        [(shown,)] = superuser.execute("SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conname = %s", [name])
+        assert shown == (
+            "FOREIGN KEY (store_id, customer_id) REFERENCES customer(store_id, id) DEFERRABLE INITIALLY DEFERRED"
+        )
