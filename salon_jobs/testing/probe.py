@@ -61,7 +61,11 @@ class Probe:
             self._change(store)
             self._delete(store)
             self._move(store, victim)
-            self._insert(template, f"as store {store} a row of store {victim}", store=victim)
+            self._insert(self._of(victim, template), f"as store {store} a row of store {victim}")
+            if any(column.nullable for column in self._columns() if column.name == self.table.column):
+                # Nobody's rows are everybody's where a policy says so.
+                self._insert(self._of(None, template), f"as store {store} a row of no store")
+                self._move(store, None)
             for value, how in (("", "without a store"), (_MALFORMED, f"with {_MALFORMED!r} as the store")):
                 self._set(value)
                 self._do_nothing(template, how)
@@ -74,6 +78,8 @@ class Probe:
             self._fail("is not under its policies: it is a superuser or has BYPASSRLS")
         if conf.roles is not None and self.role != conf.roles.migrator and self.table.truncatable(self.connection):
             self._fail("may TRUNCATE it, and no policy hinders that")
+        if parts := self.table.parts_in_reach(self.connection):
+            self._fail(f"reaches its partitions or children past its policies: {', '.join(parts)}")
 
     def _read(self, store: UUID) -> None:
         self._set(str(store))
@@ -115,17 +121,23 @@ class Probe:
         if not tried.is_refused and (tried.error or tried.left != own - tried.touched):
             self._fail(f"deletes, as store {store} with {own} rows, others than those: {tried}", tried)
 
-    def _move(self, store: UUID, victim: UUID) -> None:
+    def _move(self, store: UUID, victim: UUID | None) -> None:
         tried = self._attempt(self.table.sql("UPDATE {table} SET {store} = %s"), victim)
         by_trigger = tried.error is not None and isinstance(tried.error.__cause__, errors.RaiseException)
         if not tried.is_refused and not by_trigger and (tried.error or tried.touched):
-            self._fail(f"moves, as store {store}, rows to store {victim}: {tried}", tried)
+            self._fail(
+                f"moves, as store {store}, rows to {f'store {victim}' if victim else 'no store'}: {tried}", tried
+            )
 
-    def _insert(self, template: _Template, what: str, *, store: UUID | None = None) -> None:
-        """Insert a row of ``store`` (None: of the template's). The policy is asked before any constraint."""
-        if not template:
+    def _of(self, store: UUID | None, template: _Template) -> _Template:
+        """Return the values of a row of another store."""
+        value = None if store is None else str(store)
+        return {column: value if column.name == self.table.column else old for column, old in template.items()}
+
+    def _insert(self, values: _Template, what: str) -> None:
+        """Insert a row. The policy is asked before any constraint."""
+        if not values:
             return
-        values = {c: str(store) if store and c.name == self.table.column else v for c, v in template.items()}
         statement = sql.SQL("INSERT INTO {} ({}) VALUES ({})").format(
             self.table.identifier,
             sql.SQL(", ").join(sql.Identifier(column.name) for column in values),

@@ -25,6 +25,7 @@ class Column:
     selectable: bool
     insertable: bool
     updatable: bool
+    nullable: bool
 
     @property
     def placeholder(self) -> sql.Composable:
@@ -97,6 +98,17 @@ class StoreTable:
         [(allowed,)] = self._catalogue(connection, "SELECT has_table_privilege(%s::regclass, 'TRUNCATE')")
         return bool(allowed)
 
+    def parts_in_reach(self, connection: BaseDatabaseWrapper) -> list[str]:
+        """Return its partitions and children, to which its policies do not apply, that the current role may use."""
+        rows = self._catalogue(
+            connection,
+            "WITH RECURSIVE parts AS (SELECT inhrelid AS part FROM pg_inherits WHERE inhparent = %s::regclass UNION"
+            " SELECT inhrelid FROM pg_inherits JOIN parts ON inhparent = part) SELECT part::regclass::text FROM parts"
+            " WHERE has_any_column_privilege(part, 'SELECT, INSERT, UPDATE')"
+            " OR has_table_privilege(part, 'DELETE, TRUNCATE') ORDER BY 1",
+        )
+        return [name for (name,) in rows]
+
     def visible(self, connection: BaseDatabaseWrapper) -> dict[UUID | None, int]:
         """Count the rows that the current role sees, by store."""
         with connection.cursor() as cursor:
@@ -108,7 +120,8 @@ class StoreTable:
         rows = self._catalogue(
             connection,
             "SELECT attname, format_type(atttypid, atttypmod), has_column_privilege(attrelid, attnum, 'SELECT'),"
-            " has_column_privilege(attrelid, attnum, 'INSERT'), has_column_privilege(attrelid, attnum, 'UPDATE')"
+            " has_column_privilege(attrelid, attnum, 'INSERT'), has_column_privilege(attrelid, attnum, 'UPDATE'),"
+            " NOT attnotnull"
             " FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped"
             " AND attgenerated = '' AND attidentity <> 'a' ORDER BY attnum",
         )

@@ -311,6 +311,31 @@ class Drift(TestCase):
             assert_isolated(Customer, using=OWNER)
             transaction.set_rollback(True, using=OWNER)
 
+    def test_rows_of_no_store_that_all_would_see_are_noticed(self) -> None:
+        fill()
+        run("SET CONSTRAINTS ALL IMMEDIATE", "ALTER TABLE customer ALTER store_id DROP NOT NULL")
+        assert_isolated(Customer, using=OWNER)
+        form = f"WITH CHECK ({CONDITION} OR store_id IS NULL)"
+        for command, text, message in (
+            ("INSERT", form, "inserts as store .* a row of no store, and no policy stopped it"),
+            ("UPDATE", f"USING ({CONDITION}) {form}", "moves, as store .*, rows to no store"),
+        ):
+            with self.subTest(command), transaction.atomic(using=OWNER):
+                drop_policies()
+                # Otherwise its own SELECT policy refuses a row that it would not see again.
+                run(*all_but(command, text), "CREATE POLICY shared ON customer FOR SELECT USING (store_id IS NULL)")
+                with pytest.raises(AssertionError, match=message):
+                    assert_isolated(Customer, using=OWNER)
+                transaction.set_rollback(True, using=OWNER)
+
+    def test_parts_of_the_table_that_its_policies_do_not_hold_are_noticed(self) -> None:
+        fill()
+        run("SET CONSTRAINTS ALL IMMEDIATE", "CREATE TABLE customer_2026 () INHERITS (customer)")
+        assert_isolated(Customer, using=OWNER)
+        run("GRANT SELECT (name) ON customer_2026 TO app")
+        with pytest.raises(AssertionError, match=r"'app' reaches its partitions or children .*: customer_2026"):
+            assert_isolated(Customer, using=OWNER)
+
     def test_not_enabled_and_not_forced_are_noticed(self) -> None:
         fill()
         run("SET CONSTRAINTS ALL IMMEDIATE", "ALTER TABLE customer NO FORCE ROW LEVEL SECURITY")
