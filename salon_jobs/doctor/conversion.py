@@ -113,6 +113,10 @@ def _hand_over(catalogue: Catalogue, plan: Conversion) -> Iterable[str]:
                 OR (t.typtype = 'c' AND EXISTS (SELECT FROM pg_class c WHERE c.oid = t.typrelid AND c.relkind = 'c')))
            AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.classid = 'pg_type'::regclass AND d.objid = t.oid
                               AND d.deptype = 'e')
+        UNION ALL
+        SELECT 'STATISTICS', format('%%I.%%I', n.nspname, s.stxname)
+          FROM pg_statistic_ext s JOIN pg_namespace n ON n.oid = s.stxnamespace
+         WHERE n.nspname = ANY (%(schemas)s::text[]) AND s.stxowner::regrole::name = ANY (%(former)s::text[])
         """,
         schemas=_schemas(catalogue), former=list(plan.former),
     )  # fmt: skip
@@ -133,6 +137,11 @@ def _take_all(catalogue: Catalogue, plan: Conversion) -> Iterable[str]:
     former = ", ".join(map(identifier, plan.former))
     database, owner = identifier(plan.database), identifier(plan.owner)
     yield f"ALTER SCHEMA {SCHEMA} OWNER TO {owner}"
+    if catalogue.rows(
+        "SELECT FROM pg_database WHERE datname = current_database() AND datdba::regrole::name = ANY (%s::text[])",
+        list(plan.former),
+    ):
+        yield f"ALTER DATABASE {database} OWNER TO {owner}"
     yield f"GRANT CONNECT, TEMPORARY ON DATABASE {database} TO {owner}"
     for schema in _schemas(catalogue):
         for kind in ("TABLES", "SEQUENCES", "ROUTINES"):

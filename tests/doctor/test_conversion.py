@@ -6,11 +6,14 @@ from collections.abc import Callable
 from io import StringIO
 from typing import Any
 
+import psycopg
 import pytest
 from django.core.management import CommandError, call_command
+from psycopg import sql
 
 from tests.conftest import manage
 from tests.migrations.test_migrations import environment, fresh, owned, rows
+from tests.settings import url_for
 from tests.support import seen
 
 __all__ = ["fresh", "owned"]  # fixtures
@@ -42,6 +45,9 @@ acls AS (
 )
 SELECT kind, name::text FROM acls CROSS JOIN aclexplode(acl) AS a JOIN roles ON oid = grantee
 UNION ALL SELECT 'owned', relname FROM pg_class WHERE relowner IN (SELECT oid FROM roles)
+UNION ALL SELECT 'owned', stxname FROM pg_statistic_ext WHERE stxowner IN (SELECT oid FROM roles)
+UNION ALL SELECT 'owned', datname FROM pg_database
+    WHERE datdba IN (SELECT oid FROM roles) AND datname = current_database()
 UNION ALL SELECT 'owned', proname FROM pg_proc WHERE proowner IN (SELECT oid FROM roles)
 UNION ALL SELECT 'default', defaclrole::regrole::text FROM pg_default_acl
 UNION ALL SELECT 'policy', policyname FROM pg_policies WHERE roles <> '{public}'
@@ -53,6 +59,12 @@ def done(*arguments: str, **variables: str) -> str:
     result = manage(*arguments, **variables)
     assert result.returncode == 0, result.stderr
     return result.stdout
+
+
+def run(database: str, statement: sql.Composed) -> None:
+    """Run statements as the superuser."""
+    with psycopg.connect(url_for(None, database), autocommit=True) as connection:
+        connection.execute(statement)
 
 
 def refused(*arguments: str, **variables: str) -> str:
@@ -70,6 +82,8 @@ def test_one_user_becomes_roles_and_roles_become_one_user(fresh: str, owned: Own
     done("shell", "-v", "0", "-c", FILL, **one_user)
     done("salon_jobs", "doctor", "--superuser", "--fail", **one_user)
     before = rows(fresh, "SELECT id, store_id FROM customer ORDER BY 1")
+    statistics = "CREATE STATISTICS names ON store_id, name FROM customer; ALTER STATISTICS names OWNER TO {}"
+    run(fresh, sql.SQL(statistics).format(sql.Identifier(fresh)))
 
     done("migrate", "salon", "0002", "-v", "0", **one_user)  # what the project does by ROLES itself
     assert "ROLES.CONVERSION_MISSING: the job tables belong to" in refused("migrate", **roles)
@@ -77,6 +91,9 @@ def test_one_user_becomes_roles_and_roles_become_one_user(fresh: str, owned: Own
     done("migrate", "-v", "0", **roles)
     assert done("salon_jobs", "doctor", "--superuser", "--fail", **roles).endswith("no drift\n")
     assert rows(fresh, "SELECT id, store_id FROM customer ORDER BY 1") == before
+    assert rows(fresh, "SELECT stxowner::regrole::text FROM pg_statistic_ext WHERE stxname = 'names'") == [
+        ("migrator",)
+    ]
     told = done("shell", "-v", "0", "-c", LOOK, **roles)
     assert "seen 2\noutside 0" in told
     told = done("runworker", "--burst", "--health-addr", "127.0.0.1:0", **roles)
@@ -86,6 +103,7 @@ def test_one_user_becomes_roles_and_roles_become_one_user(fresh: str, owned: Own
 
     done("migrate", "salon", "0002", "-v", "0", **roles)
     assert "ROLES.CONVERSION_MISSING: the job tables belong to 'migrator'" in refused("migrate", **one_user)
+    run(fresh, sql.SQL("ALTER DATABASE {} OWNER TO migrator").format(sql.Identifier(fresh)))
     done("salon_jobs", "convert", "--yes", **one_user)
     done("migrate", "-v", "0", **one_user)
     assert done("salon_jobs", "doctor", "--superuser", "--fail", **one_user).endswith("no drift\n")
