@@ -61,12 +61,13 @@ class _Body(Iterator[bytes]):
         return self._context.run(self._next)
 
     def _next(self) -> bytes:
-        if not self._begun:
-            self._begun = True
-            self._scope.open()
         try:
+            if not self._begun:
+                self._begun = True
+                self._scope.open()
             return next(self._parts)
         except BaseException as error:
+            self._parts = iter(())  # whoever asks again is given none, not one that is made without the store
             self._scope.close(undo=not isinstance(error, StopIteration))
             raise
 
@@ -93,15 +94,16 @@ class _AsyncBody(AsyncIterator[bytes]):
         return part
 
     async def _next(self) -> bytes | None:
-        if not self._begun:
-            self._begun = True
-            await self._scope.aopen()
         try:
+            if not self._begun:
+                self._begun = True
+                await self._scope.aopen()
             return await anext(self._parts)
         except StopAsyncIteration:
             await self._scope.aclose(undo=False)
             return None
         except BaseException:
+            self._parts = _nothing()
             await self._scope.aclose(undo=True)
             raise
 

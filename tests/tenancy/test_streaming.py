@@ -19,7 +19,7 @@ from django.http.response import HttpResponseBase
 from django.test import Client, RequestFactory
 
 from project.salon.models import Customer
-from salon_jobs import current_store_id
+from salon_jobs import current_store_id, tenant_context
 from salon_jobs.core.errors import TenantContextError
 from salon_jobs.tenancy.scope import StoreScope
 from salon_jobs.tenancy.streaming import stream_as
@@ -255,3 +255,35 @@ def test_the_parts_of_an_asynchronous_body_may_be_asked_for_by_many_tasks(two: l
         return [part.decode() for part in found]
 
     assert asyncio.run(ask_for_all()) == [f"{two[0]} ['canary 0']{end}" for end in ("", " and again")]
+
+
+class Failing:
+    """Is a body whose first part fails, and which would go on."""
+
+    failed = False
+
+    def part(self) -> bytes:
+        if not self.failed:
+            self.failed = True
+            raise ZeroDivisionError
+        return str(current_store_id()).encode()
+
+
+def test_a_body_that_failed_makes_no_parts_without_the_store(stores: list[UUID]) -> None:
+    response = StreamingHttpResponse(iter(Failing().part, b""))
+    stream_as(StoreScope(stores[0], atomic=True), response)
+    parts = iter(response)
+    with pytest.raises(ZeroDivisionError):
+        next(parts)
+    assert next(parts, None) is None
+    response.close()
+
+
+def test_nor_does_one_whose_store_could_not_be_set(stores: list[UUID]) -> None:
+    response = StreamingHttpResponse(iter([b"made"]))
+    stream_as(StoreScope(stores[0], atomic=True), response)
+    parts = iter(response)
+    with tenant_context(stores[1]), pytest.raises(TenantContextError):
+        next(parts)
+    assert next(parts, None) is None
+    response.close()
