@@ -24,7 +24,7 @@ class Block:
     gets one of its own. ``in_session``: the store is on the session, not on each transaction.
     """
 
-    __slots__ = ("_transaction", "by_statement", "connection", "holds", "in_session", "is_open", "store")
+    __slots__ = ("by_statement", "connection", "holds", "in_session", "is_open", "store")
 
     def __init__(
         self, connection: BaseDatabaseWrapper, store: UUID,
@@ -33,7 +33,6 @@ class Block:
         self.connection, self.store, self.holds = connection, store, holds
         self.by_statement, self.in_session = by_statement, in_session
         self.is_open = False
-        self._transaction: object = None
 
     def open(self) -> None:
         """Begin: from here on it is the innermost of the surrounding contexts."""
@@ -56,15 +55,9 @@ class Block:
         self.close()
 
     def begin(self) -> None:
-        """Set the store where the next statement begins a transaction, or one began unseen: by COPY, say."""
-        if self.in_session:
-            return
-        blocks: list[Any] = self.connection.atomic_blocks
-        outermost = blocks[0] if blocks else None
-        began = not self.holds and outermost is not self._transaction
-        if guc.at_transaction_start(self.connection) or (began and guc.can_run_in_transaction(self.connection)):
+        """Set the store where the next statement begins a transaction."""
+        if not self.in_session and guc.at_transaction_start(self.connection):
             guc.set_local(self.connection, self.store)
-        self._transaction = outermost
 
     def held_inside(self) -> Block | None:
         """Return a context that holds the connection, was opened after this one, and has not ended."""

@@ -54,31 +54,6 @@ def test_inside_one_store_is_seen_and_outside_none(stores: list[UUID]) -> None:
     assert on_connection() is None
 
 
-def test_a_transaction_that_begins_past_djangos_cursors_gets_the_store_with_the_next_statement(
-    stores: list[UUID],
-) -> None:
-    with tenant_context(stores[0], atomic=False):
-        for _ in range(2):
-            with transaction.atomic():
-                with connection.cursor() as cursor, cursor.copy("COPY (SELECT FROM store) TO STDOUT") as copy:
-                    assert list(copy) == [], "psycopg runs it"
-                assert visible() == [stores[0]]
-                with transaction.atomic():
-                    assert visible() == [stores[0]]
-        with transaction.atomic(), connection.cursor() as cursor:
-            cursor.callproc("pg_backend_pid")
-            with tenant_context(stores[1], switch=True):
-                assert visible() == [stores[1]]
-            assert visible() == [stores[0]]
-        with transaction.atomic():
-            sid = transaction.savepoint()
-            with pytest.raises(ProgrammingError), connection.cursor() as cursor:
-                cursor.callproc("no_such_function")
-            transaction.savepoint_rollback(sid)
-            assert visible() == [stores[0]]
-    assert on_connection() is None
-
-
 def test_a_connection_that_was_lost_meanwhile_shows_as_djangos_error_and_is_replaced(stores: list[UUID]) -> None:
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_backend_pid()")
