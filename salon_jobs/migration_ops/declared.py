@@ -24,7 +24,7 @@ def declared_in_meta() -> dict[type[Model], AccessConstraint]:
         model: constraint
         for model in apps.get_models(include_auto_created=True)
         for constraint in model._meta.constraints
-        if isinstance(constraint, AccessConstraint)
+        if isinstance(constraint, AccessConstraint) and not model._meta.proxy  # its table is another model's
     }
 
 

@@ -186,4 +186,4 @@ def _between_transactions(connection: BaseDatabaseWrapper) -> bool:
 
 
 def _rolls_back(statement: object) -> bool:
-    return isinstance(statement, str) and statement[:8].upper() == "ROLLBACK"
+    return isinstance(statement, str) and statement.lstrip()[:8].upper() == "ROLLBACK"

@@ -15,13 +15,14 @@ from django.db.migrations.autodetector import MigrationAutodetector
 from django.db.migrations.state import ModelState, ProjectState
 from django.db.migrations.writer import MigrationWriter
 from django.test import override_settings
+from django.test.utils import isolate_apps
 
 from project.salon.models import Customer, Operator, Store
 from salon_jobs import StoreIsolation, SystemScope, tenant_context
 from salon_jobs.conf import Roles
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError
-from salon_jobs.migration_ops.declared import declarations
+from salon_jobs.migration_ops.declared import declarations, declared_in_meta
 from salon_jobs.tenancy.access import TableAccess
 from tests.migrations.operations import access_of, create, migrate, tables
 from tests.support import change, seen
@@ -260,3 +261,17 @@ def test_a_table_of_which_each_store_has_one_row_is_not_left_to_its_owner() -> N
     assert not by_key.access(Store, None).force
     with override_settings(SALON_JOBS={**settings.SALON_JOBS, "STORE_MODEL": None}):
         assert not by_key.access(Store, None).force, "so that STORE_MODEL can be set later"
+
+
+def test_a_proxy_declares_nothing_though_it_takes_over_the_meta(monkeypatch: pytest.MonkeyPatch) -> None:
+    with isolate_apps("project.salon"):
+
+        class Regular(Customer):
+            class Meta(Customer.Meta):
+                app_label = "salon"
+                proxy = True
+
+    models = [*apps.get_models(include_auto_created=True), Regular]
+    monkeypatch.setattr(apps, "get_models", lambda **_: models)
+    assert Customer in declared_in_meta()
+    assert Regular not in declared_in_meta()

@@ -86,6 +86,19 @@ def test_a_rollback_to_an_older_savepoint_does_not_bring_what_it_remembers(
     assert visible() == []
 
 
+def test_nor_does_one_written_by_hand(stores: list[UUID]) -> None:
+    @transaction.atomic
+    def roll_back() -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("SAVEPOINT by_hand")
+            with tenant_context(stores[1]):
+                cursor.execute("\n  rollback to by_hand")
+                assert visible() == [stores[1]]
+
+    with pytest.raises(DatabaseError, match="savepoint"):
+        roll_back()
+
+
 def test_what_each_store_wrote_stays_with_it(stores: list[UUID]) -> None:
     with tenant_context(stores[0]):
         Store.objects.update(name="first")
