@@ -29,6 +29,7 @@ VALIDATE: Final = (
     "ALTER TABLE %(table)s VALIDATE CONSTRAINT %(name)s;\n"
     "GRANT SELECT ON %(table)s TO CURRENT_USER;\nSET LOCAL row_security = %(row_security)s"
 )
+_VALIDATE: Final = f"%(before)s{VALIDATE}%(after)s"
 _DROP: Final = "%(before)sALTER TABLE %(table)s DROP CONSTRAINT %(name)s%(after)s"
 
 
@@ -83,7 +84,7 @@ class SameStoreForeignKey(BaseConstraint):
     def _add_at_the_end(self, model: type[Model], schema_editor: BaseDatabaseSchemaEditor) -> None:
         schema_editor.deferred_sql += [
             self._statement(_ADD, model, schema_editor),
-            self._statement(f"%(before)s{VALIDATE}%(after)s", model, schema_editor),
+            self._statement(_VALIDATE, model, schema_editor),
         ]  # fmt: skip
 
     def reference(self, model: type[Model]) -> tuple[list[str], type[Model], list[str]]:
@@ -148,6 +149,6 @@ def _adds(statement: object, drop: Statement) -> bool:
     """Tell whether a statement adds or validates the key that ``drop`` drops."""
     return (
         isinstance(statement, Statement)
-        and statement.template in (_ADD, VALIDATE)
+        and statement.template in (_ADD, _VALIDATE)
         and all(str(statement.parts[part]) == str(drop.parts[part]) for part in ("table", "name"))
     )
