@@ -7,6 +7,7 @@ the rows that violate the key.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import LiteralString
 
 from psycopg import sql
 
@@ -14,6 +15,14 @@ from salon_jobs.doctor.catalogue import Catalogue, Relation
 from salon_jobs.doctor.declaration import Declaration
 from salon_jobs.doctor.drift import Drift
 from salon_jobs.tenancy.roles import identifier
+
+
+def _columns(numbers: LiteralString, table: LiteralString) -> LiteralString:
+    """Return the expression for the names of a key's columns, in its order."""
+    return (
+        f"ARRAY(SELECT attname::text FROM unnest({numbers}) WITH ORDINALITY AS u (number, at)"
+        f" JOIN pg_attribute ON attrelid = {table} AND attnum = u.number ORDER BY u.at)"
+    )
 
 
 def compare_store_keys(
@@ -25,12 +34,9 @@ def compare_store_keys(
         if table is None or to is None:
             continue
         found = catalogue.rows(
-            """
+            f"""
             SELECT contype = 'f' AND confrelid = %s::bigint::oid
-                   AND ARRAY(SELECT attname::text FROM unnest(conkey) WITH ORDINALITY AS u (number, at)
-                               JOIN pg_attribute ON attrelid = conrelid AND attnum = u.number ORDER BY u.at) = %s
-                   AND ARRAY(SELECT attname::text FROM unnest(confkey) WITH ORDINALITY AS u (number, at)
-                               JOIN pg_attribute ON attrelid = confrelid AND attnum = u.number ORDER BY u.at) = %s,
+                   AND {_columns("conkey", "conrelid")} = %s AND {_columns("confkey", "confrelid")} = %s,
                    pg_get_constraintdef(oid)
               FROM pg_constraint WHERE conrelid = %s::bigint::oid AND conname = %s
             """,
@@ -58,13 +64,10 @@ def find_orphans(catalogue: Catalogue) -> Iterable[Drift]:
     Only a role that bypasses row-level security sees the rows.
     """
     found = catalogue.rows(
-        """
+        f"""
         SELECT k.conname, k.convalidated,
                ARRAY[n.nspname, c.relname]::text[], ARRAY[m.nspname, p.relname]::text[],
-               ARRAY(SELECT attname FROM unnest(k.conkey) WITH ORDINALITY AS u (number, at)
-                       JOIN pg_attribute ON attrelid = k.conrelid AND attnum = u.number ORDER BY u.at)::text[],
-               ARRAY(SELECT attname FROM unnest(k.confkey) WITH ORDINALITY AS u (number, at)
-                       JOIN pg_attribute ON attrelid = k.confrelid AND attnum = u.number ORDER BY u.at)::text[],
+               {_columns("k.conkey", "k.conrelid")}, {_columns("k.confkey", "k.confrelid")},
                c.relforcerowsecurity, p.relforcerowsecurity
           FROM pg_constraint k
           JOIN pg_class c ON c.oid = k.conrelid JOIN pg_namespace n ON n.oid = c.relnamespace
