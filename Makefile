@@ -93,7 +93,7 @@ venv: ## create or update .venv from requirements.lock
 	fi; \
 	echo "Installing the locked requirements into $(VENV)"; \
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps \
-		--only-binary :all: --requirement requirements.lock; \
+		--only-binary :all: --no-binary nkeys --requirement requirements.lock; \
 	cp requirements.lock $(VENV)/installed.lock
 
 .PHONY: lock

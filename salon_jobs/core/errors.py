@@ -56,6 +56,18 @@ class UnknownFanOut(SalonJobsError):
     code = "JOB.UNKNOWN_FAN_OUT"
 
 
+class MessageInvalid(SalonJobsError):
+    """A message can not be sent the way it is: its destination, size, event, group or headers."""
+
+    code = "OUTBOX.MESSAGE_INVALID"
+
+
+class EmitRefused(SalonJobsError):
+    """A message is written inside the business transaction: there was none, or the database refused it."""
+
+    code = "OUTBOX.EMIT_REFUSED"
+
+
 class CronInvalid(SalonJobsError):
     """A cron line, its time zone or its target can not work."""
 

@@ -1,0 +1,48 @@
+"""Parses the names of destinations: an ARN or RN, which an ``aggregate_type`` is."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+from salon_jobs.core.errors import MessageInvalid
+
+_SHAPE: Final = re.compile(
+    r"(?P<prefix>arn|rn):(?P<partition>[a-z0-9-]*):(?P<service>[a-z][a-z0-9-]*)"
+    r":(?P<region>[a-z0-9-]*):(?P<account>[A-Za-z0-9-]*):(?P<resource>[^\s:\x00-\x20\x7f]+)"
+)
+LONGEST: Final = 255
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """Is a parsed name, such as ``rn::nats:::orders`` (service ``nats``, resource ``orders``)."""
+
+    name: str
+    service: str
+    region: str
+    account: str
+    resource: str
+
+    def __str__(self) -> str:
+        """Return the name as it was given."""
+        return self.name
+
+
+@lru_cache(maxsize=4096)
+def parse_destination(name: str) -> Destination:
+    """Parse an ``aggregate_type``. Raises MessageInvalid, which says what is expected."""
+    if len(name) > LONGEST:
+        raise MessageInvalid(f"aggregate_type is {len(name)} characters long; at most {LONGEST} are allowed")
+    found = _SHAPE.fullmatch(name)
+    if found is None:
+        raise MessageInvalid(
+            f"aggregate_type {name!r} is malformed; write an ARN or RN of six parts with the service third and the "
+            "resource last, such as 'rn::nats:::orders' or 'arn:aws:sns:ap-northeast-1:123456789012:orders'"
+        )
+    return Destination(
+        name=name, service=found["service"], region=found["region"], account=found["account"],
+        resource=found["resource"],
+    )  # fmt: skip

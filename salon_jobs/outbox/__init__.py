@@ -1,0 +1,1 @@
+"""Holds the transactional outbox: emit in the business transaction, relay afterwards, consume on the way back."""
