@@ -17,6 +17,12 @@ from psycopg.conninfo import conninfo_to_dict
 
 from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.errors import ConfigurationError
+from salon_jobs.sections.azure import AzureSettings
+from salon_jobs.sections.consumers import ConsumerSettings
+from salon_jobs.sections.nats import NatsSettings
+from salon_jobs.sections.outbox import OutboxSettings
+from salon_jobs.sections.reading import read_section
+from salon_jobs.sections.sns import SnsSettings
 
 _IDENTIFIER = re.compile(r"[a-z_][a-z0-9_$]{0,62}")
 
@@ -87,6 +93,11 @@ class Settings:
     terminate_after_timeouts: int | None = None
     backoff: Backoff = field(default_factory=Backoff)
     sentry_payload: bool = False
+    outbox: OutboxSettings = field(default_factory=OutboxSettings)
+    nats: NatsSettings = field(default_factory=NatsSettings)
+    sns: SnsSettings = field(default_factory=SnsSettings)
+    azure: AzureSettings = field(default_factory=AzureSettings)
+    consumers: Mapping[str, ConsumerSettings] = field(default_factory=dict[str, ConsumerSettings])
 
     @property
     def reader_database(self) -> str:
@@ -131,6 +142,10 @@ _CHOICES = {
     "ON_DRIFT": ("refuse", "warn", "ignore"),
     "REQUEST_WITHOUT_STORE": ("refuse", "continue"),
 }
+# Nested parts, each with keys of its own.
+_SECTIONS: Mapping[str, type[Any]] = {
+    "OUTBOX": OutboxSettings, "NATS": NatsSettings, "SNS": SnsSettings, "AZURE": AzureSettings,
+}  # fmt: skip
 # How a request finds its store; anything else is the dotted path of a class.
 REQUEST_STORES = ("membership", "header", "session", "subdomain")
 _COUNTS = {"CONCURRENCY": 1000, "MAX_ATTEMPTS": 32767}
@@ -163,6 +178,10 @@ def _converted(key: str, value: Any) -> Any:
             raise _wrong(key, value, f"a whole number from 1 to {most}")
     elif key == "ROLES" and value is not None:
         return _roles(value)
+    elif key in _SECTIONS:
+        return read_section(_SECTIONS[key], value, path=f"SALON_JOBS[{key!r}]")
+    elif key == "CONSUMERS":
+        return _consumers(key, value)
     elif key == "BACKOFF" and not isinstance(value, Backoff):
         raise _wrong(key, value, "a salon_jobs.core.backoff.Backoff")
     elif key == "ROLE_PASSWORDS":
@@ -197,6 +216,13 @@ def _passwords(key: str, value: Any) -> dict[str, str]:
     if not _is_dict(value) or not all(name in known and isinstance(value[name], str) for name in value):
         raise _wrong(key, value, f"a dict of role key ({', '.join(sorted(known))}) to password")
     return dict(value)
+
+
+def _consumers(key: str, value: Any) -> dict[str, ConsumerSettings]:
+    if not _is_dict(value) or not all(isinstance(name, str) and name for name in value):
+        raise _wrong(key, value, "a dict of consumer names to dicts")
+    path = f"SALON_JOBS[{key!r}]"
+    return {name: read_section(ConsumerSettings, given, path=f"{path}[{name!r}]") for name, given in value.items()}
 
 
 def _is_dict(value: object) -> bool:

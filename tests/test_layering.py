@@ -13,6 +13,7 @@ PACKAGE = ROOT / "salon_jobs"
 # Lower numbers know nothing of higher ones. A longer prefix wins over a shorter one.
 LAYERS = {
     "salon_jobs.core": 0,
+    "salon_jobs.sections": 0,
     "salon_jobs.conf": 1,
     "salon_jobs.sql": 1,
     "salon_jobs.models": 2,
@@ -27,6 +28,7 @@ LAYERS = {
     "salon_jobs.jobs.lanes": 4,
     "salon_jobs.jobs.rules": 5,
     "salon_jobs.jobs.limits": 6,
+    "salon_jobs.sources": 3,
     "salon_jobs.publishers": 3,
     "salon_jobs.publishers.jobs": 9,
     "salon_jobs.outbox": 5,

@@ -1,1 +1,1 @@
-"""Holds what sends messages to brokers: one file for each; a publisher of one's own is a class named in the settings."""
+"""Holds what sends messages to brokers, one file each; one of one's own is a class named in the settings."""

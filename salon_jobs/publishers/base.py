@@ -29,6 +29,7 @@ class OutgoingMessage(NamedTuple):
     store_id: UUID | None
     producer: str
     created_at_s: float
+    replay_of: UUID | None = None
 
 
 class Verdict(StrEnum):

@@ -1,0 +1,121 @@
+"""Reads one nested part of ``SALON_JOBS`` into its dataclass, naming the field in every error."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import field, fields
+from datetime import timedelta
+from typing import Any, Final, TypeVar, cast
+
+from salon_jobs.core.errors import ConfigurationError
+
+T = TypeVar("T")
+# Returns the value to keep, or raises ValueError that says what it must be.
+Reader = Callable[[Any], Any]
+_SECRET: Final = ("PASSWORD", "SECRET", "TOKEN", "CONNECTION_STRING", "URL")
+
+
+def setting(default: Any, reader: Reader) -> Any:
+    """Declare a field of a section: its default (or what makes it), and what reads and checks a given value."""
+    if callable(default):
+        return field(default_factory=default, metadata={"reader": reader})
+    return field(default=default, metadata={"reader": reader})
+
+
+def read_section(kind: type[T], value: object, *, path: str) -> T:
+    """Return ``kind`` made of a dict with its field names in upper case. Raises ConfigurationError naming the field."""
+    if not isinstance(value, dict):
+        raise ConfigurationError(f"{path} must be a dict, not {type(value).__name__}")
+    known = {f.name.upper(): f for f in fields(cast("Any", kind))}
+    read: dict[str, Any] = {}
+    for key, given in cast("dict[str, Any]", value).items():
+        if key not in known:
+            close = difflib.get_close_matches(str(key), known, n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(sorted(known))}"
+            raise ConfigurationError(f"{path} has an unknown key {key!r}{hint}")
+        at = f"{path}[{key!r}]"
+        try:
+            read[known[key].name] = known[key].metadata["reader"](given)
+        except ValueError as error:
+            shown = type(given).__name__ if any(word in key for word in _SECRET) else repr(given)
+            raise ConfigurationError(f"{at} must be {error}, not {shown}") from None
+    return kind(**read)
+
+
+def text(*, optional: bool = False) -> Reader:
+    """Read a string that is not empty."""
+
+    def read(value: Any) -> Any:
+        if value is None and optional:
+            return None
+        if not isinstance(value, str) or not value:
+            raise ValueError("a string that is not empty" + (", or None" if optional else ""))
+        return value
+
+    return read
+
+
+def flag(value: Any) -> bool:
+    """Read True or False."""
+    if value is not True and value is not False:
+        raise ValueError("True or False")
+    return bool(value)
+
+
+def count(least: int, most: int, *, optional: bool = False) -> Reader:
+    """Read a whole number within bounds; optional: None means without a limit."""
+
+    def read(value: Any) -> Any:
+        if value is None and optional:
+            return None
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+            raise ValueError(f"a whole number from {least} to {most}" + (", or None" if optional else ""))
+        return value
+
+    return read
+
+
+def duration(*, optional: bool = False, zero: bool = False) -> Reader:
+    """Read a timedelta or a number of seconds, more than zero (or from zero on); at most ten years."""
+
+    def read(value: Any) -> Any:
+        if value is None and optional:
+            return None
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= 315_360_000:
+            value = timedelta(seconds=value)
+        least = "zero or more" if zero else "more than zero"
+        if not isinstance(value, timedelta) or not timedelta(0) <= value <= timedelta(days=3650) or not (zero or value):
+            raise ValueError(
+                f"a timedelta or a number of seconds, {least}, at most ten years" + (", or None" if optional else "")
+            )
+        return value
+
+    return read
+
+
+def names(value: Any) -> tuple[str, ...]:
+    """Read a list of strings."""
+    given: tuple[Any, ...] = tuple(value) if type(value) in (list, tuple) else (None,)
+    if not all(isinstance(name, str) and name for name in given):
+        raise ValueError("a list of strings")
+    return given
+
+
+def one_of(*choices: str) -> Reader:
+    """Read one of these strings."""
+
+    def read(value: Any) -> Any:
+        if value not in choices:
+            raise ValueError(f"one of {', '.join(choices)}")
+        return value
+
+    return read
+
+
+def texts(value: Any) -> Mapping[str, str]:
+    """Read a dict of strings to strings."""
+    given: dict[Any, Any] = value if isinstance(value, dict) else {None: None}
+    if not all(isinstance(word, str) for pair in given.items() for word in pair):
+        raise ValueError("a dict of strings to strings")
+    return dict(given)

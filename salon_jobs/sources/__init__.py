@@ -1,0 +1,1 @@
+"""Holds what receives messages from brokers: one file for each."""
