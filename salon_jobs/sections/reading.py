@@ -115,7 +115,7 @@ def one_of(*choices: str) -> Reader:
 
 def texts(value: Any) -> Mapping[str, str]:
     """Read a dict of strings to strings."""
-    given: dict[Any, Any] = value if type(value) is dict else {None: None}
-    if not all(isinstance(word, str) for pair in given.items() for word in pair):
+    given = cast("dict[str, str]", value) if isinstance(value, dict) else {}
+    if given is not value or not all(type(word) is str for pair in given.items() for word in pair):
         raise ValueError("a dict of strings to strings")
     return dict(given)
