@@ -8,6 +8,7 @@ briefly: see ``DatabaseOperation``, and for a whole migration ``LocksBriefly``.
 from salon_jobs.migration_ops.each_store import RunForEachStore
 from salon_jobs.migration_ops.foreign_key import DropForeignKey
 from salon_jobs.migration_ops.functions import InstallFanOutFunction, InstallFunction
+from salon_jobs.migration_ops.gate import InstallGate
 from salon_jobs.migration_ops.job_tables import ProtectTables, ShareWithDjango
 from salon_jobs.migration_ops.migration import LocksBriefly
 from salon_jobs.migration_ops.protect_model import ProtectModel, ReleaseModel
@@ -18,6 +19,7 @@ __all__ = [
     "DropForeignKey",
     "InstallFanOutFunction",
     "InstallFunction",
+    "InstallGate",
     "InstallSupersession",
     "LocksBriefly",
     "ProtectModel",

@@ -21,8 +21,16 @@ _OPERATOR: Final[dict[str, tuple[Privilege, ...]]] = {
     "salon_jobs_limit": ("INSERT", "UPDATE", "DELETE"),
     "salon_jobs_fan_out": (),
     "salon_jobs_task_minute": (),
+    "salon_jobs_message": ("INSERT", "UPDATE", "DELETE"),
+    "salon_jobs_blocked_aggregate": ("INSERT", "UPDATE", "DELETE"),
+    "salon_jobs_partition": (),
+    "salon_jobs_destination": ("INSERT", "UPDATE"),
+    "salon_jobs_inbox": ("INSERT", "UPDATE", "DELETE"),
+    "salon_jobs_replay": ("INSERT",),
 }
 TABLES: Final = tuple(_OPERATOR)
+# Its current store's rows. It emits and skips messages by functions alone.
+_WEB_READS: Final = ("salon_jobs_job_error", "salon_jobs_message", "salon_jobs_blocked_aggregate")
 # What an enqueue gives. Not id, state, lease and what else the workers trust: SQL smuggled into a web process could
 # stop them with it, for all stores.
 _WEB_INSERTS: Final = (
@@ -71,7 +79,7 @@ def history_access(roles: Roles) -> TableAccess:
 def _web(table: str, web: str) -> tuple[tuple[Policy, ...], tuple[Grant, ...]]:
     own = store_condition("store_id")
     select = Policy(name="salon_jobs_web_select", command="SELECT", roles=(web,), using=own)
-    if table == "salon_jobs_job_error":
+    if table in _WEB_READS:
         return (select,), (Grant(role=web, privileges=("SELECT",)),)
     if table != "salon_jobs_job":
         return (), ()

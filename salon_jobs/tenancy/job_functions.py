@@ -27,6 +27,8 @@ class _JobFunction:
 
 _ADD_JOB: Final = "text, jsonb, uuid, text, smallint, smallint, timestamptz, timestamptz, timestamptz, text, text, text"
 _ADD_JOBS: Final = "text, text[], text, smallint, smallint, timestamptz, timestamptz, timestamptz, text[]"
+_EMIT: Final = "text, text, text, json, json, text, uuid, boolean"
+_EMIT_MANY: Final = "uuid[], text[], text[], text[], text[], text[], text"
 _FUNCTIONS: Final[Mapping[str, _JobFunction]] = {
     "salon_jobs_add_job": _JobFunction("add_job_function", _ADD_JOB, ("web", "worker")),
     "salon_jobs_add_jobs": _JobFunction("add_jobs_function", _ADD_JOBS, ("web", "worker")),
@@ -35,7 +37,12 @@ _FUNCTIONS: Final[Mapping[str, _JobFunction]] = {
         "claim_function", "bigint, text[], integer, timestamptz, text[], float8", ("worker",)
     ),
     "salon_jobs_finish": _JobFunction("finish_function", "bigint, integer, bigint, boolean", ("worker",)),
+    "salon_jobs_emit": _JobFunction("emit_function", _EMIT, ("web", "worker")),
+    "salon_jobs_emit_many": _JobFunction("emit_many_function", _EMIT_MANY, ("web", "worker")),
+    "salon_jobs_gate": _JobFunction("gate_function", "", ("worker", "operator")),
+    "salon_jobs_skip_messages": _JobFunction("skip_messages_function", "bigint[]", ("web",)),
     # Of triggers, which need no EXECUTE.
+    "salon_jobs_hold_gate": _JobFunction("hold_gate_function", ""),
     "salon_jobs_supersede": _JobFunction("supersede_function", ""),
 }
 FUNCTIONS: Final = tuple(_FUNCTIONS)

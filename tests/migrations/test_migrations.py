@@ -21,7 +21,23 @@ URLS = {
     "WORKER_DATABASE_URL": "worker_runtime",
     "OPERATOR_DATABASE_URL": "jobs_operator",
 }
-JOB_TABLES = {"job", "job_error", "process", "cron_entry", "cron_tick", "superseded", "limit", "fan_out", "task_minute"}
+JOB_TABLES = {
+    "message",
+    "blocked_aggregate",
+    "partition",
+    "destination",
+    "inbox",
+    "replay",
+    "job",
+    "job_error",
+    "process",
+    "cron_entry",
+    "cron_tick",
+    "superseded",
+    "limit",
+    "fan_out",
+    "task_minute",
+}
 
 
 @pytest.fixture

@@ -55,6 +55,17 @@ _ROWS: Final[dict[str, Callable[[UUID], dict[str, Any]]]] = {
         "minute": NOW, "task": _word(), "queue": "default", "succeeded": 1, "retried": 0, "failed": 0, "cancelled": 0,
         "snoozed": 0, "released": 0, "rescued": 0, "duration_s": 0.0, "durations": [0], "wait_s": 0.0, "waits": [0],
     },
+    "salon_jobs_message": lambda store: {
+        "message_id": uuid4(), "aggregate_type": "rn::memory:::canaries", "event": _word(), "payload": "{}",
+        "store_id": store,
+    },
+    "salon_jobs_blocked_aggregate": lambda store: {
+        "aggregate_type": _word(), "partition": 0, "head_id": _number(), "store_id": store, "status": "parked",
+    },
+    "salon_jobs_partition": lambda _: {"partition": _number() % 30_000},
+    "salon_jobs_destination": lambda _: {"aggregate_type": _word()},
+    "salon_jobs_inbox": lambda _: {"consumer": _word(), "message_id": _word(), "status": "enqueued"},
+    "salon_jobs_replay": lambda _: {"requested_by": _word(), "criteria": "{}", "messages": 1},
     "auth_group": lambda _: {"name": _word()},
     "auth_group_permissions": lambda _: {"group_id": _number(), "permission_id": 1},
     "auth_permission": lambda _: {"name": _word(), "content_type_id": 1, "codename": _word()},

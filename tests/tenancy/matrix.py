@@ -94,6 +94,13 @@ MATRIX: Final[dict[str, Table]] = {
     "salon_jobs_superseded": _of_jobs(operator="all S"),
     "salon_jobs_fan_out": _of_jobs(operator="all S"),
     "salon_jobs_task_minute": _of_jobs(operator="all S"),
+    # Messages. The web emits and skips by functions alone.
+    "salon_jobs_message": _of_jobs(store="store_id", web="own S", operator="all SIUD"),
+    "salon_jobs_blocked_aggregate": _of_jobs(store="store_id", web="own S", operator="all SIUD"),
+    "salon_jobs_partition": _of_jobs(operator="all S"),
+    "salon_jobs_destination": _of_jobs(operator="all SIU"),
+    "salon_jobs_inbox": _of_jobs(operator="all SIUD"),
+    "salon_jobs_replay": _of_jobs(operator="all SI"),
     # Users, their sessions and the admin's log: the web's, whatever the store.
     "auth_group": _of_the_system(),
     "auth_group_permissions": _of_the_system(),

@@ -1,0 +1,18 @@
+"""Holds what is known of messages without a database."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+# Aggregates are spread over so many; relays own them. Stored rows depend on it: it never changes. A power of two.
+PARTITIONS: Final = 16
+
+
+class MessageStatus(StrEnum):
+    """Lists what can have become of a message."""
+
+    PENDING = "pending"
+    PUBLISHED = "published"
+    FAILED = "failed"
+    SKIPPED = "skipped"

@@ -1,0 +1,53 @@
+"""Declares the inbox: each message that came in, once for each consumer."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from django.db import models
+from django.db.models.functions import Now
+
+
+class InboxMessage(models.Model):
+    """One message that ``consume_queue`` took: the job it became, or why it was set aside.
+
+    Unique by consumer and message id: what is delivered twice becomes one job. ``message_id`` is text, since other
+    producers than salon_jobs choose their own.
+    """
+
+    class Status(models.TextChoices):
+        """Says what became of the message."""
+
+        ENQUEUED = "enqueued", "became a job"
+        SET_ASIDE = "set_aside", "set aside"
+        DISMISSED = "dismissed", "dismissed by an operator"
+
+    id = models.BigAutoField(primary_key=True)
+    consumer = models.CharField(max_length=100)
+    message_id = models.CharField(max_length=255)
+    event = models.CharField(max_length=255, db_default="")
+    producer = models.CharField(max_length=255, db_default="")
+    store_id = models.UUIDField(null=True)
+    received_at = models.DateTimeField(db_default=Now())
+    status = models.CharField(max_length=16, choices=Status.choices)
+    job_id = models.BigIntegerField(null=True)
+    code = models.CharField(max_length=64, db_default="", help_text="Why it was set aside")
+    reason = models.TextField(db_default="")
+    deliveries = models.IntegerField(db_default=1)
+    raw = models.TextField(db_default="", help_text="What was set aside, as it came")
+
+    class Meta:
+        db_table = "salon_jobs_inbox"
+        verbose_name = "incoming message"
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["consumer", "message_id"], name="salon_jobs_inbox_once"),
+        ]
+        indexes: ClassVar = [
+            models.Index(fields=["received_at"], name="salon_jobs_inbox_received"),
+            models.Index(
+                fields=["status", "id"], condition=models.Q(status="set_aside"), name="salon_jobs_inbox_set_aside"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.message_id} for {self.consumer}"

@@ -1,0 +1,210 @@
+"""Declares the outbox: messages, the aggregates that wait, who relays what, and where it goes."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import pgtrigger
+from django.db import models
+from django.db.models.functions import Now
+
+from salon_jobs.core.messages import PARTITIONS, MessageStatus
+from salon_jobs.models.fields import JSONTextField
+
+_STATUSES = [(status.value, status.value) for status in MessageStatus]
+_OPEN = models.Q(status__in=["pending", "failed"])
+
+_CONTENT_CHANGED = pgtrigger.Condition(
+    "((OLD.message_id, OLD.aggregate_type, OLD.aggregate_id, OLD.event, OLD.store_id, OLD.payload::text,"
+    " OLD.headers::text) IS DISTINCT FROM (NEW.message_id, NEW.aggregate_type, NEW.aggregate_id, NEW.event,"
+    " NEW.store_id, NEW.payload::text, NEW.headers::text))"
+)
+
+
+class PartitionOf(models.Func):
+    """Hashes what keeps an order: an aggregate, or a message by itself when it belongs to none."""
+
+    template = (
+        "((CASE WHEN aggregate_id = '' THEN uuid_hash_extended(message_id, 0)"
+        " ELSE hashtextextended(aggregate_type || chr(31) || aggregate_id, 0) END) & "
+        f"{PARTITIONS - 1})::smallint"
+    )
+
+
+class Message(models.Model):
+    """One message: sent if and only if the transaction that wrote it committed. Written by ``emit`` alone.
+
+    A trigger takes the gate's lock before any statement inserts here (sql/hold_gate_function.sql), which the relay
+    relies on to read in the order of ids.
+    """
+
+    id = models.BigAutoField(primary_key=True)
+    message_id = models.UUIDField(help_text="Fixed when it is written; what brokers and consumers know it by")
+    aggregate_type = models.CharField(max_length=255, help_text="Where it goes: an ARN or RN")
+    aggregate_id = models.CharField(max_length=255, db_default="", help_text="Messages of one are kept in order")
+    event = models.CharField(max_length=255)
+    payload = JSONTextField()
+    headers = JSONTextField(db_default=models.Value({}, JSONTextField()))
+    store_id = models.UUIDField(null=True)
+    producer = models.CharField(max_length=255, db_default="")
+    status = models.CharField(max_length=16, choices=_STATUSES, db_default=MessageStatus.PENDING.value)
+    retry_count = models.SmallIntegerField(db_default=0)
+    retry_at = models.DateTimeField(null=True)
+    created_at = models.DateTimeField(db_default=Now())
+    sent_at = models.DateTimeField(null=True, help_text="When it was published, failed or skipped")
+    last_error = models.TextField(db_default="")
+    replay_of = models.UUIDField(null=True, help_text="The message that was sent again on purpose by this one")
+    partition = models.GeneratedField(
+        expression=PartitionOf(output_field=models.SmallIntegerField()),
+        output_field=models.SmallIntegerField(),
+        db_persist=True,
+    )
+
+    class Meta:
+        db_table = "salon_jobs_message"
+        verbose_name = "message"
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["message_id"], name="salon_jobs_message_known"),
+            models.CheckConstraint(
+                condition=models.Q(status__in=[status.value for status in MessageStatus]),
+                name="salon_jobs_message_status_known",
+            ),
+            models.CheckConstraint(
+                condition=models.Q(
+                    aggregate_type__regex=r"^(arn|rn):[a-z0-9-]*:[a-z][a-z0-9-]*:[a-z0-9-]*:[A-Za-z0-9-]*:[^[:space:]:]+$"
+                ),
+                name="salon_jobs_message_destination",
+            ),
+            models.CheckConstraint(condition=~models.Q(event=""), name="salon_jobs_message_event"),
+        ]
+        indexes: ClassVar = [
+            models.Index(
+                fields=["aggregate_type", "partition", "id"],
+                condition=models.Q(status="pending"),
+                name="salon_jobs_message_pending",
+            ),
+            models.Index(
+                fields=["aggregate_type", "aggregate_id", "id"], condition=_OPEN, name="salon_jobs_message_open"
+            ),
+            # For operators, on rows that are rare.
+            models.Index(
+                fields=["status", "id"],
+                condition=models.Q(status__in=["failed", "skipped"]),
+                name="salon_jobs_message_ended",
+            ),
+        ]
+        triggers: ClassVar = [
+            pgtrigger.Protect(
+                name="content_never_changes",
+                operation=pgtrigger.UpdateOf(  # type: ignore[no-untyped-call]
+                    "message_id", "aggregate_type", "aggregate_id", "event", "payload", "headers", "store_id"
+                ),
+                condition=_CONTENT_CHANGED,
+            ),
+        ]
+        permissions: ClassVar = [
+            ("retry_message", "Can retry messages"),
+            ("skip_message", "Can skip messages"),
+            ("replay_message", "Can send messages again"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.event} #{self.pk}"
+
+
+class BlockedAggregate(models.Model):
+    """One aggregate whose next message could not be published: it waits for a retry, or is parked for an operator.
+
+    While the row is there, the relay sends nothing of that aggregate. A message without an aggregate has a row of its
+    own (``aggregate_id`` "") while it waits.
+    """
+
+    class Status(models.TextChoices):
+        """Says what the aggregate waits for."""
+
+        WAITING = "waiting", "waiting for a retry"
+        PARKED = "parked", "parked"
+
+    id = models.BigAutoField(primary_key=True)
+    aggregate_type = models.CharField(max_length=255)
+    aggregate_id = models.CharField(max_length=255, db_default="")
+    partition = models.SmallIntegerField()
+    head_id = models.BigIntegerField(unique=True, help_text="The message that holds the others")
+    store_id = models.UUIDField(null=True)
+    status = models.CharField(max_length=16, choices=Status.choices)
+    retry_count = models.SmallIntegerField(db_default=0)
+    retry_at = models.DateTimeField(null=True)
+    since = models.DateTimeField(db_default=Now())
+    code = models.CharField(max_length=64, db_default="")
+    error = models.TextField(db_default="")
+
+    class Meta:
+        db_table = "salon_jobs_blocked_aggregate"
+        constraints: ClassVar = [
+            models.UniqueConstraint(
+                fields=["aggregate_type", "aggregate_id"],
+                condition=~models.Q(aggregate_id=""),
+                name="salon_jobs_blocked_aggregate_one",
+            ),
+        ]
+        indexes: ClassVar = [
+            models.Index(fields=["partition", "retry_at"], name="salon_jobs_blocked_partition"),
+            models.Index(fields=["store_id", "id"], name="salon_jobs_blocked_store"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.aggregate_type} {self.aggregate_id}"
+
+
+class RelayPartition(models.Model):
+    """One partition of the aggregates and the relay that owns it.
+
+    ``beat`` changes while the owner lives; ``epoch`` with each change of hands, and fences what a former owner writes.
+    """
+
+    partition = models.SmallIntegerField(primary_key=True)
+    owner = models.BigIntegerField(null=True, help_text="The process that relays it")
+    epoch = models.BigIntegerField(db_default=0)
+    beat = models.BigIntegerField(db_default=0)
+
+    class Meta:
+        db_table = "salon_jobs_partition"
+
+    def __str__(self) -> str:
+        return f"partition {self.partition}"
+
+
+class DestinationState(models.Model):
+    """One aggregate type: what is left of its rate, whether it is paused, and the outage that relays met there."""
+
+    aggregate_type = models.CharField(primary_key=True, max_length=255)
+    tokens = models.FloatField(db_default=0.0)
+    refilled_at = models.DateTimeField(db_default=Now())
+    paused = models.BooleanField(db_default=False)
+    outage_since = models.DateTimeField(null=True)
+    outage_code = models.CharField(max_length=64, db_default="")
+    outage = models.TextField(db_default="")
+
+    class Meta:
+        db_table = "salon_jobs_destination"
+        verbose_name = "destination"
+
+    def __str__(self) -> str:
+        return self.aggregate_type
+
+
+class Replay(models.Model):
+    """One time that an operator had messages sent again under new ids: who, why, which, how many."""
+
+    id = models.BigAutoField(primary_key=True)
+    requested_at = models.DateTimeField(db_default=Now())
+    requested_by = models.CharField(max_length=255)
+    reason = models.CharField(max_length=1000, db_default="")
+    criteria = models.JSONField()
+    messages = models.IntegerField()
+
+    class Meta:
+        db_table = "salon_jobs_replay"
+
+    def __str__(self) -> str:
+        return f"{self.messages} messages by {self.requested_by}"

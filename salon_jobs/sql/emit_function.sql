@@ -1,0 +1,32 @@
+-- Define salon_jobs_emit (version 1): write one message from SQL, in a trigger say; returns its id (a uuid).
+-- The store is the caller's current one, the message goes out when the transaction commits. ``wake`` tells the relays
+-- by a notification of the transaction, which all commits queue up for: where many write at once pass false, and the
+-- relay finds the message when it next looks.
+-- SECURITY DEFINER: the web role may not insert into the table by itself. Replace it only by a definition that accepts
+-- the same named arguments. The schema and the name of the store setting are filled in by tenancy.job_functions.
+-- Locks: the gate (hold_gate_function.sql). EXECUTE: web and worker.
+CREATE OR REPLACE FUNCTION __schema__.salon_jobs_emit(
+    aggregate_type text,
+    aggregate_id text,
+    event text,
+    payload json,
+    headers json DEFAULT '{}',
+    producer text DEFAULT '',
+    message_id uuid DEFAULT NULL,
+    wake boolean DEFAULT true
+) RETURNS uuid
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $body$
+DECLARE
+    made uuid := coalesce($7, gen_random_uuid());
+BEGIN
+    INSERT INTO __schema__.salon_jobs_message
+           (message_id, aggregate_type, aggregate_id, event, payload, headers, store_id, producer)
+    VALUES (made, $1, coalesce($2, ''), $3, $4, coalesce($5, '{}'),
+            nullif(current_setting('__guc__', true), '')::uuid, coalesce($6, ''));
+    IF $8 THEN
+        PERFORM pg_notify('salon_jobs_message', '');
+    END IF;
+    RETURN made;
+END
+$body$

@@ -1,0 +1,21 @@
+-- Define salon_jobs_emit_many (version 1): write messages in the order given, as salon_jobs_emit writes one; wakes
+-- nobody, which ``emit`` does after the commit.
+-- SECURITY DEFINER: the web role may not insert into the table by itself. Replace it only by a definition that accepts
+-- the same arguments. The schema and the name of the store setting are filled in by tenancy.job_functions.
+-- Locks: the gate (hold_gate_function.sql). EXECUTE: web and worker.
+CREATE OR REPLACE FUNCTION __schema__.salon_jobs_emit_many(
+    message_ids uuid[], aggregate_types text[], aggregate_ids text[], events text[], payloads text[], headers text[],
+    producer text
+) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $body$
+BEGIN
+    INSERT INTO __schema__.salon_jobs_message
+           (message_id, aggregate_type, aggregate_id, event, payload, headers, store_id, producer)
+    SELECT g.message_id, g.aggregate_type, g.aggregate_id, g.event, g.payload::json, g.headers::json,
+           nullif(current_setting('__guc__', true), '')::uuid, $7
+      FROM unnest($1, $2, $3, $4, $5, $6) WITH ORDINALITY
+           AS g (message_id, aggregate_type, aggregate_id, event, payload, headers, place)
+     ORDER BY g.place;
+END
+$body$
