@@ -167,6 +167,14 @@ SALON_JOBS: dict[str, Any] = {
     "BOOTSTRAP_URL": env.str("DATABASE_URL_BOOTSTRAP", "") or None,
     "EXTRA_OWNER_ROLES": ("invitation_cleanup_owner",),
     "CONCURRENCY": env.int("WORKER_CONCURRENCY", 8),
+    "OUTBOX": {
+        "PRODUCER": env.str("OUTBOX_PRODUCER", "salon"),
+        "POLL_INTERVAL": env.float("OUTBOX_POLLING_INTERVAL", 5.0),
+        "RETRY_COUNT": env.int("OUTBOX_RETRY_COUNT", 10),
+        "RETRY_BACKOFF": env.float("OUTBOX_RETRY_BACKOFF", 20.0),
+        "THROUGHPUT": env.int("OUTBOX_THROUGHPUT", 3000) or None,
+        "FETCH_LIMIT": env.int("OUTBOX_FETCH_LIMIT", 1000),
+    },
 }
 
 # What child processes of the demo inherit: everything but the secrets and URLs, which it hands out one by one.

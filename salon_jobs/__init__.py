@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from salon_jobs.jobs.operate import Operated, cancel_jobs, retry_jobs
     from salon_jobs.jobs.options import FanOut
     from salon_jobs.jobs.task import Task, store_task, task
+    from salon_jobs.outbox.emit import Draft, emit, emit_many
     from salon_jobs.schedule.entries import cron
     from salon_jobs.tenancy.block import current_store_id
     from salon_jobs.tenancy.carry import carry_store
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Backoff": "core.backoff",
     "Discard": "core.outcomes",
+    "Draft": "outbox.emit",
     "EnqueueResult": "core.records",
     "FanOut": "jobs.options",
     "FanOutProgress": "core.records",
@@ -52,6 +54,8 @@ _HOMES = {
     "cron": "schedule.entries",
     "current_job": "jobs.current",
     "current_store_id": "tenancy.block",
+    "emit": "outbox.emit",
+    "emit_many": "outbox.emit",
     "enqueue_job": "jobs.enqueue",
     "fan_out": "jobs.fan_out",
     "fan_out_progress": "jobs.fan_out",
@@ -70,6 +74,7 @@ _HOMES = {
 __all__ = [
     "Backoff",
     "Discard",
+    "Draft",
     "EnqueueResult",
     "FanOut",
     "FanOutProgress",
@@ -89,6 +94,8 @@ __all__ = [
     "cron",
     "current_job",
     "current_store_id",
+    "emit",
+    "emit_many",
     "enqueue_job",
     "fan_out",
     "fan_out_progress",

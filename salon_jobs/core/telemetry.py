@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -68,3 +68,24 @@ def run_scope() -> AbstractContextManager[object]:
     for scope in scopes:
         stack.enter_context(scope)
     return stack
+
+
+Carrier = Callable[[], Mapping[str, str]]
+_carriers: list[Carrier] = []
+
+
+def carry_by(carrier: Carrier) -> None:
+    """Have ``carrier()`` give the headers by which whoever receives a message continues this trace. Once each."""
+    if carrier not in _carriers:
+        _carriers.append(carrier)
+
+
+def carried_headers() -> dict[str, str]:
+    """Return the headers of the current trace; a carrier that fails is logged, and never the caller's problem."""
+    headers: dict[str, str] = {}
+    for carrier in _carriers:
+        try:
+            headers |= {name: value for name, value in carrier().items() if value and value.isprintable()}
+        except Exception:
+            logger.exception("a trace could not be carried")
+    return headers

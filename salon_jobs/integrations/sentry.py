@@ -10,7 +10,7 @@ from sentry_sdk.integrations.logging import ignore_logger
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.log_events import logger
-from salon_jobs.core.telemetry import FinalFailure, observe_failures, surround_runs
+from salon_jobs.core.telemetry import FinalFailure, carry_by, observe_failures, surround_runs
 
 if TYPE_CHECKING:
     from sentry_sdk.types import Event, Hint
@@ -21,12 +21,20 @@ def install() -> None:
     ignore_logger(logger.name)
     observe_failures(capture)
     surround_runs(isolate)
+    carry_by(trace_headers)
 
 
 def isolate() -> AbstractContextManager[object] | None:
     """Give a run breadcrumbs and tags of its own: a thread runs one store's job after another's."""
     # init() binds its client to the global scope; to look through all scopes would cost more.
     return sentry_sdk.isolation_scope() if sentry_sdk.get_global_scope().client.is_active() else None
+
+
+def trace_headers() -> dict[str, str]:
+    """Return what continues the current trace elsewhere; nothing without a client."""
+    if not sentry_sdk.get_global_scope().client.is_active():
+        return {}
+    return {"sentry-trace": sentry_sdk.get_traceparent() or "", "baggage": sentry_sdk.get_baggage() or ""}
 
 
 def capture(failure: FinalFailure) -> None:

@@ -19,6 +19,7 @@ from salon_jobs.jobs import lanes, registry, store
 from salon_jobs.jobs.lanes import Lane, Runnable, Share
 from salon_jobs.jobs.lister import Listed, Lister, aside
 from salon_jobs.jobs.rules import Rules, rules_in_force
+from salon_jobs.tenancy.statements import rows_changed
 
 # Rules are read after a claim, so that a job that wakes an idle process does not wait for it; before one when older.
 _RULES_EVERY_S: Final = 0.5
@@ -194,7 +195,7 @@ class Claimer:
                 scopes = {(share.lane.store, share.lane.number): share.lane.scopes for share in shares}
                 started = Counter(scope for job in jobs if not job.expired for scope in scopes[_lane_of(job)])
                 for scope in tokens.keys() & started.keys():
-                    store.rows_changed("spend_tokens", {"scope": scope, "spent": started[scope]})
+                    rows_changed("spend_tokens", {"scope": scope, "spent": started[scope]})
         throttled = len(shares) < len(served) or any(
             share.quota < share.store_quota and self._rules.limits_of(share.lane) for share in shares
         )

@@ -15,7 +15,8 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from salon_jobs.core.records import NO_STORE, ClaimedJob
-from salon_jobs.jobs.store import in_claim_order, many_rows_of, rows_of
+from salon_jobs.jobs.store import in_claim_order
+from salon_jobs.tenancy.statements import many_rows_of, rows_of
 
 STORES_A_LOOK: Final = 64
 GROUPS_A_STORE: Final = 32

@@ -10,8 +10,8 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core.records import NO_STORE
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.lanes import Lane
-from salon_jobs.jobs.store import rows_of
 from salon_jobs.models import Limit
+from salon_jobs.tenancy.statements import rows_of
 
 # What a row says that lifts a declared limit; as many jobs never run at once.
 LIFTED: Final = 2**31 - 1

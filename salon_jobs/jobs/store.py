@@ -16,17 +16,14 @@ from itertools import chain
 from operator import attrgetter
 from typing import Any, TypeVar
 
-from django.db import DataError, IntegrityError, connections, transaction
-from psycopg import ClientCursor
+from django.db import DataError, IntegrityError, transaction
 
-from salon_jobs import sql
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import log_events
 from salon_jobs.core.error_report import ErrorReport, storable
 from salon_jobs.core.log_events import log_event
 from salon_jobs.core.records import ClaimedJob, JobState
-from salon_jobs.tenancy.block import raw_cursor
-from salon_jobs.tenancy.round_trip import rows_in_one_trip
+from salon_jobs.tenancy.statements import many_rows_of, rows_changed, rows_of
 
 T = TypeVar("T")
 LEASE_LOST = "SJ001"  # the error code of sql/finish_function.sql
@@ -186,36 +183,6 @@ def rescue(process_id: int, message: str, *, charged: Collection[int] | None = N
 
 def _fence(job: ClaimedJob, process_id: int) -> dict[str, Any]:
     return {"id": job.id, "lease": job.lease, "process_id": process_id}
-
-
-def rows_of(statement: str, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
-    """Run one of our statements and return its rows; database errors come as Django's."""
-    connection = connections[conf.database]
-    with connection.wrap_database_errors:
-        cursor = raw_cursor(connection)
-        cursor.execute(sql.load(statement), parameters)
-        rows: list[tuple[Any, ...]] = cursor.fetchall()
-        return rows
-
-
-def many_rows_of(statement: str, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
-    """Run as ``rows_of`` a statement that gives hundreds of rows, while other threads are busy."""
-    connection = connections[conf.database]
-    with connection.wrap_database_errors:
-        cursor = raw_cursor(connection)
-        if isinstance(cursor, ClientCursor) and cursor.connection.autocommit:
-            return rows_in_one_trip(connection, cursor.mogrify(sql.load(statement).encode(), parameters))
-    return rows_of(statement, parameters)
-
-
-def rows_changed(statement: str, parameters: dict[str, Any]) -> int:
-    """Run one of our statements and return how many rows it changed; database errors come as Django's."""
-    connection = connections[conf.database]
-    with connection.wrap_database_errors:
-        cursor = raw_cursor(connection)
-        cursor.execute(sql.load(statement), parameters)
-        count: int = cursor.rowcount
-        return count
 
 
 def _despite_twins(run: Callable[[], T]) -> T:

@@ -24,6 +24,7 @@ from salon_jobs.jobs.statistics import ended_runs
 from salon_jobs.jobs.timekeeper import Timekeeper
 from salon_jobs.runtime.connections import tidy_connections
 from salon_jobs.runtime.run_board import RunBoard
+from salon_jobs.tenancy.wake_up import SECOND_LOOK
 
 _OUTAGE_S = (0.1, 2.0)
 _SWEEP_S = 30.0
@@ -175,7 +176,7 @@ class Worker:
         else:
             # Notifications are coalesced: one that was left out followed the last one heard by less than 20 ms. One
             # look is owed after that time.
-            owed_at = self._heard + wake.SECOND_LOOK.total_seconds()
+            owed_at = self._heard + SECOND_LOOK.total_seconds()
             if self._jobs.has_waiting():
                 poll_s = min(poll_s, OVERDUE_S)
             if self._jobs.running_count():

@@ -30,6 +30,7 @@ class OutgoingMessage(NamedTuple):
     producer: str
     created_at_s: float
     replay_of: UUID | None = None
+    partition: int = 0
 
 
 class Verdict(StrEnum):

@@ -231,7 +231,7 @@ def test_arguments_are_converted_from_the_signature(hooks: tasks.Hooks, process_
 def test_a_wake_up_that_fails_after_the_commit_is_logged_and_not_the_callers_problem(
     database: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(wake, "_last_sent", float("-inf"))
+    monkeypatch.setattr(wake.wake_ups, "last_sent", float("-inf"))
     with transaction.atomic():
         handle = tasks.system.enqueue()
         transaction.on_commit(lambda: None)

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from salon_jobs.core.records import ClaimedJob
-from salon_jobs.jobs import store, wake
+from salon_jobs.jobs import store
 from salon_jobs.jobs.worker import Worker, WorkerOptions
+from salon_jobs.tenancy.wake_up import SECOND_LOOK
 from tests.e2e.worker_process import eventually
 
 
@@ -41,7 +42,7 @@ def test_a_look_follows_the_last_of_many_wake_ups(
             known, woken = len(looks), time.monotonic()
             worker.wake()
             eventually(partial(more_than, looks, known))
-        eventually(lambda: looks[-1] >= woken + wake.SECOND_LOOK.total_seconds(), 5)
+        eventually(lambda: looks[-1] >= woken + SECOND_LOOK.total_seconds(), 5)
     finally:
         worker.stop()
         thread.join(10)

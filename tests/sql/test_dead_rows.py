@@ -9,7 +9,7 @@ from django.db import connections
 
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.lanes import Runnable, list_lanes
-from salon_jobs.jobs.store import rows_of
+from salon_jobs.tenancy.statements import rows_of
 from tests.settings import url_for
 from tests.support import change
 

@@ -371,7 +371,7 @@ def test_wake_ups_carry_neither_store_nor_payload(web: Connection, two: Two, mon
     web.rollback()
     web.execute("LISTEN salon_jobs_job")
     web.commit()
-    monkeypatch.setattr(wake, "_last_sent", float("-inf"))
+    monkeypatch.setattr(wake.wake_ups, "last_sent", float("-inf"))
     job = tasks.keyed.enqueue(store_id=two.other, number=7, note=SECRET)
     operate.cancel_jobs([job.id])
     change("SELECT pg_notify('salon_jobs_job', 'end')")

@@ -1,0 +1,288 @@
+"""Keeps what a relay has read of one aggregate type and not marked: in order, bounded, nothing of what is blocked."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from salon_jobs.outbox.store import Blocked, Failure, Wanted
+from salon_jobs.publishers.base import OutgoingMessage
+
+# Ordered aggregates by their id; a message of none by its own.
+Key = str | int
+_PAGE_GROWTH = 8
+
+
+@dataclass(slots=True)
+class Hold:
+    """Is one blocked aggregate: nothing of it is read on, until its messages are caught up from ``after``.
+
+    ``head_id`` None: an operator deleted the row. ``written``: the row is in the table, not only about to be.
+    ``outstanding`` counts what was caught up and is not settled yet.
+    """
+
+    aggregate_id: str
+    partition: int
+    head_id: int | None
+    tries: int
+    after: int
+    written: bool
+    recovering: bool = False
+    page: int = 1
+    outstanding: int = 0
+
+
+class Backlog:
+    """Is filled by the relay's reading thread and emptied by the publishing one.
+
+    Invariants: a message is in memory once; of an aggregate that is on hold only what was caught up is; what is taken
+    comes in the order of ids within an aggregate. Every method takes the lock; ``changed`` is notified when there is
+    more to take.
+    """
+
+    def __init__(self, fetch_limit: int) -> None:
+        self.changed = threading.Condition()
+        self._most = 4 * fetch_limit
+        self._least_room = max(1, fetch_limit // 4)
+        self._after: dict[int, int] = {}
+        self._first: deque[OutgoingMessage] = deque()
+        self._queue: deque[OutgoingMessage] = deque()
+        # Everything that was read and is not marked yet, with its partition.
+        self._known: dict[int, int] = {}
+        self._holds: dict[Key, Hold] = {}
+        # Messages that block their aggregates, by a row in the table; and how often those were tried.
+        self._heads: set[int] = set()
+        self._tries: dict[int, int] = {}
+
+    def own(self, partitions: Collection[int]) -> None:
+        """Read these partitions from now on, new ones from their beginning; forget all others."""
+        with self.changed:
+            lost = set(self._after) - set(partitions)
+            self._after = {partition: self._after.get(partition, 0) for partition in partitions}
+            if lost:
+                self._drop(lambda message: message.partition in lost)
+                self._holds = {key: hold for key, hold in self._holds.items() if hold.partition not in lost}
+
+    def wants(self, aggregate_type: str, bound: int) -> list[Wanted]:
+        """Return what there is room for, of the partitions that were not read up to the gate's bound."""
+        with self.changed:
+            room = self._most - len(self._known)
+            behind = [(partition, after) for partition, after in self._after.items() if after < bound]
+            if room < self._least_room or not behind:
+                return []
+            take = -(-room // len(behind))
+            return [Wanted(aggregate_type, partition, after, take) for partition, after in behind]
+
+    def is_behind(self, bound: int) -> bool:
+        """Tell whether something up to the gate's bound was not read, or is being caught up."""
+        with self.changed:
+            unread = any(after < bound for after in self._after.values())
+            return unread or any(hold.recovering for hold in self._holds.values())
+
+    def holds_of(self, partition: int) -> bool:
+        """Tell whether messages of a partition are in memory."""
+        with self.changed:
+            return partition in self._known.values()
+
+    def held(self) -> list[str]:
+        """Return the aggregates of which nothing is read on."""
+        with self.changed:
+            return [key for key in self._holds if isinstance(key, str)]
+
+    def accept(self, wanted: Sequence[Wanted], messages: Sequence[OutgoingMessage], bound: int) -> None:
+        """Take in what was read on request, up to the gate's bound."""
+        counts = Counter([message.partition for message in messages])
+        last = {message.partition: message.id for message in messages}
+        with self.changed:
+            for want in wanted:
+                full = counts[want.partition] >= want.take
+                self._after[want.partition] = last[want.partition] if full else max(bound, want.after)
+            if self._holds:
+                messages = [message for message in messages if message.aggregate_id not in self._holds]
+            self._queue.extend(messages)
+            self._know(messages)
+
+    def rewind(self, allocated: int) -> None:
+        """Start again where ids did: the sequence stands below what was read (it was restarted)."""
+        with self.changed:
+            self._after = {p: after if after <= allocated else 0 for p, after in self._after.items()}
+
+    def passed_over(self) -> tuple[dict[int, int], list[int]]:
+        """Return how far each partition was read, and the messages that are in memory."""
+        with self.changed:
+            return dict(self._after), list(self._known)
+
+    def accept_late(self, messages: Sequence[OutgoingMessage]) -> int:
+        """Take in messages found below what was read; returns how many are news."""
+        with self.changed:
+            late = [m for m in messages if m.id not in self._known and _key(m) not in self._holds]
+            self._queue.extend(late)
+            self._know(late)
+            return len(late)
+
+    def refresh(self, rows: Iterable[Blocked]) -> None:
+        """Compare with the rows that block aggregates: new ones hold, those that are due or gone are caught up."""
+        with self.changed:
+            seen: set[Key] = set()
+            for row in rows:
+                key: Key = row.aggregate_id or row.head_id
+                seen.add(key)
+                if row.head_id in self._known:
+                    continue  # it is being sent, or sent and about to be marked
+                hold = self._holds.get(key)
+                if hold is None:
+                    hold = Hold(row.aggregate_id, row.partition, row.head_id, row.retry_count, row.head_id - 1, True)
+                    self._holds[key] = hold
+                    self._drop_of({key})
+                elif not hold.written or hold.recovering:
+                    continue
+                self._heads.add(row.head_id)
+                hold.head_id, hold.tries = row.head_id, row.retry_count
+                if row.due:
+                    self._tries[row.head_id] = row.retry_count
+                    hold.recovering, hold.after, hold.page = True, row.head_id - 1, 1
+            for key, hold in self._holds.items():
+                if key not in seen and hold.written and not hold.recovering:
+                    hold.recovering, hold.after, hold.page, hold.head_id = True, 0, 1, None
+
+    def recovering(self) -> list[tuple[Key, Hold, int]]:
+        """Return the aggregates of which the next page is to be read, and up to which id."""
+        with self.changed:
+            return [
+                (key, hold, self._after[hold.partition])
+                for key, hold in self._holds.items()
+                if hold.recovering and not hold.outstanding and hold.partition in self._after
+            ]
+
+    def accept_recovered(self, key: Key, messages: Sequence[OutgoingMessage], *, upto: int) -> int | None:
+        """Take in the next page of an aggregate; a short one ends its hold. Returns a head whose row is out of date."""
+        with self.changed:
+            hold = self._holds.get(key)
+            if hold is None:
+                return None
+            stale = None
+            if hold.head_id is not None and not (messages and messages[0].id == hold.head_id):
+                stale = hold.head_id
+            # Later pages begin behind the head.
+            hold.head_id = None
+            fresh = [message for message in messages if message.id not in self._known]
+            self._first.extend(fresh)
+            self._know(fresh)
+            hold.outstanding += len(fresh)
+            if isinstance(key, int) or len(messages) < hold.page:
+                del self._holds[key]
+            else:
+                hold.after = messages[-1].id
+                hold.page = min(hold.page * _PAGE_GROWTH, self._most // 4)
+            return stale
+
+    def take(self, most: int) -> list[OutgoingMessage]:
+        """Take up to so many messages to publish; they stay known until they are marked or put back."""
+        with self.changed:
+            batch: list[OutgoingMessage] = []
+            for waiting in (self._first, self._queue):
+                while waiting and len(batch) < most:
+                    batch.append(waiting.popleft())
+            return batch
+
+    def put_back(self, messages: Sequence[OutgoingMessage]) -> None:
+        """Put back, before all others, what was not sent; not what belongs to others by now, or waits on hold."""
+        with self.changed:
+            kept: list[OutgoingMessage] = []
+            for message in messages:
+                hold = self._holds.get(_key(message))
+                if message.partition in self._after and (hold is None or hold.recovering):
+                    kept.append(message)
+                else:
+                    self._known.pop(message.id, None)
+            self._first.extendleft(reversed(kept))
+
+    def settled(self, messages: Iterable[OutgoingMessage]) -> list[int]:
+        """Count what was published or skipped; returns those that blocked their aggregates."""
+        with self.changed:
+            heads: list[int] = []
+            if self._holds or self._heads:
+                for message in messages:
+                    if message.id in self._heads:
+                        heads.append(message.id)
+                    hold = self._holds.get(_key(message))
+                    if hold is not None and hold.outstanding:
+                        hold.outstanding -= 1
+            return heads
+
+    def marked(self, ids: Iterable[int]) -> None:
+        """Forget messages that are marked in the table."""
+        with self.changed:
+            for message_id in ids:
+                self._known.pop(message_id, None)
+                if self._heads:
+                    self._heads.discard(message_id)
+                    self._tries.pop(message_id, None)
+
+    def tries(self, message: OutgoingMessage) -> int:
+        """Return how often a message was tried before."""
+        with self.changed:
+            return self._tries.get(message.id, 0)
+
+    def fail(self, failures: Sequence[Failure]) -> None:
+        """Hold the aggregates of messages that could not be published, and forget what was read of them."""
+        with self.changed:
+            for failure in failures:
+                message = failure.message
+                self._known.pop(message.id, None)
+                self._tries.pop(message.id, None)
+                key = _key(message)
+                if failure.final and not message.aggregate_id:
+                    self._holds.pop(key, None)
+                    continue
+                self._holds[key] = Hold(
+                    message.aggregate_id, message.partition, message.id, failure.tries, message.id - 1, False
+                )
+            self._drop_of({_key(failure.message) for failure in failures})
+
+    def written(self, failures: Sequence[Failure]) -> None:
+        """Know that the rows of these are in the table."""
+        with self.changed:
+            for failure in failures:
+                hold = self._holds.get(_key(failure.message))
+                if hold is not None and hold.head_id == failure.message.id:
+                    hold.written = True
+                    self._heads.add(failure.message.id)
+
+    @property
+    def size(self) -> int:
+        """Return how many messages are in memory."""
+        return len(self._known)
+
+    @property
+    def waiting(self) -> bool:
+        """Tell whether there is anything to take."""
+        return bool(self._first or self._queue)
+
+    @property
+    def on_hold(self) -> int:
+        """Return how many aggregates are blocked."""
+        return len(self._holds)
+
+    def _know(self, messages: Iterable[OutgoingMessage]) -> None:
+        self._known.update([(message.id, message.partition) for message in messages])
+        self.changed.notify_all()
+
+    def _drop_of(self, keys: Collection[Key]) -> None:
+        self._drop(lambda message: _key(message) in keys)
+
+    def _drop(self, unwanted: Callable[[OutgoingMessage], bool]) -> None:
+        for waiting in (self._first, self._queue):
+            kept = [message for message in waiting if not unwanted(message)]
+            if len(kept) < len(waiting):
+                for message in waiting:
+                    if unwanted(message):
+                        self._known.pop(message.id, None)
+                waiting.clear()
+                waiting.extend(kept)
+
+
+def _key(message: OutgoingMessage) -> Key:
+    return message.aggregate_id or message.id

@@ -1,0 +1,150 @@
+"""Writes messages in the caller's transaction: sent if and only if it commits."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, Final
+from uuid import UUID, uuid4
+
+import msgspec
+from django.db import IntegrityError, ProgrammingError, connections
+from psycopg import errors as pg
+
+from salon_jobs import sql
+from salon_jobs.conf import settings as conf
+from salon_jobs.core.destinations import LONGEST, parse_destination
+from salon_jobs.core.envelope import RESERVED
+from salon_jobs.core.errors import ConfigurationError, EmitRefused, MessageInvalid, SchemaMissing
+from salon_jobs.core.telemetry import carried_headers
+from salon_jobs.outbox import wake
+from salon_jobs.publishers.registry import publisher_for
+
+_BATCH: Final = 5000
+# The escape of NUL, and not a backslash that is escaped before "u0000".
+_NUL: Final = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
+_encode = msgspec.json.Encoder().encode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """Is one message to be written by ``emit_many``: what ``emit`` takes."""
+
+    aggregate_type: str
+    event: str
+    payload: Any
+    aggregate_id: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+def emit(
+    aggregate_type: str, *, event: str, payload: Any, aggregate_id: str = "", headers: Mapping[str, str] | None = None
+) -> UUID:
+    """Write one message in the transaction that is open on the jobs' database; returns its id, fixed from now on.
+
+    It is relayed after the commit, in order with the other messages of its ``aggregate_id`` ("": no order); a rollback
+    leaves none. The current store, the producer of the settings and the trace go with it. ``payload`` is anything that
+    JSON can hold (and what msgspec makes of uuids, dates, decimals, dataclasses).
+
+    Raises MessageInvalid (the field and the remedy), EmitRefused (no transaction), ConfigurationError, SchemaMissing.
+    Role: web, worker.
+    """
+    draft = Draft(
+        aggregate_type=aggregate_type, aggregate_id=aggregate_id, event=event, payload=payload, headers=headers or {}
+    )
+    return emit_many([draft])[0]
+
+
+def emit_many(drafts: Iterable[Draft]) -> list[UUID]:
+    """Write messages in the order given, as ``emit`` writes one, 5,000 in a statement; returns their ids in order.
+
+    All are checked before the first of a statement is written.
+    """
+    _require_transaction()
+    producer = conf.outbox.producer
+    if producer is None:
+        raise ConfigurationError("SALON_JOBS['OUTBOX']['PRODUCER'] must name this application: messages carry it")
+    trace = carried_headers()
+    ids: list[UUID] = []
+    remaining = iter(drafts)
+    while batch := list(islice(remaining, _BATCH)):
+        rows = [_row(draft, trace) for draft in batch]
+        with _refusals_named(), connections[conf.database].cursor() as cursor:
+            cursor.execute(sql.load("emit_many"), [list(column) for column in zip(*rows, strict=True)] + [producer])
+        ids += [row[0] for row in rows]
+    if ids:
+        wake.after_commit()
+    return ids
+
+
+def _row(draft: Draft, trace: Mapping[str, str]) -> tuple[UUID, str, str, str, str, str]:
+    aggregate_type, aggregate_id = _text(draft, "aggregate_type"), _text(draft, "aggregate_id", may_be_empty=True)
+    event = _text(draft, "event")
+    destination = parse_destination(aggregate_type)
+    payload = _json(draft.payload, "payload")
+    headers = _json({**_headers(draft.headers), **trace}, "headers")
+    publisher_for(destination.service).check(
+        destination, aggregate_id=aggregate_id, event=event, payload=payload, headers=headers
+    )
+    return uuid4(), aggregate_type, aggregate_id, event, payload, headers
+
+
+def _text(draft: Draft, name: str, *, may_be_empty: bool = False) -> str:
+    value: object = getattr(draft, name)
+    if not isinstance(value, str):
+        raise MessageInvalid(f"{name} must be a string, not {type(value).__name__}; write str(…)")
+    if not value and not may_be_empty:
+        raise MessageInvalid(f"{name} must not be empty")
+    if len(value) > LONGEST:
+        raise MessageInvalid(f"{name} is {len(value)} characters long; at most {LONGEST} are allowed")
+    if not value.isprintable():
+        raise MessageInvalid(f"{name} {value!r} holds characters that can not be printed, which brokers refuse")
+    return value
+
+
+def _headers(headers: Mapping[str, str]) -> dict[str, str]:
+    for name, value in headers.items():
+        if not isinstance(name, str) or not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise MessageInvalid(f"headers must be a dict of strings to strings; {name!r} is not")
+        if not name or not name.isascii() or not name.replace("-", "").replace("_", "").isalnum():
+            raise MessageInvalid(f"headers: the name {name!r} must be ASCII letters, digits, '-' and '_' alone")
+        if name.lower() in RESERVED:
+            raise MessageInvalid(f"headers: {name!r} is written by salon_jobs itself; choose another name")
+        if not value.isprintable():
+            raise MessageInvalid(f"headers: the value of {name!r} holds characters that can not be printed")
+    return dict(headers)
+
+
+def _json(value: object, name: str) -> str:
+    try:
+        text = _encode(value).decode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise MessageInvalid(f"{name} can not be written as JSON: {error}") from error
+    if "\\u0000" in text and _NUL.search(text):
+        raise MessageInvalid(f"{name} holds a NUL character, which PostgreSQL's JSON can not keep; remove it")
+    return text
+
+
+def _require_transaction() -> None:
+    if not connections[conf.database].in_atomic_block:
+        raise EmitRefused(
+            "emit() writes the message in the transaction of what it tells about, and none is open on "
+            f"{conf.database!r}: put both into transaction.atomic(using={conf.database!r})"
+        )
+
+
+@contextmanager
+def _refusals_named() -> Generator[None]:
+    try:
+        yield
+    except ProgrammingError as error:
+        if isinstance(error.__cause__, pg.UndefinedTable | pg.UndefinedFunction):
+            raise SchemaMissing(f"{error.__cause__.diag.message_primary}; run: python manage.py migrate") from error
+        if isinstance(error.__cause__, pg.InsufficientPrivilege):
+            raise EmitRefused(f"{error.__cause__.diag.message_primary}; emit as the web or the worker role") from error
+        raise
+    except IntegrityError as error:
+        raise EmitRefused(f"the database refused the message: {error}") from error

@@ -1,0 +1,113 @@
+"""Marks in the table what brokers have acknowledged, in batches, on a connection of its own."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from django.db import DatabaseError, InterfaceError, connections
+
+from salon_jobs.conf import settings as conf
+from salon_jobs.core import log_events
+from salon_jobs.core.log_events import log_event
+from salon_jobs.outbox import store
+from salon_jobs.outbox.backlog import Backlog
+from salon_jobs.runtime.connections import tidy_connections
+
+_MOST = 5000
+_RETRY_S = 0.2
+
+
+@dataclass(slots=True)
+class Settled:
+    """Is what one batch of a stream came to: ids published, those of them that blocked, ids skipped with the reason."""
+
+    backlog: Backlog
+    published: Sequence[int]
+    heads: Sequence[int] = ()
+    skipped: dict[int, str] = field(default_factory=dict[int, str])
+
+
+class Marker:
+    """Is a thread that writes what streams hand it, and tries until it is written: what is not would be sent again."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._settled: list[Settled] = []
+        self._busy = self._stopping = False
+        self._give_up_at = float("inf")
+        self.published = self.skipped = 0
+        self._thread = threading.Thread(target=self._run, name="salon-jobs-marker", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def put(self, settled: Settled) -> None:
+        """Take over what one batch came to."""
+        with self._changed:
+            self._settled.append(settled)
+            self._changed.notify_all()
+
+    def stop(self, grace_s: float) -> bool:
+        """Write what is left, for so long at most; returns whether all was written. Idempotent."""
+        with self._changed:
+            self._stopping = True
+            self._give_up_at = time.monotonic() + grace_s
+            self._changed.notify_all()
+        self._thread.join(grace_s + 1)
+        return not self._settled and not self._busy
+
+    @property
+    def idle(self) -> bool:
+        """Tell whether everything is written."""
+        with self._changed:
+            return not self._settled and not self._busy
+
+    def _run(self) -> None:
+        while batch := self._next():
+            self._write_until_written(batch)
+            with self._changed:
+                self._busy = False
+        connections.close_all()
+
+    def _next(self) -> list[Settled]:
+        with self._changed:
+            while not self._settled and not self._stopping:
+                self._changed.wait()
+            count = total = 0
+            while count < len(self._settled) and (not count or total < _MOST):
+                total += len(self._settled[count].published)
+                count += 1
+            batch, self._settled = self._settled[:count], self._settled[count:]
+            self._busy = bool(batch)
+            return batch
+
+    def _write_until_written(self, batch: list[Settled]) -> None:
+        while time.monotonic() < self._give_up_at:
+            try:
+                tidy_connections()
+                self._write(batch)
+            except (DatabaseError, InterfaceError) as error:
+                log_event(logging.WARNING, log_events.DATABASE_LOST, loop="marker", error=str(error).strip())
+                connections[conf.database].errors_occurred = True
+                with self._changed:
+                    self._changed.wait(_RETRY_S)
+            else:
+                return
+        log_event(logging.ERROR, log_events.RELAY_UNMARKED, messages=sum(len(s.published) for s in batch))
+
+    def _write(self, batch: list[Settled]) -> None:
+        published = [message_id for settled in batch for message_id in settled.published]
+        if published:
+            store.mark_published(published, [head for settled in batch for head in settled.heads])
+        skipped = {message_id: reason for settled in batch for message_id, reason in settled.skipped.items()}
+        if skipped:
+            store.mark_skipped(skipped)
+        for settled in batch:
+            settled.backlog.marked([*settled.published, *settled.skipped])
+        self.published += len(published)
+        self.skipped += len(skipped)

@@ -1,0 +1,85 @@
+"""Shares the partitions among the relays that live: each is one relay's, and handed over when it dies or leaves."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from salon_jobs.conf import settings as conf
+from salon_jobs.core.messages import PARTITIONS
+from salon_jobs.outbox import store
+from salon_jobs.outbox.store import PartitionState
+
+_BEATS = 5
+# What an owner does not use of its time, so that nothing it began before the end arrives after another one's.
+_MARGIN = 0.3
+
+
+class Ownership:
+    """Beats for this relay's partitions, takes what is free or was left, and says for how long they are ours.
+
+    No clocks of two machines are compared: who wants another's partition has itself seen it unchanged for as long as
+    the setting OWNERSHIP says, by its own monotonic clock; and an owner trusts its own for less than that.
+    """
+
+    def __init__(self, owner: int, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._owner = owner
+        self._clock = clock
+        self._seen: dict[int, tuple[PartitionState, float]] = {}
+        self._ours_until = float("-inf")
+        self._beat_at = float("-inf")
+        self.mine: frozenset[int] = frozenset()
+        # Ours, but to be given back as soon as nothing of them is on its way.
+        self.leaving: frozenset[int] = frozenset()
+        self.relays = 1
+
+    @property
+    def holds(self) -> bool:
+        """Tell whether what we own is ours for sure, at this moment."""
+        return self._clock() < self._ours_until
+
+    @property
+    def due_in_s(self) -> float:
+        """Return in how many seconds the next beat is due."""
+        return max(0.0, self._beat_at - self._clock())
+
+    def beat(self) -> frozenset[int]:
+        """Beat, take and let go; returns the partitions that were lost to others. Raises database errors."""
+        began = self._clock()
+        if not self._seen:
+            store.make_partitions()
+        store.beat_partitions(self._owner)
+        states, relays = store.partitions()
+        self.relays = max(1, relays)
+        mine = {state.partition for state in states if state.owner == self._owner}
+        # A relay that was frozen or cut off for too long finds its rows as it left them, unless another took them.
+        share = -(-PARTITIONS // self.relays)
+        takeable = self._takeable(states, began)
+        if takeable and len(mine) < share:
+            mine |= store.take_partitions(takeable[: share - len(mine)], owner=self._owner)
+        lost = self.mine - mine
+        self.mine = frozenset(mine)
+        excess = len(mine) - share
+        staying = sorted(mine, key=lambda partition: (partition in self.leaving, partition))
+        self.leaving = frozenset(staying[-excess:]) if excess > 0 else frozenset()
+        self._ours_until = began + conf.outbox.ownership.total_seconds() * (1 - _MARGIN)
+        self._beat_at = began + conf.outbox.ownership.total_seconds() / _BEATS
+        return lost
+
+    def release(self, partitions: frozenset[int]) -> None:
+        """Give partitions back of which nothing is on its way any more. Raises database errors."""
+        store.release_partitions(partitions, owner=self._owner)
+        self.mine -= partitions
+        self.leaving -= partitions
+
+    def _takeable(self, states: list[PartitionState], now: float) -> list[PartitionState]:
+        takeable: list[PartitionState] = []
+        for state in states:
+            before = self._seen.get(state.partition)
+            if before is None or before[0] != state:
+                self._seen[state.partition] = before = (state, now)
+            if state.owner is None or (
+                state.owner != self._owner and now - before[1] >= conf.outbox.ownership.total_seconds()
+            ):
+                takeable.append(state)
+        return takeable

@@ -1,0 +1,208 @@
+"""Relays messages: reads them in the order of their ids up to the gate, and hands them to the streams that publish."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+from django.db import DatabaseError, InterfaceError, connections
+
+from salon_jobs.conf import settings as conf
+from salon_jobs.core import log_events
+from salon_jobs.core.errors import NotReady
+from salon_jobs.core.log_events import log_event
+from salon_jobs.outbox import store, wake
+from salon_jobs.outbox.marker import Marker
+from salon_jobs.outbox.ownership import Ownership
+from salon_jobs.outbox.progress import Progress
+from salon_jobs.outbox.store import Failure, Gate
+from salon_jobs.outbox.stream import Stream
+from salon_jobs.outbox.streams import Streams
+from salon_jobs.runtime.connections import tidy_connections
+from salon_jobs.runtime.listener import Listener
+from salon_jobs.tenancy.wake_up import SECOND_LOOK
+
+_REFRESH_S: Final = 1.0
+_SWEEP_S: Final = 60.0
+_STALE_S: Final = 30.0
+_OUTAGE_S: Final = 0.5
+# How soon to look again behind a writer that holds the gate; one that rolls back tells nobody.
+_HELD_S: Final = (0.01, 0.25)
+_TOKENS_S: Final = 0.02
+_LEAVE_S: Final = 1.0
+
+
+class Relay:
+    """Owns partitions, reads what they hold and has it published. Any number of relays may run at once.
+
+    ``owner`` is the id of a process row of kind ``relay``, asked for when the work begins. ``burst``: until nothing is
+    due any more.
+    """
+
+    def __init__(self, owner: Callable[[], int], *, burst: bool = False) -> None:
+        self._owner = owner
+        self._burst = burst
+        self._stop = threading.Event()
+        self._forced = threading.Event()
+        self._wake = threading.Event()
+        self._heard = float("-inf")
+        self._refresh_at = self._sweep_at = float("-inf")
+        self._held_since: float | None = None
+        self._looked = time.monotonic()
+        self._gate = Gate(0, 0, ())
+        self._ownership: Ownership | None = None
+        self._marker = Marker()
+        self._streams = Streams(self._marker, owns=self._owns, on_change=self._wake.set)
+        self._listener = Listener(wake.CHANNEL, self._hear)
+        self._progress = Progress(self._marker, self._streams)
+
+    def run(self) -> bool:
+        """Relay until stopped; True when everything that was sent is marked."""
+        ownership = self._ownership = Ownership(self._owner())
+        self._marker.start()
+        self._listener.start()
+        try:
+            while not self._stop.is_set():
+                try:
+                    wait_s = self._look(ownership)
+                    self._looked = time.monotonic()
+                except (DatabaseError, InterfaceError) as error:
+                    log_event(logging.WARNING, log_events.DATABASE_LOST, loop="relay", error=str(error).strip())
+                    connections[conf.database].errors_occurred = True
+                    wait_s = _OUTAGE_S
+                tidy_connections()
+                if self._burst and self._is_done():
+                    break
+                if wait_s and self._wake.wait(wait_s):
+                    self._wake.clear()
+        finally:
+            self._listener.stop()
+        return self._finish(ownership)
+
+    def stop(self) -> None:
+        """Ask for the end: what is being published is finished; a second call forces it."""
+        if self._stop.is_set():
+            self._forced.set()
+        self._stop.set()
+        self._wake.set()
+
+    def facts(self) -> dict[str, object]:
+        """Return what readiness shows. Raises NotReady when the loop has not looked for a while."""
+        age = time.monotonic() - self._looked
+        if age > _STALE_S:
+            raise NotReady(f"the relay has not looked for {age:.0f} s")
+        ownership = self._ownership
+        held_s = 0.0 if self._held_since is None else time.monotonic() - self._held_since
+        return {
+            "relay_looked_s_ago": round(age, 1),
+            "partitions": sorted(ownership.mine) if ownership else [],
+            "relays": ownership.relays if ownership else 0,
+            "gate": {"held_s": round(held_s, 1), "holders": list(self._gate.holders)},
+            "listening": self._listener.listening,
+            **self._streams.facts(),
+            **self._progress.facts(),
+        }
+
+    def _owns(self) -> bool:
+        return self._ownership is not None and self._ownership.holds
+
+    def _hear(self, news: str) -> None:
+        """Look now, and once more: a notification that was left out follows this one shortly."""
+        self._heard = time.monotonic()
+        if news in ("", wake.OPERATOR):
+            self._refresh_at = min(self._refresh_at, self._heard) if news else self._refresh_at
+        self._wake.set()
+
+    def _look(self, ownership: Ownership) -> float:
+        """Look once; returns how long to wait for news. Raises database errors."""
+        if not ownership.due_in_s:
+            self._beat(ownership)
+        self._write_failures()
+        if time.monotonic() >= self._refresh_at:
+            self._refresh(ownership)
+        self._gate = store.gate()
+        self._note_gate()
+        read = self._streams.read(self._gate)
+        self._streams.grant()
+        if time.monotonic() >= self._sweep_at:
+            self._sweep_at = time.monotonic() + _SWEEP_S
+            self._streams.sweep()
+        self._progress.tell()
+        return 0.0 if read else self._wait_s(ownership)
+
+    def _wait_s(self, ownership: Ownership) -> float:
+        now = time.monotonic()
+        waits = [conf.outbox.poll_interval.total_seconds(), ownership.due_in_s, self._refresh_at - now]
+        if now - self._heard < SECOND_LOOK.total_seconds():
+            waits.append(SECOND_LOOK.total_seconds() - (now - self._heard))
+        if self._held_since is not None:
+            waits.append(min(_HELD_S[1], max(_HELD_S[0], (now - self._held_since) / 10)))
+        if self._streams.hungry:
+            waits.append(_TOKENS_S)
+        return max(0.001, min(waits))
+
+    def _beat(self, ownership: Ownership) -> None:
+        before = ownership.mine
+        if lost := ownership.beat():
+            log_event(logging.WARNING, log_events.PARTITIONS_LOST, partitions=sorted(lost))
+            self._streams.lose()
+        if before != ownership.mine:
+            self._refresh_at = float("-inf")
+            log_event(
+                logging.INFO, log_events.PARTITIONS_OWNED, partitions=sorted(ownership.mine), relays=ownership.relays
+            )
+        self._streams.own(ownership.mine - ownership.leaving)
+        if ownership.leaving and (released := self._streams.free_of(ownership.leaving)):
+            ownership.release(released)
+
+    def _refresh(self, ownership: Ownership) -> None:
+        """Learn what operators changed and what is due again."""
+        self._refresh_at = time.monotonic() + _REFRESH_S
+        self._streams.know(store.destinations())
+        self._streams.refresh(store.blocked(ownership.mine - ownership.leaving))
+
+    def _write_failures(self) -> None:
+        for stream in self._streams.all():
+            failures = stream.take_failures()
+            if failures:
+                self._write(stream, failures)
+            for news in stream.take_outage_news():
+                store.note_outage(stream.aggregate_type, *(("", "") if news is None else (news.code, news.detail)))
+
+    def _write(self, stream: Stream, failures: list[Failure]) -> None:
+        store.write_failures(failures, owner=self._owner())
+        stream.failures_written(failures)
+
+    def _note_gate(self) -> None:
+        """Remember since when somebody holds the gate while messages wait behind it."""
+        if self._gate.bound >= self._gate.allocated:
+            self._held_since = None
+        elif self._held_since is None:
+            self._held_since = time.monotonic()
+
+    def _is_done(self) -> bool:
+        """Tell, in a burst, whether nothing is left to do now."""
+        return self._held_since is None and self._looked_everywhere() and self._marker.idle and self._streams.idle
+
+    def _looked_everywhere(self) -> bool:
+        return self._ownership is not None and self._ownership.holds and not self._streams.behind(self._gate)
+
+    def _finish(self, ownership: Ownership) -> bool:
+        """End the streams, mark what was sent, write what failed, and give the partitions back."""
+        log_event(logging.INFO, log_events.PROCESS_STOPPING, running=self._streams.in_memory)
+        end = time.monotonic() + conf.shutdown_interrupt_after.total_seconds()
+        clean = self._streams.stop(end, forced=self._forced)
+        left_s = conf.shutdown_grace.total_seconds() - conf.shutdown_interrupt_after.total_seconds() - _LEAVE_S
+        clean = self._marker.stop(max(1.0, left_s)) and clean
+        try:
+            tidy_connections()
+            self._write_failures()
+            ownership.release(ownership.mine)
+        except (DatabaseError, InterfaceError) as error:
+            log_event(logging.WARNING, log_events.DATABASE_LOST, loop="relay", error=str(error).strip())
+        self._streams.close()
+        connections.close_all()
+        return clean

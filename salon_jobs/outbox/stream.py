@@ -1,0 +1,237 @@
+"""Publishes the messages of one aggregate type, on a thread of its own: a slow or broken one holds up no other."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from functools import partial
+from typing import Final
+
+from salon_jobs.conf import settings as conf
+from salon_jobs.core import log_events
+from salon_jobs.core.backoff import Backoff
+from salon_jobs.core.log_events import log_event
+from salon_jobs.outbox.backlog import Backlog
+from salon_jobs.outbox.breaker import Breaker
+from salon_jobs.outbox.marker import Marker, Settled
+from salon_jobs.outbox.store import Failure
+from salon_jobs.publishers.base import Answers, OutgoingMessage, Publisher, Unpublished, Verdict
+
+_LOOK_S: Final = 0.5
+# Verdicts that say nothing about the message itself.
+_AWAY: Final = (Verdict.OUTAGE, Verdict.UNRESOLVABLE)
+
+
+class Stream:
+    """Takes from its backlog, publishes, and hands on what came of it: marks to the marker, failures to the relay."""
+
+    def __init__(
+        self, aggregate_type: str, publisher: Publisher, marker: Marker, *, owns: Callable[[], bool],
+        on_change: Callable[[], None],
+    ) -> None:  # fmt: skip
+        self.aggregate_type = aggregate_type
+        self.backlog = Backlog(conf.outbox.fetch_limit)
+        self.breaker = Breaker()
+        self.paused = False
+        # None: no limit.
+        self.tokens: int | None = None if conf.outbox.throughput is None else 0
+        self._publisher = publisher
+        self._marker = marker
+        self._owns = owns
+        self._on_change = on_change
+        self._generation = 0
+        self._busy = self._opened = False
+        self._stop = threading.Event()
+        self._forced = threading.Event()
+        self._failures: list[Failure] = []
+        self._outage_news: list[Unpublished | None] = []
+        base = conf.outbox.retry_backoff
+        self._backoff = Backoff(base=base, cap=max(base, timedelta(hours=1)))
+        self._thread = threading.Thread(target=self._run, name=f"salon-jobs-{aggregate_type}"[:60], daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self, *, force: bool = False) -> None:
+        """Ask for the end after the batch that is being published; force: after the message. Idempotent."""
+        self._stop.set()
+        if force:
+            self._forced.set()
+        with self.backlog.changed:
+            self.backlog.changed.notify_all()
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the end; returns whether it came."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def lose(self) -> None:
+        """Send nothing more of the batch that is being published: some of it belongs to another relay by now."""
+        self._generation += 1
+
+    def give_tokens(self, tokens: int) -> None:
+        """Allow so many messages more."""
+        with self.backlog.changed:
+            self.tokens = (self.tokens or 0) + tokens
+            self.backlog.changed.notify_all()
+
+    @property
+    def wanted_tokens(self) -> int:
+        """Return how many messages could be sent beyond those allowed: at least a few, to be ready for the next."""
+        rate = conf.outbox.throughput
+        if rate is None or self.tokens is None:
+            return 0
+        reserve = max(1, rate // 20)
+        return reserve - self.tokens if self.tokens < max(1, reserve // 2) else 0
+
+    @property
+    def idle(self) -> bool:
+        """Tell whether nothing is on its way, nor could be."""
+        return not self._busy and not self.backlog.size and not self._failures
+
+    @property
+    def blocked_by_outage(self) -> bool:
+        """Tell whether what is in memory can not be sent now."""
+        return self.paused or not self.breaker.is_closed
+
+    def take_failures(self) -> list[Failure]:
+        """Return the failures that are to be written down. They are not forgotten until ``failures_written``."""
+        with self.backlog.changed:
+            return list(self._failures)
+
+    def failures_written(self, failures: Sequence[Failure]) -> None:
+        """Forget failures that were written, or are not ours to write."""
+        with self.backlog.changed:
+            del self._failures[: len(failures)]
+        self.backlog.written(failures)
+
+    def take_outage_news(self) -> list[Unpublished | None]:
+        """Return what changed about the destination since the last time: an outage, or None that it is over."""
+        news, self._outage_news = self._outage_news, []
+        return news
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            batch = self._next_batch()
+            if batch:
+                try:
+                    self._settle(batch, self._publish(batch))
+                finally:
+                    self._busy = False
+                self._on_change()
+
+    def _next_batch(self) -> list[OutgoingMessage]:
+        changed = self.backlog.changed
+        with changed:
+            wait_s = self.breaker.wait_s
+            if self.paused or wait_s or not self.backlog.waiting or self.tokens == 0 or not self._owns():
+                if not self._stop.is_set():
+                    changed.wait(min(_LOOK_S, wait_s or _LOOK_S))
+                return []
+            self._busy = True
+            most = conf.outbox.fetch_limit if self.breaker.is_closed else 1
+            batch = self.backlog.take(most if self.tokens is None else min(most, self.tokens))
+            if self.tokens is not None:
+                self.tokens -= len(batch)
+            return batch
+
+    def _publish(self, batch: Sequence[OutgoingMessage]) -> Answers:
+        try:
+            if not self._opened:
+                self._publisher.open()
+                self._opened = True
+            answers = self._publisher.publish(batch, may_go_on=partial(self._may_go_on, self._generation))
+            if len(answers) != len(batch):
+                raise RuntimeError(f"{len(answers)} answers to {len(batch)} messages")
+        except Exception as error:  # a publisher that breaks its promise must not end the relay
+            log_event(
+                logging.ERROR, log_events.PUBLISHER_BROKEN, exc_info=error, aggregate_type=self.aggregate_type,
+            )  # fmt: skip
+            broken = Unpublished(Verdict.OUTAGE, "OUTBOX.PUBLISHER_BROKEN", f"{type(error).__name__}: {error}")
+            return [broken] * len(batch)
+        return answers
+
+    def _may_go_on(self, generation: int) -> bool:
+        return generation == self._generation and not self._forced.is_set() and self._owns()
+
+    def _settle(self, batch: Sequence[OutgoingMessage], answers: Answers) -> None:
+        if not any(answers):
+            self._sent(batch, {})
+            self._close_breaker()
+            return
+        sent: list[OutgoingMessage] = []
+        skipped: dict[int, str] = {}
+        settled: list[OutgoingMessage] = []
+        left: list[OutgoingMessage] = []
+        failures: list[Failure] = []
+        outage: Unpublished | None = None
+        for message, answer in zip(batch, answers, strict=True):
+            if answer is None:
+                sent.append(message)
+            elif answer.verdict is Verdict.SKIPPED:
+                skipped[message.id] = f"{answer.code} {answer.detail}".strip()
+                settled.append(message)
+            elif answer.verdict in (Verdict.RETRY, Verdict.REFUSED):
+                failures.append(self._failure(message, answer))
+            else:
+                left.append(message)
+                if answer.verdict in _AWAY:
+                    outage = outage or answer
+        if failures:
+            self.backlog.fail(failures)
+            with self.backlog.changed:
+                self._failures += failures
+        self._sent(sent, skipped, settled)
+        if self.tokens is not None:
+            self.give_tokens(len(left))
+        if outage is None and left and not (sent or failures or skipped) and self._may_go_on(self._generation):
+            outage = Unpublished(Verdict.OUTAGE, "OUTBOX.NOT_SENT", "the publisher sent nothing and did not say why")
+        if outage is not None:
+            self._trip_breaker(outage)
+        elif sent or failures:
+            self._close_breaker()
+        self.backlog.put_back(left)
+
+    def _sent(
+        self, sent: Sequence[OutgoingMessage], skipped: dict[int, str], also: Sequence[OutgoingMessage] = ()
+    ) -> None:
+        heads = self.backlog.settled([*sent, *also] if also else sent)
+        if sent or skipped:
+            self._marker.put(Settled(self.backlog, [message.id for message in sent], heads, skipped))
+
+    def _failure(self, message: OutgoingMessage, answer: Unpublished) -> Failure:
+        tries = self.backlog.tries(message) + 1
+        final = answer.verdict is Verdict.REFUSED or tries >= conf.outbox.retry_count
+        failure = Failure(
+            message=message, code=answer.code, error=f"{answer.code} {answer.detail}".strip(), tries=tries,
+            wait=self._backoff.delay(tries), final=final,
+        )  # fmt: skip
+        log_event(
+            logging.ERROR if final else logging.WARNING,
+            log_events.MESSAGE_FAILED if final else log_events.MESSAGE_RETRIED,
+            message_id=message.message_id, aggregate_type=message.aggregate_type, aggregate_id=message.aggregate_id,
+            event_name=message.event, store_id=message.store_id, code=answer.code, attempt=tries, detail=answer.detail,
+            retry_in_s=None if final else round(failure.wait.total_seconds(), 1),
+        )  # fmt: skip
+        return failure
+
+    def _trip_breaker(self, outage: Unpublished) -> None:
+        if self.breaker.trip(outage):
+            self._outage_news.append(outage)
+            if not outage.quiet:
+                event = (
+                    log_events.DESTINATION_UNRESOLVABLE
+                    if outage.verdict is Verdict.UNRESOLVABLE
+                    else log_events.DESTINATION_LOST
+                )
+                log_event(
+                    logging.WARNING, event, aggregate_type=self.aggregate_type, code=outage.code, detail=outage.detail
+                )
+
+    def _close_breaker(self) -> None:
+        if self.breaker.outage is not None and self.breaker.close():
+            self._outage_news.append(None)
+            log_event(logging.INFO, log_events.DESTINATION_BACK, aggregate_type=self.aggregate_type)

@@ -1,0 +1,12 @@
+-- Read pending messages below what was already read which no row blocks: there should be none but those that the relay
+-- holds in memory. Others were written past the gate (a restored backup, triggers switched off) or made pending by hand.
+-- Locks: none. Role: worker.
+SELECT m.id, m.message_id, m.aggregate_type, m.aggregate_id, m.event, m.payload::text, m.headers::text, m.store_id,
+       m.producer, extract(epoch FROM m.created_at)::float8, m.replay_of, m.partition
+  FROM salon_jobs_message m
+ WHERE m.aggregate_type = %(aggregate_type)s AND m.partition = %(partition)s AND m.status = 'pending'
+   AND m.id <= %(upto)s AND m.id <> ALL (%(known)s::bigint[])
+   AND NOT EXISTS (SELECT FROM salon_jobs_blocked_aggregate b
+                    WHERE b.aggregate_type = m.aggregate_type AND b.aggregate_id = m.aggregate_id
+                      AND (m.aggregate_id <> '' OR b.head_id = m.id))
+ ORDER BY m.id LIMIT %(take)s
