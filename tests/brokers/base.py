@@ -15,6 +15,12 @@ class Broker(ABC):
     service: ClassVar[str]
     # Whether everything an aggregate gets arrives in order there (a plain queue promises nothing).
     keeps_order: ClassVar[bool] = True
+    # Whether a message without an aggregate id may be published (a FIFO topic wants a group).
+    takes_no_aggregate: ClassVar[bool] = True
+    # Whether the broker itself drops what comes again under the same id.
+    drops_duplicates: ClassVar[bool] = False
+    # Whether there is a source that receives what its publisher publishes.
+    has_source: ClassVar[bool] = True
 
     @abstractmethod
     def start(self) -> None:
@@ -47,3 +53,7 @@ class Broker(ABC):
     @abstractmethod
     def source(self, destination: str, *, consumer: str = "test") -> Source:
         """Make a source that receives what is published to a destination."""
+
+    def spoil(self, destination: str, text: str) -> None:
+        """Put a text there, by the SDK alone, that is no message of ours and can not be read as one."""
+        raise NotImplementedError
