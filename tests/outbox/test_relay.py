@@ -1,0 +1,151 @@
+"""Shows that what committed is published, in order, and what did not is not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import connections, transaction
+
+from salon_jobs import Draft, emit, emit_many
+from salon_jobs.publishers.base import OutgoingMessage, Unpublished, Verdict
+from salon_jobs.publishers.memory import MemoryPublisher
+from tests.e2e.worker_process import eventually
+from tests.outbox.scene import ORDERS, RunningRelay, arrived, emitted, relay_in_burst, relaying, statuses
+from tests.support import change, seen
+
+
+def test_a_message_is_published_if_its_transaction_committed() -> None:
+    emitted("a", number=1)
+    with transaction.atomic():
+        emit(ORDERS, aggregate_id="a", event="order.created", payload={"number": 2})
+        transaction.set_rollback(True)
+    assert relay_in_burst()
+    assert arrived() == [("a", 1)]
+    assert statuses() == {"published": 1}
+
+
+def test_many_messages_arrive_in_the_order_of_each_aggregate() -> None:
+    with transaction.atomic():
+        emit_many(
+            Draft(aggregate_type=ORDERS, aggregate_id=f"a{n % 50}", event="e", payload={"number": n})
+            for n in range(12_345)
+        )
+    assert relay_in_burst()
+    found = arrived()
+    assert len(MemoryPublisher.published) == MemoryPublisher.published.maxlen
+    by_aggregate: dict[str, list[int]] = {}
+    for aggregate, number in found:
+        by_aggregate.setdefault(aggregate, []).append(number)
+    assert all(numbers == sorted(numbers) for numbers in by_aggregate.values())
+    assert statuses() == {"published": 12_345}
+
+
+def test_a_relay_is_woken_by_the_commit() -> None:
+    with relaying() as relay:
+        eventually(lambda: len(relay.facts()["partitions"]) == 16)
+        emitted("a", number=1)
+        eventually(lambda: arrived() == [("a", 1)])
+        eventually(lambda: statuses() == {"published": 1})
+
+
+class Failing:
+    """Fails the messages of one aggregate so many times."""
+
+    def __init__(self, aggregate: str, verdict: Verdict, times: int) -> None:
+        self.aggregate, self.verdict, self.times = aggregate, verdict, times
+
+    def __call__(self, message: OutgoingMessage) -> Unpublished | None:
+        if message.aggregate_id != self.aggregate or not self.times:
+            return None
+        self.times -= 1
+        return Unpublished(self.verdict, "TEST.NO", "not this time")
+
+
+def test_when_one_fails_the_later_ones_of_its_aggregate_wait_and_others_go_on(monkeypatch: Any) -> None:
+    monkeypatch.setattr(MemoryPublisher, "answer", staticmethod(Failing("a", Verdict.RETRY, 3)))
+    for number in range(5):
+        emitted("a", number=number)
+        emitted("b", number=number)
+    with relaying():
+        eventually(lambda: [n for aggregate, n in arrived() if aggregate == "b"] == [0, 1, 2, 3, 4])
+        eventually(lambda: [n for aggregate, n in arrived() if aggregate == "a"] == [0, 1, 2, 3, 4], 10)
+        eventually(lambda: statuses() == {"published": 10})
+    assert seen("SELECT retry_count FROM salon_jobs_message ORDER BY id LIMIT 1") == [(3,)]
+    assert seen("SELECT count(*) FROM salon_jobs_blocked_aggregate") == [(0,)]
+
+
+def test_a_message_that_is_refused_parks_its_aggregate_until_an_operator_decides(monkeypatch: Any) -> None:
+    monkeypatch.setattr(MemoryPublisher, "answer", staticmethod(Failing("a", Verdict.REFUSED, 1)))
+    for number in range(3):
+        emitted("a", number=number)
+    with relaying():
+        eventually(lambda: statuses() == {"failed": 1, "pending": 2})
+        emitted("b", number=9)
+        eventually(lambda: arrived() == [("b", 9)])
+        assert seen("SELECT status, code FROM salon_jobs_blocked_aggregate") == [("parked", "TEST.NO")]
+        change("UPDATE salon_jobs_message SET status = 'skipped' WHERE status = 'failed'")
+        change("DELETE FROM salon_jobs_blocked_aggregate")
+        eventually(lambda: arrived() == [("b", 9), ("a", 1), ("a", 2)], 10)
+        eventually(lambda: statuses() == {"skipped": 1, "published": 3})
+
+
+def test_an_outage_costs_no_attempt(monkeypatch: Any) -> None:
+    monkeypatch.setattr(MemoryPublisher, "answer", staticmethod(Failing("a", Verdict.OUTAGE, 3)))
+    emitted("a", number=1)
+    emitted("a", number=2)
+    with relaying():
+        eventually(lambda: seen("SELECT outage_code FROM salon_jobs_destination") == [("TEST.NO",)])
+        eventually(lambda: statuses() == {"published": 2}, 10)
+        eventually(lambda: seen("SELECT outage_code, outage_since FROM salon_jobs_destination") == [("", None)])
+    assert arrived() == [("a", 1), ("a", 2)]
+    assert seen("SELECT DISTINCT retry_count FROM salon_jobs_message") == [(0,)]
+
+
+def test_a_message_of_no_aggregate_is_retried_alone(monkeypatch: Any) -> None:
+    refused = iter([True, True])
+
+    def answer(message: OutgoingMessage) -> Unpublished | None:
+        if '"number":0' in message.payload and next(refused, False):
+            return Unpublished(Verdict.RETRY, "TEST.NO")
+        return None
+
+    monkeypatch.setattr(MemoryPublisher, "answer", staticmethod(answer))
+    for number in range(3):
+        emitted(number=number)
+    with relaying():
+        eventually(lambda: statuses() == {"published": 3}, 10)
+    assert sorted(arrived()[:2]) == [("", 1), ("", 2)]
+    assert arrived()[2:] == [("", 0)]
+    assert seen("SELECT count(*) FROM salon_jobs_blocked_aggregate") == [(0,)]
+
+
+def test_nothing_is_read_past_a_writer_that_may_still_add_before(migrated: None) -> None:
+    with relaying() as relay:
+        eventually(lambda: len(relay.facts()["partitions"]) == 16)
+        web = connections["web"]
+        with transaction.atomic(using="web"), web.cursor() as cursor:
+            cursor.execute("SELECT salon_jobs_emit(%s, 'a', 'e', '{\"number\": 1}', wake => false)", [ORDERS])
+            emitted("a", number=2)
+            eventually(lambda: relay.facts()["gate"]["holders"] != [])
+            assert arrived() == []
+        eventually(lambda: arrived() == [("a", 1), ("a", 2)])
+    web.close()
+
+
+def test_two_relays_share_the_partitions_and_hand_them_over(settings: Any) -> None:
+    settings.SALON_JOBS = {
+        **settings.SALON_JOBS, "OUTBOX": {**settings.SALON_JOBS["OUTBOX"], "OWNERSHIP": 1}, "HEARTBEAT_INTERVAL": 1,
+    }  # fmt: skip
+    first, second = RunningRelay(), None
+    try:
+        eventually(lambda: len(first.facts()["partitions"]) == 16)
+        second = RunningRelay()
+        eventually(lambda: (len(first.facts()["partitions"]), len(second.facts()["partitions"])) == (8, 8), 10)
+        for number in range(40):
+            emitted(f"a{number % 20}", number=number)
+        eventually(lambda: statuses() == {"published": 40})
+        assert len(arrived()) == 40
+    finally:
+        first.stop()
+    eventually(lambda: len(second.facts()["partitions"]) == 16, 10)
+    assert second.stop()
