@@ -7,6 +7,7 @@ worker, scheduler, relay and consumer, the web role for everything else. No proc
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -177,8 +178,16 @@ SALON_JOBS: dict[str, Any] = {
     },
 }
 
+_NATS_READERS: Final[dict[str, Callable[[str], Any]]] = {
+    "SERVER": env.str, "CLIENT_NAME": env.str, "MAX_RECONNECTS": env.int, "RECONNECT_WAIT": env.float,
+    "RECONNECT_JITTER": env.float, "RECONNECT_JITTER_TLS": env.float, "TIMEOUT": env.float, "DOMAIN": env.str,
+    "TLS_CA_FILE": env.str, "TLS_CERTIFICATE_FILE": env.str, "TLS_KEY_FILE": env.str, "USER": env.str,
+    "PASSWORD": env.str, "CREDENTIALS_FILE": env.str, "TOKEN": env.str, "WINDOW": env.int, "MAX_PAYLOAD": env.int,
+}  # fmt: skip
+SALON_JOBS["NATS"] = {key: read(f"NATS_{key}") for key, read in _NATS_READERS.items() if env.str(f"NATS_{key}", "")}
+
 # What child processes of the demo inherit: everything but the secrets and URLs, which it hands out one by one.
-_SECRET_ENDINGS: Final = ("_URL", "_URL_MIGRATOR", "_URL_BOOTSTRAP", "_PASSWORD", "_DSN", "_KEY")
+_SECRET_ENDINGS: Final = ("_URL", "_URL_MIGRATOR", "_URL_BOOTSTRAP", "_PASSWORD", "_DSN", "_KEY", "_TOKEN")
 INHERITED_ENVIRONMENT: Final[dict[str, str]] = {
     name: value for name, value in env.ENVIRON.items() if not name.endswith(_SECRET_ENDINGS)
 }

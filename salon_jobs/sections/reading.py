@@ -13,7 +13,7 @@ from salon_jobs.core.errors import ConfigurationError
 T = TypeVar("T")
 # Returns the value to keep, or raises ValueError that says what it must be.
 Reader = Callable[[Any], Any]
-_SECRET: Final = ("PASSWORD", "SECRET", "TOKEN", "CONNECTION_STRING", "URL")
+_SECRET: Final = ("PASSWORD", "SECRET", "TOKEN", "CONNECTION_STRING", "URL", "SERVER")
 
 
 def setting(default: Any, reader: Reader) -> Any:

@@ -14,6 +14,7 @@ from django.core.management.base import BaseCommand, CommandParser
 from django.db.models import Model
 
 import salon_jobs
+from project import settings as project_settings
 from salon_jobs import testing
 from salon_jobs.conf import Roles, Settings
 from salon_jobs.core import errors, log_events
@@ -31,6 +32,7 @@ from salon_jobs.models import (
     SupersededRun,
     TaskMinute,
 )
+from salon_jobs.sections.nats import NatsSettings
 from tests.docs.markdown import ROOT, read, rows, section
 from tests.support import seen
 
@@ -63,6 +65,20 @@ def test_roles_and_backoff_in_the_settings() -> None:
     backoff = Backoff()
     found = {row[0]: row[1] for row in documented("settings.md", "## `Backoff`")}
     assert found == {field.name: shown(getattr(backoff, field.name)) for field in fields(Backoff)}
+
+
+def test_nats_settings_and_their_variables() -> None:
+    found = {row[0]: (row[2], row[4]) for row in documented("settings.md", "## `NATS`")}
+    defaults = NatsSettings()
+
+    def default(name: str) -> str:
+        value = getattr(defaults, name)
+        return f"{value.total_seconds():g} s" if isinstance(value, timedelta) else repr(value)
+
+    assert found == {
+        field.name.upper(): (default(field.name), f"NATS_{field.name.upper()}") for field in fields(NatsSettings)
+    }
+    assert {f"NATS_{key}" for key in project_settings._NATS_READERS} == {variable for _, variable in found.values()}
 
 
 def test_system_checks() -> None:

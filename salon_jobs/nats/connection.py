@@ -1,0 +1,220 @@
+"""Holds one connection to NATS, with the event loop and the thread that it lives in.
+
+The client's own reconnecting is off: it would send what a lost connection left in its buffer later, when another relay
+may own those messages; and it knows no jitter. A connection that is lost is dropped; another is made here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import ssl
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final, TypeVar
+
+from salon_jobs.conf import settings
+from salon_jobs.core.errors import ConfigurationError
+
+try:
+    import nats.errors
+    from nats.aio.client import Client
+except ImportError as missing:
+    raise ConfigurationError("NATS needs its client library: pip install 'salon-jobs[nats]'") from missing
+
+T = TypeVar("T")
+# A connection that says nothing any more is noticed after about three of these.
+_PING_INTERVAL_S: Final = 10
+
+
+class Unreachable(Exception):
+    """There is no usable connection to NATS. ``code`` says why, in the words of publishers."""
+
+    def __init__(self, detail: str, *, code: str = "NATS.UNREACHABLE") -> None:
+        super().__init__(detail)
+        self.code = code
+
+
+class NatsConnection:
+    """Connects at first use, and again when it was lost. Its methods but ``run`` and ``close`` belong to its loop."""
+
+    def __init__(self) -> None:
+        """Make it without I/O."""
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        # The client, as long as it is connected.
+        self.connected: Any = None
+        self._connecting: asyncio.Task[None] | None = None
+        self._tried = asyncio.Event()
+        self._refusal = Unreachable("not connected yet")
+        self._discovered: list[str] = []
+        # Called when the connection is lost, in the loop.
+        self.on_lost: Callable[[Unreachable], None] = lambda _why: None
+        # Called with each new client before anybody else gets it, in the loop.
+        self.on_connected: Callable[[Any], Awaitable[None]] = _nothing
+        self.last_error = ""
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run something in the loop's thread and return its result."""
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=self._loop.run_forever, name="salon_jobs-nats", daemon=True)
+                self._thread.start()
+            loop = self._loop
+        return asyncio.run_coroutine_threadsafe(work, loop).result()
+
+    def close(self) -> None:
+        """Close the connection and end the thread. Idempotent; a later ``run`` begins anew."""
+        with self._lock:
+            loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
+        if loop is None or thread is None:
+            return
+        asyncio.run_coroutine_threadsafe(self._shut(), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+    async def client(self) -> Any:
+        """Return a connected client. Raises Unreachable after the timeout, or at once when the last try failed."""
+        if self.connected is None:
+            if self._connecting is None or self._connecting.done():
+                self._tried.clear()
+                self._connecting = asyncio.create_task(self._connect())
+            try:
+                await asyncio.wait_for(self._tried.wait(), settings.nats.timeout.total_seconds())
+            except TimeoutError:
+                raise Unreachable("no connection within the timeout", code="NATS.TIMEOUT") from None
+        if self.connected is None:
+            raise self._refusal
+        return self.connected
+
+    async def request(self, subject: str, body: bytes) -> bytes:
+        """Ask a service of the server and return its answer. Raises Unreachable, also when nobody answers."""
+        client = await self.client()
+        try:
+            answer = await client.request(subject, body, timeout=settings.nats.timeout.total_seconds())
+        except nats.errors.NoRespondersError:
+            raise Unreachable(
+                f"nobody answers {subject}: JetStream is off or has no leader", code="NATS.NO_LEADER"
+            ) from None
+        except (nats.errors.Error, TimeoutError, OSError) as error:
+            raise Unreachable(f"{subject}: {describe(error)}", code="NATS.TIMEOUT") from error
+        return bytes(answer.data)
+
+    async def probe(self) -> None:
+        """Drop the connection if the server does not answer on it. Raises Unreachable."""
+        client = await self.client()
+        try:
+            await client.flush(timeout=min(5.0, settings.nats.timeout.total_seconds()))
+        except (nats.errors.Error, TimeoutError, OSError) as error:
+            silent = Unreachable(f"no answer to a ping: {describe(error)}", code="NATS.TIMEOUT")
+            await self._drop(client, silent)
+            raise silent from error
+
+    async def _connect(self) -> None:
+        """Try every server, then again after a while, until one answers or the tries are spent."""
+        nats_settings = settings.nats
+        jitter = nats_settings.reconnect_jitter_tls if nats_settings.tls else nats_settings.reconnect_jitter
+        for attempt in range(nats_settings.max_reconnects + 1):
+            if attempt:
+                wait_s = nats_settings.reconnect_wait.total_seconds() + random.uniform(0, jitter.total_seconds())  # noqa: S311
+                await asyncio.sleep(wait_s)
+            servers = [*nats_settings.server, *(url for url in self._discovered if url not in nats_settings.server)]
+            for server in random.sample(servers, len(servers)):
+                try:
+                    await self._connect_to(server)
+                except Unreachable as refusal:
+                    self._refusal = refusal
+                else:
+                    self._tried.set()
+                    return
+            self._tried.set()
+
+    async def _connect_to(self, server: str) -> None:
+        client = Client()
+        self.last_error = ""
+
+        async def failed(error: Exception) -> None:
+            self.last_error = describe(error)
+
+        async def lost() -> None:
+            if self.connected is client:
+                self.connected = None
+                said = f": {self.last_error}" if self.last_error else ""
+                self.on_lost(Unreachable(f"the connection was lost{said}"))
+
+        try:
+            options = self._options(client)
+        except OSError as error:  # an SSLError is one
+            raise Unreachable(f"the TLS files can not be read: {describe(error)}", code="NATS.TLS_FILES") from error
+        connecting = client.connect(server, error_cb=failed, closed_cb=lost, **options)
+        try:
+            await asyncio.wait_for(connecting, settings.nats.timeout.total_seconds())
+            if settings.nats.tls and not _offers_tls(client):
+                raise nats.errors.Error("the server offers no TLS, which the settings demand")
+            await self.on_connected(client)
+        except (nats.errors.Error, TimeoutError, OSError, ValueError) as error:
+            await client.close()
+            told = self.last_error or describe(error)
+            code = "NATS.AUTHORIZATION" if "authorization" in told.lower() else "NATS.UNREACHABLE"
+            raise Unreachable(f"{server}: {told}", code=code) from error
+        self._discovered = [uri.geturl() for uri in client.discovered_servers]
+        self.connected = client
+
+    def _options(self, client: Any) -> dict[str, Any]:
+        given = settings.nats
+
+        def secret(value: str | None) -> Callable[[], str] | None:
+            """Hand a secret out only over TLS when that is demanded: the client asks when it knows the server."""
+            if value is None:
+                return None
+
+            def tell() -> str:
+                if given.tls and not _offers_tls(client):
+                    raise nats.errors.Error("the server offers no TLS, which the settings demand")
+                return value
+
+            return tell
+
+        return {
+            "name": given.client_name, "allow_reconnect": False, "max_reconnect_attempts": 1, "reconnect_time_wait": 0,
+            "connect_timeout": given.timeout.total_seconds(), "ping_interval": _PING_INTERVAL_S,
+            "user": secret(given.user), "password": secret(given.password), "token": secret(given.token),
+            "user_credentials": given.credentials_file, "tls": _tls_context() if given.tls else None,
+        }  # fmt: skip
+
+    async def _drop(self, client: Any, why: Unreachable) -> None:
+        if self.connected is client:
+            self.connected = None
+            self.on_lost(why)
+        await client.close()
+
+    async def _shut(self) -> None:
+        if self._connecting is not None:
+            self._connecting.cancel()
+            await asyncio.gather(self._connecting, return_exceptions=True)
+        if self.connected is not None:
+            await self._drop(self.connected, Unreachable("the connection was closed"))
+
+
+def describe(error: BaseException) -> str:
+    """Return an error in one line, never empty."""
+    return str(error) or type(error).__name__
+
+
+def _offers_tls(client: Any) -> bool:
+    return bool(client._server_info.get("tls_required"))
+
+
+def _tls_context() -> ssl.SSLContext:
+    given = settings.nats
+    context = ssl.create_default_context(cafile=given.tls_ca_file)
+    if given.tls_certificate_file:
+        context.load_cert_chain(given.tls_certificate_file, given.tls_key_file)
+    return context
+
+
+async def _nothing(_client: Any) -> None:
+    return None

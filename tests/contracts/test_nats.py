@@ -1,0 +1,396 @@
+"""Publishes to a real nats-server what is NATS's own: subjects, fencing, restarts, refusals, ways to log in."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from salon_jobs.core.destinations import parse_destination
+from salon_jobs.core.errors import MessageInvalid, NotReady
+from salon_jobs.nats.subjects import aggregate_of, encode_token, subject_of
+from salon_jobs.publishers.base import NOT_SENT, Answers, OutgoingMessage, Publisher, Verdict
+from salon_jobs.publishers.nats import NatsPublisher
+from tests.brokers.nats import NatsBroker
+
+_ids = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[NatsBroker]:
+    broker = NatsBroker()
+    broker.start()
+    yield broker
+    broker.close()
+
+
+@pytest.fixture
+def point_at(settings: Any) -> Callable[..., None]:
+    def point(broker: NatsBroker, **more: Any) -> None:
+        nats = {**broker.settings()["NATS"], **more}
+        settings.SALON_JOBS = {**settings.SALON_JOBS, "NATS": nats, "OUTBOX": {"PRODUCER": "salon"}}
+
+    return point
+
+
+@pytest.fixture
+def broker(running: NatsBroker, point_at: Callable[..., None]) -> NatsBroker:
+    point_at(running)
+    return running
+
+
+@pytest.fixture
+def publishers() -> Iterator[Callable[[], NatsPublisher]]:
+    made: list[NatsPublisher] = []
+
+    def make() -> NatsPublisher:
+        made.append(NatsPublisher())
+        return made[-1]
+
+    yield make
+    for publisher in made:
+        publisher.close()
+
+
+@pytest.fixture
+def publisher(broker: NatsBroker, publishers: Callable[[], NatsPublisher]) -> NatsPublisher:
+    return publishers()
+
+
+@pytest.fixture
+def destination(broker: NatsBroker) -> str:
+    return broker.destination(f"orders{next(_ids)}")
+
+
+def message(destination: str, aggregate_id: str = "", **given: Any) -> OutgoingMessage:
+    number = next(_ids)
+    fields: dict[str, Any] = {
+        "id": number, "message_id": uuid4(), "aggregate_type": destination, "aggregate_id": aggregate_id,
+        "event": "order.created", "payload": json.dumps({"number": number}), "headers": "{}",
+        "store_id": UUID(int=7), "producer": "salon", "created_at_s": 0.0,
+    }  # fmt: skip
+    return OutgoingMessage(**{**fields, **given})
+
+
+def send(publisher: Publisher, *messages: OutgoingMessage, go: Callable[[], bool] = lambda: True) -> Answers:
+    return publisher.publish(messages, may_go_on=go)
+
+
+def arrived(broker: NatsBroker, destination: str, aggregate_id: str | None = None) -> list[UUID]:
+    found = broker.received(destination)
+    return [UUID(one.message_id) for one in found if aggregate_id is None or one.aggregate_id == aggregate_id]
+
+
+def ids(*messages: OutgoingMessage) -> list[UUID]:
+    return [one.message_id for one in messages]
+
+
+def only(answers: Answers) -> tuple[Verdict, str]:
+    (answer,) = answers
+    assert answer is not None
+    return answer.verdict, answer.code
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1))
+def test_every_aggregate_id_is_one_legal_token_and_can_be_read_back(aggregate_id: str) -> None:
+    token = encode_token(aggregate_id)
+    assert not set(token) & set(" .*>\t\r\n\f\v\0\x7f")
+    assert not any(character.isspace() for character in token)
+    assert aggregate_of("orders.eu", subject_of("orders.eu", aggregate_id)) == aggregate_id
+
+
+def test_only_illegal_characters_are_encoded() -> None:
+    assert subject_of("orders", "店-42_a/b") == "orders.店-42_a/b"
+    assert subject_of("orders", "a.b*c>d e%") == "orders.a%2Eb%2Ac%3Ed%20e%25"
+    assert subject_of("orders", "") == "orders"
+
+
+@pytest.mark.parametrize("resource", ["orders.*", "orders.>", "orders..eu", ".orders", "orders.", "$JS.API", "a%20b"])
+def test_what_is_no_subject_to_publish_to_is_refused_in_emit(publisher: NatsPublisher, resource: str) -> None:
+    name = f"rn::nats:::{resource}"
+    with pytest.raises(MessageInvalid, match="aggregate_type"):
+        publisher.check(parse_destination(name), aggregate_id="", event="e", payload="{}", headers="{}")
+    assert only(send(publisher, message(name))) == (Verdict.REFUSED, "NATS.BAD_SUBJECT")
+
+
+@pytest.mark.parametrize(
+    ("field", "fields"),
+    [
+        ("headers", {"headers": '{"Nats-Rollup": "all"}'}),
+        ("headers", {"headers": '{"a b": "x"}'}),
+        ("headers", {"headers": '{"a": "x\\ny"}'}),
+        ("event", {"event": "a\nb"}),
+        ("payload", {"payload": json.dumps("x" * 1_048_576)}),
+        ("payload", {"headers": json.dumps({"a": "x" * 1_048_576})}),
+        ("aggregate_id", {"aggregate_id": "店" * 4000}),
+    ],
+)
+def test_what_nats_can_not_carry_is_refused_in_emit(
+    publisher: NatsPublisher, field: str, fields: dict[str, str]
+) -> None:
+    fine = {"aggregate_id": "", "event": "e", "payload": "{}", "headers": "{}"}
+    with pytest.raises(MessageInvalid, match=field):
+        publisher.check(parse_destination("rn::nats:::orders"), **{**fine, **fields})
+
+
+def test_the_largest_that_emit_lets_through_is_taken_by_the_server(
+    broker: NatsBroker, publisher: NatsPublisher, destination: str
+) -> None:
+    def size(characters: int) -> OutgoingMessage:
+        headers = json.dumps({"Trace": "x" * 500})
+        return message(destination, "店" * 255, payload=json.dumps("x" * characters), headers=headers)
+
+    def fits(one: OutgoingMessage) -> bool:
+        try:
+            publisher.check(
+                parse_destination(destination), aggregate_id=one.aggregate_id, event=one.event, payload=one.payload,
+                headers=one.headers,
+            )  # fmt: skip
+        except MessageInvalid:
+            return False
+        return True
+
+    most = next(n for n in range(1_048_576, 0, -1) if fits(size(n)))
+    assert most > 1_040_000
+    assert send(publisher, size(most)) == [None]
+
+
+def test_a_message_arrives_with_all_it_has(broker: NatsBroker, publisher: NatsPublisher, destination: str) -> None:
+    original = uuid4()
+    one = message(destination, "a.b 店", headers='{"traceparent": "00-1"}', replay_of=original)
+    assert send(publisher, one, message(destination)) == [None, None]
+    ((subject, headers, body), (bare, *_)) = broker.stored(destination)
+    resource = parse_destination(destination).resource
+    assert (subject, bare, body) == (f"{resource}.a%2Eb%20店", resource, one.payload)
+    assert headers["Nats-Msg-Id"] == headers["Message-Id"] == str(one.message_id)
+    assert (headers["Event"], headers["Producer"], headers["traceparent"]) == ("order.created", "salon", "00-1")
+    (envelope, _) = broker.received(destination)
+    assert (envelope.aggregate_id, envelope.replay_of, envelope.store_id) == ("a.b 店", str(original), str(UUID(int=7)))
+
+
+def test_each_aggregate_is_in_order_with_many_on_their_way(
+    broker: NatsBroker, publisher: NatsPublisher, destination: str
+) -> None:
+    messages = [message(destination, str(number % 7)) for number in range(700)]
+    assert send(publisher, *messages) == [None] * 700
+    for aggregate_id in map(str, range(7)):
+        assert arrived(broker, destination, aggregate_id) == ids(
+            *(m for m in messages if m.aggregate_id == aggregate_id)
+        )
+
+
+def test_the_same_id_twice_is_success_and_stored_once(
+    broker: NatsBroker, publisher: NatsPublisher, destination: str
+) -> None:
+    one = message(destination)
+    assert send(publisher, one) == send(publisher, one) == [None]
+    assert arrived(broker, destination) == ids(one)
+
+
+class Owner:
+    """Is an ownership that ends after it was asked about so often."""
+
+    def __init__(self, asked: int) -> None:
+        self.left = asked
+
+    def __call__(self) -> bool:
+        self.left -= 1
+        return self.left >= 0
+
+
+@pytest.mark.parametrize("asked", [1, 2], ids=["before the subject is read", "after it was read"])
+def test_a_relay_that_was_frozen_gets_no_old_message_behind_newer_ones(
+    broker: NatsBroker, publishers: Callable[[], NatsPublisher], destination: str, asked: int
+) -> None:
+    frozen, successor = publishers(), publishers()
+    first, old, newer = (message(destination, "a") for _ in range(3))
+    assert send(frozen, first) == [None]
+    # The successor knows of no old message: it was settled by an operator meanwhile.
+    assert send(successor, newer) == [None]
+    assert send(frozen, old, go=Owner(asked)) == [NOT_SENT]
+    assert arrived(broker, destination) == ids(first, newer)
+
+
+def test_an_owner_whose_expectation_is_old_goes_on_behind_the_last_message(
+    broker: NatsBroker, publishers: Callable[[], NatsPublisher], destination: str
+) -> None:
+    first, second = publishers(), publishers()
+    messages = [message(destination, "a") for _ in range(6)]
+    for number, one in enumerate(messages):
+        assert send((first, second)[number % 2], one) == [None]
+    assert arrived(broker, destination) == ids(*messages)
+
+
+def test_what_was_published_before_a_crash_is_found_again_when_the_server_forgot_the_ids(
+    broker: NatsBroker, publishers: Callable[[], NatsPublisher]
+) -> None:
+    name = f"short{next(_ids)}"
+    broker.stream(name, duplicate_window=0.1)
+    destination = f"rn::nats:::{name}"
+    messages = [message(destination, "a") for _ in range(4)]
+    crashed, successor = publishers(), publishers()
+    assert send(crashed, *messages[:3]) == [None] * 3
+    _wait_until_forgotten(broker, crashed, destination)
+    assert send(successor, *messages) == [None] * 4
+    assert arrived(broker, destination, "a") == ids(*messages)
+
+
+def _wait_until_forgotten(broker: NatsBroker, publisher: NatsPublisher, destination: str) -> None:
+    probe = message(destination)
+    while arrived(broker, destination).count(probe.message_id) < 2:
+        assert send(publisher, probe) == [None]
+
+
+def test_a_missing_stream_holds_nothing_else_and_is_found_when_it_was_created(
+    broker: NatsBroker, publisher: NatsPublisher, destination: str
+) -> None:
+    name = f"later{next(_ids)}"
+    missing = [message(f"rn::nats:::{name}", "a") for _ in range(2)]
+    first, second = send(publisher, *missing)
+    assert first is not None
+    assert (first.verdict, first.code, second) == (Verdict.UNRESOLVABLE, "NATS.NO_STREAM", NOT_SENT)
+    assert send(publisher, message(destination, "a")) == [None]
+    later = broker.destination(name)
+    assert send(publisher, *missing) == [None, None]
+    assert arrived(broker, later) == ids(*missing)
+
+
+def test_a_message_that_is_too_large_is_refused_alone(
+    broker: NatsBroker, publisher: NatsPublisher, destination: str
+) -> None:
+    # The headers make it so: the server would close the connection.
+    large = message(destination, "a", payload=json.dumps("x" * 1_048_300))
+    behind, other = message(destination, "a"), message(destination, "b")
+    refused, waits, sent = send(publisher, large, behind, other)
+    assert refused is not None
+    assert (refused.verdict, refused.code, waits, sent) == (Verdict.REFUSED, "NATS.TOO_LARGE", NOT_SENT, None)
+    assert arrived(broker, destination) == ids(other)
+
+
+@pytest.mark.parametrize(
+    ("limit", "verdict", "code"),
+    [
+        ({"max_msg_size": 100}, Verdict.REFUSED, "NATS.TOO_LARGE"),
+        ({"max_msgs": 1, "discard": "new"}, Verdict.OUTAGE, "NATS.STREAM_FULL"),
+        (
+            {"max_msgs_per_subject": 1, "discard": "new", "discard_new_per_subject": True},
+            Verdict.RETRY,
+            "NATS.STREAM_FULL",
+        ),
+        ({"sealed": True}, Verdict.RETRY, "NATS.10109"),
+    ],
+    ids=["size", "stream full", "subject full", "sealed"],
+)
+def test_limits_of_the_stream_become_verdicts(
+    broker: NatsBroker, publisher: NatsPublisher, limit: dict[str, Any], verdict: Verdict, code: str
+) -> None:
+    name = f"limited{next(_ids)}"
+    if "sealed" in limit:
+        broker.stream(name)
+        broker.look(
+            lambda client: client.jetstream().update_stream(name=name, subjects=[name, f"{name}.>"], sealed=True)
+        )
+    else:
+        broker.stream(name, **limit)
+    destination = f"rn::nats:::{name}"
+    if "max_msg_size" not in limit and "sealed" not in limit:
+        assert send(publisher, message(destination, "a")) == [None]
+    one, later = send(publisher, message(destination, "a"), message(destination, "a"))
+    assert one is not None
+    assert (one.verdict, one.code, later) == (verdict, code, NOT_SENT)
+
+
+def test_a_server_that_is_away_is_an_outage_and_needs_no_restart_of_ours(
+    point_at: Callable[..., None], publishers: Callable[[], NatsPublisher]
+) -> None:
+    broker = NatsBroker()
+    point_at(broker, MAX_RECONNECTS=0)
+    publisher = publishers()
+    try:
+        assert only(send(publisher, message("rn::nats:::orders"))) == (Verdict.OUTAGE, "NATS.UNREACHABLE")
+        with pytest.raises(NotReady, match=r"NATS\.UNREACHABLE.*Connect call failed"):
+            publisher.ping()
+        broker.start()
+        destination = broker.destination("orders")
+        publisher.ping()
+        first, second, third = message(destination, "a"), message(destination, "a"), message(destination, "a")
+        assert send(publisher, first) == [None]
+        broker.stop()
+        outage, later = send(publisher, second, third)
+        assert outage is not None
+        assert (outage.verdict, later) == (Verdict.OUTAGE, NOT_SENT)
+        broker.start()
+        assert send(publisher, second, third) == [None, None]
+        assert arrived(broker, destination) == ids(first, second, third)
+    finally:
+        broker.close()
+
+
+def test_a_server_that_is_silent_is_an_outage_and_what_it_took_is_not_doubled(
+    point_at: Callable[..., None], publishers: Callable[[], NatsPublisher]
+) -> None:
+    broker = NatsBroker()
+    broker.start()
+    try:
+        point_at(broker, TIMEOUT=0.5)
+        publisher, destination = publishers(), broker.destination("orders")
+        assert send(publisher, message(destination, "a")) == [None]
+        one = message(destination, "a")
+        os.kill(broker.pid, signal.SIGSTOP)
+        try:
+            assert only(send(publisher, one)) == (Verdict.OUTAGE, "NATS.TIMEOUT")
+        finally:
+            os.kill(broker.pid, signal.SIGCONT)
+        assert send(publisher, one) == [None]
+        assert arrived(broker, destination, "a")[1:] == ids(one)
+    finally:
+        broker.close()
+
+
+def test_a_server_that_dies_while_thousands_are_on_their_way_loses_doubles_and_disorders_nothing(
+    point_at: Callable[..., None], publishers: Callable[[], NatsPublisher]
+) -> None:
+    broker = NatsBroker()
+    broker.start()
+    try:
+        point_at(broker)
+        publisher, destination = publishers(), broker.destination("orders")
+        messages = [message(destination, str(number % 50)) for number in range(20_000)]
+        some_sent, outages = threading.Event(), 0
+
+        def kill_twice() -> None:
+            for _ in range(2):
+                some_sent.wait(30)
+                some_sent.clear()
+                broker.kill()
+                broker.start()
+
+        killer = threading.Thread(target=kill_twice)
+        killer.start()
+        for at in range(0, len(messages), 1000):
+            batch = messages[at : at + 1000]
+            while batch:
+                if at in (2000, 9000):
+                    some_sent.set()
+                answers = send(publisher, *batch)
+                batch = [one for one, answer in zip(batch, answers, strict=True) if answer is not None]
+                outages += any(answer is not None and answer.verdict is Verdict.OUTAGE for answer in answers)
+        killer.join()
+        assert outages
+        found: dict[str, list[UUID]] = defaultdict(list)
+        for one in broker.received(destination):
+            found[one.aggregate_id].append(UUID(one.message_id))
+        for aggregate_id in map(str, range(50)):
+            assert found[aggregate_id] == ids(*(one for one in messages if one.aggregate_id == aggregate_id))
+    finally:
+        broker.close()
