@@ -185,6 +185,12 @@ _NATS_READERS: Final[dict[str, Callable[[str], Any]]] = {
     "PASSWORD": env.str, "CREDENTIALS_FILE": env.str, "TOKEN": env.str, "WINDOW": env.int, "MAX_PAYLOAD": env.int,
 }  # fmt: skip
 SALON_JOBS["NATS"] = {key: read(f"NATS_{key}") for key, read in _NATS_READERS.items() if env.str(f"NATS_{key}", "")}
+_SNS_READERS: Final[dict[str, Callable[[str], Any]]] = {
+    "REGION": env.str, "ENDPOINT": env.str, "SQS_ENDPOINT": env.str, "ACCESS_KEY": env.str, "SECRET_KEY": env.str,
+    "ALLOW_LIST": env.list, "DENY_LIST": env.list, "SKIP_EVENTS": env.list, "IGNORE_LIST": env.list,
+    "REFETCH": env.bool, "REFETCH_INTERVAL": env.float, "TIMEOUT": env.float, "CONCURRENCY": env.int,
+}  # fmt: skip
+SALON_JOBS["SNS"] = {key: read(f"SNS_{key}") for key, read in _SNS_READERS.items() if env.str(f"SNS_{key}", "")}
 
 # What child processes of the demo inherit: everything but the secrets and URLs, which it hands out one by one.
 _SECRET_ENDINGS: Final = ("_URL", "_URL_MIGRATOR", "_URL_BOOTSTRAP", "_PASSWORD", "_DSN", "_KEY", "_TOKEN")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 
@@ -85,3 +86,12 @@ def test_a_sentry_dsn_starts_the_client_without_personal_data() -> None:
     found = _settings("runworker", {**URLS, "SENTRY_DSN": "http://key@127.0.0.1:9/1"}, shown)
     assert found.stdout.split() == ["True", "False"], found.stderr
     assert _settings("runworker", URLS, shown).stdout.split()[0] == "False"
+
+
+def test_sns_is_configured_by_the_environment() -> None:
+    given = {"SNS_REGION": "eu-west-1", "SNS_ALLOW_LIST": "a,b", "SNS_REFETCH": "off", "SNS_TIMEOUT": "2.5",
+             "SNS_CONCURRENCY": "3", "SNS_ENDPOINT": ""}  # fmt: skip
+    found = _settings("runworker", {**URLS, **given}, "settings.SALON_JOBS['SNS']")
+    assert ast.literal_eval(found.stdout) == {
+        "REGION": "eu-west-1", "ALLOW_LIST": ["a", "b"], "REFETCH": False, "TIMEOUT": 2.5, "CONCURRENCY": 3,
+    }  # fmt: skip

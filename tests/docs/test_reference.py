@@ -33,6 +33,7 @@ from salon_jobs.models import (
     TaskMinute,
 )
 from salon_jobs.sections.nats import NatsSettings
+from salon_jobs.sections.sns import SnsSettings
 from tests.docs.markdown import ROOT, read, rows, section
 from tests.support import seen
 
@@ -43,6 +44,8 @@ def shown(value: object) -> str:
     """Write a default as the reference does."""
     if isinstance(value, timedelta):
         return f"{value.total_seconds():.0f} s"
+    if type(value).__module__.startswith("salon_jobs.sections."):
+        return "{}"
     return "Backoff()" if isinstance(value, Backoff) else repr(value)
 
 
@@ -56,6 +59,15 @@ def test_settings_and_their_defaults() -> None:
     expected = {field.name.upper(): shown(getattr(defaults, field.name)) for field in fields(Settings)}
     table = read("docs/reference/settings.md").split("## `ROLES`")[0]
     assert {row[0]: row[2] for row in rows(table)} == expected
+
+
+@pytest.mark.parametrize(("key", "kind"), [("SNS", SnsSettings)])
+def test_the_nested_settings_and_their_defaults(key: str, kind: type[Any]) -> None:
+    defaults = kind()
+    expected = {field.name.upper(): shown(getattr(defaults, field.name)) for field in fields(kind)}
+    table = documented("settings.md", f"## `{key}`")
+    assert {row[0]: row[2] for row in table} == expected
+    assert [row[4] for row in table] == [f"{key}_{row[0]}" for row in table]
 
 
 def test_roles_and_backoff_in_the_settings() -> None:
