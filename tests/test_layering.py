@@ -78,6 +78,8 @@ OWNERS = {
         "salon_jobs.publishers.nats_batch",
     },
     "nats": {"salon_jobs.nats.connection", "salon_jobs.publishers.nats"},
+    "boto3": {"salon_jobs.publishers.aws"},
+    "botocore": {"salon_jobs.publishers.aws"},
     "environ": set(),
     "project": set(),
     "django.conf": {"salon_jobs.conf"},
