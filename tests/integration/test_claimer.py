@@ -447,7 +447,7 @@ def test_a_full_limit_is_looked_at_less_and_less_until_something_is_claimed(
 
     def rows_of(name: str, parameters: Any) -> list[Any]:
         statements.append(name)
-        return store.rows_of(name, parameters)
+        return statements.rows_of(name, parameters)
 
     monkeypatch.setattr(lanes, "rows_of", rows_of)
     assert claimer.claim(10) == []
