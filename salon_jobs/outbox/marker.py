@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from django.db import DatabaseError, InterfaceError, connections
@@ -32,9 +32,13 @@ class Settled:
 
 
 class Marker:
-    """Is a thread that writes what streams hand it, and tries until it is written: what is not would be sent again."""
+    """Is a thread that writes what streams hand it, and tries until it is written: what is not would be sent again.
 
-    def __init__(self) -> None:
+    ``on_marked`` is called after each write: there is room for more.
+    """
+
+    def __init__(self, on_marked: Callable[[], None]) -> None:
+        self._on_marked = on_marked
         self._changed = threading.Condition()
         self._settled: list[Settled] = []
         self._busy = self._stopping = False
@@ -111,3 +115,4 @@ class Marker:
             settled.backlog.marked([*settled.published, *settled.skipped])
         self.published += len(published)
         self.skipped += len(skipped)
+        self._on_marked()

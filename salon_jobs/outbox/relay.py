@@ -54,7 +54,7 @@ class Relay:
         self._looked = time.monotonic()
         self._gate = Gate(0, 0, ())
         self._ownership: Ownership | None = None
-        self._marker = Marker()
+        self._marker = Marker(self._wake.set)
         self._streams = Streams(self._marker, owns=self._owns, on_change=self._wake.set)
         self._listener = Listener(wake.CHANNEL, self._hear)
         self._progress = Progress(self._marker, self._streams)
