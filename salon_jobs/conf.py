@@ -18,7 +18,7 @@ from psycopg.conninfo import conninfo_to_dict
 from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.errors import ConfigurationError
 from salon_jobs.sections.azure import AzureSettings
-from salon_jobs.sections.consumers import ConsumerSettings
+from salon_jobs.sections.consumers import ConsumerSettings, read_consumers
 from salon_jobs.sections.nats import NatsSettings
 from salon_jobs.sections.outbox import OutboxSettings
 from salon_jobs.sections.reading import read_section
@@ -181,7 +181,7 @@ def _converted(key: str, value: Any) -> Any:
     elif key in _SECTIONS:
         return read_section(_SECTIONS[key], value, path=f"SALON_JOBS[{key!r}]")
     elif key == "CONSUMERS":
-        return _consumers(key, value)
+        return read_consumers(value, path=f"SALON_JOBS[{key!r}]")
     elif key == "BACKOFF" and not isinstance(value, Backoff):
         raise _wrong(key, value, "a salon_jobs.core.backoff.Backoff")
     elif key == "ROLE_PASSWORDS":
@@ -216,13 +216,6 @@ def _passwords(key: str, value: Any) -> dict[str, str]:
     if not _is_dict(value) or not all(name in known and isinstance(value[name], str) for name in value):
         raise _wrong(key, value, f"a dict of role key ({', '.join(sorted(known))}) to password")
     return dict(value)
-
-
-def _consumers(key: str, value: Any) -> dict[str, ConsumerSettings]:
-    if not _is_dict(value) or not all(isinstance(name, str) and name for name in value):
-        raise _wrong(key, value, "a dict of consumer names to dicts")
-    path = f"SALON_JOBS[{key!r}]"
-    return {name: read_section(ConsumerSettings, given, path=f"{path}[{name!r}]") for name, given in value.items()}
 
 
 def _is_dict(value: object) -> bool:

@@ -1,10 +1,75 @@
-"""Declares one source that consume_queue reads."""
+"""Declares one source that consume_queue reads: ``SALON_JOBS["CONSUMERS"][name]``."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final, cast
+from uuid import UUID
+
+from salon_jobs.core.destinations import parse_destination
+from salon_jobs.core.errors import ConfigurationError, MessageInvalid
+from salon_jobs.sections.reading import count, duration, names, one_of, read_section, setting, texts
+
+# As the column of the inbox.
+LONGEST_NAME: Final = 100
+
+
+def _source(value: Any) -> str:
+    try:
+        return parse_destination(value).name
+    except (MessageInvalid, TypeError):
+        raise ValueError("an ARN or RN, such as 'rn::nats:::orders' or 'rn::azurequeue:::orders'") from None
+
+
+def _store(value: Any) -> str | UUID:
+    try:
+        return value if value == "envelope" or isinstance(value, UUID) else UUID(value)
+    except (ValueError, TypeError, AttributeError):
+        raise ValueError("'envelope', or a store's uuid") from None
+
+
+def _producers(value: Any) -> tuple[str, ...] | None:
+    return None if value is None else names(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerSettings:
-    """Holds one source that consume_queue reads."""
+    """Holds one source that consume_queue reads, and which event of it becomes which task.
+
+    ``source`` is an ARN or RN. ``wait``: how long a look waits for a message. ``max_deliveries``: how often a message
+    that can not become a job now, but perhaps later, is tried. ``store``: whose jobs a store task's are, ``envelope``
+    or always the same. ``producers``: whose messages are taken; None: everybody's.
+    """
+
+    source: str = setting("", _source)
+    tasks: Mapping[str, str] = setting(dict[str, str], texts)
+    batch: int = setting(100, count(1, 1000))
+    wait: timedelta = setting(timedelta(seconds=1), duration())
+    visibility: timedelta = setting(timedelta(seconds=30), duration())
+    max_deliveries: int = setting(5, count(1, 1000))
+    replays: str = setting("accept", one_of("accept", "refuse"))
+    store: str | UUID = setting("envelope", _store)
+    producers: tuple[str, ...] | None = setting(None, _producers)
+
+
+def read_consumers(value: Any, *, path: str) -> dict[str, ConsumerSettings]:
+    """Read all consumers by name. Raises ConfigurationError naming the field."""
+    given = cast("dict[str, Any]", value) if isinstance(value, dict) else {"": None}
+    if not all(map(_is_name, given)):
+        raise ConfigurationError(f"{path} must be a dict of names, of 1 to {LONGEST_NAME} characters, to dicts")
+    return {name: _read(each, path=f"{path}[{name!r}]") for name, each in given.items()}
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and 1 <= len(value) <= LONGEST_NAME and value.isprintable()
+
+
+def _read(value: object, *, path: str) -> ConsumerSettings:
+    read = read_section(ConsumerSettings, value, path=path)
+    if not read.source:
+        raise ConfigurationError(f"{path}['SOURCE'] must be set: an ARN or RN, such as 'rn::nats:::orders'")
+    if not read.tasks:
+        raise ConfigurationError(f"{path}['TASKS'] must map at least one event to a task, such as {{'e': 'do-it'}}")
+    return read

@@ -13,7 +13,8 @@ from salon_jobs.sections.reading import count, duration, setting, text, texts
 class OutboxSettings:
     """Holds what emit and relay need. ``throughput`` is messages a second for each aggregate type; None: no limit.
 
-    ``publishers`` maps a service (the third part of an ``aggregate_type``) to the dotted path of its class.
+    ``publishers`` maps a service (the third part of an ``aggregate_type``) to the dotted path of its class, and
+    ``sources`` does for ``consume_queue``.
     """
 
     producer: str | None = setting(None, text(optional=True))
@@ -23,6 +24,7 @@ class OutboxSettings:
     retry_backoff: timedelta = setting(timedelta(seconds=20), duration())
     throughput: int | None = setting(3000, count(1, 10_000_000, optional=True))
     publishers: Mapping[str, str] = setting(dict[str, str], texts)
+    sources: Mapping[str, str] = setting(dict[str, str], texts)
     ownership: timedelta = setting(timedelta(seconds=15), duration())
     retain_published: timedelta | None = setting(timedelta(days=7), duration(optional=True))
     retain_skipped: timedelta | None = setting(timedelta(days=30), duration(optional=True))
