@@ -36,6 +36,7 @@ LAYERS = {
     "salon_jobs.outbox": 9,
     "salon_jobs.outbox.emit": 5,
     "salon_jobs.outbox.wake": 5,
+    "salon_jobs.outbox.inbox": 5,
     "salon_jobs.schedule.cron": 3,
     "salon_jobs.schedule.entries": 3,
     "salon_jobs.schedule.store": 3,
@@ -131,6 +132,18 @@ def test_imports_go_downward(path: Path) -> None:
         if other.startswith("salon_jobs.") and layer(other) > layer(module) and not _for_types_alone(path, other)
     }
     assert upward == set()
+
+
+def test_jobs_and_outbox_do_not_know_each_other_but_through_what_consumes() -> None:
+    def users(of: str, inside: str) -> set[str]:
+        return {
+            name_of(path)
+            for path in (PACKAGE / inside).rglob("*.py")
+            if any(other == of or other.startswith(f"{of}.") for other in imports(path))
+        }
+
+    assert users("salon_jobs.outbox", "jobs") == set()
+    assert users("salon_jobs.jobs", "outbox") == {"salon_jobs.outbox.arrivals", "salon_jobs.outbox.intake"}
 
 
 @pytest.mark.parametrize("package", OWNERS)

@@ -80,6 +80,12 @@ class NotReady(SalonJobsError):
     code = "WORKER.NOT_READY"
 
 
+class SourceLost(NotReady):
+    """A source that consume_queue reads does not answer, or what it gave can not be worked on now."""
+
+    code = "INBOX.SOURCE_LOST"
+
+
 class SchemaMissing(SalonJobsError):
     """The job tables are missing or migrations are pending."""
 

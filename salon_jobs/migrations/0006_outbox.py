@@ -115,6 +115,7 @@ class Migration(LocksBriefly):
                         choices=[
                             ("enqueued", "became a job"),
                             ("set_aside", "set aside"),
+                            ("retry", "to be tried again"),
                             ("dismissed", "dismissed by an operator"),
                         ],
                         max_length=16,
@@ -124,17 +125,26 @@ class Migration(LocksBriefly):
                 ("code", models.CharField(db_default="", help_text="Why it was set aside", max_length=64)),
                 ("reason", models.TextField(db_default="")),
                 ("deliveries", models.IntegerField(db_default=1)),
-                ("raw", models.TextField(db_default="", help_text="What was set aside, as it came")),
+                (
+                    "raw",
+                    models.TextField(
+                        db_default="", help_text="What was set aside: its envelope, or what came and was none"
+                    ),
+                ),
             ],
             options={
+                "permissions": [
+                    ("retry_inboxmessage", "Can retry incoming messages"),
+                    ("dismiss_inboxmessage", "Can dismiss incoming messages"),
+                ],
                 "verbose_name": "incoming message",
                 "db_table": "salon_jobs_inbox",
                 "indexes": [
                     models.Index(fields=["received_at"], name="salon_jobs_inbox_received"),
                     models.Index(
-                        condition=models.Q(("status", "set_aside")),
-                        fields=["status", "id"],
-                        name="salon_jobs_inbox_set_aside",
+                        condition=models.Q(("status__in", ["set_aside", "retry"])),
+                        fields=["status", "consumer", "id"],
+                        name="salon_jobs_inbox_open",
                     ),
                 ],
                 "constraints": [

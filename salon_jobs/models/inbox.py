@@ -20,6 +20,7 @@ class InboxMessage(models.Model):
 
         ENQUEUED = "enqueued", "became a job"
         SET_ASIDE = "set_aside", "set aside"
+        RETRY = "retry", "to be tried again"
         DISMISSED = "dismissed", "dismissed by an operator"
 
     id = models.BigAutoField(primary_key=True)
@@ -34,18 +35,24 @@ class InboxMessage(models.Model):
     code = models.CharField(max_length=64, db_default="", help_text="Why it was set aside")
     reason = models.TextField(db_default="")
     deliveries = models.IntegerField(db_default=1)
-    raw = models.TextField(db_default="", help_text="What was set aside, as it came")
+    raw = models.TextField(db_default="", help_text="What was set aside: its envelope, or what came and was none")
 
     class Meta:
         db_table = "salon_jobs_inbox"
         verbose_name = "incoming message"
+        permissions: ClassVar = [
+            ("retry_inboxmessage", "Can retry incoming messages"),
+            ("dismiss_inboxmessage", "Can dismiss incoming messages"),
+        ]
         constraints: ClassVar = [
             models.UniqueConstraint(fields=["consumer", "message_id"], name="salon_jobs_inbox_once"),
         ]
         indexes: ClassVar = [
             models.Index(fields=["received_at"], name="salon_jobs_inbox_received"),
             models.Index(
-                fields=["status", "id"], condition=models.Q(status="set_aside"), name="salon_jobs_inbox_set_aside"
+                fields=["status", "consumer", "id"],
+                condition=models.Q(status__in=["set_aside", "retry"]),
+                name="salon_jobs_inbox_open",
             ),
         ]
 

@@ -25,6 +25,7 @@ from salon_jobs.models import (
     CronEntryState,
     CronTick,
     FanOutRecord,
+    InboxMessage,
     Job,
     JobError,
     Limit,
@@ -98,7 +99,7 @@ def test_system_checks() -> None:
     assert found == set(re.findall(r"salon_jobs\.[EW]\d{3}", "".join(SOURCES)))
 
 
-@pytest.mark.parametrize("name", ["runworker", "runscheduler", "bootstrap_roles"])
+@pytest.mark.parametrize("name", ["runworker", "runscheduler", "consume_queue", "bootstrap_roles"])
 def test_commands_and_their_options(name: str) -> None:
     options = _options(load_command_class("salon_jobs", name)) - _options(BaseCommand())
     found = {row[0].split()[0] for row in documented("commands.md", f"## `{name}`")}
@@ -151,7 +152,8 @@ def test_public_names() -> None:
 
 
 @pytest.mark.parametrize(
-    "model", [Job, JobError, Process, CronEntryState, CronTick, Limit, SupersededRun, FanOutRecord, TaskMinute]
+    "model",
+    [Job, JobError, Process, CronEntryState, CronTick, Limit, SupersededRun, FanOutRecord, InboxMessage, TaskMinute],
 )
 def test_tables(model: type[Model]) -> None:
     meta = model._meta

@@ -1,0 +1,173 @@
+"""Reads one source: receive, take, and only after the commit acknowledge."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, Final, TypeVar
+
+from django.db import DatabaseError, InterfaceError, connections
+
+from salon_jobs.conf import settings as conf
+from salon_jobs.core import log_events
+from salon_jobs.core.backoff import Backoff
+from salon_jobs.core.errors import NotReady, SalonJobsError, SourceLost
+from salon_jobs.core.log_events import log_event
+from salon_jobs.outbox import inbox
+from salon_jobs.outbox.intake import Intake, Taken
+from salon_jobs.runtime.connections import tidy_connections
+from salon_jobs.sections.consumers import ConsumerSettings
+from salon_jobs.sources.base import Delivery, Source
+
+T = TypeVar("T")
+_WAITS: Final = Backoff(base=timedelta(seconds=0.5), cap=timedelta(seconds=30))
+_COUNT_EVERY_S: Final = 10.0
+# A look that took so much longer than a source may take hangs.
+_STALE_S: Final = 60.0
+_AT_ONCE: Final = timedelta(0)
+
+
+class Consumer:
+    """Is the loop over one source, for a thread of its own."""
+
+    def __init__(self, name: str, settings: ConsumerSettings, source: Source, *, burst: bool = False) -> None:
+        """Prepare; no I/O. Raises ConfigurationError for a task that is not there."""
+        self.name = name
+        self._settings = settings
+        self._source = source
+        self._burst = burst
+        self._intake = Intake(name, settings)
+        self._stop = threading.Event()
+        self._trouble: Exception | None = None
+        self._tries = 0
+        self._looked = time.monotonic()
+        self._received = self._counted = float("-inf")
+        self._set_aside = 0
+
+    def run(self) -> None:
+        """Consume until stopped; in a burst until the source is empty, and then raise what is in the way instead."""
+        try:
+            while not self._stop.is_set():
+                done = self._unless_lost(self._look)
+                if self._burst and done == 0:
+                    return
+        finally:
+            self._source.close()
+            connections.close_all()
+
+    def stop(self) -> None:
+        """Ask for the end: the batch in work is finished, what was only received is given back. Idempotent."""
+        self._stop.set()
+
+    def facts(self) -> dict[str, object]:
+        """Return what readiness shows of it. Raises SourceLost when the source or the database does not answer."""
+        if (trouble := self._trouble) is not None:
+            told = f"{trouble.code}: {trouble}" if isinstance(trouble, SalonJobsError) else type(trouble).__name__
+            raise SourceLost(f"consumer {self.name!r}: {told}")
+        age = time.monotonic() - self._looked
+        if age > _STALE_S + self._settings.wait.total_seconds():
+            raise SourceLost(f"consumer {self.name!r} has not looked for {age:.0f} s")
+        received = time.monotonic() - self._received
+        return {
+            "received_s_ago": None if received == float("inf") else round(received, 1),
+            "set_aside": self._set_aside,
+        }
+
+    def _look(self) -> int:
+        """Receive once, take that, try again what operators asked for; returns how many messages there were."""
+        settings = self._settings
+        deliveries = self._source.receive(settings.batch, wait=settings.wait, visibility=settings.visibility)
+        self._looked = time.monotonic()
+        if deliveries:
+            self._received = self._looked
+            with self._held(deliveries):
+                taken = self._take(deliveries)
+            self._answer(taken)
+        retried = self._intake.retry_asked()
+        if retried:
+            log_event(logging.INFO, log_events.MESSAGES_RETRIED, consumer=self.name, messages=retried)
+        if retried or self._looked - self._counted >= _COUNT_EVERY_S:
+            self._set_aside, self._counted = inbox.count_set_aside(self.name), self._looked
+        return len(deliveries) + retried
+
+    def _take(self, deliveries: Sequence[Delivery]) -> Taken:
+        """Take a batch, and again until the database lets us: its trouble costs the messages no delivery."""
+        while not self._stop.is_set():
+            taken = self._unless_lost(lambda: self._intake.take(deliveries, stopping=self._stop.is_set))
+            if taken is not None:
+                return taken
+        return Taken(give_back=list(deliveries))
+
+    def _answer(self, taken: Taken) -> None:
+        log_event(
+            logging.INFO, log_events.MESSAGES_TAKEN, consumer=self.name, enqueued=taken.enqueued,
+            duplicates=taken.duplicates, set_aside=taken.set_aside, given_back=len(taken.give_back),
+        )  # fmt: skip
+        self._set_aside += taken.set_aside
+        if taken.acknowledge:
+            self._source.acknowledge(taken.acknowledge)
+        if taken.give_back:
+            after = _AT_ONCE if self._stop.is_set() else self._settings.visibility
+            self._source.give_back(taken.give_back, after=after)
+
+    @contextmanager
+    def _held(self, deliveries: Sequence[Delivery]) -> Generator[None]:
+        """Hide deliveries from others for as long as the block takes."""
+        done, visibility = threading.Event(), self._settings.visibility
+
+        def extend() -> None:
+            while not done.wait(visibility.total_seconds() / 3):
+                try:
+                    self._source.extend(deliveries, visibility=visibility)
+                except Exception as error:  # then others may get them, too: the inbox knows them
+                    log_event(logging.WARNING, log_events.SOURCE_LOST, consumer=self.name, **_told(error))
+
+        thread = threading.Thread(target=extend, name=f"salon-jobs-hold-{self.name}", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
+
+    def _unless_lost(self, work: Callable[[], T]) -> T | None:
+        """Work; after an error tell it once, wait longer each time in a row, and return None. A burst raises it."""
+        try:
+            result = work()
+        except Exception as error:  # a source of somebody's own may raise anything; told, and shown by readiness
+            if self._burst:
+                raise
+            self._tell(error)
+            self._tries += 1
+            self._stop.wait(_WAITS.delay(self._tries).total_seconds())
+            tidy_connections()
+            return None
+        if self._trouble is not None:
+            log_event(logging.INFO, log_events.SOURCE_BACK, consumer=self.name)
+        self._trouble, self._tries = None, 0
+        tidy_connections()
+        return result
+
+    def _tell(self, error: Exception) -> None:
+        known = type(self._trouble) is type(error)
+        self._trouble = error
+        self._looked = time.monotonic()
+        if isinstance(error, (DatabaseError, InterfaceError)):
+            connections[conf.database].errors_occurred = True
+        if known:
+            return
+        if isinstance(error, NotReady):
+            log_event(logging.WARNING, log_events.SOURCE_LOST, consumer=self.name, **_told(error))
+        elif isinstance(error, (DatabaseError, InterfaceError)):
+            log_event(logging.WARNING, log_events.DATABASE_LOST, loop=f"consumer {self.name}", **_told(error))
+        else:
+            log_event(logging.ERROR, log_events.CONSUMER_FAILED, exc_info=error, consumer=self.name)
+
+
+def _told(error: Exception) -> dict[str, Any]:
+    code = {"code": error.code} if isinstance(error, SalonJobsError) else {}
+    return {**code, "error": str(error).strip()}
