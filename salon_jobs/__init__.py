@@ -20,6 +20,15 @@ if TYPE_CHECKING:
     from salon_jobs.jobs.options import FanOut
     from salon_jobs.jobs.task import Task, store_task, task
     from salon_jobs.outbox.emit import Draft, emit, emit_many
+    from salon_jobs.outbox.operate import (
+        OperatedAggregate,
+        OperatedMessage,
+        retry_messages,
+        skip_messages,
+        unpark,
+    )
+    from salon_jobs.outbox.pause import pause_destination, resume_destination
+    from salon_jobs.outbox.replay import MessageCriteria, Replayed, replay_messages
     from salon_jobs.schedule.entries import cron
     from salon_jobs.tenancy.block import current_store_id
     from salon_jobs.tenancy.carry import carry_store
@@ -41,7 +50,11 @@ _HOMES = {
     "FanOutResult": "core.records",
     "JobHandle": "core.records",
     "MembershipIsolation": "tenancy.constraints",
+    "MessageCriteria": "outbox.replay",
     "Operated": "jobs.operate",
+    "OperatedAggregate": "outbox.operate",
+    "OperatedMessage": "outbox.operate",
+    "Replayed": "outbox.replay",
     "SameStoreForeignKey": "tenancy.same_store",
     "Snooze": "core.outcomes",
     "StoreIsolation": "tenancy.constraints",
@@ -61,13 +74,19 @@ _HOMES = {
     "fan_out_progress": "jobs.fan_out",
     "limit": "jobs.limits",
     "pause": "jobs.limits",
+    "pause_destination": "outbox.pause",
+    "replay_messages": "outbox.replay",
     "reset_store": "tenancy.session",
     "resume": "jobs.limits",
+    "resume_destination": "outbox.pause",
     "retry_jobs": "jobs.operate",
+    "retry_messages": "outbox.operate",
+    "skip_messages": "outbox.operate",
     "store_task": "jobs.task",
     "stores_of": "tenancy.memberships",
     "task": "jobs.task",
     "tenant_context": "tenancy.context",
+    "unpark": "outbox.operate",
     "without_store": "tenancy.middleware",
 }
 
@@ -81,7 +100,11 @@ __all__ = [
     "FanOutResult",
     "JobHandle",
     "MembershipIsolation",
+    "MessageCriteria",
     "Operated",
+    "OperatedAggregate",
+    "OperatedMessage",
+    "Replayed",
     "SameStoreForeignKey",
     "Snooze",
     "StoreIsolation",
@@ -101,13 +124,19 @@ __all__ = [
     "fan_out_progress",
     "limit",
     "pause",
+    "pause_destination",
+    "replay_messages",
     "reset_store",
     "resume",
+    "resume_destination",
     "retry_jobs",
+    "retry_messages",
+    "skip_messages",
     "store_task",
     "stores_of",
     "task",
     "tenant_context",
+    "unpark",
     "without_store",
 ]
 

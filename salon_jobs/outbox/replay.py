@@ -1,0 +1,138 @@
+"""Sends messages again on purpose: as new ones, in the order of the old, with an audit row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from django.db import connections, transaction
+
+from salon_jobs import sql
+from salon_jobs.conf import settings as conf
+from salon_jobs.core.errors import OptionInvalid
+from salon_jobs.core.messages import MessageStatus
+from salon_jobs.models import Replay
+from salon_jobs.outbox import wake
+from salon_jobs.outbox.find import MARGIN, first_id_at
+from salon_jobs.outbox.operate import OperatedMessage, why_not
+
+# One transaction writes them all, and while it is open the relays send nothing that others write after it.
+MOST: Final = 100_000
+_ENDED: Final = (MessageStatus.PUBLISHED, MessageStatus.FAILED, MessageStatus.SKIPPED)
+_LONGEST_REASON: Final = 1000
+_LAST: Final = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageCriteria:
+    """Says which messages to send again: by ``ids``, or those of an ``aggregate_type`` in a range.
+
+    The range is one of ids, ``from_id`` to ``to_id``, or of the times they were written, ``since`` up to, but not
+    including, ``until``; both may be open at one end, not at both. ``statuses`` are some of published, skipped, failed.
+    """
+
+    ids: tuple[int, ...] = ()
+    aggregate_type: str | None = None
+    aggregate_id: str | None = None
+    event: str | None = None
+    from_id: int | None = None
+    to_id: int | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    statuses: tuple[str, ...] = tuple(status.value for status in _ENDED)
+
+    def check(self) -> None:
+        """Raise OptionInvalid for what names nothing, everything, or two ways at once."""
+        ends = (self.from_id, self.to_id, self.since, self.until)
+        if bool(self.ids) == any(each is not None for each in (self.aggregate_type, *ends)):
+            raise OptionInvalid("name the messages by ids, or by aggregate_type with a range of ids or times")
+        if not self.ids and (self.aggregate_type is None or all(end is None for end in ends)):
+            raise OptionInvalid("aggregate_type goes with a range: from_id, to_id, since or until")
+        if self.ids and (self.aggregate_id is not None or self.event is not None):
+            raise OptionInvalid("ids name the messages: leave aggregate_id and event out")
+        for name in ("since", "until"):
+            instant: datetime | None = getattr(self, name)
+            if instant is not None and instant.tzinfo is None:
+                raise OptionInvalid(f"{name} must have a time zone")
+        if not self.statuses or set(self.statuses) - set(_ENDED):
+            raise OptionInvalid("statuses must be some of published, failed and skipped")
+
+    def described(self) -> dict[str, Any]:
+        """Return what was said, as the audit row keeps it."""
+        given: dict[str, Any] = {"statuses": sorted(self.statuses)}
+        for name in ("aggregate_type", "aggregate_id", "event", "from_id", "to_id"):
+            if (value := getattr(self, name)) is not None:
+                given[name] = value
+        given |= {name: value.isoformat() for name in ("since", "until") if (value := getattr(self, name)) is not None}
+        return given | ({"ids": list(self.ids)} if self.ids else {})
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """Says which messages were sent again, or would be: how many, the first and last id, and what ids were refused.
+
+    ``replay_id`` is the audit row; None of a dry run and where there was nothing to send.
+    """
+
+    messages: int
+    first: int | None
+    last: int | None
+    replay_id: int | None = None
+    refused: tuple[OperatedMessage, ...] = ()
+
+
+def replay_messages(
+    criteria: MessageCriteria, *, requested_by: str = "", reason: str = "", dry_run: bool = False,
+    using: str | None = None,
+) -> Replayed:  # fmt: skip
+    """Write the chosen messages again under new ids, in the order of the old; the relays send them.
+
+    Role: operator, worker. Content, store and producer are those of the old; ``replay_of`` names it, so that consumers
+    can tell. One transaction (a savepoint inside yours) writes all and the audit row with who and why. While it is open
+    the relays hold back what others write, hence at most 100,000 at once: a second or two. A message that somebody made
+    pending again meanwhile is left out, and is told where it was named by id. ``dry_run`` counts and writes nothing.
+    Raises OptionInvalid for more, for criteria that can not be, and without ``requested_by`` and ``reason``.
+    """
+    criteria.check()
+    if not dry_run and not (requested_by and reason and len(reason) <= _LONGEST_REASON):
+        raise OptionInvalid("say who sends them again and why: requested_by, and reason of 1 to 1,000 characters")
+    alias = using or conf.database
+    values = _values(criteria, alias)
+    with transaction.atomic(using=alias):
+        chosen = _run("count_replayable" if dry_run else "replay_messages", values, alias)
+        if len(chosen) > MOST:
+            raise OptionInvalid(f"more than {MOST:,} messages match; name a smaller range")
+        replay_id = None
+        if chosen and not dry_run:
+            row = Replay.objects.using(alias).create(
+                requested_by=requested_by, reason=reason, criteria=criteria.described(), messages=len(chosen)
+            )
+            replay_id = row.pk
+            wake.after_commit(using=alias)
+        left = sorted(set(criteria.ids) - set(chosen)) if criteria.ids else []
+        reasons = why_not(left, f"only {', '.join(sorted(criteria.statuses))} ones are sent again", alias)
+    refused = tuple(OperatedMessage(id_, False, reasons[id_]) for id_ in left)
+    first, last = (chosen[0], chosen[-1]) if chosen else (None, None)
+    return Replayed(len(chosen), first, last, replay_id, refused)
+
+
+def _run(statement: str, values: dict[str, Any], using: str) -> list[int]:
+    """Return the ids of the chosen messages, in order; one more than ``MOST`` says that there are more."""
+    with connections[using].cursor() as cursor:
+        cursor.execute(sql.load(statement), values)
+        row = cursor.fetchone()
+    return [] if row is None or row[0] is None else list(row[0])
+
+
+def _values(criteria: MessageCriteria, using: str) -> dict[str, Any]:
+    low, high = criteria.from_id or 0, _LAST if criteria.to_id is None else criteria.to_id
+    if criteria.since is not None:
+        low = max(low, first_id_at(criteria.since - MARGIN, using=using))
+    if criteria.until is not None:
+        high = min(high, first_id_at(criteria.until + MARGIN, using=using))
+    return {
+        "ids": list(criteria.ids) or None, "low": low, "high": high, "statuses": list(criteria.statuses),
+        "aggregate_type": criteria.aggregate_type, "aggregate_id": criteria.aggregate_id, "event": criteria.event,
+        "since": criteria.since, "until": criteria.until, "most": MOST + 1,
+    }  # fmt: skip

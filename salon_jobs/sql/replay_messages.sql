@@ -1,0 +1,25 @@
+-- Write the chosen messages again in the order of their ids, each under a new id, and return the ids of the old ones.
+-- Locks: the chosen rows, shared: one that somebody is just making pending again is waited for, and left out. The gate
+-- (hold_gate_function.sql), until the end of the transaction. Role: operator, worker.
+WITH chosen AS MATERIALIZED (
+    SELECT m.id, m.message_id, m.aggregate_type, m.aggregate_id, m.event, m.payload, m.headers, m.store_id, m.producer
+      FROM salon_jobs_message m
+     WHERE  m.id BETWEEN %(low)s AND %(high)s AND m.status = ANY (%(statuses)s)
+       AND (%(ids)s::bigint[] IS NULL OR m.id = ANY (%(ids)s))
+       AND (%(aggregate_type)s::text IS NULL OR m.aggregate_type = %(aggregate_type)s)
+       AND (%(aggregate_id)s::text IS NULL OR m.aggregate_id = %(aggregate_id)s)
+       AND (%(event)s::text IS NULL OR m.event = %(event)s)
+       AND (%(since)s::timestamptz IS NULL OR m.created_at >= %(since)s)
+       AND (%(until)s::timestamptz IS NULL OR m.created_at < %(until)s)
+     ORDER BY m.id
+     LIMIT %(most)s
+       FOR SHARE
+), written AS (
+    INSERT INTO salon_jobs_message
+           (message_id, aggregate_type, aggregate_id, event, payload, headers, store_id, producer, replay_of)
+    SELECT gen_random_uuid(), c.aggregate_type, c.aggregate_id, c.event, c.payload, c.headers, c.store_id, c.producer,
+           c.message_id
+      FROM chosen c
+     ORDER BY c.id
+)
+SELECT array_agg(chosen.id ORDER BY chosen.id) FROM chosen

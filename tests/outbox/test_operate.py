@@ -1,0 +1,281 @@
+"""Shows what operators do with messages, what is said of each, and how it goes together with a relay's marks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pytest
+from django.db import ProgrammingError, connections, transaction
+
+from salon_jobs import (
+    OperatedMessage,
+    pause_destination,
+    resume_destination,
+    retry_messages,
+    skip_messages,
+    tenant_context,
+    unpark,
+)
+from salon_jobs.core.errors import MessageInvalid, OptionInvalid
+from salon_jobs.outbox.operate import OperatedAggregate
+from tests.settings import url_for
+from tests.support import change, elsewhere, seen
+
+OPERATOR = "operator"
+ORDERS = "rn::nats:::orders"
+
+
+def write(status: str = "pending", *, aggregate: str = "", store: UUID | None = None, kind: str = ORDERS) -> int:
+    [(message_id,)] = seen(
+        "INSERT INTO salon_jobs_message (message_id, aggregate_type, aggregate_id, event, payload, store_id, status,"
+        " retry_count, last_error) VALUES (gen_random_uuid(), %s, %s, 'made', '{}', %s, %s, 10, 'x') RETURNING id",
+        kind, aggregate, store, status,
+    )  # fmt: skip
+    return int(message_id)
+
+
+def block(head: int, status: str) -> None:
+    change(
+        "INSERT INTO salon_jobs_blocked_aggregate (aggregate_type, aggregate_id, partition, head_id, store_id, status,"
+        " retry_count, retry_at) SELECT aggregate_type, aggregate_id, partition, id, store_id, %s, 10,"
+        " now() + interval '1 hour' FROM salon_jobs_message WHERE id = %s",
+        status, head,
+    )  # fmt: skip
+
+
+def blocked() -> list[tuple[Any, ...]]:
+    """Return head, status, whether it is due and the count of tries of each blocked aggregate."""
+    return seen(
+        "SELECT head_id, status, retry_at <= now(), retry_count FROM salon_jobs_blocked_aggregate ORDER BY head_id"
+    )
+
+
+def statuses() -> dict[int, str]:
+    return dict(seen("SELECT id, status FROM salon_jobs_message"))
+
+
+def test_a_parked_head_is_pending_again_with_all_its_tries_and_due(database: None) -> None:
+    head, behind = write("failed", aggregate="42"), write(aggregate="42")
+    block(head, "parked")
+    assert retry_messages([behind, head], using=OPERATOR) == [
+        OperatedMessage(behind, False, f"it waits behind message {head}; retry or skip that one"),
+        OperatedMessage(head, True),
+    ]
+    assert seen("SELECT status, retry_count, retry_at, sent_at FROM salon_jobs_message WHERE id = %s", head) == [
+        ("pending", 0, None, None)
+    ]
+    assert blocked() == [(head, "waiting", True, 0)]
+
+
+def test_a_failed_message_that_nobody_looks_at_any_more_is_looked_at(database: None) -> None:
+    alone, of_one, store = write("failed"), write("failed", aggregate="7"), UUID(int=5)
+    third = write("failed", store=store)
+    assert all(result.changed for result in retry_messages([alone, of_one, third], using=OPERATOR))
+    assert blocked() == [(each, "waiting", True, 0) for each in (alone, of_one, third)]
+    assert seen(
+        "SELECT count(*) FROM salon_jobs_blocked_aggregate b JOIN salon_jobs_message m ON m.id = b.head_id"
+        " WHERE (b.aggregate_type, b.aggregate_id, b.partition) = (m.aggregate_type, m.aggregate_id, m.partition)"
+        " AND b.store_id IS NOT DISTINCT FROM m.store_id"
+    ) == [(3,)]
+
+
+def test_one_that_waits_is_sent_at_once_and_keeps_its_count(database: None) -> None:
+    waiting, alone = write(aggregate="42"), write()
+    block(waiting, "waiting")
+    block(alone, "waiting")
+    assert [each.changed for each in retry_messages([alone, waiting], using=OPERATOR)] == [True, True]
+    assert blocked() == [(waiting, "waiting", True, 10), (alone, "waiting", True, 10)]
+
+
+def test_several_of_one_aggregate_follow_the_first(database: None) -> None:
+    first, head, last = (write("failed", aggregate="42") for _ in range(3))
+    block(head, "parked")
+    parked = f"message {head} holds its aggregate back; retry or skip that one first"
+    assert retry_messages([first], using=OPERATOR) == [OperatedMessage(first, False, parked)]
+    assert retry_messages([last], using=OPERATOR) == [OperatedMessage(last, False, parked)]
+    assert [each.changed for each in retry_messages([last, head], using=OPERATOR)] == [True, True]
+    assert blocked() == [(head, "waiting", True, 0)]
+    # The head waits by now, so an earlier one can go before it.
+    assert retry_messages([first], using=OPERATOR) == [OperatedMessage(first, True)]
+    assert blocked() == [(first, "waiting", True, 0)]
+    assert set(statuses().values()) == {"pending"}
+
+
+def test_what_can_not_be_retried_says_what_it_is(database: None) -> None:
+    ids = [write("published"), write("skipped"), write(), 10**12]
+    assert [(each.changed, each.detail) for each in retry_messages(ids, using=OPERATOR)] == [
+        (False, "it is published; only failed and waiting messages can be retried"),
+        (False, "it is skipped; only failed and waiting messages can be retried"),
+        (False, "it is pending; the relay sends it by itself"),
+        (False, "there is no such message, or you may not see it"),
+    ]
+    assert blocked() == []
+
+
+def test_skipping_the_head_lets_its_aggregate_go_on(database: None) -> None:
+    head, behind, other = write("failed", aggregate="42"), write(aggregate="42"), write(aggregate="43")
+    sent, last = write("published"), write(aggregate="43")
+    block(head, "parked")
+    block(other, "waiting")
+    assert skip_messages([sent, head, last], using=OPERATOR) == [
+        OperatedMessage(sent, False, "it is published; only pending and failed messages can be skipped"),
+        OperatedMessage(head, True),
+        OperatedMessage(last, True),
+    ]
+    assert blocked() == [(other, "waiting", False, 10)], "the last one held nobody back"
+    assert statuses() == {head: "skipped", behind: "pending", other: "pending", sent: "published", last: "skipped"}
+    assert seen("SELECT count(*) FROM salon_jobs_message WHERE sent_at IS NOT NULL") == [(2,)]
+
+
+def test_a_store_skips_its_own_messages_and_the_web_changes_no_others(stores: list[UUID]) -> None:
+    own, other = write("failed", aggregate="1", store=stores[0]), write("failed", aggregate="2", store=stores[1])
+    kept = write("failed", aggregate="3", store=stores[0])
+    for head in (own, other, kept):
+        block(head, "parked")
+    gone = "there is no such message, or you may not see it"
+    assert skip_messages([own, other], using="web") == [OperatedMessage(i, False, gone) for i in (own, other)]
+    with tenant_context(stores[0], using="web"):
+        assert skip_messages([other, own], using="web") == [
+            OperatedMessage(other, False, gone), OperatedMessage(own, True),
+        ]  # fmt: skip
+        for forbidden in (
+            lambda: retry_messages([own], using="web"),
+            lambda: unpark([(ORDERS, "3")], using="web"),
+            lambda: pause_destination(ORDERS, using="web"),
+        ):
+            with pytest.raises(ProgrammingError) as refused, transaction.atomic("web"):
+                forbidden()
+            assert isinstance(refused.value.__cause__, psycopg.errors.InsufficientPrivilege)
+        assert [each.detail for each in unpark([(ORDERS, "2")], using="web")] == ["it is not blocked"]
+    assert blocked() == [(other, "parked", False, 10), (kept, "parked", False, 10)]
+    assert statuses() == {own: "skipped", other: "failed", kept: "failed"}
+
+
+def test_unpark_by_pairs_and_by_destination(database: None) -> None:
+    heads = [write("failed", aggregate=str(number)) for number in range(3)]
+    alone, elsewhere_ = write(), write("failed", aggregate="0", kind="rn::nats:::stock")
+    for head in (*heads, elsewhere_):
+        block(head, "parked")
+    block(alone, "waiting")
+    assert unpark([(ORDERS, "1"), (ORDERS, "nobody"), ("rn::nats:::stock", "1")], using=OPERATOR) == [
+        OperatedAggregate(ORDERS, "1", True),
+        OperatedAggregate(ORDERS, "nobody", False, "it is not blocked"),
+        OperatedAggregate("rn::nats:::stock", "1", False, "it is not blocked"),
+    ]
+    assert [row[:2] for row in blocked() if row[2]] == [(heads[1], "waiting")]
+    results = unpark(aggregate_type=ORDERS, using=OPERATOR)
+    assert [each.changed for each in results] == [True] * 4
+    assert {row[0] for row in blocked() if row[2]} == {*heads, alone}
+    for wrong in ({}, {"aggregates": [(ORDERS, "1")], "aggregate_type": ORDERS}):
+        with pytest.raises(OptionInvalid, match="name the aggregates, or aggregate_type"):
+            unpark(using=OPERATOR, **wrong)  # type: ignore[arg-type]
+
+
+def test_unpark_lets_go_what_waits_for_a_message_that_has_ended(database: None) -> None:
+    ended, pruned = write("failed", aggregate="1"), write("failed", aggregate="2")
+    block(ended, "parked")
+    block(pruned, "parked")
+    change("UPDATE salon_jobs_message SET status = 'published' WHERE id = %s", ended)
+    change("DELETE FROM salon_jobs_message WHERE id = %s", pruned)
+    assert [each.changed for each in unpark([(ORDERS, "1"), (ORDERS, "2")], using=OPERATOR)] == [True, True]
+    assert blocked() == []
+
+
+def test_a_destination_is_paused_and_resumed(database: None) -> None:
+    states = "SELECT aggregate_type, paused, tokens FROM salon_jobs_destination"
+    pause_destination(ORDERS, using=OPERATOR)
+    change("UPDATE salon_jobs_destination SET tokens = 5")
+    pause_destination(ORDERS, using=OPERATOR)
+    assert seen(states) == [(ORDERS, True, 5.0)]
+    resume_destination(ORDERS, using=OPERATOR)
+    assert seen(states) == [(ORDERS, False, 5.0)]
+    with pytest.raises(MessageInvalid, match="malformed"):
+        pause_destination("orders", using=OPERATOR)
+
+
+@pytest.mark.parametrize("operate", [retry_messages, skip_messages])
+def test_a_relay_that_marks_it_published_meanwhile_is_first(
+    database: None, operate: Callable[..., list[OperatedMessage]]
+) -> None:
+    message = write(aggregate="42")
+    block(message, "waiting")
+    with psycopg.connect(url_for("worker_runtime")) as relay, ThreadPoolExecutor(1) as pool:
+        relay.execute("UPDATE salon_jobs_message SET status = 'published' WHERE id = %s", [message])
+        relay.execute("DELETE FROM salon_jobs_blocked_aggregate WHERE head_id = %s", [message])
+        work = elsewhere(pool, lambda: operate([message], using=OPERATOR))
+        wait_for_a_lock()
+        relay.commit()
+        [result] = work.result(10)
+    assert not result.changed
+    assert result.detail.startswith("it is published; only ")
+    assert statuses() == {message: "published"}
+    assert blocked() == []
+
+
+def test_a_relay_that_comes_second_finds_the_message_skipped(database: None) -> None:
+    message = write(aggregate="42")
+    with psycopg.connect(url_for("worker_runtime")) as relay:
+        with transaction.atomic(OPERATOR):
+            assert skip_messages([message], using=OPERATOR) == [OperatedMessage(message, True)]
+            seen_by_relay = relay.execute("SELECT status FROM salon_jobs_message WHERE id = %s", [message]).fetchall()
+        mark = "UPDATE salon_jobs_message SET status = 'published' WHERE id = %s AND status = 'pending'"
+        assert seen_by_relay == [("pending",)]
+        assert relay.execute(mark, [message]).rowcount == 0
+    assert statuses() == {message: "skipped"}
+
+
+def test_two_operators_with_the_same_messages_in_opposite_order_do_not_deadlock(database: None) -> None:
+    ids = [write("failed", aggregate=str(number % 50)) for number in range(300)]
+    with ThreadPoolExecutor(2) as pool:
+        works = [elsewhere(pool, lambda o=o: retry_messages(o, using=OPERATOR)) for o in (ids, ids[::-1])]  # type: ignore[misc]
+        results = [work.result(30) for work in works]
+    assert sum(each.changed for result in results for each in result) == 300 + 50, "the second retries the heads again"
+    assert {row[0] for row in blocked()} == set(ids[:50])
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda head: retry_messages([head], using=OPERATOR),
+        lambda head: skip_messages([head], using=OPERATOR),
+        lambda head: unpark([(ORDERS, "42")], using=OPERATOR),
+        lambda head: pause_destination(ORDERS, using=OPERATOR),
+        lambda head: resume_destination(ORDERS, using=OPERATOR),
+    ],
+)
+def test_the_relays_are_told_after_the_commit(database: None, work: Callable[[int], object]) -> None:
+    head = write("failed", aggregate="42")
+    block(head, "parked")
+    with psycopg.connect(url_for("worker_runtime"), autocommit=True) as relay:
+        relay.execute("LISTEN salon_jobs_message")
+        with transaction.atomic(OPERATOR):
+            work(head)
+            assert list(relay.notifies(timeout=0)) == []
+        [told] = relay.notifies(timeout=5, stop_after=1)
+        assert told.payload == "operator"
+
+
+def test_thousands_go_in_batches(database: None) -> None:
+    change(
+        "INSERT INTO salon_jobs_message (message_id, aggregate_type, event, payload, status)"
+        " SELECT gen_random_uuid(), %s, 'made', '{}', 'failed' FROM generate_series(1, 2500)",
+        ORDERS,
+    )
+    ids = [row[0] for row in seen("SELECT id FROM salon_jobs_message ORDER BY id")]
+    assert sum(each.changed for each in retry_messages(ids, using=OPERATOR)) == 2500
+    assert len(blocked()) == 2500
+
+
+def wait_for_a_lock() -> None:
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE usename = 'jobs_operator' AND wait_event_type = 'Lock'"
+    with connections["owner"].cursor() as cursor:
+        for _ in range(100_000):
+            cursor.execute(waiting)
+            row = cursor.fetchone()
+            if row and row[0]:
+                return
+    pytest.fail("nobody waited for the row")

@@ -1,0 +1,178 @@
+"""Shows how messages are sent again on purpose: which, in what order, as what, and what is written about it."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pytest
+from django.db import ProgrammingError, transaction
+
+from salon_jobs import MessageCriteria, OperatedMessage, replay_messages, tenant_context
+from salon_jobs.core.errors import OptionInvalid
+from salon_jobs.outbox import replay
+from salon_jobs.outbox.find import first_id_at
+from tests.outbox.test_operate import OPERATOR, ORDERS, wait_for_a_lock, write
+from tests.settings import url_for
+from tests.support import change, elsewhere, seen
+
+WHY: dict[str, Any] = {"requested_by": "kei", "reason": "the warehouse lost them", "using": OPERATOR}
+NEW = "SELECT id FROM salon_jobs_message WHERE replay_of IS NOT NULL"
+
+
+def test_chosen_ids_are_written_again_in_order_with_the_same_content(stores: list[UUID]) -> None:
+    sent = write("published", aggregate="42", store=stores[0])
+    change("UPDATE salon_jobs_message SET producer = 'till' WHERE id = %s", sent)
+    failed, pending = write("failed", aggregate="42", store=stores[0]), write()
+    done = replay_messages(MessageCriteria(ids=(pending, failed, sent, 10**12)), **WHY)
+    assert (done.messages, done.first, done.last) == (2, sent, failed)
+    assert done.refused == (
+        OperatedMessage(pending, False, "it is pending; only failed, published, skipped ones are sent again"),
+        OperatedMessage(10**12, False, "there is no such message, or you may not see it"),
+    )
+    same = "aggregate_type, aggregate_id, event, payload::text, headers::text, store_id, producer"
+    [first, second] = seen(f"SELECT status, retry_count, {same} FROM salon_jobs_message WHERE replay_of IS NOT NULL"
+                           " ORDER BY id")  # fmt: skip
+    assert first == ("pending", 0, *seen(f"SELECT {same} FROM salon_jobs_message WHERE id = %s", sent)[0])
+    assert second[-1] == ""
+    assert seen(
+        "SELECT o.id, n.message_id <> o.message_id FROM salon_jobs_message n"
+        " JOIN salon_jobs_message o ON o.message_id = n.replay_of ORDER BY n.id"
+    ) == [(sent, True), (failed, True)]
+    assert seen("SELECT id, requested_by, reason, criteria::json, messages FROM salon_jobs_replay") == [
+        (
+            done.replay_id, "kei", "the warehouse lost them",
+            {"ids": [pending, failed, sent, 10**12], "statuses": ["failed", "published", "skipped"]}, 2,
+        )
+    ]  # fmt: skip
+
+
+def test_a_range_of_ids_of_one_destination(database: None) -> None:
+    ids = [write("published", aggregate=str(number % 2)) for number in range(6)]
+    write("published", kind="rn::nats:::stock")
+    skipped = write("skipped", aggregate="1")
+
+    def would(**criteria: Any) -> tuple[int, int | None, int | None]:
+        found = replay_messages(MessageCriteria(aggregate_type=ORDERS, **criteria), dry_run=True, using=OPERATOR)
+        return found.messages, found.first, found.last
+
+    assert would(from_id=1) == (7, ids[0], skipped)
+    assert would(from_id=ids[1], to_id=ids[4]) == (4, ids[1], ids[4])
+    assert would(from_id=1, aggregate_id="1") == (4, ids[1], skipped)
+    assert would(from_id=1, statuses=("skipped",)) == (1, skipped, skipped)
+    assert would(from_id=1, event="nonsense") == (0, None, None)
+    assert seen(NEW) == []
+    assert seen("SELECT count(*) FROM salon_jobs_replay") == [(0,)]
+    assert replay_messages(MessageCriteria(aggregate_type=ORDERS, from_id=1, event="nonsense"), **WHY).replay_id is None
+    assert seen("SELECT count(*) FROM salon_jobs_replay") == [(0,)]
+
+
+def test_a_range_of_times_is_found_without_an_index_on_them(database: None) -> None:
+    start = datetime(2026, 5, 6, tzinfo=UTC)
+    change(
+        "INSERT INTO salon_jobs_message (message_id, aggregate_type, event, payload, status, created_at)"
+        " SELECT gen_random_uuid(), %s, 'made', '{}', 'published', %s + n * interval '1 minute' FROM"
+        " generate_series(0, 999) AS n ORDER BY n",
+        ORDERS, start,
+    )  # fmt: skip
+    change("DELETE FROM salon_jobs_message WHERE id %% 7 = 0")
+    for minutes in (-5, 0, 333, 999, 2000):
+        at = start + timedelta(minutes=minutes)
+        [(expected,)] = seen("SELECT min(id) FROM salon_jobs_message WHERE created_at >= %s", at)
+        found = first_id_at(at, using=OPERATOR)
+        assert seen("SELECT min(id) FROM salon_jobs_message WHERE id >= %s", found) == [(expected,)]
+    since, until = start + timedelta(minutes=100), start + timedelta(minutes=200)
+    would = replay_messages(
+        MessageCriteria(aggregate_type=ORDERS, since=since, until=until), dry_run=True, using=OPERATOR
+    )
+    assert [(would.messages, would.first, would.last)] == seen(
+        "SELECT count(*), min(id), max(id) FROM salon_jobs_message WHERE created_at >= %s AND created_at < %s",
+        since, until,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("criteria", "message"),
+    [
+        ({}, "aggregate_type with a range"),
+        ({"ids": (1,), "aggregate_type": ORDERS}, "by ids, or by aggregate_type"),
+        ({"ids": (1,), "event": "made"}, "leave aggregate_id and event out"),
+        ({"aggregate_type": ORDERS}, "goes with a range"),
+        ({"from_id": 1}, "aggregate_type goes with a range"),
+        ({"aggregate_type": ORDERS, "since": datetime(2026, 5, 6)}, "since must have a time zone"),  # noqa: DTZ001
+        ({"ids": (1,), "statuses": ("pending",)}, "statuses must be some of"),
+        ({"ids": (1,), "statuses": ()}, "statuses must be some of"),
+    ],
+)
+def test_criteria_that_can_not_be(database: None, criteria: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionInvalid, match=message):
+        replay_messages(MessageCriteria(**criteria), **WHY)
+
+
+def test_nobody_sends_again_without_a_name_and_a_reason(database: None) -> None:
+    wrong: list[dict[str, Any]] = [
+        {}, {"requested_by": "kei"}, {"reason": "x"}, {"requested_by": "kei", "reason": "x" * 1001},
+    ]  # fmt: skip
+    for said in wrong:
+        with pytest.raises(OptionInvalid, match="requested_by, and reason"):
+            replay_messages(MessageCriteria(ids=(write("failed"),)), using=OPERATOR, **said)
+    assert seen(NEW) == []
+
+
+def test_more_than_the_most_are_refused_and_none_is_written(database: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay, "MOST", 3)
+    for _ in range(4):
+        write("published")
+    criteria = MessageCriteria(aggregate_type=ORDERS, from_id=1)
+    for dry_run in (True, False):
+        with pytest.raises(OptionInvalid, match="more than 3 messages match; name a smaller range"):
+            replay_messages(criteria, dry_run=dry_run, **WHY)
+    assert seen(NEW) == []
+
+
+def test_the_order_of_the_old_is_kept_for_thousands(database: None) -> None:
+    change(
+        "INSERT INTO salon_jobs_message (message_id, aggregate_type, aggregate_id, event, payload, status)"
+        " SELECT gen_random_uuid(), %s, (n %% 3)::text, 'made', to_json(n), 'published'"
+        " FROM generate_series(1, 3000) AS n",
+        ORDERS,
+    )
+    assert replay_messages(MessageCriteria(aggregate_type=ORDERS, from_id=1), **WHY).messages == 3000
+    again = seen("SELECT payload::text::int FROM salon_jobs_message WHERE replay_of IS NOT NULL ORDER BY id")
+    assert again == [(n,) for n in range(1, 3001)]
+
+
+def test_one_that_is_just_being_retried_is_left_out_and_told(database: None) -> None:
+    message = write("failed")
+    with psycopg.connect(url_for("jobs_operator")) as other, ThreadPoolExecutor(1) as pool:
+        other.execute("UPDATE salon_jobs_message SET status = 'pending' WHERE id = %s", [message])
+        work = elsewhere(pool, lambda: replay_messages(MessageCriteria(ids=(message,)), **WHY))
+        wait_for_a_lock()
+        other.commit()
+        done = work.result(10)
+    assert (done.messages, done.replay_id) == (0, None)
+    assert done.refused[0].detail.startswith("it is pending; only ")
+    assert seen(NEW) == []
+
+
+def test_it_holds_the_gate_until_it_is_committed_and_wakes_the_relays(database: None) -> None:
+    message = write("published")
+    with psycopg.connect(url_for("worker_runtime"), autocommit=True) as relay:
+        relay.execute("LISTEN salon_jobs_message")
+        with transaction.atomic(OPERATOR):
+            replay_messages(MessageCriteria(ids=(message,)), **WHY)
+            assert relay.execute("SELECT bound, cardinality(holders) FROM salon_jobs_gate()").fetchall() == [
+                (message, 1)
+            ]
+        assert [told.payload for told in relay.notifies(timeout=5, stop_after=1)] == [""]
+
+
+def test_the_web_can_not(stores: list[UUID]) -> None:
+    own = write("published", store=stores[0])
+    with tenant_context(stores[0], using="web"), pytest.raises(ProgrammingError) as refused, transaction.atomic("web"):
+        replay_messages(MessageCriteria(ids=(own,)), requested_by="x", reason="x", using="web")
+    assert isinstance(refused.value.__cause__, psycopg.errors.InsufficientPrivilege)
+    assert seen(NEW) == []
