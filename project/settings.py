@@ -191,9 +191,18 @@ _SNS_READERS: Final[dict[str, Callable[[str], Any]]] = {
     "REFETCH": env.bool, "REFETCH_INTERVAL": env.float, "TIMEOUT": env.float, "CONCURRENCY": env.int,
 }  # fmt: skip
 SALON_JOBS["SNS"] = {key: read(f"SNS_{key}") for key, read in _SNS_READERS.items() if env.str(f"SNS_{key}", "")}
+_AZURE_READERS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
+    "CONNECTION_STRING": ("AZURE_STORAGE_CONNECTION_STRING", env.str),
+    "VISIBILITY_TIMEOUT": ("AZURE_VISIBILITY_TIMEOUT", env.float),
+    "TIMEOUT": ("AZURE_TIMEOUT", env.float),
+    "CONCURRENCY": ("AZURE_CONCURRENCY", env.int),
+}
+SALON_JOBS["AZURE"] = {key: read(name) for key, (name, read) in _AZURE_READERS.items() if env.str(name, "")}
 
 # What child processes of the demo inherit: everything but the secrets and URLs, which it hands out one by one.
-_SECRET_ENDINGS: Final = ("_URL", "_URL_MIGRATOR", "_URL_BOOTSTRAP", "_PASSWORD", "_DSN", "_KEY", "_TOKEN")
+_SECRET_ENDINGS: Final = (
+    "_URL", "_URL_MIGRATOR", "_URL_BOOTSTRAP", "_PASSWORD", "_DSN", "_KEY", "_TOKEN", "_CONNECTION_STRING",
+)  # fmt: skip
 INHERITED_ENVIRONMENT: Final[dict[str, str]] = {
     name: value for name, value in env.ENVIRON.items() if not name.endswith(_SECRET_ENDINGS)
 }

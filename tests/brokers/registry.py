@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from tests.brokers.azure import AzureBroker
 from tests.brokers.base import Broker
 from tests.brokers.memory import MemoryBroker
 
 BROKERS: Final[dict[str, type[Broker]]] = {
+    "azurequeue": AzureBroker,
     "memory": MemoryBroker,
 }

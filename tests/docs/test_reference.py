@@ -33,6 +33,7 @@ from salon_jobs.models import (
     SupersededRun,
     TaskMinute,
 )
+from salon_jobs.sections.azure import AzureSettings
 from salon_jobs.sections.nats import NatsSettings
 from salon_jobs.sections.sns import SnsSettings
 from tests.docs.markdown import ROOT, read, rows, section
@@ -92,6 +93,16 @@ def test_nats_settings_and_their_variables() -> None:
         field.name.upper(): (default(field.name), f"NATS_{field.name.upper()}") for field in fields(NatsSettings)
     }
     assert {f"NATS_{key}" for key in project_settings._NATS_READERS} == {variable for _, variable in found.values()}
+
+
+def test_azure_settings_and_their_variables() -> None:
+    found = {row[0]: (row[2], row[4]) for row in documented("settings.md", "## `AZURE`")}
+    defaults, readers = AzureSettings(), project_settings._AZURE_READERS
+    assert readers.keys() == found.keys()
+    assert found == {
+        field.name.upper(): (shown(getattr(defaults, field.name)), readers[field.name.upper()][0])
+        for field in fields(AzureSettings)
+    }
 
 
 def test_system_checks() -> None:

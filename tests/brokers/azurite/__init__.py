@@ -1,0 +1,1 @@
+"""Brings Azurite, Microsoft's emulator of Azure Storage, by npm; node itself comes with a wheel."""
