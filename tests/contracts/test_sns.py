@@ -162,7 +162,8 @@ def test_a_request_holds_ten_messages_and_256_kib_at_most(
 
     requests.batches.clear()
     # Characters of three bytes: counted in characters, ten of them would fit.
-    large = [make(topic, str(n), '"' + "髪" * 25_000 + '"') for n in range(7)]
+    half = "髪" * 12_500
+    large = [make(topic, str(n), f'"{half}"', headers=f'{{"Tenant": "{half}"}}') for n in range(7)]
     assert publish(publisher, *large) == [None] * 7
     assert [len(batch) for batch in requests.batches] == [3, 3, 1]
     for batch in requests.batches:
