@@ -18,6 +18,7 @@ from salon_jobs.outbox import store, wake
 from salon_jobs.outbox.marker import Marker
 from salon_jobs.outbox.ownership import Ownership
 from salon_jobs.outbox.progress import Progress
+from salon_jobs.outbox.pruner import MessagePruner
 from salon_jobs.outbox.store import Failure, Gate
 from salon_jobs.outbox.stream import Stream
 from salon_jobs.outbox.streams import Streams
@@ -49,7 +50,8 @@ class Relay:
         self._forced = threading.Event()
         self._wake = threading.Event()
         self._heard = float("-inf")
-        self._refresh_at = self._sweep_at = float("-inf")
+        self._refresh_at = float("-inf")
+        self._sweep_at = time.monotonic() + _SWEEP_S
         self._held_since: float | None = None
         self._looked = time.monotonic()
         self._gate = Gate(0, 0, ())
@@ -58,12 +60,14 @@ class Relay:
         self._streams = Streams(self._marker, owns=self._owns, on_change=self._wake.set)
         self._listener = Listener(wake.CHANNEL, self._hear)
         self._progress = Progress(self._marker, self._streams)
+        self._pruner = MessagePruner()
 
     def run(self) -> bool:
         """Relay until stopped; True when everything that was sent is marked."""
         ownership = self._ownership = Ownership(self._owner())
         self._marker.start()
         self._listener.start()
+        self._pruner.start()
         try:
             while not self._stop.is_set():
                 try:
@@ -80,6 +84,7 @@ class Relay:
                     self._wake.clear()
         finally:
             self._listener.stop()
+            self._pruner.stop()
         return self._finish(ownership)
 
     def stop(self) -> None:
