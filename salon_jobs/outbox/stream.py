@@ -9,6 +9,8 @@ from datetime import timedelta
 from functools import partial
 from typing import Final
 
+from django.db import connections
+
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import log_events
 from salon_jobs.core.backoff import Backoff
@@ -122,6 +124,7 @@ class Stream:
                 finally:
                     self._busy = False
                 self._on_change()
+        connections.close_all()  # those that a publisher opened in this thread
 
     def _next_batch(self) -> list[OutgoingMessage]:
         changed = self.backlog.changed

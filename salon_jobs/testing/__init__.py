@@ -3,13 +3,16 @@
 from salon_jobs.testing.identity import as_role, as_store
 from salon_jobs.testing.isolation import assert_isolated
 from salon_jobs.testing.jobs import DrainedJob, assert_enqueued, drain_jobs, perform_job
+from salon_jobs.testing.outbox import DrainedMessage, drain_outbox
 
 __all__ = [
     "DrainedJob",
+    "DrainedMessage",
     "as_role",
     "as_store",
     "assert_enqueued",
     "assert_isolated",
     "drain_jobs",
+    "drain_outbox",
     "perform_job",
 ]

@@ -1,0 +1,54 @@
+"""Shows that a message to ``rn::jobs:::task`` becomes one job, in its store."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+from django.db import transaction
+
+from salon_jobs import emit, tenant_context
+from salon_jobs.core.errors import MessageInvalid
+from salon_jobs.models import Job
+from salon_jobs.testing import drain_outbox
+from tests.outbox.scene import relay_in_burst, statuses
+from tests.support import change, seen
+
+
+def test_a_message_becomes_one_job_of_its_store(stores: list[UUID]) -> None:
+    with tenant_context(stores[1]):
+        emit("rn::jobs:::test-store", aggregate_id="a", event="asked", payload={})
+    assert relay_in_burst()
+    assert list(Job.objects.values_list("task", "store_id", "state")) == [("test-store", stores[1], "queued")]
+    # As after a crash between publish and mark.
+    change("UPDATE salon_jobs_message SET status = 'pending', sent_at = NULL")
+    assert relay_in_burst()
+    assert Job.objects.count() == 1
+    assert statuses() == {"published": 1}
+    assert seen("SELECT consumer, status, job_id FROM salon_jobs_inbox") == [
+        ("jobs", "enqueued", Job.objects.get().pk)
+    ]  # fmt: skip
+
+
+def test_a_task_that_is_not_there_is_refused_when_it_is_written() -> None:
+    with transaction.atomic(), pytest.raises(MessageInvalid, match="no task 'tset-store'"):
+        emit("rn::jobs:::tset-store", event="asked", payload={})
+
+
+def test_a_payload_that_does_not_fit_parks(stores: list[UUID]) -> None:
+    with tenant_context(stores[0]):
+        emit("rn::jobs:::test-store", aggregate_id="a", event="asked", payload={"unknown": 1})
+    assert relay_in_burst()
+    assert seen("SELECT status, code FROM salon_jobs_blocked_aggregate") == [("parked", "JOB.PAYLOAD_INVALID")]
+    assert not Job.objects.exists()
+
+
+def test_a_drain_publishes_inside_the_tests_own_transaction(stores: list[UUID]) -> None:
+    with transaction.atomic():
+        with tenant_context(stores[0]):
+            emit("rn::jobs:::test-store", aggregate_id="a", event="asked", payload={})
+        [drained] = drain_outbox()
+        assert drained.answer is None
+        assert Job.objects.count() == 1
+        transaction.set_rollback(True)
+    assert statuses() == {}
