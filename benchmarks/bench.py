@@ -34,6 +34,12 @@ class Bench:
         command = manage("runworker", "--health-addr", "127.0.0.1:0", *arguments)
         return Running(command, environment(WORKER_DATABASE_URL=url, **more), self.path("worker.log"))
 
+    def relay(self, **more: str) -> Running:
+        """Start our relay as a deployment does, with its rate limit lifted."""
+        command = manage("relay_outbox", "--health-addr", "127.0.0.1:0")
+        env = environment(WORKER_DATABASE_URL=self.database.url("worker"), OUTBOX_THROUGHPUT="0", **more)
+        return Running(command, env, self.path("relay.log"))
+
     def act(self, action: str, *arguments: object, role: str, database: Database | None = None) -> dict[str, float]:
         """Run an action of ``benchmarks.ours`` to its end as a role, and return its figures."""
         url = (database or self.database).url(role)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -36,18 +37,26 @@ class Drain:
         self._database = database
         self._count = f"SELECT count(*) FROM {queue.table} WHERE {queue.unfinished}"
         self._tail = f"SELECT count(*) FROM {queue.table} WHERE {queue.key} > %s AND {queue.unfinished}"
+        self._middle = f"SELECT count(*) FROM {queue.table} WHERE {queue.key} = %s + %s AND {queue.unfinished}"
         with database.connect() as connection:
             self._jobs = _number(connection, self._count)
             self._last = _number(connection, f"SELECT max({queue.key}) FROM {queue.table}")
 
-    def rate(self, worker: Running) -> float:
-        """Return the jobs finished per second. Raises ProcessFailed when the worker ends, or gets nowhere."""
+    def rate(self, worker: Running, *, at_half: Callable[[], None] | None = None) -> float:
+        """Return the jobs finished per second. Raises ProcessFailed when the worker ends, or gets nowhere.
+
+        ``at_half`` is called once when about half of them are.
+        """
         deadline = time.monotonic() + _PATIENCE_S
         with self._database.connect() as connection:
             began = time.monotonic()
             while _number(connection, self._count) == self._jobs:
                 began = time.monotonic()
                 _wait(worker, deadline)
+            if at_half is not None:
+                while _number(connection, self._middle, self._last - self._jobs // 2, 1):
+                    _wait(worker, deadline)
+                at_half()
             while True:
                 while _number(connection, self._tail, self._last - min(_TAIL, self._jobs)):
                     _wait(worker, deadline)

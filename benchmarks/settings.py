@@ -7,6 +7,16 @@ from project.settings import INSTALLED_APPS, env
 from project.settings import SALON_JOBS as _SALON_JOBS
 
 INSTALLED_APPS = [*INSTALLED_APPS, "benchmarks"]
-SALON_JOBS = {**_SALON_JOBS, "REQUEST_STORE": "benchmarks.ours.overhead.OneStore"}
+SALON_JOBS = {
+    **_SALON_JOBS,
+    "REQUEST_STORE": "benchmarks.ours.overhead.OneStore",
+    "OUTBOX": {
+        **_SALON_JOBS["OUTBOX"],
+        "PUBLISHERS": {
+            "null": "salon_jobs.publishers.memory.NullPublisher",
+            "poisoned": "benchmarks.publishers.PoisonedPublisher",
+        },
+    },
+}
 # The file to which ``mark`` and ``store_mark`` write when they started, one line each.
 BENCHMARK_MARKS = env.str("BENCHMARK_MARKS", "")

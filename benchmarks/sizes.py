@@ -29,6 +29,10 @@ class Sizes:
     overhead_calls: int
     rls_rows: int
     rls_repeats: int
+    relay_messages: int
+    stream_messages: int
+    poisoned_messages: int
+    deep_messages: int
 
 
 SIZES: Final = {
@@ -37,23 +41,27 @@ SIZES: Final = {
         bulk_jobs=100_000, fan_out_stores=(100, 100_000), deep_rows=5_000_000, shallow_rows=10_000, claim_turns=4,
         clean_s=60, pinned_s=300, fair_backlog=500_000, fair_probes=5, memory_jobs=1_000_000,
         overhead_calls=3_000, rls_rows=500_000, rls_repeats=400,
+        relay_messages=200_000, stream_messages=100_000, poisoned_messages=200_000, deep_messages=5_000_000,
     ),
     "short": Sizes(
         rounds=3, drain_jobs=40_000, store_jobs=5_000, latency_jobs=100, enqueue_calls=2_000, writers_s=3,
         bulk_jobs=50_000, fan_out_stores=(100, 100_000), deep_rows=1_000_000, shallow_rows=10_000, claim_turns=2,
         clean_s=8, pinned_s=16, fair_backlog=50_000, fair_probes=2, memory_jobs=200_000,
         overhead_calls=1_000, rls_rows=500_000, rls_repeats=200,
+        relay_messages=100_000, stream_messages=50_000, poisoned_messages=200_000, deep_messages=1_000_000,
     ),
     "quick": Sizes(
         rounds=1, drain_jobs=20_000, store_jobs=2_000, latency_jobs=40, enqueue_calls=1_000, writers_s=1.5,
         bulk_jobs=10_000, fan_out_stores=(100, 20_000), deep_rows=200_000, shallow_rows=10_000, claim_turns=2,
         clean_s=3, pinned_s=20, fair_backlog=20_000, fair_probes=1, memory_jobs=50_000,
         overhead_calls=300, rls_rows=100_000, rls_repeats=100,
+        relay_messages=50_000, stream_messages=20_000, poisoned_messages=50_000, deep_messages=200_000,
     ),
     "smoke": Sizes(
         rounds=1, drain_jobs=200, store_jobs=100, latency_jobs=5, enqueue_calls=20, writers_s=0.2,
         bulk_jobs=200, fan_out_stores=(3, 20), deep_rows=400, shallow_rows=200, claim_turns=1,
         clean_s=0.5, pinned_s=0.5, fair_backlog=400, fair_probes=1, memory_jobs=400,
         overhead_calls=20, rls_rows=2_000, rls_repeats=3,
+        relay_messages=1_000, stream_messages=300, poisoned_messages=500, deep_messages=2_000,
     ),
 }  # fmt: skip

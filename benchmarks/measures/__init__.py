@@ -14,6 +14,7 @@ from benchmarks.measures.fan_out import FAN_OUT
 from benchmarks.measures.latency import LATENCY
 from benchmarks.measures.memory import MEMORY
 from benchmarks.measures.pinned import PINNED
+from benchmarks.measures.relay import CATCH_UP, POISON_RELAY, RELAY
 from benchmarks.measures.rls_query import RLS_QUERY
 from benchmarks.measures.start import START
 from benchmarks.measures.store_drain import STORE_DRAIN
@@ -22,5 +23,5 @@ from benchmarks.measures.writers import WRITERS
 
 MEASURES: Final[tuple[Measure, ...]] = (
     DRAIN, STORE_DRAIN, LATENCY, ENQUEUE, WRITERS, BULK, FAN_OUT, DEPTH, PINNED, FAIRNESS, MEMORY, START,
-    TENANT_OVERHEAD, RLS_QUERY,
+    TENANT_OVERHEAD, RLS_QUERY, RELAY, POISON_RELAY, CATCH_UP,
 )  # fmt: skip

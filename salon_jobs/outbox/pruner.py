@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, Final
+from typing import Final
 
 from django.db import DatabaseError, InterfaceError, connections
 
@@ -78,7 +78,7 @@ class MessagePruner:
         }  # fmt: skip
         with connections[conf.database].cursor() as cursor:
             cursor.execute(sql.load("prune_messages"), {"after": self._after, **ages})
-            row: Any = cursor.fetchone()
+            row: tuple[int, int | None, bool] = cursor.fetchone()
             return row
 
     def _run(self) -> None:

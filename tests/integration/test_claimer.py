@@ -22,6 +22,7 @@ from salon_jobs.jobs.lanes import Look
 from salon_jobs.jobs.limits import limit, pause, resume
 from salon_jobs.jobs.worker import Worker, WorkerOptions
 from salon_jobs.models import Limit, Process
+from salon_jobs.tenancy import statements
 from tests.support import change, seen
 
 
@@ -443,15 +444,15 @@ def test_a_full_limit_is_looked_at_less_and_less_until_something_is_claimed(
         waits.append(claimer.again_s)
     assert waits == [0.025, 0.05, 0.1, 0.2, 0.25, 0.25, 0.25]
     assert claimer.throttled
-    statements: list[str] = []
+    asked: list[str] = []
 
     def rows_of(name: str, parameters: Any) -> list[Any]:
-        statements.append(name)
+        asked.append(name)
         return statements.rows_of(name, parameters)
 
     monkeypatch.setattr(lanes, "rows_of", rows_of)
     assert claimer.claim(10) == []
-    assert statements == ["list_lanes", "lock_scopes", "running_counts"], "what is asked about nothing is not asked"
+    assert asked == ["list_lanes", "lock_scopes", "running_counts"], "what is asked about nothing is not asked"
     assert store.finish(first, process_id)
     assert len(claimer.claim(10)) == 1
     assert claimer.again_s == 0.025

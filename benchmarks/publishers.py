@@ -1,0 +1,27 @@
+"""Publishes nowhere, but for one aggregate that is refused every time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from benchmarks.messages import POISON
+from salon_jobs.publishers.base import NOT_SENT, Answers, OutgoingMessage, Unpublished, Verdict
+from salon_jobs.publishers.memory import NullPublisher
+
+_REFUSED = Unpublished(Verdict.RETRY, "BENCH.POISON")
+
+
+class PoisonedPublisher(NullPublisher):
+    """Refuses the head of the poisoned aggregate."""
+
+    service = "poisoned"
+
+    def publish(self, messages: Sequence[OutgoingMessage], *, may_go_on: Callable[[], bool]) -> Answers:
+        """Say that all were published but those."""
+        answers: Answers = []
+        refused = False
+        for message in messages:
+            is_poison = message.aggregate_id == POISON
+            answers.append((NOT_SENT if refused else _REFUSED) if is_poison else None)
+            refused = refused or is_poison
+        return answers
