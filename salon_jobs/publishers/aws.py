@@ -19,7 +19,6 @@ try:
         ParamValidationError,
         PartialCredentialsError,
     )
-    from botocore.parsers import ResponseParserError
 except ImportError as missing:
     raise ConfigurationError("SNS and SQS need boto3: pip install 'salon-jobs[sns]'") from missing
 
@@ -27,8 +26,8 @@ if TYPE_CHECKING:
     from mypy_boto3_sns.client import SNSClient
     from mypy_boto3_sqs.client import SQSClient
 
-# Everything that a call of a client raises.
-ERRORS: Final = (BotoCoreError, ClientError, ResponseParserError)
+# What a call of a client raises. Its own kinds are not enough: foreign XML from a proxy is a KeyError of its parser.
+ERRORS: Final = Exception
 
 _NOT_AUTHORIZED: Final = frozenset({
     "AuthorizationError", "AccessDenied", "AuthFailure", "InvalidClientTokenId", "UnrecognizedClient",
@@ -53,21 +52,25 @@ def client(service: Literal["sqs"], *, timeout_s: float, attempts: int, region: 
 def client(service: Literal["sns", "sqs"], *, timeout_s: float, attempts: int, region: str = "") -> Any:
     """Make a client, which threads may share, with the keys, region and endpoint of the settings. No I/O.
 
-    ``timeout_s`` holds for connecting, and again for each wait for an answer; ``attempts`` counts the first one.
+    ``timeout_s`` holds for connecting, and again for each wait for an answer; ``attempts`` counts the first one. Raises
+    ConfigurationError for a region, an endpoint or a profile of AWS that boto3 can not use.
     """
     given = settings.sns
     endpoint = given.endpoint if service == "sns" else given.sqs_endpoint or given.endpoint
-    # Its types know one call for each service, and their list is too long for a type checker.
-    session: Any = Session(aws_access_key_id=given.access_key, aws_secret_access_key=given.secret_key)
     config = Config(
         connect_timeout=timeout_s, read_timeout=timeout_s, max_pool_connections=8 * given.concurrency,
         retries={"total_max_attempts": attempts, "mode": "standard"},
     )  # fmt: skip
-    return session.client(service, region_name=region or given.region, endpoint_url=endpoint, config=config)
+    try:
+        # Its types know one call for each service, and their list is too long for a type checker.
+        session: Any = Session(aws_access_key_id=given.access_key, aws_secret_access_key=given.secret_key)
+        return session.client(service, region_name=region or given.region, endpoint_url=endpoint, config=config)
+    except (BotoCoreError, ValueError) as error:
+        raise ConfigurationError(f"SALON_JOBS['SNS'] can not be used: {error}") from error
 
 
 def verdict_of(error: Exception) -> Unpublished:
-    """Say what one of ``ERRORS``, which a whole request ended with, means for its messages."""
+    """Say what the error that a whole request ended with means for its messages."""
     match error:
         case ClientError(response=response):
             status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
@@ -78,7 +81,7 @@ def verdict_of(error: Exception) -> Unpublished:
         case ParamValidationError():
             return Unpublished(Verdict.REFUSED, "SNS.REFUSED", str(error))
         case _:
-            return Unpublished(Verdict.OUTAGE, "SNS.UNREACHABLE", str(error))
+            return Unpublished(Verdict.OUTAGE, "SNS.UNREACHABLE", f"{type(error).__name__}: {error}")
 
 
 def verdict_of_code(code: str, *, detail: str, status: int = 400) -> Unpublished:

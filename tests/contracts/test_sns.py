@@ -16,6 +16,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+from botocore.awsrequest import AWSResponse
 from pytest_django.fixtures import Settings
 
 from salon_jobs.core.destinations import parse_destination
@@ -283,6 +284,34 @@ def test_without_credentials_it_is_an_outage(
     publisher.close()
     assert answer is not None
     assert (answer.verdict, answer.code) == (Verdict.OUTAGE, "SNS.NOT_AUTHORIZED")
+
+
+@pytest.mark.parametrize("wrong", [{"ENDPOINT": "http://[::1"}, {"REGION": "ap-northeast-"}])
+def test_what_boto3_can_not_use_is_told_when_the_publisher_opens(
+    configure: Callable[..., None], wrong: dict[str, str]
+) -> None:
+    configure(**wrong)
+    with pytest.raises(ConfigurationError, match=r"SALON_JOBS\['SNS'\] can not be used"):
+        SnsPublisher().open()
+
+
+@pytest.mark.parametrize("body", [b"<html>Welcome to the hotel</html>", b"{}", b""])
+def test_an_answer_that_sns_never_gave_counts_for_nothing(publisher: SnsPublisher, topic: str, body: bytes) -> None:
+    assert publish(publisher, make(topic)) == [None]
+    events: Any = publisher._connection()._client.meta.events
+    nothing: Any = {}
+    events.register("before-send.sns", lambda request, **_: AWSResponse(request.url, 200, nothing, _Body(body)))
+    [answer] = publish(publisher, make(topic))
+    assert answer is not None
+    assert answer.code in ("SNS.UNREACHABLE", "SNS.NO_ANSWER")
+
+
+class _Body:
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+
+    def stream(self, *_: object, **__: object) -> Iterator[bytes]:
+        yield self._body
 
 
 def test_a_fifo_topic_keeps_the_order_of_a_group_and_drops_what_comes_again(
