@@ -21,6 +21,7 @@ from salon_jobs.core import errors, log_events
 from salon_jobs.core.backoff import Backoff
 from salon_jobs.management.subcommands import SUBCOMMANDS
 from salon_jobs.management.subcommands.base import Subcommand
+from salon_jobs.management.subcommands.messages import ACTIONS
 from salon_jobs.models import (
     CronEntryState,
     CronTick,
@@ -117,12 +118,18 @@ def test_commands_and_their_options(name: str) -> None:
     assert found == options
 
 
-@pytest.mark.parametrize("subcommand", SUBCOMMANDS, ids=lambda subcommand: subcommand.name)
-def test_subcommands_and_their_options(subcommand: Subcommand) -> None:
+@pytest.mark.parametrize(
+    ("name", "subcommand"),
+    [
+        *((each.name, each) for each in SUBCOMMANDS if each.name != "messages"),
+        *((f"messages {each.name}", each) for each in ACTIONS),
+    ],
+)
+def test_subcommands_and_their_options(name: str, subcommand: Subcommand) -> None:
     parser = CommandParser()
     subcommand.add_arguments(parser)
     options = {option for action in parser._actions for option in action.option_strings if option.startswith("--")}
-    found = {row[0].split()[0] for row in documented("commands.md", f"### `salon_jobs {subcommand.name}`")}
+    found = {row[0].split()[0] for row in documented("commands.md", f"### `salon_jobs {name}`")}
     assert found == options - {"--help"}
 
 

@@ -22,7 +22,7 @@ from tests.support import change, seen
 def test_without_a_subcommand_it_shows_what_there_is() -> None:
     out = StringIO()
     call_command("salon_jobs", stdout=out)
-    assert "See and change the jobs of all stores" in out.getvalue()
+    assert "See and change the jobs and messages of all stores" in out.getvalue()
     assert "SUBCOMMAND" in out.getvalue()
 
 

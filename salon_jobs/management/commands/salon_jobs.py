@@ -15,7 +15,7 @@ from salon_jobs.runtime.preflight import check_role
 class Command(BaseCommand):
     """Runs one subcommand, those about jobs as the role of ``OPERATOR_DATABASE``; without one shows what there is."""
 
-    help = "See and change the jobs of all stores, by OPERATOR_DATABASE; compare and convert the database."
+    help = "See and change the jobs and messages of all stores, by OPERATOR_DATABASE; compare and convert the database."
     requires_system_checks = ("salon_jobs",)
 
     def add_arguments(self, parser: CommandParser) -> None:

@@ -9,11 +9,12 @@ from salon_jobs.management.subcommands.cancel import Cancel
 from salon_jobs.management.subcommands.convert import Convert
 from salon_jobs.management.subcommands.doctor import Doctor
 from salon_jobs.management.subcommands.limit import Limit
+from salon_jobs.management.subcommands.messages import Messages
 from salon_jobs.management.subcommands.pause import Pause, Resume
 from salon_jobs.management.subcommands.prune import Prune
 from salon_jobs.management.subcommands.retry import Retry
 from salon_jobs.management.subcommands.stats import Stats
 
 SUBCOMMANDS: Final[tuple[Subcommand, ...]] = (
-    Cancel(), Retry(), Pause(), Resume(), Limit(), Prune(), Stats(), Doctor(), Convert(),
+    Cancel(), Retry(), Pause(), Resume(), Limit(), Messages(), Prune(), Stats(), Doctor(), Convert(),
 )  # fmt: skip

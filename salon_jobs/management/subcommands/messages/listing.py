@@ -1,0 +1,52 @@
+"""Lists messages: ``salon_jobs messages list``."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from django.core.management.base import CommandParser, OutputWrapper
+
+from salon_jobs.core.messages import MessageStatus
+from salon_jobs.management.arguments import positive
+from salon_jobs.management.subcommands.base import Subcommand
+from salon_jobs.management.subcommands.messages.criteria import add_filters, chosen, looked_at
+from salon_jobs.management.table import table
+
+_COLUMNS: Final = (
+    "id", "status", "aggregate_type", "aggregate_id", "event", "store_id", "retry_count", "created_at", "sent_at",
+    "last_error",
+)  # fmt: skip
+_SHOWN_OF_AN_ERROR = 60
+
+
+class List(Subcommand):
+    """Lists the newest messages of those that match."""
+
+    name = "list"
+    help = "List messages, the newest first, without their payloads."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Declare the options."""
+        parser.add_argument("--status", choices=[status.value for status in MessageStatus], help="of this status")
+        add_filters(parser)
+        parser.add_argument("--limit", type=positive, default=50, metavar="N", help="so many at most (default 50)")
+        parser.add_argument("--json", action="store_true", help="write a list of objects")
+
+    def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
+        """Write a table, or JSON."""
+        found, everything = chosen(options, options["status"])
+        rows = list(found.values(*_COLUMNS)[: options["limit"]])
+        if options["json"]:
+            out.write(json.dumps(rows, indent=2, default=str))
+        elif rows:
+            out.write(table([_COLUMNS, *(tuple(_cell(row[name]) for name in _COLUMNS) for row in rows)]))
+        else:
+            err.write("no message matches")
+        if not everything and len(rows) < options["limit"]:
+            err.write(looked_at())
+
+
+def _cell(value: object) -> str:
+    text = "-" if value is None or value == "" else " ".join(str(value).split())
+    return text if len(text) <= _SHOWN_OF_AN_ERROR else f"{text[:_SHOWN_OF_AN_ERROR]}…"
