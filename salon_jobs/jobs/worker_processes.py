@@ -1,4 +1,4 @@
-"""Joins what ``runworker`` runs in its first process: children that run jobs, maintenance, when asked a scheduler."""
+"""Joins what ``runworker`` runs in its first process: children that run jobs, maintenance, and other loops if asked."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from salon_jobs.runtime.service import Loop
 from salon_jobs.runtime.supervisor import Supervisor
 
 KIND = "worker"
-# Heartbeat, maintenance, scheduler, two questions about health at a time; and each child's keeper.
-_THREADS = 5
+# Heartbeat, maintenance, two questions about health at a time; each loop beside, and each child's keeper.
+_THREADS = 4
 
 
 class WorkerProcesses:
-    """Is the loop of the supervisor; ``beside`` is one run in a thread of its own (the scheduler)."""
+    """Is the loop of the supervisor; ``beside`` are run in a thread each (scheduler, relay, consumer)."""
 
     def __init__(
         self,
@@ -30,45 +30,50 @@ class WorkerProcesses:
         options: WorkerOptions,
         *,
         processes: int,
-        beside: Loop | None = None,
+        beside: Sequence[Loop] = (),
     ) -> None:
         """Start the children. Raises ConfigurationError when a pool is too small for theirs or our threads."""
-        refuse_small_pool(max(_THREADS + processes, options.concurrency + OTHER_THREADS))
+        refuse_small_pool(max(_THREADS + len(beside) + processes, options.concurrency + OTHER_THREADS))
         plan = ChildPlan(
             kind=KIND, command=command, concurrency=options.concurrency, queues=options.queues, burst=options.burst,
             options={"options": asdict(options)},
         )  # fmt: skip
         self._maintenance = Maintenance()
-        self._beside = beside
+        self._beside = tuple(beside)
         self._supervisor = Supervisor(presence, plan, processes=processes)
 
     def run(self) -> bool:
         """Work until stopped; True when every job ended or was given back in time."""
         self._maintenance.start()
-        thread = None
-        if self._beside is not None:
-            thread = threading.Thread(target=self._beside.run, name="salon-jobs-scheduler", daemon=True)
+        threads = [
+            threading.Thread(target=loop.run, name=f"salon-jobs-{type(loop).__name__.lower()}", daemon=True)
+            for loop in self._beside
+        ]
+        for thread in threads:
             thread.start()
         try:
             return self._supervisor.run()
         finally:
-            if self._beside is not None and thread is not None:
-                self._beside.stop()
+            for loop in self._beside:
+                loop.stop()
+            for thread in threads:
                 thread.join()
             self._maintenance.stop()
 
     def stop(self) -> None:
         """Stop gracefully; a second call forces it."""
-        if self._beside is not None:
-            self._beside.stop()
+        for loop in self._beside:
+            loop.stop()
         self._supervisor.stop()
 
     def facts(self) -> dict[str, object]:
-        """Return queue lag, unknown tasks, the children and the scheduler. Raises NotReady."""
+        """Return queue lag, unknown tasks, the children and what runs beside them. Raises NotReady."""
         front = self._maintenance.front
-        return {
+        facts: dict[str, object] = {
             "lag_s": round(front.lag_s, 3),
             "unknown_tasks": list(front.unknown_tasks),
             **self._supervisor.facts(),
-            **(self._beside.facts() if self._beside is not None else {}),
         }
+        for loop in self._beside:
+            facts |= loop.facts()
+        return facts

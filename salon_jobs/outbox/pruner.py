@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 from django.db import DatabaseError, InterfaceError, connections
 
@@ -77,7 +77,8 @@ class MessagePruner:
             "published": conf.outbox.retain_published or _FOR_EVER, "skipped": conf.outbox.retain_skipped or _FOR_EVER,
         }  # fmt: skip
         with connections[conf.database].cursor() as cursor:
-            cursor.execute(sql.load("prune_messages"), {"after": self._after, **ages})
+            parameters: dict[str, Any] = {"after": self._after, **ages}
+            cursor.execute(sql.load("prune_messages"), parameters)
             row: tuple[int, int | None, bool] = cursor.fetchone()
             return row
 

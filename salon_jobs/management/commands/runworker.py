@@ -14,11 +14,12 @@ from salon_jobs.jobs.worker_loop import WorkerLoop
 from salon_jobs.jobs.worker_processes import KIND, WorkerProcesses
 from salon_jobs.management.arguments import add_service_arguments, configure_from, health_address, positive
 from salon_jobs.management.refusals import told_in_one_line
+from salon_jobs.outbox.consumers import Consumers
 from salon_jobs.runtime.child import run_child
 from salon_jobs.runtime.child_process import same_command
 from salon_jobs.runtime.presence import Presence
 from salon_jobs.runtime.run_board import RunBoard
-from salon_jobs.runtime.service import Service
+from salon_jobs.runtime.service import Loop, Service
 from salon_jobs.schedule.scheduler import Scheduler
 
 _HEALTH_PORT = 8080
@@ -41,6 +42,7 @@ class Command(BaseCommand):
         parser.add_argument("--processes", type=positive, default=1, metavar="N", help="processes that run jobs")
         parser.add_argument("--burst", action="store_true", help="run until nothing is due, then exit with 0")
         parser.add_argument("--with-scheduler", action="store_true", help="fire cron entries too")
+        parser.add_argument("--with-consumer", action="store_true", help="turn messages into jobs too")
         parser.add_argument("--child", help=argparse.SUPPRESS)
         add_service_arguments(parser, health_port=_HEALTH_PORT)
 
@@ -54,7 +56,11 @@ class Command(BaseCommand):
         )
 
         def make_loop(presence: Presence) -> WorkerProcesses:
-            beside = Scheduler() if options["with_scheduler"] else None
+            beside: list[Loop] = []
+            if options["with_scheduler"]:
+                beside.append(Scheduler())
+            if options["with_consumer"]:
+                beside.append(Consumers())
             command = self._child_command(options)
             return WorkerProcesses(presence, command, chosen, processes=options["processes"], beside=beside)
 

@@ -8,6 +8,7 @@ from salon_jobs.management.subcommands.base import Subcommand
 from salon_jobs.management.subcommands.cancel import Cancel
 from salon_jobs.management.subcommands.convert import Convert
 from salon_jobs.management.subcommands.doctor import Doctor
+from salon_jobs.management.subcommands.inbox import Inbox
 from salon_jobs.management.subcommands.limit import Limit
 from salon_jobs.management.subcommands.messages import Messages
 from salon_jobs.management.subcommands.pause import Pause, Resume
@@ -16,5 +17,5 @@ from salon_jobs.management.subcommands.retry import Retry
 from salon_jobs.management.subcommands.stats import Stats
 
 SUBCOMMANDS: Final[tuple[Subcommand, ...]] = (
-    Cancel(), Retry(), Pause(), Resume(), Limit(), Messages(), Prune(), Stats(), Doctor(), Convert(),
+    Cancel(), Retry(), Pause(), Resume(), Limit(), Messages(), Inbox(), Prune(), Stats(), Doctor(), Convert(),
 )  # fmt: skip

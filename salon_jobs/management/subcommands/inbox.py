@@ -1,0 +1,110 @@
+"""Shows what consumers set aside, and decides about it: ``salon_jobs inbox``."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from django.core.management.base import CommandError, CommandParser, OutputWrapper
+
+from salon_jobs.conf import settings as conf
+from salon_jobs.management.asking import ask
+from salon_jobs.management.subcommands.base import Subcommand
+from salon_jobs.management.table import table
+from salon_jobs.models import InboxMessage
+from salon_jobs.outbox.inbox import Status, dismiss_messages, retry_messages
+
+_HEAD: Final = ("message", "id", "consumer", "event", "code", "deliveries", "received", "status")
+_WAITING: Final = (Status.SET_ASIDE, Status.RETRY)
+_BATCH: Final = 1000
+
+
+class Inbox(Subcommand):
+    """Lists messages that wait for an operator, shows one, and has them tried again or dismissed."""
+
+    name = "inbox"
+    help = "Show the messages that consume_queue set aside; retry or dismiss them. Without more: list them."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Declare the options."""
+        parser.add_argument(
+            "action", nargs="?", choices=("list", "show", "retry", "dismiss"), default="list", help="default list"
+        )
+        parser.add_argument("id", nargs="*", type=int, help="ids of messages, as listed")
+        parser.add_argument("--consumer", metavar="NAME", help="all of this consumer's")
+        parser.add_argument("--yes", action="store_true", help="do not ask")
+        parser.add_argument("--json", action="store_true", help="write JSON")
+
+    def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
+        """Do what was asked. Raises CommandError for ids that are not there, and when nobody can be asked."""
+        match options["action"]:
+            case "list":
+                self._list(options, out, err)
+            case "show":
+                self._show(options, out)
+            case action:
+                self._decide(action, options, out, err)
+
+    def _list(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
+        waiting = _chosen(options).filter(status__in=_WAITING).order_by("id").defer("raw")
+        if options["json"]:
+            out.write(json.dumps([_described(message) for message in waiting.iterator()], indent=2))
+        elif rows := [_cells(message) for message in waiting.iterator()]:
+            out.write(table([_HEAD, *rows]))
+        else:
+            err.write("nothing is set aside")
+
+    def _show(self, options: dict[str, Any], out: OutputWrapper) -> None:
+        if len(options["id"]) != 1:
+            raise CommandError("name one message by its id, as listed by: salon_jobs inbox")
+        message: Any = InboxMessage.objects.using(conf.reader_database).filter(id=options["id"][0]).first()
+        if message is None:
+            raise CommandError(f"the inbox has no message {options['id'][0]}")
+        described = {**_described(message), "raw": message.raw}
+        if options["json"]:
+            out.write(json.dumps(described, indent=2))
+        else:
+            out.write("\n".join(f"{name}: {value}" for name, value in described.items()))
+
+    def _decide(self, action: str, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
+        if not options["id"] and not options["consumer"]:
+            raise CommandError("name the messages by ids, or all of one consumer's by --consumer")
+        state = (Status.SET_ASIDE,) if action == "retry" else _WAITING
+        ids = list(_chosen(options).filter(status__in=state).order_by("id").values_list("id", flat=True))
+        if ids and not options["yes"]:
+            question = f"{action.capitalize()} {len(ids):,} messages?"
+            ask(question, err, otherwise="nothing was changed", remedy="add --yes")
+        change = retry_messages if action == "retry" else dismiss_messages
+        done = sum(
+            change(ids[start : start + _BATCH], using=conf.reader_database) for start in range(0, len(ids), _BATCH)
+        )
+        named = len(options["id"]) or len(ids)
+        if options["json"]:
+            out.write(json.dumps({"changed": done, "named": named}))
+        elif action == "retry":
+            out.write(f"to be tried again by consume_queue at its next look: {done:,} of {named:,}")
+        else:
+            out.write(f"dismissed: {done:,} of {named:,}")
+
+
+def _chosen(options: dict[str, Any]) -> Any:
+    """Return the messages that the options name, or all."""
+    named = {"id__in": options["id"] or None, "consumer": options["consumer"]}
+    messages = InboxMessage.objects.using(conf.reader_database)
+    return messages.filter(**{field: value for field, value in named.items() if value is not None})
+
+
+def _described(message: Any) -> dict[str, Any]:
+    return {
+        "id": message.pk, "message_id": message.message_id, "consumer": message.consumer, "event": message.event,
+        "producer": message.producer, "store_id": str(message.store_id) if message.store_id else None,
+        "status": message.status, "code": message.code, "reason": message.reason, "job_id": message.job_id,
+        "deliveries": message.deliveries, "received_at": message.received_at.isoformat(),
+    }  # fmt: skip
+
+
+def _cells(message: Any) -> tuple[str, ...]:
+    return (
+        message.message_id, str(message.pk), message.consumer, message.event, message.code, f"{message.deliveries:,}",
+        message.received_at.isoformat(" ", "seconds"), message.status,
+    )  # fmt: skip
