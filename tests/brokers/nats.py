@@ -25,6 +25,7 @@ from salon_jobs.nats.subjects import aggregate_of
 from salon_jobs.publishers.base import Publisher
 from salon_jobs.publishers.nats import NatsPublisher
 from salon_jobs.sources.base import Envelope, Source
+from salon_jobs.sources.nats import NatsSource
 from tests.brokers.base import Broker
 
 T = TypeVar("T")
@@ -140,7 +141,7 @@ class NatsBroker(Broker):
 
     def source(self, destination: str, *, consumer: str = "test") -> Source:
         """Make a source."""
-        raise NotImplementedError
+        return NatsSource(parse_destination(destination), consumer=consumer)
 
 
 def _envelope(subject: str, headers: dict[str, str], data: str) -> Envelope:

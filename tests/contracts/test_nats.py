@@ -9,6 +9,7 @@ import signal
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -21,6 +22,7 @@ from salon_jobs.core.errors import MessageInvalid, NotReady
 from salon_jobs.nats.subjects import aggregate_of, encode_token, subject_of
 from salon_jobs.publishers.base import NOT_SENT, Answers, OutgoingMessage, Publisher, Verdict
 from salon_jobs.publishers.nats import NatsPublisher
+from salon_jobs.sources.base import Source
 from tests.brokers.nats import NatsBroker
 
 _ids = itertools.count(1)
@@ -393,4 +395,106 @@ def test_a_server_that_dies_while_thousands_are_on_their_way_loses_doubles_and_d
         for aggregate_id in map(str, range(50)):
             assert found[aggregate_id] == ids(*(one for one in messages if one.aggregate_id == aggregate_id))
     finally:
+        broker.close()
+
+
+@pytest.fixture
+def source(broker: NatsBroker, destination: str) -> Iterator[Source]:
+    source = broker.source(destination, consumer="orders of the till.1")
+    yield source
+    source.close()
+
+
+SHORT, LONG = timedelta(milliseconds=300), timedelta(seconds=60)
+
+
+def test_a_source_receives_what_was_published_with_and_without_an_aggregate(
+    broker: NatsBroker, publisher: NatsPublisher, destination: str, source: Source
+) -> None:
+    source.ping()
+    messages = [message(destination, " a.b", headers='{"traceparent": "00-1"}'), message(destination)]
+    assert send(publisher, *messages) == [None, None]
+    deliveries = source.receive(10, wait=LONG, visibility=LONG)
+    assert [delivery.envelope for delivery in deliveries] == broker.received(destination)
+    assert [delivery.count for delivery in deliveries] == [1, 1]
+    assert deliveries[0].envelope is not None
+    assert (deliveries[0].envelope.aggregate_id, deliveries[0].envelope.store_id) == (" a.b", str(UUID(int=7)))
+    source.acknowledge(deliveries)
+    assert source.receive(10, wait=SHORT, visibility=LONG) == []
+
+
+def test_what_is_not_answered_or_given_back_is_delivered_again_and_counted(
+    publisher: NatsPublisher, destination: str, source: Source
+) -> None:
+    send(publisher, message(destination))
+    (first,) = source.receive(10, wait=LONG, visibility=SHORT)
+    (second,) = source.receive(10, wait=LONG, visibility=SHORT)
+    source.give_back([second], after=timedelta(0))
+    (third,) = source.receive(10, wait=LONG, visibility=SHORT)
+    assert [one.count for one in (first, second, third)] == [1, 2, 3]
+    source.acknowledge([third])
+    assert source.receive(10, wait=timedelta(seconds=1), visibility=SHORT) == []
+
+
+def test_what_is_extended_stays_hidden(publisher: NatsPublisher, destination: str, source: Source) -> None:
+    send(publisher, message(destination))
+    deliveries = source.receive(1, wait=LONG, visibility=timedelta(seconds=1))
+    for _ in range(5):
+        source.extend(deliveries, visibility=timedelta(seconds=1))
+        assert source.receive(1, wait=SHORT, visibility=timedelta(seconds=1)) == []
+    (again,) = source.receive(1, wait=LONG, visibility=timedelta(seconds=1))
+    assert again.count == 2
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "fault"),
+    [
+        ({}, b"{}", "the header Event is missing"),
+        ({"Event": "e"}, b"\xff", "no JSON"),
+        ({"Event": "e"}, b"{", "no JSON"),
+        ({"Event": "e", "Envelope": "2"}, b"{}", "the header Envelope is '2'"),
+    ],
+)
+def test_what_can_not_be_read_is_delivered_as_a_fault(
+    broker: NatsBroker, destination: str, source: Source, headers: dict[str, str], body: bytes, fault: str
+) -> None:
+    subject = parse_destination(destination).resource
+    broker.look(lambda client: client.jetstream().publish(subject, body, headers=headers))
+    (delivery,) = source.receive(1, wait=LONG, visibility=LONG)
+    assert delivery.envelope is None
+    assert fault in delivery.fault
+    assert subject in delivery.raw
+
+
+def test_a_message_of_somebody_else_is_known_by_its_place(broker: NatsBroker, destination: str, source: Source) -> None:
+    subject = parse_destination(destination).resource
+    broker.look(lambda client: client.jetstream().publish(f"{subject}.x", b"[1]", headers={"event": "e"}))
+    (delivery,) = source.receive(1, wait=LONG, visibility=LONG)
+    assert delivery.envelope is not None
+    assert (delivery.envelope.message_id, delivery.envelope.payload) == (f"{subject}:1", "[1]")
+
+
+def test_a_source_without_a_stream_or_a_server_is_not_ready_and_recovers(
+    point_at: Callable[..., None], publishers: Callable[[], NatsPublisher]
+) -> None:
+    broker = NatsBroker()
+    broker.start()
+    point_at(broker, MAX_RECONNECTS=0, TIMEOUT=1)
+    source = broker.source("rn::nats:::orders")
+    try:
+        with pytest.raises(NotReady, match=r"NATS\.NO_STREAM"):
+            source.receive(1, wait=SHORT, visibility=LONG)
+        destination = broker.destination("orders")
+        send(publishers(), message(destination))
+        (delivery,) = source.receive(1, wait=LONG, visibility=LONG)
+        broker.stop()
+        for call in (source.ping, lambda: source.receive(1, wait=SHORT, visibility=LONG)):
+            with pytest.raises(NotReady):
+                call()
+        broker.start()
+        source.ping()
+        source.acknowledge([delivery])
+        assert source.receive(1, wait=SHORT, visibility=LONG) == []
+    finally:
+        source.close()
         broker.close()
