@@ -31,9 +31,9 @@ _MOST_UNANSWERED: Final = 10_000
 class NatsSource(Source):
     """Receives what is published to a destination: the subject of that name, and all below it.
 
-    The stream is found by the subject; the consumer is created in it at the first receive, or changed when visibility
-    is another. It is durable, named as the consumer in the settings, shared by all processes, starts with the oldest
-    message, and never gives one up. A message without an id of its writer's is known by its place in the stream.
+    The stream is found by the subject; the consumer is created in it at the first receive. It is durable, named as the
+    consumer in the settings, shared by all processes, starts with the oldest message, and never gives one up. A message
+    without an id of its writer's is known by its place in the stream.
     """
 
     service = "nats"
@@ -44,7 +44,7 @@ class NatsSource(Source):
         self._connection = NatsConnection()
         # A name must not hold what divides subjects or paths.
         self._name = re.sub(r"[^A-Za-z0-9_-]", lambda found: quote(found[0], safe="").replace(".", "%2E"), consumer)
-        self._bound: tuple[Any, timedelta, Any] | None = None
+        self._bound: tuple[Any, Any, timedelta] | None = None
 
     def receive(self, limit: int, *, wait: timedelta, visibility: timedelta) -> list[Delivery]:
         """Return up to ``limit`` deliveries. Raises NotReady."""
@@ -56,13 +56,12 @@ class NatsSource(Source):
         self._answer(deliveries, lambda client, reply: client.request(reply, b"+ACK", timeout=timeout_s))
 
     def extend(self, deliveries: Sequence[Delivery], *, visibility: timedelta) -> None:
-        """Begin the visibility anew: as long as ``receive`` was told, NATS knows no other. Raises NotReady."""
-        self._answer(deliveries, lambda client, reply: client.publish(reply, b"+WPI"))
+        """Have them delivered again only after that. Raises NotReady."""
+        self.give_back(deliveries, after=visibility)
 
     def give_back(self, deliveries: Sequence[Delivery], *, after: timedelta) -> None:
-        """Have them delivered again. Raises NotReady."""
-        delay_ns = int(after.total_seconds() * 1e9)
-        verb = b'-NAK {"delay": %d}' % delay_ns if delay_ns else b"-NAK"
+        """Have them delivered again; until then they can still be acknowledged. Raises NotReady."""
+        verb = _again_after(after)
         self._answer(deliveries, lambda client, reply: client.publish(reply, verb))
 
     def ping(self) -> None:
@@ -85,9 +84,9 @@ class NatsSource(Source):
         await self._stream((await self._connection.client()).jetstream(**_context()))
 
     async def _receive(self, limit: int, wait_s: float, visibility: timedelta) -> list[Delivery]:
-        subscription = await self._subscription(visibility)
+        subscription, ack_wait = await self._subscription(visibility)
         try:
-            messages = await subscription.fetch(limit, timeout=wait_s)
+            messages: list[Any] = await subscription.fetch(limit, timeout=wait_s)
         except TimeoutError:
             # Nothing came: because there is nothing, or because nobody is there.
             await self._connection.client()
@@ -95,6 +94,10 @@ class NatsSource(Source):
         except nats.errors.Error:
             self._bound = None
             raise
+        if visibility != ack_wait:
+            client = await self._connection.client()
+            for message in messages:
+                await client.publish(message.reply, _again_after(visibility))
         return [_delivery(message) for message in messages]
 
     def _answer(self, deliveries: Sequence[Delivery], how: Callable[[Any, str], Awaitable[Any]]) -> None:
@@ -105,9 +108,10 @@ class NatsSource(Source):
 
         self._run(answer())
 
-    async def _subscription(self, visibility: timedelta) -> Any:
+    async def _subscription(self, visibility: timedelta) -> tuple[Any, timedelta]:
+        """Return the subscription, and how long it hides what it delivers: the visibility it was made with."""
         client = await self._connection.client()
-        if self._bound is None or self._bound[:2] != (client, visibility):
+        if self._bound is None or self._bound[0] is not client:
             js = client.jetstream(**_context())
             stream = await self._stream(js)
             resource = self.destination.resource
@@ -118,8 +122,8 @@ class NatsSource(Source):
                     filter_subjects=[resource, f"{resource}.>"], max_ack_pending=_MOST_UNANSWERED,
                 ),
             )  # fmt: skip
-            self._bound = (client, visibility, await js.pull_subscribe_bind(self._name, stream))
-        return self._bound[2]
+            self._bound = (client, await js.pull_subscribe_bind(self._name, stream), visibility)
+        return self._bound[1:]
 
     async def _stream(self, js: Any) -> str:
         for subject in (f"{self.destination.resource}.>", self.destination.resource):
@@ -130,6 +134,12 @@ class NatsSource(Source):
         raise Unreachable(f"no stream takes the subject {self.destination.resource}; create one", code="NATS.NO_STREAM")
 
 
+def _again_after(time: timedelta) -> bytes:
+    """Return the answer that has a message delivered again after a time; it stays hidden, and can be acknowledged."""
+    delay_ns = int(time.total_seconds() * 1e9)
+    return b'-NAK {"delay": %d}' % delay_ns if delay_ns else b"-NAK"
+
+
 def _context() -> dict[str, Any]:
     return {"domain": settings.nats.domain, "timeout": settings.nats.timeout.total_seconds()}
 
@@ -138,7 +148,7 @@ def _delivery(message: Any) -> Delivery:
     headers: dict[str, str] = message.headers or {}
     meta = message.metadata
     body = message.data.decode(errors="replace")
-    raw = json.dumps({"subject": message.subject, "headers": headers, "body": body}, ensure_ascii=False)
+    raw = "\n".join((message.subject, *(f"{name}: {value}" for name, value in headers.items()), "", body))
     fault = _fault(message.data, headers)
     place = f"{meta.stream}:{meta.sequence.stream}"
     envelope = None if fault else _envelope(message.subject, headers, body, place=place)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import base64
 import json
 import shutil
 import socket
@@ -17,7 +17,6 @@ from typing import Any, TypeVar
 
 import nats
 from nats.aio.client import Client
-from nats.js.errors import NotFoundError
 
 from salon_jobs.core import envelope
 from salon_jobs.core.destinations import parse_destination
@@ -36,6 +35,7 @@ class NatsBroker(Broker):
     """Is one nats-server on a port of its own, kept over stop and start. ``configuration`` is text of its file."""
 
     service = "nats"
+    drops_duplicates = True
 
     def __init__(self, configuration: str = "", **connect: Any) -> None:
         """Prepare its directory. ``connect`` are options of the client that tests look with."""
@@ -47,7 +47,9 @@ class NatsBroker(Broker):
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it; returns when it greets."""
+        """Start it; returns when it greets. Nothing to do when it runs."""
+        if self._process is not None:
+            return
         configuration = self.files / "server.conf"
         configuration.write_text(
             f'listen: "127.0.0.1:{self.port}"\njetstream {{ store_dir: "{self.files}/data" }}\n{self.configuration}\n'
@@ -112,13 +114,13 @@ class NatsBroker(Broker):
         name = parse_destination(destination).resource.replace(".", "-")
 
         async def read(client: Client) -> list[tuple[str, dict[str, str], str]]:
-            js = client.jetstream()
-            state = (await js.stream_info(name)).state
+            state = (await client.jetstream().stream_info(name)).state
             found: list[tuple[str, dict[str, str], str]] = []
-            for sequence in range(state.first_seq, state.last_seq + 1):
-                with contextlib.suppress(NotFoundError):
-                    message = await js.get_msg(name, sequence)
-                    found.append((message.subject or "", message.headers or {}, (message.data or b"").decode()))
+            for sequence in range(state.first_seq, state.last_seq + 1) if state.messages else ():
+                answer = await client.request(f"$JS.API.STREAM.MSG.GET.{name}", json.dumps({"seq": sequence}).encode())
+                if message := json.loads(answer.data).get("message"):
+                    body = base64.b64decode(message.get("data", "")).decode()
+                    found.append((message["subject"], _headers(message.get("hdrs", "")), body))
             return found
 
         return self.look(read)
@@ -143,6 +145,16 @@ class NatsBroker(Broker):
         """Make a source."""
         return NatsSource(parse_destination(destination), consumer=consumer)
 
+    def spoil(self, destination: str, text: str) -> None:
+        """Put a text there without headers."""
+        subject = parse_destination(destination).resource
+        self.look(lambda client: client.jetstream().publish(subject, text.encode()))
+
+
+def _headers(encoded: str) -> dict[str, str]:
+    lines = base64.b64decode(encoded).decode().split("\r\n")[1:]
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines if line)}
+
 
 def _envelope(subject: str, headers: dict[str, str], data: str) -> Envelope:
     named = {name.lower(): value for name, value in headers.items()}
@@ -152,7 +164,6 @@ def _envelope(subject: str, headers: dict[str, str], data: str) -> Envelope:
         if name.lower() not in envelope.RESERVED and not name.lower().startswith("nats-")
     }
     aggregate_type = named.get(envelope.AGGREGATE_TYPE.lower(), "")
-    json.loads(data)
     return Envelope(
         message_id=named["nats-msg-id"], event=named[envelope.EVENT.lower()], payload=data,
         producer=named.get(envelope.PRODUCER.lower(), ""), aggregate_type=aggregate_type,

@@ -11,11 +11,13 @@ from typing import Final
 from tests.brokers.azure import AzureBroker
 from tests.brokers.base import Broker
 from tests.brokers.memory import MemoryBroker
+from tests.brokers.nats import NatsBroker
 from tests.brokers.sns import SnsBroker, SnsFifoBroker
 
 BROKERS: Final[dict[str, type[Broker]]] = {
     "azurequeue": AzureBroker,
     "memory": MemoryBroker,
+    "nats": NatsBroker,
     "sns": SnsBroker,
     "sns-fifo": SnsFifoBroker,
 }
