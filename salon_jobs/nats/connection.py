@@ -11,6 +11,7 @@ import random
 import ssl
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 from salon_jobs.conf import settings
@@ -25,6 +26,7 @@ except ImportError as missing:
 T = TypeVar("T")
 # A connection that says nothing any more is noticed after about three of these.
 _PING_INTERVAL_S: Final = 10
+_CLOSE_S: Final = 1.0
 
 
 class Unreachable(Exception):
@@ -46,8 +48,9 @@ class NatsConnection:
         # The client, as long as it is connected.
         self.connected: Any = None
         self._connecting: asyncio.Task[None] | None = None
+        self._ending: set[asyncio.Task[None]] = set()
         self._tried = asyncio.Event()
-        self._refusal = Unreachable("not connected yet")
+        self._refusal = Unreachable("no connection within the timeout", code="NATS.TIMEOUT")
         self._discovered: list[str] = []
         # Called when the connection is lost, in the loop.
         self.on_lost: Callable[[Unreachable], None] = lambda _why: None
@@ -77,15 +80,13 @@ class NatsConnection:
         loop.close()
 
     async def client(self) -> Any:
-        """Return a connected client. Raises Unreachable after the timeout, or at once when the last try failed."""
+        """Return a connected client. Raises Unreachable when the next try fails, or after the timeout."""
         if self.connected is None:
             if self._connecting is None or self._connecting.done():
                 self._tried.clear()
                 self._connecting = asyncio.create_task(self._connect())
-            try:
+            with suppress(TimeoutError):
                 await asyncio.wait_for(self._tried.wait(), settings.nats.timeout.total_seconds())
-            except TimeoutError:
-                raise Unreachable("no connection within the timeout", code="NATS.TIMEOUT") from None
         if self.connected is None:
             raise self._refusal
         return self.connected
@@ -119,6 +120,7 @@ class NatsConnection:
         jitter = nats_settings.reconnect_jitter_tls if nats_settings.tls else nats_settings.reconnect_jitter
         for attempt in range(nats_settings.max_reconnects + 1):
             if attempt:
+                self._tried.clear()
                 wait_s = nats_settings.reconnect_wait.total_seconds() + random.uniform(0, jitter.total_seconds())  # noqa: S311
                 await asyncio.sleep(wait_s)
             servers = [*nats_settings.server, *(url for url in self._discovered if url not in nats_settings.server)]
@@ -156,7 +158,7 @@ class NatsConnection:
                 raise nats.errors.Error("the server offers no TLS, which the settings demand")
             await self.on_connected(client)
         except (nats.errors.Error, TimeoutError, OSError, ValueError) as error:
-            await client.close()
+            self._end(client)
             told = self.last_error or describe(error)
             code = "NATS.AUTHORIZATION" if "authorization" in told.lower() else "NATS.UNREACHABLE"
             raise Unreachable(f"{server}: {told}", code=code) from error
@@ -189,7 +191,18 @@ class NatsConnection:
         if self.connected is client:
             self.connected = None
             self.on_lost(why)
-        await client.close()
+        self._end(client)
+
+    def _end(self, client: Any) -> None:
+        """Close a client in the background: after a failed TLS handshake it waits for ever."""
+        task = asyncio.create_task(asyncio.wait_for(client.close(), _CLOSE_S))
+        self._ending.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._ending.discard(task)
+        if not task.cancelled():
+            task.exception()  # taken note of: a client that can not be closed is let go
 
     async def _shut(self) -> None:
         if self._connecting is not None:
@@ -197,6 +210,7 @@ class NatsConnection:
             await asyncio.gather(self._connecting, return_exceptions=True)
         if self.connected is not None:
             await self._drop(self.connected, Unreachable("the connection was closed"))
+        await asyncio.gather(*self._ending, return_exceptions=True)
 
 
 def describe(error: BaseException) -> str:
