@@ -79,7 +79,7 @@ OWNERS = {
         "salon_jobs.publishers.nats_batch",
         "salon_jobs.sources.azure_queue",
     },
-    "nats": {"salon_jobs.nats.connection", "salon_jobs.publishers.nats", "salon_jobs.sources.nats"},
+    "nats": {"salon_jobs.nats.connection"},
     "boto3": {"salon_jobs.publishers.aws"},
     "botocore": {"salon_jobs.publishers.aws"},
     "azure": {"salon_jobs.publishers.azure_account"},

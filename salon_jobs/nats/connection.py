@@ -18,10 +18,15 @@ from salon_jobs.conf import settings
 from salon_jobs.core.errors import ConfigurationError
 
 try:
-    import nats.errors
+    from nats import errors
     from nats.aio.client import Client
+    from nats.js import api
+    from nats.js import errors as js_errors
 except ImportError as missing:
     raise ConfigurationError("NATS needs its client library: pip install 'salon-jobs[nats]'") from missing
+
+# The library is imported here alone, so that one place says what to install.
+__all__ = ["NatsConnection", "Unreachable", "api", "describe", "errors", "js_errors"]
 
 T = TypeVar("T")
 # A connection that says nothing any more is noticed after about three of these.
@@ -96,11 +101,11 @@ class NatsConnection:
         client = await self.client()
         try:
             answer = await client.request(subject, body, timeout=settings.nats.timeout.total_seconds())
-        except nats.errors.NoRespondersError:
+        except errors.NoRespondersError:
             raise Unreachable(
                 f"nobody answers {subject}: JetStream is off or has no leader", code="NATS.NO_LEADER"
             ) from None
-        except (nats.errors.Error, TimeoutError, OSError) as error:
+        except (errors.Error, TimeoutError, OSError) as error:
             raise Unreachable(f"{subject}: {describe(error)}", code="NATS.TIMEOUT") from error
         return bytes(answer.data)
 
@@ -109,7 +114,7 @@ class NatsConnection:
         client = await self.client()
         try:
             await client.flush(timeout=min(5.0, settings.nats.timeout.total_seconds()))
-        except (nats.errors.Error, TimeoutError, OSError) as error:
+        except (errors.Error, TimeoutError, OSError) as error:
             silent = Unreachable(f"no answer to a ping: {describe(error)}", code="NATS.TIMEOUT")
             await self._drop(client, silent)
             raise silent from error
@@ -155,9 +160,9 @@ class NatsConnection:
         try:
             await asyncio.wait_for(connecting, settings.nats.timeout.total_seconds())
             if settings.nats.tls and not _offers_tls(client):
-                raise nats.errors.Error("the server offers no TLS, which the settings demand")
+                raise errors.Error("the server offers no TLS, which the settings demand")
             await self.on_connected(client)
-        except (nats.errors.Error, TimeoutError, OSError, ValueError) as error:
+        except (errors.Error, TimeoutError, OSError, ValueError) as error:
             self._end(client)
             told = self.last_error or describe(error)
             code = "NATS.AUTHORIZATION" if "authorization" in told.lower() else "NATS.UNREACHABLE"
@@ -175,7 +180,7 @@ class NatsConnection:
 
             def tell() -> str:
                 if given.tls and not _offers_tls(client):
-                    raise nats.errors.Error("the server offers no TLS, which the settings demand")
+                    raise errors.Error("the server offers no TLS, which the settings demand")
                 return value
 
             return tell

@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
-import nats.errors
 
 from salon_jobs.conf import settings
 from salon_jobs.core import envelope
 from salon_jobs.core.destinations import Destination, parse_destination
 from salon_jobs.core.errors import MessageInvalid, NotReady
-from salon_jobs.nats.connection import NatsConnection, Unreachable, describe
+from salon_jobs.nats.connection import NatsConnection, Unreachable, describe, errors
 from salon_jobs.nats.subjects import require_length, require_resource, subject_of
 from salon_jobs.publishers.base import Answers, OutgoingMessage, Publisher, Unpublished, Verdict
 from salon_jobs.publishers.nats_answers import read_ack
@@ -96,11 +95,11 @@ class NatsPublisher(Publisher):
             token = str(next(self._tokens))
             self._waiting[token] = batch
             await client.publish(lane.subject, payload, reply=self._inbox + token, headers=headers)
-        except (MessageInvalid, nats.errors.MaxPayloadError) as error:
+        except (MessageInvalid, errors.MaxPayloadError) as error:
             return Unpublished(Verdict.REFUSED, "NATS.TOO_LARGE", describe(error))
-        except (nats.errors.BadHeaderError, msgspec.DecodeError) as error:
+        except (errors.BadHeaderError, msgspec.DecodeError) as error:
             return Unpublished(Verdict.REFUSED, "NATS.BAD_HEADER", describe(error))
-        except (nats.errors.Error, OSError) as error:
+        except (errors.Error, OSError) as error:
             return Unpublished(Verdict.OUTAGE, "NATS.UNREACHABLE", describe(error))
         return token
 
@@ -179,7 +178,7 @@ def _headers(message: OutgoingMessage) -> dict[str, str]:
         headers = _read_headers(message.headers)
         for name, value in headers.items():
             if refusal := _refusal(name, value):
-                raise nats.errors.BadHeaderError(refusal)
+                raise errors.BadHeaderError(refusal)
     headers["Nats-Msg-Id"] = message_id
     headers[envelope.ENVELOPE] = envelope.VERSION
     headers[envelope.MESSAGE_ID] = message_id

@@ -10,15 +10,11 @@ from datetime import timedelta
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
-import nats.errors
-from nats.js import api
-from nats.js.errors import NotFoundError
-
 from salon_jobs.conf import settings
 from salon_jobs.core import envelope as names
 from salon_jobs.core.destinations import Destination, parse_destination
 from salon_jobs.core.errors import MessageInvalid, NotReady
-from salon_jobs.nats.connection import NatsConnection, Unreachable, describe
+from salon_jobs.nats.connection import NatsConnection, Unreachable, api, describe, errors, js_errors
 from salon_jobs.nats.subjects import aggregate_of
 from salon_jobs.sources.base import Delivery, Envelope, Source
 
@@ -77,7 +73,7 @@ class NatsSource(Source):
             return self._connection.run(work)
         except Unreachable as error:
             raise NotReady(f"{error.code}: {error}") from error
-        except (nats.errors.Error, TimeoutError, OSError) as error:
+        except (errors.Error, TimeoutError, OSError) as error:
             raise NotReady(f"{self.destination}: {describe(error)}") from error
 
     async def _ping(self) -> None:
@@ -91,7 +87,7 @@ class NatsSource(Source):
             # Nothing came: because there is nothing, or because nobody is there.
             await self._connection.client()
             return []
-        except nats.errors.Error:
+        except errors.Error:
             self._bound = None
             raise
         if visibility != ack_wait:
@@ -129,7 +125,7 @@ class NatsSource(Source):
         for subject in (f"{self.destination.resource}.>", self.destination.resource):
             try:
                 return str(await js.find_stream_name_by_subject(subject))
-            except NotFoundError:
+            except js_errors.NotFoundError:
                 continue
         raise Unreachable(f"no stream takes the subject {self.destination.resource}; create one", code="NATS.NO_STREAM")
 

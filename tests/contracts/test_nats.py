@@ -7,9 +7,13 @@ import itertools
 import json
 import os
 import signal
+import socket
+import subprocess
+import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -361,6 +365,49 @@ def test_a_server_that_is_silent_is_an_outage_and_what_it_took_is_not_doubled(
         assert arrived(broker, destination, "a")[1:] == ids(one)
     finally:
         broker.close()
+
+
+def test_a_connection_is_tried_so_often_with_a_jitter_between(
+    running: NatsBroker,
+    point_at: Callable[..., None],
+    publishers: Callable[[], NatsPublisher],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    jitters: list[tuple[float, float]] = []
+
+    def no_jitter(least: float, most: float) -> float:
+        jitters.append((least, most))
+        return 0.0
+
+    monkeypatch.setattr("random.uniform", no_jitter)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        url = f"127.0.0.1:{listening.getsockname()[1]}"
+        listening.settimeout(10)
+        for scheme, jitter in (("nats", 0.25), ("tls", 0.5)):
+            given = {
+                "RECONNECT_WAIT": 0.001,
+                "RECONNECT_JITTER": 0.25,
+                "RECONNECT_JITTER_TLS": 0.5,
+                "MAX_RECONNECTS": 3,
+            }
+            point_at(running, SERVER=f"{scheme}://{url}", **given)
+            jitters.clear()
+            with ThreadPoolExecutor(1) as thread:
+                answers = thread.submit(send, publishers(), message("rn::nats:::orders"))
+                for _ in range(4):
+                    listening.accept()[0].close()
+                assert only(answers.result()) == (Verdict.OUTAGE, "NATS.UNREACHABLE")
+            assert jitters == [(0, jitter)] * 3
+
+
+def test_without_the_library_the_error_names_the_extra() -> None:
+    program = (
+        "import sys; sys.modules['nats'] = None\n"
+        "from django.conf import settings; settings.configure(DATABASES={'default': {}})\n"
+        "from salon_jobs.publishers.registry import publisher_for; publisher_for('nats')"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert "ConfigurationError: NATS needs its client library: pip install 'salon-jobs[nats]'" in ended.stderr
 
 
 def _stopped(thread: Path) -> bool:
