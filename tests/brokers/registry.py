@@ -13,6 +13,7 @@ from tests.brokers.base import Broker
 from tests.brokers.memory import MemoryBroker
 from tests.brokers.nats import NatsBroker
 from tests.brokers.sns import SnsBroker, SnsFifoBroker
+from tests.brokers.spool import SpoolBroker
 
 BROKERS: Final[dict[str, type[Broker]]] = {
     "azurequeue": AzureBroker,
@@ -20,4 +21,5 @@ BROKERS: Final[dict[str, type[Broker]]] = {
     "nats": NatsBroker,
     "sns": SnsBroker,
     "sns-fifo": SnsFifoBroker,
+    "spool": SpoolBroker,
 }

@@ -17,9 +17,11 @@ from tests.brokers.registry import BROKERS
 def running(request: pytest.FixtureRequest) -> Iterator[Broker]:
     """Start each broker of the registry in turn."""
     broker = BROKERS[request.param]()
-    broker.start()
-    yield broker
-    broker.close()
+    try:
+        broker.start()
+        yield broker
+    finally:
+        broker.close()
 
 
 @pytest.fixture
