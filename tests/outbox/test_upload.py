@@ -1,0 +1,135 @@
+"""Uploads a file: its row, its job and its message are one transaction; a worker beyond Azure parses it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.db import connection, transaction
+
+from salon_jobs import emit, tenant_context
+from salon_jobs.outbox.consumers import Consumers
+from tests.brokers.azure import AzureBroker
+from tests.e2e.worker_process import eventually
+from tests.outbox.scene import relay_in_burst, relaying, statuses
+from tests.support import change, run_due, seen
+from tests.tasks import Hooks, in_store, keyed
+
+PARSE = "rn::azurequeue:::parse-tasks"
+
+
+@pytest.fixture(scope="module")
+def azure() -> Iterator[AzureBroker]:
+    """Run Azurite with the queue, which a deployment makes."""
+    broker = AzureBroker()
+    try:
+        broker.start()
+        broker.destination("parse-tasks")
+        yield broker
+    finally:
+        broker.close()
+
+
+@pytest.fixture
+def both_sides(azure: AzureBroker, settings: Any) -> AzureBroker:
+    """Declare that what is uploaded is parsed by a store task."""
+    consumer = {"SOURCE": PARSE, "TASKS": {"file.uploaded": in_store.name}, "WAIT": 0.01}
+    settings.SALON_JOBS = {**settings.SALON_JOBS, **azure.settings(), "CONSUMERS": {"parser": consumer}}
+    return azure
+
+
+@pytest.fixture
+def uploads(database: None) -> Iterator[None]:
+    """Make the business table, whose rows belong to stores."""
+    change("CREATE TABLE upload (id bigint PRIMARY KEY, store_id uuid NOT NULL, content text NOT NULL, words bigint)")
+    change("GRANT SELECT, INSERT, UPDATE ON upload TO worker_runtime")
+    change("ALTER TABLE upload ENABLE ROW LEVEL SECURITY")
+    change(
+        "CREATE POLICY own ON upload TO worker_runtime "
+        "USING (store_id = (SELECT NULLIF(current_setting('app.current_store_id', true), '')::uuid))"
+    )
+    yield
+    change("DROP TABLE upload")
+
+
+def parse(store_id: UUID, number: int) -> None:
+    """Count the words of an upload, as its store; doing it again changes nothing."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE upload SET words = array_length(string_to_array(content, ' '), 1) WHERE id = %s", [number]
+        )
+        assert cursor.rowcount == 1
+
+
+def upload(store_id: UUID, number: int, content: str) -> None:
+    """Write all that an upload is, as a view would."""
+    with connection.cursor() as cursor:
+        cursor.execute("INSERT INTO upload VALUES (%s, %s, %s)", [number, store_id, content])
+    keyed.enqueue(store_id=store_id, number=number)
+    emit(PARSE, aggregate_id=str(number), event="file.uploaded", payload={"number": number})
+
+
+def counts() -> list[int]:
+    """Count uploads, jobs and messages."""
+    tables = ("upload", "salon_jobs_job", "salon_jobs_message")
+    return [int(seen(f"SELECT count(*) FROM {table}")[0][0]) for table in tables]
+
+
+@pytest.mark.usefixtures("uploads")
+def test_an_upload_is_parsed_once_on_the_other_side(
+    both_sides: AzureBroker, stores: list[UUID], hooks: Hooks, process_id: int
+) -> None:
+    own, other = stores[:2]
+    with tenant_context(own):
+        upload(own, 1, "never seen")
+        transaction.set_rollback(True)
+    assert counts() == [0, 0, 0]
+
+    with tenant_context(own):
+        upload(own, 2, "a file of five words")
+    with tenant_context(other):
+        upload(other, 3, "two words")
+    assert counts() == [2, 2, 2]
+    assert both_sides.received(PARSE) == []
+
+    assert relay_in_burst()
+    assert statuses() == {"published": 2}
+    assert {(message.store_id, message.payload) for message in both_sides.received(PARSE)} == {
+        (str(own), '{"number":2}'), (str(other), '{"number":3}'),
+    }  # fmt: skip
+
+    change("DELETE FROM salon_jobs_job")  # what the uploader's own worker does with its jobs is another test's
+    assert Consumers(burst=True).run()
+    assert both_sides.received(PARSE) == []
+    assert seen("SELECT task, store_id FROM salon_jobs_job ORDER BY store_id") == [
+        (in_store.name, own), (in_store.name, other),
+    ]  # fmt: skip
+
+    hooks.store = parse
+    run_due(process_id)
+    assert seen("SELECT id, words FROM upload ORDER BY id") == [(2, 5), (3, 2)]
+    assert counts() == [2, 0, 2]
+
+
+@pytest.mark.usefixtures("uploads")
+def test_an_upload_while_azure_is_down_is_parsed_when_it_is_back(
+    both_sides: AzureBroker, stores: list[UUID], hooks: Hooks, process_id: int
+) -> None:
+    with relaying():
+        both_sides.stop()
+        try:
+            with tenant_context(stores[0]):
+                upload(stores[0], 4, "while it was down")
+            eventually(lambda: seen("SELECT outage_code FROM salon_jobs_destination") == [("AZURE.UNREACHABLE",)])
+            assert statuses() == {"pending": 1}
+        finally:
+            both_sides.start()
+        eventually(lambda: statuses() == {"published": 1}, 20)
+    assert seen("SELECT retry_count FROM salon_jobs_message") == [(0,)]
+
+    assert Consumers(burst=True).run()
+    hooks.store = parse
+    run_due(process_id)
+    assert seen("SELECT words FROM upload") == [(4,)]
