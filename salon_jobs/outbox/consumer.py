@@ -39,6 +39,7 @@ class Consumer:
         self.name = name
         self._settings = settings
         self._source = source
+        self._visibility = settings.visibility or source.visibility
         self._burst = burst
         self._intake = Intake(name, settings)
         self._stop = threading.Event()
@@ -80,7 +81,7 @@ class Consumer:
     def _look(self) -> int:
         """Receive once, take that, try again what operators asked for; returns how many messages there were."""
         settings = self._settings
-        deliveries = self._source.receive(settings.batch, wait=settings.wait, visibility=settings.visibility)
+        deliveries = self._source.receive(settings.batch, wait=settings.wait, visibility=self._visibility)
         self._looked = time.monotonic()
         if deliveries:
             self._received = self._looked
@@ -111,13 +112,13 @@ class Consumer:
         if taken.acknowledge:
             self._source.acknowledge(taken.acknowledge)
         if taken.give_back:
-            after = _AT_ONCE if self._stop.is_set() else self._settings.visibility
+            after = _AT_ONCE if self._stop.is_set() else self._visibility
             self._source.give_back(taken.give_back, after=after)
 
     @contextmanager
     def _held(self, deliveries: Sequence[Delivery]) -> Generator[None]:
         """Hide deliveries from others for as long as the block takes."""
-        done, visibility = threading.Event(), self._settings.visibility
+        done, visibility = threading.Event(), self._visibility
 
         def extend() -> None:
             while not done.wait(visibility.total_seconds() / 3):

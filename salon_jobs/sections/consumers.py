@@ -38,16 +38,17 @@ def _producers(value: Any) -> tuple[str, ...] | None:
 class ConsumerSettings:
     """Holds one source that consume_queue reads, and which event of it becomes which task.
 
-    ``source`` is an ARN or RN. ``wait``: how long a look waits for a message. ``max_deliveries``: how often a message
-    that can not become a job now, but perhaps later, is tried. ``store``: whose jobs a store task's are, ``envelope``
-    or always the same. ``producers``: whose messages are taken; None: everybody's.
+    ``source`` is an ARN or RN. ``wait``: how long a look waits for a message. ``visibility`` None: the source's own.
+    ``max_deliveries``: how often a message that can not become a job now, but perhaps later, is tried. ``store``: whose
+    jobs a store task's are, ``envelope`` or always the same. ``producers``: whose messages are taken; None:
+    everybody's.
     """
 
     source: str = setting("", _source)
     tasks: Mapping[str, str] = setting(dict[str, str], texts)
     batch: int = setting(100, count(1, 1000))
     wait: timedelta = setting(timedelta(seconds=1), duration())
-    visibility: timedelta = setting(timedelta(seconds=30), duration())
+    visibility: timedelta | None = setting(None, duration(optional=True))
     max_deliveries: int = setting(5, count(1, 1000))
     replays: str = setting("accept", one_of("accept", "refuse"))
     store: str | UUID = setting("envelope", _store)

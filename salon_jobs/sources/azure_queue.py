@@ -38,6 +38,12 @@ class AzureQueueSource(Source):
         self._connected: tuple[AzureAccount, ThreadPoolExecutor] | None = None
         self._closed = threading.Event()
 
+    @property
+    def visibility(self) -> timedelta:
+        """Return the setting of all queues."""
+        visibility: timedelta = conf.azure.visibility_timeout
+        return visibility
+
     def receive(self, limit: int, *, wait: timedelta, visibility: timedelta) -> list[Delivery]:
         """Return what is there, by 32 a request; else ask every second."""
         until = time.monotonic() + wait.total_seconds()

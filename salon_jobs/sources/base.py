@@ -55,6 +55,11 @@ class Source(ABC):
         self.destination = destination
         self.consumer = consumer
 
+    @property
+    def visibility(self) -> timedelta:
+        """Say how long what was received is hidden from others, where the consumer's settings do not."""
+        return timedelta(seconds=30)
+
     @abstractmethod
     def receive(self, limit: int, *, wait: timedelta, visibility: timedelta) -> list[Delivery]:
         """Return up to ``limit`` deliveries, those already there at once, else wait up to ``wait``.

@@ -19,9 +19,11 @@ from pytest_django.fixtures import Settings
 
 from salon_jobs.core.destinations import parse_destination
 from salon_jobs.core.errors import ConfigurationError, MessageInvalid, NotReady
+from salon_jobs.outbox.consumer import Consumer
 from salon_jobs.publishers.azure_queue import LARGEST_BYTES, AzureQueuePublisher
 from salon_jobs.publishers.base import Verdict
 from salon_jobs.sections.azure import AzureSettings
+from salon_jobs.sections.consumers import ConsumerSettings
 from salon_jobs.sections.reading import read_section
 from salon_jobs.sources.azure_queue import AzureQueueSource
 from salon_jobs.sources.base import Delivery
@@ -237,6 +239,25 @@ def test_a_close_ends_a_wait_at_once(source: AzureQueueSource, monkeypatch: pyte
         source.close()
         assert waiting.result(timeout=10) == []
     assert time.monotonic() - began < 10
+
+
+@pytest.mark.usefixtures("database")
+@pytest.mark.parametrize(("own", "expected"), [(None, 60), (timedelta(seconds=5), 5)])
+def test_the_visibility_of_the_settings_holds_where_a_consumer_has_none_of_its_own(
+    source: AzureQueueSource, settings: Settings, monkeypatch: pytest.MonkeyPatch, own: timedelta | None, expected: int
+) -> None:
+    azure = {**settings.SALON_JOBS["AZURE"], "VISIBILITY_TIMEOUT": 60}
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "AZURE": azure}
+    asked: list[timedelta] = []
+
+    def nothing(_limit: int, visibility: timedelta) -> list[Delivery]:
+        asked.append(visibility)
+        return []
+
+    monkeypatch.setattr(source, "_receive_now", nothing)
+    declared = ConsumerSettings(source=str(source.destination), tasks={"e": "ping"}, wait=timedelta(0), visibility=own)
+    Consumer("parser", declared, source, burst=True).run()
+    assert asked == [timedelta(seconds=expected)]
 
 
 def test_a_receipt_is_current_while_it_is_extended_by_another_thread(
