@@ -108,5 +108,5 @@ bootstrap-sql: venv ## write bootstrap_sql/ from the declaration of the roles
 
 .PHONY: clean
 clean: ## remove caches and the server of `make serve`; keeps .venv
-	@rm -rf .postgres .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info
+	@rm -rf .postgres .azurite .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info
 	@find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +

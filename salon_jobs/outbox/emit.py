@@ -21,7 +21,7 @@ from salon_jobs.core.envelope import RESERVED
 from salon_jobs.core.errors import ConfigurationError, EmitRefused, MessageInvalid, SchemaMissing
 from salon_jobs.core.telemetry import carried_headers
 from salon_jobs.outbox import wake
-from salon_jobs.publishers.registry import publisher_for
+from salon_jobs.publishers.registry import checker_for
 
 _BATCH: Final = 5000
 # The escape of NUL, and not a backslash that is escaped before "u0000".
@@ -86,7 +86,7 @@ def _row(draft: Draft, trace: Mapping[str, str]) -> tuple[UUID, str, str, str, s
     destination = parse_destination(aggregate_type)
     payload = _json(draft.payload, "payload")
     headers = _json({**_headers(draft.headers), **trace}, "headers")
-    publisher_for(destination.service).check(
+    checker_for(destination.service).check(
         destination, aggregate_id=aggregate_id, event=event, payload=payload, headers=headers
     )
     return uuid4(), aggregate_type, aggregate_id, event, payload, headers

@@ -18,7 +18,7 @@ from salon_jobs.outbox.marker import Marker
 from salon_jobs.outbox.store import Blocked, Gate, Wanted
 from salon_jobs.outbox.stream import Stream
 from salon_jobs.publishers.base import Answers, OutgoingMessage, Publisher, Unpublished, Verdict
-from salon_jobs.publishers.registry import publisher_for
+from salon_jobs.publishers.registry import make_publisher
 
 _DISCOVER_S: Final = 1.0
 _SWEPT: Final = 500
@@ -32,7 +32,8 @@ class Streams:
         self._owns = owns
         self._on_change = on_change
         self._streams: dict[str, Stream] = {}
-        self._publishers: set[Publisher] = set()
+        # One for each service, which the streams share.
+        self._publishers: dict[str, Publisher] = {}
         self._partitions: frozenset[int] = frozenset()
         self._discover_at = float("-inf")
         self._ended: set[str] = set()
@@ -197,26 +198,27 @@ class Streams:
 
     def close(self) -> None:
         """Close the publishers."""
-        for publisher in self._publishers:
+        for publisher in self._publishers.values():
             publisher.close()
 
     def _stream(self, aggregate_type: str) -> Stream:
         stream = self._streams.get(aggregate_type)
         if stream is None:
-            publisher = _publisher(aggregate_type)
-            self._publishers.add(publisher)
+            publisher = self._publisher(aggregate_type)
             stream = Stream(aggregate_type, publisher, self._marker, owns=self._owns, on_change=self._on_change)
             stream.backlog.own(self._partitions)
             self._streams[aggregate_type] = stream
             stream.start()
         return stream
 
-
-def _publisher(aggregate_type: str) -> Publisher:
-    try:
-        return publisher_for(parse_destination(aggregate_type).service)
-    except MessageInvalid as error:
-        return _Nobody(str(error))
+    def _publisher(self, aggregate_type: str) -> Publisher:
+        service = parse_destination(aggregate_type).service
+        if service not in self._publishers:
+            try:
+                self._publishers[service] = make_publisher(service)
+            except MessageInvalid as error:
+                self._publishers[service] = _Nobody(str(error))
+        return self._publishers[service]
 
 
 class _Nobody(Publisher):

@@ -23,8 +23,13 @@ BUILT_IN: Final[Mapping[str, str]] = {
 
 
 @cache
-def publisher_for(service: str) -> Publisher:
-    """Return this process's publisher of a service, made at first use and not opened.
+def checker_for(service: str) -> Publisher:
+    """Return the publisher of a service whose ``check`` this process calls; it is never opened. Raises as below."""
+    return make_publisher(service)
+
+
+def make_publisher(service: str) -> Publisher:
+    """Return a new publisher of a service, for its owner to open and to close.
 
     Raises MessageInvalid for a service that nobody serves, ConfigurationError for a class that can not be used.
     """
@@ -52,7 +57,7 @@ def _load(service: str, path: str) -> Publisher:
 
 def _forget(*, setting: str, **_: object) -> None:
     if setting == "SALON_JOBS":
-        publisher_for.cache_clear()
+        checker_for.cache_clear()
 
 
 setting_changed.connect(_forget, dispatch_uid="salon_jobs.publishers")

@@ -10,7 +10,7 @@ from salon_jobs.core.messages import PARTITIONS
 from salon_jobs.outbox import store
 from salon_jobs.outbox.store import Wanted
 from salon_jobs.publishers.base import OutgoingMessage, Unpublished, Verdict
-from salon_jobs.publishers.registry import publisher_for
+from salon_jobs.publishers.registry import make_publisher
 
 _NO_GATE = 2**63 - 1
 
@@ -46,9 +46,12 @@ def drain_outbox(*, limit: int = 1000) -> list[DrainedMessage]:
 
 
 def _publish(messages: list[OutgoingMessage]) -> list[DrainedMessage]:
-    publisher = publisher_for(parse_destination(messages[0].aggregate_type).service)
+    publisher = make_publisher(parse_destination(messages[0].aggregate_type).service)
     publisher.open()
-    answers = publisher.publish(messages, may_go_on=lambda: True)
+    try:
+        answers = publisher.publish(messages, may_go_on=lambda: True)
+    finally:
+        publisher.close()
     pairs = list(zip(messages, answers, strict=True))
     store.mark_published([message.id for message, answer in pairs if answer is None], [])
     skipped = {m.id: answer.code for m, answer in pairs if answer and answer.verdict is Verdict.SKIPPED}
