@@ -167,6 +167,9 @@ class NatsConnection:
             told = self.last_error or describe(error)
             code = "NATS.AUTHORIZATION" if "authorization" in told.lower() else "NATS.UNREACHABLE"
             raise Unreachable(f"{server}: {told}", code=code) from error
+        except asyncio.CancelledError:
+            self._end(client)
+            raise
         self._discovered = [uri.geturl() for uri in client.discovered_servers]
         self.connected = client
 
@@ -213,9 +216,16 @@ class NatsConnection:
         if self._connecting is not None:
             self._connecting.cancel()
             await asyncio.gather(self._connecting, return_exceptions=True)
+            self._tried.set()
         if self.connected is not None:
             await self._drop(self.connected, Unreachable("the connection was closed"))
-        await asyncio.gather(*self._ending, return_exceptions=True)
+        # Whoever is still at work in another thread gets an answer; a loop that stopped would give none.
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        if others:
+            _, late = await asyncio.wait(others, timeout=_CLOSE_S)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
 
 
 def describe(error: BaseException) -> str:

@@ -400,6 +400,20 @@ def test_a_connection_is_tried_so_often_with_a_jitter_between(
             assert jitters == [(0, jitter)] * 3
 
 
+def test_closing_answers_who_is_still_publishing(
+    running: NatsBroker, point_at: Callable[..., None], publishers: Callable[[], NatsPublisher]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent, ThreadPoolExecutor(1) as thread:
+        silent.settimeout(10)
+        point_at(running, SERVER=f"nats://127.0.0.1:{silent.getsockname()[1]}", TIMEOUT=300)
+        publisher = publishers()
+        answers = thread.submit(send, publisher, message("rn::nats:::orders"))
+        connected, _ = silent.accept()
+        with connected:
+            publisher.close()
+            assert only(answers.result(timeout=10)) == (Verdict.OUTAGE, "NATS.TIMEOUT")
+
+
 def test_without_the_library_the_error_names_the_extra() -> None:
     program = (
         "import sys; sys.modules['nats'] = None\n"
