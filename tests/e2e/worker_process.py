@@ -1,4 +1,4 @@
-"""Runs ``runworker`` as a process of its own, reads its log, asks its health, and ends it."""
+"""Runs ``runworker``, or another command, as a process of its own, reads its log, asks its health, and ends it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, Any, ClassVar, Self
 
 from django.db import connections
 
@@ -48,10 +48,12 @@ class WorkerProcess:
     ``settings`` are keys of SALON_JOBS. The health endpoint takes a free port, which the log tells.
     """
 
+    command: ClassVar[str] = "runworker"
+
     def __init__(self, *arguments: str, url: str, **settings: object) -> None:
         environment = {name: os.environ[name] for name in INHERITED if name in os.environ}
         self._process = subprocess.Popen(
-            [sys.executable, "manage.py", "runworker", "--health-addr", "127.0.0.1:0", *arguments],
+            [sys.executable, "manage.py", self.command, "--health-addr", "127.0.0.1:0", *arguments],
             cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
             env={
                 **environment, "WORKER_DATABASE_URL": url, "SALON_JOBS_OVERRIDES": json.dumps(settings),

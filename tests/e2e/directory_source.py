@@ -1,0 +1,70 @@
+"""Is a queue of files: what one process received and did not acknowledge is there for the next one.
+
+The resource of its RN is the directory.
+
+While the file ``hold`` is in its directory, an acknowledgement waits, and says so by the file ``held``.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+
+from salon_jobs.sources.base import Delivery, Envelope, Source
+
+DIRECTORY = Path("/tmp/salon-jobs-test-queues")
+
+
+def send(queue: str, message_id: str, *, payload: str = "{}", event: str = "noted") -> None:
+    """Put a message into a queue."""
+    file = queue / message_id
+    file.with_suffix(".part").write_text(json.dumps({"message_id": message_id, "event": event, "payload": payload}))
+    file.with_suffix(".part").rename(file.with_suffix(".json"))
+
+
+class DirectorySource(Source):
+    """Receives every file that it has not received yet."""
+
+    service = "directory"
+    _seen: frozenset[Path] = frozenset()
+
+    def receive(self, limit: int, *, wait: timedelta, visibility: timedelta) -> list[Delivery]:
+        """Return new files, in the order of their names."""
+        new = sorted(set(self._files) - self._seen)[:limit]
+        self._seen |= set(new)
+        if not new:
+            time.sleep(wait.total_seconds())
+        return [
+            Delivery(count=1, raw=file.read_text(), handle=file, envelope=Envelope(**json.loads(file.read_text())))
+            for file in new
+        ]
+
+    def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
+        """Delete the files."""
+        while (self._queue / "hold").exists():
+            (self._queue / "held").touch()
+            time.sleep(0.02)
+        for delivery in deliveries:
+            assert isinstance(delivery.handle, Path)
+            delivery.handle.unlink()
+
+    def extend(self, deliveries: Sequence[Delivery], *, visibility: timedelta) -> None:
+        """Do nothing: only this process sees them."""
+
+    def give_back(self, deliveries: Sequence[Delivery], *, after: timedelta) -> None:
+        """Receive them again."""
+        self._seen -= {delivery.handle for delivery in deliveries if isinstance(delivery.handle, Path)}
+
+    def ping(self) -> None:
+        """Do nothing."""
+
+    @property
+    def _queue(self) -> Path:
+        return Path(self.destination.resource)
+
+    @property
+    def _files(self) -> list[Path]:
+        return list(self._queue.glob("*.json"))
