@@ -23,14 +23,19 @@ from salon_jobs.management.subcommands import SUBCOMMANDS
 from salon_jobs.management.subcommands.base import Subcommand
 from salon_jobs.management.subcommands.messages import ACTIONS
 from salon_jobs.models import (
+    BlockedAggregate,
     CronEntryState,
     CronTick,
+    DestinationState,
     FanOutRecord,
     InboxMessage,
     Job,
     JobError,
     Limit,
+    Message,
     Process,
+    RelayPartition,
+    Replay,
     SupersededRun,
     TaskMinute,
 )
@@ -171,7 +176,23 @@ def test_public_names() -> None:
 
 @pytest.mark.parametrize(
     "model",
-    [Job, JobError, Process, CronEntryState, CronTick, Limit, SupersededRun, FanOutRecord, InboxMessage, TaskMinute],
+    [
+        Job,
+        JobError,
+        Process,
+        CronEntryState,
+        CronTick,
+        Limit,
+        SupersededRun,
+        FanOutRecord,
+        InboxMessage,
+        TaskMinute,
+        Message,
+        BlockedAggregate,
+        RelayPartition,
+        DestinationState,
+        Replay,
+    ],
 )
 def test_tables(model: type[Model]) -> None:
     meta = model._meta
