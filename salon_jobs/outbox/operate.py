@@ -88,11 +88,15 @@ def unpark(
         every = BlockedAggregate.objects.using(alias).filter(aggregate_type=aggregate_type).order_by("head_id")
         heads = {head: (aggregate_type, one) for head, one in every.values_list("head_id", "aggregate_id")}
     results = [
-        OperatedAggregate(*heads[each.id], each.changed, each.detail)
-        for each in _in_batches(_retry_or_let_go, heads, alias)
+        OperatedAggregate(*heads[each.id], each.changed, each.detail) for each in retry_heads(heads, using=alias)
     ]
     blocked = set(heads.values())
     return [*results, *(OperatedAggregate(*pair, False, "it is not blocked") for pair in named if pair not in blocked)]
+
+
+def retry_heads(heads: Iterable[int], *, using: str | None = None) -> list[OperatedMessage]:
+    """Do what ``unpark`` does, of aggregates named by the messages that hold them back."""
+    return _in_batches(_retry_or_let_go, heads, using)
 
 
 def why_not(ids: Sequence[int], allowed: str, using: str) -> dict[int, str]:

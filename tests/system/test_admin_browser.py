@@ -12,6 +12,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 from uuid import UUID
 
 import pytest
@@ -19,6 +20,7 @@ from playwright.sync_api import Page, expect, sync_playwright
 
 from tests import tasks
 from tests.conftest import ROOT, manage
+from tests.outbox.test_operate import ORDERS, block, blocked, statuses, write
 from tests.support import change, job_row, run_due, seen
 
 pytestmark = pytest.mark.system
@@ -213,3 +215,59 @@ def test_limits_are_added_changed_and_deleted_as_the_operator(page: Page, site: 
     page.click("input[type=submit]")
     expect(page.locator(".messagelist .success")).to_contain_text("was deleted successfully")
     assert seen(rules) == []
+
+
+def _on_messages(page: Page, site: str, ids: list[int], action: str, where: str = "message") -> None:
+    page.goto(f"{site}salon_jobs/{where}/")
+    for each in ids:
+        page.check(f'input[name="_selected_action"][value="{each}"]')
+    page.select_option("select[name=action]", action)
+    page.click("button[name=index]")
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 400)])
+def test_messages_are_retried_skipped_and_sent_again(
+    page: Page, site: str, stores: list[UUID], scheme: Literal["light", "dark"], width: int
+) -> None:
+    page.emulate_media(color_scheme=scheme)
+    page.set_viewport_size({"width": width, "height": 900})
+    failed, given_up, sent = (write(status, store=stores[0]) for status in ("failed", "failed", "published"))
+    head, behind = write("failed", aggregate="1001", store=stores[1]), write(aggregate="1001", store=stores[1])
+    block(head, "parked")
+    page.goto(f"{site}salon_jobs/message/")
+    expect(page.locator("#result_list tbody tr")).to_have_count(5)
+    _shot(page, f"messages-{scheme}")
+    page.goto(f"{site}salon_jobs/message/{behind}/change/")
+    expect(page.locator(".field-where_it_stands")).to_contain_text(f"behind message {head}: it is parked")
+    _shot(page, f"message-{scheme}")
+
+    _on_messages(page, site, [failed], "retry")
+    expect(page.locator(".messagelist")).to_contain_text("1 message retried.")
+    _on_messages(page, site, [given_up], "skip")
+    _shot(page, f"skip-{scheme}")
+    expect(page.locator("#content")).to_contain_text("1 message will never be sent.")
+    page.click("input[name=confirmed]")
+    expect(page.locator(".messagelist")).to_contain_text("1 message skipped.")
+    _on_messages(page, site, [sent, given_up], "replay")
+    expect(page.locator("#content")).to_contain_text("2 messages will be sent again")
+    page.fill("#id_reason", "the warehouse lost them")
+    _shot(page, f"replay-{scheme}")
+    page.click("input[name=confirmed]")
+    expect(page.locator(".messagelist")).to_contain_text("2 messages sent again.")
+    found = statuses()
+    assert [found[each] for each in (failed, given_up, sent)] == ["pending", "skipped", "published"]
+    assert seen("SELECT requested_by, reason, messages FROM salon_jobs_replay") == [
+        (LOGIN[0], "the warehouse lost them", 2)
+    ]
+
+    [(row,)] = seen("SELECT id FROM salon_jobs_blocked_aggregate WHERE head_id = %s", head)
+    _on_messages(page, site, [row], "unpark", "blockedaggregate")
+    expect(page.locator(".messagelist")).to_contain_text("1 aggregate unparked.")
+    _shot(page, f"blocked-{scheme}")
+    assert (head, "waiting", True, 0) in blocked()
+    change("INSERT INTO salon_jobs_destination (aggregate_type) VALUES (%s)", ORDERS)
+    page.goto(f"{site}salon_jobs/destinationstate/")
+    page.check('input[name="_selected_action"]')
+    page.select_option("select[name=action]", "pause")
+    page.click("button[name=index]")
+    assert seen("SELECT paused FROM salon_jobs_destination") == [(True,)]

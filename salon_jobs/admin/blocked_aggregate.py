@@ -1,0 +1,61 @@
+"""Shows the aggregates that wait or are parked, and tries them again."""
+
+from __future__ import annotations
+
+from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.urls import reverse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from salon_jobs.admin.actions import log_changed, tell
+from salon_jobs.admin.base import ReadOnlyAdmin, may
+from salon_jobs.conf import settings as conf
+from salon_jobs.models import BlockedAggregate
+from salon_jobs.outbox.operate import BATCH, retry_heads
+
+
+@admin.register(BlockedAggregate)
+class BlockedAggregateAdmin(ReadOnlyAdmin):
+    """Lists what is blocked, what was blocked last first, with the message that holds it back."""
+
+    list_display = (
+        "id",
+        "aggregate_type",
+        "aggregate_id",
+        "status",
+        "head",
+        "retry_count",
+        "retry_at",
+        "since",
+        "code",
+    )
+    list_filter = ("status",)
+    search_fields = ("aggregate_id__exact", "head_id__exact")
+    search_help_text = "An aggregate's id, or the number of the message that holds it back, in full"
+    readonly_fields = ("head",)
+    ordering = ("-id",)
+    sortable_by = ("id",)
+    list_per_page = 50
+    actions = ("unpark",)
+
+    @admin.display(description="held back by")
+    def head(self, row: BlockedAggregate) -> SafeString:
+        """Link to the message that holds the others."""
+        url = reverse("admin:salon_jobs_message_change", args=[row.head_id])
+        return format_html('<a href="{}">message {}</a>', url, row.head_id)
+
+    def has_retry_permission(self, request: HttpRequest) -> bool:
+        """Tell whether the user may retry messages."""
+        return may(request, "salon_jobs.retry_message")
+
+    @admin.action(description="Try selected aggregates again (unpark)", permissions=["retry"])
+    def unpark(self, request: HttpRequest, queryset: QuerySet[BlockedAggregate]) -> None:
+        """Try the messages again at once that hold the selected aggregates back."""
+        heads = {row.head_id: row for row in queryset.order_by("pk")[: 10 * BATCH]}
+        results = retry_heads(heads, using=conf.reader_database)
+        log_changed(request, [heads[each.id] for each in results if each.changed], "unparked")
+        texts = [f"{heads[each.id]} was not unparked: {each.detail}." for each in results if not each.changed]
+        changed = sum(each.changed for each in results)
+        tell(request, changed=changed, refused=texts, done="unparked", noun="aggregate")

@@ -1,0 +1,205 @@
+"""Shows messages with their payload and what holds them back; retries, skips and sends them again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+from uuid import UUID
+
+from django.contrib import admin
+from django.db.models import Q, QuerySet
+from django.http import HttpRequest
+from django.template.response import TemplateResponse
+from django.urls import reverse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from salon_jobs.admin.actions import CONFIRMED, ask_first, counted, log_changed, tell
+from salon_jobs.admin.base import ReadOnlyAdmin, may
+from salon_jobs.admin.message_filters import (
+    DestinationFilter,
+    EventFilter,
+    MessageStoreFilter,
+    bounded,
+    known_destinations,
+)
+from salon_jobs.conf import settings as conf
+from salon_jobs.core.errors import OptionInvalid
+from salon_jobs.core.messages import MessageStatus
+from salon_jobs.models import BlockedAggregate, Message, Replay
+from salon_jobs.outbox import operate
+from salon_jobs.outbox.operate import BATCH, OperatedMessage
+from salon_jobs.outbox.replay import MOST, MessageCriteria, replay_messages
+
+_FOUND = 1000
+_OPEN = (MessageStatus.PENDING, MessageStatus.FAILED)
+
+
+@admin.register(Message)
+class MessageAdmin(ReadOnlyAdmin):
+    """Lists messages by status, destination, event and store; a message's page shows everything known about it."""
+
+    list_display = (
+        "id", "status", "event", "aggregate_type", "aggregate_id", "store_id", "retry_count", "created_at", "sent_at",
+    )  # fmt: skip
+    list_filter = ("status", DestinationFilter, EventFilter, MessageStoreFilter)
+    search_fields = ("id__exact", "message_id__exact", "aggregate_id__exact")
+    search_help_text = "A message's number, its uuid, or its aggregate's id, in full"
+    ordering = ("-id",)
+    sortable_by = ("id",)  # sorting by any other column would read every row
+    list_per_page = 50
+    actions = ("retry", "skip", "replay")
+    fieldsets = (
+        (None, {"fields": ("message_id", "status", "where_it_stands", "event", "aggregate_type", "aggregate_id")}),
+        ("Content", {"fields": ("shown_payload", "shown_headers", "producer", "store_id", "replay_of")}),
+        ("Tries", {"fields": ("retry_count", "retry_at", "last_error")}),
+        ("Times", {"fields": ("created_at", "sent_at", "partition")}),
+    )
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Message]:
+        """Leave what can be large until a message's own page asks for it."""
+        return super().get_queryset(request).defer("payload", "headers")
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Message], search_term: str
+    ) -> tuple[Any, bool]:
+        """Search exactly, by whichever of number, uuid and aggregate's id the term can be."""
+        term = search_term.strip()
+        if not term:
+            return queryset, False
+        found = Q(pk__in=_of_aggregate(request, term))
+        if term.isascii() and term.isdecimal() and int(term) < 2**63:
+            found |= Q(pk=int(term))
+        with suppress(ValueError):  # then it is no uuid
+            found |= Q(message_id=UUID(term))
+        return queryset.filter(found), False
+
+    @admin.display(description="payload")
+    def shown_payload(self, message: Message) -> SafeString:
+        """Show the payload as indented JSON."""
+        return _json(message.payload)
+
+    @admin.display(description="headers")
+    def shown_headers(self, message: Message) -> SafeString:
+        """Show the headers as indented JSON."""
+        return _json(message.headers)
+
+    @admin.display(description="where it stands")
+    def where_it_stands(self, message: Message) -> SafeString | str:
+        """Say what holds the message back."""
+        if message.status not in _OPEN:
+            return "it was sent" if message.status == MessageStatus.PUBLISHED else "it is not sent any more"
+        rows = BlockedAggregate.objects.using(conf.reader_database)
+        one = {"aggregate_type": message.aggregate_type, "aggregate_id": message.aggregate_id}
+        holder = (rows.filter(**one) if message.aggregate_id else rows.filter(head_id=message.pk)).first()
+        if holder is None:
+            waits = message.status == MessageStatus.PENDING
+            return "nothing holds it back" if waits else "it failed, and holds nothing back"
+        until = f"the next try is due at {holder.retry_at:%Y-%m-%d %H:%M:%S %Z}" if holder.retry_at else "it is parked"
+        if holder.status == holder.Status.PARKED:
+            until = f"it is parked since {holder.since:%Y-%m-%d %H:%M:%S %Z}"
+        if holder.head_id == message.pk:
+            return f"it holds its aggregate back: {until}" if message.aggregate_id else until
+        url = reverse("admin:salon_jobs_message_change", args=[holder.head_id])
+        return format_html('behind <a href="{}">message {}</a>: {}', url, holder.head_id, until)
+
+    def has_retry_permission(self, request: HttpRequest) -> bool:
+        """Tell whether the user may retry messages."""
+        return may(request, "salon_jobs.retry_message")
+
+    def has_skip_permission(self, request: HttpRequest) -> bool:
+        """Tell whether the user may skip messages."""
+        return may(request, "salon_jobs.skip_message")
+
+    def has_replay_permission(self, request: HttpRequest) -> bool:
+        """Tell whether the user may send messages again."""
+        return may(request, "salon_jobs.replay_message")
+
+    @admin.action(description="Retry selected messages", permissions=["retry"])
+    def retry(self, request: HttpRequest, queryset: QuerySet[Message]) -> None:
+        """Have the selected messages sent again: failed ones with all their tries, waiting ones at once."""
+        self._operate(request, queryset, operate.retry_messages, "retried")
+
+    @admin.action(description="Skip selected messages", permissions=["skip"])
+    def skip(self, request: HttpRequest, queryset: QuerySet[Message]) -> TemplateResponse | None:
+        """Give the selected messages up, after asking."""
+        if CONFIRMED not in request.POST:
+            count = queryset.order_by()[: MOST + 1].count()
+            what = f"{counted(count, 'message')} will never be sent. What they hold back goes on."
+            return ask_first(request, self, action="skip", title="Skip messages", lines=[what])
+        self._operate(request, queryset, operate.skip_messages, "skipped")
+        return None
+
+    @admin.action(description="Send selected messages again (replay)", permissions=["replay"])
+    def replay(self, request: HttpRequest, queryset: QuerySet[Message]) -> TemplateResponse | None:
+        """Write the selected messages again as new ones, after a dry run, for a reason that is kept."""
+        ids = tuple(queryset.order_by("pk").values_list("pk", flat=True)[: MOST + 1])
+        criteria = MessageCriteria(ids=ids)
+        user: Any = request.user
+        reason = request.POST.get("reason", "").strip()
+        try:
+            if CONFIRMED not in request.POST or not reason:
+                found = replay_messages(criteria, dry_run=True, using=conf.reader_database)
+                lines = [
+                    f"{counted(found.messages, 'message')} will be sent again under new ids, in the order of the old."
+                ]
+                if found.messages:
+                    lines.append(f"The first is message {found.first}, the last is message {found.last}.")
+                lines += [f"Message {each.id} will not: {each.detail}." for each in found.refused[:5]]
+                return ask_first(
+                    request, self, action="replay", title="Send messages again", lines=lines, wants_reason=True,
+                    can_go_on=found.messages > 0,
+                )  # fmt: skip
+            done = replay_messages(
+                criteria, requested_by=user.get_username(), reason=reason, using=conf.reader_database
+            )
+        except OptionInvalid as error:
+            tell(request, changed=0, refused=[str(error)], done="sent again", noun="message")
+            return None
+        log_changed(
+            request, list(Replay.objects.using(conf.reader_database).filter(pk__in=[done.replay_id or 0])), "sent again"
+        )
+        texts = [f"Message {each.id} was not sent again: {each.detail}." for each in done.refused]
+        tell(request, changed=done.messages, refused=texts, done="sent again", noun="message")
+        return None
+
+    def _operate(
+        self, request: HttpRequest, queryset: QuerySet[Message], change: Callable[..., list[OperatedMessage]], done: str
+    ) -> None:
+        changed = 0
+        refused: list[str] = []
+        for batch in _batches(queryset):
+            results = {each.id: each for each in change([row.pk for row in batch], using=conf.reader_database)}
+            log_changed(request, [row for row in batch if results[row.pk].changed], done)
+            changed += sum(each.changed for each in results.values())
+            refused += [
+                f"Message {each.id} was not {done}: {each.detail}." for each in results.values() if not each.changed
+            ]
+        tell(request, changed=changed, refused=refused, done=done, noun="message")
+
+
+def _of_aggregate(request: HttpRequest, aggregate_id: str) -> list[int]:
+    """Return the newest messages of an aggregate: the open ones by their index, others among the newest ids."""
+    rows = Message.objects.using(conf.reader_database).filter(aggregate_id=aggregate_id).order_by("-pk")
+    by_index = rows.filter(aggregate_type__in=known_destinations(), status__in=_OPEN)
+    return [
+        message_id
+        for found in (by_index, bounded(request, rows))
+        for message_id in found.values_list("pk", flat=True)[:_FOUND]
+    ]
+
+
+def _batches(queryset: QuerySet[Message]) -> Iterator[list[Message]]:
+    """Yield the selected messages a thousand at a time, the oldest first: what holds others back comes before them."""
+    oldest_first = queryset.order_by("pk").only("event")
+    rows = list(oldest_first[:BATCH])
+    while rows:
+        yield rows
+        rows = list(oldest_first.filter(pk__gt=rows[-1].pk)[:BATCH])
+
+
+def _json(value: object) -> SafeString:
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    return format_html('<pre style="white-space: pre-wrap; overflow-wrap: anywhere">{}</pre>', text)

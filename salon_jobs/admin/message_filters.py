@@ -1,0 +1,91 @@
+"""Filters lists of messages by the few indexes that writing messages can afford."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+from uuid import UUID
+
+from django.contrib import admin, messages
+from django.db.models import QuerySet
+from django.http import HttpRequest
+
+from salon_jobs.conf import settings as conf
+from salon_jobs.core.messages import MessageStatus
+from salon_jobs.models import DestinationState, Message
+from salon_jobs.outbox.find import oldest_looked_at
+
+_RARE = (MessageStatus.FAILED, MessageStatus.SKIPPED)
+_LOOKED_AT_FOR_CHOICES = 1000
+
+
+def bounded(request: HttpRequest, found: QuerySet[Message]) -> QuerySet[Message]:
+    """Leave out what lies below the newest ids, unless an index finds the failed or skipped ones."""
+    if request.GET.get("status__exact") in _RARE:
+        return found
+    return found.filter(pk__gt=oldest_looked_at(using=conf.reader_database))
+
+
+def known_destinations() -> list[str]:
+    """Return the destinations that relays or operators have met, by their own small table."""
+    rows = DestinationState.objects.using(conf.reader_database).order_by("aggregate_type")
+    return list(rows.values_list("aggregate_type", flat=True)[:100])
+
+
+class _Filter(admin.SimpleListFilter):
+    field: ClassVar[str]
+
+    def choices_now(self) -> list[str]:
+        """Return what is offered beside the chosen one."""
+        rows = Message.objects.using(conf.reader_database).order_by("-pk")
+        newest = rows.values_list(self.field, flat=True)[:_LOOKED_AT_FOR_CHOICES]
+        return sorted({str(value) for value in newest if value is not None})[:50]
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        """Return the choices, the chosen one in any case."""
+        chosen = self.value()
+        return [(name, name) for name in sorted({*self.choices_now(), *([chosen] if chosen else [])})]
+
+    def has_output(self) -> bool:
+        """Show the filter also when there is one choice."""
+        return True
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Message]) -> QuerySet[Message]:
+        """Filter by the field."""
+        return bounded(request, queryset.filter(**{self.field: self.value()})) if self.value() else queryset
+
+
+class DestinationFilter(_Filter):
+    """Offers the destinations."""
+
+    title = "destination"
+    parameter_name = "destination"
+    field = "aggregate_type"
+
+    def choices_now(self) -> list[str]:
+        """Return the known destinations."""
+        return known_destinations()
+
+
+class EventFilter(_Filter):
+    """Offers the events of the newest messages."""
+
+    title = "event"
+    parameter_name = "event"
+    field = "event"
+
+
+class MessageStoreFilter(_Filter):
+    """Offers the stores of the newest messages."""
+
+    title = "store"
+    parameter_name = "store"
+    field = "store_id"
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Message]) -> QuerySet[Message]:
+        """Filter by store; a malformed id shows nothing and says so."""
+        try:
+            UUID(self.value() or "0" * 32)
+        except ValueError:
+            messages.error(request, f"{self.value()!r} is no store id")
+            return queryset.none()
+        return super().queryset(request, queryset)

@@ -1,0 +1,157 @@
+"""Opens the admin's pages of messages as a signed-in operator, without a browser."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.contrib.auth.models import Permission, User
+from django.db import connections
+from django.test import Client, override_settings
+from django.test.utils import CaptureQueriesContext
+
+from salon_jobs.outbox import find
+from tests.outbox.test_operate import ORDERS, block, blocked, statuses, write
+from tests.sql.test_admin_plans import AdminRouter
+from tests.support import change, plan_nodes, seen
+
+MESSAGES = "/admin/salon_jobs/message/"
+
+
+@pytest.fixture
+def client(database: None) -> Iterator[Client]:
+    """Sign in as somebody who may do everything."""
+    with override_settings(DATABASE_ROUTERS=[AdminRouter()], ROOT_URLCONF="project.urls"):
+        user, _ = User.objects.get_or_create(username="kei", is_superuser=True, is_staff=True)
+        signed_in = Client()
+        signed_in.force_login(user)
+        yield signed_in
+        change("TRUNCATE django_admin_log")
+
+
+def act(client: Client, action: str, ids: list[int], where: str = MESSAGES, **more: str) -> str:
+    answer = client.post(where, {"action": action, "index": "0", "_selected_action": ids, **more}, follow=True)
+    assert answer.status_code == 200
+    return answer.content.decode()
+
+
+def logged() -> list[tuple[Any, ...]]:
+    return seen("SELECT object_id, change_message FROM django_admin_log ORDER BY id")
+
+
+def test_retry_tells_each_refusal_and_is_logged(client: Client) -> None:
+    head, behind = write("failed", aggregate="42"), write(aggregate="42")
+    block(head, "parked")
+    text = act(client, "retry", [head, behind])
+    assert "1 message retried." in text
+    assert f"Message {behind} was not retried: it waits behind message {head}" in text
+    assert blocked() == [(head, "waiting", True, 0)]
+    assert logged() == [(str(head), "retried")]
+
+
+def test_skip_asks_first(client: Client) -> None:
+    head, sent = write("failed", aggregate="42"), write("published")
+    block(head, "parked")
+    text = act(client, "skip", [head, sent])
+    assert "2 messages will never be sent" in text
+    assert statuses()[head] == "failed"
+    text = act(client, "skip", [head, sent], confirmed="1")
+    assert "1 message skipped." in text
+    assert f"Message {sent} was not skipped: it is published" in text
+    assert blocked() == []
+    assert logged() == [(str(head), "skipped")]
+
+
+def test_replay_shows_a_dry_run_and_wants_a_reason(client: Client) -> None:
+    first, last, pending = write("published"), write("failed"), write()
+    for more in ({}, {"confirmed": "1", "reason": "  "}):
+        text = act(client, "replay", [last, first, pending], **more)
+        assert "2 messages will be sent again" in text
+        assert f"The first is message {first}, the last is message {last}." in text
+        assert f"Message {pending} will not: it is pending" in text
+        assert seen("SELECT count(*) FROM salon_jobs_replay") == [(0,)]
+    text = act(client, "replay", [last, first, pending], confirmed="1", reason="lost")
+    assert "2 messages sent again." in text
+    assert seen("SELECT requested_by, reason, messages FROM salon_jobs_replay") == [("kei", "lost", 2)]
+    assert seen("SELECT count(*) FROM salon_jobs_message WHERE replay_of IS NOT NULL") == [(2,)]
+    assert [text for _, text in logged()] == ["sent again"]
+    assert "cancel-link" in act(client, "replay", [pending])
+    assert 'name="confirmed"' not in act(client, "replay", [pending]), "there is nothing to confirm"
+
+
+def test_unpark_pause_and_resume(client: Client) -> None:
+    head = write("failed", aggregate="42")
+    block(head, "parked")
+    [(row,)] = seen("SELECT id FROM salon_jobs_blocked_aggregate")
+    assert "1 aggregate unparked." in act(client, "unpark", [row], "/admin/salon_jobs/blockedaggregate/")
+    assert blocked() == [(head, "waiting", True, 0)]
+    change("INSERT INTO salon_jobs_destination (aggregate_type) VALUES (%s)", ORDERS)
+    for action, paused in (("pause", True), ("resume", False)):
+        where = "/admin/salon_jobs/destinationstate/"
+        answer = client.post(where, {"action": action, "index": "0", "_selected_action": [ORDERS]}, follow=True)
+        assert f"1 destination {action}d." in answer.content.decode()
+        assert seen("SELECT paused FROM salon_jobs_destination") == [(paused,)]
+    for page in ("replay", "relaypartition"):
+        assert client.get(f"/admin/salon_jobs/{page}/").status_code == 200
+
+
+def test_a_page_shows_content_and_where_the_message_stands(client: Client) -> None:
+    head, behind, sent = write("failed", aggregate="42"), write(aggregate="42"), write("published")
+    block(head, "parked")
+    change("""UPDATE salon_jobs_blocked_aggregate SET since = '2026-05-06 03:00+00'""")
+    text = client.get(f"{MESSAGES}{behind}/change/").content.decode()
+    assert f'behind <a href="{MESSAGES}{head}/change/">message {head}</a>: it is parked since 2026-05-06 03:00' in text
+    assert "it holds its aggregate back" in client.get(f"{MESSAGES}{head}/change/").content.decode()
+    assert "it was sent" in client.get(f"{MESSAGES}{sent}/change/").content.decode()
+
+
+def test_each_action_has_its_permission(client: Client) -> None:
+    user = User.objects.create(username="looker", is_staff=True)
+    try:
+        client.force_login(user)
+        assert client.get(MESSAGES).status_code == 403
+        write("failed")
+        for codename, action in (
+            (None, None), ("retry_message", "retry"), ("skip_message", "skip"), ("replay_message", "replay"),
+        ):  # fmt: skip
+            names = ["view_message", *([codename] if codename else [])]
+            user.user_permissions.set(Permission.objects.filter(codename__in=names))
+            text = client.get(MESSAGES).content.decode()
+            offered = {each for each in ("retry", "skip", "replay") if f'<option value="{each}"' in text}
+            assert offered == ({action} if action else set())
+    finally:
+        user.delete()
+
+
+def test_every_list_is_bounded(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(find, "NEWEST", 1000)
+    change("INSERT INTO salon_jobs_destination (aggregate_type) VALUES (%s)", ORDERS)
+    change(
+        "INSERT INTO salon_jobs_message (message_id, aggregate_type, aggregate_id, event, payload, status, store_id)"
+        " SELECT gen_random_uuid(), %s, (n %% 5000)::text, CASE WHEN n = 5 THEN 'rare' ELSE 'made' END, '{}',"
+        " CASE WHEN n %% 200 = 0 THEN 'failed' WHEN n %% 101 = 0 THEN 'pending' ELSE 'published' END,"
+        " ('00000000-0000-0000-0000-00000000000' || n %% 7)::uuid FROM generate_series(1, 60000) AS n",
+        ORDERS,
+    )
+    change("VACUUM ANALYZE salon_jobs_message")
+    [(uuid,)] = seen("SELECT message_id FROM salon_jobs_message WHERE id = 77")
+    store = UUID("00000000-0000-0000-0000-000000000003")
+    for query in (
+        "", "?p=100", "?status__exact=failed", "?status__exact=pending", "?status__exact=skipped",
+        f"?destination={ORDERS}", f"?destination={ORDERS}&status__exact=failed", "?event=rare", "?event=nonsense",
+        f"?store={store}", f"?store={store}&status__exact=failed", "?store=nonsense", "?q=77", f"?q={uuid}",
+        "?q=nonsense", "?q=4999",
+    ):  # fmt: skip
+        with CaptureQueriesContext(connections["operator"]) as captured:
+            assert client.get(MESSAGES + query).status_code == 200
+        for each in captured.captured_queries:
+            if not each["sql"].startswith("SELECT"):
+                continue
+            [(plan,)] = seen(f"EXPLAIN (ANALYZE, FORMAT JSON) {each['sql'].replace('%', '%%')}")
+            for node in plan_nodes(plan):
+                if "Relation Name" in node:
+                    read = node["Actual Loops"] * (node["Actual Rows"] + node.get("Rows Removed by Filter", 0))
+                    # A count looks at 10,001 rows at most.
+                    assert read <= 10_050, (query, each["sql"])
