@@ -18,10 +18,11 @@ from benchmarks.measures.relay import CATCH_UP, POISON_RELAY, RELAY
 from benchmarks.measures.rls_query import RLS_QUERY
 from benchmarks.measures.start import START
 from benchmarks.measures.store_drain import STORE_DRAIN
+from benchmarks.measures.stream import EMIT_LATENCY, STREAM_RELAY
 from benchmarks.measures.tenant_overhead import TENANT_OVERHEAD
-from benchmarks.measures.writers import WRITERS
+from benchmarks.measures.writers import EMIT_WRITERS, WRITERS
 
 MEASURES: Final[tuple[Measure, ...]] = (
     DRAIN, STORE_DRAIN, LATENCY, ENQUEUE, WRITERS, BULK, FAN_OUT, DEPTH, PINNED, FAIRNESS, MEMORY, START,
-    TENANT_OVERHEAD, RLS_QUERY, RELAY, POISON_RELAY, CATCH_UP,
+    TENANT_OVERHEAD, RLS_QUERY, RELAY, STREAM_RELAY, EMIT_LATENCY, EMIT_WRITERS, POISON_RELAY, CATCH_UP,
 )  # fmt: skip

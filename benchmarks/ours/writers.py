@@ -1,4 +1,4 @@
-"""Lets 16 processes enqueue at once, a transaction each time, while somebody listens; the wake-up can be left out.
+"""Lets 16 processes enqueue or emit at once, a transaction each, while somebody listens; the wake-up can be left out.
 
 The switch is here alone: without it, what is measured is the same insert in the same transaction.
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import multiprocessing
 import time
+from collections.abc import Callable
+from functools import partial
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Barrier
 from uuid import UUID
@@ -14,23 +16,29 @@ from uuid import UUID
 import psycopg
 from django.db import connections
 
+from benchmarks.messages import NOWHERE
 from benchmarks.processes import tell
 from benchmarks.tasks import store_noop
 from project.settings import env
-from salon_jobs.jobs import wake
+from salon_jobs import emit
+from salon_jobs.jobs import wake as job_wake
+from salon_jobs.outbox import wake as message_wake
 from salon_jobs.tenancy.context import tenant_context
 
 _WRITERS = 16
 
 
-def main(wake_up: str, store: str, seconds: str) -> None:
+def main(what: str, wake_up: str, store: str, seconds: str) -> None:
     """Write for so long and tell the transactions per second."""
+    wake = job_wake if what == "jobs" else message_wake
     if wake_up == "off":
         wake.after_commit = lambda *_, **__: None
+    write = partial(_enqueue if what == "jobs" else _emit, UUID(store))
     context = multiprocessing.get_context("fork")  # one interpreter's start is enough
     barrier, counts = context.Barrier(_WRITERS + 1), context.Queue()
     writers = [
-        context.Process(target=_write, args=(barrier, counts, UUID(store), float(seconds))) for _ in range(_WRITERS)
+        context.Process(target=_write, args=(barrier, counts, UUID(store), float(seconds), write))
+        for _ in range(_WRITERS)
     ]
     for writer in writers:
         writer.start()
@@ -45,7 +53,17 @@ def main(wake_up: str, store: str, seconds: str) -> None:
     tell(rate=total / float(seconds))
 
 
-def _write(barrier: Barrier, counts: Queue[int], store_id: UUID, seconds: float) -> None:
+def _enqueue(store_id: UUID) -> None:
+    store_noop.enqueue(store_id=store_id)
+
+
+def _emit(store_id: UUID) -> None:
+    emit(NOWHERE, aggregate_id=str(store_id), event="order.created", payload={"order": 1234567, "total": "12800.00"})
+
+
+def _write(
+    barrier: Barrier, counts: Queue[int], store_id: UUID, seconds: float, write: Callable[[], None]
+) -> None:  # fmt: skip
     with tenant_context(store_id):
         pass  # connects
     barrier.wait()
@@ -53,7 +71,7 @@ def _write(barrier: Barrier, counts: Queue[int], store_id: UUID, seconds: float)
     count = 0
     while time.monotonic() < end:
         with tenant_context(store_id):
-            store_noop.enqueue(store_id=store_id)
+            write()
         count += 1
     counts.put(count)
     connections.close_all()
