@@ -1,0 +1,151 @@
+"""Shows what ``emit`` writes, what it refuses, and that SQL can emit too."""
+
+from __future__ import annotations
+
+from datetime import date
+from decimal import Decimal
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from django.db import DatabaseError, IntegrityError, connections, transaction
+
+from salon_jobs import Draft, emit, emit_many, tenant_context
+from salon_jobs.core.errors import ConfigurationError, EmitRefused, MessageInvalid
+from salon_jobs.core.telemetry import carry_by
+from salon_jobs.models import Message
+from tests.e2e.worker_process import eventually
+from tests.outbox.scene import ORDERS, arrived, emitted, relay_in_burst, relaying
+from tests.support import change, seen
+
+
+def test_a_message_carries_store_producer_and_payload_as_it_was_written(stores: list[UUID]) -> None:
+    payload = {"b": 1, "a": [Decimal("1.50"), date(2026, 5, 6), uuid4()], "ü": "ß"}
+    with tenant_context(stores[1]):
+        message_id = emit(ORDERS, aggregate_id="42", event="order.created", payload=payload, headers={"X-Kind": "test"})
+    [row] = seen(
+        "SELECT message_id, aggregate_type, aggregate_id, event, payload::text, headers::text, store_id, producer,"
+        " status, retry_count, sent_at, last_error FROM salon_jobs_message"
+    )
+    text = f'{{"b":1,"a":["1.50","2026-05-06","{payload["a"][2]}"],"ü":"ß"}}'  # type: ignore[index]
+    assert row == (
+        message_id, ORDERS, "42", "order.created", text, '{"X-Kind":"test"}', stores[1], "salon", "pending", 0, None, ""
+    )  # fmt: skip
+    assert Message.objects.get().payload == {"b": 1, "a": ["1.50", "2026-05-06", str(payload["a"][2])], "ü": "ß"}  # type: ignore[index]
+
+
+def test_without_a_transaction_nothing_is_emitted() -> None:
+    with pytest.raises(EmitRefused, match=r"transaction\.atomic\(using='default'\)"):
+        emit(ORDERS, event="e", payload={})
+
+
+def test_without_a_producer_the_settings_are_wrong(settings: Any) -> None:
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "OUTBOX": {}}
+    with transaction.atomic(), pytest.raises(ConfigurationError, match=r"\['OUTBOX'\]\['PRODUCER'\]"):
+        emit(ORDERS, event="e", payload={})
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"aggregate_type": "orders"}, "aggregate_type 'orders' is malformed; write an ARN or RN of six parts"),
+        ({"aggregate_type": "rn::nats:::"}, "is malformed"),
+        ({"aggregate_type": "rn::nats:::two words"}, "is malformed"),
+        ({"aggregate_type": "rn::carrier-pigeon:::orders"}, "which no publisher serves; known are azurequeue, jobs"),
+        ({"aggregate_type": "rn::memory:::" + "x" * 255}, "aggregate_type is 268 characters long; at most 255"),
+        ({"aggregate_id": "x" * 256}, "aggregate_id is 256 characters long"),
+        ({"aggregate_id": 42}, r"aggregate_id must be a string, not int; write str\(…\)"),
+        ({"event": ""}, "event must not be empty"),
+        ({"event": "e\n"}, "characters that can not be printed"),
+        ({"payload": {"a": object()}}, "payload can not be written as JSON"),
+        ({"payload": {"a": "x\0"}}, "payload holds a NUL character"),
+        ({"payload": "x" * 1_048_577}, "payload is 1048579 bytes long"),
+        ({"headers": {"Event": "x"}}, "'Event' is written by salon_jobs itself"),
+        ({"headers": {"a b": "x"}}, "the name 'a b' must be ASCII"),
+        ({"headers": {"a": 1}}, "headers must be a dict of strings to strings"),
+        ({"headers": {"a": "x\r\nb: y"}}, "the value of 'a' holds characters"),
+    ],
+)
+def test_what_could_never_be_sent_is_refused_when_it_is_written(changed: dict[str, Any], told: str) -> None:
+    draft: dict[str, Any] = {"aggregate_type": ORDERS, "aggregate_id": "a", "event": "e", "payload": {}} | changed
+    with transaction.atomic():
+        with pytest.raises(MessageInvalid, match=told):
+            emit_many([Draft(**draft)])
+        assert not Message.objects.exists()
+
+
+def test_a_backslash_before_u0000_is_no_nul() -> None:
+    with transaction.atomic():
+        emit(ORDERS, event="e", payload={"path": "\\u0000"})
+    assert relay_in_burst()
+
+
+def test_the_database_refuses_what_did_not_come_through_emit() -> None:
+    with pytest.raises(IntegrityError, match="salon_jobs_message_destination"):
+        change("SELECT salon_jobs_emit('orders', 'a', 'e', '{}')")
+    with pytest.raises(IntegrityError, match="salon_jobs_message_event"):
+        change("SELECT salon_jobs_emit(%s, 'a', '', '{}')", ORDERS)
+    emitted("a")
+    for column, value in (("payload", "{}"), ("event", "x"), ("store_id", str(uuid4()))):
+        with pytest.raises(DatabaseError, match="Cannot update"):
+            change(f"UPDATE salon_jobs_message SET {column} = %s", value)
+
+
+def test_many_messages_are_written_in_their_order_or_not_at_all() -> None:
+    with transaction.atomic():
+        ids = emit_many(Draft(aggregate_type=ORDERS, aggregate_id="a", event="e", payload=n) for n in range(12_000))
+    assert [row[0] for row in seen("SELECT message_id FROM salon_jobs_message ORDER BY id")] == ids
+    assert [int(row[0]) for row in seen("SELECT payload::text FROM salon_jobs_message ORDER BY id")] == list(
+        range(12_000)
+    )
+
+
+def test_a_savepoint_takes_its_messages_along() -> None:
+    with transaction.atomic():
+        emit(ORDERS, aggregate_id="a", event="e", payload={"number": 1})
+        with transaction.atomic():
+            emit(ORDERS, aggregate_id="a", event="e", payload={"number": 2})
+            transaction.set_rollback(True)
+        emit(ORDERS, aggregate_id="a", event="e", payload={"number": 3})
+    assert relay_in_burst()
+    assert arrived() == [("a", 1), ("a", 3)]
+
+
+def test_a_trigger_emits_and_wakes_the_relay(stores: list[UUID]) -> None:
+    change(
+        "CREATE FUNCTION tell_customer() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        " PERFORM salon_jobs_emit('rn::memory:::orders', NEW.id::text, 'customer.changed',"
+        " json_build_object('number', 7)); RETURN NULL; END $$"
+    )
+    change("CREATE TRIGGER tell AFTER INSERT ON customer FOR EACH ROW EXECUTE FUNCTION tell_customer()")
+    try:
+        with relaying() as relay:
+            eventually(lambda: len(relay.facts()["partitions"]) == 16)
+            with transaction.atomic(using="web"), connections["web"].cursor() as cursor:
+                cursor.execute("SELECT set_config('app.current_store_id', %s, true)", [str(stores[0])])
+                cursor.execute(
+                    "INSERT INTO customer (id, store_id, name, email) VALUES (gen_random_uuid(), %s, 'A', '')",
+                    [stores[0]],
+                )
+            eventually(lambda: [number for _, number in arrived()] == [7])
+        assert seen("SELECT store_id FROM salon_jobs_message") == [(stores[0],)]
+    finally:
+        connections["web"].close()
+        change("DROP TRIGGER tell ON customer")
+        change("DROP FUNCTION tell_customer()")
+        change("TRUNCATE customer CASCADE")
+
+
+def test_a_trace_goes_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("salon_jobs.core.telemetry._carriers", [])
+    carry_by(lambda: {"traceparent": "00-abc-def-01", "baggage": ""})
+    carry_by(lambda: 1 / 0)  # type: ignore[arg-type, return-value]
+    emitted("a")
+    assert seen("SELECT headers::text FROM salon_jobs_message") == [('{"traceparent":"00-abc-def-01"}',)]
+
+
+def test_all_emits_of_a_transaction_take_one_lock() -> None:
+    with transaction.atomic():
+        for number in range(300):
+            emit(ORDERS, aggregate_id=str(number), event="e", payload={"number": number})
+        assert seen("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'") == [(1,)]
