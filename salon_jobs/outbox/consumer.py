@@ -54,6 +54,8 @@ class Consumer:
         try:
             while not self._stop.is_set():
                 done = self._unless_lost(self._look)
+                if done is not None:
+                    self._tell_back()
                 if self._burst and done == 0:
                     return
         finally:
@@ -147,11 +149,13 @@ class Consumer:
             self._stop.wait(_WAITS.delay(self._tries).total_seconds())
             tidy_connections()
             return None
+        tidy_connections()
+        return result
+
+    def _tell_back(self) -> None:
         if self._trouble is not None:
             log_event(logging.INFO, log_events.SOURCE_BACK, consumer=self.name)
         self._trouble, self._tries = None, 0
-        tidy_connections()
-        return result
 
     def _tell(self, error: Exception) -> None:
         known = type(self._trouble) is type(error)

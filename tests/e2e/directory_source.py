@@ -1,8 +1,7 @@
 """Is a queue of files: what one process received and did not acknowledge is there for the next one.
 
-The resource of its RN is the directory.
-
-While the file ``hold`` is in its directory, an acknowledgement waits, and says so by the file ``held``.
+The resource of its RN is the directory. While the file ``hold`` is in it, an acknowledgement waits, and says so by
+the file ``held``.
 """
 
 from __future__ import annotations
@@ -15,10 +14,8 @@ from pathlib import Path
 
 from salon_jobs.sources.base import Delivery, Envelope, Source
 
-DIRECTORY = Path("/tmp/salon-jobs-test-queues")
 
-
-def send(queue: str, message_id: str, *, payload: str = "{}", event: str = "noted") -> None:
+def send(queue: Path, message_id: str, *, payload: str = "{}", event: str = "noted") -> None:
     """Put a message into a queue."""
     file = queue / message_id
     file.with_suffix(".part").write_text(json.dumps({"message_id": message_id, "event": event, "payload": payload}))

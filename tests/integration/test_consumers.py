@@ -130,6 +130,24 @@ def test_an_acknowledgement_that_is_lost_makes_no_second_job(database: None) -> 
     assert jobs() == 1
 
 
+def test_a_broker_that_takes_no_acknowledgement_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    loop, source = consumer()
+    source.queue += [message() for _ in range(3)]
+    refused = threading.Semaphore(0)
+
+    def refuse() -> None:
+        refused.release()
+        source.queue.append(message())
+        raise NotReady("no acknowledgements just now")
+
+    source.before_acknowledge = refuse
+    with running(loop):
+        for _ in range(3):
+            assert refused.acquire(timeout=10)
+        assert not ready(loop)
+    assert caplog.text.count("source_lost") == 1
+
+
 def test_a_batch_is_kept_while_the_database_is_lost_and_hidden_all_the_time(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

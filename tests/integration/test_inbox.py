@@ -35,8 +35,7 @@ def waiting(database: None) -> list[int]:
 @pytest.fixture
 def client() -> Iterator[tuple[Client, User]]:
     """Sign in a member of staff who may view incoming messages."""
-    with override_settings(DATABASE_ROUTERS=["tests.sql.test_admin_plans.AdminRouter"]):
-        assert AdminRouter
+    with override_settings(DATABASE_ROUTERS=[AdminRouter()]):
         user = User.objects.create_user("inbox-staff", is_staff=True)
         permit(user, "view_inboxmessage")
         client = Client()
