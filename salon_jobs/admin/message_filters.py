@@ -43,7 +43,10 @@ class _Filter(admin.SimpleListFilter):
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         """Return the choices, the chosen one in any case."""
         chosen = self.value()
-        return [(name, name) for name in sorted({*self.choices_now(), *([chosen] if chosen else [])})]
+        names = set(self.choices_now())
+        if chosen:
+            names.add(chosen)
+        return [(name, name) for name in sorted(names)]
 
     def has_output(self) -> bool:
         """Show the filter also when there is one choice."""

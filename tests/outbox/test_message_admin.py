@@ -13,7 +13,7 @@ from django.test import Client, override_settings
 from django.test.utils import CaptureQueriesContext
 
 from salon_jobs.outbox import find
-from tests.outbox.test_operate import ORDERS, block, blocked, statuses, write
+from tests.outbox.test_operate_messages import ORDERS, block, blocked, statuses, write
 from tests.sql.test_admin_plans import AdminRouter
 from tests.support import change, plan_nodes, seen
 

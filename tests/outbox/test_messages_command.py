@@ -13,7 +13,7 @@ from django.db import connections
 from django.test.utils import CaptureQueriesContext
 
 from salon_jobs.outbox import find
-from tests.outbox.test_operate import ORDERS, block, blocked, statuses, write
+from tests.outbox.test_operate_messages import ORDERS, block, blocked, statuses, write
 from tests.settings import url_for
 from tests.support import change, plan_nodes, seen
 

@@ -15,7 +15,7 @@ from salon_jobs import MessageCriteria, OperatedMessage, replay_messages, tenant
 from salon_jobs.core.errors import OptionInvalid
 from salon_jobs.outbox import replay
 from salon_jobs.outbox.find import first_id_at
-from tests.outbox.test_operate import OPERATOR, ORDERS, wait_for_a_lock, write
+from tests.outbox.test_operate_messages import OPERATOR, ORDERS, wait_for_a_lock, write
 from tests.settings import url_for
 from tests.support import change, elsewhere, seen
 

@@ -20,7 +20,7 @@ from playwright.sync_api import Page, expect, sync_playwright
 
 from tests import tasks
 from tests.conftest import ROOT, manage
-from tests.outbox.test_operate import ORDERS, block, blocked, statuses, write
+from tests.outbox.test_operate_messages import ORDERS, block, blocked, statuses, write
 from tests.support import change, job_row, run_due, seen
 
 pytestmark = pytest.mark.system
