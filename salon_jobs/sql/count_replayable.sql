@@ -1,5 +1,5 @@
 -- Return the ids of the messages that a replay would send again, in order, no more of them than asked for; the condition
--- is that of replay_messages.sql. Literals, not parameters of a prepared statement: each absent one drops its line.
+-- is that of replay_messages.sql.
 -- Locks: none. Role: operator, worker.
 SELECT array_agg(chosen.id ORDER BY chosen.id)
   FROM (
