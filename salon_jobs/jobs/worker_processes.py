@@ -40,6 +40,7 @@ class WorkerProcesses:
         )  # fmt: skip
         self._maintenance = Maintenance()
         self._beside = tuple(beside)
+        self._stopping = threading.Event()
         self._supervisor = Supervisor(presence, plan, processes=processes)
 
     def run(self) -> bool:
@@ -54,16 +55,16 @@ class WorkerProcesses:
         try:
             return self._supervisor.run()
         finally:
-            for loop in self._beside:
-                loop.stop()
+            if not self._stopping.is_set():  # a second call would force their end
+                self._stop_beside()
             for thread in threads:
                 thread.join()
             self._maintenance.stop()
 
     def stop(self) -> None:
         """Stop gracefully; a second call forces it."""
-        for loop in self._beside:
-            loop.stop()
+        self._stopping.set()
+        self._stop_beside()
         self._supervisor.stop()
 
     def facts(self) -> dict[str, object]:
@@ -77,3 +78,7 @@ class WorkerProcesses:
         for loop in self._beside:
             facts |= loop.facts()
         return facts
+
+    def _stop_beside(self) -> None:
+        for loop in self._beside:
+            loop.stop()

@@ -68,8 +68,15 @@ class Presence:
         """Insert a row for a child and beat it with ours; returns its process id. Raises database errors."""
         return self._insert(kind, pid, concurrency=concurrency, queues=queues, on_buried=on_buried)
 
+    def register_beside(self, kind: str) -> int:
+        """Insert a row for a loop that this process runs beside its own; returns its id. Raises database errors.
+
+        It is beaten with ours, and when it is buried, so are we.
+        """
+        return self._insert(kind, os.getpid(), concurrency=1, queues=None, on_buried=self._on_buried)
+
     def drop(self, process_id: int) -> None:
-        """Beat this row no more, since its process has ended. Idempotent."""
+        """Beat this row no more, since what it stands for has ended. Idempotent."""
         with self._lock:
             self._beaten.pop(process_id, None)
 

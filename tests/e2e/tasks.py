@@ -15,7 +15,7 @@ from uuid import UUID, uuid4
 from django.db import connection, transaction
 
 from project.salon.models import Customer
-from salon_jobs import current_job, store_task, task
+from salon_jobs import current_job, emit, store_task, task
 from salon_jobs.runtime.run_board import RunBoard
 
 
@@ -37,6 +37,12 @@ def nothing(note: str = "") -> None:
 def write(store_id: UUID, note: str = "") -> None:
     """Add one row."""
     _write(store_id)
+
+
+@store_task(name="e2e-emit-order")
+def emit_order(store_id: UUID, to: str) -> None:
+    """Emit one message, with the arguments of ``write``, when this job's transaction commits."""
+    emit(to, aggregate_id=str(store_id), event="order.created", payload={"note": "beside"})
 
 
 @store_task(name="e2e-write-and-look")

@@ -15,6 +15,7 @@ from salon_jobs.jobs.worker_processes import KIND, WorkerProcesses
 from salon_jobs.management.arguments import add_service_arguments, configure_from, health_address, positive
 from salon_jobs.management.refusals import told_in_one_line
 from salon_jobs.outbox.consumers import Consumers
+from salon_jobs.outbox.relay_beside import RelayBeside
 from salon_jobs.runtime.child import run_child
 from salon_jobs.runtime.child_process import same_command
 from salon_jobs.runtime.presence import Presence
@@ -42,6 +43,7 @@ class Command(BaseCommand):
         parser.add_argument("--processes", type=positive, default=1, metavar="N", help="processes that run jobs")
         parser.add_argument("--burst", action="store_true", help="run until nothing is due, then exit with 0")
         parser.add_argument("--with-scheduler", action="store_true", help="fire cron entries too")
+        parser.add_argument("--with-relay", action="store_true", help="publish messages too")
         parser.add_argument("--with-consumer", action="store_true", help="turn messages into jobs too")
         parser.add_argument("--child", help=argparse.SUPPRESS)
         add_service_arguments(parser, health_port=_HEALTH_PORT)
@@ -59,6 +61,8 @@ class Command(BaseCommand):
             beside: list[Loop] = []
             if options["with_scheduler"]:
                 beside.append(Scheduler())
+            if options["with_relay"]:
+                beside.append(RelayBeside(presence))
             if options["with_consumer"]:
                 beside.append(Consumers())
             command = self._child_command(options)

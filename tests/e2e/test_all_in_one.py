@@ -1,0 +1,103 @@
+"""Runs everything in one process: jobs, cron, the relay and a consumer, over a real NATS."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from salon_jobs import tenant_context
+from salon_jobs.jobs.worker import WorkerOptions
+from salon_jobs.jobs.worker_processes import WorkerProcesses
+from salon_jobs.runtime.presence import Presence
+from tests.brokers.nats import NatsBroker
+from tests.e2e import tasks
+from tests.e2e.worker_process import WorkerProcess, eventually
+from tests.settings import url_for
+from tests.support import seen
+
+URL = url_for("worker_runtime")
+ORDERS = "rn::nats:::orders"
+CONSUMERS = {"orders": {"SOURCE": ORDERS, "TASKS": {"order.created": tasks.write.name}, "WAIT": 0.1}}
+
+
+@pytest.fixture
+def nats() -> Iterator[NatsBroker]:
+    """Run a server with the stream, which a deployment makes."""
+    broker = NatsBroker()
+    try:
+        broker.start()
+        broker.destination("orders")
+        yield broker
+    finally:
+        broker.close()
+
+
+def test_one_process_runs_jobs_fires_cron_relays_and_consumes(nats: NatsBroker, stores: list[UUID]) -> None:
+    outbox = {"PRODUCER": "test", "POLL_INTERVAL": 0.2}
+    settings: dict[str, Any] = {**nats.settings(), "OUTBOX": outbox, "CONSUMERS": CONSUMERS}
+    parts = ("--with-scheduler", "--with-relay", "--with-consumer")
+    with WorkerProcess(*parts, url=URL, **settings) as worker:
+        worker.wait_until_ready()
+        # A relay counts as one for the others, by a row of its own that lives.
+        eventually(lambda: worker.ask("/readyz")[1]["relay"]["partitions"])
+        answer = worker.ask("/readyz")[1]
+        assert answer["relay"]["relays"] == 1
+        assert answer["scheduler_looked_s_ago"] < 6
+        assert "orders" in answer["consumers"]
+        assert seen("SELECT kind FROM salon_jobs_process ORDER BY 1") == [("relay",), ("supervisor",), ("worker",)]
+        for store in stores:
+            with tenant_context(store):
+                tasks.emit_order.enqueue(store_id=store, to=ORDERS)
+        for store in stores:
+            worker.wait_for("job_succeeded", task_name=tasks.write.name, store_id=str(store))
+        worker.stop()
+        assert worker.wait() == 0
+        assert not worker.logged("process_was_buried")
+    assert seen("SELECT DISTINCT status FROM salon_jobs_message") == [("published",)]
+    assert sorted(one.store_id for one in nats.received(ORDERS)) == sorted(map(str, stores))
+    assert [json.loads(one.payload) for one in nats.received(ORDERS)] == [{"note": "beside"}] * len(stores)
+    assert seen("SELECT count(*), count(DISTINCT store_id) FROM customer") == [(len(stores), len(stores))]
+    assert seen("SELECT count(*) FROM salon_jobs_process") == [(0,)]
+
+
+class Recorder:
+    """Is a loop that counts how often it was told to end."""
+
+    def __init__(self) -> None:
+        self.stops = 0
+
+    def run(self) -> bool:
+        """End at once."""
+        return True
+
+    def stop(self) -> None:
+        """Count."""
+        self.stops += 1
+
+    def facts(self) -> dict[str, object]:
+        """Tell nothing."""
+        return {}
+
+
+@pytest.mark.usefixtures("database")
+def test_what_runs_beside_is_told_to_end_once_since_twice_would_force_it() -> None:
+    beside = Recorder()
+    presence = Presence("supervisor", concurrency=0, queues=None, on_buried=lambda: None)
+    options = WorkerOptions(concurrency=1, queues=None, burst=False)
+    worker = WorkerProcesses(presence, [], options, processes=0, beside=[beside])
+    worker.stop()
+    assert worker.run()
+    assert beside.stops == 1
+
+
+@pytest.mark.usefixtures("database")
+def test_what_runs_beside_is_told_when_the_work_ends_by_itself() -> None:
+    beside = Recorder()
+    presence = Presence("supervisor", concurrency=0, queues=None, on_buried=lambda: None)
+    options = WorkerOptions(concurrency=1, queues=None, burst=True)
+    assert WorkerProcesses(presence, [], options, processes=0, beside=[beside]).run()
+    assert beside.stops == 1
