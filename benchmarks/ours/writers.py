@@ -30,9 +30,10 @@ _WRITERS = 16
 
 def main(what: str, wake_up: str, store: str, seconds: str) -> None:
     """Write for so long and tell the transactions per second."""
-    wake = job_wake if what == "jobs" else message_wake
     if wake_up == "off":
-        wake.after_commit = lambda *_, **__: None
+        job_wake.after_commit = lambda *_, **__: None
+        message_wake.after_commit = lambda *_, **__: None
+    channel = job_wake.CHANNEL if what == "jobs" else message_wake.CHANNEL
     write = partial(_enqueue if what == "jobs" else _emit, UUID(store))
     context = multiprocessing.get_context("fork")  # one interpreter's start is enough
     barrier, counts = context.Barrier(_WRITERS + 1), context.Queue()
@@ -43,7 +44,7 @@ def main(what: str, wake_up: str, store: str, seconds: str) -> None:
     for writer in writers:
         writer.start()
     with psycopg.connect(env.str("DATABASE_URL"), autocommit=True) as listener:
-        listener.execute(f'LISTEN "{wake.CHANNEL}"'.encode())
+        listener.execute(f'LISTEN "{channel}"'.encode())
         barrier.wait()
         for _ in listener.notifies(timeout=float(seconds)):
             pass
