@@ -178,6 +178,9 @@ SALON_JOBS: dict[str, Any] = {
     },
 }
 
+# Where confirmed reservations are told of; the service is the third part.
+RESERVATIONS_DESTINATION = env.str("RESERVATIONS_DESTINATION", "rn::nats:::reservations")
+
 _NATS_READERS: Final[dict[str, Callable[[str], Any]]] = {
     "SERVER": env.str, "CLIENT_NAME": env.str, "MAX_RECONNECTS": env.int, "RECONNECT_WAIT": env.float,
     "RECONNECT_JITTER": env.float, "RECONNECT_JITTER_TLS": env.float, "TIMEOUT": env.float, "DOMAIN": env.str,

@@ -11,6 +11,14 @@ TABLES: Final[tuple[LiteralString, ...]] = (
 
 # Computed from the raw rows before anything is fired; parameters are the ticks. In the order of dependence.
 EXPECTED: Final[dict[LiteralString, LiteralString]] = {
+    # No table of the business: the reservations that are confirmed and not rolled back, in each store's order.
+    "confirmation": """
+        SELECT r.id, r.store_id, r.customer_id, r.starts_at,
+               row_number() OVER (PARTITION BY r.store_id ORDER BY r.starts_at, r.id) AS place
+        FROM public.reservation AS r JOIN public.customer AS c ON c.store_id = r.store_id AND c.id = r.customer_id
+        WHERE r.status = 'tentative' AND r.expires_at > now() + interval '30 minutes' AND c.deleted_at IS NULL
+          AND right(r.id::text, 1) NOT IN ('0', '8')
+    """,
     "store": "SELECT * FROM public.store",
     "operator": "SELECT * FROM public.operator",
     "sale": "SELECT * FROM public.sale",
@@ -19,14 +27,20 @@ EXPECTED: Final[dict[LiteralString, LiteralString]] = {
         WHERE deleted_at IS NULL OR NOT deleted_at < %(customers_tick)s - interval '90 days'
     """,
     "customer_note": """
-        SELECT * FROM public.customer_note AS n
+        SELECT n.id, n.store_id, n.customer_id, n.body, n.deleted_at FROM public.customer_note AS n
         WHERE (n.deleted_at IS NULL OR NOT n.deleted_at < %(notes_tick)s - interval '7 days')
           AND EXISTS (SELECT FROM demo_expected.customer AS c WHERE c.store_id = n.store_id AND c.id = n.customer_id)
+        UNION ALL
+        SELECT id, store_id, customer_id,
+               'Confirmed for ' || to_char(starts_at AT TIME ZONE 'Asia/Tokyo', 'YYYY-MM-DD HH24:MI'), NULL
+        FROM demo_expected.confirmation
     """,
     "reservation": """
         SELECT r.id, r.store_id, c.id AS customer_id, r.starts_at, r.expires_at,
-               CASE WHEN r.status = 'tentative' AND r.expires_at <= now() THEN 'expired' ELSE r.status END AS status
+               CASE WHEN f.id IS NOT NULL THEN 'confirmed'
+                    WHEN r.status = 'tentative' AND r.expires_at <= now() THEN 'expired' ELSE r.status END AS status
         FROM public.reservation AS r
+        LEFT JOIN demo_expected.confirmation AS f ON f.id = r.id
         LEFT JOIN demo_expected.customer AS c ON c.store_id = r.store_id AND c.id = r.customer_id
     """,
     "daily_sales": """
@@ -80,7 +94,7 @@ LAPSED: Final[LiteralString] = """
 CHANGED: Final[dict[LiteralString, LiteralString]] = {
     "expire-tentative-for-store": """
         SELECT count(*) FROM public.reservation AS r JOIN demo_before.reservation AS b USING (id)
-        WHERE r.status IS DISTINCT FROM b.status
+        WHERE r.status = 'expired' AND b.status <> 'expired'
     """,
     "aggregate-daily-sales-for-store": """
         SELECT count(*) FROM (SELECT * FROM public.daily_sales EXCEPT SELECT * FROM demo_before.daily_sales) AS changed
@@ -98,6 +112,10 @@ CHANGED: Final[dict[LiteralString, LiteralString]] = {
         SELECT count(*) FROM demo_before.customer_note AS b
         WHERE b.deleted_at < %(notes_tick)s - interval '7 days'
           AND NOT EXISTS (SELECT FROM public.customer_note AS n WHERE n.id = b.id)
+    """,
+    "record-confirmation": """
+        SELECT count(*) FROM public.customer_note AS n WHERE NOT EXISTS (
+            SELECT FROM demo_before.customer_note AS b WHERE b.id = n.id)
     """,
     "cleanup-expired-operator-sessions": """
         SELECT count(*) FROM demo_before.operator_session AS b

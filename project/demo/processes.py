@@ -88,15 +88,17 @@ class Processes:
         """Wait until a long-running process ends."""
         self._running[command].wait()
 
-    def stop(self, command: str) -> int:
-        """Ask a process to end (SIGTERM), wait for its shutdown, and return its exit status."""
-        process = self._running.pop(command)
-        process.terminate()
+    def stop(self, *commands: str) -> dict[str, int]:
+        """Ask processes to end (SIGTERM), wait for their shutdown, and return their exit statuses."""
+        processes = {command: self._running.pop(command) for command in commands}
+        for process in processes.values():
+            process.terminate()
         try:
-            return process.wait(_STOP_TIMEOUT_S)
+            return {command: process.wait(_STOP_TIMEOUT_S) for command, process in processes.items()}
         except BaseException:
-            process.kill()
-            process.wait()
+            for process in processes.values():
+                process.kill()
+                process.wait()
             raise
 
     def close(self) -> None:
@@ -143,7 +145,7 @@ def _command_line(arguments: tuple[str, ...]) -> list[str]:
 
 
 def _environment(given: Mapping[str, str]) -> dict[str, str]:
-    base = {"DJANGO_SETTINGS_MODULE": "project.settings", "PYTHONUNBUFFERED": "1"}
+    base = {"DJANGO_SETTINGS_MODULE": "project.demo.settings", "PYTHONUNBUFFERED": "1"}
     return {**settings.INHERITED_ENVIRONMENT, **base, **given}
 
 

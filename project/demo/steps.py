@@ -5,20 +5,23 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from datetime import UTC
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, LiteralString
 
 import psycopg
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from project.demo.processes import DemoFailed, Processes, free_port
-from project.demo.report import print_figures, print_verdict
+from project.demo.report import print_figures, print_messages, print_verdict
 from project.demo.server import DemoDatabase
 from project.demo.verify import Invite, Problem, Verifier
+from project.demo.verify_messages import MessageFigures, MessageVerifier
 from project.demo.worker_log import WorkerLog
+from project.local.nats import NatsServer
 from project.local.smtp import REJECTED_DOMAIN, LocalSmtp
 from project.salon.demo_data import STORES, DemoData, load, make_demo_data
 from project.salon.demo_instants import DemoInstants
@@ -28,6 +31,15 @@ _REJECTED: Final = 3
 _REJECTED_ATTEMPTS: Final = 3
 _IDLE_TIMEOUT_S: Final = 60.0
 _RETRY_TIMEOUT_S: Final = 15.0
+_SERVICES: Final = ("runscheduler", "relay_outbox", "consume_queue", "runworker")
+# Jobs, and messages that are no job yet: not published, or not taken in.
+_WAITING: Final = """
+    SELECT (SELECT count(*) FROM public.salon_jobs_job WHERE state IN ('queued', 'running'))
+         + (SELECT count(*) FROM public.salon_jobs_message) - (SELECT count(*) FROM public.salon_jobs_inbox)
+"""
+_SOME_PUBLISHED: Final = "SELECT count(*) >= 200 FROM public.salon_jobs_message WHERE status = 'published'"
+_OUTAGE_NOTED: Final = "SELECT coalesce(bool_or(outage_code <> ''), false) FROM public.salon_jobs_destination"
+_PENDING: Final = "SELECT count(*) FROM public.salon_jobs_message WHERE status = 'pending'"
 _PASSWORD_VARIABLES: Final = {
     "migrator": "MIGRATOR_PASSWORD",
     "web": "APP_PASSWORD",
@@ -42,17 +54,20 @@ def run_demo(console: Console, database: DemoDatabase) -> bool:
     with (
         tempfile.TemporaryDirectory(prefix="salon_demo_") as logs,
         LocalSmtp() as smtp,
+        NatsServer() as nats,
         Processes(Path(logs)) as processes,
         database.connect() as connection,
         _progress(console) as progress,
     ):
-        run = _Run(database, processes, smtp, connection, progress)
+        run = _Run(database, processes, smtp, nats, connection, progress)
         problems, rows_changed = run.all()
     print_figures(console, run.log.tasks, rows_changed)
+    print_messages(console, run.messages)
     print_verdict(console, problems, stores=STORES, rows=len(run.data))
     console.print(
         f"{smtp.mails.total()} mails arrived after the mail server came up; {_REJECTED} jobs failed for good, as they "
-        f"had to: their addresses are refused. Whole run: {time.monotonic() - began:.1f} s."
+        f"had to: their addresses are refused.\nNATS was down for {run.nats_down_s:.1f} s. "
+        f"Whole run: {time.monotonic() - began:.1f} s."
     )
     return not problems
 
@@ -71,19 +86,26 @@ class _Run:
         database: DemoDatabase,
         processes: Processes,
         smtp: LocalSmtp,
+        nats: NatsServer,
         connection: psycopg.Connection[Any],
         progress: Progress,
     ) -> None:
         self._database = database
         self._processes = processes
         self._smtp = smtp
+        self._nats = nats
         self._connection = connection
         self._progress = progress
         self._worker = {
             "WORKER_DATABASE_URL": database.url("worker"),
             "EMAIL_HOST": "127.0.0.1",
             "EMAIL_PORT": str(smtp.port),
+            "NATS_SERVER": nats.url,
+            "NATS_RECONNECT_WAIT": "0.1",
         }
+        self._confirmed = self._rolled_back = self._waited = 0
+        self._down_since = self.nats_down_s = 0.0
+        self.messages: MessageFigures
         self.data = DemoData()
         self.log: WorkerLog
 
@@ -102,15 +124,19 @@ class _Run:
         verifier = Verifier(self._connection, instants)
         with self._step("compute what must change"):
             verifier.prepare(invites)
-        with self._step("start worker and scheduler"):
+        with self._step("start worker, scheduler, relay and consumer"):
+            self._nats.stream("reservations")
             self._start_processes()
-        self._invite(invites)
+        self._confirm_and_invite(invites)
         self._fire_crontab(instants)
         self._wait_until_idle()
-        with self._step("stop worker and scheduler"):
+        with self._step("stop them"):
             self._stop_processes()
-        with self._step("verify every store"):
-            return verifier.problems(invites, self._smtp, self.log), verifier.rows_changed()
+        with self._step("verify every store and message"):
+            return [
+                *verifier.problems(invites, self._smtp, self.log),
+                *self._verify_messages(),
+            ], verifier.rows_changed()
 
     def _create_data(self, instants: DemoInstants) -> None:
         self.data = make_demo_data(instants)
@@ -124,7 +150,7 @@ class _Run:
 
     def _start_processes(self) -> None:
         urls: dict[str, str] = {}
-        for command in ("runworker", "runscheduler"):
+        for command in _SERVICES:
             address = f"127.0.0.1:{free_port()}"
             urls[command] = f"http://{address}/readyz"
             path = self._processes.start(command, "--health-addr", address, environment=self._worker)
@@ -133,9 +159,41 @@ class _Run:
         for command, url in urls.items():
             self._processes.wait_until_answers(command, url)
 
+    def _confirm_and_invite(self, invites: list[Invite]) -> None:
+        """Confirm reservations, while first NATS goes down and then mails find no server either."""
+        stores = [text for record in self.data.records("store") for text in ("--store", str(record["id"]))]
+        web = {"DATABASE_URL": self._database.url("web")}
+        with ThreadPoolExecutor(1) as thread:
+            with self._step("confirm reservations, until NATS goes down"):
+                confirming = thread.submit(self._processes.run, "confirm_reservations", *stores, environment=web)
+                self._wait_for(_SOME_PUBLISHED, "messages to be published", unless=confirming.done)
+                self._nats.stop()
+                self._down_since = time.monotonic()
+            self._invite(invites)
+            with self._step("confirm the others (NATS still down)"):
+                self._confirmed, self._rolled_back = map(int, confirming.result().split())
+                self._wait_for(_OUTAGE_NOTED, "the relay to miss NATS")
+        self._waited = self._connection.execute(_PENDING).fetchall()[0][0]
+        self._nats.start()
+        self.nats_down_s = time.monotonic() - self._down_since
+
+    def _wait_for(self, query: LiteralString, what: str, *, unless: Callable[[], bool] = lambda: False) -> None:
+        deadline = time.monotonic() + _RETRY_TIMEOUT_S
+        while not self._connection.execute(query).fetchall()[0][0] and not unless():
+            self._processes.check()
+            if time.monotonic() > deadline:
+                raise DemoFailed(f"waited {_RETRY_TIMEOUT_S:.0f} s in vain for {what}")
+            time.sleep(0.05)
+
+    def _verify_messages(self) -> list[Problem]:
+        stored = self._nats.messages("reservations")
+        verifier = MessageVerifier(self._connection, stored, self.log.tasks["record-confirmation"])
+        self.messages = verifier.figures(confirmed=self._confirmed, rolled_back=self._rolled_back, waited=self._waited)
+        return verifier.problems()
+
     def _invite(self, invites: list[Invite]) -> None:
         web = {"DATABASE_URL": self._database.url("web")}
-        with self._step("invite operators (mail server down)", total=len(invites)) as advance:
+        with self._step("invite operators (mail server down, too)", total=len(invites)) as advance:
             for rejected, options in ((False, ()), (True, ("--max-attempts", str(_REJECTED_ATTEMPTS)))):
                 chosen = [invite for invite in invites if invite.rejected is rejected]
                 pairs = [text for invite in chosen for text in ("--to", str(invite.store_id), invite.email)]
@@ -158,19 +216,21 @@ class _Run:
         return wanted
 
     def _fire_crontab(self, instants: DemoInstants) -> None:
-        with self._step("fire the crontab (mail server up)", total=len(instants.ticks)) as advance:
-            for tick in instants.ticks:
-                at = tick.astimezone(UTC).isoformat()
-                self._processes.run("runscheduler", "--burst", "--at", at, environment=self._worker)
+        def fire(tick: datetime) -> None:
+            at = tick.astimezone(UTC).isoformat()
+            self._processes.run("runscheduler", "--burst", "--at", at, environment=self._worker)
+
+        total = len(instants.ticks)
+        with self._step("fire the crontab (both up again)", total=total) as advance, ThreadPoolExecutor(2) as threads:
+            for _ in threads.map(fire, instants.ticks):
                 advance(1)
 
     def _wait_until_idle(self) -> None:
         deadline = time.monotonic() + _IDLE_TIMEOUT_S
-        query = "SELECT count(*) FROM public.salon_jobs_job WHERE state IN ('queued', 'running')"
         bar = self._progress.add_task("run the jobs", total=None)
         while True:
             self._processes.check()
-            waiting: int = self._connection.execute(query).fetchall()[0][0]
+            waiting: int = self._connection.execute(_WAITING).fetchall()[0][0]
             self.log.read()
             ended = self.log.ended()
             self._progress.update(bar, completed=ended, total=ended + waiting)
@@ -181,8 +241,7 @@ class _Run:
             time.sleep(0.1)
 
     def _stop_processes(self) -> None:
-        for command in ("runscheduler", "runworker"):
-            status = self._processes.stop(command)
+        for command, status in self._processes.stop(*_SERVICES).items():
             if status:
                 raise DemoFailed(f"{command} ended with status {status} when asked to stop")
         self.log.read()

@@ -1,77 +1,151 @@
-"""Runs a real NATS server with JetStream on a free port of 127.0.0.1, from the wheel that brings it."""
+"""Runs a real nats-server with JetStream, which can be stopped and started again with what it holds."""
 
 from __future__ import annotations
 
+import asyncio
+import base64
+import json
 import shutil
 import socket
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self, TypeVar
 
+import nats
+from nats.aio.client import Client
+
+T = TypeVar("T")
 _SERVER: Final = Path(sys.prefix, "bin", "nats-server")
-_PATIENCE_S: Final = 20.0
-_LOOK_S: Final = 0.02
+_START_S: Final = 20.0
 
 
 class NatsServer:
-    """Is one server; port and streams are kept over ``stop`` and ``start``. A context manager: it always ends."""
+    """Is one nats-server on a port of its own. ``configuration``: text of its file; ``connect``: a client's options."""
 
-    def __init__(self) -> None:
-        self._files = Path(tempfile.mkdtemp(prefix="nats-"))
-        self._port = _free_port()
+    def __init__(self, configuration: str = "", **connect: Any) -> None:
+        """Prepare its folder; it does not run yet."""
+        self.files = Path(tempfile.mkdtemp(prefix="nats-"))
+        self.port = _free_port()
+        self.url = f"nats://127.0.0.1:{self.port}"
+        self.configuration = configuration
+        self.connect: dict[str, Any] = connect
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
-    def url(self) -> str:
-        """Return where clients connect."""
-        return f"nats://127.0.0.1:{self._port}"
+    def pid(self) -> int:
+        """Return the server's process id. Raises RuntimeError when it does not run."""
+        return self._running().pid
 
     def start(self) -> None:
-        """Start it; returns when it greets. Raises RuntimeError with the end of its log when it does not."""
-        command = [str(_SERVER), "-a", "127.0.0.1", "-p", str(self._port), "-js", "-sd", str(self._files / "data")]
-        with (self._files / "log").open("ab") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
-        until = time.monotonic() + _PATIENCE_S
-        while not self._greets():
+        """Start it; returns when it greets. Nothing to do when it runs. Raises RuntimeError with its log."""
+        if self._process is not None:
+            return
+        configuration = self.files / "server.conf"
+        configuration.write_text(
+            f'listen: "127.0.0.1:{self.port}"\njetstream {{ store_dir: "{self.files}/data" }}\n{self.configuration}\n'
+        )
+        with (self.files / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [_SERVER, "-c", configuration], stderr=log, stdout=log, start_new_session=True
+            )
+        until = time.monotonic() + _START_S
+        while not _greets(self.port):
             if self._process.poll() is not None or time.monotonic() > until:
-                raise RuntimeError(f"nats-server did not start: {(self._files / 'log').read_text()[-2000:]}")
-            time.sleep(_LOOK_S)
+                raise RuntimeError(f"nats-server did not start:\n{(self.files / 'log').read_text()}")
 
     def stop(self) -> None:
-        """End it, by its pid; returns when it ended. Idempotent."""
+        """End it as an operator would. Idempotent."""
         if self._process is not None:
             self._process.terminate()
-            try:
-                self._process.wait(_PATIENCE_S)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+            self._process.wait(30)
             self._process = None
 
+    def kill(self) -> None:
+        """End it as a power cut would."""
+        self._running().kill()
+        self._running().wait(30)
+        self._process = None
+
+    def close(self) -> None:
+        """Stop it and remove its files."""
+        self.stop()
+        shutil.rmtree(self.files, ignore_errors=True)
+
+    def stream(self, name: str, subjects: Sequence[str] = (), **options: Any) -> None:
+        """Create a stream that takes the subject of its name and everything below, or these subjects."""
+
+        async def add(client: Client) -> None:
+            taken = list(subjects) or [name, f"{name}.>"]
+            await client.jetstream().add_stream(name=name.replace(".", "-"), subjects=taken, **options)
+
+        self.look(add)
+
+    def messages(self, stream: str) -> list[tuple[str, dict[str, str], str]]:
+        """Return subject, headers and body of everything in a stream, read from its beginning by numbers."""
+
+        async def read(client: Client) -> list[tuple[str, dict[str, str], str]]:
+            state = (await client.jetstream().stream_info(stream)).state
+            found: list[tuple[str, dict[str, str], str]] = []
+            for sequence in range(state.first_seq, state.last_seq + 1) if state.messages else ():
+                asked = json.dumps({"seq": sequence}).encode()
+                answer = await client.request(f"$JS.API.STREAM.MSG.GET.{stream}", asked)
+                if message := json.loads(answer.data).get("message"):
+                    body = base64.b64decode(message.get("data", "")).decode()
+                    found.append((message["subject"], _headers(message.get("hdrs", "")), body))
+            return found
+
+        return self.look(read)
+
+    def look(self, at: Callable[[Client], Awaitable[T]]) -> T:
+        """Do something with a client of the SDK."""
+
+        async def main() -> T:
+            client = await nats.connect(self.url, **self.connect)
+            try:
+                return await at(client)
+            finally:
+                await client.close()
+
+        return asyncio.run(main())
+
     def __enter__(self) -> Self:
+        """Start it."""
         self.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.stop()
-        shutil.rmtree(self._files, ignore_errors=True)
+        """Close."""
+        self.close()
 
-    def _greets(self) -> bool:
-        try:
-            with socket.create_connection(("127.0.0.1", self._port), timeout=1) as connection:
-                return connection.recv(4) == b"INFO"
-        except OSError:
-            return False
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            raise RuntimeError("nats-server does not run")
+        return self._process
+
+
+def _headers(encoded: str) -> dict[str, str]:
+    lines = base64.b64decode(encoded).decode().split("\r\n")[1:]
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines if line)}
 
 
 def _free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        port: int = listening.getsockname()[1]
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
         return port
+
+
+def _greets(port: int) -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1) as probe:
+            return probe.recv(4) == b"INFO"
+    except OSError:
+        time.sleep(0.01)
+        return False

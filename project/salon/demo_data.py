@@ -151,7 +151,7 @@ class _StoreRows:
         tentative = [now - _SECOND, now, now + timedelta(hours=1), now + timedelta(hours=1, seconds=1)]
         tentative += [now + timedelta(seconds=seconds) for seconds in range(1, _LADDER_S + 1, step)]
         tentative += _spread(self._rng, 8, now, days=(-0.5, -0.001))
-        tentative += _spread(self._rng, 6, now, days=(0.05, 2))
+        tentative += _spread(self._rng, 8, now, days=(0.05, 2))
         for expires_at in tentative:
             self._add_reservation("tentative", expires_at, expires_at + timedelta(days=2))
         for starts_at in _spread(self._rng, 80, now, days=(-30, 20)):

@@ -14,6 +14,7 @@ from django.views.decorators.http import require_GET, require_POST
 from project.salon.business_day import business_day_bounds, jst_date
 from project.salon.models import Reservation
 from project.salon.models.reservation import ReservationStatus
+from project.salon.reservations import confirm
 from salon_jobs import stores_of, without_store
 
 
@@ -27,12 +28,11 @@ def reservations_today(request: HttpRequest) -> HttpResponseBase:
 
 @require_POST
 def confirm_reservation(request: HttpRequest, reservation_id: UUID) -> HttpResponseBase:
-    """Confirm a tentative reservation; 404 when the store has no such one, 409 when it is no longer tentative."""
+    """Confirm a tentative reservation and tell others: 404 when the store has none, 409 when it is not tentative."""
     reservation = get_object_or_404(Reservation.objects.select_for_update(), pk=reservation_id)
     if reservation.status != ReservationStatus.TENTATIVE:
         return JsonResponse({"status": reservation.status}, status=409)
-    reservation.status = ReservationStatus.CONFIRMED
-    reservation.save(update_fields=["status"])
+    confirm(reservation)
     return JsonResponse({"status": reservation.status})
 
 

@@ -43,8 +43,8 @@ def test_a_task_is_declared_as_specified(name: str) -> None:
     assert task.atomic is (task.is_store_task and name != "send-operator-invitation-email")
 
 
-def test_the_project_declares_these_tasks_alone() -> None:
-    ours = {name for name in registry.task_names() if registry.get_task(name).__module__.startswith("project.")}
+def test_the_salon_declares_these_tasks_alone() -> None:
+    ours = {name for name in registry.task_names() if registry.get_task(name).__module__.startswith("project.salon.")}
 
     assert ours == CATALOGUE.keys()
 

@@ -58,6 +58,11 @@ def test_a_store_sees_and_confirms_its_own_reservations(two: list[UUID], booked:
     assert client.post(f"/reservations/{booked[0]}/confirm/").status_code == 409
     assert client.post(f"/reservations/{booked[2]}/confirm/").status_code == 404, "another store's"
     assert [status(each) for each in booked] == ["confirmed", "tentative", "tentative", "tentative"]
+    # One message for the one that was confirmed, from the same transaction.
+    [(event, store, aggregate_id, payload)] = seen(
+        "SELECT event, store_id, aggregate_id, payload ->> 'reservation_id' FROM salon_jobs_message"
+    )
+    assert (event, store, aggregate_id, UUID(payload)) == ("reservation.confirmed", two[0], str(two[0]), booked[0])
 
 
 def test_who_works_for_several_stores_chooses_one(two: list[UUID], booked: list[UUID]) -> None:

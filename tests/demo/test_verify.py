@@ -29,6 +29,16 @@ AS_SPECIFIED: tuple[LiteralString, ...] = (
     UPDATE reservation AS r SET customer_id = NULL FROM customer AS c WHERE c.id = r.customer_id
     AND c.deleted_at < %(customers_tick)s - interval '90 days'
     """,
+    """
+    WITH confirmed AS (
+        UPDATE reservation AS r SET status = 'confirmed' FROM customer AS c
+        WHERE c.id = r.customer_id AND c.deleted_at IS NULL AND r.status = 'tentative'
+          AND r.expires_at > now() + interval '30 minutes' AND r.id::text !~ '[08]$' RETURNING r.*
+    )
+    INSERT INTO customer_note (id, store_id, customer_id, body)
+    SELECT id, store_id, customer_id,
+           'Confirmed for ' || to_char(starts_at AT TIME ZONE 'Asia/Tokyo', 'YYYY-MM-DD HH24:MI') FROM confirmed
+    """,
     "DELETE FROM customer WHERE deleted_at < %(customers_tick)s - interval '90 days'",
     "UPDATE reservation SET status = 'expired' WHERE status = 'tentative' AND expires_at <= now()",
     "DELETE FROM operator_session WHERE expires_at < %(operators_tick)s",
@@ -101,7 +111,7 @@ def test_what_is_as_specified_is_verified(connection: psycopg.Connection[Any], t
         (
             """
     UPDATE reservation SET status = 'expired' WHERE id = (SELECT id FROM reservation
-    WHERE status = 'tentative' AND expires_at > now() + interval '30 minutes' LIMIT 1)
+    WHERE status = 'tentative' AND expires_at > now() + interval '30 minutes' ORDER BY id LIMIT 1)
     """,
             "reservation",
         ),

@@ -1,0 +1,108 @@
+"""Compares what became of the messages with what had to: by SQL as the superuser, and by what NATS itself holds."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import psycopg
+
+from project.demo.verify import Problem
+from project.demo.worker_log import TaskFigures
+
+_STATUSES: Final = """
+    SELECT coalesce(store_id::text, 'the chain'), 'message ' || message_id || ' is ' || status || ', tried again '
+           || retry_count || ' times: ' || coalesce(last_error, '')
+    FROM public.salon_jobs_message WHERE status <> 'published' OR retry_count > 0
+"""
+_SET_ASIDE: Final = """
+    SELECT 'the inbox', 'message ' || message_id || ' is ' || status || ': ' || reason
+    FROM public.salon_jobs_inbox WHERE status <> 'enqueued'
+"""
+_ORDER: Final = """
+    SELECT c.store_id::text, s.name, array_agg(c.id::text ORDER BY c.place)
+    FROM demo_expected.confirmation AS c JOIN demo_before.store AS s ON s.id = c.store_id GROUP BY 1, 2
+"""
+Stored = tuple[str, dict[str, str], str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageFigures:
+    """Counts the messages where they passed. The first two as whoever emitted tells; ``waited``: for NATS."""
+
+    confirmed: int
+    rolled_back: int
+    waited: int
+    published: int
+    in_stream: int
+    taken_in: int
+    jobs: int
+
+
+class MessageVerifier:
+    """Looks once everything is done; ``stored`` is the stream from its beginning: subject, headers, body."""
+
+    def __init__(self, connection: psycopg.Connection[Any], stored: Sequence[Stored], jobs: TaskFigures) -> None:
+        self._connection = connection
+        self._stored = stored
+        self._jobs = jobs
+
+    def figures(self, *, confirmed: int, rolled_back: int, waited: int) -> MessageFigures:
+        """Count."""
+        return MessageFigures(
+            confirmed=confirmed,
+            rolled_back=rolled_back,
+            waited=waited,
+            published=len(self._ids("SELECT message_id FROM public.salon_jobs_message WHERE status = 'published'")),
+            in_stream=len(self._stored),
+            taken_in=len(self._ids("SELECT message_id FROM public.salon_jobs_inbox")),
+            jobs=self._jobs.outcomes["succeeded"],
+        )
+
+    def problems(self) -> list[Problem]:
+        """Return everything that is not as it had to be; an empty list means verified."""
+        found = [Problem(store, what) for store, what in self._connection.execute(_STATUSES + "UNION ALL" + _SET_ASIDE)]
+        return [*found, *self._stores(), *self._same_ids(), *self._once()]
+
+    def _stores(self) -> Iterator[Problem]:
+        """Compare each store's messages with the reservations that were confirmed: order, completeness, doubles."""
+        arrived: defaultdict[str, list[str]] = defaultdict(list)
+        for subject, _, body in self._stored:
+            arrived[subject.partition(".")[2]].append(json.loads(body)["reservation_id"])
+        expected = {store: (name, ids) for store, name, ids in self._connection.execute(_ORDER)}
+        for store in sorted(expected.keys() | arrived.keys()):
+            name, ids = expected.get(store, ("unknown store", []))
+            for what in _differences(ids, arrived[store]):
+                yield Problem(f"{name} ({store})", what)
+
+    def _same_ids(self) -> Iterator[Problem]:
+        """Compare the ids that were emitted, that NATS holds, and that were taken in."""
+        emitted = self._ids("SELECT message_id FROM public.salon_jobs_message")
+        for place, ids in {
+            "NATS": Counter(headers["Nats-Msg-Id"] for _, headers, _ in self._stored),
+            "the inbox": self._ids("SELECT message_id FROM public.salon_jobs_inbox"),
+        }.items():
+            for message_id in sorted((emitted - ids) | (ids - emitted)):
+                yield Problem(place, f"message {message_id}: {ids[message_id]} times instead of {emitted[message_id]}")
+
+    def _once(self) -> Iterator[Problem]:
+        jobs, succeeded = len(self._jobs.jobs), self._jobs.outcomes["succeeded"]
+        if not len(self._stored) == jobs == succeeded:
+            yield Problem("the worker", f"{len(self._stored)} messages became {jobs} jobs; {succeeded} succeeded")
+
+    def _ids(self, query: str) -> Counter[str]:
+        return Counter(str(row[0]) for row in self._connection.execute(query.encode()).fetchall())
+
+
+def _differences(expected: Sequence[str], arrived: Sequence[str]) -> Iterator[str]:
+    missing, extra = Counter(expected) - Counter(arrived), Counter(arrived) - Counter(expected)
+    yield from (f"messages: reservation {id} is confirmed and nobody heard of it" for id in missing)
+    for id in extra:
+        why = "arrived more than once" if id in expected else "was not confirmed, or rolled back, and arrived"
+        yield f"messages: reservation {id} {why}"
+    if not missing and not extra and list(expected) != list(arrived):
+        first = next(place for place, pair in enumerate(zip(expected, arrived, strict=True)) if pair[0] != pair[1])
+        yield f"messages: out of order from place {first + 1} on"
