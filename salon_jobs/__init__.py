@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from salon_jobs.jobs.enqueue import enqueue_job
     from salon_jobs.jobs.fan_out import fan_out, fan_out_progress
     from salon_jobs.jobs.limits import limit, pause, resume
-    from salon_jobs.jobs.operate import Operated, cancel_jobs, retry_jobs
+    from salon_jobs.jobs.operate import Operated, cancel_jobs, change_jobs, discard_jobs, retry_jobs
     from salon_jobs.jobs.options import FanOut
     from salon_jobs.jobs.task import Task, store_task, task
     from salon_jobs.outbox.emit import Draft, emit, emit_many
@@ -64,9 +64,11 @@ _HOMES = {
     "Task": "jobs.task",
     "cancel_jobs": "jobs.operate",
     "carry_store": "tenancy.carry",
+    "change_jobs": "jobs.operate",
     "cron": "schedule.entries",
     "current_job": "jobs.current",
     "current_store_id": "tenancy.block",
+    "discard_jobs": "jobs.operate",
     "emit": "outbox.emit",
     "emit_many": "outbox.emit",
     "enqueue_job": "jobs.enqueue",
@@ -114,9 +116,11 @@ __all__ = [
     "Task",
     "cancel_jobs",
     "carry_store",
+    "change_jobs",
     "cron",
     "current_job",
     "current_store_id",
+    "discard_jobs",
     "emit",
     "emit_many",
     "enqueue_job",

@@ -17,6 +17,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.errors import ConfigurationError
+from salon_jobs.core.redaction import SENSITIVE
 from salon_jobs.sections.azure import AzureSettings
 from salon_jobs.sections.consumers import ConsumerSettings, read_consumers
 from salon_jobs.sections.nats import NatsSettings
@@ -93,6 +94,7 @@ class Settings:
     terminate_after_timeouts: int | None = None
     backoff: Backoff = field(default_factory=Backoff)
     sentry_payload: bool = False
+    redact: tuple[str, ...] = SENSITIVE
     outbox: OutboxSettings = field(default_factory=OutboxSettings)
     nats: NatsSettings = field(default_factory=NatsSettings)
     sns: SnsSettings = field(default_factory=SnsSettings)
@@ -188,6 +190,8 @@ def _converted(key: str, value: Any) -> Any:
         return _passwords(key, value)
     elif key == "EXTRA_OWNER_ROLES":
         return _names(key, value)
+    elif key == "REDACT":
+        return _patterns(key, value)
     elif key == "PATHS_WITHOUT_STORE":
         return _paths(key, value)
     return value
@@ -227,6 +231,13 @@ def _names(key: str, value: Any) -> tuple[str, ...]:
     if not all(isinstance(name, str) and _IDENTIFIER.fullmatch(name) for name in names):
         raise _wrong(key, value, "a list of plain lower-case role names")
     return names
+
+
+def _patterns(key: str, value: Any) -> tuple[str, ...]:
+    patterns: tuple[Any, ...] = tuple(value) if type(value) in (list, tuple) else (None,)
+    if not all(isinstance(pattern, str) and pattern for pattern in patterns):
+        raise _wrong(key, value, "a list of names of keys, such as '*password*'")
+    return patterns
 
 
 def _paths(key: str, value: Any) -> tuple[str, ...]:

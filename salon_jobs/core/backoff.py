@@ -50,6 +50,11 @@ class Backoff:
             raise ValueError(f"attempt counts from 1, not {attempt}")
         return self._plain(attempt - 1) * rng.uniform(1 - self.jitter, 1 + self.jitter)
 
+    def bounds(self, attempt: int) -> tuple[timedelta, timedelta]:
+        """Return the shortest and the longest that ``delay`` can be."""
+        plain = self._plain(attempt - 1)
+        return plain * (1 - self.jitter), plain * (1 + self.jitter)
+
     def _plain(self, exponent: int) -> timedelta:
         # Compared as logarithms first: 2.0 ** 10_000 overflows a float, and a timedelta long before that.
         if exponent * math.log(self.factor) >= math.log(self.cap / self.base):

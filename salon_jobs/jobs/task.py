@@ -178,7 +178,12 @@ class Task(Generic[P, R_co]):
 
     def retry_delay(self, attempt: int) -> timedelta:
         """Return how long to wait after failed attempt number ``attempt`` (1 is the first)."""
-        return (self._backoff or conf.backoff).delay(attempt)
+        return self.backoff.delay(attempt)
+
+    @property
+    def backoff(self) -> Backoff:
+        """Return its own, or that of the settings."""
+        return self._backoff or conf.backoff
 
     def _check_template(self, option: str, template: str | None) -> None:
         if template is None:

@@ -1,4 +1,4 @@
--- Cancel jobs that do not run, and return which. One that runs belongs to its process: with %(running)s that is asked to
+-- Cancel jobs that do not run, for %(reason)s, and return which. One that runs belongs to its process: with %(running)s that is asked to
 -- end it, and the job ends as cancelled wherever it would be queued again.
 -- Locks: the rows, in the order of their ids (a claim or a finish in flight is waited for, then the state decides). With
 -- %(running)s run it in a transaction of its own: a finish waits for it.
@@ -11,7 +11,7 @@ WITH chosen AS MATERIALIZED (
 )
 UPDATE salon_jobs_job j
    SET state = CASE WHEN c.runs THEN 'running' ELSE 'cancelled' END,
-       reason = CASE WHEN c.runs THEN '' ELSE 'cancelled' END,
+       reason = CASE WHEN c.runs THEN '' ELSE %(reason)s END,
        finished_at = CASE WHEN c.runs THEN NULL ELSE now() END,
        cancel_requested_at = CASE WHEN c.runs THEN COALESCE(j.cancel_requested_at, now()) END
   FROM chosen c

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -11,6 +13,7 @@ from django.db import IntegrityError, connections
 from django.test.utils import CaptureQueriesContext
 
 from salon_jobs import retry_jobs, tenant_context
+from salon_jobs.core.errors import OptionInvalid
 from salon_jobs.jobs import operate
 from salon_jobs.jobs.operate import Operated
 from tests.support import change, seen
@@ -116,3 +119,53 @@ def test_without_an_alias_a_store_retries_its_own_jobs_through_that_of_the_table
     with tenant_context(stores[0], using="web"):
         assert retry_jobs(ids, using="web") == [Operated(ids[0], True), Operated(ids[1], False, NOT_RETRIED)]
     assert retry_jobs(ids) == [Operated(ids[0], False, NOT_RETRIED), Operated(ids[1], True)]
+
+
+def test_a_retry_at_an_instant_is_due_then_and_keeps_no_expiry_before_it(jobs: dict[str, int]) -> None:
+    at = datetime.now(UTC) + timedelta(hours=5)
+    change("UPDATE salon_jobs_job SET expires_at = now() + interval '1 hour' WHERE id = %s", jobs["failed"])
+    assert operate.retry_jobs([jobs["failed"]], at=at, using=OPERATOR) == [Operated(jobs["failed"], True)]
+    assert seen("SELECT state, run_at, expires_at FROM salon_jobs_job WHERE id = %s", jobs["failed"]) == [
+        ("queued", at, None)
+    ]
+    with pytest.raises(OptionInvalid, match="time zone"):
+        operate.retry_jobs([jobs["cancelled"]], at=datetime(2026, 5, 6), using=OPERATOR)  # noqa: DTZ001
+
+
+def test_a_discard_ends_queued_and_failed_jobs_alone(jobs: dict[str, int]) -> None:
+    results = operate.discard_jobs(jobs.values(), using=OPERATOR)
+    assert {result.job_id for result in results if result.changed} == {jobs["queued"], jobs["failed"]}
+    assert {r.detail for r in results if not r.changed} == {"only queued and failed jobs can be discarded"}
+    assert seen(
+        "SELECT count(*) FROM salon_jobs_job WHERE reason = 'discarded: by an operator' AND state = 'cancelled'"
+        " AND finished_at IS NOT NULL"
+    ) == [(2,)]
+    assert seen("SELECT cancel_requested_at FROM salon_jobs_job WHERE id = %s", jobs["running"]) == [(None,)]
+
+
+def test_queued_jobs_alone_get_another_priority_or_queue(jobs: dict[str, int]) -> None:
+    results = operate.change_jobs(jobs.values(), priority=-5, using=OPERATOR)
+    assert {result.job_id for result in results if result.changed} == {jobs["queued"]}
+    operate.change_jobs([jobs["queued"]], queue="night", using=OPERATOR)
+    assert seen("SELECT id, priority FROM salon_jobs_job WHERE queue = 'night' OR priority <> 0") == [
+        (jobs["queued"], -5)
+    ]
+
+
+def test_the_web_role_changes_and_discards_its_stores_jobs_alone(stores: list[UUID]) -> None:
+    ids = [
+        seen("INSERT INTO salon_jobs_job (task, store_id) VALUES ('ping', %s) RETURNING id", store)[0][0]
+        for store in stores[:2]
+    ]
+    with tenant_context(stores[0], using="web"):
+        assert [r.changed for r in operate.change_jobs(ids, queue="night", using="web")] == [True, False]
+        assert [r.changed for r in operate.discard_jobs(ids, using="web")] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [({}, "priority or queue"), ({"priority": 40_000}, "priority must be"), ({"queue": ""}, "queue must be")],
+)
+def test_a_change_of_nothing_or_to_what_can_not_be_is_refused(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionInvalid, match=message):
+        operate.change_jobs([1], using=OPERATOR, **values)

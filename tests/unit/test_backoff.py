@@ -82,3 +82,11 @@ def test_a_value_that_can_not_work_is_refused_by_name(wrong: dict[str, Any], fie
 def test_an_attempt_below_one_is_refused(attempt: int) -> None:
     with pytest.raises(ValueError, match="counts from 1"):
         PLAIN.delay(attempt, Random(1))
+
+
+def test_the_bounds_hold_every_delay() -> None:
+    backoff = Backoff(base=timedelta(seconds=2), jitter=0.5)
+    for attempt in (1, 2, 5, 100):
+        shortest, longest = backoff.bounds(attempt)
+        assert all(shortest <= backoff.delay(attempt) <= longest for _ in range(100))
+    assert backoff.bounds(2) == (timedelta(seconds=2), timedelta(seconds=6))

@@ -1,0 +1,35 @@
+"""Shows what is hidden of payloads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from salon_jobs.conf import settings as conf
+from salon_jobs.core.errors import ConfigurationError
+from salon_jobs.core.redaction import SENSITIVE, redacted
+
+
+def test_sensitive_keys_are_hidden_at_any_depth_and_nothing_else() -> None:
+    payload = {
+        "number": 41, "Password": "x", "user": [{"api-key": "k", "name": "Mori"}], "access_token": {"a": 1},
+        "Authorization": "Basic …", "author": "Basho", "note": "password",
+    }  # fmt: skip
+    assert redacted(payload, SENSITIVE) == {
+        "number": 41, "Password": "***", "user": [{"api-key": "***", "name": "Mori"}], "access_token": "***",
+        "Authorization": "***", "author": "Basho", "note": "password",
+    }  # fmt: skip
+    assert payload["Password"] == "x", "what was given is not changed"
+
+
+def test_patterns_replace_the_default_and_none_hides_nothing() -> None:
+    assert redacted({"password": "x", "phone": "1"}, ("PHONE",)) == {"password": "x", "phone": "***"}
+    assert redacted({"password": "x"}, ()) == {"password": "x"}
+
+
+@pytest.mark.parametrize("wrong", ["password", [1], [""]])
+def test_a_setting_that_names_no_keys_is_refused(settings: Any, wrong: object) -> None:
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "REDACT": wrong}
+    with pytest.raises(ConfigurationError, match="REDACT"):
+        _ = conf.redact
