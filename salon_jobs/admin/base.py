@@ -1,16 +1,17 @@
-"""Gives every admin page of salon_jobs the operator's database and no way to edit rows by form."""
+"""Gives every admin page of salon_jobs its reader's database role, and no way to edit rows by form."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from django.contrib import admin
 from django.db import models
 from django.db.models import QuerySet
 from django.http import HttpRequest
+from django.urls import URLPattern
 
 from salon_jobs.admin.paginator import BoundedPaginator
-from salon_jobs.conf import settings as conf
+from salon_jobs.admin.reader import as_reader, reader, sees_all_stores
 
 if TYPE_CHECKING:
     ModelAdmin = admin.ModelAdmin[Any]
@@ -25,18 +26,50 @@ def may(request: HttpRequest, permission: str) -> bool:
     return allowed
 
 
-class ReadOnlyAdmin(ModelAdmin):
-    """Reads through ``OPERATOR_DATABASE`` (all stores) or the jobs' own alias; rows change by actions alone."""
+def may_everywhere(request: HttpRequest, permission: str) -> bool:
+    """Tell whether the signed-in user has a permission and works as the operator, whose right alone will do."""
+    return may(request, permission) and sees_all_stores(request)
+
+
+class ReaderAdmin(ModelAdmin):
+    """Reads through ``OPERATOR_DATABASE`` (all stores), or for a limited user through the web role, as one store.
+
+    A limited user has no page of what belongs to no store, unless ``has_rows_of_stores``.
+    """
+
+    has_rows_of_stores: ClassVar[bool] = False
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        """Return the rows the reader's role sees."""
+        rows: QuerySet[Any] = super().get_queryset(request)
+        return rows.using(reader(request))
+
+    def get_urls(self) -> list[URLPattern]:
+        """Return the pages, each of which runs as its reader."""
+        urls: list[URLPattern] = super().get_urls()
+        for each in urls:
+            each.callback = as_reader(each.callback, self.admin_site)
+        return urls
+
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        """Tell whether the user may see any of these rows."""
+        return self._is_for(request) and super().has_module_permission(request)
+
+    def has_view_permission(self, request: HttpRequest, obj: models.Model | None = None) -> bool:
+        """Tell whether the user may see these rows."""
+        return self._is_for(request) and super().has_view_permission(request, obj)
+
+    def _is_for(self, request: HttpRequest) -> bool:
+        return self.has_rows_of_stores or sees_all_stores(request)
+
+
+class ReadOnlyAdmin(ReaderAdmin):
+    """Shows rows that change by actions alone."""
 
     # Counting millions of rows, for a heading or for each choice of a filter, costs more than the page.
     show_full_result_count = False
     show_facets = admin.ShowFacets.NEVER
     paginator = BoundedPaginator
-
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """Return the rows the operator role sees."""
-        rows: QuerySet[Any] = super().get_queryset(request)
-        return rows.using(conf.reader_database)
 
     def has_add_permission(self, request: HttpRequest, obj: models.Model | None = None) -> bool:
         """Refuse: jobs are enqueued by code."""

@@ -10,7 +10,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from salon_jobs.admin.actions import log_changed, tell
-from salon_jobs.admin.base import ReadOnlyAdmin, may
+from salon_jobs.admin.base import ReadOnlyAdmin, may_everywhere
 from salon_jobs.conf import settings as conf
 from salon_jobs.models import BlockedAggregate
 from salon_jobs.outbox.operate import BATCH, retry_heads
@@ -20,6 +20,7 @@ from salon_jobs.outbox.operate import BATCH, retry_heads
 class BlockedAggregateAdmin(ReadOnlyAdmin):
     """Lists what is blocked, what was blocked last first, with the message that holds it back."""
 
+    has_rows_of_stores = True
     list_display = (
         "id",
         "aggregate_type",
@@ -48,7 +49,7 @@ class BlockedAggregateAdmin(ReadOnlyAdmin):
 
     def has_retry_permission(self, request: HttpRequest) -> bool:
         """Tell whether the user may retry messages."""
-        return may(request, "salon_jobs.retry_message")
+        return may_everywhere(request, "salon_jobs.retry_message")
 
     @admin.action(description="Try selected aggregates again (unpark)", permissions=["retry"])
     def unpark(self, request: HttpRequest, queryset: QuerySet[BlockedAggregate]) -> None:

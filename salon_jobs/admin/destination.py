@@ -9,7 +9,7 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 
 from salon_jobs.admin.actions import log_changed, tell
-from salon_jobs.admin.base import ReadOnlyAdmin, may
+from salon_jobs.admin.base import ReadOnlyAdmin, may_everywhere
 from salon_jobs.conf import settings as conf
 from salon_jobs.models import DestinationState
 from salon_jobs.outbox.pause import pause_destination, resume_destination
@@ -26,8 +26,8 @@ class DestinationAdmin(ReadOnlyAdmin):
     actions = ("pause", "resume")
 
     def has_pause_permission(self, request: HttpRequest) -> bool:
-        """Tell whether the user may retry messages, which a pause puts off."""
-        return may(request, "salon_jobs.retry_message")
+        """Tell whether the user may pause and resume destinations."""
+        return may_everywhere(request, "salon_jobs.pause_destinationstate")
 
     @admin.action(description="Pause selected destinations", permissions=["pause"])
     def pause(self, request: HttpRequest, queryset: QuerySet[DestinationState]) -> None:

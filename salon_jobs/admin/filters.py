@@ -9,7 +9,7 @@ from django.contrib import admin, messages
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 
-from salon_jobs.conf import settings as conf
+from salon_jobs.admin.reader import reader
 from salon_jobs.core.records import JobState
 from salon_jobs.jobs import registry
 from salon_jobs.models import CronEntryState, CronTick, Job
@@ -56,7 +56,7 @@ class QueueFilter(admin.SimpleListFilter):
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         """Return the known queues; jobs with a queue of their own are seen in the newest thousand."""
         declared = {registry.get_task(name).options.queue for name in registry.task_names()}
-        newest = Job.objects.using(conf.reader_database).order_by("-id").values_list("queue", flat=True)[:1000]
+        newest = Job.objects.using(reader(request)).order_by("-id").values_list("queue", flat=True)[:1000]
         return [(name, name) for name in sorted(declared | set(newest))]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
@@ -72,7 +72,7 @@ class StoreFilter(admin.SimpleListFilter):
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         """Return up to 50 stores, those of the newest 500 failed jobs, and the chosen one in any case."""
-        failed = Job.objects.using(conf.reader_database).filter(state=JobState.FAILED).order_by("-finished_at")
+        failed = Job.objects.using(reader(request)).filter(state=JobState.FAILED).order_by("-finished_at")
         newest = dict.fromkeys(str(store) for store in failed.values_list("store_id", flat=True)[:500] if store)
         stores = set(list(newest)[:50])
         if (chosen := self.value()) and chosen != "none":
@@ -101,7 +101,7 @@ class EntryFilter(admin.SimpleListFilter):
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         """Return the entries by their own small table."""
-        entries = CronEntryState.objects.using(conf.reader_database).order_by("name")
+        entries = CronEntryState.objects.using(reader(request)).order_by("name")
         return [(name, name) for name in entries.values_list("name", flat=True)]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[CronTick]) -> QuerySet[CronTick]:

@@ -17,7 +17,7 @@ from django.utils.safestring import SafeString
 
 from salon_jobs.admin.base import ReadOnlyAdmin, may
 from salon_jobs.admin.filters import QueueFilter, StoreFilter, TaskFilter, with_key
-from salon_jobs.conf import settings as conf
+from salon_jobs.admin.reader import reader
 from salon_jobs.jobs import operate
 from salon_jobs.jobs.operate import BATCH, Operated
 from salon_jobs.models import Job, JobError
@@ -29,6 +29,7 @@ _REFUSALS_SHOWN = 5
 class JobAdmin(ReadOnlyAdmin):
     """Lists jobs by state, task, queue and store; a job's page shows everything known about it."""
 
+    has_rows_of_stores = True
     list_display = (
         "id",
         "task",
@@ -99,7 +100,7 @@ class JobAdmin(ReadOnlyAdmin):
     @admin.display(description="errors")
     def errors(self, job: Job) -> SafeString | str:
         """Show each attempt's error, the newest first and open, with its traceback."""
-        errors = JobError.objects.using(conf.reader_database).filter(job_id=job.pk).order_by("-id")[:50]
+        errors = JobError.objects.using(job._state.db).filter(job_id=job.pk).order_by("-id")[:50]
         blocks = [
             (SafeString("" if number else " open"), error.attempt, error.occurred_at.isoformat(" ", "seconds"),
              error.error_class, error.message, error.traceback or "no traceback: the process died")
@@ -138,7 +139,7 @@ class JobAdmin(ReadOnlyAdmin):
         changed = refused = asked = 0
         refusals: list[Operated] = []
         for jobs in _batches(queryset):
-            results = {result.job_id: result for result in change([job.pk for job in jobs], using=conf.reader_database)}
+            results = {result.job_id: result for result in change([job.pk for job in jobs], using=reader(request))}
             user: Any = request.user
             LogEntry.objects.log_actions(
                 user_id=user.pk, queryset=[job for job in jobs if results[job.pk].changed], action_flag=CHANGE,

@@ -6,20 +6,20 @@ from typing import TYPE_CHECKING, Any
 
 from django import forms
 from django.contrib import admin
-from django.db.models import QuerySet
+from django.db import models
 from django.http import HttpRequest
 
+from salon_jobs.admin.base import ReaderAdmin
+from salon_jobs.admin.reader import sees_all_stores
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import OptionInvalid
 from salon_jobs.jobs.limits import rule_name
 from salon_jobs.models import Limit
 
 if TYPE_CHECKING:
-    ModelAdmin = admin.ModelAdmin[Limit]
     ModelForm = forms.ModelForm[Limit]
 else:
-    ModelAdmin = admin.ModelAdmin  # generic for type checkers alone
-    ModelForm = forms.ModelForm
+    ModelForm = forms.ModelForm  # generic for type checkers alone
 
 
 class LimitForm(ModelForm):
@@ -43,7 +43,7 @@ class LimitForm(ModelForm):
 
 
 @admin.register(Limit)
-class LimitAdmin(ModelAdmin):
+class LimitAdmin(ReaderAdmin):
     """Edits the rules through the operator's database role; workers follow within a second."""
 
     list_display = ("kind", "name", "paused", "max_concurrency", "rate")
@@ -53,9 +53,17 @@ class LimitAdmin(ModelAdmin):
     fields = ("kind", "name", "paused", "max_concurrency", "rate")
     ordering = ("kind", "name")
 
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Limit]:
-        """Return the rules."""
-        return super().get_queryset(request).using(conf.reader_database)
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        """Refuse whoever is limited to a store: a rule can hold back all of them."""
+        return sees_all_stores(request) and super().has_add_permission(request)
+
+    def has_change_permission(self, request: HttpRequest, obj: models.Model | None = None) -> bool:
+        """Refuse whoever is limited to a store."""
+        return sees_all_stores(request) and super().has_change_permission(request, obj)
+
+    def has_delete_permission(self, request: HttpRequest, obj: models.Model | None = None) -> bool:
+        """Refuse whoever is limited to a store."""
+        return sees_all_stores(request) and super().has_delete_permission(request, obj)
 
     def save_model(self, request: HttpRequest, obj: Limit, form: Any, change: bool) -> None:
         """Save as the operator."""

@@ -17,7 +17,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from salon_jobs.admin.actions import CONFIRMED, ask_first, counted, log_changed, tell
-from salon_jobs.admin.base import ReadOnlyAdmin, may
+from salon_jobs.admin.base import ReadOnlyAdmin, may_everywhere
 from salon_jobs.admin.message_filters import (
     DestinationFilter,
     EventFilter,
@@ -25,6 +25,7 @@ from salon_jobs.admin.message_filters import (
     bounded,
     known_destinations,
 )
+from salon_jobs.admin.reader import reader
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import OptionInvalid
 from salon_jobs.core.messages import MessageStatus
@@ -41,6 +42,7 @@ _OPEN = (MessageStatus.PENDING, MessageStatus.FAILED)
 class MessageAdmin(ReadOnlyAdmin):
     """Lists messages by status, destination, event and store; a message's page shows everything known about it."""
 
+    has_rows_of_stores = True
     list_display = (
         "id", "status", "event", "aggregate_type", "aggregate_id", "store_id", "retry_count", "created_at", "sent_at",
     )  # fmt: skip
@@ -91,7 +93,7 @@ class MessageAdmin(ReadOnlyAdmin):
         """Say what holds the message back."""
         if message.status not in _OPEN:
             return "it was sent" if message.status == MessageStatus.PUBLISHED else "it is not sent any more"
-        rows = BlockedAggregate.objects.using(conf.reader_database)
+        rows = BlockedAggregate.objects.using(message._state.db)
         one = {"aggregate_type": message.aggregate_type, "aggregate_id": message.aggregate_id}
         holder = (rows.filter(**one) if message.aggregate_id else rows.filter(head_id=message.pk)).first()
         if holder is None:
@@ -107,15 +109,15 @@ class MessageAdmin(ReadOnlyAdmin):
 
     def has_retry_permission(self, request: HttpRequest) -> bool:
         """Tell whether the user may retry messages."""
-        return may(request, "salon_jobs.retry_message")
+        return may_everywhere(request, "salon_jobs.retry_message")
 
     def has_skip_permission(self, request: HttpRequest) -> bool:
         """Tell whether the user may skip messages."""
-        return may(request, "salon_jobs.skip_message")
+        return may_everywhere(request, "salon_jobs.skip_message")
 
     def has_replay_permission(self, request: HttpRequest) -> bool:
         """Tell whether the user may send messages again."""
-        return may(request, "salon_jobs.replay_message")
+        return may_everywhere(request, "salon_jobs.replay_message")
 
     @admin.action(description="Retry selected messages", permissions=["retry"])
     def retry(self, request: HttpRequest, queryset: QuerySet[Message]) -> None:
@@ -182,8 +184,8 @@ class MessageAdmin(ReadOnlyAdmin):
 
 def _of_aggregate(request: HttpRequest, aggregate_id: str) -> list[int]:
     """Return the newest messages of an aggregate: the open ones by their index, others among the newest ids."""
-    rows = Message.objects.using(conf.reader_database).filter(aggregate_id=aggregate_id).order_by("-pk")
-    by_index = rows.filter(aggregate_type__in=known_destinations(), status__in=_OPEN)
+    rows = Message.objects.using(reader(request)).filter(aggregate_id=aggregate_id).order_by("-pk")
+    by_index = rows.filter(aggregate_type__in=known_destinations(request), status__in=_OPEN)
     return [
         message_id
         for found in (by_index, bounded(request, rows))

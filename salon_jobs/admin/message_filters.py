@@ -9,7 +9,7 @@ from django.contrib import admin, messages
 from django.db.models import QuerySet
 from django.http import HttpRequest
 
-from salon_jobs.conf import settings as conf
+from salon_jobs.admin.reader import reader, sees_all_stores
 from salon_jobs.core.messages import MessageStatus
 from salon_jobs.models import DestinationState, Message
 from salon_jobs.outbox.find import oldest_looked_at
@@ -22,28 +22,34 @@ def bounded(request: HttpRequest, found: QuerySet[Message]) -> QuerySet[Message]
     """Leave out what lies below the newest ids, unless an index finds the failed or skipped ones."""
     if request.GET.get("status__exact") in _RARE:
         return found
-    return found.filter(pk__gt=oldest_looked_at(using=conf.reader_database))
+    return found.filter(pk__gt=oldest_looked_at(using=reader(request)))
 
 
-def known_destinations() -> list[str]:
-    """Return the destinations that relays or operators have met, by their own small table."""
-    rows = DestinationState.objects.using(conf.reader_database).order_by("aggregate_type")
+def known_destinations(request: HttpRequest) -> list[str]:
+    """Return the destinations that relays or operators have met, by their own small table.
+
+    Which those are is no store's business: a limited user is offered those of the store's newest messages.
+    """
+    if not sees_all_stores(request):
+        newest = Message.objects.using(reader(request)).order_by("-pk")[:_LOOKED_AT_FOR_CHOICES]
+        return sorted(set(newest.values_list("aggregate_type", flat=True)))
+    rows = DestinationState.objects.using(reader(request)).order_by("aggregate_type")
     return list(rows.values_list("aggregate_type", flat=True)[:100])
 
 
 class _Filter(admin.SimpleListFilter):
     field: ClassVar[str]
 
-    def choices_now(self) -> list[str]:
+    def choices_now(self, request: HttpRequest) -> list[str]:
         """Return what is offered beside the chosen one."""
-        rows = Message.objects.using(conf.reader_database).order_by("-pk")
+        rows = Message.objects.using(reader(request)).order_by("-pk")
         newest = rows.values_list(self.field, flat=True)[:_LOOKED_AT_FOR_CHOICES]
         return sorted({str(value) for value in newest if value is not None})[:50]
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         """Return the choices, the chosen one in any case."""
         chosen = self.value()
-        names = set(self.choices_now())
+        names = set(self.choices_now(request))
         if chosen:
             names.add(chosen)
         return [(name, name) for name in sorted(names)]
@@ -64,9 +70,9 @@ class DestinationFilter(_Filter):
     parameter_name = "destination"
     field = "aggregate_type"
 
-    def choices_now(self) -> list[str]:
+    def choices_now(self, request: HttpRequest) -> list[str]:
         """Return the known destinations."""
-        return known_destinations()
+        return known_destinations(request)
 
 
 class EventFilter(_Filter):

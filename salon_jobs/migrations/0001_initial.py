@@ -157,7 +157,12 @@ class Migration(LocksBriefly):
             ],
             options={
                 "db_table": "salon_jobs_job",
-                "permissions": [("retry_job", "Can retry jobs"), ("cancel_job", "Can cancel jobs")],
+                "permissions": [
+                    ("retry_job", "Can retry jobs"),
+                    ("cancel_job", "Can cancel jobs"),
+                    ("discard_job", "Can discard jobs"),
+                    ("view_all_stores", "Can work with jobs and messages of all stores"),
+                ],
                 "indexes": [
                     models.Index(
                         condition=models.Q(("state", "queued")),

@@ -36,6 +36,7 @@ class Migration(LocksBriefly):
             ],
             options={
                 "verbose_name": "destination",
+                "permissions": [("pause_destinationstate", "Can pause and resume destinations")],
                 "db_table": "salon_jobs_destination",
             },
         ),

@@ -163,7 +163,12 @@ class Job(models.Model):
                 condition=_ILLEGAL_MOVES,
             ),
         ]
-        permissions: ClassVar = [("retry_job", "Can retry jobs"), ("cancel_job", "Can cancel jobs")]
+        permissions: ClassVar = [
+            ("retry_job", "Can retry jobs"),
+            ("cancel_job", "Can cancel jobs"),
+            ("discard_job", "Can discard jobs"),
+            ("view_all_stores", "Can work with jobs and messages of all stores"),
+        ]
 
     def __str__(self) -> str:
         return f"{self.task} #{self.pk}"

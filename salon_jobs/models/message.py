@@ -188,6 +188,7 @@ class DestinationState(models.Model):
     class Meta:
         db_table = "salon_jobs_destination"
         verbose_name = "destination"
+        permissions: ClassVar = [("pause_destinationstate", "Can pause and resume destinations")]
 
     def __str__(self) -> str:
         return self.aggregate_type

@@ -111,12 +111,13 @@ def test_each_action_has_its_permission(client: Client) -> None:
     user = User.objects.create(username="looker", is_staff=True)
     try:
         client.force_login(user)
+        user.user_permissions.set(Permission.objects.filter(codename="view_all_stores"))
         assert client.get(MESSAGES).status_code == 403
         write("failed")
         for codename, action in (
             (None, None), ("retry_message", "retry"), ("skip_message", "skip"), ("replay_message", "replay"),
         ):  # fmt: skip
-            names = ["view_message", *([codename] if codename else [])]
+            names = ["view_message", "view_all_stores", *([codename] if codename else [])]
             user.user_permissions.set(Permission.objects.filter(codename__in=names))
             text = client.get(MESSAGES).content.decode()
             offered = {each for each in ("retry", "skip", "replay") if f'<option value="{each}"' in text}

@@ -1,0 +1,49 @@
+"""Lets staff who belong to several stores choose the one they work in."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from uuid import UUID
+
+from django.apps import apps
+from django.contrib.admin import AdminSite
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponseRedirect
+from django.http.response import HttpResponseBase
+from django.template.response import TemplateResponse
+from django.views.decorators.csrf import csrf_protect
+
+from salon_jobs.conf import settings as conf
+from salon_jobs.tenancy.context import tenant_context
+from salon_jobs.tenancy.memberships import stores_of
+
+# The parameter by which any page of a limited user offers the choice, and takes it.
+CHOICE: Final = "choose_store"
+_MOST: Final = 100
+
+
+@csrf_protect
+def choose_store(request: HttpRequest, site: AdminSite) -> HttpResponseBase:
+    """Offer the signed-in user's stores, or keep the chosen one and go back to the page.
+
+    It is kept in the session, where REQUEST_STORE "membership" and "session" look. Raises PermissionDenied for a store
+    that is not the user's, and when there is none to choose.
+    """
+    stores = stores_of(request.user)
+    if not stores:
+        raise PermissionDenied("you belong to no store, and may not see all")
+    if request.method == "POST" and CHOICE in request.POST:
+        chosen = {str(store) for store in stores} & {request.POST[CHOICE]}
+        if not chosen:
+            raise PermissionDenied("you do not belong to this store")
+        request.session[conf.store_session_key] = chosen.pop()
+        return HttpResponseRedirect(request.path)
+    choices = [(str(store), _name(store)) for store in stores[:_MOST]]
+    context = {**site.each_context(request), "title": "Choose a store", "choices": choices, "parameter": CHOICE}
+    return TemplateResponse(request, "admin/salon_jobs/choose_store.html", context)
+
+
+def _name(store: UUID) -> str:
+    model: Any = apps.get_model(conf.store_model or "")
+    with tenant_context(store, using=conf.database):
+        return str(model._default_manager.using(conf.database).filter(pk=store).first() or store)
