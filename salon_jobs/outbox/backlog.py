@@ -6,6 +6,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from salon_jobs.outbox.store import Blocked, Failure, Wanted
 from salon_jobs.publishers.base import OutgoingMessage
@@ -92,15 +93,19 @@ class Backlog:
             return [key for key in self._holds if isinstance(key, str)]
 
     def accept(self, wanted: Sequence[Wanted], messages: Sequence[OutgoingMessage], bound: int) -> None:
-        """Take in what was read on request, up to the gate's bound."""
+        """Take in what was read on request, up to the gate's bound; what is in memory already is not taken twice.
+
+        That is so of what is on its way when its partition is read from the beginning again.
+        """
         counts = Counter([message.partition for message in messages])
         last = {message.partition: message.id for message in messages}
         with self.changed:
             for want in wanted:
                 full = counts[want.partition] >= want.take
                 self._after[want.partition] = last[want.partition] if full else max(bound, want.after)
-            if self._holds:
-                messages = [message for message in messages if message.aggregate_id not in self._holds]
+            if self._holds or self._known:
+                known, holds = self._known, self._holds
+                messages = [m for m in messages if m.id not in known and (m.aggregate_id or m.id) not in holds]
             self._queue.extend(messages)
             self._know(messages)
 
@@ -130,6 +135,7 @@ class Backlog:
                 key: Key = row.aggregate_id or row.head_id
                 seen.add(key)
                 if row.head_id in self._known:
+                    self._heads.add(row.head_id)
                     continue  # it is being sent, or sent and about to be marked
                 hold = self._holds.get(key)
                 if hold is None:
@@ -145,23 +151,27 @@ class Backlog:
                     hold.recovering, hold.after, hold.page = True, row.head_id - 1, 1
             for key, hold in self._holds.items():
                 if key not in seen and hold.written and not hold.recovering:
-                    hold.recovering, hold.after, hold.page, hold.head_id = True, 0, 1, None
+                    after = key - 1 if isinstance(key, int) else 0
+                    hold.recovering, hold.after, hold.page, hold.head_id = True, after, 1, None
 
-    def recovering(self) -> list[tuple[Key, Hold, int]]:
-        """Return the aggregates of which the next page is to be read, and up to which id."""
+    def recovering(self, most: int) -> list[tuple[Key, Hold, int]]:
+        """Return up to so many aggregates of which the next page is to be read, and up to which id.
+
+        Not before their partition was read up to the message that blocks them: a page would look as if that were gone.
+        """
         with self.changed:
-            return [
+            ready = (
                 (key, hold, self._after[hold.partition])
                 for key, hold in self._holds.items()
-                if hold.recovering and not hold.outstanding and hold.partition in self._after
-            ]
+                if hold.recovering and not hold.outstanding and self._after.get(hold.partition, -1) >= _first_of(hold)
+            )
+            return list(islice(ready, most))
 
-    def accept_recovered(self, key: Key, messages: Sequence[OutgoingMessage], *, upto: int) -> int | None:
+    def accept_recovered(self, key: Key, hold: Hold, messages: Sequence[OutgoingMessage]) -> int | None:
         """Take in the next page of an aggregate; a short one ends its hold. Returns a head whose row is out of date."""
         with self.changed:
-            hold = self._holds.get(key)
-            if hold is None:
-                return None
+            if self._holds.get(key) is not hold:
+                return None  # one of its messages failed meanwhile
             stale = None
             if hold.head_id is not None and not (messages and messages[0].id == hold.head_id):
                 stale = hold.head_id
@@ -237,9 +247,10 @@ class Backlog:
                 if failure.final and not message.aggregate_id:
                     self._holds.pop(key, None)
                     continue
-                self._holds[key] = Hold(
-                    message.aggregate_id, message.partition, message.id, failure.tries, message.id - 1, False
-                )
+                if message.partition in self._after:
+                    self._holds[key] = Hold(
+                        message.aggregate_id, message.partition, message.id, failure.tries, message.id - 1, False
+                    )
             self._drop_of({_key(failure.message) for failure in failures})
 
     def written(self, failures: Sequence[Failure]) -> None:
@@ -286,3 +297,7 @@ class Backlog:
 
 def _key(message: OutgoingMessage) -> Key:
     return message.aggregate_id or message.id
+
+
+def _first_of(hold: Hold) -> int:
+    return hold.after if hold.head_id is None else hold.head_id

@@ -41,7 +41,7 @@ class Marker:
         self._on_marked = on_marked
         self._changed = threading.Condition()
         self._settled: list[Settled] = []
-        self._busy = self._stopping = False
+        self._busy = self._stopping = self._given_up = False
         self._give_up_at = float("inf")
         self.published = self.skipped = 0
         self._thread = threading.Thread(target=self._run, name="salon-jobs-marker", daemon=True)
@@ -63,7 +63,12 @@ class Marker:
             self._give_up_at = time.monotonic() + grace_s
             self._changed.notify_all()
         self._thread.join(grace_s + 1)
-        return not self._settled and not self._busy
+        return not self._settled and not self._busy and not self._given_up
+
+    @property
+    def alive(self) -> bool:
+        """Tell whether the thread runs: an error that nobody expected ended it, or ``stop``."""
+        return self._thread.is_alive()
 
     @property
     def idle(self) -> bool:
@@ -72,11 +77,13 @@ class Marker:
             return not self._settled and not self._busy
 
     def _run(self) -> None:
-        while batch := self._next():
-            self._write_until_written(batch)
-            with self._changed:
-                self._busy = False
-        connections.close_all()
+        try:
+            while batch := self._next():
+                self._write_until_written(batch)
+                with self._changed:
+                    self._busy = False
+        finally:
+            connections.close_all()
 
     def _next(self) -> list[Settled]:
         with self._changed:
@@ -102,6 +109,7 @@ class Marker:
                     self._changed.wait(_RETRY_S)
             else:
                 return
+        self._given_up = True
         log_event(logging.ERROR, log_events.RELAY_UNMARKED, messages=sum(len(s.published) for s in batch))
 
     def _write(self, batch: list[Settled]) -> None:

@@ -27,7 +27,8 @@ class Ownership:
         self._clock = clock
         self._seen: dict[int, tuple[PartitionState, float]] = {}
         self._ours_until = float("-inf")
-        self._beat_at = float("-inf")
+        self._began = self._beat_at = float("-inf")
+        self._epochs: dict[int, int] = {}
         self.mine: frozenset[int] = frozenset()
         # Ours, but to be given back as soon as nothing of them is on its way.
         self.leaving: frozenset[int] = frozenset()
@@ -44,35 +45,46 @@ class Ownership:
         return max(0.0, self._beat_at - self._clock())
 
     def beat(self) -> frozenset[int]:
-        """Beat, take and let go; returns the partitions that were lost to others. Raises database errors."""
-        began = self._clock()
+        """Beat, take and let go; returns the partitions that were lost to others. Raises database errors.
+
+        One that was lost and is taken again counts: another relay had it. ``trust`` must follow.
+        """
+        self._began = self._clock()
         if not self._seen:
             store.make_partitions()
         store.beat_partitions(self._owner)
         states, relays = store.partitions()
         self.relays = max(1, relays)
-        mine = {state.partition for state in states if state.owner == self._owner}
+        epochs = {state.partition: state.epoch for state in states if state.owner == self._owner}
         # A relay that was frozen or cut off for too long finds its rows as it left them, unless another took them.
+        lost = frozenset(p for p, epoch in self._epochs.items() if epochs.get(p) != epoch)
         share = -(-PARTITIONS // self.relays)
-        takeable = self._takeable(states, began)
-        if takeable and len(mine) < share:
-            mine |= store.take_partitions(takeable[: share - len(mine)], owner=self._owner)
-        lost = self.mine - mine
-        self.mine = frozenset(mine)
-        excess = len(mine) - share
-        staying = sorted(mine, key=lambda partition: (partition in self.leaving, partition))
+        takeable = self._takeable(states)
+        if takeable and len(epochs) < share:
+            wanted = takeable[: share - len(epochs)]
+            taken = store.take_partitions(wanted, owner=self._owner)
+            epochs |= {state.partition: state.epoch + 1 for state in wanted if state.partition in taken}
+        self._epochs, self.mine = epochs, frozenset(epochs)
+        excess = len(epochs) - share
+        staying = sorted(epochs, key=lambda partition: (partition in self.leaving, partition))
         self.leaving = frozenset(staying[-excess:]) if excess > 0 else frozenset()
-        self._ours_until = began + conf.outbox.ownership.total_seconds() * (1 - _MARGIN)
-        self._beat_at = began + conf.outbox.ownership.total_seconds() / _BEATS
+        self._beat_at = self._began + conf.outbox.ownership.total_seconds() / _BEATS
         return lost
+
+    def trust(self) -> None:
+        """Hold what we own from now on, counted from the last beat: whoever publishes was told what was lost."""
+        self._ours_until = self._began + conf.outbox.ownership.total_seconds() * (1 - _MARGIN)
 
     def release(self, partitions: frozenset[int]) -> None:
         """Give partitions back of which nothing is on its way any more. Raises database errors."""
         store.release_partitions(partitions, owner=self._owner)
         self.mine -= partitions
+        self._epochs = {p: epoch for p, epoch in self._epochs.items() if p not in partitions}
         self.leaving -= partitions
 
-    def _takeable(self, states: list[PartitionState], now: float) -> list[PartitionState]:
+    def _takeable(self, states: list[PartitionState]) -> list[PartitionState]:
+        # Now, after they were read: a beat that came while we asked must not look as old as the question.
+        now = self._clock()
         takeable: list[PartitionState] = []
         for state in states:
             before = self._seen.get(state.partition)

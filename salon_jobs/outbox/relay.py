@@ -63,7 +63,10 @@ class Relay:
         self._pruner = MessagePruner()
 
     def run(self) -> bool:
-        """Relay until stopped; True when everything that was sent is marked."""
+        """Relay until stopped; True when everything that was sent is marked.
+
+        Raises RuntimeError when one of its threads has ended by an error: another process must go on.
+        """
         ownership = self._ownership = Ownership(self._owner())
         self._marker.start()
         self._listener.start()
@@ -76,15 +79,18 @@ class Relay:
                 except (DatabaseError, InterfaceError) as error:
                     log_event(logging.WARNING, log_events.DATABASE_LOST, loop="relay", error=str(error).strip())
                     connections[conf.database].errors_occurred = True
+                    # What blocks the aggregates of a new partition must be known before that is read.
+                    self._refresh_at = float("-inf")
                     wait_s = _OUTAGE_S
                 tidy_connections()
                 if self._burst and self._is_done():
                     break
                 if wait_s and self._wake.wait(wait_s):
                     self._wake.clear()
-        finally:
-            self._listener.stop()
-            self._pruner.stop()
+        except BaseException:
+            self._forced.set()
+            self._finish(ownership)
+            raise
         return self._finish(ownership)
 
     def stop(self) -> None:
@@ -128,6 +134,8 @@ class Relay:
         self._write_failures()
         if time.monotonic() >= self._refresh_at:
             self._refresh(ownership)
+        if not self._marker.alive:
+            raise RuntimeError("the marker has ended by an error; see the log")
         self._gate = store.gate()
         self._note_gate()
         read = self._streams.read(self._gate)
@@ -150,16 +158,20 @@ class Relay:
         return max(0.001, min(waits))
 
     def _beat(self, ownership: Ownership) -> None:
-        before = ownership.mine
+        before = ownership.mine - ownership.leaving
         if lost := ownership.beat():
             log_event(logging.WARNING, log_events.PARTITIONS_LOST, partitions=sorted(lost))
+            # First what is left of them is forgotten, of those too that are ours again by now.
+            self._streams.own(before - lost)
             self._streams.lose()
-        if before != ownership.mine:
+        served = ownership.mine - ownership.leaving
+        if lost or before != served:
             self._refresh_at = float("-inf")
             log_event(
                 logging.INFO, log_events.PARTITIONS_OWNED, partitions=sorted(ownership.mine), relays=ownership.relays
             )
-        self._streams.own(ownership.mine - ownership.leaving)
+        self._streams.own(served)
+        ownership.trust()
         if ownership.leaving and (released := self._streams.free_of(ownership.leaving)):
             ownership.release(released)
 
@@ -174,8 +186,9 @@ class Relay:
             failures = stream.take_failures()
             if failures:
                 self._write(stream, failures)
-            for news in stream.take_outage_news():
+            for news in stream.outage_news:
                 store.note_outage(stream.aggregate_type, *(("", "") if news is None else (news.code, news.detail)))
+                stream.outages_written(1)
 
     def _write(self, stream: Stream, failures: list[Failure]) -> None:
         store.write_failures(failures, owner=self._owner())
@@ -198,6 +211,8 @@ class Relay:
     def _finish(self, ownership: Ownership) -> bool:
         """End the streams, mark what was sent, write what failed, and give the partitions back."""
         log_event(logging.INFO, log_events.PROCESS_STOPPING, running=self._streams.in_memory)
+        self._listener.stop()
+        self._pruner.stop()
         end = time.monotonic() + conf.shutdown_interrupt_after.total_seconds()
         clean = self._streams.stop(end, forced=self._forced)
         left_s = conf.shutdown_grace.total_seconds() - conf.shutdown_interrupt_after.total_seconds() - _LEAVE_S
@@ -205,7 +220,10 @@ class Relay:
         try:
             tidy_connections()
             self._write_failures()
-            ownership.release(ownership.mine)
+            # Not those of which something is still on its way, or not marked: the next relay takes them when our time
+            # is over.
+            self._streams.own(frozenset())
+            ownership.release(self._streams.free_of(ownership.mine))
         except (DatabaseError, InterfaceError) as error:
             log_event(logging.WARNING, log_events.DATABASE_LOST, loop="relay", error=str(error).strip())
         self._streams.close()

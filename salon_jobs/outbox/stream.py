@@ -71,8 +71,12 @@ class Stream:
         return not self._thread.is_alive()
 
     def lose(self) -> None:
-        """Send nothing more of the batch that is being published: some of it belongs to another relay by now."""
-        self._generation += 1
+        """Send nothing more of the batch that is being published: some of it belongs to another relay by now.
+
+        After the backlog was told what we own: what is taken from then on is ours.
+        """
+        with self.backlog.changed:
+            self._generation += 1
 
     def give_tokens(self, tokens: int) -> None:
         """Allow so many messages more."""
@@ -95,6 +99,17 @@ class Stream:
         return not self._busy and not self.backlog.size and not self._failures
 
     @property
+    def alive(self) -> bool:
+        """Tell whether the thread runs: an error that nobody expected ended it, or ``stop``."""
+        return self._thread.is_alive()
+
+    def holds_of(self, partition: int) -> bool:
+        """Tell whether messages of a partition are in memory, or failures of it are to be written down."""
+        with self.backlog.changed:
+            unwritten = any(failure.message.partition == partition for failure in self._failures)
+            return unwritten or self.backlog.holds_of(partition)
+
+    @property
     def blocked_by_outage(self) -> bool:
         """Tell whether what is in memory can not be sent now."""
         return self.paused or not self.breaker.is_closed
@@ -110,43 +125,50 @@ class Stream:
             del self._failures[: len(failures)]
         self.backlog.written(failures)
 
-    def take_outage_news(self) -> list[Unpublished | None]:
-        """Return what changed about the destination since the last time: an outage, or None that it is over."""
-        news, self._outage_news = self._outage_news, []
-        return news
+    @property
+    def outage_news(self) -> list[Unpublished | None]:
+        """Return what changed about the destination: outages, and None where one was over. See ``outages_written``."""
+        with self.backlog.changed:
+            return list(self._outage_news)
+
+    def outages_written(self, count: int) -> None:
+        """Forget so many of the oldest news, which were written down."""
+        with self.backlog.changed:
+            del self._outage_news[:count]
 
     def _run(self) -> None:
-        while not self._stop.is_set():
-            batch = self._next_batch()
-            if batch:
-                try:
-                    self._settle(batch, self._publish(batch))
-                finally:
+        try:
+            while not self._stop.is_set():
+                batch, may_go_on = self._next_batch()
+                if batch:
+                    self._settle(batch, self._publish(batch, may_go_on), may_go_on)
                     self._busy = False
-                self._on_change()
-        connections.close_all()  # those that a publisher opened in this thread
+                    self._on_change()
+        finally:
+            connections.close_all()  # those that a publisher opened in this thread
 
-    def _next_batch(self) -> list[OutgoingMessage]:
+    def _next_batch(self) -> tuple[list[OutgoingMessage], Callable[[], bool]]:
         changed = self.backlog.changed
         with changed:
+            may_go_on = partial(self._may_go_on, self._generation)
             wait_s = self.breaker.wait_s
             if self.paused or wait_s or not self.backlog.waiting or self.tokens == 0 or not self._owns():
                 if not self._stop.is_set():
                     changed.wait(min(_LOOK_S, wait_s or _LOOK_S))
-                return []
+                return [], may_go_on
             self._busy = True
             most = conf.outbox.fetch_limit if self.breaker.is_closed else 1
             batch = self.backlog.take(most if self.tokens is None else min(most, self.tokens))
             if self.tokens is not None:
                 self.tokens -= len(batch)
-            return batch
+            return batch, may_go_on
 
-    def _publish(self, batch: Sequence[OutgoingMessage]) -> Answers:
+    def _publish(self, batch: Sequence[OutgoingMessage], may_go_on: Callable[[], bool]) -> Answers:
         try:
             if not self._opened:
                 self._publisher.open()
                 self._opened = True
-            answers = self._publisher.publish(batch, may_go_on=partial(self._may_go_on, self._generation))
+            answers = self._publisher.publish(batch, may_go_on=may_go_on)
             if len(answers) != len(batch):
                 raise RuntimeError(f"{len(answers)} answers to {len(batch)} messages")
         except Exception as error:  # a publisher that breaks its promise must not end the relay
@@ -160,9 +182,9 @@ class Stream:
     def _may_go_on(self, generation: int) -> bool:
         return generation == self._generation and not self._forced.is_set() and self._owns()
 
-    def _settle(self, batch: Sequence[OutgoingMessage], answers: Answers) -> None:
+    def _settle(self, batch: Sequence[OutgoingMessage], answers: Answers, may_go_on: Callable[[], bool]) -> None:
         if not any(answers):
-            self._sent(batch, {})
+            self._mark(batch, self.backlog.settled(batch), {})
             self._close_breaker()
             return
         sent: list[OutgoingMessage] = []
@@ -183,25 +205,24 @@ class Stream:
                 left.append(message)
                 if answer.verdict in _AWAY:
                     outage = outage or answer
-        if failures:
+        # At once: the relay must neither write a failure that holds nothing yet, nor catch an aggregate up while some
+        # of it is still to be put back.
+        with self.backlog.changed:
+            heads = self.backlog.settled([*sent, *settled])
             self.backlog.fail(failures)
-            with self.backlog.changed:
-                self._failures += failures
-        self._sent(sent, skipped, settled)
+            self._failures += failures
+            self.backlog.put_back(left)
+        self._mark(sent, heads, skipped)
         if self.tokens is not None:
             self.give_tokens(len(left))
-        if outage is None and left and not (sent or failures or skipped) and self._may_go_on(self._generation):
+        if outage is None and left and not (sent or failures or skipped) and may_go_on():
             outage = Unpublished(Verdict.OUTAGE, "OUTBOX.NOT_SENT", "the publisher sent nothing and did not say why")
         if outage is not None:
             self._trip_breaker(outage)
         elif sent or failures:
             self._close_breaker()
-        self.backlog.put_back(left)
 
-    def _sent(
-        self, sent: Sequence[OutgoingMessage], skipped: dict[int, str], also: Sequence[OutgoingMessage] = ()
-    ) -> None:
-        heads = self.backlog.settled([*sent, *also] if also else sent)
+    def _mark(self, sent: Sequence[OutgoingMessage], heads: Sequence[int], skipped: dict[int, str]) -> None:
         if sent or skipped:
             self._marker.put(Settled(self.backlog, [message.id for message in sent], heads, skipped))
 
@@ -223,7 +244,7 @@ class Stream:
 
     def _trip_breaker(self, outage: Unpublished) -> None:
         if self.breaker.trip(outage):
-            self._outage_news.append(outage)
+            self._tell(outage)
             if not outage.quiet:
                 event = (
                     log_events.DESTINATION_UNRESOLVABLE
@@ -236,5 +257,9 @@ class Stream:
 
     def _close_breaker(self) -> None:
         if self.breaker.outage is not None and self.breaker.close():
-            self._outage_news.append(None)
+            self._tell(None)
             log_event(logging.INFO, log_events.DESTINATION_BACK, aggregate_type=self.aggregate_type)
+
+    def _tell(self, news: Unpublished | None) -> None:
+        with self.backlog.changed:
+            self._outage_news.append(news)

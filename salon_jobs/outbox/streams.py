@@ -22,6 +22,8 @@ from salon_jobs.publishers.registry import make_publisher
 
 _DISCOVER_S: Final = 1.0
 _SWEPT: Final = 500
+# In one look, of each stream: the relay must beat, and read what is new.
+_PAGES: Final = 100
 
 
 class Streams:
@@ -61,18 +63,21 @@ class Streams:
 
     def free_of(self, partitions: frozenset[int]) -> frozenset[int]:
         """Return those of which nothing is on its way."""
-        return frozenset(p for p in partitions if not any(stream.backlog.holds_of(p) for stream in self.all()))
+        return frozenset(p for p in partitions if not any(stream.holds_of(p) for stream in self.all()))
 
     def read(self, gate: Gate) -> int:
-        """Read what there is room for, up to the gate; returns how many messages. Raises database errors."""
+        """Read what there is room for, up to the gate; returns how many messages and pages. Raises database errors.
+
+        RuntimeError when a stream has ended: this process can not do its work, and another one must.
+        """
         for stream in self.all():
+            if not stream.alive:
+                raise RuntimeError(f"the stream of {stream.aggregate_type} has ended by an error; see the log")
             stream.backlog.rewind(gate.allocated)
-        read = self._read_on(gate)
-        if not read and time.monotonic() >= self._discover_at:
+        if time.monotonic() >= self._discover_at:
+            self._discover()
             self._discover_at = time.monotonic() + _DISCOVER_S
-            if self._discover():
-                read = self._read_on(gate)
-        return read + self._recover()
+        return self._read_on(gate) + self._recover()
 
     def _read_on(self, gate: Gate) -> int:
         together: list[Wanted] = []
@@ -99,28 +104,27 @@ class Streams:
                 self._streams[aggregate_type].backlog.accept(wanted, theirs, gate.bound)
         return read
 
-    def _discover(self) -> bool:
+    def _discover(self) -> None:
         new = [name for name in store.message_types() if name not in self._streams]
         if new:
             store.know_destinations(new)
             for name in new:
                 self._stream(name)
-        return bool(new)
 
     def _recover(self) -> int:
-        """Read the next page of every aggregate that is not blocked any more."""
-        read = 0
+        """Read the next page of aggregates that are not blocked any more; returns how many pages."""
+        pages = 0
         for stream in self.all():
-            for key, hold, upto in stream.backlog.recovering():
+            for key, hold, upto in stream.backlog.recovering(_PAGES):
                 messages = store.fetch_aggregate(
                     stream.aggregate_type, hold.aggregate_id, after=hold.after,
                     upto=upto if isinstance(key, str) else hold.after + 1, take=hold.page,
                 )  # fmt: skip
-                stale = stream.backlog.accept_recovered(key, messages, upto=upto)
+                stale = stream.backlog.accept_recovered(key, hold, messages)
                 if stale is not None:
                     store.forget_head(stale)
-                read += len(messages)
-        return read
+                pages += 1
+        return pages
 
     def refresh(self, blocked: Sequence[Blocked]) -> None:
         """Hand each stream the rows that block its aggregates."""
@@ -212,12 +216,12 @@ class Streams:
         return stream
 
     def _publisher(self, aggregate_type: str) -> Publisher:
-        service = parse_destination(aggregate_type).service
-        if service not in self._publishers:
-            try:
+        try:
+            service = parse_destination(aggregate_type).service
+            if service not in self._publishers:
                 self._publishers[service] = make_publisher(service)
-            except MessageInvalid as error:
-                self._publishers[service] = _Nobody(str(error))
+        except MessageInvalid as error:
+            return _Nobody(str(error))
         return self._publishers[service]
 
 

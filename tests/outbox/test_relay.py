@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from django.db import connections, transaction
 
 from salon_jobs import Draft, emit, emit_many
+from salon_jobs.outbox import store
 from salon_jobs.publishers.base import OutgoingMessage, Unpublished, Verdict
 from salon_jobs.publishers.memory import MemoryPublisher
 from tests.e2e.worker_process import eventually
@@ -149,3 +151,56 @@ def test_two_relays_share_the_partitions_and_hand_them_over(settings: Any) -> No
         first.stop()
     eventually(lambda: len(second.facts()["partitions"]) == 16, 10)
     assert second.stop()
+
+
+def test_a_busy_destination_keeps_no_new_one_from_being_found(settings: Any) -> None:
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "OUTBOX": {**settings.SALON_JOBS["OUTBOX"], "FETCH_LIMIT": 5}}
+    store.know_destinations([ORDERS])
+    with transaction.atomic():
+        emit_many(Draft(aggregate_type=ORDERS, event="e", payload={"number": n}) for n in range(500))
+        emit("rn::memory:::new", event="e", payload={})
+    assert relay_in_burst()
+    places = [number for number, message in enumerate(MemoryPublisher.published) if message.aggregate_type != ORDERS]
+    assert len(places) == 1
+    assert places[0] < 400
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_relay_whose_stream_has_ended_by_an_error_ends_too(monkeypatch: Any) -> None:
+    monkeypatch.setattr(MemoryPublisher, "publish", lambda _, messages, may_go_on: ["no answer"] * len(messages))
+    emitted("a")
+    with pytest.raises(RuntimeError, match="has ended by an error"):
+        relay_in_burst()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_relay_whose_marker_has_ended_by_an_error_ends_too(monkeypatch: Any) -> None:
+    monkeypatch.setattr("salon_jobs.outbox.backlog.Backlog.marked", None)
+    emitted("a")
+    with pytest.raises(RuntimeError, match="the marker has ended"):
+        relay_in_burst()
+
+
+def test_what_could_not_be_marked_before_the_end_is_told_and_its_partition_is_not_handed_over(settings: Any) -> None:
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "SHUTDOWN_GRACE": 3, "SHUTDOWN_INTERRUPT_AFTER": 1}
+    running = RunningRelay()
+    eventually(lambda: len(running.facts()["partitions"]) == 16)
+    change("REVOKE UPDATE ON salon_jobs_message FROM worker_runtime")
+    try:
+        emitted("a", number=1)
+        eventually(lambda: arrived() == [("a", 1)])
+        assert not running.stop()
+    finally:
+        change("GRANT UPDATE ON salon_jobs_message TO worker_runtime")
+    assert seen("SELECT count(*) FROM salon_jobs_partition WHERE owner IS NOT NULL") == [(1,)]
+
+
+def test_the_types_of_destinations_that_nobody_can_parse_hold_up_no_other() -> None:
+    emitted("a", number=1)
+    change(
+        "INSERT INTO salon_jobs_message (message_id, aggregate_type, event, payload)"
+        " VALUES (gen_random_uuid(), %s, 'e', '{}')", "rn::memory:::a\u0001b",
+    )  # fmt: skip
+    relay_in_burst()
+    assert arrived() == [("a", 1)]
+    assert statuses() == {"pending": 1, "published": 1}

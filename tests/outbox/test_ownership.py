@@ -1,0 +1,144 @@
+"""Shows that a partition is one relay's at a time, whatever stops, freezes or is slow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from salon_jobs.core.messages import PARTITIONS
+from salon_jobs.outbox import store
+from salon_jobs.outbox.ownership import Ownership
+from tests.outbox.scene import ORDERS, emitted
+from tests.support import change, seen
+from tests.unit.test_backlog import failure
+
+ALL = frozenset(range(PARTITIONS))
+
+
+class Clock:
+    """Is a monotonic clock that tests move."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(settings: Any, outbox: None) -> Clock:
+    """Return one clock for all relays of a test, which own for ten seconds."""
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "OUTBOX": {**settings.SALON_JOBS["OUTBOX"], "OWNERSHIP": 10}}
+    return Clock()
+
+
+@pytest.fixture
+def owner(clock: Clock) -> Ownership:
+    """Return a relay that owns everything."""
+    ownership = Ownership(1, clock=clock)
+    beat(ownership)
+    assert ownership.mine == ALL
+    return ownership
+
+
+def beat(ownership: Ownership) -> frozenset[int]:
+    """Beat, as a relay does."""
+    lost = ownership.beat()
+    ownership.trust()
+    return lost
+
+
+def test_an_owner_trusts_itself_for_less_than_a_challenger_waits(owner: Ownership, clock: Clock) -> None:
+    challenger = Ownership(2, clock=clock)
+    beat(challenger)
+    clock.now = 6.9
+    beat(challenger)
+    assert owner.holds
+    assert challenger.mine == frozenset()
+    clock.now = 9.9
+    beat(challenger)
+    assert not owner.holds
+    assert challenger.mine == frozenset()
+    clock.now = 10
+    beat(challenger)
+    assert challenger.mine == ALL
+
+
+def test_a_beat_that_came_while_a_challenger_asked_counts_from_when_it_was_read(
+    owner: Ownership, clock: Clock, monkeypatch: Any
+) -> None:
+    challenger = Ownership(2, clock=clock)
+    read = store.partitions
+
+    def slowly() -> Any:
+        monkeypatch.setattr(store, "partitions", read)
+        clock.now = 5
+        beat(owner)
+        return read()
+
+    monkeypatch.setattr(store, "partitions", slowly)
+    beat(challenger)  # it began at 0, and read at 5 what the owner wrote at 5
+    clock.now = 11
+    beat(challenger)
+    assert owner.holds
+    assert challenger.mine == frozenset()
+
+
+def test_a_partition_that_was_lost_and_is_taken_again_in_one_beat_was_lost(owner: Ownership, clock: Clock) -> None:
+    other = Ownership(2, clock=clock)
+    beat(other)
+    clock.now = 20
+    beat(other)
+    other.release(ALL)
+    assert beat(owner) == ALL
+    assert owner.mine == ALL
+
+
+def test_an_owner_that_was_frozen_holds_nothing_until_its_streams_know_what_was_lost(
+    owner: Ownership, clock: Clock
+) -> None:
+    clock.now = 20
+    assert not owner.holds
+    owner.beat()
+    assert not owner.holds
+    owner.trust()
+    assert owner.holds
+
+
+def test_one_that_nobody_challenged_finds_its_partitions_as_it_left_them(owner: Ownership, clock: Clock) -> None:
+    clock.now = 1000
+    assert beat(owner) == frozenset()
+    assert owner.mine == ALL
+
+
+def test_steps_of_the_databases_clock_change_no_owner(owner: Ownership, clock: Clock) -> None:
+    challenger = Ownership(2, clock=clock)
+    beat(challenger)
+    change("UPDATE salon_jobs_process SET heartbeat_at = heartbeat_at + interval '1 year'")
+    clock.now = 5
+    beat(owner)
+    beat(challenger)
+    clock.now = 12
+    beat(challenger)
+    assert challenger.mine == frozenset()
+    assert seen("SELECT DISTINCT owner FROM salon_jobs_partition") == [(1,)]
+
+
+def test_of_two_that_take_at_once_one_gets_each_partition(clock: Clock) -> None:
+    store.make_partitions()
+    states, _ = store.partitions()
+    first = store.take_partitions(states, owner=1)
+    assert (first, store.take_partitions(states, owner=2)) == (set(ALL), set())
+
+
+def test_no_failure_is_written_by_a_relay_that_lost_the_partition(owner: Ownership, clock: Clock) -> None:
+    emitted("a")
+    [message] = store.fetch([store.Wanted(ORDERS, partition, 0, 9) for partition in ALL], store.gate().bound)
+    unpublished = failure(message)
+    other = Ownership(2, clock=clock)
+    beat(other)
+    clock.now = 20
+    beat(other)
+    assert store.write_failures([unpublished], owner=1) == set()
+    assert store.write_failures([unpublished], owner=2) == {message.id}
