@@ -1,0 +1,267 @@
+"""Shows that nothing is read past a writer that may still add before, whatever the writer does."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+import pytest
+from django.db import connections
+
+from project.local.postgres import EmbeddedPostgres
+from salon_jobs import sql
+from salon_jobs.core.messages import PARTITIONS
+from salon_jobs.outbox import relay as relay_module
+from salon_jobs.outbox import store
+from salon_jobs.outbox.store import Gate, Wanted
+from tests import settings as test_settings
+from tests.e2e.worker_process import eventually
+from tests.outbox.scene import ORDERS, arrived, emitted, relay_in_burst, relaying, statuses
+from tests.support import change, seen
+
+EMIT = "SELECT salon_jobs_emit(%s, %s, 'e', json_build_object('number', %s::int), wake => false)"
+INSERT = (
+    "INSERT INTO salon_jobs_message (message_id, aggregate_type, aggregate_id, event, payload)"
+    " SELECT gen_random_uuid(), %s, 'a', 'e', json_build_object('number', n) FROM generate_series(%s::int, %s::int) n"
+)
+
+
+@contextmanager
+def writer(role: str | None = "app") -> Generator[psycopg.Connection[Any]]:
+    """Open a connection of a role (None: the superuser), in a transaction with the first statement."""
+    with psycopg.connect(test_settings.url_for(role)) as connection:
+        yield connection
+        connection.rollback()
+
+
+def say(connection: psycopg.Connection[Any], aggregate: str, number: int) -> None:
+    """Emit one message in the connection's transaction."""
+    connection.execute(EMIT, (ORDERS, aggregate, number))
+
+
+def read(gate: Gate) -> list[int]:
+    """Return the numbers that a relay reads up to a gate."""
+    wanted = [Wanted(ORDERS, partition, 0, 100) for partition in range(PARTITIONS)]
+    return [int(m.payload.rpartition(":")[2].strip(" }")) for m in sorted(store.fetch(wanted, gate.bound))]
+
+
+def test_a_writer_that_came_before_the_look_bounds_it(database: None) -> None:
+    emitted("a", number=1)
+    with writer() as slow:
+        say(slow, "a", 2)
+        emitted("a", number=3)
+        gate = store.gate()
+        assert (gate.allocated, gate.bound, gate.holders) == (3, 1, (slow.info.backend_pid,))
+        assert read(gate) == [1]
+        slow.commit()
+        assert read(gate) == [1]
+    assert read(store.gate()) == [1, 2, 3]
+
+
+def test_a_writer_that_comes_after_the_look_is_beyond_it(database: None) -> None:
+    emitted("a", number=1)
+    gate = store.gate()
+    with writer() as late:
+        say(late, "a", 2)
+        emitted("a", number=3)
+        assert read(gate) == [1]
+        late.commit()
+    assert read(gate) == [1]
+    assert read(store.gate()) == [1, 2, 3]
+
+
+def test_a_writer_that_ends_between_the_look_and_the_reading_is_read(database: None) -> None:
+    with writer() as first, writer() as second:
+        say(first, "a", 1)
+        say(second, "b", 2)
+        first.commit()
+        gate = store.gate()
+        assert gate.bound == 1  # one id was given when the second came
+        second.commit()
+        assert read(gate) == [1]
+    assert read(store.gate()) == [1, 2]
+
+
+def test_lock_and_mark_go_together_with_a_savepoint(database: None) -> None:
+    with writer() as one:
+        one.execute("SELECT 1")
+        one.execute("SAVEPOINT s")
+        say(one, "a", 1)
+        one.execute("ROLLBACK TO SAVEPOINT s")
+        assert store.gate().holders == ()
+        say(one, "a", 2)
+        assert store.gate().bound == 1
+        one.execute("SAVEPOINT t")
+        one.execute("SAVEPOINT u")
+        say(one, "a", 3)
+        one.execute("RELEASE SAVEPOINT u")
+        one.execute("ROLLBACK TO SAVEPOINT t")
+        assert store.gate().bound == 1
+        one.commit()
+    gate = store.gate()
+    assert gate.holders == ()
+    assert read(gate) == [2]
+
+
+def test_a_released_savepoint_keeps_the_gate(database: None) -> None:
+    with writer() as one:
+        one.execute("SAVEPOINT s")
+        say(one, "a", 1)
+        one.execute("RELEASE SAVEPOINT s")
+        say(one, "a", 2)
+        assert store.gate()[1:] == (0, (one.info.backend_pid,))
+
+
+def test_a_transaction_that_was_rolled_back_lets_go(database: None) -> None:
+    with writer() as one:
+        say(one, "a", 1)
+        one.rollback()
+        assert store.gate() == Gate(1, 1, ())
+
+
+def test_twenty_thousand_messages_of_a_transaction_take_one_lock(database: None) -> None:
+    with writer() as one:
+        one.execute(
+            "DO $$ BEGIN FOR n IN 1..20000 LOOP PERFORM salon_jobs_emit('rn::memory:::orders', '', 'e',"
+            " '{}', wake => false); END LOOP; END $$"
+        )
+        locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = %s"
+        assert seen(locks, one.info.backend_pid) == [(1,)]
+
+
+@pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
+def test_a_stricter_isolation_changes_nothing(database: None, isolation: str) -> None:
+    change(f"ALTER ROLE app SET default_transaction_isolation = '{isolation}'")
+    change(f"ALTER ROLE worker_runtime SET default_transaction_isolation = '{isolation}'")
+    connections["default"].close()
+    try:
+        with writer() as one, writer() as other:
+            one.execute("SELECT 1 FROM salon_jobs_message")  # its snapshot
+            say(other, "a", 1)
+            other.commit()
+            say(one, "a", 2)
+            emitted("a", number=3)
+            assert read(store.gate()) == [1]
+            one.commit()
+        assert relay_in_burst()
+        assert arrived() == [("a", 1), ("a", 2), ("a", 3)]
+    finally:
+        change("ALTER ROLE app RESET default_transaction_isolation")
+        change("ALTER ROLE worker_runtime RESET default_transaction_isolation")
+        connections["default"].close()
+
+
+def test_operators_hold_the_gate_by_insert_and_by_copy(database: None) -> None:
+    with writer(None) as one:
+        one.execute(INSERT, (ORDERS, 1, 3))
+        assert store.gate()[1:] == (0, (one.info.backend_pid,))
+        one.commit()
+        columns = "message_id, aggregate_type, aggregate_id, event, payload"
+        with one.cursor().copy(f"COPY salon_jobs_message ({columns}) FROM STDIN") as copy:
+            copy.write_row(("7b1c4b8e-4d0e-4f3c-9f38-4a8b7f1f2a11", ORDERS, "a", "e", '{"number": 4}'))
+        assert store.gate()[1:] == (3, (one.info.backend_pid,))
+        one.commit()
+    assert read(store.gate()) == [1, 2, 3, 4]
+
+
+def test_a_prepared_transaction_holds_the_gate_and_is_told_as_nobody() -> None:
+    with EmbeddedPostgres(fsync=False, options={"max_prepared_transactions": "2"}) as server:
+        held = "SELECT l.pid, l.granted FROM pg_locks l WHERE locktype = 'advisory'"
+        with psycopg.connect(server.url) as one, psycopg.connect(server.url, autocommit=True) as other:
+            other.execute("CREATE TABLE salon_jobs_message (id bigint GENERATED ALWAYS AS IDENTITY, number int)")
+            for name in ("hold_gate_function", "gate_function"):
+                other.execute(sql.load(name).replace("__schema__", "public").encode())
+            other.execute(
+                "CREATE TRIGGER hold BEFORE INSERT ON salon_jobs_message FOR EACH STATEMENT"
+                " EXECUTE FUNCTION salon_jobs_hold_gate()"
+            )
+            one.execute("INSERT INTO salon_jobs_message (number) VALUES (1)")
+            one.execute("PREPARE TRANSACTION 'two'")
+            assert other.execute(held).fetchall() == [(None, True)]
+            assert other.execute("SELECT * FROM salon_jobs_gate()").fetchone() == (1, 0, [0])
+            other.execute("COMMIT PREPARED 'two'")
+            assert other.execute("SELECT * FROM salon_jobs_gate()").fetchone() == (1, 1, [])
+
+
+def test_a_writer_that_emits_nothing_delays_nobody(database: None) -> None:
+    with writer("worker_runtime") as one:
+        one.execute("SELECT pg_current_xact_id()")
+        emitted("a", number=1)
+        assert relay_in_burst()
+        assert arrived() == [("a", 1)]
+
+
+def test_what_was_written_past_the_gate_is_found_by_the_sweep(database: None, monkeypatch: Any) -> None:
+    monkeypatch.setattr(relay_module, "_SWEEP_S", 0.2)
+    with relaying() as relay, writer() as liar:
+        eventually(lambda: len(relay.facts()["partitions"]) == PARTITIONS)
+        liar.execute("SELECT set_config('salon_jobs.gate', pg_current_xact_id()::text, true)")
+        say(liar, "a", 1)
+        emitted("b", number=2)
+        eventually(lambda: arrived() == [("b", 2)])
+        liar.commit()
+        eventually(lambda: arrived() == [("b", 2), ("a", 1)])
+        eventually(lambda: statuses() == {"published": 2})
+
+
+def test_a_table_that_begins_again_is_read_from_the_beginning(database: None) -> None:
+    with relaying():
+        for number in range(5):
+            emitted("a", number=number)
+        eventually(lambda: statuses() == {"published": 5})
+        change("TRUNCATE salon_jobs_message RESTART IDENTITY")
+        emitted("a", number=9)
+        eventually(lambda: arrived()[-1] == ("a", 9))
+
+
+class Shuffled:
+    """Writes at random, in transactions with savepoints and rollbacks; row locks make the order that is known."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.written: dict[str, list[int]] = {}
+
+    def write(self, transactions: int) -> None:
+        """Write so many transactions, each of which counts up the counters of its aggregates under their locks."""
+        dice = random.Random(self.seed)
+        with psycopg.connect(test_settings.url_for(None)) as connection:
+            for _ in range(transactions):
+                aggregates = sorted(dice.sample("abcdef", dice.randint(1, 3)))
+                for aggregate in aggregates:
+                    self.steps(connection, aggregate, dice)
+                (connection.rollback if dice.random() < 0.2 else connection.commit)()
+
+    def steps(self, connection: psycopg.Connection[Any], aggregate: str, dice: random.Random) -> None:
+        """Emit in one aggregate, some of it in savepoints that are rolled back."""
+        for _ in range(dice.randint(1, 3)):
+            connection.execute("SAVEPOINT s")
+            count = "UPDATE counted SET number = number + 1 WHERE name = %s RETURNING number"
+            row = connection.execute(count, (aggregate,)).fetchone()
+            assert row is not None
+            say(connection, aggregate, row[0])
+            connection.execute("ROLLBACK TO SAVEPOINT s" if dice.random() < 0.3 else "RELEASE SAVEPOINT s")
+
+
+@pytest.mark.parametrize("relays", [1, 2])
+def test_under_random_writers_everything_arrives_once_and_in_the_order_of_cause(database: None, relays: int) -> None:
+    change("CREATE TABLE IF NOT EXISTS counted (name text PRIMARY KEY, number int NOT NULL DEFAULT 0)")
+    change("INSERT INTO counted (name) SELECT unnest(ARRAY['a', 'b', 'c', 'd', 'e', 'f'])")
+    try:
+        with relaying(), relaying() if relays == 2 else writer():
+            with ThreadPoolExecutor(5) as pool:
+                writing = [pool.submit(Shuffled(seed).write, 60) for seed in range(5)]
+                for each in writing:
+                    each.result(60)
+            eventually(lambda: set(statuses()) <= {"published"}, 30)
+        committed = dict(seen("SELECT name, number FROM counted"))
+    finally:
+        change("DROP TABLE counted")
+    assert sum(committed.values()) > 300
+    for aggregate, last in committed.items():
+        # The counter goes back with what was rolled back: each number commits once, in the order of the row's lock.
+        assert [number for name, number in arrived() if name == aggregate] == list(range(1, last + 1))
+    assert len(arrived()) == sum(committed.values())
