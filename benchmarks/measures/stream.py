@@ -7,14 +7,13 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Final
 
-from project.local.nats import NatsServer
-
 from benchmarks import messages
 from benchmarks.bench import Bench
 from benchmarks.measure import OURS, Contestant, Figures, Goal, Measure
 from benchmarks.messages import OUTBOX, STREAM, TO_STREAM
 from benchmarks.observer import Drain
 from benchmarks.processes import act, environment, python
+from project.local.nats import NatsServer
 
 _PIPELINED: Final = "bare publish_async loop"
 _RAW: Final = "raw publishes, counted"
