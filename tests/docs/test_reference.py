@@ -41,6 +41,7 @@ from salon_jobs.models import (
 )
 from salon_jobs.sections.azure import AzureSettings
 from salon_jobs.sections.nats import NatsSettings
+from salon_jobs.sections.outbox import OutboxSettings
 from salon_jobs.sections.sns import SnsSettings
 from tests.docs.markdown import ROOT, read, rows, section
 from tests.support import seen
@@ -87,6 +88,16 @@ def test_roles_and_backoff_in_the_settings() -> None:
     assert found == {field.name: shown(getattr(backoff, field.name)) for field in fields(Backoff)}
 
 
+def test_outbox_settings_and_their_variables() -> None:
+    defaults = OutboxSettings()
+    table = documented("settings.md", "## `OUTBOX`")
+    assert {row[0]: row[2] for row in table} == {
+        field.name.upper(): shown(getattr(defaults, field.name)) for field in fields(OutboxSettings)
+    }
+    read_there = set(re.findall(r'"(OUTBOX_\w+)"', read("project/settings.py")))
+    assert {row[4] for row in table} - {""} == read_there
+
+
 def test_nats_settings_and_their_variables() -> None:
     found = {row[0]: (row[2], row[4]) for row in documented("settings.md", "## `NATS`")}
     defaults = NatsSettings()
@@ -116,7 +127,7 @@ def test_system_checks() -> None:
     assert found == set(re.findall(r"salon_jobs\.[EW]\d{3}", "".join(SOURCES)))
 
 
-@pytest.mark.parametrize("name", ["runworker", "runscheduler", "consume_queue", "bootstrap_roles"])
+@pytest.mark.parametrize("name", ["runworker", "runscheduler", "relay_outbox", "consume_queue", "bootstrap_roles"])
 def test_commands_and_their_options(name: str) -> None:
     options = _options(load_command_class("salon_jobs", name)) - _options(BaseCommand())
     found = {row[0].split()[0] for row in documented("commands.md", f"## `{name}`")}
