@@ -1,16 +1,19 @@
-"""Follows both tutorials, step by step, as a reader with an empty folder and an empty database would."""
+"""Follows the tutorials, step by step, as a reader with an empty folder and an empty database would."""
 
 from __future__ import annotations
 
 import os
 import secrets
+import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psycopg
 import pytest
 from psycopg import sql
 
+from project.demo.processes import free_port
 from tests.docs.markdown import read
 from tests.docs.walkthrough import Walkthrough
 from tests.settings import PASSWORD, url_for
@@ -57,3 +60,28 @@ def test_the_tutorial_with_stores(tmp_path: Path, name: str) -> None:
     )
 
     assert tutorial.follow(read("docs/tutorial-tenants.md")) > 10
+
+
+@pytest.fixture
+def nats_folder(tmp_path: Path) -> Iterator[Path]:
+    """Give a folder; ends the server that the tutorial started there, wherever it stopped being followed."""
+    yield tmp_path
+    if (pid := tmp_path / "nats.pid").exists():
+        with suppress(ProcessLookupError):
+            os.kill(int(pid.read_text()), signal.SIGKILL)
+
+
+def test_the_tutorial_of_the_outbox(nats_folder: Path, name: str) -> None:
+    port = str(free_port())
+    tutorial = Walkthrough(
+        folder=nats_folder,
+        superuser_url=url_for(None, "postgres"),
+        database_url=url_for(None, name),
+        names={"shopdb": name, "4222": port},
+        values={
+            "DATABASE_URL": url_for(None, name).replace(url_for(None, "").split("@")[0], f"postgresql://{name}:secret"),
+            "NATS_SERVER": f"nats://127.0.0.1:{port}",
+        },
+    )
+
+    assert tutorial.follow(read("docs/tutorial-outbox.md")) > 15
