@@ -12,24 +12,8 @@ from django.http import HttpRequest
 from salon_jobs.admin.reader import reader
 from salon_jobs.core.records import JobState
 from salon_jobs.jobs import registry
+from salon_jobs.jobs.find import in_every_state
 from salon_jobs.models import CronEntryState, CronTick, Job
-
-ENDED = Q(state__in=[JobState.FAILED, JobState.CANCELLED, JobState.SUCCEEDED])
-_QUEUED = Q(state=JobState.QUEUED)
-_RUNNING = Q(state=JobState.RUNNING)
-
-
-def in_every_state(condition: Q) -> Q:
-    """Spell a condition out for queued, running and ended jobs, so that each part can use its own partial index.
-
-    An index over all states would be written by every enqueue and every claim, for a page that few people open.
-    """
-    return (_QUEUED & condition) | (_RUNNING & condition) | (ENDED & condition)
-
-
-def with_key(job_key: str) -> Q:
-    """Match a key: by the index of the live ones, and by that of the ended ones."""
-    return Q(state__in=[JobState.QUEUED, JobState.RUNNING], job_key=job_key) | (ENDED & Q(job_key=job_key))
 
 
 class TaskFilter(admin.SimpleListFilter):

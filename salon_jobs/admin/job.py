@@ -16,9 +16,10 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from salon_jobs.admin.base import ReadOnlyAdmin, may
-from salon_jobs.admin.filters import QueueFilter, StoreFilter, TaskFilter, with_key
+from salon_jobs.admin.filters import QueueFilter, StoreFilter, TaskFilter
 from salon_jobs.admin.reader import reader
 from salon_jobs.jobs import operate
+from salon_jobs.jobs.find import with_key
 from salon_jobs.jobs.operate import BATCH, Operated
 from salon_jobs.models import Job, JobError
 

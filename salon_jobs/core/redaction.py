@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from fnmatch import translate
 from functools import lru_cache
-from typing import Any, Final, cast
+from typing import Any, Final
 
 HIDDEN: Final = "***"
 # Hyphens in keys are read as underscores.
@@ -26,10 +26,11 @@ def redacted(value: Any, patterns: Sequence[str]) -> Any:
 
 def _redacted(value: Any, sensitive: re.Pattern[str]) -> Any:
     if isinstance(value, dict):
-        items = cast("dict[str, Any]", value).items()
-        return {key: HIDDEN if _is(key, sensitive) else _redacted(each, sensitive) for key, each in items}
+        items: dict[str, Any] = {**value}
+        return {key: HIDDEN if _is(key, sensitive) else _redacted(each, sensitive) for key, each in items.items()}
     if isinstance(value, list):
-        return [_redacted(each, sensitive) for each in cast("list[Any]", value)]
+        items_of: list[Any] = [*value]
+        return [_redacted(each, sensitive) for each in items_of]
     return value
 
 

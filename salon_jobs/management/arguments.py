@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.core.management.base import CommandParser
@@ -60,3 +60,28 @@ def duration(text: str) -> timedelta:
     if not (number.isascii() and number.isdecimal() and len(number) <= 6 and int(number) > 0 and unit in _UNITS):
         raise argparse.ArgumentTypeError(f"{text!r} is no duration; write 90s, 30m, 12h, 7d or 2w")
     return timedelta(**{_UNITS[unit]: int(number)})
+
+
+def instant(text: str) -> datetime:
+    """Parse an age (90s, 12h, 7d …) or an instant in ISO 8601 with a time zone, for argparse."""
+    return _instant(text, -1)
+
+
+def instant_ahead(text: str) -> datetime:
+    """Parse how far ahead (90s, 12h, 7d …), or an instant likewise, for argparse."""
+    return _instant(text, 1)
+
+
+def _instant(text: str, direction: int) -> datetime:
+    try:
+        return datetime.now(UTC) + direction * duration(text)
+    except argparse.ArgumentTypeError:
+        pass
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        found = None
+    if found is None or found.tzinfo is None:
+        what = "so long ago" if direction < 0 else "so far ahead"
+        raise argparse.ArgumentTypeError(f"{text!r} is no time; write 12h for {what}, or 2026-05-06T03:00+09:00")
+    return found

@@ -154,6 +154,16 @@ class Migration(LocksBriefly):
                     ),
                 ),
                 ("fan_out_id", models.BigIntegerField(help_text="The fan-out that added it", null=True)),
+                (
+                    "error_class",
+                    models.CharField(
+                        help_text="The class of the error by which it failed last", max_length=255, null=True
+                    ),
+                ),
+                (
+                    "fingerprint",
+                    models.BigIntegerField(help_text="The same for jobs of a task that failed alike", null=True),
+                ),
             ],
             options={
                 "db_table": "salon_jobs_job",
@@ -228,6 +238,16 @@ class Migration(LocksBriefly):
                         ),
                         fields=["job_key"],
                         name="salon_jobs_job_ended_key",
+                    ),
+                    models.Index(
+                        condition=models.Q(("state", "failed")),
+                        fields=["fingerprint", "id"],
+                        name="salon_jobs_job_failed_alike",
+                    ),
+                    models.Index(
+                        condition=models.Q(("state", "failed")),
+                        fields=["error_class", "id"],
+                        name="salon_jobs_job_failed_class",
                     ),
                 ],
                 "constraints": [

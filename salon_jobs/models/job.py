@@ -15,6 +15,7 @@ from salon_jobs.core.records import NO_STORE, JobState
 
 _STATES = [(state.value, state.value) for state in JobState]
 _ENDED = models.Q(state__in=["failed", "cancelled", "succeeded"])
+_FAILED = models.Q(state="failed")
 _REPRESENTABLE = (EARLIEST, LATEST)
 
 # Moves nobody makes: a guard against mistakes, written as a WHEN clause so that a legal move never calls a function.
@@ -84,6 +85,10 @@ class Job(models.Model):
         db_persist=True,
     )
     fan_out_id = models.BigIntegerField(null=True, help_text="The fan-out that added it")
+    error_class = models.CharField(  # noqa: DJ001 - NULL: it never failed
+        max_length=255, null=True, help_text="The class of the error by which it failed last"
+    )
+    fingerprint = models.BigIntegerField(null=True, help_text="The same for jobs of a task that failed alike")
 
     class Meta:
         db_table = "salon_jobs_job"
@@ -150,6 +155,8 @@ class Job(models.Model):
             models.Index(
                 fields=["job_key"], condition=_ENDED & models.Q(job_key__isnull=False), name="salon_jobs_job_ended_key"
             ),
+            models.Index(fields=["fingerprint", "id"], condition=_FAILED, name="salon_jobs_job_failed_alike"),
+            models.Index(fields=["error_class", "id"], condition=_FAILED, name="salon_jobs_job_failed_class"),
         ]
         triggers: ClassVar = [
             pgtrigger.Protect(

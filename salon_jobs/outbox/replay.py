@@ -12,9 +12,9 @@ from salon_jobs import sql
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import OptionInvalid
 from salon_jobs.core.messages import MessageStatus
-from salon_jobs.models import Replay
+from salon_jobs.models import Message, Replay
+from salon_jobs.models.bisection import MARGIN, first_id_at
 from salon_jobs.outbox import wake
-from salon_jobs.outbox.find import MARGIN, first_id_at
 from salon_jobs.outbox.operate import OperatedMessage, why_not
 
 # One transaction writes them all, and while it is open the relays send nothing that others write after it.
@@ -128,9 +128,9 @@ def _run(statement: str, values: dict[str, Any], using: str) -> list[int]:
 def _values(criteria: MessageCriteria, using: str) -> dict[str, Any]:
     low, high = criteria.from_id or 0, _LAST if criteria.to_id is None else criteria.to_id
     if criteria.since is not None:
-        low = max(low, first_id_at(criteria.since - MARGIN, using=using))
+        low = max(low, first_id_at(criteria.since - MARGIN, Message.objects.using(using)))
     if criteria.until is not None:
-        high = min(high, first_id_at(criteria.until + MARGIN, using=using))
+        high = min(high, first_id_at(criteria.until + MARGIN, Message.objects.using(using)))
     return {
         "ids": list(criteria.ids) or None, "low": low, "high": high, "statuses": list(criteria.statuses),
         "aggregate_type": criteria.aggregate_type, "aggregate_id": criteria.aggregate_id, "event": criteria.event,

@@ -24,6 +24,8 @@ WITH mine AS MATERIALIZED (
            run_at = CASE WHEN m.cancelled OR m.spent OR m.superseded THEN j.run_at
                          ELSE clock_timestamp() + %(wait)s::interval END,
            finished_at = CASE WHEN m.cancelled OR m.spent OR m.superseded THEN clock_timestamp() END,
+           error_class = CASE WHEN m.spent THEN %(error_class)s ELSE j.error_class END,
+           fingerprint = CASE WHEN m.spent THEN hashtextextended(j.task || chr(31) || %(alike)s, 0) ELSE j.fingerprint END,
            leased_by = NULL
       FROM mine m
      WHERE j.id = m.id

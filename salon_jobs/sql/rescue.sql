@@ -30,6 +30,8 @@ WITH theirs AS MATERIALIZED (
                         ELSE 'queued' END,
            reason = CASE WHEN t.cancelled THEN 'cancelled' WHEN t.spent THEN 'process_died' WHEN t.superseded THEN 'superseded' ELSE '' END,
            finished_at = CASE WHEN t.cancelled OR t.spent OR t.superseded THEN clock_timestamp() END,
+           error_class = CASE WHEN t.spent THEN 'salon_jobs.core.errors.ProcessDied' ELSE j.error_class END,
+           fingerprint = CASE WHEN t.spent THEN hashtextextended(j.task || chr(31) || 'process died', 0) ELSE j.fingerprint END,
            leased_by = NULL
       FROM theirs t
      WHERE j.id = t.id

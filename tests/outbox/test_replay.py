@@ -13,8 +13,9 @@ from django.db import ProgrammingError, transaction
 
 from salon_jobs import MessageCriteria, OperatedMessage, replay_messages, tenant_context
 from salon_jobs.core.errors import OptionInvalid
+from salon_jobs.models import Message
+from salon_jobs.models.bisection import first_id_at
 from salon_jobs.outbox import replay
-from salon_jobs.outbox.find import first_id_at
 from tests.outbox.test_operate_messages import OPERATOR, ORDERS, wait_for_a_lock, write
 from tests.settings import url_for
 from tests.support import change, elsewhere, seen
@@ -82,7 +83,7 @@ def test_a_range_of_times_is_found_without_an_index_on_them(database: None) -> N
     for minutes in (-5, 0, 333, 999, 2000):
         at = start + timedelta(minutes=minutes)
         [(expected,)] = seen("SELECT min(id) FROM salon_jobs_message WHERE created_at >= %s", at)
-        found = first_id_at(at, using=OPERATOR)
+        found = first_id_at(at, Message.objects.using(OPERATOR))
         assert seen("SELECT min(id) FROM salon_jobs_message WHERE id >= %s", found) == [(expected,)]
     since, until = start + timedelta(minutes=100), start + timedelta(minutes=200)
     would = replay_messages(

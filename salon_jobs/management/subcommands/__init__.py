@@ -10,12 +10,15 @@ from salon_jobs.management.subcommands.convert import Convert
 from salon_jobs.management.subcommands.doctor import Doctor
 from salon_jobs.management.subcommands.inbox import Inbox
 from salon_jobs.management.subcommands.limit import Limit
+from salon_jobs.management.subcommands.list import List
 from salon_jobs.management.subcommands.messages import Messages
 from salon_jobs.management.subcommands.pause import Pause, Resume
 from salon_jobs.management.subcommands.prune import Prune
 from salon_jobs.management.subcommands.retry import Retry
+from salon_jobs.management.subcommands.show import Show
 from salon_jobs.management.subcommands.stats import Stats
 
 SUBCOMMANDS: Final[tuple[Subcommand, ...]] = (
-    Cancel(), Retry(), Pause(), Resume(), Limit(), Messages(), Inbox(), Prune(), Stats(), Doctor(), Convert(),
+    List(), Show(), Cancel(), Retry(), Pause(), Resume(), Limit(), Messages(), Inbox(), Prune(), Stats(), Doctor(),
+    Convert(),
 )  # fmt: skip

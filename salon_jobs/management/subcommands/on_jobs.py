@@ -42,7 +42,7 @@ class OnJobs(Subcommand):
             ask(f"{self.name.capitalize()} {len(ids):,} jobs?", err, otherwise=self.not_done, remedy="add --yes")
         results: list[Operated] = []
         for start in range(0, len(ids), BATCH):
-            results += self.operate(ids[start : start + BATCH], using=conf.reader_database)
+            results += self.operate(ids[start : start + BATCH], using=conf.reader_database, **self.values(options))
             if len(ids) > BATCH:
                 err.write(f"{len(results):,} of {len(ids):,}")
         if options["json"]:
@@ -52,6 +52,10 @@ class OnJobs(Subcommand):
             if result.detail:
                 out.write(f"{result.job_id}: {result.detail}")
         out.write(f"{self.done}: {sum(result.changed for result in results):,} of {len(results):,}")
+
+    def values(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Return what else ``operate`` takes."""
+        return {}
 
     def _chosen(self, options: dict[str, Any]) -> list[int]:
         named = {"task": options["task"], "store_id": options["store"], "queue": options["queue"]}

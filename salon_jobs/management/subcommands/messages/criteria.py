@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
@@ -12,26 +11,11 @@ from django.core.management.base import CommandError, CommandParser
 from django.db.models import QuerySet
 
 from salon_jobs.conf import settings as conf
-from salon_jobs.management.arguments import duration
+from salon_jobs.management.arguments import instant
 from salon_jobs.models import Message
 from salon_jobs.outbox.find import NEWEST, find_messages
 
 FILTERS = ("aggregate_type", "aggregate_id", "event", "store", "since")
-
-
-def instant(text: str) -> datetime:
-    """Parse an age (90s, 12h, 7d …) or an instant in ISO 8601 with a time zone, for argparse."""
-    try:
-        return datetime.now(UTC) - duration(text)
-    except argparse.ArgumentTypeError:
-        pass
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        found = None
-    if found is None or found.tzinfo is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time; write 12h for so long ago, or 2026-05-06T03:00+09:00")
-    return found
 
 
 def message_id(text: str) -> int | UUID:

@@ -9,9 +9,10 @@ from typing import Any
 from django.core.management.base import CommandParser, OutputWrapper
 
 from salon_jobs.conf import settings as conf
+from salon_jobs.management.arguments import instant
 from salon_jobs.management.asking import ask
 from salon_jobs.management.subcommands.base import Subcommand
-from salon_jobs.management.subcommands.messages.criteria import instant, message_id, numbers
+from salon_jobs.management.subcommands.messages.criteria import message_id, numbers
 from salon_jobs.outbox.replay import MessageCriteria, Replayed, replay_messages
 
 
