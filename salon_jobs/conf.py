@@ -22,6 +22,7 @@ from salon_jobs.sections.azure import AzureSettings
 from salon_jobs.sections.consumers import ConsumerSettings, read_consumers
 from salon_jobs.sections.nats import NatsSettings
 from salon_jobs.sections.outbox import OutboxSettings
+from salon_jobs.sections.readiness import ReadinessSettings
 from salon_jobs.sections.reading import read_section
 from salon_jobs.sections.sns import SnsSettings
 
@@ -100,6 +101,7 @@ class Settings:
     sns: SnsSettings = field(default_factory=SnsSettings)
     azure: AzureSettings = field(default_factory=AzureSettings)
     consumers: Mapping[str, ConsumerSettings] = field(default_factory=dict[str, ConsumerSettings])
+    readiness: ReadinessSettings = field(default_factory=ReadinessSettings)
 
     @property
     def reader_database(self) -> str:
@@ -147,6 +149,7 @@ _CHOICES = {
 # Nested parts, each with keys of its own.
 _SECTIONS: Mapping[str, type[Any]] = {
     "OUTBOX": OutboxSettings, "NATS": NatsSettings, "SNS": SnsSettings, "AZURE": AzureSettings,
+    "READINESS": ReadinessSettings,
 }  # fmt: skip
 # How a request finds its store; anything else is the dotted path of a class.
 REQUEST_STORES = ("membership", "header", "session", "subdomain")

@@ -84,6 +84,7 @@ OWNERS = {
     "botocore": {"salon_jobs.publishers.aws"},
     "azure": {"salon_jobs.publishers.azure_account"},
     "requests": {"salon_jobs.publishers.azure_account"},
+    "prometheus_client": {"salon_jobs.integrations.prometheus"},
     "environ": set(),
     "project": set(),
     "django.conf": {"salon_jobs.conf"},

@@ -86,6 +86,12 @@ class SourceLost(NotReady):
     code = "INBOX.SOURCE_LOST"
 
 
+class Late(SalonJobsError):
+    """The oldest due job, or the oldest message still to be relayed, has waited longer than a health check allows."""
+
+    code = "WORKER.LATE"
+
+
 class SchemaMissing(SalonJobsError):
     """The job tables are missing or migrations are pending."""
 

@@ -1,4 +1,4 @@
-"""Answers /healthz and /readyz from a thread of its own."""
+"""Answers /healthz, /readyz and /metrics from a thread of its own."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ import logging
 import socket
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from django.db import connections
 
-from salon_jobs.core.errors import NotReady, SalonJobsError
+from salon_jobs.core.errors import ConfigurationError, NotReady, SalonJobsError
 from salon_jobs.core.log_events import logger
+from salon_jobs.core.metrics import Sample
+from salon_jobs.integrations.prometheus import exposition
 
 _PATIENCE_S = 5
 
@@ -42,14 +44,21 @@ def parse_address(text: str) -> tuple[str, int]:
 
 
 class HealthServer:
-    """Serves liveness (200 while the process lives) and readiness (200, or 503 with an error code).
+    """Serves liveness (200 while the process lives), readiness (200, or 503 with an error code), and metrics.
 
-    ``readiness`` returns facts for whoever reads the answer, or raises: a SalonJobsError with its code.
+    ``readiness`` returns facts for whoever reads the answer, or raises: a SalonJobsError with its code. Metrics are
+    200, or 501 without prometheus-client.
     """
 
-    def __init__(self, address: tuple[str, int], readiness: Callable[[], dict[str, object]]) -> None:
+    def __init__(
+        self,
+        address: tuple[str, int],
+        readiness: Callable[[], dict[str, object]],
+        samples: Callable[[], Iterable[Sample]] = tuple,
+    ) -> None:
         """Take the address. Raises NotReady when it is in use or not of this machine."""
         self._readiness = readiness
+        self._samples = samples
         server = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -94,8 +103,10 @@ class HealthServer:
             self._send(request, 200, {"status": "ok"})
         elif path == "/readyz":
             self._send(request, *self._ask())
+        elif path == "/metrics":
+            self._send_metrics(request)
         else:
-            self._send(request, 404, {"status": "unknown path", "paths": ["/healthz", "/readyz"]})
+            self._send(request, 404, {"status": "unknown path", "paths": ["/healthz", "/readyz", "/metrics"]})
 
     def _ask(self) -> tuple[int, dict[str, object]]:
         try:
@@ -109,10 +120,20 @@ class HealthServer:
         finally:
             connections.close_all()
 
+    def _send_metrics(self, request: BaseHTTPRequestHandler) -> None:
+        try:
+            content, content_type = exposition(self._samples(), accept=request.headers.get("Accept", ""))
+        except ConfigurationError as error:
+            self._send(request, 501, {"status": "no metrics", "code": error.code, "detail": str(error)})
+        else:
+            self._send_content(request, 200, content, content_type)
+
     def _send(self, request: BaseHTTPRequestHandler, status: int, body: dict[str, object]) -> None:
-        content = json.dumps(body, default=str).encode()
+        self._send_content(request, status, json.dumps(body, default=str).encode(), "application/json")
+
+    def _send_content(self, request: BaseHTTPRequestHandler, status: int, content: bytes, content_type: str) -> None:
         request.send_response(status)
-        request.send_header("Content-Type", "application/json")
+        request.send_header("Content-Type", content_type)
         request.send_header("Content-Length", str(len(content)))
         request.send_header("Cache-Control", "no-store")
         request.end_headers()

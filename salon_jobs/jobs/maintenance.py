@@ -5,16 +5,16 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from dataclasses import dataclass
 
 from django.db import DatabaseError, InterfaceError, connections
 
 from salon_jobs import sql
 from salon_jobs.conf import settings as conf
-from salon_jobs.core import log_events
+from salon_jobs.core import log_events, metrics
 from salon_jobs.core.log_events import log_event
-from salon_jobs.jobs import registry
+from salon_jobs.core.metrics import Sample
 from salon_jobs.jobs.pruner import Pruner
+from salon_jobs.jobs.queue_front import QueueFront, count_rest, look_at_queue
 from salon_jobs.jobs.rescuer import Rescuer
 from salon_jobs.jobs.statistics import ended_runs
 from salon_jobs.runtime.connections import tidy_connections
@@ -22,28 +22,13 @@ from salon_jobs.runtime.connections import tidy_connections
 _EVERY_S = 1.0
 _LOOK_EVERY_S = 10.0
 _PRUNE_EVERY_S = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class QueueFront:
-    """Says how late the oldest due job is, in seconds, and which due tasks are registered nowhere here."""
-
-    lag_s: float
-    unknown_tasks: tuple[str, ...]
+_RESCUE_AFTER_BEATS = 2
 
 
 def forget_superseded() -> None:
     """Forget which runs were superseded when those have ended. Idempotent. Raises database errors."""
     with connections[conf.database].cursor() as cursor:
         cursor.execute(sql.load("forget_superseded"))
-
-
-def look_at_queue() -> QueueFront:
-    """Look at the front of the queue. Raises database errors."""
-    with connections[conf.database].cursor() as cursor:
-        cursor.execute(sql.load("queue_front"), {"tasks": registry.task_names()})
-        lag_s, unknown = cursor.fetchone()
-    return QueueFront(lag_s or 0.0, tuple(unknown or ()))
 
 
 class Maintenance:
@@ -59,7 +44,9 @@ class Maintenance:
         self._stop = threading.Event()
         self._looked = float("-inf")
         self._thread = threading.Thread(target=self._run, name="salon-jobs-maintenance", daemon=True)
-        self.front = QueueFront(0.0, ())
+        self._swept = time.monotonic()
+        self._rest: dict[tuple[str, str], int] = {}
+        self.front = QueueFront()
 
     def start(self) -> None:
         """Start the thread."""
@@ -71,12 +58,32 @@ class Maintenance:
         if self._thread.is_alive():
             self._thread.join()
 
+    def require_ready(self) -> None:
+        """Raise NotReady when the last sweep, or the oldest due job of a queue, is older than the settings allow."""
+        thresholds = conf.readiness
+        thresholds.require("last_sweep", self._swept_s_ago, "no sweep for dead processes has succeeded")
+        for queue, late_s in self.front.late_s.items():
+            thresholds.require_due(queue, late_s)
+
+    def samples(self) -> list[Sample]:
+        """Return what metrics show: the queues, as of the last look, and the age of the last sweep."""
+        return [
+            Sample(metrics.LOOP_AGE, self._swept_s_ago, ("sweep",)),
+            *self.front.samples(),
+            *(Sample(metrics.QUEUE_DEPTH, count, labels) for labels, count in self._rest.items()),
+        ]
+
+    @property
+    def _swept_s_ago(self) -> float:
+        return time.monotonic() - self._swept
+
     def _run(self) -> None:
-        rescue_from = time.monotonic() + 2 * conf.heartbeat_interval.total_seconds()
+        rescue_from = time.monotonic() + _RESCUE_AFTER_BEATS * conf.heartbeat_interval.total_seconds()
         while not self._stop.wait(_EVERY_S):
             try:
                 if time.monotonic() >= rescue_from:
                     self._rescuer.run_once()
+                self._swept = time.monotonic()
                 if time.monotonic() - self._looked >= _LOOK_EVERY_S:
                     self._look()
                     forget_superseded()
@@ -101,7 +108,7 @@ class Maintenance:
         self._prune_at = time.monotonic() + (0.0 if more else _PRUNE_EVERY_S)
 
     def _look(self) -> None:
-        front = look_at_queue()
+        front, self._rest = look_at_queue(), count_rest()
         self._looked = time.monotonic()
         if front.unknown_tasks and front.unknown_tasks != self.front.unknown_tasks:
             log_event(

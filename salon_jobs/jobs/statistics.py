@@ -1,4 +1,7 @@
-"""Counts how runs end, by task and queue, in memory; adds the counts to the database every few seconds."""
+"""Counts how runs end, by task and queue, in memory; adds the counts to the database every few seconds.
+
+What was added is told to the supervisor as well, for its metrics: see ``take_report``.
+"""
 
 from __future__ import annotations
 
@@ -62,6 +65,7 @@ class TaskStatistics:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._counts: dict[tuple[str, str], _Counts] = {}
+        self._unreported: dict[tuple[str, str], _Counts] = {}
         self._flushed = time.monotonic()
 
     def count(self, event: str, runs: Iterable[RunningJob]) -> None:
@@ -120,6 +124,15 @@ class TaskStatistics:
                 for (task, queue), counts in counted.items():
                     self._of(task, queue).add(counts)
             raise
+        with self._lock:
+            for key, counts in counted.items():
+                self._unreported.setdefault(key, _Counts()).add(counts)
+
+    def take_report(self) -> list[dict[str, Any]]:
+        """Return what was flushed since the last report, as rows that JSON can carry."""
+        with self._lock:
+            reported, self._unreported = self._unreported, {}
+        return list(map(_row, reported.items()))
 
     def _of(self, task: str, queue: str) -> _Counts:
         counts = self._counts.get((task, queue))

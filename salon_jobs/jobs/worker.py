@@ -61,6 +61,7 @@ class Worker:
         self._finisher = Finisher(process_id, self._jobs.forget, self._abandon)
         self._timekeeper = Timekeeper(self._count_timeout)
         self._timeouts = itertools.count(1)
+        self.claimed = 0
         self.draining = self._told_to_stop = False
         shown = board or RunBoard(options.concurrency)
         self._runners = [
@@ -159,6 +160,7 @@ class Worker:
         self._asked = time.monotonic()
         jobs = self._claimer.claim_afresh(room) if afresh else self._claimer.claim(room)
         self._looked = time.monotonic()
+        self.claimed += len(jobs)
         self._jobs.put(jobs)
         return len(jobs), room
 

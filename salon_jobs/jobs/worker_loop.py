@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import NotReady
 from salon_jobs.jobs import wake
+from salon_jobs.jobs.statistics import ended_runs
 from salon_jobs.jobs.worker import Worker, WorkerOptions
 from salon_jobs.runtime.connections import refuse_small_pool
 from salon_jobs.runtime.listener import Listener
 from salon_jobs.runtime.run_board import RunBoard
 
-_STALE_LOOK_S = 30.0
 # Claims, the successes that are written in batches, and the listener's ping.
 OTHER_THREADS = 3
 
@@ -25,6 +26,7 @@ class WorkerLoop:
         self._worker = Worker(process_id, options, board=board)
         self._listener = Listener(wake.CHANNEL, self._worker.wake)
         self._began = time.monotonic()
+        self._told_claimed = 0
 
     def run(self) -> bool:
         """Work until stopped; True when every job ended or was given back in time."""
@@ -38,16 +40,24 @@ class WorkerLoop:
         """Stop gracefully; a second call forces it."""
         self._worker.stop()
 
+    def report(self) -> dict[str, Any]:
+        """Return what was counted since the last report, for ``RunTotals.add``; one thread's to call."""
+        claimed, self._told_claimed = self._worker.claimed - self._told_claimed, self._worker.claimed
+        return {"claimed": claimed, "rows": ended_runs.take_report()}
+
     def facts(self) -> dict[str, object]:
         """Return the age of the last claim and whether wake-ups are heard. Raises NotReady when claims went stale."""
         if self._worker.draining:
             raise NotReady("too many runs timed out: it ends, and another one takes its place")
         looked_s_ago = min(self._worker.looked_s_ago, time.monotonic() - self._began)
-        if looked_s_ago > max(_STALE_LOOK_S, 3 * conf.poll_interval.total_seconds()) and self._worker.has_room:
-            raise NotReady(f"no claim was answered for {looked_s_ago:.0f} s")
+        if self._worker.has_room:
+            conf.readiness.require("loop_stale", looked_s_ago, "no claim was answered")
         if ended := self._worker.ended_runners:
             raise NotReady(f"{ended} threads that run jobs have ended; restart the process")
         silent_s = self._listener.silent_for_s()
+        if self._listener.listening != "off":
+            heard_s_ago = min(silent_s, time.monotonic() - self._began)
+            conf.readiness.require("listener_silent", heard_s_ago, "no wake-up could be heard")
         return {
             "looked_s_ago": round(looked_s_ago, 1),
             "listening": self._listener.listening,

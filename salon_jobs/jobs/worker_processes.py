@@ -5,14 +5,18 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import asdict
+from typing import Any
 
+from salon_jobs.core.metrics import Sample
 from salon_jobs.jobs.maintenance import Maintenance
+from salon_jobs.jobs.run_totals import RunTotals
+from salon_jobs.jobs.statistics import ended_runs
 from salon_jobs.jobs.worker import WorkerOptions
 from salon_jobs.jobs.worker_loop import OTHER_THREADS
 from salon_jobs.runtime.child_process import ChildPlan
 from salon_jobs.runtime.connections import refuse_small_pool
 from salon_jobs.runtime.presence import Presence
-from salon_jobs.runtime.service import Loop
+from salon_jobs.runtime.service import ServedLoop
 from salon_jobs.runtime.supervisor import Supervisor
 
 KIND = "worker"
@@ -30,14 +34,15 @@ class WorkerProcesses:
         options: WorkerOptions,
         *,
         processes: int,
-        beside: Sequence[Loop] = (),
+        beside: Sequence[ServedLoop] = (),
     ) -> None:
         """Start the children. Raises ConfigurationError when a pool is too small for theirs or our threads."""
         refuse_small_pool(max(_THREADS + len(beside) + processes, options.concurrency + OTHER_THREADS))
         plan = ChildPlan(
             kind=KIND, command=command, concurrency=options.concurrency, queues=options.queues, burst=options.burst,
-            options={"options": asdict(options)},
+            options={"options": asdict(options)}, on_counted=self._add,
         )  # fmt: skip
+        self._totals = RunTotals()
         self._maintenance = Maintenance()
         self._beside = tuple(beside)
         self._stopping = threading.Event()
@@ -69,6 +74,7 @@ class WorkerProcesses:
 
     def facts(self) -> dict[str, object]:
         """Return queue lag, unknown tasks, the children and what runs beside them. Raises NotReady."""
+        self._maintenance.require_ready()
         front = self._maintenance.front
         facts: dict[str, object] = {
             "lag_s": round(front.lag_s, 3),
@@ -82,3 +88,14 @@ class WorkerProcesses:
     def _stop_beside(self) -> None:
         for loop in self._beside:
             loop.stop()
+
+    def samples(self) -> list[Sample]:
+        """Return the metrics of the children, of their runs, of the queues, and of what runs beside them."""
+        self._add({"rows": ended_runs.take_report()})  # what this process counted: jobs of children that died
+        samples = [*self._supervisor.samples(), *self._totals.samples(), *self._maintenance.samples()]
+        for loop in self._beside:
+            samples += loop.samples()
+        return samples
+
+    def _add(self, counted: dict[str, Any]) -> None:
+        self._totals.add(**counted)

@@ -32,7 +32,10 @@ def add_service_arguments(parser: CommandParser, *, health_port: int) -> None:
     """Add the options for health and logs."""
     parser.add_argument(
         "--health-addr", type=address, metavar="HOST:PORT",
-        help=f"where /healthz and /readyz answer (default 127.0.0.1:{health_port}; port 0 or a burst: any free one)",
+        help=(
+            f"where /healthz, /readyz and /metrics answer (default 127.0.0.1:{health_port}; port 0 or a burst: any free"
+            " one)"
+        ),
     )  # fmt: skip
     parser.add_argument("--log-format", choices=("json", "text"), default="json", help="default json")
     parser.add_argument(

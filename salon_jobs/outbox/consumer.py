@@ -13,10 +13,11 @@ from typing import Any, Final, TypeVar
 from django.db import DatabaseError, InterfaceError, connections
 
 from salon_jobs.conf import settings as conf
-from salon_jobs.core import log_events
+from salon_jobs.core import log_events, metrics
 from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.errors import NotReady, SalonJobsError, SourceLost
 from salon_jobs.core.log_events import log_event
+from salon_jobs.core.metrics import Sample
 from salon_jobs.outbox import inbox
 from salon_jobs.outbox.intake import Intake, Taken
 from salon_jobs.runtime.connections import tidy_connections
@@ -26,8 +27,6 @@ from salon_jobs.sources.base import Delivery, Source
 T = TypeVar("T")
 _WAITS: Final = Backoff(base=timedelta(seconds=0.5), cap=timedelta(seconds=30))
 _COUNT_EVERY_S: Final = 10.0
-# A look that took so much longer than a source may take hangs.
-_STALE_S: Final = 60.0
 _AT_ONCE: Final = timedelta(0)
 
 
@@ -45,9 +44,11 @@ class Consumer:
         self._stop = threading.Event()
         self._trouble: Exception | None = None
         self._tries = 0
-        self._looked = time.monotonic()
+        self._looked = self._answered = time.monotonic()
         self._received = self._counted = float("-inf")
         self._set_aside = 0
+        self._deliveries = 0
+        self._counts = dict.fromkeys(("enqueued", "duplicate", "set_aside", "given_back"), 0)
 
     def run(self) -> None:
         """Consume until stopped; in a burst until the source is empty, and then raise what is in the way instead."""
@@ -72,7 +73,8 @@ class Consumer:
             told = f"{trouble.code}: {trouble}" if isinstance(trouble, SalonJobsError) else type(trouble).__name__
             raise SourceLost(f"consumer {self.name!r}: {told}")
         age = time.monotonic() - self._looked
-        if age > _STALE_S + self._settings.wait.total_seconds():
+        # Twice: it waits for messages, and then works on them.
+        if age > 2 * conf.readiness.loop_stale.total_seconds() + self._settings.wait.total_seconds():
             raise SourceLost(f"consumer {self.name!r} has not looked for {age:.0f} s")
         received = time.monotonic() - self._received
         return {
@@ -80,12 +82,24 @@ class Consumer:
             "set_aside": self._set_aside,
         }
 
+    def samples(self) -> list[Sample]:
+        """Return the metrics of this consumer."""
+        name = self.name
+        return [
+            Sample(metrics.CONSUMER_UP, self._trouble is None, (name,)),
+            Sample(metrics.CONSUMER_LOOK_AGE, time.monotonic() - self._answered, (name,)),
+            Sample(metrics.CONSUMER_SET_ASIDE, self._set_aside, (name,)),
+            Sample(metrics.CONSUMER_RECEIVED, self._deliveries, (name,)),
+            *(Sample(metrics.CONSUMER_MESSAGES, count, (name, what)) for what, count in self._counts.items()),
+        ]
+
     def _look(self) -> int:
         """Receive once, take that, try again what operators asked for; returns how many messages there were."""
         settings = self._settings
         deliveries = self._source.receive(settings.batch, wait=settings.wait, visibility=self._visibility)
-        self._looked = time.monotonic()
+        self._looked = self._answered = time.monotonic()
         if deliveries:
+            self._deliveries += len(deliveries)
             self._received = self._looked
             with self._held(deliveries):
                 taken = self._take(deliveries)
@@ -111,6 +125,10 @@ class Consumer:
             duplicates=taken.duplicates, set_aside=taken.set_aside, given_back=len(taken.give_back),
         )  # fmt: skip
         self._set_aside += taken.set_aside
+        self._counts["enqueued"] += taken.enqueued
+        self._counts["duplicate"] += taken.duplicates
+        self._counts["set_aside"] += taken.set_aside
+        self._counts["given_back"] += len(taken.give_back)
         if taken.acknowledge:
             self._source.acknowledge(taken.acknowledge)
         if taken.give_back:

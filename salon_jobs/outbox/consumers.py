@@ -16,6 +16,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core import log_events
 from salon_jobs.core.errors import ConfigurationError
 from salon_jobs.core.log_events import log_event
+from salon_jobs.core.metrics import Sample
 from salon_jobs.outbox.consumer import Consumer
 from salon_jobs.outbox.inbox import PRUNE_BATCH, prune_inbox
 from salon_jobs.runtime.connections import refuse_small_pool, tidy_connections
@@ -69,6 +70,10 @@ class Consumers:
     def facts(self) -> dict[str, object]:
         """Return what readiness shows of each. Raises SourceLost for the first that can not work."""
         return {"consumers": {each.name: each.facts() for each in self._consumers}}
+
+    def samples(self) -> list[Sample]:
+        """Return the metrics of all."""
+        return [sample for each in self._consumers for sample in each.samples()]
 
     def _run(self, consumer: Consumer) -> None:
         try:

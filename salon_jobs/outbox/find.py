@@ -6,10 +6,12 @@ from datetime import datetime
 from typing import Final
 from uuid import UUID
 
+from django.db import connections
 from django.db.models import Max, QuerySet
 
-from salon_jobs.core.messages import MessageStatus
-from salon_jobs.models import Message
+from salon_jobs import sql
+from salon_jobs.core.messages import PARTITIONS, MessageStatus
+from salon_jobs.models import DestinationState, Message
 from salon_jobs.models.bisection import MARGIN, first_id_at
 
 # So many of the newest ids are looked at where no index serves a filter.
@@ -43,6 +45,14 @@ def find_messages(
     one_aggregate = status == MessageStatus.PENDING and bool(aggregate_type and aggregate_id)
     everything = status in _RARE or one_aggregate or not (given or since)
     return (found, True) if everything else (found.filter(pk__gt=oldest_looked_at(using=using)), False)
+
+
+def oldest_messages(*, using: str) -> dict[str, float]:
+    """Return the age in seconds of the oldest message still to be relayed, of each destination that has one."""
+    types = list(DestinationState.objects.using(using).values_list("aggregate_type", flat=True))
+    with connections[using].cursor() as cursor:
+        cursor.execute(sql.load("oldest_message"), {"types": types, "partitions": PARTITIONS})
+        return dict(cursor.fetchall())
 
 
 def oldest_looked_at(*, using: str) -> int:

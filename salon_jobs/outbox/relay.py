@@ -11,10 +11,11 @@ from typing import Final
 from django.db import DatabaseError, InterfaceError, connections
 
 from salon_jobs.conf import settings as conf
-from salon_jobs.core import log_events
-from salon_jobs.core.errors import NotReady
+from salon_jobs.core import log_events, metrics
 from salon_jobs.core.log_events import log_event
+from salon_jobs.core.metrics import Sample
 from salon_jobs.outbox import store, wake
+from salon_jobs.outbox.brokers import Brokers
 from salon_jobs.outbox.marker import Marker
 from salon_jobs.outbox.ownership import Ownership
 from salon_jobs.outbox.progress import Progress
@@ -28,7 +29,6 @@ from salon_jobs.tenancy.wake_up import SECOND_LOOK
 
 _REFRESH_S: Final = 1.0
 _SWEEP_S: Final = 60.0
-_STALE_S: Final = 30.0
 _OUTAGE_S: Final = 0.5
 # How soon to look again behind a writer that holds the gate; one that rolls back tells nobody.
 _HELD_S: Final = (0.01, 0.25)
@@ -53,13 +53,14 @@ class Relay:
         self._refresh_at = float("-inf")
         self._sweep_at = time.monotonic() + _SWEEP_S
         self._held_since: float | None = None
-        self._looked = time.monotonic()
+        self._began = self._looked = time.monotonic()
         self._gate = Gate(0, 0, ())
         self._ownership: Ownership | None = None
         self._marker = Marker(self._wake.set)
         self._streams = Streams(self._marker, owns=self._owns, on_change=self._wake.set)
         self._listener = Listener(wake.CHANNEL, self._hear)
         self._progress = Progress(self._marker, self._streams)
+        self._brokers = Brokers()
         self._pruner = MessagePruner()
 
     def run(self) -> bool:
@@ -101,12 +102,15 @@ class Relay:
         self._wake.set()
 
     def facts(self) -> dict[str, object]:
-        """Return what readiness shows. Raises NotReady when the loop has not looked for a while."""
-        age = time.monotonic() - self._looked
-        if age > _STALE_S:
-            raise NotReady(f"the relay has not looked for {age:.0f} s")
-        ownership = self._ownership
-        held_s = 0.0 if self._held_since is None else time.monotonic() - self._held_since
+        """Return what readiness shows. Raises NotReady when something is older than the settings allow."""
+        age, thresholds = time.monotonic() - self._looked, conf.readiness
+        thresholds.require("loop_stale", age, "the relay has not looked")
+        if self._listener.listening != "off":
+            heard_s_ago = min(self._listener.silent_for_s(), time.monotonic() - self._began)
+            thresholds.require("listener_silent", heard_s_ago, "no wake-up could be heard by the relay")
+        thresholds.require("relay_lag", self._progress.lag_s, "the oldest message has waited to be relayed")
+        held_s, ownership = self._held_s, self._ownership
+        thresholds.require("gate_held", held_s, "an open transaction has held messages back")
         return {
             "relay_looked_s_ago": round(age, 1),
             "partitions": sorted(ownership.mine) if ownership else [],
@@ -115,7 +119,26 @@ class Relay:
             "listening": self._listener.listening,
             **self._streams.facts(),
             **self._progress.facts(),
+            **self._brokers.facts(self._streams.publishers()),
         }
+
+    def samples(self) -> list[Sample]:
+        """Return the metrics of the relay and its destinations."""
+        samples = [
+            Sample(metrics.LOOP_AGE, time.monotonic() - self._looked, ("relay",)),
+            Sample(metrics.GATE_HELD, self._held_s),
+            Sample(metrics.PARTITIONS_OWNED, len(self._ownership.mine) if self._owns() and self._ownership else 0),
+            *self._streams.samples(),
+            *self._progress.samples(),
+        ]
+        if self._listener.listening != "off":
+            samples.append(Sample(metrics.LISTENING, self._listener.listening, ("relay",)))
+        return samples
+
+    @property
+    def _held_s(self) -> float:
+        since = self._held_since
+        return 0.0 if since is None else time.monotonic() - since
 
     def _owns(self) -> bool:
         return self._ownership is not None and self._ownership.holds

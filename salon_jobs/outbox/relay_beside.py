@@ -10,6 +10,7 @@ from django.db import DatabaseError, InterfaceError, connections
 
 from salon_jobs.core import log_events
 from salon_jobs.core.log_events import log_event
+from salon_jobs.core.metrics import Sample
 from salon_jobs.outbox.relay import Relay
 from salon_jobs.runtime.connections import refuse_small_pool, tidy_connections
 from salon_jobs.runtime.presence import Presence, delete_row
@@ -47,6 +48,10 @@ class RelayBeside:
     def facts(self) -> dict[str, object]:
         """Return what readiness shows of the relay. Raises NotReady."""
         return {"relay": self._relay.facts()}
+
+    def samples(self) -> list[Sample]:
+        """Return the metrics of the relay."""
+        return self._relay.samples()
 
     def _register(self) -> bool:
         """Insert the row, as soon as the database lets us; False when stopped first."""

@@ -156,6 +156,11 @@ def blocked(partitions: Iterable[int]) -> list[Blocked]:
     return [Blocked._make(row) for row in rows_of("blocked_aggregates", {"partitions": list(partitions)})]
 
 
+def count_blocked() -> dict[tuple[str, str], int]:
+    """Count the blocked aggregates of all relays by aggregate type and status, up to 10,000."""
+    return {(row[0], row[1]): row[2] for row in rows_of("count_blocked", {})}
+
+
 def make_partitions() -> None:
     """Make the rows of the partitions where they are missing. Idempotent."""
     rows_changed("make_partitions", {"partitions": PARTITIONS})

@@ -39,6 +39,8 @@ class Stream:
         self.paused = False
         # None: no limit.
         self.tokens: int | None = None if conf.outbox.throughput is None else 0
+        # What became of its messages, as the broker answered; metrics show it.
+        self.counts = dict.fromkeys(("published", "skipped", "retried", "failed"), 0)
         self._publisher = publisher
         self._marker = marker
         self._owns = owns
@@ -223,12 +225,15 @@ class Stream:
             self._close_breaker()
 
     def _mark(self, sent: Sequence[OutgoingMessage], heads: Sequence[int], skipped: dict[int, str]) -> None:
+        self.counts["published"] += len(sent)
+        self.counts["skipped"] += len(skipped)
         if sent or skipped:
             self._marker.put(Settled(self.backlog, [message.id for message in sent], heads, skipped))
 
     def _failure(self, message: OutgoingMessage, answer: Unpublished) -> Failure:
         tries = self.backlog.tries(message) + 1
         final = answer.verdict is Verdict.REFUSED or tries >= conf.outbox.retry_count
+        self.counts["failed" if final else "retried"] += 1
         failure = Failure(
             message=message, code=answer.code, error=f"{answer.code} {answer.detail}".strip(), tries=tries,
             wait=self._backoff.delay(tries), final=final,

@@ -9,10 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from salon_jobs.conf import settings as conf
-from salon_jobs.core import log_events
+from salon_jobs.core import log_events, metrics
 from salon_jobs.core.destinations import Destination, parse_destination
 from salon_jobs.core.errors import MessageInvalid, NotReady
 from salon_jobs.core.log_events import log_event
+from salon_jobs.core.metrics import Sample
 from salon_jobs.outbox import store
 from salon_jobs.outbox.marker import Marker
 from salon_jobs.outbox.store import Blocked, Gate, Wanted
@@ -188,6 +189,25 @@ class Streams:
                 for stream in self.all()
             }
         }  # fmt: skip
+
+    def publishers(self) -> dict[str, Publisher]:
+        """Return by service the publishers of destinations that are not paused."""
+        services = {parse_destination(stream.aggregate_type).service for stream in self.all() if not stream.paused}
+        return {
+            service: publisher
+            for service in sorted(services)
+            if not isinstance(publisher := self._publishers[service], _Nobody)
+        }
+
+    def samples(self) -> list[Sample]:
+        """Return the metrics of the destinations."""
+        samples: list[Sample] = []
+        for stream in self.all():
+            name = stream.aggregate_type
+            samples.append(Sample(metrics.BREAKER_OPEN, not stream.breaker.is_closed, (name,)))
+            samples.append(Sample(metrics.DESTINATION_PAUSED, stream.paused, (name,)))
+            samples += [Sample(metrics.RELAY_MESSAGES, count, (name, what)) for what, count in stream.counts.items()]
+        return samples
 
     def stop(self, end: float, *, forced: threading.Event) -> bool:
         """Let each stream end its batch until ``end`` (monotonic), then what it sends; True when all ended."""

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +22,10 @@ _LAST_LINES_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildPlan:
-    """Says how children are started: ``options`` is what they are told besides their process id."""
+    """Says how children are started: ``options`` is what they are told besides their process id.
+
+    ``on_counted`` gets what each of them counted, as they report it, from a thread for each.
+    """
 
     kind: str
     command: Sequence[str]
@@ -30,6 +33,7 @@ class ChildPlan:
     queues: Sequence[str] | None = None
     burst: bool = False
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    on_counted: Callable[[dict[str, Any]], None]
 
 
 class ChildProcess:
@@ -50,6 +54,7 @@ class ChildProcess:
                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, pass_fds=inherited, start_new_session=True,
             )  # fmt: skip
         self._link = Link(ours)
+        self._on_counted = plan.on_counted
         self.process_id = 0
         self.report: dict[str, Any] | None = None
         self._began = self._heard = time.monotonic()
@@ -105,6 +110,7 @@ class ChildProcess:
     def _listen(self) -> None:
         for message in self._link.received():
             self._heard = time.monotonic()
+            self._on_counted(message.pop("counted"))
             self.report = message
 
     def _relay(self) -> None:

@@ -8,14 +8,16 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from typing import NoReturn, Protocol
 
 from django.db import DatabaseError, InterfaceError, connections
 
 from salon_jobs.conf import settings as conf
-from salon_jobs.core import log_events
+from salon_jobs.core import log_events, metrics
 from salon_jobs.core.errors import NotReady, SchemaMissing
 from salon_jobs.core.log_events import log_event
+from salon_jobs.core.metrics import Sample
 from salon_jobs.health.server import HealthServer
 from salon_jobs.runtime.preflight import check_drift, check_role, check_schema, check_tables
 from salon_jobs.runtime.presence import Presence
@@ -43,6 +45,14 @@ class Loop(Protocol):
         ...
 
 
+class ServedLoop(Loop, Protocol):
+    """Is a loop that a service runs by itself, and shows on /metrics."""
+
+    def samples(self) -> list[Sample]:
+        """Return the metrics now, without asking the database: it may be what is ill. Never raises for that."""
+        ...
+
+
 class Service:
     """Runs one loop as a registered process with a health endpoint. One per process.
 
@@ -53,7 +63,7 @@ class Service:
     def __init__(
         self,
         kind: str,
-        make_loop: Callable[[Presence], Loop],
+        make_loop: Callable[[Presence], ServedLoop],
         *,
         health_address: tuple[str, int],
         concurrency: int = 1,
@@ -63,9 +73,9 @@ class Service:
         self._kind = kind
         self._make_loop = make_loop
         self._burst = burst
-        self._health = HealthServer(health_address, self._readiness)
+        self._health = HealthServer(health_address, self._readiness, self._samples)
         self._presence = Presence(kind, concurrency=concurrency, queues=queues, on_buried=self._die)
-        self._loop: Loop | None = None
+        self._loop: ServedLoop | None = None
         self._stopping = threading.Event()
         self._schema_seen = self._registered = False
         self._clean = True
@@ -148,16 +158,41 @@ class Service:
     def _readiness(self) -> dict[str, object]:
         """Return the facts of a process that can work now. Runs in a health thread, on a connection of its own."""
         (check_tables if self._schema_seen else check_schema)(conf.database)
+        return {"kind": self._kind, **self._own_facts()}
+
+    def _own_facts(self) -> dict[str, object]:
+        """Return the facts of a process that works, by its own view. Raises NotReady."""
         if self._loop is None or not self._registered:
             raise NotReady("the process is starting")
         if self._stopping.is_set():
             raise NotReady("the process is stopping")
-        return {"kind": self._kind, **self._loop.facts()}
+        return self._loop.facts()
+
+    def _samples(self) -> list[Sample]:
+        """Return the metrics of this process. Runs in a health thread."""
+        try:
+            self._own_facts()
+            ready = 1
+        except NotReady:
+            ready = 0
+        return [
+            Sample(metrics.PROCESS_INFO, 1, (self._kind, release())),
+            Sample(metrics.READY, ready, (self._kind,)),
+            *(self._loop.samples() if self._loop is not None else ()),
+        ]
 
     def _die(self) -> None:
         """End at once: others own our jobs, and whatever still runs here must not go on."""
         log_event(logging.CRITICAL, log_events.PROCESS_WAS_BURIED, kind=self._kind)
         end_at_once(_BURIED_EXIT)
+
+
+def release() -> str:
+    """Return the version of salon_jobs that is installed; "" where it is only on the path."""
+    try:
+        return version("salon-jobs")
+    except PackageNotFoundError:
+        return ""
 
 
 def end_at_once(status: int) -> NoReturn:

@@ -6,7 +6,9 @@ import threading
 import time
 
 from salon_jobs.conf import settings as conf
+from salon_jobs.core import metrics
 from salon_jobs.core.errors import NotReady
+from salon_jobs.core.metrics import Sample
 from salon_jobs.runtime.child_process import ChildPlan
 from salon_jobs.runtime.keeper import Keeper
 from salon_jobs.runtime.presence import Presence
@@ -77,3 +79,19 @@ class Supervisor:
             if child is not None and child.silent_s < _FRESH_S and child.report and "fault" in child.report:
                 raise NotReady(f"worker process {child.process_id}: {child.report['fault']}")
         return {"processes": len(self._keepers), "children": shown}
+
+    def samples(self) -> list[Sample]:
+        """Return how many children have reported, what they run, the oldest claim and whether all hear wake-ups."""
+        children = [child for keeper in self._keepers if (child := keeper.child) is not None]
+        told = [(child.silent_s, child.report.get("facts", {})) for child in children if child.report is not None]
+        samples = [
+            Sample(metrics.PROCESSES, len(told)),
+            Sample(metrics.RUNNING, sum(len(child.runs()) for child in children)),
+        ]
+        ages = [silent_s + facts["looked_s_ago"] for silent_s, facts in told if "looked_s_ago" in facts]
+        if ages:
+            samples.append(Sample(metrics.LOOP_AGE, max(ages), ("claim",)))
+        heard = [facts["listening"] for _, facts in told if facts.get("listening", "off") != "off"]
+        if heard:
+            samples.append(Sample(metrics.LISTENING, min(heard), ("claim",)))
+        return samples

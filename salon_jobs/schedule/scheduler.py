@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -13,9 +14,10 @@ from functools import partial
 from django.db import DatabaseError, InterfaceError, OperationalError, connections
 
 from salon_jobs.conf import settings as conf
-from salon_jobs.core import log_events
-from salon_jobs.core.errors import CronInvalid, NotReady
+from salon_jobs.core import log_events, metrics
+from salon_jobs.core.errors import CronInvalid
 from salon_jobs.core.log_events import log_event
+from salon_jobs.core.metrics import Sample
 from salon_jobs.core.records import NewJob
 from salon_jobs.jobs import enqueue, registry
 from salon_jobs.runtime.connections import tidy_connections
@@ -24,7 +26,6 @@ from salon_jobs.schedule.entries import CronEntry, cron_entries, due_ticks
 
 _LONGEST_SLEEP_S = 5.0
 _OUTAGE_S = 1.0
-_STALE_S = 30.0
 
 
 class Scheduler:
@@ -35,6 +36,12 @@ class Scheduler:
         self._learnt = False
         self._looked = time.monotonic()
         self._complained: dict[str, datetime] = {}
+        # The database's time at the last look, and up to when each entry's ticks were settled then.
+        self._now: datetime | None = None
+        self._now_at = self._looked
+        self._settled: dict[str, datetime] = {}
+        self._lateness: dict[str, float] = {}
+        self._ticks: Counter[tuple[str, str]] = Counter()
 
     def run(self) -> bool:
         """Fire until stopped; always ends cleanly."""
@@ -56,11 +63,38 @@ class Scheduler:
         self._stop.set()
 
     def facts(self) -> dict[str, object]:
-        """Return what readiness shows. Raises NotReady when the loop has not looked for a while."""
+        """Return what readiness shows. Raises NotReady when the loop is stale, or a due tick was not fired for long."""
         age = time.monotonic() - self._looked
-        if age > _STALE_S:
-            raise NotReady(f"the scheduler has not looked for {age:.0f} s")
+        conf.readiness.require("loop_stale", age, "the scheduler has not looked")
+        for entry, overdue_s in self._overdue().items():
+            conf.readiness.require("last_tick", overdue_s, f"cron entry {entry!r} has had a due tick that is not fired")
         return {"cron_entries": len(cron_entries.all()), "scheduler_looked_s_ago": round(age, 1)}
+
+    def samples(self) -> list[Sample]:
+        """Return the metrics of the entries."""
+        return [
+            Sample(metrics.LOOP_AGE, time.monotonic() - self._looked, ("scheduler",)),
+            *(Sample(metrics.CRON_LAST_TICK, at.timestamp(), (name,)) for name, at in list(self._settled.items())),
+            *(Sample(metrics.CRON_OVERDUE, overdue_s, (name,)) for name, overdue_s in self._overdue().items()),
+            *(Sample(metrics.CRON_LATENESS, late_s, (name,)) for name, late_s in list(self._lateness.items())),
+            *(
+                Sample(metrics.CRON_TICKS, self._ticks[entry.name, outcome], (entry.name, outcome))
+                for entry in cron_entries.all()
+                for outcome in ("fired", "missed", "failed")
+            ),
+        ]
+
+    def _overdue(self) -> dict[str, float]:
+        """Return for how long each entry's oldest due tick was not fired, in seconds; grows while the loop hangs."""
+        if self._now is None:
+            return {}
+        now = self._now + timedelta(seconds=time.monotonic() - self._now_at)
+        settled = dict(self._settled)
+        return {
+            entry.name: max(0.0, (now - entry.expression.next_after(settled[entry.name])).total_seconds())
+            for entry in cron_entries.all()
+            if entry.name in settled
+        }
 
     def run_once(self) -> float:
         """Fire everything due once; returns how long to sleep, in seconds. Raises database errors."""
@@ -69,16 +103,21 @@ class Scheduler:
             store.learn(entry.name for entry in entries)
             self._learnt = True
         now, states = store.states()
+        self._now, self._now_at = now, time.monotonic()
         next_at = now + timedelta(seconds=_LONGEST_SLEEP_S)
         for entry in entries:
             if self._stop.is_set() or entry.name not in states:
                 continue
+            self._settled[entry.name] = states[entry.name].after
             due = due_ticks(entry, states[entry.name].after, now)
             if due.missed:
                 if not due.ticks:
                     store.skip(entry.name, due.settled_until)
+                    self._settled[entry.name] = due.settled_until
                 log_event(logging.WARNING, log_events.CRON_MISSED, entry=entry.name, missed=due.missed)
             self._fire_in_order(entry, due.ticks)
+            if self._settled[entry.name] > states[entry.name].after:
+                self._ticks[entry.name, "missed"] += due.missed
             next_at = min(next_at, entry.expression.next_after(now))
         return max(0.0, (next_at - now).total_seconds())
 
@@ -101,8 +140,12 @@ class Scheduler:
     def _fire_in_order(self, entry: CronEntry, ticks: Sequence[datetime]) -> None:
         """Fire an entry's ticks; one that fails holds back the later ones until it works or is too old to backfill."""
         for tick in ticks:
-            if self._try_to_fire(entry, tick) is None:
+            fired = self._try_to_fire(entry, tick)
+            if fired is None:
                 return
+            self._settled[entry.name] = tick
+            if fired and self._now is not None:
+                self._lateness[entry.name] = max(0.0, (self._now - tick).total_seconds())
 
     def _try_to_fire(self, entry: CronEntry, tick: datetime, *, advance: bool = True) -> bool | None:
         """Fire one tick; None when it failed, which is logged once a tick. Raises when the database is lost."""
@@ -120,6 +163,7 @@ class Scheduler:
             return None
 
     def _complain(self, entry: CronEntry, tick: datetime, error: Exception) -> None:
+        self._ticks[entry.name, "failed"] += 1
         if self._complained.get(entry.name) != tick:
             self._complained[entry.name] = tick
             log_event(logging.ERROR, log_events.CRON_FAILED, exc_info=error, entry=entry.name, tick=tick)
@@ -132,6 +176,7 @@ class Scheduler:
     def _fire(self, entry: CronEntry, job: NewJob, tick: datetime, *, advance: bool) -> bool:
         handle = store.fire(entry.name, tick, partial(enqueue.add, job), advance=advance)
         if handle is not None:
+            self._ticks[entry.name, "fired"] += 1
             log_event(
                 logging.INFO, log_events.CRON_FIRED, entry=entry.name, tick=tick, job_id=handle.id,
                 task_name=entry.task_name, result=handle.result.value,

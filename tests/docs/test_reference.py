@@ -19,6 +19,7 @@ from salon_jobs import testing
 from salon_jobs.conf import Roles, Settings
 from salon_jobs.core import errors, log_events
 from salon_jobs.core.backoff import Backoff
+from salon_jobs.core.metrics import METRICS
 from salon_jobs.management.subcommands import SUBCOMMANDS
 from salon_jobs.management.subcommands.base import Subcommand
 from salon_jobs.management.subcommands.messages import ACTIONS
@@ -42,6 +43,7 @@ from salon_jobs.models import (
 from salon_jobs.sections.azure import AzureSettings
 from salon_jobs.sections.nats import NatsSettings
 from salon_jobs.sections.outbox import OutboxSettings
+from salon_jobs.sections.readiness import ReadinessSettings
 from salon_jobs.sections.sns import SnsSettings
 from tests.docs.markdown import ROOT, read, rows, section
 from tests.support import seen
@@ -120,6 +122,17 @@ def test_azure_settings_and_their_variables() -> None:
         field.name.upper(): (shown(getattr(defaults, field.name)), readers[field.name.upper()][0])
         for field in fields(AzureSettings)
     }
+
+
+def test_readiness_settings() -> None:
+    defaults = ReadinessSettings()
+    expected = {field.name.upper(): shown(getattr(defaults, field.name)) for field in fields(ReadinessSettings)}
+    assert {row[0]: row[2] for row in documented("settings.md", "## `READINESS`")} == expected
+
+
+def test_metrics() -> None:
+    found = [(row[0], row[1], row[2].replace("`", ""), row[3]) for row in documented("metrics.md") if len(row) == 4]
+    assert found == [(metric.name, metric.kind, ", ".join(metric.labels), metric.help) for metric in METRICS]
 
 
 def test_system_checks() -> None:

@@ -10,6 +10,7 @@ from uuid import UUID
 import pytest
 
 from salon_jobs import tenant_context
+from salon_jobs.core.metrics import Sample
 from salon_jobs.jobs.worker import WorkerOptions
 from salon_jobs.jobs.worker_processes import WorkerProcesses
 from salon_jobs.runtime.presence import Presence
@@ -81,6 +82,10 @@ class Recorder:
     def facts(self) -> dict[str, object]:
         """Tell nothing."""
         return {}
+
+    def samples(self) -> list[Sample]:
+        """Measure nothing."""
+        return []
 
 
 @pytest.mark.usefixtures("database")

@@ -142,14 +142,16 @@ def test_a_task_that_nobody_knows_is_left_alone_and_shown(database: None) -> Non
         assert (row["state"], row["attempts"], row["lease"]) == ("queued", 0, 0)
 
 
-def test_health_is_bound_to_loopback_and_knows_two_paths(database: None) -> None:
+def test_health_is_bound_to_loopback_and_knows_three_paths(database: None) -> None:
     with WorkerProcess(url=url_for(WORKER)) as worker:
         address: str = worker.wait_for("health_listening")["address"]
         host, _, port = address.partition(":")
         assert host == "127.0.0.1"
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.2", int(port)), timeout=2)
-        assert worker.ask("/metrics")[0] == 404
+        assert worker.ask("/elsewhere") == (
+            404, {"status": "unknown path", "paths": ["/healthz", "/readyz", "/metrics"]}
+        )  # fmt: skip
         assert worker.ask("/healthz?verbose=1")[0] == 200
         worker.wait_until_ready()
         status, answer = worker.ask("/readyz")

@@ -19,6 +19,7 @@ from salon_jobs.outbox.consumers import Consumers
 from salon_jobs.sources.registry import make_source
 from tests.e2e.worker_process import eventually
 from tests.integration.memory_source import MemorySource, again, message
+from tests.metrics import of, shown
 from tests.support import change, seen
 
 ORDERS = {"SOURCE": "rn::memory:::orders", "TASKS": {"noted": "test-system"}, "WAIT": 0.01, "VISIBILITY": 0.3}
@@ -259,3 +260,22 @@ def test_settings_are_refused_by_field(
     consumers_settings(**consumers)
     with pytest.raises(ConfigurationError, match=told):
         Consumers(names)
+
+
+def test_a_consumer_counts_what_it_received_and_what_became_of_it() -> None:
+    loop, source = consumer()
+    twice = message()
+    source.queue += [message(), twice, twice, message(event="unheard-of")]
+
+    def value(name: str, **labels: str) -> float:
+        return of(shown(loop.samples()), name, consumer="orders", **labels)
+
+    with running(loop):
+        eventually(lambda: value("consumer_received_total") == 4)
+        eventually(lambda: value("consumer_messages_total", outcome="enqueued") == 2)
+        assert value("consumer_messages_total", outcome="duplicate") == 1
+        assert value("consumer_messages_total", outcome="set_aside") == 1
+        eventually(lambda: value("consumer_set_aside") == 1)
+        assert value("consumer_up") == 1
+        source.down = True
+        eventually(lambda: value("consumer_up") == 0)

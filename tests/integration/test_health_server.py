@@ -6,6 +6,7 @@ import json
 import logging
 import socket
 import struct
+import sys
 import threading
 import urllib.error
 import urllib.request
@@ -17,6 +18,7 @@ import pytest
 
 from salon_jobs.core.errors import NotReady, SchemaMissing
 from salon_jobs.health.server import HealthServer
+from tests.metrics import scraped
 
 
 @contextmanager
@@ -59,6 +61,15 @@ def test_what_is_not_ready_has_a_code(readiness: Callable[[], dict[str, object]]
     with serving(readiness) as address:
         assert ask(address, "/readyz") == (503, {"status": "not ready", "code": code, "detail": detail})
         assert ask(address, "/healthz") == (200, {"status": "ok"})
+
+
+def test_metrics_are_told_or_the_extra_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(dict) as address:
+        assert scraped(f"{address[0]}:{address[1]}") == {}
+        monkeypatch.setitem(sys.modules, "prometheus_client", None)
+        status, answer = ask(address, "/metrics")
+        assert (status, answer["code"]) == (501, "SETTINGS.INVALID")
+        assert "pip install 'salon-jobs[prometheus]'" in answer["detail"]
 
 
 def test_a_client_that_hangs_up_is_a_debug_record_and_no_traceback(

@@ -11,11 +11,12 @@ import pytest
 from django.db import OperationalError, connections
 
 from salon_jobs import cron
-from salon_jobs.core.errors import CronInvalid
+from salon_jobs.core.errors import CronInvalid, NotReady
 from salon_jobs.schedule import entries, store
 from salon_jobs.schedule.scheduler import Scheduler
 from tests import tasks
 from tests.conftest import manage
+from tests.metrics import of, shown
 from tests.support import change, seen
 
 TICK = datetime(2026, 5, 5, 18, tzinfo=UTC)
@@ -204,3 +205,35 @@ def test_bad_arguments_say_what_is_expected(migrated: None, arguments: tuple[str
     done = manage("runscheduler", *arguments)
     assert done.returncode != 0
     assert expected in done.stderr
+
+
+def test_a_scheduler_tells_how_late_it_was_and_what_became_of_ticks(crontab: None) -> None:
+    fails = [True]
+
+    def payload(tick: datetime) -> dict[str, Any]:
+        if fails[0]:
+            raise ValueError("not yet")
+        return {"note": tick.isoformat()}
+
+    cron("* * * * *", tasks.system, payload=payload, name="late")
+    cron("* * * * *", tasks.system, payload=lambda tick: {"note": tick.isoformat()}, name="good")
+    now = _known_for(timedelta(minutes=4))
+    scheduler = Scheduler()
+    scheduler.run_once()
+    values = shown(scheduler.samples())
+    assert of(values, "cron_ticks_total", entry="late", outcome="failed") == 1
+    assert of(values, "cron_ticks_total", entry="good", outcome="fired") >= 4
+    assert of(values, "cron_overdue_seconds", entry="late") >= 180
+    assert of(values, "cron_overdue_seconds", entry="good") == 0
+    assert of(values, "cron_last_tick_timestamp_seconds", entry="good") >= now.timestamp()
+    assert 0 <= of(values, "cron_lateness_seconds", entry="good") < 60
+    with pytest.raises(
+        NotReady, match=r"cron entry 'late' has had a due tick .* READINESS\['LAST_TICK'\] allows 120 s"
+    ):
+        scheduler.facts()
+    fails[0] = False
+    scheduler.run_once()
+    values = shown(scheduler.samples())
+    assert of(values, "cron_overdue_seconds", entry="late") == 0
+    assert of(values, "cron_ticks_total", entry="late", outcome="fired") >= 4
+    assert scheduler.facts()["cron_entries"] == 2

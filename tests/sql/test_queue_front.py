@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from salon_jobs.jobs.maintenance import look_at_queue
+from salon_jobs.jobs.queue_front import look_at_queue
 from tests.sql.test_plans import job_scans, nodes
 from tests.support import change
 

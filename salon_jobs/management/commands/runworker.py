@@ -20,7 +20,7 @@ from salon_jobs.runtime.child import run_child
 from salon_jobs.runtime.child_process import same_command
 from salon_jobs.runtime.presence import Presence
 from salon_jobs.runtime.run_board import RunBoard
-from salon_jobs.runtime.service import Loop, Service
+from salon_jobs.runtime.service import ServedLoop, Service
 from salon_jobs.schedule.scheduler import Scheduler
 
 _HEALTH_PORT = 8080
@@ -58,7 +58,7 @@ class Command(BaseCommand):
         )
 
         def make_loop(presence: Presence) -> WorkerProcesses:
-            beside: list[Loop] = []
+            beside: list[ServedLoop] = []
             if options["with_scheduler"]:
                 beside.append(Scheduler())
             if options["with_relay"]:

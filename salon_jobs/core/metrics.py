@@ -1,0 +1,134 @@
+"""Declares every metric that a process shows on /metrics, and what one value of one is. Without any SDK."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+# So many values of one label at most; the rest is shown as one, OTHER.
+MOST_VALUES: Final = 100
+OTHER: Final = "other"
+
+
+class Kind(StrEnum):
+    """Says what Prometheus makes of a metric."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """Declares one metric. ``worst``: of several values under one label the largest is shown, not their sum."""
+
+    name: str
+    kind: Kind
+    help: str
+    labels: tuple[str, ...] = ()
+    worst: bool = False
+
+
+class Timings(NamedTuple):
+    """Is the value of a histogram: counts in the buckets of ``salon_jobs.core.histogram``, and the sum in seconds."""
+
+    counts: Sequence[int]
+    sum_s: float
+
+
+class Sample(NamedTuple):
+    """Is one value now, with the values of the labels in their order."""
+
+    metric: Metric
+    value: float | Timings
+    labels: tuple[str, ...] = ()
+
+
+def _counter(name: str, help: str, *labels: str) -> Metric:
+    return Metric(f"salon_jobs_{name}_total", Kind.COUNTER, help, labels)
+
+
+def _gauge(name: str, help: str, *labels: str, worst: bool = True) -> Metric:
+    return Metric(f"salon_jobs_{name}", Kind.GAUGE, help, labels, worst)
+
+
+def _histogram(name: str, help: str, *labels: str) -> Metric:
+    return Metric(f"salon_jobs_{name}_seconds", Kind.HISTOGRAM, help, labels)
+
+
+PROCESS_INFO: Final = _gauge("process_info", "1, for the kind of the process and its release", "kind", "version")
+READY: Final = _gauge("ready", "1 while the process does its work, by its own view; 0 otherwise", "kind")
+LOOP_AGE: Final = _gauge("loop_age_seconds", "How long ago a loop looked for work last", "loop")
+LISTENING: Final = _gauge("listening", "1 while wake-ups are heard, 0 while they are not", "loop")
+
+PROCESSES: Final = _gauge("worker_processes", "Processes that run jobs and have reported", worst=False)
+RUNNING: Final = _gauge("running_jobs", "Jobs that the processes of this worker run now", worst=False)
+CLAIMED: Final = _counter("claimed", "Jobs claimed by the processes of this worker")
+FINISHED: Final = _counter(
+    "finished",
+    "Runs that ended: succeeded, retried, failed, cancelled, snoozed, released or rescued",
+    "task",
+    "outcome",
+)
+DURATION: Final = _histogram("run_duration", "How long runs took that ended by themselves", "task")
+WAIT: Final = _histogram("run_wait", "How long jobs had been due when their run began", "task")
+QUEUE_DEPTH: Final = _gauge(
+    "queue_depth", "Jobs due, scheduled or failed; each counted up to 10,000", "queue", "state", worst=False
+)
+OLDEST_DUE: Final = _gauge("oldest_due_age_seconds", "How late the oldest due job is", "queue")
+UNKNOWN_TASKS: Final = _gauge("unknown_tasks", "Tasks of due jobs that this release does not know")
+
+CRON_LAST_TICK: Final = _gauge("cron_last_tick_timestamp_seconds", "The last tick that is settled", "entry")
+CRON_OVERDUE: Final = _gauge("cron_overdue_seconds", "How long the oldest due tick has waited to be fired", "entry")
+CRON_LATENESS: Final = _gauge("cron_lateness_seconds", "How late this scheduler's last fire of the entry was", "entry")
+CRON_TICKS: Final = _counter("cron_ticks", "Ticks by what became of them: fired, missed or failed", "entry", "outcome")
+
+RELAY_LAG: Final = _gauge("relay_lag_seconds", "The age of the oldest message still to be relayed", "destination")
+RELAY_MESSAGES: Final = _counter(
+    "relay_messages", "Messages by what became of them: published, skipped, retried or failed", "destination", "outcome"
+)
+RELAY_BLOCKED: Final = _gauge(
+    "relay_blocked_aggregates", "Aggregates waiting for a retry, or parked; counted up to 10,000", "destination",
+    "status", worst=False,
+)  # fmt: skip
+BREAKER_OPEN: Final = _gauge("relay_breaker_open", "1 while the destination is out of reach", "destination")
+DESTINATION_PAUSED: Final = _gauge("relay_paused", "1 while an operator has paused the destination", "destination")
+GATE_HELD: Final = _gauge("relay_gate_held_seconds", "How long an open transaction has held messages back")
+PARTITIONS_OWNED: Final = _gauge("relay_partitions", "Partitions that this relay owns", worst=False)
+
+CONSUMER_RECEIVED: Final = _counter("consumer_received", "Deliveries received", "consumer")
+CONSUMER_MESSAGES: Final = _counter(
+    "consumer_messages", "Messages by what became of them: enqueued, duplicate, set_aside or given_back", "consumer",
+    "outcome",
+)  # fmt: skip
+CONSUMER_SET_ASIDE: Final = _gauge("consumer_set_aside", "Messages that wait for an operator", "consumer")
+CONSUMER_UP: Final = _gauge("consumer_up", "1 while source and database answer this consumer", "consumer")
+CONSUMER_LOOK_AGE: Final = _gauge("consumer_look_age_seconds", "How long ago the source answered last", "consumer")
+
+METRICS: Final[tuple[Metric, ...]] = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
+
+
+def bounded(samples: Iterable[Sample]) -> list[Sample]:
+    """Merge what has the same labels, and all beyond the first MOST_VALUES values of a label into OTHER."""
+    known: dict[tuple[str, int], set[str]] = {}
+    merged: dict[tuple[str, tuple[str, ...]], Sample] = {}
+    for metric, value, given in samples:
+        labels: list[str] = []
+        for number, label in enumerate(given):
+            seen = known.setdefault((metric.name, number), set())
+            if len(seen) < MOST_VALUES:
+                seen.add(label)
+            labels.append(label if label in seen else OTHER)
+        key = (metric.name, tuple(labels))
+        before = merged.get(key)
+        merged[key] = Sample(metric, value if before is None else _merged(metric, before.value, value), key[1])
+    return list(merged.values())
+
+
+def _merged(metric: Metric, one: float | Timings, other: float | Timings) -> float | Timings:
+    if isinstance(one, Timings) and isinstance(other, Timings):
+        return Timings([a + b for a, b in zip(one.counts, other.counts, strict=True)], one.sum_s + other.sum_s)
+    assert not isinstance(one, Timings) and not isinstance(other, Timings)  # noqa: S101, PT018 - one metric, one kind
+    return max(one, other) if metric.worst else one + other
