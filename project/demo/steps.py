@@ -193,12 +193,14 @@ class _Run:
 
     def _invite(self, invites: list[Invite]) -> None:
         web = {"DATABASE_URL": self._database.url("web")}
+        commands: list[tuple[str, ...]] = [("ping",)]
+        for rejected, options in ((False, ()), (True, ("--max-attempts", str(_REJECTED_ATTEMPTS)))):
+            chosen = [invite for invite in invites if invite.rejected is rejected]
+            pairs = [text for invite in chosen for text in ("--to", str(invite.store_id), invite.email)]
+            commands.append(("invite_operator", *pairs, *options))
         with self._step("invite operators (mail server down, too)", total=len(invites)) as advance:
-            for rejected, options in ((False, ()), (True, ("--max-attempts", str(_REJECTED_ATTEMPTS)))):
-                chosen = [invite for invite in invites if invite.rejected is rejected]
-                pairs = [text for invite in chosen for text in ("--to", str(invite.store_id), invite.email)]
-                self._processes.run("invite_operator", *pairs, *options, environment=web)
-            self._processes.run("ping", environment=web)
+            with ThreadPoolExecutor(len(commands)) as threads:
+                list(threads.map(lambda command: self._processes.run(*command, environment=web), commands))
             advance(self._wait_for_retries(len(invites)))
         self._smtp.up()
 

@@ -19,6 +19,8 @@ from typing import Any, Final, Self, TypeVar
 import nats
 from nats.aio.client import Client
 
+from project.local.postgres_install import ServerFailed
+
 T = TypeVar("T")
 _SERVER: Final = Path(sys.prefix, "bin", "nats-server")
 _START_S: Final = 20.0
@@ -38,11 +40,11 @@ class NatsServer:
 
     @property
     def pid(self) -> int:
-        """Return the server's process id. Raises RuntimeError when it does not run."""
+        """Return the server's process id. Raises ServerFailed when it does not run."""
         return self._running().pid
 
     def start(self) -> None:
-        """Start it; returns when it greets. Nothing to do when it runs. Raises RuntimeError with its log."""
+        """Start it; returns when it greets. Nothing to do when it runs. Raises ServerFailed with its log."""
         if self._process is not None:
             return
         configuration = self.files / "server.conf"
@@ -56,7 +58,7 @@ class NatsServer:
         until = time.monotonic() + _START_S
         while not _greets(self.port):
             if self._process.poll() is not None or time.monotonic() > until:
-                raise RuntimeError(f"nats-server did not start:\n{(self.files / 'log').read_text()}")
+                raise ServerFailed(f"nats-server did not start:\n{(self.files / 'log').read_text()}")
 
     def stop(self) -> None:
         """End it as an operator would. Idempotent."""
@@ -114,8 +116,12 @@ class NatsServer:
         return asyncio.run(main())
 
     def __enter__(self) -> Self:
-        """Start it."""
-        self.start()
+        """Start it; leaves nothing behind when that fails."""
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
         return self
 
     def __exit__(
@@ -126,7 +132,7 @@ class NatsServer:
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is None:
-            raise RuntimeError("nats-server does not run")
+            raise ServerFailed("nats-server does not run")
         return self._process
 
 

@@ -23,7 +23,7 @@ _PLAIN_ENVIRONMENT = {"PATH": os.defpath, "LC_ALL": "C"}
 
 
 class ServerFailed(RuntimeError):
-    """The embedded PostgreSQL server could not be prepared, started or reached."""
+    """A local server (PostgreSQL, NATS) could not be prepared, started or reached."""
 
 
 @dataclass(frozen=True, slots=True)
