@@ -54,6 +54,10 @@ test-system: venv ## run the tests that need Debian's chromium and pgbouncer, an
 chaos: venv ## kill, stop, crash and starve workers and server for ten minutes, and count every job
 	@$(BIN)/python -m tests.chaos --seconds $(CHAOS_SECONDS)
 
+.PHONY: chaos-outbox
+chaos-outbox: venv ## kill, freeze and starve relays, broker and database for ten minutes, and count every message
+	@$(BIN)/python -m tests.chaos.outbox --seconds $(CHAOS_SECONDS)
+
 .PHONY: fuzz
 fuzz: venv ## look for leaks between stores in a million random statements; minutes
 	@$(BIN)/python -m tests.tenancy.fuzz --statements $(FUZZ_STATEMENTS)

@@ -1,0 +1,321 @@
+"""Runs the chaos of the outbox: ``python -m tests.chaos.outbox --seconds 600 --seed 7 --json FILE``.
+
+Writers emit under row locks, so that the order of each aggregate is known; relays publish to a real NATS JetStream.
+Status 0: the stream holds everything that committed, once, in that order. 1: not so; the logs are kept and named.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+
+import psycopg
+
+from benchmarks.processes import ROOT, environment, manage, run
+from benchmarks.server import Database, Server
+from project.local.nats import NatsServer
+from project.local.postgres import EmbeddedPostgres
+
+_DESTINATION: Final = "rn::nats:::orders"
+_AGGREGATES: Final = [f"a{number}" for number in range(40)]
+_TOO_LARGE: Final = 2_000_000
+_RELAYS: Final = 3
+_WRITERS: Final = 4
+_OWNERSHIP_S: Final = 3
+_DRAIN_S: Final = 90.0
+_ROLES: Final = ("migrator", "web", "worker", "operator")
+_EMIT: Final = b"SELECT salon_jobs_emit(%s, %s, 'counted', json_build_object('number', %s::int), wake => %s)"
+
+
+class Writers:
+    """Count up the counters of aggregates under their row locks, with savepoints and rollbacks, until stopped."""
+
+    def __init__(self, url: str, seed: int) -> None:
+        self._url, self._seed = url, seed
+        self._stop = threading.Event()
+        self._threads = [threading.Thread(target=self._run, args=(n,), daemon=True) for n in range(_WRITERS)]
+
+    def start(self) -> None:
+        """Start."""
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """End after the transactions under way."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self, number: int) -> None:
+        dice = random.Random(self._seed * 100 + number)
+        while not self._stop.is_set():
+            # The database comes and goes; what committed is what its counters say.
+            with suppress(psycopg.Error), psycopg.connect(self._url, connect_timeout=5) as connection:
+                while not self._stop.is_set():
+                    self._transaction(connection, dice)
+            self._stop.wait(0.1)
+
+    def _transaction(self, connection: psycopg.Connection[Any], dice: random.Random) -> None:
+        for aggregate in sorted(dice.sample(_AGGREGATES, dice.randint(1, 3))):
+            connection.execute("SAVEPOINT s")
+            count_and_emit(connection, aggregate, wake=dice.random() < 0.5)
+            connection.execute("ROLLBACK TO SAVEPOINT s" if dice.random() < 0.2 else "RELEASE SAVEPOINT s")
+        self._stop.wait(dice.choice((0, 0, 0.002, 0.02)))
+        (connection.rollback if dice.random() < 0.1 else connection.commit)()
+
+
+def count_and_emit(connection: psycopg.Connection[Any], aggregate: str, *, wake: bool = False) -> None:
+    """Count an aggregate up and emit the number, in the connection's transaction."""
+    [(number,)] = connection.execute(
+        "UPDATE counted SET number = number + 1 WHERE name = %s RETURNING number", (aggregate,)
+    ).fetchall()
+    connection.execute(_EMIT, (_DESTINATION, aggregate, number, wake))
+
+
+@dataclass(slots=True)
+class Scene:
+    """Is what the disturbances act on."""
+
+    server: EmbeddedPostgres
+    database: Database
+    broker: NatsServer
+    folder: Path
+    dice: random.Random
+    relays: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict[int, subprocess.Popen[bytes]])
+    starts: int = 0
+
+    def keep_running(self) -> None:
+        """Start each relay that has ended."""
+        for number in range(_RELAYS):
+            relay = self.relays.get(number)
+            if relay is None or relay.poll() is not None:
+                self.relays[number] = self.start()
+
+    def start(self) -> subprocess.Popen[bytes]:
+        """Start one relay."""
+        self.starts += 1
+        overrides = {
+            "PROCESS_SILENT_AFTER": 3, "HEARTBEAT_INTERVAL": 0.6,
+            "OUTBOX": {
+                "PRODUCER": "chaos", "OWNERSHIP": _OWNERSHIP_S, "POLL_INTERVAL": 0.5, "RETRY_BACKOFF": 0.2,
+                "FETCH_LIMIT": self.dice.choice((20, 200, 1000)),
+            },
+            "NATS": {"SERVER": self.broker.url, "TIMEOUT": 2, "RECONNECT_WAIT": 0.1, "RECONNECT_JITTER": 0},
+        }  # fmt: skip
+        env = environment(
+            DJANGO_SETTINGS_MODULE="tests.chaos.settings", WORKER_DATABASE_URL=self.database.url("worker"),
+            SALON_JOBS_OVERRIDES=json.dumps(overrides),
+        )  # fmt: skip
+        with (self.folder / f"relay-{self.starts}.log").open("wb") as output:
+            return subprocess.Popen(
+                manage("relay_outbox", "--health-addr", "127.0.0.1:0", "--log-format", "json"), cwd=ROOT, env=env,
+                stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
+
+    def one(self) -> subprocess.Popen[bytes]:
+        """Choose a relay."""
+        return self.dice.choice([relay for relay in self.relays.values() if relay.poll() is None])
+
+    def end(self) -> None:
+        """End every relay."""
+        for relay in self.relays.values():
+            relay.send_signal(signal.SIGCONT)
+            relay.kill()
+            relay.wait()
+
+
+def kill_relay(scene: Scene) -> None:
+    """Kill a relay, at whatever it is doing, three times."""
+    for _ in range(3):
+        relay = scene.one()
+        relay.kill()
+        relay.wait()
+        scene.keep_running()
+        time.sleep(scene.dice.uniform(0.8, 2))
+
+
+def stop_relay(scene: Scene) -> None:
+    """Ask a relay to end."""
+    relay = scene.one()
+    relay.terminate()
+    assert relay.wait(35) == 0, "a relay that was asked to end did not do so in order"
+
+
+def freeze_relay(scene: Scene) -> None:
+    """Freeze a relay for longer than it owns its partitions, and let it go on."""
+    relay = scene.one()
+    relay.send_signal(signal.SIGSTOP)
+    time.sleep(_OWNERSHIP_S * scene.dice.uniform(0.5, 2.5))
+    relay.send_signal(signal.SIGCONT)
+
+
+def stop_broker(scene: Scene) -> None:
+    """Stop the broker, or kill it, and start it again."""
+    scene.dice.choice((scene.broker.stop, scene.broker.kill))()
+    time.sleep(scene.dice.uniform(0.2, 3))
+    scene.broker.start()
+
+
+def restart_database(scene: Scene) -> None:
+    """Restart the database, or crash it."""
+    scene.dice.choice((scene.server.stop, scene.server.kill))()
+    time.sleep(scene.dice.uniform(0, 2))
+    scene.server.start()
+
+
+def end_connections(scene: Scene) -> None:
+    """End every connection of the relays, those of the marker and the listener among them."""
+    for _ in range(3):
+        scene.database.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE usename = 'worker_runtime' AND datname = current_database()"
+        )
+        time.sleep(scene.dice.uniform(0.1, 0.8))
+
+
+def hold_gate(scene: Scene) -> None:
+    """Hold the gate for seconds."""
+    with psycopg.connect(scene.database.superuser_url) as connection:
+        count_and_emit(connection, "slow")
+        time.sleep(scene.dice.uniform(1, 3))
+
+
+def refuse_messages(scene: Scene) -> None:
+    """Emit what the broker never takes, and what waits behind it for ever."""
+    name = f"bad{secrets.token_hex(4)}"
+    with psycopg.connect(scene.database.superuser_url) as connection:
+        for size in (1, _TOO_LARGE, 1):
+            payload = json.dumps({"text": "x" * size})
+            connection.execute("SELECT salon_jobs_emit(%s, %s, 'e', %s::json)", (_DESTINATION, name, payload))
+
+
+DISTURBANCES: Final[Sequence[Callable[[Scene], None]]] = (
+    kill_relay, freeze_relay, stop_broker, restart_database, end_connections, hold_gate, refuse_messages, stop_relay,
+)  # fmt: skip
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run what the arguments ask for; at least every disturbance once."""
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos.outbox", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=600)
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    options = parser.parse_args(arguments)
+    folder = Path(tempfile.mkdtemp(prefix="salon-chaos-outbox-"))
+    with ExitStack() as stack:
+        server = stack.enter_context(EmbeddedPostgres(options={"max_connections": "80"}))
+        passwords = {role: secrets.token_urlsafe(24) for role in _ROLES}
+        database = stack.enter_context(Server(server.url, embedded=True, passwords=passwords).database())
+        broker = stack.enter_context(NatsServer())
+        _prepare(database)
+        broker.stream("orders")
+        scene = Scene(server, database, broker, folder, random.Random(options.seed))
+        stack.callback(scene.end)
+        figures, faults = _run(scene, options)
+    sys.stdout.write(json.dumps(figures, indent=2) + "\n")
+    if options.json:
+        options.json.write_text(json.dumps({**figures, "faults": faults}))
+    if faults:
+        sys.stdout.write("\n".join([*faults[:20], f"The logs are in {folder}", ""]))
+        return 1
+    shutil.rmtree(folder)
+    return 0
+
+
+def _run(scene: Scene, options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
+    scene.keep_running()
+    writers = Writers(scene.database.superuser_url, options.seed)
+    writers.start()
+    until = time.monotonic() + options.seconds
+    times = Counter[str]()
+    faults: list[str] = []
+    while time.monotonic() < until or len(times) < len(DISTURBANCES):
+        for disturb in scene.dice.sample(DISTURBANCES, len(DISTURBANCES)):
+            time.sleep(scene.dice.uniform(0.2, 2))
+            try:
+                disturb(scene)
+            except AssertionError as error:
+                faults.append(f"{disturb.__name__}: {error}")
+            times[disturb.__name__] += 1
+            scene.keep_running()
+            if time.monotonic() > until and len(times) == len(DISTURBANCES):
+                break
+    writers.stop()
+    began = time.monotonic()
+    faults += _drained(scene)
+    figures: dict[str, Any] = {
+        "seed": options.seed, "disturbances": dict(times), "relays_started": scene.starts,
+        "drained_in_s": round(time.monotonic() - began, 1),
+    }  # fmt: skip
+    messages, found = _look(scene)
+    return {**figures, "messages": messages}, faults + found
+
+
+def _prepare(database: Database) -> None:
+    passwords = {
+        "MIGRATOR_PASSWORD": database.passwords["migrator"], "APP_PASSWORD": database.passwords["web"],
+        "WORKER_RUNTIME_PASSWORD": database.passwords["worker"],
+        "JOBS_OPERATOR_PASSWORD": database.passwords["operator"],
+    }  # fmt: skip
+    run(manage("bootstrap_roles"), environment(DATABASE_URL_BOOTSTRAP=database.superuser_url, **passwords))
+    run(manage("migrate", "--verbosity", "0"), environment(DATABASE_URL_MIGRATOR=database.url("migrator")))
+    database.execute("CREATE TABLE counted (name text PRIMARY KEY, number int NOT NULL DEFAULT 0)")
+    database.execute("INSERT INTO counted (name) SELECT unnest(%s::text[])", [*_AGGREGATES, "slow"])
+
+
+def _drained(scene: Scene) -> list[str]:
+    """Wait until nothing is pending but what waits behind messages that were refused; returns what is."""
+    left = (
+        "SELECT m.aggregate_id, m.id, m.retry_count, m.last_error FROM salon_jobs_message m WHERE m.status = 'pending'"
+        "   AND m.aggregate_id NOT LIKE 'bad%' ORDER BY m.id LIMIT 10"
+    )
+    deadline = time.monotonic() + _DRAIN_S
+    with scene.database.connect() as connection:
+        while found := connection.execute(left).fetchall():
+            if time.monotonic() > deadline:
+                return [f"still pending after {_DRAIN_S:.0f} s: {row}" for row in found]
+            time.sleep(0.2)
+            scene.keep_running()
+    return []
+
+
+def _look(scene: Scene) -> tuple[int, list[str]]:
+    """Compare the stream with the counters; returns how many messages it holds, and what is wrong."""
+    stored = scene.broker.messages("orders")
+    arrived: dict[str, list[int]] = {}
+    for subject, _, body in stored:
+        name = subject.partition(".")[2]
+        arrived.setdefault(name, []).append(json.loads(body).get("number", 0))
+    faults: list[str] = []
+    repeated = Counter(headers["Nats-Msg-Id"] for _, headers, _ in stored)
+    faults += [f"{message_id} is there {count} times" for message_id, count in repeated.items() if count > 1]
+    with scene.database.connect() as connection:
+        for name, last in connection.execute("SELECT name, number FROM counted").fetchall():
+            if (numbers := arrived.get(name, [])) != list(range(1, last + 1)):
+                missing = sorted(set(range(1, last + 1)) - set(numbers))
+                wrong = [pair for pair in pairwise(numbers) if pair[0] >= pair[1]]
+                faults.append(f"{name}: {len(numbers)} of {last}, missing {missing[:5]}, out of order {wrong[:5]}")
+        for name, numbers in arrived.items():
+            if name.startswith("bad") and len(numbers) != 1:
+                faults.append(f"{name}: what waits behind a refused message was sent")
+    return len(stored), faults
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
