@@ -26,6 +26,14 @@ def test_a_message_is_published_if_its_transaction_committed() -> None:
     assert statuses() == {"published": 1}
 
 
+def test_what_was_sent_is_not_sent_again() -> None:
+    emitted("a", number=1)
+    assert relay_in_burst()
+    emitted("a", number=2)
+    assert relay_in_burst()
+    assert arrived() == [("a", 1), ("a", 2)]
+
+
 def test_many_messages_arrive_in_the_order_of_each_aggregate() -> None:
     with transaction.atomic():
         emit_many(

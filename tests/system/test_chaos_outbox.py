@@ -1,4 +1,4 @@
-"""Runs the short chaos of the outbox: every disturbance once, then the broker's stream is compared with what committed."""
+"""Runs the short chaos of the outbox: every disturbance once; the stream is what committed."""
 
 from __future__ import annotations
 

@@ -1,0 +1,22 @@
+"""Looks that docs/outbox.md proves each claim by a test that exists."""
+
+from __future__ import annotations
+
+import re
+
+from tests.docs.markdown import read, rows, section
+from tests.docs.test_security import functions_of
+
+PAGE = read("docs/outbox.md")
+NAMED = set(re.findall(r"`(test_\w+)::(test_\w+)`", PAGE))
+
+
+def test_every_proof_exists() -> None:
+    assert len(NAMED) > 30
+    assert [(file, name) for file, name in sorted(NAMED) if name not in functions_of(file)] == []
+
+
+def test_every_claim_has_a_proof() -> None:
+    claims = rows(section(PAGE, "## What is guaranteed"))
+    assert len(claims) > 20
+    assert [cells[0] for cells in claims if "::test_" not in cells[-1] and cells[0] != "Defect"] == []
