@@ -1,0 +1,125 @@
+"""Holds the alert rules and the dashboard to the metrics that there are, and to the runbook."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from salon_jobs.core.messages import PARTITIONS
+from salon_jobs.jobs.statistics import OUTCOMES
+from tests.docs.markdown import anchors, read, section
+from tests.metrics import SERIES
+
+RULES: list[dict[str, Any]] = [
+    rule for group in yaml.safe_load(read("docs/alerts.yaml"))["groups"] for rule in group["rules"]
+]
+DASHBOARD: dict[str, Any] = json.loads(read("docs/grafana-dashboard.json"))
+# What is not a metric of ours: Prometheus adds it to every series.
+SCRAPED = {"instance", "job"}
+VALUES = {
+    "outcome": {
+        *OUTCOMES, "published", "skipped", "fired", "missed", "enqueued", "duplicate", "set_aside", "given_back",
+    },
+    "status": {"waiting", "parked"},
+    "loop": {"claim", "sweep", "scheduler", "relay"},
+    "kind": {"supervisor", "scheduler", "relay", "consumer"},
+    "state": {"due", "scheduled", "failed"},
+}  # fmt: skip
+_SERIES = re.compile(r"(?P<name>salon_jobs_\w+)(?:\{(?P<matchers>[^}]*)\})?")
+_MATCHER = re.compile(r'(\w+)\s*(?:=~|!~|!=|=)\s*"([^"]*)"')
+_BY = re.compile(r"\bby\s*\(([^)]*)\)")
+
+
+def dashboard_expressions() -> Iterator[tuple[str, str]]:
+    for panel in DASHBOARD["panels"]:
+        for target in panel.get("targets", ()):
+            yield target["expr"], target["legendFormat"]
+
+
+def labels_of(expression: str) -> set[str]:
+    """Return the labels that the series of an expression have. Fails for one that is not there, or a wrong label."""
+    found: set[str] = set()
+    for series in _SERIES.finditer(expression):
+        labels = SERIES.get(series["name"])
+        assert labels is not None, f"there is no metric {series['name']}"
+        for label, pattern in _MATCHER.findall(series["matchers"] or ""):
+            assert label in labels, f"{series['name']} has no label {label}"
+            assert set(pattern.split("|")) <= VALUES[label], f"{label} is never {pattern}"
+        found |= labels
+    assert found or _SERIES.search(expression), expression
+    return found
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
+def test_every_alert_reads_what_is_measured(rule: dict[str, Any]) -> None:
+    labels = labels_of(rule["expr"])
+    grouped = {label.strip() for group in _BY.findall(rule["expr"]) for label in group.split(",")}
+    assert grouped <= labels | SCRAPED
+    text = " ".join(rule["annotations"].values())
+    shown = set(re.findall(r"\$labels\.(\w+)", text))
+    aggregated = "(" in rule["expr"].replace("vector(", "")
+    assert shown <= (grouped if aggregated else labels | SCRAPED), "an aggregation leaves the labels of its by alone"
+    assert rule["labels"]["severity"] in ("page", "ticket")
+    assert rule["expr"].count("(") == rule["expr"].count(")")
+
+
+@pytest.mark.parametrize(("expression", "legend"), list(dashboard_expressions()))
+def test_every_panel_reads_what_is_measured(expression: str, legend: str) -> None:
+    labels = labels_of(expression)
+    grouped = {label.strip() for group in _BY.findall(expression) for label in group.split(",")}
+    assert grouped <= labels | SCRAPED
+    shown = set(re.findall(r"\{\{(\w+)\}\}", legend))
+    assert shown <= (grouped or labels | SCRAPED)
+    assert expression.count("(") == expression.count(")")
+
+
+def test_a_metric_or_label_that_is_not_there_is_noticed() -> None:
+    for wrong in ("sum(salon_jobs_finishd_total)", 'salon_jobs_ready{task="x"}', 'salon_jobs_ready{kind="web"}'):
+        with pytest.raises(AssertionError):
+            labels_of(wrong)
+
+
+def test_every_metric_is_on_the_dashboard_or_alerted_of() -> None:
+    text = " ".join([rule["expr"] for rule in RULES] + [expression for expression, _ in dashboard_expressions()])
+    used = {series["name"] for series in _SERIES.finditer(text)}
+    unused = {name.removesuffix("_bucket") for name in SERIES if not name.endswith(("_sum", "_count"))} - {
+        name.removesuffix("_bucket") for name in used
+    }
+    assert unused == {
+        "salon_jobs_process_info", "salon_jobs_relay_paused", "salon_jobs_consumer_received_total",
+    }  # fmt: skip
+
+
+def test_panels_do_not_overlap_and_have_ids_of_their_own() -> None:
+    panels = DASHBOARD["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    taken: set[tuple[int, int]] = set()
+    for panel in panels:
+        at = panel["gridPos"]
+        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        assert at["x"] + at["w"] <= 24
+        assert not cells & taken, panel["title"]
+        taken |= cells
+
+
+def test_every_alert_has_its_section_in_the_runbook_and_every_section_its_alert() -> None:
+    runbook = read("docs/operations.md")
+    headings = re.findall(r"^### (\w+)$", section(runbook, "## Alerts"), re.MULTILINE)
+    assert headings == [rule["alert"] for rule in RULES]
+    for rule in RULES:
+        page, _, anchor = rule["annotations"]["runbook_url"].partition("#")
+        assert (page, anchor) == ("docs/operations.md", rule["alert"].lower())
+        assert anchor in anchors(runbook)
+        text = section(runbook, f"### {rule['alert']}")
+        assert "**Means**" in text
+        assert "**Do**" in text
+
+
+def test_the_number_of_partitions_is_that_of_the_relay() -> None:
+    [rule] = [rule for rule in RULES if rule["alert"] == "SalonJobsPartitionsUnowned"]
+    assert rule["expr"].endswith(f"< {PARTITIONS}")

