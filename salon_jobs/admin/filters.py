@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from datetime import timedelta
+from typing import Any, Final
 from uuid import UUID
 
 from django.contrib import admin, messages
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
+from django.utils import timezone
 
 from salon_jobs.admin.reader import reader
 from salon_jobs.core.records import JobState
 from salon_jobs.jobs import registry
-from salon_jobs.jobs.find import in_every_state
+from salon_jobs.jobs.failures import error_classes
+from salon_jobs.jobs.find import enqueued, in_every_state
 from salon_jobs.models import CronEntryState, CronTick, Job
 
 
@@ -91,3 +94,63 @@ class EntryFilter(admin.SimpleListFilter):
     def queryset(self, request: HttpRequest, queryset: QuerySet[CronTick]) -> QuerySet[CronTick]:
         """Filter by entry."""
         return queryset.filter(entry=self.value()) if self.value() else queryset
+
+
+class EnqueuedFilter(admin.SimpleListFilter):
+    """Offers how long ago a job was enqueued."""
+
+    title = "enqueued"
+    parameter_name = "enqueued"
+    _ages: Final = {
+        "15m": ("in the last 15 minutes", timedelta(minutes=15)), "1h": ("in the last hour", timedelta(hours=1)),
+        "1d": ("in the last day", timedelta(days=1)), "7d": ("in the last week", timedelta(days=7)),
+    }  # fmt: skip
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        """Return the ages."""
+        return [(value, label) for value, (label, _) in self._ages.items()]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
+        """Filter by the ids that were given since."""
+        chosen = self._ages.get(self.value() or "")
+        return queryset if chosen is None else enqueued(queryset, since=timezone.now() - chosen[1])
+
+
+class ErrorClassFilter(admin.SimpleListFilter):
+    """Offers the classes of errors by which jobs failed."""
+
+    title = "error"
+    parameter_name = "error_class"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        """Return up to 50 classes, and the chosen one in any case."""
+        classes = set(error_classes(using=reader(request)))
+        if chosen := self.value():
+            classes.add(chosen)
+        return [(name, name.removeprefix("builtins.")) for name in sorted(classes)]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
+        """Filter the failed jobs by class."""
+        return queryset.filter(state=JobState.FAILED, error_class=self.value()) if self.value() else queryset
+
+
+class FailureKindFilter(admin.SimpleListFilter):
+    """Shows which kind of failures is listed, when the page of kinds was left by one of them."""
+
+    title = "kind of failure"
+    parameter_name = "fingerprint"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        """Return the chosen one."""
+        chosen = self.value()
+        return [(chosen, chosen)] if chosen else []
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
+        """Filter the failed jobs by fingerprint; what is none shows nothing."""
+        chosen = self.value()
+        if not chosen:
+            return queryset
+        try:
+            return queryset.filter(state=JobState.FAILED, fingerprint=int(chosen))
+        except ValueError:
+            return queryset.none()

@@ -1,36 +1,42 @@
-"""Shows jobs with their payload and the traceback of every attempt; retries and cancels in bulk."""
+"""Shows jobs: the list, each with everything known about it, and the kinds of failures."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 from uuid import UUID
 
-from django.contrib import admin, messages
-from django.contrib.admin.models import CHANGE, LogEntry
+from django.contrib import admin
+from django.core.exceptions import PermissionDenied
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
-from django.utils.html import format_html, format_html_join
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path
 from django.utils.safestring import SafeString
 
-from salon_jobs.admin.base import ReadOnlyAdmin, may
-from salon_jobs.admin.filters import QueueFilter, StoreFilter, TaskFilter
-from salon_jobs.admin.reader import reader
-from salon_jobs.jobs import operate
+from salon_jobs.admin import job_page
+from salon_jobs.admin.filters import (
+    EnqueuedFilter,
+    ErrorClassFilter,
+    FailureKindFilter,
+    QueueFilter,
+    StoreFilter,
+    TaskFilter,
+)
+from salon_jobs.admin.job_actions import JobActions
+from salon_jobs.admin.reader import as_reader, reader, sees_all_stores
+from salon_jobs.jobs.failures import COUNTED, MOST_KINDS, failure_kinds
 from salon_jobs.jobs.find import with_key
-from salon_jobs.jobs.operate import BATCH, Operated
-from salon_jobs.models import Job, JobError
-
-_REFUSALS_SHOWN = 5
+from salon_jobs.models import Job
 
 
 @admin.register(Job)
-class JobAdmin(ReadOnlyAdmin):
-    """Lists jobs by state, task, queue and store; a job's page shows everything known about it."""
+class JobAdmin(JobActions):
+    """Lists jobs by state, task, queue, store, time and error; a job's page shows everything known about it."""
 
     has_rows_of_stores = True
+    change_list_template = "admin/salon_jobs/jobs.html"
+    change_form_template = "admin/salon_jobs/job.html"
     list_display = (
         "id",
         "task",
@@ -43,16 +49,15 @@ class JobAdmin(ReadOnlyAdmin):
         "finished_at",
         "reason",
     )
-    list_filter = ("state", TaskFilter, QueueFilter, StoreFilter)
+    list_filter = ("state", TaskFilter, QueueFilter, StoreFilter, EnqueuedFilter, ErrorClassFilter, FailureKindFilter)
     search_fields = ("id__exact", "job_key__exact", "store_id__exact")
     search_help_text = "A job's id, its key, or its store's id, in full"
     ordering = ("-id",)
     sortable_by = ("id",)  # sorting by any other column would read every row
     list_per_page = 50
-    actions = ("retry", "cancel")
     fieldsets = (
-        (None, {"fields": ("task", "state", "timeliness", "reason", "store_id", "queue", "priority")}),
-        ("Runs", {"fields": ("attempt_count", "rescues", "errors")}),
+        (None, {"fields": ("task", "state", "timeliness", "reason", "store_id", "queue", "priority", "origin")}),
+        ("Runs", {"fields": ("attempt_count", "rescues", "retries_ahead", "errors")}),
         ("Payload", {"fields": ("shown_payload", "job_key", "concurrency_key")}),
         (
             "Times",
@@ -87,6 +92,30 @@ class JobAdmin(ReadOnlyAdmin):
             found |= Q(store_id=UUID(term))
         return queryset.filter(found), False
 
+    def get_urls(self) -> list[URLPattern]:
+        """Return the pages, the kinds of failures among them."""
+        view = as_reader(self.admin_site.admin_view(self.failures), self.admin_site)
+        return [path("failures/", view, name="salon_jobs_job_failures"), *super().get_urls()]
+
+    def failures(self, request: HttpRequest) -> TemplateResponse:
+        """Show the kinds of failures, each with its newest job and a way to retry all of it."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        context = {
+            **self.admin_site.each_context(request), "title": "Kinds of failures", "opts": self.opts,
+            "kinds": failure_kinds(using=reader(request)), "counted": COUNTED, "most": MOST_KINDS,
+            "may_retry": self.has_retry_permission(request),
+        }  # fmt: skip
+        return TemplateResponse(request, "admin/salon_jobs/failures.html", context)
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> Any:
+        """Show a job, with a button for each action that the user may take."""
+        actions = self.get_action_choices(request, [])
+        buttons = [(name, text.removesuffix(" selected jobs").removesuffix(" of")) for name, text in actions]
+        return super().change_view(request, object_id, form_url, {"buttons": buttons, **(extra_context or {})})
+
     @admin.display(description="attempts", ordering="attempts")
     def attempt_count(self, job: Job) -> str:
         """Show the attempts of how many."""
@@ -94,80 +123,27 @@ class JobAdmin(ReadOnlyAdmin):
 
     @admin.display(description="payload")
     def shown_payload(self, job: Job) -> SafeString:
-        """Show the payload as indented JSON."""
-        text = json.dumps(job.payload, indent=2, ensure_ascii=False)
-        return format_html('<pre style="white-space: pre-wrap">{}</pre>', text)
+        """Show the payload as indented JSON, without what nobody shall read."""
+        return job_page.payload(job)
 
     @admin.display(description="errors")
     def errors(self, job: Job) -> SafeString | str:
         """Show each attempt's error, the newest first and open, with its traceback."""
-        errors = JobError.objects.using(job._state.db).filter(job_id=job.pk).order_by("-id")[:50]
-        blocks = [
-            (SafeString("" if number else " open"), error.attempt, error.occurred_at.isoformat(" ", "seconds"),
-             error.error_class, error.message, error.traceback or "no traceback: the process died")
-            for number, error in enumerate(errors)
-        ]  # fmt: skip
-        if not blocks:
-            return "none"
-        template = (
-            "<details{}><summary>Attempt {} · {} · <strong>{}</strong>: {}</summary>"
-            '<pre style="overflow-x: auto; max-width: 80vw">{}</pre></details>'
-        )
-        return format_html("<div>{}</div>", format_html_join("", template, blocks))
+        return job_page.errors(job)
 
-    def has_retry_permission(self, request: HttpRequest) -> bool:
-        """Tell whether the user may retry jobs."""
-        return may(request, "salon_jobs.retry_job")
+    @admin.display(description="retries ahead")
+    def retries_ahead(self, job: Job) -> SafeString | str:
+        """Show when it would run again, if it keeps failing."""
+        return job_page.ahead(job)
 
-    def has_cancel_permission(self, request: HttpRequest) -> bool:
-        """Tell whether the user may cancel jobs."""
-        return may(request, "salon_jobs.cancel_job")
+    @admin.display(description="enqueued by")
+    def origin(self, job: Job) -> SafeString | str:
+        """Link to the cron entry's tick, or to the fan-out."""
+        return job_page.origin(job)
 
-    @admin.action(description="Retry selected jobs", permissions=["retry"])
-    def retry(self, request: HttpRequest, queryset: QuerySet[Job]) -> None:
-        """Queue the selected failed or cancelled jobs again, due now."""
-        self._operate(request, queryset, operate.retry_jobs, "retried")
-
-    @admin.action(description="Cancel selected jobs", permissions=["cancel"])
-    def cancel(self, request: HttpRequest, queryset: QuerySet[Job]) -> None:
-        """Cancel the selected jobs; those that run are asked to end."""
-        self._operate(request, queryset, operate.cancel_jobs, "cancelled")
-
-    def _operate(
-        self, request: HttpRequest, queryset: QuerySet[Job], change: Callable[..., list[Operated]], done: str
-    ) -> None:
-        """Change the selection in batches, the newest first: jobs enqueued meanwhile are not chased."""
-        changed = refused = asked = 0
-        refusals: list[Operated] = []
-        for jobs in _batches(queryset):
-            results = {result.job_id: result for result in change([job.pk for job in jobs], using=reader(request))}
-            user: Any = request.user
-            LogEntry.objects.log_actions(
-                user_id=user.pk, queryset=[job for job in jobs if results[job.pk].changed], action_flag=CHANGE,
-                change_message=done,
-            )  # fmt: skip
-            not_changed = [result for result in results.values() if not result.changed]
-            changed += len(jobs) - len(not_changed)
-            asked += sum(result.changed and bool(result.detail) for result in results.values())
-            refused += len(not_changed)
-            refusals += not_changed[: _REFUSALS_SHOWN - len(refusals)]
-        if changed:
-            of_them = f" {asked:,} of them run and are asked to end." if asked else ""
-            self.message_user(request, f"{_jobs(changed)} {done}.{of_them}", messages.SUCCESS)
-        for result in refusals:
-            self.message_user(request, f"Job {result.job_id} was not {done}: {result.detail}.", messages.WARNING)
-        if refused > len(refusals):
-            self.message_user(request, f"{_jobs(refused - len(refusals))} more not {done}.", messages.WARNING)
-
-
-def _batches(queryset: QuerySet[Job]) -> Iterator[list[Job]]:
-    """Yield the selected jobs a thousand at a time, however many there are, by descending id."""
-    newest_first = queryset.order_by("-pk").only("task")
-    jobs = list(newest_first[:BATCH])
-    while jobs:
-        yield jobs
-        jobs = list(newest_first.filter(pk__lt=jobs[-1].pk)[:BATCH])
-
-
-def _jobs(count: int) -> str:
-    return "1 job" if count == 1 else f"{count:,} jobs"
+    def get_fieldsets(self, request: HttpRequest, obj: Job | None = None) -> Any:
+        """Leave out what staff of one store may not see: cron ticks and fan-outs belong to no store."""
+        shown = super().get_fieldsets(request, obj)
+        if sees_all_stores(request):
+            return shown
+        return [(name, {**each, "fields": [f for f in each["fields"] if f != "origin"]}) for name, each in shown]

@@ -38,3 +38,10 @@ def failure_kinds(*, using: str) -> list[FailureKind]:
         cursor.execute(sql.load("failure_kinds"), {"kinds": MOST_KINDS, "most": COUNTED + 1})
         rows = cursor.fetchall()
     return sorted((FailureKind(*row) for row in rows), key=lambda kind: kind.newest_id, reverse=True)
+
+
+def error_classes(*, using: str) -> list[str]:
+    """Return up to 50 classes of errors by which jobs failed. Roles as ``failure_kinds``."""
+    with connections[using].cursor() as cursor:
+        cursor.execute(sql.load("error_classes"))
+        return [row[0] for row in cursor.fetchall()]

@@ -34,11 +34,12 @@ def crowded(migrated: None) -> Iterator[None]:
     """Fill the table: ended jobs of common and rare tasks, queues, states and stores, and 2,000 that wait."""
     columns = "INSERT INTO salon_jobs_job (task, store_id, queue, state, run_at, job_key, finished_at)"
     change(
-        f"{columns} SELECT CASE WHEN n %% 50000 = 9 THEN 'ping' ELSE 'test-store' END,"
+        f"{columns[:-1]}, error_class, fingerprint) SELECT CASE WHEN n %% 50000 = 9 THEN 'ping' ELSE 'test-store' END,"
         f"  CASE WHEN n %% 50000 = 8 THEN NULL ELSE ('{STORE}' || n %% 7)::uuid END,"
         "   CASE WHEN n %% 50000 = 7 THEN 'rare' ELSE 'default' END,"
         "   CASE WHEN n %% 500 = 0 THEN 'failed' WHEN n %% 5000 = 1 THEN 'cancelled' ELSE 'succeeded' END,"
-        "   now(), 'k:' || n, now() FROM generate_series(1, %s) AS n",
+        "   now(), 'k:' || n, now(), CASE WHEN n %% 500 = 0 THEN 'E' || n %% 3000 / 500 END,"
+        "   CASE WHEN n %% 500 = 0 THEN n %% 3000 END FROM generate_series(1, %s) AS n",
         ENDED,
     )
     change(
@@ -102,6 +103,11 @@ def scans(statement: str) -> list[dict[str, Any]]:
         "?q=q:77",
         "?q=nonsense",
         f"?q={STORE}9",
+        "?enqueued=15m",
+        "?enqueued=1h&task=ping",
+        "?error_class=E3",
+        "?error_class=nonsense",
+        "?fingerprint=500",
     ],
 )
 def test_each_filter_and_search_is_served_by_an_index(client: Client, query: str) -> None:
@@ -112,6 +118,24 @@ def test_each_filter_and_search_is_served_by_an_index(client: Client, query: str
             # A count may walk the table itself when almost every row matches: it stops after 10,001.
             read = node["Actual Loops"] * (node["Actual Rows"] + node.get("Rows Removed by Filter", 0))
             assert read <= 10_050, statement
+
+
+def test_the_kinds_of_failures_are_found_by_stepping_over_their_index(client: Client) -> None:
+    change(
+        "INSERT INTO salon_jobs_job (task, state, finished_at, error_class, fingerprint)"
+        " SELECT 'alike', 'failed', now(), 'E', 7 FROM generate_series(1, 20000)"
+    )
+    change("VACUUM ANALYZE salon_jobs_job")
+    try:
+        statements = queries(client, f"{JOBS}failures/")
+        text = client.get(f"{JOBS}failures/").content.decode()
+    finally:
+        change("DELETE FROM salon_jobs_job WHERE task = 'alike'")
+    assert ">1000+</a>" in text
+    assert text.count(">Retry all<") == 7
+    for statement in statements:
+        for node in scans(statement):
+            assert node["Actual Loops"] * node["Actual Rows"] <= 10_050, statement
 
 
 def test_a_list_leaves_the_payloads_and_a_jobs_page_shows_its_own(client: Client) -> None:
@@ -163,6 +187,9 @@ def test_retrying_all_that_match_changes_them_in_a_few_statements(client: Client
         " SELECT 'many', 'failed', now(), 25 FROM generate_series(1, 2500)"
     )
     form = {"action": "retry", "select_across": "1", "index": "0", "_selected_action": "1"}
+    asked = client.post(f"{JOBS}?state__exact=failed", form).content.decode()
+    assert "2,501 jobs selected" in asked
+    form["confirmed"] = "yes"
     with CaptureQueriesContext(connections["operator"]) as captured:
         answer = client.post(f"{JOBS}?state__exact=failed", form, follow=True)
     text = answer.content.decode()

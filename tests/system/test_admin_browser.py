@@ -117,6 +117,8 @@ def _act(page: Page, site: str, job_ids: list[int], action: str) -> str:
         page.check(f'input[name="_selected_action"][value="{job_id}"]')
     page.select_option("select[name=action]", action)
     page.click("button[name=index]")
+    expect(page.locator("#content")).to_contain_text(re.compile(r"\d+ jobs? selected"))
+    page.click("input[name=confirmed]")
     return page.inner_text(".messagelist")
 
 
@@ -151,7 +153,8 @@ def test_an_operator_sees_a_failed_job_of_any_store_and_retries_it(
 
 def test_cancelling_asks_for_the_end_of_a_running_job(page: Page, site: str, jobs: dict[str, int]) -> None:
     text = _act(page, site, [jobs["waiting"], jobs["running"]], "cancel")
-    assert "2 jobs cancelled. 1 of them run and are asked to end." in text
+    assert "2 jobs cancelled." in text
+    assert "1 of them run and are asked to end." in text
     states = dict(seen("SELECT id, state FROM salon_jobs_job"))
     assert (states[jobs["waiting"]], states[jobs["running"]]) == ("cancelled", "running")
 
@@ -165,6 +168,62 @@ def test_a_retry_that_collides_with_a_job_key_says_which_job_holds_it(
     new = tasks.keyed.enqueue(store_id=stores[0], number=1)
     text = _act(page, site, [old.id], "retry")
     assert f"Job {old.id} was not retried: job {new.id} waits under its key" in text
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 1280), ("light", 400)])
+def test_every_action_from_a_jobs_own_page_and_from_its_kind(
+    page: Page, site: str, jobs: dict[str, int], scheme: Literal["light", "dark"], width: int
+) -> None:
+    page.emulate_media(color_scheme=scheme)
+    page.set_viewport_size({"width": width, "height": 900})
+
+    def shot(name: str) -> None:
+        _shot(page, f"{name}-{scheme}-{width}")
+
+    def take(job: str, button: str) -> None:
+        page.goto(f"{site}salon_jobs/job/{jobs[job]}/change/")
+        shot(f"job-{job}")
+        page.click(f'button[name=action][value="{button}"]')
+        shot(f"ask-{button}")
+
+    def confirm() -> str:
+        page.click("input[name=confirmed]")
+        return page.inner_text(".messagelist")
+
+    take("waiting", "change")
+    page.fill("#id_priority", "-7")
+    page.fill("#id_queue", "night")
+    assert "1 job given priority -7 and given queue night." in confirm()
+    take("waiting", "pause")
+    page.check('input[name=scopes][value="queue:night"]')
+    assert "Queue night paused." in confirm()
+    take("waiting", "pause")
+    page.check("input[name=verb][value=resumed]")
+    page.check('input[name=scopes][value="queue:night"]')
+    assert "Queue night resumed." in confirm()
+    assert seen("SELECT kind, name, paused FROM salon_jobs_limit") == [("queue", "night", False)]
+    take("running", "cancel")
+    assert "1 of them run and are asked to end." in confirm()
+    take("waiting", "discard")
+    assert "1 job discarded." in confirm()
+    take("failed", "retry")
+    page.fill("#id_at", "2030-05-06T03:00")
+    assert "1 job to be retried at 2030-05-06 03:00" in confirm()
+    take("failed", "cancel")
+    assert "1 job cancelled." in confirm()
+
+    change("UPDATE salon_jobs_job SET state = 'queued', reason = '' WHERE id = %s", jobs["failed"])
+    change("UPDATE salon_jobs_job SET state = 'running' WHERE id = %s", jobs["failed"])
+    change("UPDATE salon_jobs_job SET state = 'failed' WHERE id = %s", jobs["failed"])
+    page.goto(f"{site}salon_jobs/job/")
+    shot("jobs")
+    page.click("text=Kinds of failures")
+    expect(page.locator("#content tbody tr")).to_have_count(1)
+    expect(page.locator("#content")).to_contain_text("the till is on fire")
+    shot("kinds")
+    page.click("text=Retry all")
+    expect(page.locator("#content")).to_contain_text("1 job selected")
+    assert "1 job retried." in confirm()
 
 
 @pytest.mark.parametrize(("term", "found"), [("id", 1), ("store", 1), ("nonsense", 0)])
