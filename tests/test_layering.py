@@ -29,6 +29,8 @@ LAYERS = {
     "salon_jobs.jobs.lanes": 4,
     "salon_jobs.jobs.rules": 5,
     "salon_jobs.jobs.limits": 6,
+    "salon_jobs.jobs.depths": 6,
+    "salon_jobs.overview": 10,
     "salon_jobs.sources": 3,
     "salon_jobs.publishers": 3,
     "salon_jobs.publishers.jobs": 9,
@@ -64,6 +66,7 @@ LAYERS = {
     "salon_jobs.apps": 11,
     "salon_jobs.admin": 11,
     "salon_jobs.management": 11,
+    "salon_jobs.templatetags": 11,
     "salon_jobs": 11,
 }
 OWNERS = {

@@ -2,6 +2,7 @@
 
 from salon_jobs.admin.blocked_aggregate import BlockedAggregateAdmin
 from salon_jobs.admin.cron_tick import CronTickAdmin
+from salon_jobs.admin.dashboard import DashboardAdmin
 from salon_jobs.admin.destination import DestinationAdmin
 from salon_jobs.admin.fan_out import FanOutAdmin
 from salon_jobs.admin.inbox import InboxAdmin
@@ -15,6 +16,7 @@ from salon_jobs.admin.replay import ReplayAdmin
 __all__ = [
     "BlockedAggregateAdmin",
     "CronTickAdmin",
+    "DashboardAdmin",
     "DestinationAdmin",
     "FanOutAdmin",
     "InboxAdmin",

@@ -13,6 +13,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core import log_events, metrics
 from salon_jobs.core.log_events import log_event
 from salon_jobs.core.metrics import Sample
+from salon_jobs.jobs.depths import record_depths
 from salon_jobs.jobs.pruner import Pruner
 from salon_jobs.jobs.queue_front import QueueFront, count_rest, look_at_queue
 from salon_jobs.jobs.rescuer import Rescuer
@@ -87,6 +88,7 @@ class Maintenance:
                 if time.monotonic() - self._looked >= _LOOK_EVERY_S:
                     self._look()
                     forget_superseded()
+                    record_depths()
                 ended_runs.flush_when_due()
                 if time.monotonic() >= self._prune_at:
                     self._prune()

@@ -36,6 +36,7 @@ class PruneCounts:
     ticks: int = 0
     fan_outs: int = 0
     statistics: int = 0
+    depths: int = 0
     more: bool = False
 
     @property
@@ -87,7 +88,7 @@ class Pruner:
         if (age := conf.retain_cron_ticks) is not None:
             turns.append(partial(_plain_turn, "ticks", age))
         if (age := conf.retain_stats) is not None:
-            turns.append(partial(_plain_turn, "statistics", age))
+            turns += [partial(_plain_turn, kind, age) for kind in ("statistics", "depths")]
         return turns
 
     def _errors_turn(self, age: timedelta) -> tuple[Mapping[str, int], bool]:

@@ -1,4 +1,4 @@
-"""Declares the statistics of ended runs, by task and minute."""
+"""Declares the statistics: ended runs by task and minute, and how many jobs waited, by queue and minute."""
 
 from __future__ import annotations
 
@@ -42,3 +42,21 @@ class TaskMinute(models.Model):
 
     def __str__(self) -> str:
         return f"{self.task} on {self.queue} at {self.minute:%Y-%m-%d %H:%M}"
+
+
+class QueueMinute(models.Model):
+    """How many jobs waited in one queue at a moment of one minute. One worker of them all looks, once a minute."""
+
+    pk = models.CompositePrimaryKey("minute", "queue")
+    minute = models.DateTimeField()
+    queue = models.CharField(max_length=100)
+    waiting = models.BigIntegerField(help_text="Jobs that are queued, due or not")
+    due = models.BigIntegerField()
+    oldest_due_s = models.FloatField(help_text="How long the oldest due job had been due")
+    exact = models.BooleanField(help_text="Whether all were counted; else it is an estimate")
+
+    class Meta:
+        db_table = "salon_jobs_queue_minute"
+
+    def __str__(self) -> str:
+        return f"{self.queue} at {self.minute:%Y-%m-%d %H:%M}"

@@ -21,6 +21,7 @@ _OPERATOR: Final[dict[str, tuple[Privilege, ...]]] = {
     "salon_jobs_limit": ("INSERT", "UPDATE", "DELETE"),
     "salon_jobs_fan_out": (),
     "salon_jobs_task_minute": (),
+    "salon_jobs_queue_minute": (),
     "salon_jobs_message": ("INSERT", "UPDATE", "DELETE"),
     "salon_jobs_blocked_aggregate": ("INSERT", "UPDATE", "DELETE"),
     "salon_jobs_partition": (),

@@ -55,6 +55,9 @@ _ROWS: Final[dict[str, Callable[[UUID], dict[str, Any]]]] = {
         "minute": NOW, "task": _word(), "queue": "default", "succeeded": 1, "retried": 0, "failed": 0, "cancelled": 0,
         "snoozed": 0, "released": 0, "rescued": 0, "duration_s": 0.0, "durations": [0], "wait_s": 0.0, "waits": [0],
     },
+    "salon_jobs_queue_minute": lambda _: {
+        "minute": NOW, "queue": _word(), "waiting": 1, "due": 1, "oldest_due_s": 0.0, "exact": True,
+    },
     "salon_jobs_message": lambda store: {
         "message_id": uuid4(), "aggregate_type": "rn::memory:::canaries", "event": _word(), "payload": "{}",
         "store_id": store,

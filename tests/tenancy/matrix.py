@@ -94,6 +94,7 @@ MATRIX: Final[dict[str, Table]] = {
     "salon_jobs_superseded": _of_jobs(operator="all S"),
     "salon_jobs_fan_out": _of_jobs(operator="all S"),
     "salon_jobs_task_minute": _of_jobs(operator="all S"),
+    "salon_jobs_queue_minute": _of_jobs(operator="all S"),
     # Messages. The web emits and skips by functions alone.
     "salon_jobs_message": _of_jobs(store="store_id", web="own S", operator="all SIUD"),
     "salon_jobs_blocked_aggregate": _of_jobs(store="store_id", web="own S", operator="all SIUD"),

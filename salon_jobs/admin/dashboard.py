@@ -1,0 +1,120 @@
+"""Shows at a glance what waits, runs and fails: the page by which operators begin."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Final
+
+from django.contrib import admin
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.urls import URLPattern
+from django.utils import timezone
+
+from salon_jobs.admin.base import ReadOnlyAdmin, may
+from salon_jobs.admin.plot import Line, Plot
+from salon_jobs.admin.reader import reader, sees_all_stores
+from salon_jobs.admin.store_choice import CHOICE
+from salon_jobs.admin.units import duration, number
+from salon_jobs.jobs import statistics
+from salon_jobs.models import Dashboard
+from salon_jobs.overview import history, one_store, processes, queues, relays
+from salon_jobs.overview.history import SPANS, Step
+from salon_jobs.tenancy.block import current_store_id
+
+# How often the browser asks again, in seconds. What is plotted changes by the minute.
+_EVERY_S: Final = {"now": 5, "plots": 30}
+
+
+@admin.register(Dashboard)
+class DashboardAdmin(ReadOnlyAdmin):
+    """Is the dashboard: a page of two parts, each of which the browser reads again by itself (``?part=``)."""
+
+    has_rows_of_stores = True
+
+    def get_urls(self) -> list[URLPattern]:
+        """Return the page alone: there are no rows to open."""
+        return [each for each in super().get_urls() if each.name == "salon_jobs_dashboard_changelist"]
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """Answer with the page, or a part of it. At most 20 queries through the reader's alias."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        span = request.GET.get("span", "hour")
+        span = span if span in SPANS else "hour"
+        wanted = request.GET.get("part", "")
+        parts = {"now": partial(_now, request), "plots": partial(_plots, request, span)}
+        if not sees_all_stores(request):
+            parts = {"now": partial(_of_store, request)}
+        context: dict[str, Any] = {
+            **self.admin_site.each_context(request), "title": "Dashboard", "opts": self.opts, "media": self.media,
+            "span": span, "spans": list(SPANS), "parts": parts.keys(), "every_s": _EVERY_S,
+            "limited_to": None if sees_all_stores(request) else current_store_id(), "choice": CHOICE,
+            "sees_jobs": may(request, "salon_jobs.view_job"), **(extra_context or {}),
+        }  # fmt: skip
+        for name in parts.keys() & {wanted} or parts.keys():
+            context |= parts[name]()
+        template = context[f"part_{wanted}"] if wanted in parts else "admin/salon_jobs/dashboard.html"
+        return TemplateResponse(request, template, context)
+
+
+def _now(request: HttpRequest) -> dict[str, Any]:
+    using = reader(request)
+    return {
+        "part_now": "admin/salon_jobs/dashboard_now.html",
+        "waiting": queues.waiting(using=using),
+        "totals": relays.totals(using=using),
+        "counted": relays.COUNTED,
+        "tasks": statistics.totals(queues.HOUR, using=using),
+        "failing_stores": queues.failing_stores(using=using),
+        "processes": processes.processes(using=using),
+        "cron": processes.cron(using=using),
+        "relaying": relays.relaying(using=using),
+        "parked": relays.parked(using=using),
+        "looked_at": timezone.now(),
+    }
+
+
+def _of_store(request: HttpRequest) -> dict[str, Any]:
+    using, store = reader(request), current_store_id()
+    if store is None:  # as_reader has opened it, or there is none to show
+        raise PermissionDenied
+    return {
+        "part_now": "admin/salon_jobs/dashboard_store.html",
+        "store_tasks": one_store.tasks_of(store, using=using),
+        "jobs_looked_at": one_store.LOOKED_AT,
+        "parked": relays.parked(using=using),
+        "looked_at": timezone.now(),
+    }
+
+
+def _plots(request: HttpRequest, span: str) -> dict[str, Any]:
+    steps = history.history(SPANS[span], using=reader(request))
+    times = tuple(step.at for step in steps)
+
+    def plot(key: str, title: str, shown: Any, **lines: Any) -> Plot:
+        drawn = tuple(Line(label.replace("_", " "), [read(step) for step in steps]) for label, read in lines.items())
+        return Plot(key, title, drawn, times, shown)
+
+    return {
+        "part_plots": "admin/salon_jobs/dashboard_plots.html",
+        "plots": (
+            plot("throughput", "Succeeded a minute", number, succeeded=lambda step: step.succeeded),
+            plot(
+                "failures", "Failures a minute", number,
+                failed_for_good=lambda step: step.failed, tried_again=lambda step: step.retried,
+            ),
+            plot("latency", "Due until begun", duration, p50=_p50, p95=_p95),
+            plot("depth", "Jobs that wait", number, all=lambda step: step.waiting, due=lambda step: step.due),
+        ),
+        "from_at": times[0], "until_at": times[-1],
+    }  # fmt: skip
+
+
+def _p50(step: Step) -> float | None:
+    return step.wait_p50_s
+
+
+def _p95(step: Step) -> float | None:
+    return step.wait_p95_s

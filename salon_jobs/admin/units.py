@@ -1,0 +1,30 @@
+"""Writes numbers for people: durations, counts that were given up, rates."""
+
+from __future__ import annotations
+
+from typing import Final
+
+_UNITS: Final = ((86_400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"), (0.001, "ms"))
+
+
+def duration(seconds: float | None) -> str:
+    """Write a duration in the largest unit of which it holds one."""
+    if seconds is None:
+        return "–"
+    if seconds < 0.001:
+        return "0 s" if seconds <= 0 else "<1 ms"
+    size, unit = next(each for each in _UNITS if seconds >= each[0])
+    number = seconds / size
+    return f"{number:.0f} {unit}" if number >= 10 else f"{number:.2g} {unit}"
+
+
+def number(value: float | None) -> str:
+    """Write a number with as many digits as it needs; None: unknown."""
+    if value is None:
+        return "–"
+    return f"{value:,.0f}" if value >= 10 or value == int(value) else f"{value:.2g}"
+
+
+def counted(value: int, most: int) -> str:
+    """Write a count that ended at ``most``, with a plus then."""
+    return f"{value:,}" if value < most else f"{most - 1:,}+"

@@ -1,0 +1,1 @@
+"""Holds the filters of our templates."""
