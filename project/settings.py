@@ -6,6 +6,7 @@ worker, scheduler, relay and consumer, the web role for everything else. No proc
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,9 @@ import django
 import environ
 import sentry_sdk
 from django.core.exceptions import ImproperlyConfigured
+from sentry_sdk.integrations.logging import LoggingIntegration
+
+from project.tracing import trace_to
 
 env = environ.Env()
 BASE_DIR: Final = Path(__file__).resolve().parent.parent
@@ -66,6 +70,13 @@ def _default_database() -> dict[str, Any]:
             f"{_COMMAND} needs {variable} in its environment: postgresql://role:password@host/db"
         )
     return {"ENGINE": "django.db.backends.postgresql", "NAME": ""}  # Django refuses to connect without a name
+
+
+def _log_level(name: str) -> int:
+    level = logging.getLevelNamesMapping().get(name.upper())
+    if level is None:
+        raise ImproperlyConfigured(f"SENTRY_LEVEL is {name!r}; write debug, info, warn, error or critical")
+    return level
 
 
 _COMMAND: Final = _command()
@@ -139,7 +150,21 @@ if SENTRY_DSN:
         dsn=SENTRY_DSN,
         environment=env.str("SENTRY_ENVIRONMENT", "prod"),
         release=env.str("SENTRY_RELEASE", "") or None,
+        sample_rate=env.float("SENTRY_SAMPLE_RATE", 1.0),
+        traces_sample_rate=env.float("SENTRY_TRACES_SAMPLE_RATE", 0.0) or None,
+        # From this level on what is logged is an event.
+        integrations=[LoggingIntegration(event_level=_log_level(env.str("SENTRY_LEVEL", "warn")))],
         send_default_pii=False,
+        # A handler's arguments are the payload.
+        include_local_variables=False,
+    )
+
+TRACING = env.bool("TRACING", False)
+if TRACING:
+    trace_to(
+        env.str("TRACING_AGENT", "http://127.0.0.1:4318"),
+        service_name=env.str("TRACING_SERVICE_NAME", "salon"),
+        environment=env.str("TRACING_ENVIRONMENT", "prod"),
     )
 
 _PASSWORD_VARIABLES: Final = {
@@ -168,6 +193,8 @@ SALON_JOBS: dict[str, Any] = {
     "BOOTSTRAP_URL": env.str("DATABASE_URL_BOOTSTRAP", "") or None,
     "EXTRA_OWNER_ROLES": ("invitation_cleanup_owner",),
     "CONCURRENCY": env.int("WORKER_CONCURRENCY", 8),
+    "SENTRY_MONITORS": env.bool("SENTRY_MONITORS", True),
+    "TRACING": TRACING,
     "OUTBOX": {
         "PRODUCER": env.str("OUTBOX_PRODUCER", "salon"),
         "POLL_INTERVAL": env.float("OUTBOX_POLLING_INTERVAL", 5.0),

@@ -1,10 +1,13 @@
-"""Configures the app: checks, the registration of tasks and cron entries, Sentry."""
+"""Configures the app: checks, the registration of tasks and cron entries, Sentry, OpenTelemetry."""
 
 from __future__ import annotations
 
 from django.apps import AppConfig
 from django.db.models.signals import pre_migrate
 from django.utils.module_loading import autodiscover_modules
+
+from salon_jobs.conf import settings as conf
+from salon_jobs.core.errors import ConfigurationError
 
 
 class SalonJobsConfig(AppConfig):
@@ -22,8 +25,26 @@ class SalonJobsConfig(AppConfig):
         from salon_jobs.runtime import preflight  # noqa: PLC0415
         from salon_jobs.tenancy import left_open  # noqa: PLC0415
 
+        _install_tracing()
         sentry.install()
         left_open.watch_requests()
         pre_migrate.connect(preflight.require_roles, sender=self)
         autodiscover_modules("tasks")
         autodiscover_modules("crontab")
+
+
+def _install_tracing() -> None:
+    """Follow jobs and messages with OpenTelemetry where TRACING is set. Raises ConfigurationError without it."""
+    try:
+        wanted = conf.tracing
+    except ConfigurationError:
+        return  # told by the check salon_jobs.E001
+    if not wanted:
+        return
+    try:
+        from salon_jobs.integrations import opentelemetry  # noqa: PLC0415
+    except ImportError as error:
+        raise ConfigurationError(
+            "SALON_JOBS['TRACING'] needs OpenTelemetry: pip install 'salon-jobs[opentelemetry]'"
+        ) from error
+    opentelemetry.install()

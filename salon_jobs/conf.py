@@ -96,6 +96,8 @@ class Settings:
     backoff: Backoff = field(default_factory=Backoff)
     sentry_payload: bool = False
     redact: tuple[str, ...] = SENSITIVE
+    sentry_monitors: bool = False
+    tracing: bool = False
     outbox: OutboxSettings = field(default_factory=OutboxSettings)
     nats: NatsSettings = field(default_factory=NatsSettings)
     sns: SnsSettings = field(default_factory=SnsSettings)
@@ -140,7 +142,7 @@ _STRINGS = {
 _OPTIONAL_STRINGS = {
     "STORE_MODEL", "OPERATOR_DATABASE", "BOOTSTRAP_URL", "LISTEN_URL", "MEMBERSHIP_MODEL", "STORE_DOMAIN",
 }  # fmt: skip
-_FLAGS = {"KEEP_SUCCEEDED", "LISTEN", "SENTRY_PAYLOAD"}
+_FLAGS = {"KEEP_SUCCEEDED", "LISTEN", "SENTRY_PAYLOAD", "SENTRY_MONITORS", "TRACING"}
 _CHOICES = {
     "CROSS_DATABASE_ENQUEUE": ("refuse", "warn", "allow"),
     "ON_DRIFT": ("refuse", "warn", "ignore"),

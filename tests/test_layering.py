@@ -46,6 +46,7 @@ LAYERS = {
     "salon_jobs.jobs.current": 4,
     "salon_jobs.jobs.event_loop": 3,
     "salon_jobs.jobs.enqueue_cursor": 4,
+    "salon_jobs.jobs.enqueue_trace": 4,
     "salon_jobs.jobs.enqueue_batches": 5,
     "salon_jobs.jobs.enqueue": 6,
     "salon_jobs.jobs.statistics": 6,
@@ -70,7 +71,12 @@ LAYERS = {
     "salon_jobs": 11,
 }
 OWNERS = {
-    "sentry_sdk": {"salon_jobs.integrations.sentry"},
+    "sentry_sdk": {
+        "salon_jobs.integrations.sentry",
+        "salon_jobs.integrations.sentry_monitors",
+        "salon_jobs.integrations.sentry_spans",
+    },
+    "opentelemetry": {"salon_jobs.integrations.opentelemetry"},
     "croniter": {"salon_jobs.schedule.cron"},
     "health_check": {"salon_jobs.health.checks"},
     "msgspec": {

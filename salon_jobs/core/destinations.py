@@ -46,3 +46,9 @@ def parse_destination(name: str) -> Destination:
         name=name, service=found["service"], region=found["region"], account=found["account"],
         resource=found["resource"],
     )  # fmt: skip
+
+
+def place_of(name: str) -> tuple[str, str]:
+    """Return service and resource of an ``aggregate_type`` that need not be well-formed: then nothing and the name."""
+    parts = name.split(":", 5)
+    return (parts[2], parts[5]) if len(parts) == 6 else ("", name)

@@ -62,6 +62,7 @@ class NewJob:
     job_key_mode: JobKeyMode = JobKeyMode.REPLACE
     tick: datetime | None = None
     concurrency_key: str | None = None
+    trace: str | None = None
 
 
 class JobContent(NamedTuple):
@@ -71,13 +72,15 @@ class JobContent(NamedTuple):
     payload: str
     job_key: str | None
     concurrency_key: str | None
+    trace: str | None = None
 
 
 class ClaimedJob(NamedTuple):
     """Carries one claimed row, in the column order of ``sql/claim_due.sql``; instants as seconds since 1970.
 
     A tuple, and no datetimes until somebody asks: hundreds are read at a time. ``due_at`` is when it became due on this
-    process's monotonic clock: how long it waited was told by the database's clock.
+    process's monotonic clock: how long it waited was told by the database's clock. ``trace`` is JSON: the headers by
+    which it continues the trace of whoever enqueued it.
     """
 
     id: int
@@ -95,6 +98,7 @@ class ClaimedJob(NamedTuple):
     created_at_s: float
     lane: int
     due_at: float = float("inf")
+    trace: str | None = None
 
     @property
     def attempt(self) -> int:

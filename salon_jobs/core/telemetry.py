@@ -1,11 +1,9 @@
-"""Tells observers of runs and of final failures, without knowing who they are."""
+"""Tells observers of final failures, of jobs and of messages, without knowing who they are."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Protocol
 from uuid import UUID
 
 from salon_jobs.core.log_events import logger
@@ -23,10 +21,23 @@ class FinalFailure:
     payload: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class MessageFailure:
+    """Describes a message that waits for an operator: of a relay, or of a consumer, which ``consumer`` then names."""
+
+    message_id: str
+    destination: str
+    event: str
+    store_id: UUID | None
+    code: str
+    attempt: int
+    consumer: str = ""
+
+
 class FailureObserver(Protocol):
     """Receives each final failure once."""
 
-    def __call__(self, failure: FinalFailure, /) -> None:
+    def __call__(self, failure: FinalFailure | MessageFailure, /) -> None:
         """Report one failure; errors raised here are logged and change nothing."""
 
 
@@ -39,53 +50,11 @@ def observe_failures(observer: FailureObserver) -> None:
         _observers.append(observer)
 
 
-def report_failure(failure: FinalFailure) -> None:
+def report_failure(failure: FinalFailure | MessageFailure) -> None:
     """Tell every observer; one that fails is logged, never the job's problem."""
     for observer in _observers:
         try:
             observer(failure)
         except BaseException:  # a job's exception may do anything when an observer shows it
-            logger.exception("a failure observer raised for job %s", failure.job_id)
-
-
-RunScope = Callable[[], AbstractContextManager[object] | None]
-_NO_SCOPE: Final[AbstractContextManager[object]] = nullcontext()
-_scopes: list[RunScope] = []
-
-
-def surround_runs(scope: RunScope) -> None:
-    """Enter ``scope()`` around each run, from its start to its written end; None: nothing for this run. Once each."""
-    if scope not in _scopes:
-        _scopes.append(scope)
-
-
-def run_scope() -> AbstractContextManager[object]:
-    """Return what holds the scopes added by ``surround_runs`` around one run."""
-    scopes = [scope for make in _scopes if (scope := make()) is not None]
-    if not scopes:
-        return _NO_SCOPE
-    stack = ExitStack()
-    for scope in scopes:
-        stack.enter_context(scope)
-    return stack
-
-
-Carrier = Callable[[], Mapping[str, str]]
-_carriers: list[Carrier] = []
-
-
-def carry_by(carrier: Carrier) -> None:
-    """Have ``carrier()`` give the headers by which whoever receives a message continues this trace. Once each."""
-    if carrier not in _carriers:
-        _carriers.append(carrier)
-
-
-def carried_headers() -> dict[str, str]:
-    """Return the headers of the current trace; a carrier that fails is logged, and never the caller's problem."""
-    headers: dict[str, str] = {}
-    for carrier in _carriers:
-        try:
-            headers |= {name: value for name, value in carrier().items() if value and value.isprintable()}
-        except Exception:
-            logger.exception("a trace could not be carried")
-    return headers
+            subject = f"job {failure.job_id}" if isinstance(failure, FinalFailure) else f"message {failure.message_id}"
+            logger.exception("a failure observer raised for %s", subject)

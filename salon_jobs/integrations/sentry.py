@@ -1,8 +1,7 @@
-"""Sends each final failure to Sentry: one event, with task, store, attempt and job id as tags."""
+"""Sends what needs a person to Sentry: each final failure of a job is one event, and so is each message that waits."""
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import sentry_sdk
@@ -10,35 +9,31 @@ from sentry_sdk.integrations.logging import ignore_logger
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.log_events import logger
-from salon_jobs.core.telemetry import FinalFailure, carry_by, observe_failures, surround_runs
+from salon_jobs.core.telemetry import FinalFailure, MessageFailure, observe_failures
+from salon_jobs.core.tracing import trace_by
+from salon_jobs.integrations.sentry_spans import tracer
 
 if TYPE_CHECKING:
     from sentry_sdk.types import Event, Hint
 
 
 def install() -> None:
-    """Observe final failures, and keep runs apart. Our own log records are kept from becoming second events."""
+    """Observe failures and follow jobs and messages. Our own log records are kept from becoming second events."""
     ignore_logger(logger.name)
     observe_failures(capture)
-    surround_runs(isolate)
-    carry_by(trace_headers)
+    trace_by(tracer)
 
 
-def isolate() -> AbstractContextManager[object] | None:
-    """Give a run breadcrumbs and tags of its own: a thread runs one store's job after another's."""
-    # init() binds its client to the global scope; to look through all scopes would cost more.
-    return sentry_sdk.isolation_scope() if sentry_sdk.get_global_scope().client.is_active() else None
+def capture(failure: FinalFailure | MessageFailure) -> None:
+    """Capture one failure as one event. Without a client nothing is sent."""
+    if isinstance(failure, MessageFailure):
+        _capture_message(failure)
+    else:
+        _capture_job(failure)
 
 
-def trace_headers() -> dict[str, str]:
-    """Return what continues the current trace elsewhere; nothing without a client."""
-    if not sentry_sdk.get_global_scope().client.is_active():
-        return {}
-    return {"sentry-trace": sentry_sdk.get_traceparent() or "", "baggage": sentry_sdk.get_baggage() or ""}
-
-
-def capture(failure: FinalFailure) -> None:
-    """Capture one final failure; the payload goes along only when SENTRY_PAYLOAD is set. No client: nothing is sent.
+def _capture_job(failure: FinalFailure) -> None:
+    """Send the payload along only when SENTRY_PAYLOAD is set.
 
     Without it the frames lose their local variables as well, since a handler's arguments are the payload.
     """
@@ -57,6 +52,25 @@ def capture(failure: FinalFailure) -> None:
         else:
             scope.add_event_processor(_without_local_variables)
         scope.capture_exception(failure.error)
+
+
+def _capture_message(failure: MessageFailure) -> None:
+    """Send where the message goes or comes from, and the code; nothing that a broker or a message says."""
+    what = "message_set_aside" if failure.consumer else "message_failed"
+    with sentry_sdk.new_scope() as scope:
+        scope.set_tags(
+            {
+                "message_id": failure.message_id,
+                "destination": failure.destination,
+                "message_event": failure.event,
+                "consumer": failure.consumer,
+                "store_id": "" if failure.store_id is None else str(failure.store_id),
+                "code": failure.code,
+                "attempt": failure.attempt,
+            }
+        )
+        scope.fingerprint = [what, failure.destination, failure.event, failure.code]
+        scope.capture_message(f"{what}: {failure.code} ({failure.event})", "error")
 
 
 def _without_local_variables(event: Event, _hint: Hint) -> Event:

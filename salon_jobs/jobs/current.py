@@ -16,6 +16,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import CancelRequested, Interrupted, LeaseLost, NoCurrentJob, OptionInvalid, TimedOut
 from salon_jobs.core.records import ClaimedJob
+from salon_jobs.core.tracing import Run, headers_of
 from salon_jobs.jobs import store
 from salon_jobs.jobs.transactions import refuse_broken_transaction
 
@@ -41,6 +42,8 @@ class RunningJob:
     on_extended: Callable[[float], None] | None = field(default=None, init=False)
     # What a strike does to an async handler, from any thread; None until there is one.
     cancel_coroutine: Callable[[], None] | None = field(default=None, init=False)
+    # What tracers are told, while one is active.
+    followed: Run | None = field(default=None, init=False)
 
     @property
     def duration_s(self) -> float:
@@ -106,6 +109,15 @@ class RunningJob:
         if self.times_out_at is None:
             return None
         return datetime.now(UTC) + timedelta(seconds=self.times_out_at - time.monotonic())
+
+    def follow(self) -> Run:
+        """Have tracers told how this run ends; returns what they are told now."""
+        job = self.claimed
+        self.followed = Run(
+            task=job.task, job_id=job.id, queue=job.queue, store_id=job.store_id, attempt=job.attempt,
+            waited_s=self.waited_s, body_size=len(job.payload.encode()), headers=headers_of(job.trace), tick=job.tick,
+        )  # fmt: skip
+        return self.followed
 
     def cancelled(self) -> bool:
         """Tell whether somebody wants this job cancelled: end soon, by any exception. Asks no database.

@@ -11,11 +11,19 @@ from salon_jobs.core.records import EnqueueResult, JobContent, JobHandle, NewJob
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.enqueue_batches import add_keyed
 from salon_jobs.jobs.enqueue_cursor import enqueue_cursor
+from salon_jobs.jobs.enqueue_trace import enqueuing
 from salon_jobs.jobs.options import EnqueueOptions
 
 
 def add(job: NewJob) -> JobHandle:
     """Add one job; its row is part of the caller's transaction. Raises EnqueueRefused, SchemaMissing."""
+    with enqueuing(job) as (traced, sent):
+        handle = _add(traced)
+        sent.message_id = str(handle.id)
+    return handle
+
+
+def _add(job: NewJob) -> JobHandle:
     if job.job_key is not None:
         return add_keyed(job, [JobContent(job.store_id, job.payload, job.job_key, job.concurrency_key)])[0]
     # Other roles than the worker's may add system jobs through the function alone.
@@ -24,6 +32,7 @@ def add(job: NewJob) -> JobHandle:
         "task": job.task, "store_id": job.store_id, "queue": job.queue, "priority": job.priority,
         "max_attempts": job.max_attempts, "run_at": job.run_at, "expires_at": job.expires_at,
         "payload": job.payload, "tick": job.tick, "concurrency_key": job.concurrency_key,
+        "trace": job.trace,
     }  # fmt: skip
     with enqueue_cursor(job.run_at) as cursor:
         cursor.execute(sql.load(statement), row)

@@ -149,6 +149,8 @@ def _write(running: RunningJob, outcome: Outcome) -> Outcome | None:
 
 def _write_error(running: RunningJob, outcome: Errored) -> Outcome | None:
     job, error = running.claimed, outcome.error
+    if running.followed is not None:
+        running.followed.error = error
     task = registry.get_task(job.task)
     delay = task.retry_delay(job.attempt)
     described = report(error)
@@ -275,12 +277,22 @@ def identify(running: RunningJob) -> dict[str, Any]:
     return {"task_name": job.task, "job_id": job.id, "store_id": job.store_id, "attempt": job.attempt}
 
 
+def _trace_of(running: RunningJob) -> dict[str, Any]:
+    followed = running.followed
+    return {} if followed is None or followed.trace_id is None else {"trace_id": followed.trace_id}
+
+
 def _log(
     level: int, event: str, running: RunningJob, *, exc_info: BaseException | None = None, **fields: object
 ) -> None:
     ended_runs.count(event, (running,))
+    if running.followed is not None:
+        running.followed.ended = event
     log_event(level, event, exc_info=exc_info, **_described(running), **fields)
 
 
 def _described(running: RunningJob) -> dict[str, Any]:
-    return {**identify(running), "queue": running.claimed.queue, "duration_ms": round(running.duration_s * 1000, 3)}
+    return {
+        **identify(running), "queue": running.claimed.queue, "duration_ms": round(running.duration_s * 1000, 3),
+        **_trace_of(running),
+    }  # fmt: skip

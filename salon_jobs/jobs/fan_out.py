@@ -13,6 +13,7 @@ from salon_jobs import sql
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError, PayloadInvalid, UnknownFanOut
 from salon_jobs.core.records import FanOutProgress, FanOutResult, JobKeyMode
+from salon_jobs.core.tracing import SYSTEM, Sent, current_trace, sending
 from salon_jobs.jobs.current import running_job
 from salon_jobs.jobs.enqueue_cursor import enqueue_cursor
 from salon_jobs.jobs.options import FanOut
@@ -42,10 +43,13 @@ def fan_out(task: Task[P, Any] | BoundTask[P], options: FanOut = _EVERY_STORE, /
     if not isinstance(bound, BoundTask) or not bound.task.is_store_task:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise PayloadInvalid(f"fan_out needs a store task; {task!r} is none")
     parameters = _parameters(bound, options, arguments)
+    sent = Sent(emitted=False, system=SYSTEM, destination=bound.options.queue, name=bound.task.name)
     with (
+        sending(sent),
         enqueue_cursor(bound.options.run_at, remedy="a fan-out runs as the worker role: call it from a task") as cursor,
         transaction.atomic(using=conf.database),
     ):
+        parameters["trace"] = current_trace()
         cursor.execute(sql.load("fan_out_record"), parameters)
         record = cursor.fetchone()
         if record is None:
@@ -53,6 +57,7 @@ def fan_out(task: Task[P, Any] | BoundTask[P], options: FanOut = _EVERY_STORE, /
             found, stores, paused = cursor.fetchone()
             return FanOutResult(0, stores, found, paused)
         inserted, kept, paused = _add(cursor, parameters | {"fan_out_id": record[0]})
+        sent.count = inserted
     return FanOutResult(inserted, kept, record[0], paused)
 
 

@@ -19,7 +19,7 @@ from salon_jobs.core.error_report import report
 from salon_jobs.core.errors import Interrupted
 from salon_jobs.core.log_events import log_event, logger
 from salon_jobs.core.outcomes import Errored, Outcome, Succeeded
-from salon_jobs.core.telemetry import run_scope
+from salon_jobs.core.tracing import active_tracers, following_run
 from salon_jobs.jobs import registry, store
 from salon_jobs.jobs.current import RunningJob
 from salon_jobs.jobs.executor import ended_by, execute, identify, settle
@@ -156,7 +156,10 @@ class Runner:
         return False
 
     def _run_in_scope(self, running: RunningJob) -> None:
-        with run_scope():
+        if not active_tracers():
+            self._run_job(running)
+            return
+        with following_run(running.follow()):
             self._run_job(running)
 
     def _run_job(self, running: RunningJob) -> None:

@@ -33,6 +33,7 @@ class Call(Generic[P]):
 
     task: str
     arguments: Arguments
+    trace: str | None = None
 
 
 class BoundTask(Generic[P]):
@@ -65,7 +66,7 @@ class BoundTask(Generic[P]):
             store_id, payload = call.arguments
             key = task.key_for(store_id, call.arguments) if keyed else job_key
             limit_key = task.concurrency_key_for(store_id, call.arguments) if limited else concurrency_key
-            yield JobContent(store_id, payload, key, limit_key)
+            yield JobContent(store_id, payload, key, limit_key, call.trace)
 
 
 class Task(Generic[P, R_co]):

@@ -164,6 +164,10 @@ class Migration(LocksBriefly):
                     "fingerprint",
                     models.BigIntegerField(help_text="The same for jobs of a task that failed alike", null=True),
                 ),
+                (
+                    "trace",
+                    models.JSONField(help_text="What continues the trace of whoever enqueued it", null=True),
+                ),
             ],
             options={
                 "db_table": "salon_jobs_job",

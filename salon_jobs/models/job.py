@@ -89,6 +89,7 @@ class Job(models.Model):
         max_length=255, null=True, help_text="The class of the error by which it failed last"
     )
     fingerprint = models.BigIntegerField(null=True, help_text="The same for jobs of a task that failed alike")
+    trace = models.JSONField(null=True, help_text="What continues the trace of whoever enqueued it")
 
     class Meta:
         db_table = "salon_jobs_job"

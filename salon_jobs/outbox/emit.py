@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
@@ -16,10 +16,10 @@ from psycopg import errors as pg
 
 from salon_jobs import sql
 from salon_jobs.conf import settings as conf
-from salon_jobs.core.destinations import LONGEST, parse_destination
+from salon_jobs.core.destinations import LONGEST, parse_destination, place_of
 from salon_jobs.core.envelope import RESERVED
 from salon_jobs.core.errors import ConfigurationError, EmitRefused, MessageInvalid, SchemaMissing
-from salon_jobs.core.telemetry import carried_headers
+from salon_jobs.core.tracing import Sent, active_tracers, current_headers, sending
 from salon_jobs.outbox import wake
 from salon_jobs.publishers.registry import checker_for
 
@@ -67,17 +67,34 @@ def emit_many(drafts: Iterable[Draft]) -> list[UUID]:
     producer = conf.outbox.producer
     if producer is None:
         raise ConfigurationError("SALON_JOBS['OUTBOX']['PRODUCER'] must name this application: messages carry it")
-    trace = carried_headers()
     ids: list[UUID] = []
     remaining = iter(drafts)
     while batch := list(islice(remaining, _BATCH)):
-        rows = [_row(draft, trace) for draft in batch]
-        with _refusals_named(), connections[conf.database].cursor() as cursor:
-            cursor.execute(sql.load("emit_many"), [list(column) for column in zip(*rows, strict=True)] + [producer])
+        sent = _described(batch) if active_tracers() else Sent(emitted=True)
+        with sending(sent):
+            trace = current_headers()
+            rows = [_row(draft, trace) for draft in batch]
+            with _refusals_named(), connections[conf.database].cursor() as cursor:
+                cursor.execute(sql.load("emit_many"), [list(column) for column in zip(*rows, strict=True)] + [producer])
+            if len(batch) == 1:
+                sent.message_id, sent.body_size = str(rows[0][0]), len(rows[0][4].encode())
         ids += [row[0] for row in rows]
     if ids:
         wake.after_commit()
     return ids
+
+
+def _described(batch: Sequence[Draft]) -> Sent:
+    """Tell tracers where these messages go, as far as they go to one place; nothing of them is checked yet."""
+    first = batch[0]
+    service, destination = place_of(str(first.aggregate_type)) if _alike(batch, "aggregate_type") else ("", "")
+    event = str(first.event) if _alike(batch, "event") else ""
+    return Sent(emitted=True, system=service, destination=destination, name=event, count=len(batch))
+
+
+def _alike(batch: Sequence[Draft], name: str) -> bool:
+    first: object = getattr(batch[0], name)
+    return all(getattr(draft, name) == first for draft in batch)
 
 
 def _row(draft: Draft, trace: Mapping[str, str]) -> tuple[UUID, str, str, str, str, str]:

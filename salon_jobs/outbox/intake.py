@@ -14,6 +14,8 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core import log_events
 from salon_jobs.core.errors import ConfigurationError, EnqueueRefused, PayloadInvalid, SchemaMissing, UnknownTask
 from salon_jobs.core.log_events import log_event
+from salon_jobs.core.telemetry import MessageFailure, report_failure
+from salon_jobs.core.tracing import Received, consuming
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.task import Call, Task
 from salon_jobs.outbox import inbox
@@ -26,6 +28,7 @@ from salon_jobs.outbox.arrivals import (
     read_delivery,
     read_envelope,
 )
+from salon_jobs.outbox.follow import received_of
 from salon_jobs.sections.consumers import ConsumerSettings
 from salon_jobs.sources.base import Delivery
 
@@ -131,9 +134,18 @@ class Intake:
         jobs: dict[str, int] = {}
         for _, group in sorted(by_task.items()):
             task: Any = group[0].task
-            handles = task.enqueue_many([Call(task.name, arrival.arguments) for arrival in group if arrival.arguments])
+            with consuming(group, self._received) as traces:
+                calls: list[Call[Any]] = [
+                    Call(task.name, arrival.arguments, trace)
+                    for arrival, trace in zip(group, traces, strict=True)
+                    if arrival.arguments
+                ]
+                handles = task.enqueue_many(calls)
             jobs.update((arrival.message_id, handle.id) for arrival, handle in zip(group, handles, strict=True))
         return jobs
+
+    def _received(self, arrival: Arrival) -> Received:
+        return received_of(arrival, consumer=self._consumer, source=self._settings.source)
 
     def _look_at_stores(self, arrivals: Sequence[Arrival]) -> list[Arrival]:
         """Refuse jobs for stores that are not there, or not yet. A store that was seen once is not asked for again."""
@@ -186,6 +198,14 @@ class Intake:
                 logging.WARNING, log_events.MESSAGE_SET_ASIDE, consumer=self._consumer, message_id=arrival.message_id,
                 message_event=arrival.envelope.event if arrival.envelope else None, code=arrival.reason.code,
                 deliveries=arrival.count,
+            )  # fmt: skip
+            envelope = arrival.envelope
+            report_failure(
+                MessageFailure(
+                    arrival.message_id, self._settings.source, envelope.event if envelope else "",
+                    arrival.arguments.store_id if arrival.arguments else None, arrival.reason.code, arrival.count,
+                    self._consumer,
+                )
             )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core import log_events, metrics
 from salon_jobs.core.log_events import log_event
 from salon_jobs.core.metrics import Sample
+from salon_jobs.core.telemetry import MessageFailure, report_failure
 from salon_jobs.outbox import store, wake
 from salon_jobs.outbox.brokers import Brokers
 from salon_jobs.outbox.marker import Marker
@@ -214,8 +215,17 @@ class Relay:
                 stream.outages_written(1)
 
     def _write(self, stream: Stream, failures: list[Failure]) -> None:
-        store.write_failures(failures, owner=self._owner())
+        written = store.write_failures(failures, owner=self._owner())
         stream.failures_written(failures)
+        for failure in failures:
+            if failure.final and failure.message.id in written:
+                message = failure.message
+                report_failure(
+                    MessageFailure(
+                        str(message.message_id), message.aggregate_type, message.event, message.store_id,
+                        failure.code, failure.tries,
+                    )
+                )  # fmt: skip
 
     def _note_gate(self) -> None:
         """Remember since when somebody holds the gate while messages wait behind it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
@@ -17,6 +18,7 @@ from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.log_events import log_event
 from salon_jobs.outbox.backlog import Backlog
 from salon_jobs.outbox.breaker import Breaker
+from salon_jobs.outbox.follow import follow_published
 from salon_jobs.outbox.marker import Marker, Settled
 from salon_jobs.outbox.store import Failure
 from salon_jobs.publishers.base import Answers, OutgoingMessage, Publisher, Unpublished, Verdict
@@ -143,7 +145,10 @@ class Stream:
             while not self._stop.is_set():
                 batch, may_go_on = self._next_batch()
                 if batch:
-                    self._settle(batch, self._publish(batch, may_go_on), may_go_on)
+                    began_ns = time.time_ns()
+                    answers = self._publish(batch, may_go_on)
+                    follow_published(batch, answers, began_ns)
+                    self._settle(batch, answers, may_go_on)
                     self._busy = False
                     self._on_change()
         finally:

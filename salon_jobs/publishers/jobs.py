@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 from django.db import DatabaseError, InterfaceError, connections, transaction
@@ -12,8 +13,9 @@ from django.db import DatabaseError, InterfaceError, connections, transaction
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.destinations import Destination
 from salon_jobs.core.errors import EnqueueRefused, MessageInvalid, PayloadInvalid, UnknownTask
+from salon_jobs.core.tracing import Received, consuming, headers_of
 from salon_jobs.jobs import registry
-from salon_jobs.jobs.enqueue import enqueue_job
+from salon_jobs.jobs.enqueue import add
 from salon_jobs.models import InboxMessage
 from salon_jobs.publishers.base import NOT_SENT, Answers, OutgoingMessage, Publisher, Unpublished, Verdict
 from salon_jobs.runtime.connections import tidy_connections
@@ -68,7 +70,7 @@ class JobsPublisher(Publisher):
                     },
                 )  # fmt: skip
                 if is_new:
-                    inbox.job_id = enqueue_job(task, self._arguments(message)).id
+                    inbox.job_id = self._add_job(task, message)
                     inbox.save(using=conf.database, update_fields=["job_id"])
         except UnknownTask as error:
             return Unpublished(Verdict.UNRESOLVABLE, error.code, str(error))
@@ -78,6 +80,20 @@ class JobsPublisher(Publisher):
             connections[conf.database].errors_occurred = True
             return Unpublished(Verdict.OUTAGE, "JOBS.DATABASE", str(error).strip())
         return None
+
+    def _add_job(self, name: str, message: OutgoingMessage) -> int:
+        task = registry.get_task(name)
+        job = task.new_job(task.payload.bind((), self._arguments(message)), task.options)
+        with consuming([message], self._received) as [trace]:
+            return add(replace(job, trace=trace)).id
+
+    def _received(self, message: OutgoingMessage) -> Received:
+        return Received(
+            consumer=CONSUMER, system=self.service, destination=message.aggregate_type.rpartition(":")[2],
+            event=message.event,
+            message_id=str(message.message_id), store_id=message.store_id, deliveries=1,
+            body_size=len(message.payload.encode()), headers=headers_of(message.headers),
+        )  # fmt: skip
 
     def _in_store(self, message: OutgoingMessage) -> Any:
         return nullcontext() if message.store_id is None else tenant_context(message.store_id)

@@ -85,6 +85,13 @@ class CronEntries:
 cron_entries: Final = CronEntries()
 
 
+def entries_of_tick(task_name: str, tick: datetime) -> list[CronEntry]:
+    """Return the entries of this process that start this task at exactly that instant."""
+    just_before = tick - timedelta.resolution
+    found = [entry for entry in cron_entries.all() if entry.task_name == task_name]
+    return [entry for entry in found if entry.expression.next_after(just_before) == tick]
+
+
 def cron(
     line: str,
     target: CronTarget,

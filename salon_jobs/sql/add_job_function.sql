@@ -14,7 +14,8 @@ CREATE OR REPLACE FUNCTION __schema__.salon_jobs_add_job(
     tick timestamptz DEFAULT NULL,
     job_key text DEFAULT NULL,
     job_key_mode text DEFAULT 'replace',
-    concurrency_key text DEFAULT NULL
+    concurrency_key text DEFAULT NULL,
+    trace jsonb DEFAULT NULL
 ) RETURNS TABLE (job_id bigint, result text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $body$
@@ -32,6 +33,7 @@ DECLARE
     p_tick timestamptz := $9;
     p_key text := $10;
     p_concurrency_key text := nullif($12, '');
+    p_trace jsonb := $13;
     preserve boolean := $11 = 'preserve_run_at';
     found_id bigint;
     is_new boolean;
@@ -57,9 +59,9 @@ BEGIN
             END IF;
             INSERT INTO __schema__.salon_jobs_job AS j
                    (task, store_id, queue, priority, max_attempts, run_at, expires_at, payload, tick, job_key,
-                    concurrency_key)
+                    concurrency_key, trace)
             VALUES (p_task, p_store, p_queue, p_priority, p_max_attempts, p_run_at, p_expires_at, p_payload, p_tick,
-                    p_key, p_concurrency_key)
+                    p_key, p_concurrency_key, p_trace)
             ON CONFLICT DO NOTHING
             RETURNING j.id INTO found_id;
             IF FOUND THEN
@@ -72,6 +74,7 @@ BEGIN
         UPDATE __schema__.salon_jobs_job j
            SET payload = p_payload, queue = p_queue, priority = p_priority, max_attempts = p_max_attempts,
                expires_at = p_expires_at, tick = p_tick, concurrency_key = p_concurrency_key, reason = '',
+               trace = p_trace,
                run_at = CASE WHEN preserve THEN j.run_at ELSE p_run_at END,
                attempts = CASE WHEN preserve THEN j.attempts ELSE 0 END
          WHERE j.job_key = p_key AND j.task = p_task AND j.state = 'queued'
@@ -84,13 +87,13 @@ BEGIN
     END IF;
     INSERT INTO __schema__.salon_jobs_job AS j
            (task, store_id, queue, priority, max_attempts, run_at, expires_at, payload, tick, job_key,
-            concurrency_key)
+            concurrency_key, trace)
     VALUES (p_task, p_store, p_queue, p_priority, p_max_attempts, p_run_at, p_expires_at, p_payload, p_tick, p_key,
-            p_concurrency_key)
+            p_concurrency_key, p_trace)
     ON CONFLICT (task, store_id, job_key) WHERE state = 'queued' AND job_key IS NOT NULL DO UPDATE
        SET payload = excluded.payload, queue = excluded.queue, priority = excluded.priority,
            max_attempts = excluded.max_attempts, expires_at = excluded.expires_at, tick = excluded.tick,
-           concurrency_key = excluded.concurrency_key, reason = '',
+           concurrency_key = excluded.concurrency_key, reason = '', trace = excluded.trace,
            run_at = CASE WHEN preserve THEN j.run_at ELSE excluded.run_at END,
            attempts = CASE WHEN preserve THEN j.attempts ELSE 0 END
     RETURNING j.id, j.xmax = 0 INTO found_id, is_new;

@@ -39,4 +39,4 @@ UPDATE salon_jobs_job j
 RETURNING j.id, j.task, j.store_id, j.payload::text, j.queue, j.priority, date_part('epoch', j.run_at), j.attempts,
           j.max_attempts, j.lease, COALESCE(j.expires_at <= now(), false),
           date_part('epoch', j.tick), date_part('epoch', j.created_at), j.lane,
-          %(clock)s::float8 - date_part('epoch', clock_timestamp() - j.run_at)
+          %(clock)s::float8 - date_part('epoch', clock_timestamp() - j.run_at), j.trace::text

@@ -1,7 +1,7 @@
 -- Add one job without a key, in the caller's transaction.
 -- Locks: none. Role: web (own store, by row-level security) or worker.
 INSERT INTO salon_jobs_job (task, store_id, queue, priority, max_attempts, run_at, expires_at, payload, tick,
-                            concurrency_key)
+                            concurrency_key, trace)
 VALUES (%(task)s, %(store_id)s, %(queue)s, %(priority)s, %(max_attempts)s, COALESCE(%(run_at)s::timestamptz, now()),
-        %(expires_at)s, %(payload)s::jsonb, %(tick)s, %(concurrency_key)s)
+        %(expires_at)s, %(payload)s::jsonb, %(tick)s, %(concurrency_key)s, %(trace)s::jsonb)
 RETURNING id

@@ -5,8 +5,8 @@
 -- Locks: none beyond that. Role: web (own store, by row-level security) or worker.
 WITH src AS MATERIALIZED (
     SELECT * FROM unnest(%(store_ids)s::uuid[], %(payloads)s::text[], %(job_keys)s::text[],
-                         %(concurrency_keys)s::text[])
-             WITH ORDINALITY AS s (store_id, payload, job_key, concurrency_key, ord)
+                         %(concurrency_keys)s::text[], %(traces)s::text[])
+             WITH ORDINALITY AS s (store_id, payload, job_key, concurrency_key, trace, ord)
 ), live AS MATERIALIZED (
     SELECT s.ord, s.store_id, s.job_key, h.id
       FROM src s
@@ -21,9 +21,10 @@ WITH src AS MATERIALIZED (
          ORDER BY id DESC LIMIT 1) AS h
 ), added AS (
     INSERT INTO salon_jobs_job
-           (task, store_id, queue, priority, max_attempts, run_at, expires_at, payload, tick, job_key, concurrency_key)
+           (task, store_id, queue, priority, max_attempts, run_at, expires_at, payload, tick, job_key, concurrency_key,
+            trace)
     SELECT %(task)s, s.store_id, %(queue)s, %(priority)s, %(max_attempts)s, COALESCE(%(run_at)s::timestamptz, now()),
-           %(expires_at)s, s.payload::jsonb, %(tick)s, s.job_key, s.concurrency_key
+           %(expires_at)s, s.payload::jsonb, %(tick)s, s.job_key, s.concurrency_key, COALESCE(s.trace, %(trace)s)::jsonb
       FROM src s
      WHERE s.ord NOT IN (SELECT l.ord FROM live l)
      ORDER BY s.ord

@@ -7,10 +7,10 @@
 -- Locks: waiting rows of these keys, in ascending order. Role: web (own store, by row-level security) or worker.
 WITH src AS MATERIALIZED (
     SELECT * FROM unnest(%(store_ids)s::uuid[], %(payloads)s::text[], %(job_keys)s::text[],
-                         %(concurrency_keys)s::text[])
-             WITH ORDINALITY AS s (store_id, payload, job_key, concurrency_key, ord)
+                         %(concurrency_keys)s::text[], %(traces)s::text[])
+             WITH ORDINALITY AS s (store_id, payload, job_key, concurrency_key, trace, ord)
 ), found AS MATERIALIZED (
-    SELECT s.ord, s.payload, s.concurrency_key, h.id
+    SELECT s.ord, s.payload, s.concurrency_key, s.trace, h.id
       FROM src s
      CROSS JOIN LATERAL (
         SELECT j.id FROM salon_jobs_job j
@@ -22,7 +22,7 @@ WITH src AS MATERIALIZED (
            AND j.state IN ('queued', 'running') AND j.state <> 'running'
          LIMIT 1) AS h
 ), waiting AS MATERIALIZED (
-    SELECT f.ord, f.payload, f.concurrency_key, h.id
+    SELECT f.ord, f.payload, f.concurrency_key, f.trace, h.id
       FROM (SELECT * FROM found ORDER BY id) AS f
      CROSS JOIN LATERAL (
         SELECT j.id FROM salon_jobs_job j
@@ -32,6 +32,7 @@ WITH src AS MATERIALIZED (
     UPDATE salon_jobs_job j
        SET payload = w.payload::jsonb, queue = %(queue)s, priority = %(priority)s, max_attempts = %(max_attempts)s,
            expires_at = %(expires_at)s, tick = %(tick)s, concurrency_key = w.concurrency_key, reason = '',
+           trace = COALESCE(w.trace, %(trace)s)::jsonb,
            run_at = CASE WHEN %(preserve)s THEN j.run_at ELSE COALESCE(%(run_at)s::timestamptz, now()) END,
            attempts = CASE WHEN %(preserve)s THEN j.attempts ELSE 0 END
       FROM waiting w
@@ -39,16 +40,17 @@ WITH src AS MATERIALIZED (
     RETURNING j.store_id, j.job_key, j.id
 ), added AS (
     INSERT INTO salon_jobs_job AS j
-           (task, store_id, queue, priority, max_attempts, run_at, expires_at, payload, tick, job_key, concurrency_key)
+           (task, store_id, queue, priority, max_attempts, run_at, expires_at, payload, tick, job_key, concurrency_key,
+            trace)
     SELECT %(task)s, s.store_id, %(queue)s, %(priority)s, %(max_attempts)s, COALESCE(%(run_at)s::timestamptz, now()),
-           %(expires_at)s, s.payload::jsonb, %(tick)s, s.job_key, s.concurrency_key
+           %(expires_at)s, s.payload::jsonb, %(tick)s, s.job_key, s.concurrency_key, COALESCE(s.trace, %(trace)s)::jsonb
       FROM src s
      WHERE s.ord NOT IN (SELECT w.ord FROM waiting w)
      ORDER BY s.ord
     ON CONFLICT (task, store_id, job_key) WHERE state = 'queued' AND job_key IS NOT NULL DO UPDATE
        SET payload = excluded.payload, queue = excluded.queue, priority = excluded.priority,
            max_attempts = excluded.max_attempts, expires_at = excluded.expires_at, tick = excluded.tick,
-           concurrency_key = excluded.concurrency_key, reason = '',
+           concurrency_key = excluded.concurrency_key, reason = '', trace = excluded.trace,
            run_at = CASE WHEN %(preserve)s THEN j.run_at ELSE excluded.run_at END,
            attempts = CASE WHEN %(preserve)s THEN j.attempts ELSE 0 END
     RETURNING j.store_id, j.job_key, j.id, j.xmax = 0 AS is_new

@@ -40,6 +40,7 @@ WITH listed AS MATERIALIZED (
        SET payload = %(payload)s::jsonb, queue = %(queue)s, priority = %(priority)s,
            max_attempts = %(max_attempts)s, expires_at = %(expires_at)s, tick = %(tick)s, reason = '',
            concurrency_key = replace(%(concurrency_key)s::text, %(marker)s, j.store_id::text),
+           trace = %(trace)s::jsonb,
            run_at = CASE WHEN %(preserve)s THEN j.run_at
                          ELSE COALESCE(%(run_at)s::timestamptz, now())
                               + %(jitter)s::interval * (('x' || substr(md5(%(task)s || j.store_id), 1, 8))::bit(32)::bigint
@@ -49,17 +50,18 @@ WITH listed AS MATERIALIZED (
 ), added AS (
     INSERT INTO salon_jobs_job AS j
            (task, store_id, queue, priority, max_attempts, run_at, expires_at, payload, tick, job_key, concurrency_key,
-            fan_out_id)
+            fan_out_id, trace)
     SELECT %(task)s, s.store_id, %(queue)s, %(priority)s, %(max_attempts)s,
            COALESCE(%(run_at)s::timestamptz, now())
            + %(jitter)s::interval * (('x' || substr(md5(%(task)s || s.store_id), 1, 8))::bit(32)::bigint / 4294967296.0),
-           %(expires_at)s, %(payload)s::jsonb, %(tick)s, s.job_key, s.concurrency_key, %(fan_out_id)s
+           %(expires_at)s, %(payload)s::jsonb, %(tick)s, s.job_key, s.concurrency_key, %(fan_out_id)s,
+           %(trace)s::jsonb
       FROM src s
      WHERE s.store_id NOT IN (SELECT m.store_id FROM met m)
     ON CONFLICT (task, store_id, job_key) WHERE state = 'queued' AND job_key IS NOT NULL DO UPDATE
        SET payload = excluded.payload, queue = excluded.queue, priority = excluded.priority,
            max_attempts = excluded.max_attempts, expires_at = excluded.expires_at, tick = excluded.tick,
-           concurrency_key = excluded.concurrency_key, reason = '',
+           concurrency_key = excluded.concurrency_key, reason = '', trace = excluded.trace,
            run_at = CASE WHEN %(preserve)s THEN j.run_at ELSE excluded.run_at END,
            attempts = CASE WHEN %(preserve)s THEN j.attempts ELSE 0 END
      WHERE NOT %(dedupe)s

@@ -36,11 +36,11 @@ _WEB_READS: Final = ("salon_jobs_job_error", "salon_jobs_message", "salon_jobs_b
 # stop them with it, for all stores.
 _WEB_INSERTS: Final = (
     "task", "store_id", "queue", "priority", "max_attempts", "run_at", "expires_at", "payload", "tick", "job_key",
-    "concurrency_key",
+    "concurrency_key", "trace",
 )  # fmt: skip
 _WEB_UPDATES: Final = (
     "payload", "queue", "priority", "max_attempts", "run_at", "attempts", "expires_at", "tick", "state", "reason",
-    "finished_at", "concurrency_key", "cancel_requested_at",
+    "finished_at", "concurrency_key", "cancel_requested_at", "trace",
 )  # fmt: skip
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
+import logging
 import subprocess
 import sys
 
@@ -86,6 +88,35 @@ def test_a_sentry_dsn_starts_the_client_without_personal_data() -> None:
     found = _settings("runworker", {**URLS, "SENTRY_DSN": "http://key@127.0.0.1:9/1"}, shown)
     assert found.stdout.split() == ["True", "False"], found.stderr
     assert _settings("runworker", URLS, shown).stdout.split()[0] == "False"
+
+
+def test_what_sentry_is_told_is_what_the_environment_says() -> None:
+    shown = (
+        "[c.options[name] for name in ('environment', 'release', 'sample_rate', 'traces_sample_rate',"
+        " 'include_local_variables')],"
+        " c.get_integration('logging')._handler.level, settings.SALON_JOBS['SENTRY_MONITORS']"
+    )
+    shown = f"(lambda c: ({shown}))(__import__('sentry_sdk').get_client())"
+    dsn = {"SENTRY_DSN": "http://key@127.0.0.1:9/1"}
+    by_default = ast.literal_eval(_settings("runworker", {**URLS, **dsn, "SENTRY_RELEASE": "1.2"}, shown).stdout)
+    assert by_default == (["prod", "1.2", 1.0, None, False], logging.WARNING, True)
+    given = {"SENTRY_ENVIRONMENT": "test", "SENTRY_SAMPLE_RATE": "0.5", "SENTRY_TRACES_SAMPLE_RATE": "0.25",
+             "SENTRY_LEVEL": "error", "SENTRY_MONITORS": "off", "SENTRY_RELEASE": "1.2"}  # fmt: skip
+    asked = ast.literal_eval(_settings("runworker", {**URLS, **dsn, **given}, shown).stdout)
+    assert asked == (["test", "1.2", 0.5, 0.25, False], logging.ERROR, False)
+    refused = _settings("runworker", {**URLS, **dsn, "SENTRY_LEVEL": "loud"}, "0")
+    assert "SENTRY_LEVEL is 'loud'; write debug" in refused.stderr
+
+
+def test_tracing_is_off_unless_asked_for_and_names_what_is_missing() -> None:
+    shown = "settings.SALON_JOBS['TRACING'], 'opentelemetry' in sys.modules"
+    assert _settings("runworker", URLS, shown).stdout.split() == ["False", "False"]
+    asked = _settings("runworker", {**URLS, "TRACING": "on"}, "type(__import__('opentelemetry.trace').trace"
+                      ".get_tracer_provider()).__module__, settings.SALON_JOBS['TRACING']")  # fmt: skip
+    if importlib.util.find_spec("opentelemetry.exporter") is None:
+        assert "pip install 'salon-jobs[opentelemetry]' opentelemetry-exporter-otlp-proto-http" in asked.stderr
+    else:
+        assert asked.stdout.split() == ["opentelemetry.sdk.trace", "True"], asked.stderr
 
 
 def test_sns_is_configured_by_the_environment() -> None:

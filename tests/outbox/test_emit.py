@@ -11,12 +11,13 @@ import pytest
 from django.db import DatabaseError, IntegrityError, connections, transaction
 
 from salon_jobs import Draft, emit, emit_many, tenant_context
+from salon_jobs.core import tracing
 from salon_jobs.core.errors import ConfigurationError, EmitRefused, MessageInvalid
-from salon_jobs.core.telemetry import carry_by
 from salon_jobs.models import Message
 from tests.e2e.worker_process import eventually
 from tests.outbox.scene import ORDERS, arrived, emitted, relay_in_burst, relaying
 from tests.support import change, seen
+from tests.tracers import Failing, Remembering
 
 
 def test_a_message_carries_store_producer_and_payload_as_it_was_written(stores: list[UUID]) -> None:
@@ -137,11 +138,16 @@ def test_a_trigger_emits_and_wakes_the_relay(stores: list[UUID]) -> None:
 
 
 def test_a_trace_goes_along(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("salon_jobs.core.telemetry._carriers", [])
-    carry_by(lambda: {"traceparent": "00-abc-def-01", "baggage": ""})
-    carry_by(lambda: 1 / 0)  # type: ignore[arg-type, return-value]
-    emitted("a")
-    assert seen("SELECT headers::text FROM salon_jobs_message") == [('{"traceparent":"00-abc-def-01"}',)]
+    tracer = Remembering({"traceparent": "00-abc-def-01", "baggage": ""})
+    monkeypatch.setattr(tracing, "_tracers", [tracer, Failing()])
+    message_id = emitted("a")
+    with transaction.atomic():
+        emit_many(Draft(aggregate_type=ORDERS, event=event, payload={}) for event in ("a", "b"))
+    assert set(seen("SELECT headers::text FROM salon_jobs_message")) == {('{"traceparent":"00-abc-def-01"}',)}
+    one, two = tracer.told
+    assert (one.emitted, one.system, one.destination, one.name) == (True, "memory", "orders", "order.created")
+    assert (one.count, one.message_id, one.body_size) == (1, str(message_id), len('{"number":0}'))
+    assert (two.destination, two.name, two.count, two.message_id) == ("orders", "", 2, "")
 
 
 def test_all_emits_of_a_transaction_take_one_lock() -> None:

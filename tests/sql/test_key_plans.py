@@ -21,7 +21,7 @@ def test_many_keyed_jobs_look_each_key_up_alone_in_a_table_that_was_just_empty(m
     many: dict[str, Any] = {
         "task": "test-keyed", "queue": "default", "priority": 0, "max_attempts": 25, "run_at": None, "expires_at": None,
         "tick": None, "store_ids": stores, "payloads": ["{}"] * 2000, "job_keys": ["same"] * 2000, "preserve": True,
-        "concurrency_keys": None,
+        "concurrency_keys": None, "traces": None, "trace": None,
     }  # fmt: skip
     try:
         plan = nodes(statement, many)
@@ -41,6 +41,7 @@ def test_a_fan_out_to_many_stores_compares_no_store_with_all_others(migrated: No
     parameters: dict[str, Any] = {
         "task": "test-keyed", "queue": "default", "priority": 0, "max_attempts": 25, "run_at": None,
         "expires_at": None, "payload": "{}", "tick": None, "job_key": "same", "concurrency_key": None, "marker": "#",
+        "trace": None,
         "preserve": True, "dedupe": dedupe, "jitter": timedelta(0), "exclude": [], "fan_out_id": 1,
     }  # fmt: skip
     try:

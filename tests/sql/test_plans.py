@@ -172,6 +172,7 @@ def test_a_keyed_enqueue_looks_its_key_up(crowded: int) -> None:
     one: dict[str, Any] = {
         "task": "test-store", "queue": "default", "priority": 0, "max_attempts": 25, "run_at": None, "expires_at": None,
         "tick": None, "store_ids": [None], "payloads": ["{}"], "job_keys": ["k:1"], "concurrency_keys": None,
+        "traces": None, "trace": None,
     }  # fmt: skip
     plan = nodes("enqueue_keyed", {**one, "preserve": True})
     assert_no_full_scan(plan)
@@ -201,6 +202,7 @@ def test_a_fan_out_over_waiting_jobs_looks_their_keys_up(crowded: int, dedupe: b
     parameters: dict[str, Any] = {
         "task": "test-keyed", "queue": "default", "priority": 0, "max_attempts": 25, "run_at": None,
         "expires_at": None, "payload": "{}", "tick": None, "job_key": "k:#", "concurrency_key": None, "marker": "#",
+        "trace": None,
         "preserve": True, "dedupe": dedupe, "jitter": timedelta(minutes=5), "exclude": [], "fan_out_id": 1,
     }  # fmt: skip
     try:

@@ -1,0 +1,174 @@
+"""Follows jobs and messages with OpenTelemetry, as its semantic conventions for messaging say.
+
+Each job and each message carries the context it was created in. Whoever works on it has that context as its parent and,
+as the conventions want, as its link, too: enqueue and run are one trace, and so are emit, publish, consume and run.
+What a handler or a broker's error says is not recorded: it can quote a payload.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from typing import Final
+
+from opentelemetry import context as contexts
+from opentelemetry import propagate, trace
+from opentelemetry.context import Context
+from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode
+from opentelemetry.util.types import AttributeValue
+
+from salon_jobs.conf import settings as conf
+from salon_jobs.core import log_events
+from salon_jobs.core.tracing import SYSTEM, Published, Received, Run, Sent, trace_by
+
+# Those of the brokers that the conventions name; the others go by their own names.
+_SYSTEMS: Final = {"sns": "aws_sns", "sqs": "aws_sqs"}
+_FAILED: Final = (log_events.JOB_FAILED, log_events.JOB_RETRIED, log_events.JOB_LEASE_LOST, log_events.JOB_RELEASED)
+Attributes = dict[str, AttributeValue]
+
+
+class OpenTelemetryTracer:
+    """Makes spans by whatever tracer provider and propagators the process has set up."""
+
+    def __init__(self) -> None:
+        self._tracer = trace.get_tracer("salon_jobs")
+
+    def is_active(self) -> bool:
+        """Tell whether the settings want it."""
+        return conf.tracing
+
+    @contextmanager
+    def sending(self, sent: Sent) -> Generator[None]:
+        """Surround an enqueue, which sends, or an emit, which creates what the relay sends later."""
+        name, kind = ("emit", "create") if sent.emitted else ("enqueue", "send")
+        # A task stands for what the conventions call a destination: all queues are one table.
+        subject = sent.destination if sent.emitted else sent.name
+        attributes = _operation(name, kind, sent.system, sent.destination)
+        with self._tracer.start_as_current_span(
+            f"{name} {subject}".strip(), kind=SpanKind.PRODUCER, attributes=attributes, record_exception=False,
+            set_status_on_exception=False,
+        ) as span:  # fmt: skip
+            try:
+                yield
+            except BaseException as error:
+                _fail(span, type(error).__qualname__)
+                raise
+            finally:
+                span.set_attributes(_sent(sent))
+
+    def headers(self) -> Mapping[str, str]:
+        """Return what the process's propagators write."""
+        headers: dict[str, str] = {}
+        propagate.inject(headers)
+        return headers
+
+    @contextmanager
+    def running(self, run: Run) -> Generator[None]:
+        """Surround one run."""
+        parent, links = _origin(run.headers)
+        attributes = _operation("run", "process", SYSTEM, run.queue) | _store(run.store_id) | {
+            "messaging.message.id": str(run.job_id), "messaging.message.body.size": run.body_size,
+            "salon_jobs.task": run.task, "salon_jobs.attempt": run.attempt, "salon_jobs.waited_s": run.waited_s,
+        }  # fmt: skip
+        token = contexts.attach(parent)
+        try:
+            with self._tracer.start_as_current_span(
+                f"run {run.task}", kind=SpanKind.CONSUMER, links=links, attributes=attributes
+            ) as span:
+                run.trace_id = _trace_id(span)
+                yield
+                span.set_attribute("salon_jobs.ended", run.ended)
+                if run.ended in _FAILED:
+                    _fail(span, run.ended if run.error is None else type(run.error).__qualname__)
+        finally:
+            contexts.detach(token)
+
+    @contextmanager
+    def consuming(self, message: Received) -> Generator[Mapping[str, str]]:
+        """Surround what makes a job of a message."""
+        parent, links = _origin(message.headers)
+        attributes = _operation("consume", "process", message.system, message.destination) | _store(message.store_id)
+        span = self._tracer.start_span(
+            f"consume {message.destination}", parent, SpanKind.CONSUMER, links=links,
+            attributes=attributes | {
+                "messaging.message.id": message.message_id, "messaging.message.body.size": message.body_size,
+                "messaging.consumer.group.name": message.consumer, "salon_jobs.event": message.event,
+                "salon_jobs.deliveries": message.deliveries,
+            },
+        )  # fmt: skip
+        headers: dict[str, str] = {}
+        propagate.inject(headers, trace.set_span_in_context(span, parent))
+        try:
+            yield headers
+        except BaseException as error:
+            _fail(span, type(error).__qualname__)
+            raise
+        finally:
+            span.end()
+
+    def published(self, message: Published) -> None:
+        """Note one try of the relay; one of a message that belongs to no trace is left out."""
+        parent, links = _origin(message.headers)
+        if not links:
+            return
+        attributes = _operation("publish", "send", message.system, message.destination) | _store(message.store_id) | {
+            "messaging.message.id": message.message_id, "messaging.message.body.size": message.body_size,
+            "salon_jobs.event": message.event,
+        }  # fmt: skip
+        span = self._tracer.start_span(
+            f"publish {message.destination}", parent, SpanKind.CLIENT, attributes, links, message.began_ns
+        )
+        if message.code:
+            _fail(span, message.code)
+        span.end(message.ended_ns)
+
+    def trace_id(self) -> str | None:
+        """Return the id of the current trace."""
+        return _trace_id(trace.get_current_span())
+
+
+def install() -> None:
+    """Follow jobs and messages, where the settings want it. Once each process."""
+    trace_by(_tracer)
+
+
+_tracer: Final = OpenTelemetryTracer()
+
+
+def _operation(name: str, kind: str, system: str, destination: str) -> Attributes:
+    named: Attributes = {"messaging.operation.name": name, "messaging.operation.type": kind}
+    if system:
+        named["messaging.system"] = _SYSTEMS.get(system, system)
+    if destination:
+        named["messaging.destination.name"] = destination
+    return named
+
+
+def _sent(sent: Sent) -> Attributes:
+    found: Attributes = {"salon_jobs.event" if sent.emitted else "salon_jobs.task": sent.name} if sent.name else {}
+    if sent.count != 1:
+        return found | {"messaging.batch.message_count": sent.count}
+    if sent.message_id:
+        found["messaging.message.id"] = sent.message_id
+    return found if sent.body_size is None else found | {"messaging.message.body.size": sent.body_size}
+
+
+def _store(store_id: object) -> Attributes:
+    return {} if store_id is None else {"salon_jobs.store_id": str(store_id)}
+
+
+def _origin(headers: Mapping[str, str]) -> tuple[Context, list[Link]]:
+    """Return the context that the headers carry, and the link to what created them; none where they carry none."""
+    context = propagate.extract(headers, Context())
+    created = trace.get_current_span(context).get_span_context()
+    return context, [Link(created)] if created.is_valid else []
+
+
+def _fail(span: Span, error_type: str) -> None:
+    span.set_attribute("error.type", error_type)
+    span.set_status(Status(StatusCode.ERROR))
+
+
+def _trace_id(span: Span) -> str | None:
+    found = span.get_span_context()
+    return trace.format_trace_id(found.trace_id) if found.is_valid else None

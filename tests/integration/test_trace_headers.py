@@ -1,0 +1,155 @@
+"""Shows that a job keeps the trace of whoever enqueued it, by whichever way it came, and that tracers harm nobody."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.db import connections, transaction
+
+from salon_jobs import enqueue_job, fan_out, tenant_context
+from salon_jobs.core import tracing
+from tests import tasks
+from tests.support import change, claim, running_on_a_thread, seen
+from tests.tracers import Failing, Remembering
+
+HEADERS = {"traceparent": "00-abc-def-01"}
+
+
+@pytest.fixture
+def tracer(monkeypatch: pytest.MonkeyPatch) -> Remembering:
+    """Be the only tracer."""
+    remembering = Remembering(HEADERS)
+    monkeypatch.setattr(tracing, "_tracers", [remembering])
+    return remembering
+
+
+def traces() -> list[Any]:
+    return [row[0] for row in seen("SELECT trace FROM salon_jobs_job ORDER BY id")]
+
+
+def kept() -> list[dict[str, str]]:
+    return [json.loads(trace) for trace in traces()]
+
+
+WAYS: dict[str, Callable[[UUID], object]] = {
+    "one": lambda store: tasks.in_store.enqueue(store_id=store),
+    "one of no store": lambda _: tasks.system.enqueue(),
+    "many": lambda store: tasks.in_store.enqueue_many([tasks.in_store.call(store_id=store)] * 3),
+    "many of no store": lambda _: tasks.system.enqueue_many([tasks.system.call()] * 3),
+    "by key": lambda store: tasks.keyed.enqueue(store_id=store, number=1),
+    "by key, of no store": lambda _: tasks.keyed_system.enqueue(note="a"),
+    "by key, deduplicated": lambda store: tasks.keyed.using(job_key_mode="unsafe_dedupe").enqueue(
+        store_id=store, number=1
+    ),
+    "many by key": lambda store: tasks.keyed.enqueue_many(
+        [tasks.keyed.call(store_id=store, number=number) for number in range(3)]
+    ),
+    "by name": lambda _: enqueue_job("test-system", {}),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("alias", ["default", "web"])
+def test_a_job_keeps_the_trace_it_was_enqueued_in(
+    stores: list[UUID], tracer: Remembering, settings: Any, way: str, alias: str
+) -> None:
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "DATABASE": alias}
+    with tenant_context(stores[0]) if "no store" not in way and way != "by name" else transaction.atomic(using=alias):
+        WAYS[way](stores[0])
+    connections[alias].close()
+    count = 3 if "many" in way else 1
+    assert kept() == [HEADERS] * count
+    [sent] = tracer.told
+    assert (sent.emitted, sent.system, sent.destination, sent.count) == (False, "salon_jobs", "default", count)
+    if count == 1:
+        assert sent.message_id == str(seen("SELECT id FROM salon_jobs_job")[0][0])
+
+
+def test_each_store_of_a_fan_out_keeps_the_trace(stores: list[UUID], tracer: Remembering) -> None:
+    fan_out(tasks.keyed, number=1)
+    tracer.given = {"traceparent": "another"}
+    fan_out(tasks.keyed, number=1)
+    assert kept() == [{"traceparent": "another"}] * 3, "as their payloads, it is that of the last"
+    assert [sent.count for sent in tracer.told] == [3, 0]
+
+
+@pytest.mark.parametrize("mode", ["replace", "preserve_run_at"])
+@pytest.mark.parametrize("task", [tasks.keyed, tasks.keyed_system], ids=["store", "system"])
+def test_a_waiting_job_takes_the_trace_together_with_the_payload(
+    stores: list[UUID], tracer: Remembering, task: Any, mode: str
+) -> None:
+    arguments = {"note": "a"} if task is tasks.keyed_system else {"store_id": stores[0], "number": 1}
+    task.using(job_key_mode=mode).enqueue(**arguments)
+    tracer.given = {"traceparent": "another"}
+    task.using(job_key_mode=mode).enqueue(**arguments)
+    assert kept() == [tracer.given]
+
+
+def test_sql_of_ones_own_may_give_a_trace(database: None) -> None:
+    change("SELECT salon_jobs_add_job('test-system', trace => '{\"traceparent\": \"x\"}')")
+    change("SELECT salon_jobs_add_jobs('test-system', ARRAY['{}', '{}'])")
+    assert [trace and json.loads(trace) for trace in traces()] == [{"traceparent": "x"}, None, None]
+
+
+def test_without_a_tracer_that_listens_nothing_is_kept(stores: list[UUID], tracer: Remembering) -> None:
+    tracer.active = False
+    for way in WAYS.values():
+        with tenant_context(stores[0]):
+            way(stores[0])
+    assert set(traces()) == {None}
+    assert tracer.told == []
+
+
+@pytest.mark.parametrize("room", [1, 100])
+def test_a_run_is_told_by_what_it_continues_and_how_it_ended(
+    stores: list[UUID], hooks: tasks.Hooks, process_id: int, tracer: Remembering, room: int
+) -> None:
+    def fail(**_: object) -> None:
+        raise RuntimeError("the till is closed")
+
+    hooks.store = fail
+    task: Any
+    for task in (tasks.system, tasks.in_store):
+        task.using(queue="tills").enqueue(**({"store_id": stores[0]} if task is tasks.in_store else {}))
+        tracer.told.clear()
+        with running_on_a_thread(process_id, claim(process_id, room)):
+            pass
+        [run] = tracer.told
+        assert (run.task, run.queue, run.attempt, run.headers) == (task.name, "tills", 1, HEADERS)
+        assert run.ended == ("job_succeeded" if task is tasks.system else "job_retried")
+        assert type(run.error) is (type(None) if task is tasks.system else RuntimeError)
+
+
+@pytest.mark.parametrize("trace", ["[]", '"x"', "7", "null", '{"traceparent": 1}', '{"traceparent": "nonsense"}'])
+def test_what_is_no_trace_hurts_no_run(database: None, process_id: int, tracer: Remembering, trace: str) -> None:
+    tasks.system.enqueue()
+    change("UPDATE salon_jobs_job SET trace = %s::jsonb", trace)
+    tracer.told.clear()
+    with running_on_a_thread(process_id, claim(process_id)):
+        pass
+    assert [run.ended for run in tracer.told] == ["job_succeeded"]
+
+
+def test_tracers_that_fail_are_nobody_elses_problem(
+    stores: list[UUID], process_id: int, tracer: Remembering, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    monkeypatch.setattr(tracing, "_tracers", [Failing(), tracer, Failing()])
+    tasks.in_store.enqueue(store_id=stores[0])
+    with running_on_a_thread(process_id, claim(process_id)):
+        pass
+    assert [type(each).__name__ for each in tracer.told] == ["Sent", "Run"]
+    assert seen("SELECT count(*) FROM salon_jobs_job") == [(0,)]
+    assert "a tracer could not begin" in caplog.text
+    assert "a tracer could not end" in caplog.text
+
+
+def test_two_tracers_share_the_baggage(database: None, tracer: Remembering, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = Remembering({"sentry-trace": "s", "baggage": "sentry-a=1", "tracestate": "no\nline"})
+    tracer.given = {"traceparent": "t", "baggage": "b=2"}
+    monkeypatch.setattr(tracing, "_tracers", [tracer, other])
+    tasks.system.enqueue()
+    assert kept() == [{"traceparent": "t", "sentry-trace": "s", "baggage": "b=2,sentry-a=1"}]

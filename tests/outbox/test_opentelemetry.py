@@ -1,0 +1,284 @@
+"""Shows the spans of jobs and messages, by an exporter into memory, with the SDK as a project would set it up."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+from uuid import UUID
+
+import pytest
+from asgiref.sync import sync_to_async
+from django.db import connections, transaction
+from opentelemetry import baggage, trace
+from opentelemetry.context import attach, detach
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanContext, SpanKind, StatusCode
+
+from salon_jobs import Draft, emit, emit_many, fan_out, tenant_context
+from salon_jobs.core import tracing
+from salon_jobs.core.errors import EnqueueRefused
+from salon_jobs.integrations import opentelemetry
+from salon_jobs.publishers.base import Unpublished, Verdict
+from salon_jobs.publishers.memory import MemoryPublisher
+from tests import tasks
+from tests.conftest import ROOT
+from tests.outbox.scene import ORDERS, relay_in_burst
+from tests.outbox.whole_way import relay_and_consume, run_all
+from tests.support import change
+
+SECRET = "a-customers-name"
+_exporter = InMemorySpanExporter()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def provider() -> None:
+    """Set the process's provider, which can be set once; after the module it exports what nobody reads."""
+    made = TracerProvider()
+    made.add_span_processor(SimpleSpanProcessor(_exporter))
+    trace.set_tracer_provider(made)
+
+
+@pytest.fixture(autouse=True)
+def tracing_is_on(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Trace by OpenTelemetry alone."""
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "TRACING": True}
+    monkeypatch.setattr(tracing, "_tracers", [])
+    opentelemetry.install()
+    _exporter.clear()
+    yield
+    _exporter.clear()
+
+
+class Spans:
+    """Finds what was exported."""
+
+    def all(self, name: str) -> list[ReadableSpan]:
+        return [span for span in _exporter.get_finished_spans() if span.name == name]
+
+    def __getitem__(self, name: str) -> ReadableSpan:
+        [span] = self.all(name)
+        return span
+
+    @property
+    def names(self) -> list[str]:
+        return sorted(span.name for span in _exporter.get_finished_spans())
+
+
+@pytest.fixture
+def spans() -> Spans:
+    return Spans()
+
+
+def parent_of(span: ReadableSpan) -> int | None:
+    return None if span.parent is None else span.parent.span_id
+
+
+def context_of(span: ReadableSpan) -> SpanContext:
+    context: SpanContext | None = span.context
+    assert context is not None
+    return context
+
+
+def id_of(span: ReadableSpan) -> int:
+    return context_of(span).span_id
+
+
+def linked(span: ReadableSpan) -> list[int]:
+    return [link.context.span_id for link in span.links]
+
+
+def attributes(span: ReadableSpan) -> dict[str, Any]:
+    return dict(span.attributes or {})
+
+
+def one_trace(*spans: ReadableSpan) -> bool:
+    return len({context_of(span).trace_id for span in spans}) == 1
+
+
+def request() -> Any:
+    return trace.get_tracer("host").start_as_current_span("request")
+
+
+def test_enqueue_and_run_are_one_trace(stores: list[UUID], process_id: int, spans: Spans) -> None:
+    with request():
+        handle = tasks.in_store.using(queue="tills").enqueue(store_id=stores[0], number=7)
+    run_all(process_id)
+    asked, enqueue, run = spans["request"], spans["enqueue test-store"], spans["run test-store"]
+    assert one_trace(asked, enqueue, run)
+    assert (parent_of(enqueue), parent_of(run), linked(run)) == (id_of(asked), id_of(enqueue), [id_of(enqueue)])
+    assert (enqueue.kind, run.kind) == (SpanKind.PRODUCER, SpanKind.CONSUMER)
+    both = {
+        "messaging.system": "salon_jobs", "messaging.destination.name": "tills", "salon_jobs.task": "test-store",
+        "messaging.message.id": str(handle.id), "messaging.message.body.size": len('{"number":7}'),
+    }  # fmt: skip
+    assert attributes(enqueue) == both | {
+        "messaging.operation.name": "enqueue", "messaging.operation.type": "send",
+    }  # fmt: skip
+    found = attributes(run)
+    assert 0 <= found.pop("salon_jobs.waited_s") < 60
+    assert found == both | {
+        "messaging.operation.name": "run", "messaging.operation.type": "process", "salon_jobs.attempt": 1,
+        "salon_jobs.store_id": str(stores[0]), "salon_jobs.ended": "job_succeeded",
+        "messaging.message.body.size": len('{"number": 7}'),
+    }  # fmt: skip
+
+
+def test_emit_publish_consume_and_run_are_one_trace(stores: list[UUID], process_id: int, spans: Spans) -> None:
+    with request(), tenant_context(stores[0]):
+        message_id = emit(ORDERS, aggregate_id="1", event="order.created", payload={"number": 7})
+    relay_and_consume()
+    run_all(process_id)
+    names = ("emit orders", "publish orders", "consume orders", "run test-store")
+    emitted, published, consumed, run = (spans[name] for name in names)
+    assert spans.names == sorted(["request", *names])
+    assert one_trace(spans["request"], emitted, published, consumed, run)
+    assert [parent_of(each) for each in (emitted, published, consumed, run)] == [
+        id_of(spans["request"]), id_of(emitted), id_of(emitted), id_of(consumed),
+    ]  # fmt: skip
+    assert [linked(each) for each in (published, consumed, run)] == [
+        [id_of(emitted)], [id_of(emitted)], [id_of(consumed)],
+    ]  # fmt: skip
+    kinds = [each.kind for each in (emitted, published, consumed, run)]
+    assert kinds == [SpanKind.PRODUCER, SpanKind.CLIENT, SpanKind.CONSUMER, SpanKind.CONSUMER]
+    operations = [attributes(each)["messaging.operation.type"] for each in (emitted, published, consumed, run)]
+    assert operations == ["create", "send", "process", "process"]
+    for each in (emitted, published, consumed):
+        found = attributes(each)
+        assert found["messaging.message.id"] == str(message_id)
+        assert (found["messaging.system"], found["messaging.destination.name"]) == ("memory", "orders")
+    assert attributes(consumed)["messaging.consumer.group.name"] == "billing"
+    assert (emitted.end_time or 0) <= (published.start_time or 0) <= (published.end_time or 0)
+
+
+def test_a_task_as_destination_goes_on_with_the_trace(stores: list[UUID], process_id: int, spans: Spans) -> None:
+    with request(), tenant_context(stores[0]):
+        emit("rn::jobs:::test-store", event="order.created", payload={"number": 7})
+    assert relay_in_burst()
+    run_all(process_id)
+    consumed, run = spans["consume test-store"], spans["run test-store"]
+    assert one_trace(spans["request"], spans["emit test-store"], consumed, run)
+    assert parent_of(run) == id_of(consumed)
+
+
+def test_each_attempt_is_a_span_and_tells_no_more_than_the_class_of_an_error(
+    database: None, hooks: tasks.Hooks, process_id: int, spans: Spans
+) -> None:
+    def fail(**_: object) -> None:
+        raise RuntimeError(SECRET)
+
+    hooks.system = fail
+    tasks.system.using(max_attempts=2).enqueue(note=SECRET)
+    for _ in range(2):
+        change("UPDATE salon_jobs_job SET run_at = now()")
+        run_all(process_id)
+    first, second = spans.all("run test-system")
+    assert one_trace(spans["enqueue test-system"], first, second)
+    assert [attributes(each)["salon_jobs.ended"] for each in (first, second)] == ["job_retried", "job_failed"]
+    for number, each in enumerate((first, second), 1):
+        assert each.status.status_code is StatusCode.ERROR
+        assert (attributes(each)["error.type"], attributes(each)["salon_jobs.attempt"]) == ("RuntimeError", number)
+    assert SECRET not in "".join(span.to_json() for span in _exporter.get_finished_spans())
+
+
+def test_an_enqueue_that_is_refused_is_an_error(stores: list[UUID], settings: Any, spans: Spans) -> None:
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "DATABASE": "web"}
+    with pytest.raises(EnqueueRefused), tenant_context(stores[0]):
+        tasks.in_store.enqueue(store_id=stores[1])
+    connections["web"].close()
+    enqueue = spans["enqueue test-store"]
+    assert enqueue.status.status_code is StatusCode.ERROR
+    assert attributes(enqueue)["error.type"] == "EnqueueRefused"
+
+
+def test_what_a_handler_does_belongs_to_its_run(
+    stores: list[UUID], hooks: tasks.Hooks, process_id: int, spans: Spans
+) -> None:
+    async def work(store_id: UUID, **_: object) -> None:
+        with trace.get_tracer("host").start_as_current_span("work"):
+            await sync_to_async(tasks.system.enqueue)()
+
+    hooks.coroutine = work
+    tasks.async_store.enqueue(store_id=stores[0])
+    run_all(process_id)
+    run_all(process_id)
+    assert parent_of(spans["work"]) == id_of(spans["run test-async-store"])
+    assert parent_of(spans["enqueue test-system"]) == id_of(spans["work"])
+    assert parent_of(spans["run test-system"]) == id_of(spans["enqueue test-system"])
+
+
+def test_many_at_once_are_one_span_and_a_fan_out_too(stores: list[UUID], process_id: int, spans: Spans) -> None:
+    tasks.in_store.enqueue_many(tasks.in_store.call(store_id=store) for store in stores)
+    [enqueue] = spans.all("enqueue test-store")
+    found = attributes(enqueue)
+    assert found["messaging.batch.message_count"] == 3
+    assert "messaging.message.id" not in found
+    fan_out(tasks.in_store)
+    run_all(process_id)
+    parents = [parent_of(run) for run in spans.all("run test-store")]
+    fanned_out = spans.all("enqueue test-store")[1]
+    assert sorted(parents, key=str) == sorted([id_of(enqueue)] * 3 + [id_of(fanned_out)] * 3, key=str)
+    with transaction.atomic():
+        emit_many(Draft(aggregate_type=ORDERS, event=event, payload={}) for event in "ab")
+    assert attributes(spans["emit orders"])["messaging.batch.message_count"] == 2
+
+
+def test_a_message_that_a_broker_refuses_is_an_error_with_its_code(
+    database: None, monkeypatch: pytest.MonkeyPatch, spans: Spans
+) -> None:
+    refuse = staticmethod(lambda _: Unpublished(Verdict.REFUSED, "TEST.NO", SECRET))
+    monkeypatch.setattr(MemoryPublisher, "answer", refuse)
+    with transaction.atomic():
+        emit(ORDERS, event="order.created", payload={})
+    relay_in_burst()
+    published = spans["publish orders"]
+    assert published.status.status_code is StatusCode.ERROR
+    assert attributes(published)["error.type"] == "TEST.NO"
+    assert SECRET not in published.to_json()
+
+
+def test_baggage_goes_along(database: None, hooks: tasks.Hooks, process_id: int) -> None:
+    found: list[object] = []
+    hooks.system = lambda **_: found.append(baggage.get_baggage("salon"))
+    token = attach(baggage.set_baggage("salon", "ginza"))
+    try:
+        tasks.system.enqueue()
+    finally:
+        detach(token)
+    run_all(process_id)
+    assert found == ["ginza"]
+
+
+def test_messages_of_no_trace_make_no_spans_in_a_relay(database: None, settings: Any, spans: Spans) -> None:
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "TRACING": False}
+    with transaction.atomic():
+        emit(ORDERS, event="order.created", payload={})
+        emit(ORDERS, event="order.created", payload={}, headers={"X-Kind": "test"})
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "TRACING": True}
+    assert relay_in_burst()
+    assert spans.names == []
+    assert len(MemoryPublisher.published) == 2
+
+
+def test_switched_off_it_does_nothing(database: None, settings: Any, process_id: int, spans: Spans) -> None:
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "TRACING": False}
+    with request():
+        tasks.system.enqueue()
+    run_all(process_id)
+    assert spans.names == ["request"]
+
+
+def test_without_the_package_the_extra_is_named() -> None:
+    code = (
+        "import sys; sys.modules['opentelemetry'] = None\n"
+        "import tests.settings, django\n"
+        "from django.conf import settings\n"
+        "given = {'INSTALLED_APPS': ['pgtrigger', 'salon_jobs'], 'DATABASES': tests.settings.DATABASES}\n"
+        "settings.configure(**given, SALON_JOBS={'TRACING': True})\n"
+        "django.setup()"
+    )
+    found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert "pip install 'salon-jobs[opentelemetry]'" in found.stderr

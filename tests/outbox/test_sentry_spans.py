@@ -1,0 +1,319 @@
+"""Shows the transactions, check-ins and events that reach Sentry, by a transport that keeps them."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+import pytest
+import sentry_sdk
+from django.db import transaction
+from sentry_sdk.envelope import Envelope
+from sentry_sdk.integrations.django import DjangoIntegration
+from sentry_sdk.integrations.logging import LoggingIntegration
+from sentry_sdk.transport import Transport
+
+from salon_jobs import Discard, Snooze, cron, emit, fan_out, tenant_context
+from salon_jobs.publishers.base import Unpublished, Verdict
+from salon_jobs.publishers.memory import MemoryPublisher
+from salon_jobs.schedule.entries import cron_entries
+from salon_jobs.schedule.scheduler import Scheduler
+from tests import tasks
+from tests.outbox.scene import ORDERS, relay_in_burst
+from tests.outbox.whole_way import delivered, intake, relay_and_consume, run_all
+from tests.support import change, seen
+
+SECRET = "a-customers-name"
+TICK = datetime(2026, 5, 5, 18, tzinfo=UTC)
+
+
+class Sent:
+    """Keeps what would be sent, by kind."""
+
+    def __init__(self) -> None:
+        self.items: list[tuple[str, Any]] = []
+
+    def of(self, kind: str) -> list[dict[str, Any]]:
+        """Return the items of one kind: event, transaction, check_in."""
+        return [payload for found, payload in self.items if found == kind]
+
+    def transaction(self, name: str, operation: str) -> dict[str, Any]:
+        """Return the one transaction of this name."""
+        [found] = [
+            each for each in self.of("transaction")
+            if each["transaction"] == name and each["contexts"]["trace"]["op"] == operation
+        ]  # fmt: skip
+        return found
+
+
+def start(sent: Sent, **options: Any) -> None:
+    class Keep(Transport):
+        def capture_envelope(self, envelope: Envelope) -> None:
+            sent.items += [(item.type or "", json.loads(item.get_bytes())) for item in envelope.items]
+
+    sentry_sdk.init(
+        dsn="http://key@127.0.0.1:9/1", transport=Keep(), auto_enabling_integrations=False, release="salon@1.2",
+        environment="prod", include_local_variables=False,
+        integrations=[DjangoIntegration(), LoggingIntegration(event_level=logging.WARNING)], **options,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def sent(request: pytest.FixtureRequest) -> Iterator[Sent]:
+    """Initialise the SDK as the demo's settings do, with tracing."""
+    found = Sent()
+    start(found, traces_sample_rate=getattr(request, "param", 1.0))
+    yield found
+    sentry_sdk.get_client().close()
+    sentry_sdk.get_global_scope().set_client(None)
+
+
+@pytest.fixture
+def entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Declare one cron entry, and no other."""
+    monkeypatch.setattr(cron_entries, "_by_name", {})
+    cron("0 3 * * *", tasks.system, timezone="Asia/Tokyo", payload={"note": SECRET}, name="Nightly sales")
+
+
+def request() -> Any:
+    return sentry_sdk.start_transaction(name="request", op="http.server")
+
+
+def data(span: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in span["data"].items() if name.startswith("messaging.")}
+
+
+def span(found: dict[str, Any], operation: str) -> dict[str, Any]:
+    [one] = [each for each in found["spans"] if each["op"] == operation]
+    return dict(one)
+
+
+def trace_ids(*found: dict[str, Any]) -> set[str]:
+    return {each["contexts"]["trace"]["trace_id"] for each in found}
+
+
+def test_enqueue_and_run_are_one_trace_with_their_messaging_fields(
+    stores: list[UUID], process_id: int, sent: Sent
+) -> None:
+    with request():
+        handle = tasks.in_store.using(queue="tills").enqueue(store_id=stores[0], number=7)
+    run_all(process_id)
+    asked, ran = sent.transaction("request", "http.server"), sent.transaction("test-store", "queue.task")
+    publish, process = span(asked, "queue.publish"), span(ran, "queue.process")
+    assert len(trace_ids(asked, ran)) == 1
+    assert ran["contexts"]["trace"]["parent_span_id"] == publish["span_id"]
+    both = {
+        "messaging.system": "salon_jobs",
+        "messaging.destination.name": "tills",
+        "messaging.message.id": str(handle.id),
+    }
+    assert data(publish) == {**both, "messaging.message.body.size": len('{"number":7}')}
+    found = data(process)
+    assert 0 <= found.pop("messaging.message.receive.latency") < 60_000
+    assert found == {
+        **both, "messaging.message.body.size": len('{"number": 7}'), "messaging.message.retry.count": 0,
+    }  # fmt: skip
+    assert ran["contexts"]["trace"]["status"] == process["status"] == "ok"
+    assert (ran["release"], ran["environment"]) == ("salon@1.2", "prod")
+
+
+def test_emit_publish_consume_and_run_are_one_trace(stores: list[UUID], process_id: int, sent: Sent) -> None:
+    with request(), tenant_context(stores[0]):
+        message_id = emit(ORDERS, aggregate_id="1", event="order.created", payload={"number": 7})
+    relay_and_consume()
+    run_all(process_id)
+    asked = sent.transaction("request", "http.server")
+    relayed = sent.transaction("order.created", "queue.relay")
+    consumed = sent.transaction("order.created", "queue.task")
+    ran = sent.transaction("test-store", "queue.task")
+    assert len(trace_ids(asked, relayed, consumed, ran)) == 1
+    submit, publish = span(asked, "queue.submit"), span(relayed, "queue.publish")
+    taken = span(consumed, "queue.process")
+    parents = [each["contexts"]["trace"]["parent_span_id"] for each in (relayed, consumed, ran)]
+    assert parents == [submit["span_id"], submit["span_id"], taken["span_id"]]
+    expected = {
+        "messaging.system": "memory", "messaging.destination.name": "orders",
+        "messaging.message.id": str(message_id), "messaging.message.body.size": len('{"number":7}'),
+    }  # fmt: skip
+    assert [data(each) for each in (submit, publish)] == [expected] * 2
+    assert data(taken) == {**expected, "messaging.message.retry.count": 0}
+
+
+def test_a_failing_run_is_an_error_and_its_event_belongs_to_the_trace(
+    stores: list[UUID], hooks: tasks.Hooks, process_id: int, sent: Sent
+) -> None:
+    def fail(**_: object) -> None:
+        raise RuntimeError("the till is closed")
+
+    hooks.store = fail
+    with request():
+        tasks.in_store.using(max_attempts=2).enqueue(store_id=stores[0])
+    for _ in range(2):
+        change("UPDATE salon_jobs_job SET run_at = now()")
+        run_all(process_id)
+    runs = [each for each in sent.of("transaction") if each["transaction"] == "test-store"]
+    assert [each["contexts"]["trace"]["status"] for each in runs] == ["internal_error"] * 2
+    assert [data(span(each, "queue.process"))["messaging.message.retry.count"] for each in runs] == [0, 1]
+    assert [each["tags"]["job_ended"] for each in runs] == ["job_retried", "job_failed"]
+    [event] = sent.of("event")
+    assert trace_ids(event, *runs) == trace_ids(sent.transaction("request", "http.server"))
+    assert (event["release"], event["environment"]) == ("salon@1.2", "prod")
+
+
+@pytest.mark.parametrize("sent", [None], indirect=True)
+def test_without_tracing_an_error_still_belongs_to_the_trace_of_the_request(
+    stores: list[UUID], hooks: tasks.Hooks, process_id: int, sent: Sent
+) -> None:
+    def fail(**_: object) -> None:
+        raise RuntimeError("the till is closed")
+
+    hooks.store = fail
+    with tenant_context(stores[0]):
+        emit(ORDERS, event="order.created", payload={"number": 7})
+    trace_id = (sentry_sdk.get_traceparent() or "").split("-")[0]
+    relay_and_consume()
+    change("UPDATE salon_jobs_job SET max_attempts = 1")
+    run_all(process_id)
+    assert sent.of("transaction") == []
+    assert trace_ids(*sent.of("event")) == {trace_id}
+
+
+def test_a_message_that_fails_is_one_event(database: None, sent: Sent, monkeypatch: pytest.MonkeyPatch) -> None:
+    refuse = staticmethod(lambda _: Unpublished(Verdict.REFUSED, "TEST.NO", SECRET))
+    monkeypatch.setattr(MemoryPublisher, "answer", refuse)
+    with transaction.atomic():
+        message_id = emit(ORDERS, aggregate_id="1", event="order.created", payload={"name": SECRET})
+        emit(ORDERS, aggregate_id="1", event="order.created", payload={})
+    for _ in range(2):
+        relay_in_burst()
+    [event] = sent.of("event")
+    assert event["tags"] == {
+        "message_id": str(message_id), "destination": ORDERS, "message_event": "order.created", "consumer": "",
+        "store_id": "", "code": "TEST.NO", "attempt": 1,
+    }  # fmt: skip
+    assert (
+        event["logentry"]["message"]
+        if "logentry" in event
+        else event["message"] == "message_failed: TEST.NO (order.created)"
+    )
+    assert seen("SELECT status FROM salon_jobs_message ORDER BY id") == [("failed",), ("pending",)]
+    assert SECRET not in json.dumps(sent.items)
+
+
+def test_a_message_that_was_tried_again_is_an_event_only_when_it_is_given_up(
+    database: None, sent: Sent, monkeypatch: pytest.MonkeyPatch, settings: Any
+) -> None:
+    outbox = {**settings.SALON_JOBS["OUTBOX"], "RETRY_COUNT": 2}
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "OUTBOX": outbox}
+    refuse = staticmethod(lambda _: Unpublished(Verdict.RETRY, "TEST.LATER", ""))
+    monkeypatch.setattr(MemoryPublisher, "answer", refuse)
+    with transaction.atomic():
+        emit(ORDERS, event="order.created", payload={})
+    relay_in_burst()
+    assert sent.of("event") == []
+    change("UPDATE salon_jobs_message SET retry_at = now()")
+    change("UPDATE salon_jobs_blocked_aggregate SET retry_at = now()")
+    relay_in_burst()
+    assert [event["tags"]["attempt"] for event in sent.of("event")] == [2]
+
+
+def test_a_message_that_is_set_aside_is_one_event(database: None, sent: Sent) -> None:
+    with transaction.atomic():
+        emit(ORDERS, event="unheard-of", payload={"name": SECRET})
+    assert relay_in_burst()
+    consumer = intake()
+    for _ in range(2):
+        consumer.take([delivered(message) for message in MemoryPublisher.published])
+    [event] = sent.of("event")
+    assert (event["tags"]["consumer"], event["tags"]["code"]) == ("billing", "INBOX.UNKNOWN_EVENT")
+    assert SECRET not in json.dumps(sent.items)
+
+
+def test_a_warning_of_a_handler_is_an_event_and_ours_are_not(
+    database: None, hooks: tasks.Hooks, process_id: int, sent: Sent
+) -> None:
+    def body(note: str) -> None:
+        logging.getLogger("host").info("quiet")
+        logging.getLogger("host").warning("the drawer is stuck")
+        raise Snooze(TICK - TICK)
+
+    hooks.system = body
+    tasks.system.enqueue(note=SECRET)
+    run_all(process_id)
+    [event] = sent.of("event")
+    assert event["logentry"]["message"] == "the drawer is stuck"
+    assert SECRET not in json.dumps(sent.items)
+
+
+def check_ins(sent: Sent) -> list[str]:
+    return [each["status"] for each in sent.of("check_in")]
+
+
+def test_a_cron_entry_checks_in_when_its_job_begins_and_when_it_ends(
+    database: None, entry: None, process_id: int, sent: Sent, settings: Any
+) -> None:
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "SENTRY_MONITORS": True}
+    assert Scheduler().run_at(TICK) == 1
+    assert check_ins(sent) == []
+    run_all(process_id)
+    first, last = sent.of("check_in")
+    assert (first["status"], last["status"]) == ("in_progress", "ok")
+    assert first["check_in_id"] == last["check_in_id"]
+    for each in (first, last):
+        assert each["monitor_slug"] == "nightly-sales"
+        assert each["monitor_config"]["schedule"] == {"type": "crontab", "value": "0 3 * * *"}
+        assert each["monitor_config"]["timezone"] == "Asia/Tokyo"
+        assert (each["environment"], each["release"]) == ("prod", "salon@1.2")
+
+
+def test_a_check_in_lasts_as_long_as_the_jobs_attempts(
+    database: None, entry: None, hooks: tasks.Hooks, process_id: int, sent: Sent, settings: Any
+) -> None:
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "SENTRY_MONITORS": True}
+
+    def fail(**_: object) -> None:
+        raise RuntimeError("the till is closed")
+
+    hooks.system = fail
+    Scheduler().run_at(TICK)
+    seen_so_far = []
+    for _ in range(3):
+        run_all(process_id)
+        seen_so_far.append(check_ins(sent))
+        change("UPDATE salon_jobs_job SET run_at = now() WHERE state = 'queued'")
+    assert seen_so_far == [["in_progress"], ["in_progress"], ["in_progress", "error"]]
+    assert len({each["check_in_id"] for each in sent.of("check_in")}) == 1
+
+
+def test_a_discarded_job_of_a_cron_entry_is_an_error_of_its_monitor(
+    database: None, entry: None, hooks: tasks.Hooks, process_id: int, sent: Sent, settings: Any
+) -> None:
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "SENTRY_MONITORS": True}
+
+    def discard(**_: object) -> None:
+        raise Discard("gone")
+
+    hooks.system = discard
+    Scheduler().run_at(TICK)
+    run_all(process_id)
+    assert check_ins(sent) == ["in_progress", "error"]
+
+
+def test_nothing_else_checks_in(
+    stores: list[UUID], entry: None, hooks: tasks.Hooks, process_id: int, sent: Sent, settings: Any
+) -> None:
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "SENTRY_MONITORS": False}
+    Scheduler().run_at(TICK)
+    run_all(process_id)
+    assert check_ins(sent) == [], "not asked for"
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "SENTRY_MONITORS": True}
+    hooks.system = lambda **_: fan_out(tasks.in_store)
+    tasks.system.enqueue()
+    Scheduler().run_at(TICK.replace(day=6))
+    run_all(process_id)
+    run_all(process_id)
+    assert check_ins(sent) == ["in_progress", "ok"], "neither a job without a tick, nor those of a fan-out"

@@ -1,0 +1,44 @@
+"""Takes messages the whole way inside the test's process: relayed into memory, consumed from there, run on a thread."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from salon_jobs.outbox.intake import Intake
+from salon_jobs.publishers.base import OutgoingMessage
+from salon_jobs.publishers.memory import MemoryPublisher
+from salon_jobs.sections.consumers import read_consumers
+from salon_jobs.sources.base import Delivery, Envelope
+from tests.outbox.scene import ORDERS, relay_in_burst
+from tests.support import claim, running_on_a_thread
+
+TASKS = {"order.created": "test-store", "noted": "test-system"}
+
+
+def delivered(message: OutgoingMessage) -> Delivery:
+    """Deliver what was published, as a broker with headers does."""
+    envelope = Envelope(
+        message_id=str(message.message_id), event=message.event, payload=message.payload, producer=message.producer,
+        store_id="" if message.store_id is None else str(message.store_id), headers=json.loads(message.headers),
+    )  # fmt: skip
+    return Delivery(count=1, raw="", handle=None, envelope=envelope)
+
+
+def intake(**settings: Any) -> Intake:
+    """Make a consumer of the orders."""
+    given = {"SOURCE": ORDERS, "TASKS": TASKS, **settings}
+    return Intake("billing", read_consumers({"billing": given}, path="CONSUMERS")["billing"])
+
+
+def relay_and_consume() -> None:
+    """Relay what is due, and make jobs of what arrived."""
+    assert relay_in_burst()
+    taken = intake().take([delivered(message) for message in MemoryPublisher.published])
+    assert taken.enqueued == len(MemoryPublisher.published)
+
+
+def run_all(process_id: int) -> None:
+    """Run what is due, as a worker's thread does."""
+    with running_on_a_thread(process_id, claim(process_id)):
+        pass
