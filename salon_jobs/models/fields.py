@@ -18,6 +18,15 @@ class JSONTextField(models.JSONField):
         """Return the column's type."""
         return "json"
 
+    def select_format(self, compiler: Any, sql: str, params: Any) -> tuple[str, Any]:
+        """Read it as text: psycopg would parse it, and a string could not be told from JSON any more."""
+        return f"{sql}::text", params
+
     def from_db_value(self, value: Any, expression: Any, connection: Any) -> Any:
-        """Return Python values; psycopg converts ``json`` by itself, unless its loader was replaced."""
-        return json.loads(value) if isinstance(value, str) else value
+        """Return Python values; of JSON that PostgreSQL takes and Python does not, a text that says so."""
+        if not isinstance(value, str):
+            return value
+        try:
+            return json.loads(value)
+        except (ValueError, RecursionError) as error:
+            return f"<{len(value)} characters of JSON that Python can not read: {type(error).__name__}>"

@@ -43,7 +43,7 @@ class Stream:
         self.tokens: int | None = None if conf.outbox.throughput is None else 0
         # What became of its messages, as the broker answered; metrics show it.
         self.counts = dict.fromkeys(("published", "skipped", "retried", "failed"), 0)
-        self._publisher = publisher
+        self.publisher = publisher
         self._marker = marker
         self._owns = owns
         self._on_change = on_change
@@ -173,9 +173,9 @@ class Stream:
     def _publish(self, batch: Sequence[OutgoingMessage], may_go_on: Callable[[], bool]) -> Answers:
         try:
             if not self._opened:
-                self._publisher.open()
+                self.publisher.open()
                 self._opened = True
-            answers = self._publisher.publish(batch, may_go_on=may_go_on)
+            answers = self.publisher.publish(batch, may_go_on=may_go_on)
             if len(answers) != len(batch):
                 raise RuntimeError(f"{len(answers)} answers to {len(batch)} messages")
         except Exception as error:  # a publisher that breaks its promise must not end the relay

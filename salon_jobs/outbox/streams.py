@@ -192,12 +192,8 @@ class Streams:
 
     def publishers(self) -> dict[str, Publisher]:
         """Return by service the publishers of destinations that are not paused."""
-        services = {parse_destination(stream.aggregate_type).service for stream in self.all() if not stream.paused}
-        return {
-            service: publisher
-            for service in sorted(services)
-            if not isinstance(publisher := self._publishers[service], _Nobody)
-        }
+        used = {id(stream.publisher) for stream in self.all() if not stream.paused}
+        return {service: each for service, each in sorted(self._publishers.items()) if id(each) in used}
 
     def samples(self) -> list[Sample]:
         """Return the metrics of the destinations."""

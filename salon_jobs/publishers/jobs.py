@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from django.db import DatabaseError, InterfaceError, connections, transaction
 
@@ -99,7 +99,13 @@ class JobsPublisher(Publisher):
         return nullcontext() if message.store_id is None else tenant_context(message.store_id)
 
     def _arguments(self, message: OutgoingMessage) -> dict[str, Any]:
-        arguments: dict[str, Any] = json.loads(message.payload)
+        try:
+            given: object = json.loads(message.payload)
+        except (ValueError, RecursionError) as error:  # nested too deep, a number too long: SQL wrote it
+            raise PayloadInvalid(f"the payload can not be read: {error}") from error
+        if not isinstance(given, dict):
+            raise PayloadInvalid(f"the payload must be a dict of arguments, not {type(given).__name__}")
+        arguments = cast("dict[str, Any]", given)
         if message.store_id is not None and registry.get_task(message.aggregate_type.rpartition(":")[2]).is_store_task:
             arguments["store_id"] = str(message.store_id)
         return arguments

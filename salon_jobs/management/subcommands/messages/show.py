@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, cast
 
 from django.core.management.base import CommandError, CommandParser, OutputWrapper
 
 from salon_jobs.conf import settings as conf
+from salon_jobs.core.error_report import storable
 from salon_jobs.management.subcommands.base import Subcommand
 from salon_jobs.management.subcommands.messages.criteria import message_id, numbers
 from salon_jobs.models import BlockedAggregate, Message
@@ -31,14 +32,20 @@ class Show(Subcommand):
         if found is None:
             raise CommandError(f"there is no message {number}")
         columns: dict[str, Any] = {**found}
-        shown = {**columns, "held_back_by": _holder(columns)}
+        shown: dict[str, object] = {**columns, "held_back_by": _holder(columns)}
         if options["json"]:
-            out.write(json.dumps(shown, indent=2, default=str, ensure_ascii=False))
+            out.write(_json(shown))
             return
         for name, value in shown.items():
-            is_json = isinstance(value, dict | list)
-            text = json.dumps(value, indent=2, default=str, ensure_ascii=False) if is_json else str(value)
-            out.write(f"{name}: {text}")
+            out.write(f"{name}: {_text(value)}")
+
+
+def _text(value: object) -> str:
+    return _json(cast("object", value)) if isinstance(value, dict | list) else storable(str(value))
+
+
+def _json(value: object) -> str:
+    return storable(json.dumps(value, indent=2, default=str, ensure_ascii=False))
 
 
 def _holder(shown: dict[str, Any]) -> dict[str, Any] | None:
