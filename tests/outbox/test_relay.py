@@ -212,3 +212,17 @@ def test_the_types_of_destinations_that_nobody_can_parse_hold_up_no_other() -> N
     relay_in_burst()
     assert arrived() == [("a", 1)]
     assert statuses() == {"pending": 1, "published": 1}
+
+
+def test_a_relay_is_ready_though_nobody_here_serves_a_destination() -> None:
+    for name in ("rn::nobody:::orders", "rn::memory:::a\u0001b"):
+        change(
+            "INSERT INTO salon_jobs_message (message_id, aggregate_type, event, payload)"
+            " VALUES (gen_random_uuid(), %s, 'e', '{}')", name,
+        )  # fmt: skip
+    emitted("a")
+    with relaying() as relay:
+        eventually(lambda: relay.facts()["destinations"].keys() >= {"rn::nobody:::orders", "rn::memory:::a\u0001b"})
+        eventually(lambda: relay.facts()["brokers"].keys() == {"memory"})
+        outages = relay.facts()["destinations"]
+        assert outages["rn::nobody:::orders"]["outage"] == "OUTBOX.NO_PUBLISHER"
