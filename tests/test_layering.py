@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -83,9 +85,9 @@ OWNERS = {
         "salon_jobs.core.log_events",
         "salon_jobs.jobs.payload",
         "salon_jobs.outbox.emit",
-        "salon_jobs.publishers.nats",
         "salon_jobs.publishers.nats_answers",
         "salon_jobs.publishers.nats_batch",
+        "salon_jobs.publishers.nats_headers",
         "salon_jobs.sources.azure_queue",
     },
     "nats": {"salon_jobs.nats.connection"},
@@ -167,6 +169,23 @@ def test_what_one_module_owns_no_other_imports(package: str) -> None:
         if any(other == package or other.startswith(f"{package}.") for other in imports(path))
     }
     assert users == OWNERS[package]
+
+
+@pytest.mark.parametrize(
+    "name", ["rn::nats:::orders", "arn:aws:sns:eu-west-1:123456789012:orders", "rn::azurequeue:::orders"]
+)
+def test_whoever_only_emits_imports_no_sdk(name: str) -> None:
+    program = (
+        "import sys\n"
+        "from django.conf import settings; settings.configure(DATABASES={'default': {}})\n"
+        "from salon_jobs.core.destinations import parse_destination\n"
+        "from salon_jobs.publishers.registry import checker_for\n"
+        f"destination = parse_destination({name!r})\n"
+        "checker_for(destination.service).check(destination, aggregate_id='1', event='e', payload='{}', headers='{}')\n"
+        "print(sorted({'nats', 'boto3', 'botocore', 'azure', 'requests'} & sys.modules.keys()))"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ended.stdout.strip() == "[]"
 
 
 def test_nobody_reads_the_environment_but_the_projects_settings() -> None:

@@ -418,7 +418,7 @@ def test_without_the_library_the_error_names_the_extra() -> None:
     program = (
         "import sys; sys.modules['nats'] = None\n"
         "from django.conf import settings; settings.configure(DATABASES={'default': {}})\n"
-        "from salon_jobs.publishers.registry import make_publisher; make_publisher('nats')"
+        "from salon_jobs.publishers.registry import make_publisher; make_publisher('nats').open()"
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert "ConfigurationError: NATS needs its client library: pip install 'salon-jobs[nats]'" in ended.stderr
