@@ -201,9 +201,10 @@ def destinations() -> dict[str, bool]:
     return {row[0]: row[1] for row in rows_of("destinations", {})}
 
 
-def grant_tokens(wanted: Mapping[str, int], *, rate: int, burst: float) -> dict[str, int]:
-    """Take up to so many tokens for each destination; returns how many each was given."""
-    parameters = {"types": list(wanted), "wanted": list(wanted.values()), "rate": rate, "burst": burst}
+def grant_tokens(wanted: Sequence[tuple[str, int, int]]) -> dict[str, int]:
+    """Take tokens: for each destination up to how many, at how many a second; returns how many each was given."""
+    types, counts, rates = map(list, zip(*wanted, strict=True))
+    parameters = {"types": types, "wanted": counts, "rates": rates}
     return {row[0]: row[1] for row in rows_of("grant_tokens", parameters)}
 
 

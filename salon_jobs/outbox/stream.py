@@ -39,8 +39,9 @@ class Stream:
         self.backlog = Backlog(conf.outbox.fetch_limit)
         self.breaker = Breaker()
         self.paused = False
-        # None: no limit.
-        self.tokens: int | None = None if conf.outbox.throughput is None else 0
+        # Messages a second. None: no limit, and no tokens.
+        self.rate: int | None = conf.outbox.rate_of(aggregate_type)
+        self.tokens = None if self.rate is None else 0
         # What became of its messages, as the broker answered; metrics show it.
         self.counts = dict.fromkeys(("published", "skipped", "retried", "failed"), 0)
         self.publisher = publisher
@@ -91,10 +92,9 @@ class Stream:
     @property
     def wanted_tokens(self) -> int:
         """Return how many messages could be sent beyond those allowed: at least a few, to be ready for the next."""
-        rate = conf.outbox.throughput
-        if rate is None or self.tokens is None:
+        if self.rate is None or self.tokens is None:
             return 0
-        reserve = max(1, rate // 20)
+        reserve = max(1, self.rate // 20)
         return reserve - self.tokens if self.tokens < max(1, reserve // 2) else 0
 
     @property

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from salon_jobs.conf import settings as conf
 from salon_jobs.core import log_events, metrics
 from salon_jobs.core.destinations import Destination, parse_destination
 from salon_jobs.core.errors import MessageInvalid, NotReady
@@ -139,12 +138,13 @@ class Streams:
 
     def grant(self) -> None:
         """Take tokens for the streams that are short of them. Raises database errors."""
-        rate = conf.outbox.throughput
-        if rate is None:
-            return
-        wanted = {stream.aggregate_type: short for stream in self.all() if (short := stream.wanted_tokens) > 0}
+        wanted = [
+            (stream.aggregate_type, short, stream.rate)
+            for stream in self.all()
+            if stream.rate is not None and (short := stream.wanted_tokens) > 0
+        ]
         if wanted:
-            for name, tokens in store.grant_tokens(wanted, rate=rate, burst=max(1.0, rate / 10)).items():
+            for name, tokens in store.grant_tokens(wanted).items():
                 self._streams[name].give_tokens(tokens)
 
     @property

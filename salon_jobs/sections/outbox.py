@@ -2,16 +2,38 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any, Final, cast
 
+from salon_jobs.core.destinations import parse_destination
+from salon_jobs.core.errors import MessageInvalid
 from salon_jobs.sections.reading import count, duration, setting, text, texts
+
+_SERVICE: Final = re.compile(r"[a-z][a-z0-9-]*")
+_rate: Final = count(1, 10_000_000, optional=True)
+
+
+def _rates(value: Any) -> dict[str, int | None]:
+    try:
+        given = dict[Any, Any](cast("Any", value)) if isinstance(value, dict) else {"": None}
+        for name in given:
+            if not isinstance(name, str) or not _SERVICE.fullmatch(name):
+                parse_destination(name)
+        return {name: _rate(rate) for name, rate in given.items()}
+    except (MessageInvalid, TypeError, ValueError):
+        raise ValueError(
+            "a dict of services such as 'nats', or ARNs and RNs, to whole numbers from 1 to 10000000, or None"
+        ) from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutboxSettings:
     """Holds what emit and relay need. ``throughput`` is messages a second for each aggregate type; None: no limit.
+
+    ``throughput_of`` has other rates, by service or by aggregate type.
 
     ``publishers`` maps a service (the third part of an ``aggregate_type``) to the dotted path of its class, and
     ``sources`` does for ``consume_queue``.
@@ -22,10 +44,18 @@ class OutboxSettings:
     fetch_limit: int = setting(1000, count(1, 10_000))
     retry_count: int = setting(10, count(1, 1000))
     retry_backoff: timedelta = setting(timedelta(seconds=20), duration())
-    throughput: int | None = setting(3000, count(1, 10_000_000, optional=True))
+    throughput: int | None = setting(3000, _rate)
+    throughput_of: Mapping[str, int | None] = setting(dict[str, "int | None"], _rates)
     publishers: Mapping[str, str] = setting(dict[str, str], texts)
     sources: Mapping[str, str] = setting(dict[str, str], texts)
     ownership: timedelta = setting(timedelta(seconds=15), duration())
     retain_published: timedelta | None = setting(timedelta(days=7), duration(optional=True))
     retain_skipped: timedelta | None = setting(timedelta(days=30), duration(optional=True))
     retain_inbox: timedelta | None = setting(timedelta(days=30), duration(optional=True))
+
+    def rate_of(self, aggregate_type: str) -> int | None:
+        """Return how many messages a second may go to a destination: its own rate, else its service's, else all's."""
+        for name in (aggregate_type, *aggregate_type.split(":")[2:3]):
+            if name in self.throughput_of:
+                return self.throughput_of[name]
+        return self.throughput

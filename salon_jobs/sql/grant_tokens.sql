@@ -1,12 +1,12 @@
--- Give each destination as many tokens as are wanted and left: a bucket that fills at ``rate`` a second and holds
--- ``burst``, one for all relays. By the database's clock; one that steps back fills nothing.
+-- Give each destination as many tokens as are wanted and left: a bucket that fills at its rate a second and holds a tenth
+-- of that, one at least; one bucket for all relays. By the database's clock; one that steps back fills nothing.
 -- Locks: the rows of the destinations, in order, briefly. Role: worker.
 WITH asked AS (
-    SELECT * FROM unnest(%(types)s::text[], %(wanted)s::integer[]) AS a (aggregate_type, wanted)
+    SELECT * FROM unnest(%(types)s::text[], %(wanted)s::integer[], %(rates)s::float8[]) AS a (aggregate_type, wanted, rate)
 ), filled AS MATERIALIZED (
     SELECT d.aggregate_type, a.wanted, clock_timestamp() AS at,
-           least(%(burst)s::float8,
-                 d.tokens + %(rate)s::float8 * greatest(0, extract(epoch FROM clock_timestamp() - d.refilled_at)))
+           least(greatest(1, a.rate / 10),
+                 d.tokens + a.rate * greatest(0, extract(epoch FROM clock_timestamp() - d.refilled_at)))
            AS tokens
       FROM salon_jobs_destination d JOIN asked a USING (aggregate_type)
      ORDER BY d.aggregate_type FOR UPDATE OF d

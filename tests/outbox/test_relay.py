@@ -226,3 +226,19 @@ def test_a_relay_is_ready_though_nobody_here_serves_a_destination() -> None:
         eventually(lambda: relay.facts()["brokers"].keys() == {"memory"})
         outages = relay.facts()["destinations"]
         assert outages["rn::nobody:::orders"]["outage"] == "OUTBOX.NO_PUBLISHER"
+
+
+def test_the_rate_of_a_destination_holds_for_all_relays_together_and_for_no_other(settings: Any) -> None:
+    slow = "rn::memory:::slow"
+    outbox = {**settings.SALON_JOBS["OUTBOX"], "THROUGHPUT": 20, "THROUGHPUT_OF": {"memory": None, slow: 20}}
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "OUTBOX": outbox}
+    with relaying() as first, relaying() as second:
+        eventually(lambda: [len(relay.facts()["partitions"]) for relay in (first, second)] == [8, 8], 10)
+        with transaction.atomic():
+            for to, count in ((slow, 30), (ORDERS, 300)):
+                emit_many(Draft(aggregate_type=to, aggregate_id=f"a{n}", event="e", payload={}) for n in range(count))
+        eventually(lambda: statuses() == {"published": 330}, 20)
+    took = "SELECT extract(epoch FROM max(sent_at) - min(created_at)) FROM salon_jobs_message WHERE aggregate_type = %s"
+    # A bucket that was empty at first, and holds two.
+    assert seen(took, slow)[0][0] >= (30 - 2) / 20
+    assert seen(took, ORDERS)[0][0] < (300 - 2) / 20
