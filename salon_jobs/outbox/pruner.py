@@ -27,7 +27,7 @@ _FOR_EVER: Final = timedelta(days=365_000)
 class MessagePruner:
     """Walks the table by ids, round by round; any number of them may work at once.
 
-    A round ends behind half a second, or where sent messages are too young. The walk begins anew every hour, for what
+    A round ends behind half a second, or where messages are too young. The walk begins anew every hour, for what
     was sent late (after an operator's retry, say).
     """
 

@@ -1,9 +1,10 @@
 -- Look at the next 5,000 messages by their ids and delete those that were published or skipped longer ago than their
 -- retention; nothing that is still to be sent, or failed, whatever its age. Returns how many, the id to go on after (NULL
--- at the end of the table), and whether sent ones were left because they are too young: those behind are younger still.
+-- at the end of the table), and whether all of these were written too lately to be past any retention: those behind were
+-- written later still. Not by when they were sent, which an operator's retry makes today of the oldest.
 -- Locks: the rows it deletes, SKIP LOCKED. Role: worker, operator.
 WITH page AS MATERIALIZED (
-    SELECT id, status, sent_at FROM salon_jobs_message WHERE id > %(after)s ORDER BY id LIMIT 5000
+    SELECT id, status, sent_at, created_at FROM salon_jobs_message WHERE id > %(after)s ORDER BY id LIMIT 5000
 ), old AS MATERIALIZED (
     SELECT m.id FROM salon_jobs_message m
      WHERE m.id = ANY (ARRAY(
@@ -17,4 +18,5 @@ WITH page AS MATERIALIZED (
 )
 SELECT (SELECT count(*) FROM gone),
        (SELECT CASE WHEN count(*) = 5000 THEN max(id) END FROM page),
-       EXISTS (SELECT FROM page p WHERE p.status = 'published' AND p.sent_at >= now() - %(published)s::interval)
+       coalesce((SELECT min(p.created_at) FROM page p)
+                >= now() - least(%(published)s::interval, %(skipped)s::interval), false)

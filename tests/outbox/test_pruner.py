@@ -52,3 +52,19 @@ def test_without_retention_everything_stays(settings: Any) -> None:
     fill("published", timedelta(days=3650))
     fill("skipped", timedelta(days=3650))
     assert MessagePruner().run_once() == 0
+
+
+def test_skipped_ones_go_though_published_ones_are_kept_for_ever(settings: Any) -> None:
+    outbox = {**settings.SALON_JOBS["OUTBOX"], "RETAIN_PUBLISHED": None, "RETAIN_SKIPPED": 86_400}
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "OUTBOX": outbox}
+    fill("published", timedelta(days=400), 6_000)
+    fill("skipped", timedelta(days=2), 3)
+    assert MessagePruner().run_once() == 3
+    assert left() == {"published": 6_000}
+
+
+def test_messages_that_were_sent_late_do_not_end_the_walk() -> None:
+    fill("published", timedelta(days=8), 12_000)
+    change("UPDATE salon_jobs_message SET sent_at = now() WHERE id IN (SELECT min(id) + n FROM salon_jobs_message,"
+           " generate_series(0, 5999) n GROUP BY n)")  # fmt: skip
+    assert MessagePruner().run_once() == 6_000
