@@ -33,7 +33,7 @@ def main() -> None:
                 break
             for message in rows:
                 after[message[11]] = message[0]
-            connection.execute(mark, {"ids": [message[0] for message in rows], "heads": []}, prepare=False)
+            connection.execute(mark, {"ids": [message[0] for message in rows]}, prepare=False)
     signal.pause()
 
 

@@ -53,8 +53,7 @@ class Backlog:
         # Everything that was read and is not marked yet, with its partition.
         self._known: dict[int, int] = {}
         self._holds: dict[Key, Hold] = {}
-        # Messages that block their aggregates, by a row in the table; and how often those were tried.
-        self._heads: set[int] = set()
+        # How often a message was tried whose row blocks its aggregate.
         self._tries: dict[int, int] = {}
 
     def own(self, partitions: Collection[int]) -> None:
@@ -135,7 +134,6 @@ class Backlog:
                 key: Key = row.aggregate_id or row.head_id
                 seen.add(key)
                 if row.head_id in self._known:
-                    self._heads.add(row.head_id)
                     continue  # it is being sent, or sent and about to be marked
                 hold = self._holds.get(key)
                 if hold is None:
@@ -144,7 +142,6 @@ class Backlog:
                     self._drop_of({key})
                 elif not hold.written or hold.recovering:
                     continue
-                self._heads.add(row.head_id)
                 hold.head_id, hold.tries = row.head_id, row.retry_count
                 if row.due:
                     self._tries[row.head_id] = row.retry_count
@@ -209,26 +206,21 @@ class Backlog:
                     self._known.pop(message.id, None)
             self._first.extendleft(reversed(kept))
 
-    def settled(self, messages: Iterable[OutgoingMessage]) -> list[int]:
-        """Count what was published or skipped; returns those that blocked their aggregates."""
+    def settled(self, messages: Iterable[OutgoingMessage]) -> None:
+        """Count what was published or skipped."""
         with self.changed:
-            heads: list[int] = []
-            if self._holds or self._heads:
+            if self._holds:
                 for message in messages:
-                    if message.id in self._heads:
-                        heads.append(message.id)
                     hold = self._holds.get(_key(message))
                     if hold is not None and hold.outstanding:
                         hold.outstanding -= 1
-            return heads
 
     def marked(self, ids: Iterable[int]) -> None:
         """Forget messages that are marked in the table."""
         with self.changed:
             for message_id in ids:
                 self._known.pop(message_id, None)
-                if self._heads:
-                    self._heads.discard(message_id)
+                if self._tries:
                     self._tries.pop(message_id, None)
 
     def tries(self, message: OutgoingMessage) -> int:
@@ -260,7 +252,6 @@ class Backlog:
                 hold = self._holds.get(_key(failure.message))
                 if hold is not None and hold.head_id == failure.message.id:
                     hold.written = True
-                    self._heads.add(failure.message.id)
 
     @property
     def size(self) -> int:

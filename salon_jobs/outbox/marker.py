@@ -23,11 +23,10 @@ _RETRY_S = 0.2
 
 @dataclass(slots=True)
 class Settled:
-    """Is what one batch of a stream came to: ids published, those of them that blocked, ids skipped with the reason."""
+    """Is what one batch of a stream came to: ids published, and ids skipped with the reason."""
 
     backlog: Backlog
     published: Sequence[int]
-    heads: Sequence[int] = ()
     skipped: dict[int, str] = field(default_factory=dict[int, str])
 
 
@@ -115,7 +114,7 @@ class Marker:
     def _write(self, batch: list[Settled]) -> None:
         published = [message_id for settled in batch for message_id in settled.published]
         if published:
-            store.mark_published(published, [head for settled in batch for head in settled.heads])
+            store.mark_published(published)
         skipped = {message_id: reason for settled in batch for message_id, reason in settled.skipped.items()}
         if skipped:
             store.mark_skipped(skipped)

@@ -107,9 +107,9 @@ def message_types() -> list[str]:
     return [row[0] for row in rows_of("message_types", {})]
 
 
-def mark_published(ids: Sequence[int], heads: Sequence[int]) -> None:
-    """Mark messages as published; ``heads`` are those that blocked their aggregates."""
-    rows_changed("mark_published", {"ids": _array(ids), "heads": _array(heads)})
+def mark_published(ids: Sequence[int]) -> None:
+    """Mark messages as published; whichever blocked its aggregate does so no more."""
+    rows_changed("mark_published", {"ids": _array(ids)})
 
 
 def mark_skipped(reasons: Mapping[int, str]) -> None:

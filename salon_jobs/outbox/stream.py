@@ -191,7 +191,8 @@ class Stream:
 
     def _settle(self, batch: Sequence[OutgoingMessage], answers: Answers, may_go_on: Callable[[], bool]) -> None:
         if not any(answers):
-            self._mark(batch, self.backlog.settled(batch), {})
+            self.backlog.settled(batch)
+            self._mark(batch, {})
             self._close_breaker()
             return
         sent: list[OutgoingMessage] = []
@@ -215,11 +216,11 @@ class Stream:
         # At once: the relay must neither write a failure that holds nothing yet, nor catch an aggregate up while some
         # of it is still to be put back.
         with self.backlog.changed:
-            heads = self.backlog.settled([*sent, *settled])
+            self.backlog.settled([*sent, *settled])
             self.backlog.fail(failures)
             self._failures += failures
             self.backlog.put_back(left)
-        self._mark(sent, heads, skipped)
+        self._mark(sent, skipped)
         if self.tokens is not None:
             self.give_tokens(len(left))
         if outage is None and left and not (sent or failures or skipped) and may_go_on():
@@ -229,11 +230,11 @@ class Stream:
         elif sent or failures:
             self._close_breaker()
 
-    def _mark(self, sent: Sequence[OutgoingMessage], heads: Sequence[int], skipped: dict[int, str]) -> None:
+    def _mark(self, sent: Sequence[OutgoingMessage], skipped: dict[int, str]) -> None:
         self.counts["published"] += len(sent)
         self.counts["skipped"] += len(skipped)
         if sent or skipped:
-            self._marker.put(Settled(self.backlog, [message.id for message in sent], heads, skipped))
+            self._marker.put(Settled(self.backlog, [message.id for message in sent], skipped))
 
     def _failure(self, message: OutgoingMessage, answer: Unpublished) -> Failure:
         tries = self.backlog.tries(message) + 1

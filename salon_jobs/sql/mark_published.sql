@@ -2,7 +2,7 @@
 -- is true also after the partition changed hands, and of a message that somebody skipped meanwhile.
 -- Locks: the rows, briefly. Role: worker.
 WITH gone AS (
-    DELETE FROM salon_jobs_blocked_aggregate b WHERE b.head_id = ANY (%(heads)s::bigint[])
+    DELETE FROM salon_jobs_blocked_aggregate b WHERE b.head_id = ANY (%(ids)s::bigint[])
 )
 UPDATE salon_jobs_message m
    SET status = 'published', sent_at = clock_timestamp(), retry_at = NULL

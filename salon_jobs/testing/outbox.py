@@ -53,7 +53,7 @@ def _publish(messages: list[OutgoingMessage]) -> list[DrainedMessage]:
     finally:
         publisher.close()
     pairs = list(zip(messages, answers, strict=True))
-    store.mark_published([message.id for message, answer in pairs if answer is None], [])
+    store.mark_published([message.id for message, answer in pairs if answer is None])
     skipped = {m.id: answer.code for m, answer in pairs if answer and answer.verdict is Verdict.SKIPPED}
     if skipped:
         store.mark_skipped(skipped)

@@ -242,3 +242,13 @@ def test_the_rate_of_a_destination_holds_for_all_relays_together_and_for_no_othe
     # A bucket that was empty at first, and holds two.
     assert seen(took, slow)[0][0] >= (30 - 2) / 20
     assert seen(took, ORDERS)[0][0] < (300 - 2) / 20
+
+
+def test_what_a_former_owner_published_holds_nothing_back_although_it_was_parked_meanwhile(monkeypatch: Any) -> None:
+    monkeypatch.setattr(MemoryPublisher, "answer", staticmethod(Failing("a", Verdict.REFUSED, 1)))
+    emitted("a", number=1)
+    assert relay_in_burst()
+    [(head,)] = seen("SELECT head_id FROM salon_jobs_blocked_aggregate WHERE status = 'parked'")
+    store.mark_published([head])
+    assert statuses() == {"published": 1}
+    assert seen("SELECT count(*) FROM salon_jobs_blocked_aggregate") == [(0,)]

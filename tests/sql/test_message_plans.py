@@ -65,7 +65,7 @@ def statements() -> dict[str, dict[str, Any]]:
             "aggregate_type": TYPE, "partition": parked_in(), "upto": ROWS, "known": list(range(1, 4001)), "take": 500,
         },
         "message_types": {},
-        "mark_published": {"ids": list(range(1, 200_001, 100)), "heads": []},
+        "mark_published": {"ids": list(range(1, 200_001, 100))},
         "oldest_message": {"types": [TYPE], "partitions": PARTITIONS},
         "blocked_aggregates": {"partitions": list(range(PARTITIONS))},
         "prune_messages": {"after": 100_000, "published": "1 hour", "skipped": "1 hour"},

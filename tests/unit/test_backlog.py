@@ -300,7 +300,7 @@ class Histories(RuleBasedStateMachine):
             for id_ in each.skipped:
                 if self.rows[id_].status == "pending":
                     self.rows[id_].status = "skipped"
-            gone = {*each.heads, *each.skipped}
+            gone = {*each.published, *each.skipped}
             self.blocked = {key: row for key, row in self.blocked.items() if row[0] not in gone}
             each.backlog.marked([*each.published, *each.skipped])
 
