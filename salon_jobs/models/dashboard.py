@@ -8,7 +8,7 @@ from salon_jobs.models.process import Process
 class Dashboard(Process):
     """Stands for the dashboard: no rows of its own, one permission, ``view_dashboard``."""
 
-    class Meta:
+    class Meta:  # pyright: ignore[reportIncompatibleVariableOverride] - Django joins them
         proxy = True
         default_permissions = ("view",)
         verbose_name = "dashboard"
