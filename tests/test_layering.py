@@ -64,6 +64,7 @@ LAYERS = {
     "salon_jobs.runtime": 9,
     "salon_jobs.jobs": 9,
     "salon_jobs.schedule": 9,
+    "salon_jobs.offboarding": 10,
     "salon_jobs.testing": 10,
     "salon_jobs.checks": 10,
     "salon_jobs.apps": 11,

@@ -70,6 +70,7 @@ SOURCE_BACK: Final = "source_back"
 CONSUMER_FAILED: Final = "consumer_failed"
 PRUNED: Final = "pruned"
 STORE_MIGRATED: Final = "store_migrated"
+STORE_ERASED: Final = "store_erased"
 
 
 def log_event(level: int, event: str, /, *, exc_info: BaseException | None = None, **fields: Any) -> None:

@@ -164,7 +164,7 @@ def test_subcommands_and_their_options(name: str, subcommand: Subcommand) -> Non
 
 
 def test_every_subcommand_has_its_place() -> None:
-    found = re.findall(r"^### `salon_jobs (\w+)`$", read("docs/reference/commands.md"), re.MULTILINE)
+    found = re.findall(r"^### `salon_jobs ([\w-]+)`$", read("docs/reference/commands.md"), re.MULTILINE)
     assert sorted(found) == sorted(subcommand.name for subcommand in SUBCOMMANDS)
 
 

@@ -8,6 +8,8 @@ from salon_jobs.management.subcommands.base import Subcommand
 from salon_jobs.management.subcommands.cancel import Cancel
 from salon_jobs.management.subcommands.convert import Convert
 from salon_jobs.management.subcommands.doctor import Doctor
+from salon_jobs.management.subcommands.erase_store import EraseStore
+from salon_jobs.management.subcommands.export_store import ExportStore
 from salon_jobs.management.subcommands.inbox import Inbox
 from salon_jobs.management.subcommands.limit import Limit
 from salon_jobs.management.subcommands.list import List
@@ -20,5 +22,5 @@ from salon_jobs.management.subcommands.stats import Stats
 
 SUBCOMMANDS: Final[tuple[Subcommand, ...]] = (
     List(), Show(), Cancel(), Retry(), Pause(), Resume(), Limit(), Messages(), Inbox(), Prune(), Stats(), Doctor(),
-    Convert(),
+    Convert(), ExportStore(), EraseStore(),
 )  # fmt: skip

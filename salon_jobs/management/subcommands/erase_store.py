@@ -1,0 +1,86 @@
+"""Erases what is held of one store: ``salon_jobs erase-store``."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any, Final
+from uuid import UUID
+
+from django.core.management.base import CommandError, CommandParser, OutputWrapper
+
+from salon_jobs.conf import settings as conf
+from salon_jobs.jobs.limits import pause
+from salon_jobs.management.arguments import duration
+from salon_jobs.management.asking import ask
+from salon_jobs.management.progress import Progress
+from salon_jobs.management.subcommands.base import Subcommand
+from salon_jobs.offboarding.erase import cancel_store, erase_store, look_at_store, running_jobs
+
+_LOOK_EVERY_S: Final = 0.25
+_WAIT_S: Final = 60.0
+
+
+class EraseStore(Subcommand):
+    """Deletes a store's jobs, errors, messages, inbox rows and rules, in batches."""
+
+    name = "erase-store"
+    help = "Delete the jobs, payloads, errors, messages and inbox rows of one store. Export them first."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Declare the options."""
+        parser.add_argument("store", type=UUID, help="the id of a store")
+        parser.add_argument("--cancel", action="store_true", help="cancel its jobs first; else none may run")
+        parser.add_argument(
+            "--wait", type=duration, metavar="TIME", help="with --cancel: so long at most for running jobs; default 60s"
+        )
+        parser.add_argument("--skip-unsent", action="store_true", help="give its messages up that are not sent yet")
+        parser.add_argument("--yes", action="store_true", help="do not ask whether to erase")
+        parser.add_argument("--json", action="store_true", help="write the counts as JSON")
+
+    def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
+        """Ask, pause the store, end what runs, erase, tell the counts. Raises CommandError for what is in the way."""
+        store_id, using = options["store"], conf.reader_database
+        state = look_at_store(store_id, using=using)
+        if state.running and not options["cancel"]:
+            raise CommandError(f"{state.running:,} jobs of the store run: add --cancel, or wait for them")
+        if state.unsent and not options["skip_unsent"]:
+            ask(
+                f"{len(state.unsent):,} messages are not sent yet. Give them up?", err,
+                otherwise="nothing was erased", remedy="add --skip-unsent, or have them sent first",
+            )  # fmt: skip
+        if not options["yes"]:
+            ask(
+                f"Erase everything that is held of store {store_id}?", err, otherwise="nothing was erased",
+                remedy="add --yes",
+            )  # fmt: skip
+        pause(store_id=store_id, using=using)
+        if options["cancel"]:
+            cancel_store(store_id, using=using)
+            _await_end(store_id, _WAIT_S if options["wait"] is None else options["wait"].total_seconds(), err)
+        # Again: relays and writers went on meanwhile.
+        unsent = look_at_store(store_id, using=using).unsent if options["skip_unsent"] else state.unsent
+        counts = erase_store(store_id, unsent, progress=Progress(err).tell, using=using)
+        left = look_at_store(store_id, using=using)
+        if left.running or left.unsent:
+            err.write(
+                f"written meanwhile, and left: {left.running:,} running jobs, {len(left.unsent):,} unsent messages; "
+                "run it again"
+            )
+        out.write(
+            json.dumps(counts)
+            if options["json"]
+            else "erased: " + ", ".join(f"{count:,} {name}" for name, count in counts.items())
+        )
+
+
+def _await_end(store_id: UUID, wait_s: float, err: OutputWrapper) -> None:
+    end = time.monotonic() + wait_s
+    progress = Progress(err)
+    while running := running_jobs(store_id, using=conf.reader_database):
+        if time.monotonic() >= end:
+            raise CommandError(
+                f"{running:,} jobs of the store still run; nothing was erased, the store is paused: try again later"
+            )
+        progress.tell("jobs run", running)
+        time.sleep(_LOOK_EVERY_S)
