@@ -16,7 +16,7 @@ from salon_jobs.admin.base import ReadOnlyAdmin, may
 from salon_jobs.admin.plot import Line, Plot
 from salon_jobs.admin.reader import reader, sees_all_stores
 from salon_jobs.admin.store_choice import CHOICE
-from salon_jobs.admin.units import duration, number
+from salon_jobs.core.units import duration, number
 from salon_jobs.jobs import statistics
 from salon_jobs.models import Dashboard
 from salon_jobs.overview import history, one_store, processes, queues, relays

@@ -13,3 +13,8 @@ def table(rows: Sequence[Sequence[str]]) -> str:
         for cells in rows
     )
     return "\n".join(lines)
+
+
+def printable(text: str) -> str:
+    """Return the text with a question mark for each character that could command the terminal; in one line."""
+    return "".join(each if each.isprintable() else "?" for each in " ".join(text.split()))

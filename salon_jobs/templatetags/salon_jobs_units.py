@@ -6,7 +6,7 @@ from typing import Final
 
 from django import template
 
-from salon_jobs.admin import units
+from salon_jobs.core import units
 from salon_jobs.jobs.statistics import TaskTotals
 
 register: Final = template.Library()

@@ -14,8 +14,8 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from salon_jobs.admin.plot import Line, Plot
-from salon_jobs.admin.units import counted, duration, number
 from salon_jobs.core.histogram import BUCKETS, bucket_of
+from salon_jobs.core.units import counted, duration, number
 from salon_jobs.overview.history import SPANS, history
 from tests.integration.test_admin_readers import Rows, staff, two, web
 from tests.outbox.test_operate_messages import ORDERS

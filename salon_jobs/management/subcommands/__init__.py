@@ -19,8 +19,9 @@ from salon_jobs.management.subcommands.prune import Prune
 from salon_jobs.management.subcommands.retry import Retry
 from salon_jobs.management.subcommands.show import Show
 from salon_jobs.management.subcommands.stats import Stats
+from salon_jobs.management.subcommands.top import Top
 
 SUBCOMMANDS: Final[tuple[Subcommand, ...]] = (
-    List(), Show(), Cancel(), Retry(), Pause(), Resume(), Limit(), Messages(), Inbox(), Prune(), Stats(), Doctor(),
-    Convert(), ExportStore(), EraseStore(),
+    List(), Show(), Cancel(), Retry(), Pause(), Resume(), Limit(), Messages(), Inbox(), Prune(), Stats(), Top(),
+    Doctor(), Convert(), ExportStore(), EraseStore(),
 )  # fmt: skip

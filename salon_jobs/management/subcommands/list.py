@@ -13,7 +13,7 @@ from salon_jobs.core.records import JobState
 from salon_jobs.jobs.find import JobCriteria, find_jobs
 from salon_jobs.management.arguments import instant, positive
 from salon_jobs.management.subcommands.base import Subcommand
-from salon_jobs.management.table import table
+from salon_jobs.management.table import printable, table
 
 _COLUMNS: Final = (
     "id", "task", "state", "reason", "store_id", "queue", "priority", "attempts", "run_at", "finished_at",
@@ -60,5 +60,5 @@ class List(Subcommand):
 
 
 def _cell(value: object) -> str:
-    text = "-" if value is None or value == "" else " ".join(str(value).split())
+    text = "-" if value is None or value == "" else printable(str(value))
     return text if len(text) <= _LONGEST_CELL else f"{text[:_LONGEST_CELL]}…"

@@ -41,10 +41,15 @@ class Show(Subcommand):
         for name, value in shown.items():
             is_json = isinstance(value, dict | list)
             text = json.dumps(value, indent=2, default=str, ensure_ascii=False) if is_json else str(value)
-            out.write(f"{name}: {text}")
+            out.write(_printable(f"{name}: {text}"))
         for error in errors:
-            out.write(f"\nattempt {error['attempt']} at {error['occurred_at']}: {error['error_class']}")
-            out.write(error["traceback"] or error["message"])
+            head = f"\nattempt {error['attempt']} at {error['occurred_at']}: {error['error_class']}"
+            out.write(_printable(f"{head}\n{error['traceback'] or error['message']}"))
+
+
+def _printable(text: str) -> str:
+    """Leave lines and their indents, and nothing else that commands a terminal."""
+    return "".join(each if each.isprintable() or each == "\n" else "?" for each in text.expandtabs())
 
 
 def _described(job: Job) -> dict[str, Any]:

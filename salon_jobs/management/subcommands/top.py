@@ -1,0 +1,151 @@
+"""Shows what waits, runs and fails, again and again: ``salon_jobs top``."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from datetime import timedelta
+from typing import Any, Final
+
+from django.core.management.base import CommandParser, OutputWrapper
+from django.db import DatabaseError, InterfaceError, connections
+from django.utils import timezone
+
+from salon_jobs.conf import settings as conf
+from salon_jobs.core.units import duration, number
+from salon_jobs.jobs.failures import FailureKind, failure_kinds
+from salon_jobs.jobs.statistics import TaskTotals, totals
+from salon_jobs.management.arguments import duration as duration_option
+from salon_jobs.management.keys import Keys
+from salon_jobs.management.subcommands.base import Subcommand
+from salon_jobs.management.table import printable, table
+from salon_jobs.overview.processes import ProcessAtWork, processes
+from salon_jobs.overview.queues import Waiting, waiting
+
+_LAST: Final = timedelta(minutes=5)
+_SHOWN: Final = 8
+# To a screen of its own without a cursor, and back; to its first line; the rest of a line, and of the screen, away.
+_ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
+_HOME, _END_OF_LINE, _END_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
+
+
+class Top(Subcommand):
+    """Writes the queues, the slowest and the failing tasks, the running jobs, and what fails, until q is pressed."""
+
+    name = "top"
+    help = "Show queues, rates, running jobs, slow and failing tasks, again and again; q or Ctrl-C ends it."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Declare the options."""
+        parser.add_argument("--once", action="store_true", help="write it once and end, as where there is no terminal")
+        parser.add_argument(
+            "--every", type=duration_option, default=timedelta(seconds=2), metavar="TIME",
+            help="look again after so long (default 2s)",
+        )  # fmt: skip
+
+    def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
+        """Write one page to what is no terminal; else page after page, over a database that is gone for a while too."""
+        if options["once"] or not out.isatty():
+            out.write("\n".join(_page()))
+            return
+        with Keys(sys.stdin) as keys:
+            out.write(_ENTER, ending="")
+            try:
+                while True:
+                    _draw(_page_or_error(), out)
+                    if keys.pressed("q", within_s=options["every"].total_seconds()):
+                        return
+            except KeyboardInterrupt:
+                return
+            finally:
+                out.write(_LEAVE, ending="")
+                out.flush()
+
+
+def _page_or_error() -> list[str]:
+    try:
+        return _page()
+    except (DatabaseError, InterfaceError) as error:
+        connections[conf.reader_database].close()
+        return [f"{timezone.localtime():%H:%M:%S}  the database does not answer:", *str(error).strip().splitlines()]
+
+
+def _draw(lines: list[str], out: OutputWrapper) -> None:
+    size = shutil.get_terminal_size()
+    shown = [line[: size.columns] for line in lines[: size.lines - 1]]
+    out.write(_HOME + "".join(f"{line}{_END_OF_LINE}\n" for line in shown) + _END_OF_SCREEN, ending="")
+    out.flush()
+
+
+def _page() -> list[str]:
+    using = conf.reader_database
+    queued, at_work = waiting(using=using), processes(using=using)
+    tasks = totals(_LAST, using=using)
+    parts = [
+        _summary(queued, at_work), _queues(queued), _tasks("slowest", tasks), _tasks("failing", tasks),
+        _running(at_work), _failures(failure_kinds(using=using)),
+    ]  # fmt: skip
+    return [line for part in parts if part for line in (*part, "")][:-1]
+
+
+def _summary(queued: Waiting, at_work: tuple[ProcessAtWork, ...]) -> list[str]:
+    about = "" if queued.exact else "about "
+    workers = [each for each in at_work if each.kind == "worker"]
+    line = (
+        f"{timezone.localtime():%H:%M:%S}  waiting {about}{queued.waiting:,}, due {queued.due:,}, oldest due "
+        f"{duration(queued.oldest_due_s)}; {len(workers)} worker processes hold {sum(each.held for each in workers):,}"
+    )
+    silent = [f"{each.kind} {each.hostname}/{each.pid}" for each in at_work if each.silent]
+    notes = [("silent", silent), ("paused", list(queued.paused))]
+    return [line, *(f"{what}: {printable(', '.join(names[:_SHOWN]))}" for what, names in notes if names)]
+
+
+def _queues(queued: Waiting) -> list[str]:
+    head = ("queue", "waiting", "due", "oldest", "in/min", "out/min", "failed/h", "retried/h")
+    rows = [
+        (
+            printable(queue.name), number(queue.depth.waiting), number(queue.depth.due),
+            duration(queue.depth.oldest_due_s), number(queue.in_a_minute), number(queue.out_a_minute),
+            number(queue.failed), number(queue.retried),
+        )
+        for queue in sorted(queued.queues, key=lambda each: -each.depth.waiting)[:_SHOWN]
+    ]  # fmt: skip
+    return table([head, *rows]).splitlines() if rows else []
+
+
+def _tasks(what: str, tasks: list[TaskTotals]) -> list[str]:
+    if what == "failing":
+        chosen = [each for each in tasks if each.outcomes["failed"] + each.outcomes["retried"]]
+        chosen.sort(key=lambda each: -each.outcomes["failed"] - each.outcomes["retried"])
+    else:
+        chosen = sorted((each for each in tasks if each.runs), key=lambda each: -(each.duration(0.95) or 0))
+    head = (f"{what} tasks, 5 min", "runs", "failed", "retried", "p50", "p95", "wait p95")
+    rows = [
+        (
+            printable(each.task), number(each.runs), number(each.outcomes["failed"]), number(each.outcomes["retried"]),
+            duration(each.duration(0.5)), duration(each.duration(0.95)), duration(each.wait(0.95)),
+        )
+        for each in chosen[:_SHOWN]
+    ]  # fmt: skip
+    return table([head, *rows]).splitlines() if rows else []
+
+
+def _running(at_work: tuple[ProcessAtWork, ...]) -> list[str]:
+    held = [(job, each) for each in at_work for job in each.jobs]
+    held.sort(key=lambda pair: -pair[0].for_s)
+    rows = [
+        (printable(job.task), str(job.id), duration(job.for_s), str(job.store or "-"), str(each.pid))
+        for job, each in held[:_SHOWN]
+    ]
+    return table([("running longest", "job", "for", "store", "process"), *rows]).splitlines() if rows else []
+
+
+def _failures(kinds: list[FailureKind]) -> list[str]:
+    rows = [
+        (
+            printable(kind.task), number(kind.jobs), str(kind.newest_id),
+            printable(f"{kind.error_class.rpartition('.')[2]}: {kind.message}")[:60],
+        )
+        for kind in kinds[:_SHOWN]
+    ]  # fmt: skip
+    return table([("failed jobs, newest kind first", "jobs", "newest", "error"), *rows]).splitlines() if rows else []
