@@ -96,6 +96,7 @@ class Settings:
     backoff: Backoff = field(default_factory=Backoff)
     sentry_payload: bool = False
     redact: tuple[str, ...] = SENSITIVE
+    trace_link: str | None = None
     sentry_monitors: bool = False
     tracing: bool = False
     outbox: OutboxSettings = field(default_factory=OutboxSettings)
@@ -141,6 +142,7 @@ _STRINGS = {
 }  # fmt: skip
 _OPTIONAL_STRINGS = {
     "STORE_MODEL", "OPERATOR_DATABASE", "BOOTSTRAP_URL", "LISTEN_URL", "MEMBERSHIP_MODEL", "STORE_DOMAIN",
+    "TRACE_LINK",
 }  # fmt: skip
 _FLAGS = {"KEEP_SUCCEEDED", "LISTEN", "SENTRY_PAYLOAD", "SENTRY_MONITORS", "TRACING"}
 _CHOICES = {
@@ -289,6 +291,9 @@ def _validate(loaded: Settings) -> None:
         if model is not None and not re.fullmatch(r"\w+\.\w+", model):
             raise ConfigurationError(f"SALON_JOBS[{key!r}] must be 'app_label.Model'")
     _validate_request_store(loaded)
+    link = loaded.trace_link
+    if link is not None and not (link.startswith(("https://", "http://")) and "{trace_id}" in link):
+        raise ConfigurationError("SALON_JOBS['TRACE_LINK'] must be an address with {trace_id} in it")
     if loaded.shutdown_interrupt_after >= loaded.shutdown_grace:
         raise ConfigurationError("SALON_JOBS['SHUTDOWN_INTERRUPT_AFTER'] must be less than SHUTDOWN_GRACE")
     if loaded.heartbeat_interval * 2 > loaded.process_silent_after:

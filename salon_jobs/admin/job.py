@@ -57,7 +57,7 @@ class JobAdmin(JobActions):
     list_per_page = 50
     fieldsets = (
         (None, {"fields": ("task", "state", "timeliness", "reason", "store_id", "queue", "priority", "origin")}),
-        ("Runs", {"fields": ("attempt_count", "rescues", "retries_ahead", "errors")}),
+        ("Runs", {"fields": ("attempt_count", "rescues", "retries_ahead", "trace_link", "errors")}),
         ("Payload", {"fields": ("shown_payload", "job_key", "concurrency_key")}),
         (
             "Times",
@@ -135,6 +135,11 @@ class JobAdmin(JobActions):
     def retries_ahead(self, job: Job) -> SafeString | str:
         """Show when it would run again, if it keeps failing."""
         return job_page.ahead(job)
+
+    @admin.display(description="trace")
+    def trace_link(self, job: Job) -> SafeString | str:
+        """Link to the trace that the job continues."""
+        return job_page.trace(job)
 
     @admin.display(description="enqueued by")
     def origin(self, job: Job) -> SafeString | str:

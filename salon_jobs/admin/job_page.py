@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 from django.urls import reverse
 from django.utils import timezone
@@ -17,6 +18,7 @@ from salon_jobs.models import Job, JobError
 from salon_jobs.schedule.find import tick_of
 
 _SHOWN = 50
+_TRACE_ID = re.compile(r"\b[0-9a-f]{32}\b")
 
 
 def payload(job: Job) -> SafeString:
@@ -63,6 +65,17 @@ def origin(job: Job) -> SafeString | str:
         return "-"
     url = reverse("admin:salon_jobs_crontick_change", args=[tick.pk])
     return format_html('<a href="{}">cron entry {}</a> at {}', url, tick.entry, _instant(tick.tick_at))
+
+
+def trace(job: Job) -> SafeString | str:
+    """Link to the trace that the job continues, by ``TRACE_LINK``; without it, write the trace's id."""
+    headers: dict[str, str] = job.trace if isinstance(job.trace, dict) else {}
+    found = _TRACE_ID.search(f"{headers.get('traceparent', '')} {headers.get('sentry-trace', '')}")
+    if found is None:
+        return "-"
+    if conf.trace_link is None:
+        return found[0]
+    return format_html('<a href="{}">{}</a>', conf.trace_link.replace("{trace_id}", found[0]), found[0])
 
 
 def _span(retry: Retry) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -11,6 +12,8 @@ import pytest
 from django.contrib.auth.models import Permission, User
 from django.test import Client, override_settings
 
+from salon_jobs.conf import settings as conf
+from salon_jobs.core.errors import ConfigurationError
 from tests.sql.test_admin_plans import JOBS, AdminRouter
 from tests.support import change, seen
 
@@ -146,3 +149,19 @@ def test_a_jobs_page_shows_where_it_comes_from_and_what_lies_ahead_and_no_secret
     assert "and 15 more" in text
     child = add(fan_out_id=77)
     assert "/admin/salon_jobs/fanoutrecord/77/change/" in client.get(f"{JOBS}{child}/change/").content.decode()
+
+
+def test_a_jobs_page_links_its_trace_where_the_settings_say_so(client: Client, settings: Any) -> None:
+    trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+    page = f"{JOBS}{add(trace=json.dumps({'traceparent': f'00-{trace}-00f067aa0ba902b7-01'}))}/change/"
+    text = client.get(page).content.decode()
+    assert trace in text
+    assert f'{trace}"' not in text
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "TRACE_LINK": "https://tempo.example/trace/{trace_id}"}
+    assert f'href="https://tempo.example/trace/{trace}"' in client.get(page).content.decode()
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "TRACE_LINK": "javascript:{trace_id}"}
+    with pytest.raises(ConfigurationError, match="TRACE_LINK"):
+        _ = conf.trace_link
+    odd = add(trace='"<script>"')
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "TRACE_LINK": None}
+    assert "<script>" not in client.get(f"{JOBS}{odd}/change/").content.decode().split("field-trace_link")[1][:300]
