@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from dataclasses import dataclass
 from typing import Any, Final
 
 from django.contrib import admin
@@ -23,8 +23,29 @@ from salon_jobs.overview import history, one_store, processes, queues, relays
 from salon_jobs.overview.history import SPANS, Step
 from salon_jobs.tenancy.block import current_store_id
 
-# How often the browser asks again, in seconds. What is plotted changes by the minute.
-_EVERY_S: Final = {"now": 5, "plots": 30}
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Is one piece of the page; those of a part come in one answer, for which the browser asks again ``every_s``."""
+
+    name: str
+    part: str
+    label: str
+    every_s: int | None = None
+
+    @property
+    def template(self) -> str:
+        """Name the template."""
+        return f"admin/salon_jobs/dashboard_{self.name}.html"
+
+
+# What is plotted changes by the minute.
+_PIECES: Final = (
+    Piece("tiles", "now", "At a glance", every_s=5),
+    Piece("plots", "plots", "Over time", every_s=30),
+    Piece("tables", "now", "In detail"),
+)
+_PIECES_OF_STORE: Final = (Piece("store", "now", "The store's jobs", every_s=5),)
 
 
 @admin.register(Dashboard)
@@ -43,26 +64,26 @@ class DashboardAdmin(ReadOnlyAdmin):
             raise PermissionDenied
         span = request.GET.get("span", "hour")
         span = span if span in SPANS else "hour"
-        wanted = request.GET.get("part", "")
-        parts = {"now": partial(_now, request), "plots": partial(_plots, request, span)}
-        if not sees_all_stores(request):
-            parts = {"now": partial(_of_store, request)}
+        everything = sees_all_stores(request)
+        pieces = _PIECES if everything else _PIECES_OF_STORE
+        asked = [piece for piece in pieces if piece.part == request.GET.get("part")]
         context: dict[str, Any] = {
             **self.admin_site.each_context(request), "title": "Dashboard", "opts": self.opts, "media": self.media,
-            "span": span, "spans": list(SPANS), "parts": parts.keys(), "every_s": _EVERY_S,
-            "limited_to": None if sees_all_stores(request) else current_store_id(), "choice": CHOICE,
+            "span": span, "spans": list(SPANS), "pieces": asked or pieces, "choice": CHOICE,
+            "limited_to": None if everything else current_store_id(),
             "sees_jobs": may(request, "salon_jobs.view_job"), **(extra_context or {}),
         }  # fmt: skip
-        for name in parts.keys() & {wanted} or parts.keys():
-            context |= parts[name]()
-        template = context[f"part_{wanted}"] if wanted in parts else "admin/salon_jobs/dashboard.html"
-        return TemplateResponse(request, template, context)
+        for part in {piece.part for piece in asked or pieces}:
+            if part == "plots":
+                context |= _plots(request, span)
+            else:
+                context |= _now(request) if everything else _of_store(request)
+        return TemplateResponse(request, f"admin/salon_jobs/dashboard{'_pieces' if asked else ''}.html", context)
 
 
 def _now(request: HttpRequest) -> dict[str, Any]:
     using = reader(request)
     return {
-        "part_now": "admin/salon_jobs/dashboard_now.html",
         "waiting": queues.waiting(using=using),
         "totals": relays.totals(using=using),
         "counted": relays.COUNTED,
@@ -81,7 +102,6 @@ def _of_store(request: HttpRequest) -> dict[str, Any]:
     if store is None:  # as_reader has opened it, or there is none to show
         raise PermissionDenied
     return {
-        "part_now": "admin/salon_jobs/dashboard_store.html",
         "store_tasks": one_store.tasks_of(store, using=using),
         "jobs_looked_at": one_store.LOOKED_AT,
         "parked": relays.parked(using=using),
@@ -98,7 +118,6 @@ def _plots(request: HttpRequest, span: str) -> dict[str, Any]:
         return Plot(key, title, drawn, times, shown)
 
     return {
-        "part_plots": "admin/salon_jobs/dashboard_plots.html",
         "plots": (
             plot("throughput", "Succeeded a minute", number, succeeded=lambda step: step.succeeded),
             plot(

@@ -17,6 +17,7 @@ from salon_jobs.admin.plot import Line, Plot
 from salon_jobs.core.histogram import BUCKETS, bucket_of
 from salon_jobs.core.units import counted, duration, number
 from salon_jobs.overview.history import SPANS, history
+from salon_jobs.overview.queues import waiting
 from tests.integration.test_admin_readers import Rows, staff, two, web
 from tests.outbox.test_operate_messages import ORDERS
 from tests.support import change, seen
@@ -115,12 +116,25 @@ def test_an_operator_sees_everything_by_few_queries(busy: tuple[Rows, Rows]) -> 
     assert "24 14" in row[0], row[0]
 
 
+def test_rates_stay_while_a_new_minute_is_not_counted_yet(busy: tuple[Rows, Rows]) -> None:
+    change("UPDATE salon_jobs_queue_minute SET minute = minute - interval '2 minutes' - interval '1 hour'")
+    change("UPDATE salon_jobs_queue_minute SET minute = minute + interval '1 hour'")
+    change("UPDATE salon_jobs_task_minute SET minute = minute - interval '10 hours'")
+    change("UPDATE salon_jobs_task_minute SET minute = minute + interval '10 hours' - interval '2 minutes'")
+    [mail] = [queue for queue in waiting(using="operator").queues if queue.name == "mail"]
+    assert (mail.in_a_minute, mail.out_a_minute) == (24, 14)
+    change("UPDATE salon_jobs_queue_minute SET exact = false WHERE waiting = 100")
+    [mail] = [queue for queue in waiting(using="operator").queues if queue.name == "mail"]
+    assert (mail.in_a_minute, mail.out_a_minute) == (None, 14), "of an estimate no rate is made"
+
+
 @pytest.mark.parametrize(("part", "present", "absent"), [("now", "Queues", "<svg"), ("plots", "<svg", "Queues")])
 def test_a_part_is_read_by_itself(busy: tuple[Rows, Rows], part: str, present: str, absent: str) -> None:
     answer = staff(everything=True).get(f"{DASHBOARD}?part={part}")
     body = answer.content.decode()
     assert present in body
     assert absent not in body
+    assert re.findall(r'<section id="part-(\w+)"', body) == {"now": ["tiles", "tables"], "plots": ["plots"]}[part]
     assert "<html" not in body
     assert answer.headers["Cache-Control"].startswith("max-age=0, no-cache, no-store")
 

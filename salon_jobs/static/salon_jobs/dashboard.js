@@ -1,4 +1,5 @@
 // Reads each part of the dashboard again after its data-every seconds: not while the tab is hidden, nor when switched off.
+// An answer holds one or more sections, each of which takes the place of the one with its id.
 "use strict";
 (() => {
     const KEY = "salon-jobs-refresh";
@@ -41,7 +42,11 @@
             }
             if (!answer.ok) throw new Error(String(answer.status));
             const html = await answer.text();
-            if (on) replace(part, html);
+            const answered = document.createElement("template");
+            answered.innerHTML = html;
+            for (const section of on ? answered.content.querySelectorAll("section[id]") : []) {
+                replace(document.getElementById(section.id), section.innerHTML);
+            }
             show("");
         } catch (error) {
             show(`Not refreshed (${error.message}); trying again.`);

@@ -1,0 +1,210 @@
+"""Drives the dashboard in headless Chromium: it refreshes by itself, by keyboard, in light and dark, on a phone."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Literal
+from uuid import UUID
+
+import pytest
+from playwright.sync_api import Page, Route, expect
+
+from salon_jobs.core.histogram import BUCKETS, bucket_of
+from tests.outbox.test_operate_messages import ORDERS, block, write
+from tests.support import change, seen
+from tests.system.test_admin_browser import _beside_a_loop, _shot, page, site
+
+__all__ = ["_beside_a_loop", "page", "site"]  # fixtures
+
+pytestmark = pytest.mark.system
+
+WEEK_MINUTES = 7 * 24 * 60
+
+
+@pytest.fixture
+def shop(_beside_a_loop: None, stores: list[UUID]) -> list[UUID]:
+    """Have a week of statistics, processes at work, failures, an outage, a parked aggregate and a paused queue."""
+    [(supervisor,)] = seen(
+        "INSERT INTO salon_jobs_process (kind, hostname, pid) VALUES ('supervisor', 'shop-1', 10) RETURNING id"
+    )
+    [(worker,)] = seen(
+        "INSERT INTO salon_jobs_process (kind, hostname, pid, supervisor_id, concurrency)"
+        " VALUES ('worker', 'shop-1', 11, %s, 8) RETURNING id",
+        supervisor,
+    )
+    [(relay,)] = seen("INSERT INTO salon_jobs_process (kind, hostname, pid) VALUES ('relay', 'shop-2', 9) RETURNING id")
+    change("INSERT INTO salon_jobs_process (kind, hostname, pid) VALUES ('scheduler', 'shop-2', 12)")
+    change("INSERT INTO salon_jobs_partition (partition, owner) SELECT n, %s FROM generate_series(0, 15) AS n", relay)
+    change(
+        "INSERT INTO salon_jobs_job (task, queue, store_id, run_at)"
+        " SELECT 'aggregate-daily-sales-for-store', (ARRAY['default', 'mail', 'reports'])[1 + n %% 3],"
+        " (ARRAY[%s, %s, %s]::uuid[])[1 + (n %% 5 = 0)::int + (n %% 7 = 0)::int], now() - n * interval '1 s'"
+        " FROM generate_series(1, 240) AS n",
+        *stores,
+    )
+    change(
+        "INSERT INTO salon_jobs_job (task, store_id, state, leased_by, lease, started_at)"
+        " SELECT 'send-operator-invitation-email', %s, 'running', %s, 1, now() - n * interval '13 s'"
+        " FROM generate_series(1, 7) AS n",
+        stores[0], worker,
+    )  # fmt: skip
+    change(
+        "INSERT INTO salon_jobs_job (task, store_id, state, finished_at, reason)"
+        " SELECT 'expire-tentative-for-store', %s, 'failed', now(), 'attempts_exhausted' FROM generate_series(1, 12)",
+        stores[1],
+    )
+    change(
+        "INSERT INTO salon_jobs_job_error (job_id, store_id, attempt, error_class)"
+        " SELECT n, %s, 1, 'django.db.utils.OperationalError' FROM generate_series(1, 12) AS n",
+        stores[1],
+    )
+    waits = [0] * BUCKETS
+    for seconds, count in ((0.004, 60), (0.02, 30), (0.3, 8)):
+        waits[bucket_of(seconds)] = count
+    change(
+        "INSERT INTO salon_jobs_task_minute"
+        " SELECT date_trunc('minute', now()) - n * interval '1 minute', 'aggregate-daily-sales-for-store', 'default',"
+        " 40 + (30 * sin(n / 9.0))::int, 2, CASE WHEN n %% 11 = 0 THEN 3 ELSE 0 END, 0, 0, 0, 0, 9.0, %s, 9.0, %s"
+        " FROM generate_series(0, %s) AS n",
+        waits, waits, WEEK_MINUTES,
+    )  # fmt: skip
+    change(
+        "INSERT INTO salon_jobs_queue_minute SELECT date_trunc('minute', now()) - n * interval '1 minute', 'default',"
+        " 300 + (200 * cos(n / 7.0))::int, 100 + (90 * cos(n / 5.0))::int, 1.0, true FROM generate_series(0, %s) AS n"
+        " WHERE n NOT BETWEEN 20 AND 26",
+        WEEK_MINUTES,
+    )
+    change(
+        "INSERT INTO salon_jobs_destination (aggregate_type, outage_since, outage_code, outage)"
+        " VALUES (%s, now() - interval '5 minutes', 'BROKER.UNREACHABLE', 'connection refused')",
+        ORDERS,
+    )
+    change("INSERT INTO salon_jobs_limit (kind, name, paused) VALUES ('queue', 'reports', true)")
+    block(write("failed", aggregate="1001", store=stores[1]), "parked")
+    return stores
+
+
+def _sees(page: Page, queue: str, waiting: int, *, timeout_ms: float = 15_000) -> None:
+    cell = page.locator("#queues tr", has=page.locator(f"#queue-{queue}")).locator("td").first
+    expect(cell).to_have_text(str(waiting), timeout=timeout_ms)
+
+
+def _add(queue: str) -> None:
+    change("INSERT INTO salon_jobs_job (task, queue) VALUES ('ping', %s)", queue)
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 1280), ("light", 400), ("dark", 400)])
+def test_it_is_read_at_a_glance_and_reached_from_the_index(
+    page: Page, site: str, shop: list[UUID], scheme: Literal["light", "dark"], width: int
+) -> None:
+    complaints: list[str] = []
+    page.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
+    page.emulate_media(color_scheme=scheme)
+    page.set_viewport_size({"width": width, "height": 900})
+    page.goto(site)
+    page.click('a[href="/admin/salon_jobs/dashboard/"] >> nth=0')
+    expect(page.locator("h1", has_text="Dashboard")).to_be_visible()
+    _sees(page, "mail", 80)
+    expect(page.locator("svg.plot")).to_have_count(4)
+    label = page.locator("#plot-throughput svg.plot").get_attribute("aria-label") or ""
+    assert label.startswith("Succeeded a minute. succeeded: now ")
+    for expected in ("12", "reports paused", "django.db.utils.OperationalError", "BROKER.UNREACHABLE", "shop-1/11"):
+        expect(page.locator("#salon-jobs-dashboard")).to_contain_text(expected)
+    page.wait_for_timeout(300)
+    _shot(page, f"dashboard-{scheme}-{width}")
+    # Wide tables scroll by themselves, and the page does not.
+    assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+    page.click("#span-week")
+    expect(page.locator("#span-week")).to_have_attribute("aria-current", "true")
+    _shot(page, f"dashboard-week-{scheme}-{width}")
+    assert complaints == []
+
+
+def test_it_refreshes_by_itself_until_it_is_stopped(page: Page, site: str, shop: list[UUID]) -> None:
+    page.goto(f"{site}salon_jobs/dashboard/")
+    _sees(page, "mail", 80)
+    _add("mail")
+    _sees(page, "mail", 81)
+    page.click("#refresh-switch")
+    expect(page.locator("#refresh-status")).to_have_text("Refreshing is off.")
+    _add("mail")
+    page.wait_for_timeout(7_000)
+    _sees(page, "mail", 81)
+    page.reload()
+    _sees(page, "mail", 82)
+    expect(page.locator("#refresh-switch")).to_have_text("Refresh by itself")
+    _add("mail")
+    page.click("#refresh-switch")
+    _sees(page, "mail", 83)
+
+
+def test_a_hidden_tab_asks_for_nothing(page: Page, site: str, shop: list[UUID]) -> None:
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url) if "part=" in request.url else None)
+    page.add_init_script(
+        "window.pretended = false;"
+        "Object.defineProperty(document, 'hidden', {get: () => window.pretended, configurable: true});"
+    )
+    page.goto(f"{site}salon_jobs/dashboard/")
+    page.evaluate("window.pretended = true")
+    page.wait_for_timeout(7_000)
+    assert asked == []
+    with page.expect_response(lambda answer: "part=now" in answer.url, timeout=5_000):
+        page.evaluate("window.pretended = false; document.dispatchEvent(new Event('visibilitychange'))")
+
+
+def test_the_keyboard_reaches_everything_and_keeps_its_place(page: Page, site: str, shop: list[UUID]) -> None:
+    page.goto(f"{site}salon_jobs/dashboard/")
+    page.focus("#refresh-switch")
+    reached: list[str] = []
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        reached.append(
+            page.evaluate("document.activeElement.id || document.activeElement.getAttribute('aria-label') || ''")
+        )
+    for expected in ("span-day", "to-failed", "Queues", "queue-mail", "Processes"):
+        assert expected in reached, reached
+    page.focus("#queue-mail")
+    with page.expect_response(lambda answer: "part=now" in answer.url, timeout=15_000):
+        pass
+    page.wait_for_timeout(200)
+    assert page.evaluate("document.activeElement.id") == "queue-mail"
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(f"{site}salon_jobs/job/?queue=mail")
+
+
+def test_an_outage_is_told_and_gets_over(page: Page, site: str, shop: list[UUID]) -> None:
+    page.goto(f"{site}salon_jobs/dashboard/")
+
+    def fail(route: Route) -> None:
+        route.fulfill(status=503, body="later")
+
+    page.route("**/dashboard/?part=*", fail)
+    expect(page.locator("#refresh-status")).to_contain_text("Not refreshed (503)", timeout=15_000)
+    _sees(page, "mail", 80)
+    _add("mail")
+    page.unroute("**/dashboard/?part=*")
+    _sees(page, "mail", 81)
+    expect(page.locator("#refresh-status")).to_have_text("")
+    page.context.clear_cookies()
+    expect(page.locator("#refresh-status")).to_contain_text("sign in again", timeout=15_000)
+
+
+def test_a_strict_content_security_policy_blocks_none_of_it(page: Page, site: str, shop: list[UUID]) -> None:
+    blocked: list[Any] = []
+    page.expose_function("tell", lambda told: blocked.append(json.loads(told)))
+    page.add_init_script(
+        "document.addEventListener('securitypolicyviolation',"
+        " event => window.tell(JSON.stringify([event.violatedDirective, event.blockedURI, event.sourceFile])));"
+    )
+
+    def strict(route: Route) -> None:
+        answer = route.fetch()
+        policy = "default-src 'self'; script-src 'self'; style-src 'self'; object-src 'none'"
+        route.fulfill(response=answer, headers={**answer.headers, "content-security-policy": policy})
+
+    page.route("**/salon_jobs/dashboard/", strict)
+    page.goto(f"{site}salon_jobs/dashboard/")
+    _add("mail")
+    _sees(page, "mail", 81)
+    assert blocked == []
