@@ -16,6 +16,7 @@ from django.http.response import HttpResponseBase
 from django.template.response import SimpleTemplateResponse
 
 from salon_jobs.admin.store_choice import CHOICE, choose_store
+from salon_jobs.conf import REQUEST_STORES
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import StoreRefused
 from salon_jobs.tenancy.context import tenant_context
@@ -68,6 +69,8 @@ def store_of_staff(request: HttpRequest) -> UUID | None:
     """
     if conf.roles is None:
         raise PermissionDenied(f"without SALON_JOBS['ROLES'] nothing limits staff to a store: they need {ALL_STORES}")
+    if conf.membership_model is None and conf.request_store in REQUEST_STORES:
+        raise PermissionDenied(f"without SALON_JOBS['MEMBERSHIP_MODEL'] staff have no store: they need {ALL_STORES}")
     resolver = make_resolver()
     try:
         store = resolver.resolve(request)

@@ -57,7 +57,7 @@ def depths(*, using: str) -> Depths:
         estimates, _, _ = _read("estimate_waiting", {"percent": percent, "lanes": _LANES, "stores": _STORES}, using)
         stores = estimates["store"]
         for name, depth in () if exact else estimates["queue"].items():
-            queues[name] = depth.at_least(queues.get(name, Depth(1, 0, None)))
+            queues[name] = depth.at_least(queues.get(name, Depth(0, 0, None)))
     return Depths(queues, stores, exact, stores_exact)
 
 

@@ -24,14 +24,15 @@ WITH RECURSIVE sample AS MATERIALIZED (
 ), seen AS MATERIALIZED (
     SELECT queue, run_at FROM step LIMIT %(lanes)s
 )
-SELECT 'queue' AS kind, queue AS name, sum(waiting)::bigint, sum(due)::bigint,
+SELECT 'queue' AS kind, queue AS name, max(waiting)::bigint, max(due)::bigint,
        extract(epoch FROM now() - min(oldest))::float8
   FROM (SELECT queue, count(*) * 100 / %(percent)s::float8 AS waiting,
                count(*) FILTER (WHERE run_at <= now()) * 100 / %(percent)s::float8 AS due,
                min(run_at) FILTER (WHERE run_at <= now()) AS oldest
           FROM sample GROUP BY queue
          UNION ALL
-        SELECT queue, 0, 0, min(run_at) FILTER (WHERE run_at <= now()) FROM seen GROUP BY queue) found
+        SELECT queue, count(*), count(*) FILTER (WHERE run_at <= now()), min(run_at) FILTER (WHERE run_at <= now())
+          FROM seen GROUP BY queue) found
  GROUP BY queue
  UNION ALL
 (SELECT 'store', store_id::text, (count(*) * 100 / %(percent)s::float8)::bigint,

@@ -22,7 +22,7 @@ from django.test import Client, override_settings
 from salon_jobs.admin.reader import as_reader, reader
 from salon_jobs.models import Job
 from tests.outbox.test_operate_messages import block, write
-from tests.settings import SALON_JOBS
+from tests.settings import MIDDLEWARE, SALON_JOBS
 from tests.support import change, seen
 
 ADMIN = "/admin/salon_jobs/"
@@ -224,6 +224,27 @@ def test_one_database_user_limits_nobody_hence_refuses(two: tuple[Rows, Rows]) -
     client = staff(two[0].store)
     with override_settings(SALON_JOBS={**SALON_JOBS, "ROLES": None, "DATABASE": "web"}):
         assert client.get(f"{ADMIN}job/").status_code == 403
+
+
+@pytest.mark.parametrize("resolver", ["membership", "tests.integration.test_admin_readers.NoStore"])
+def test_without_memberships_nobody_has_a_store(two: tuple[Rows, Rows], resolver: str) -> None:
+    client = staff(two[0].store)
+    wanted = {**SALON_JOBS, "MEMBERSHIP_MODEL": None, "DATABASE": "web", "REQUEST_STORE": resolver}
+    with override_settings(SALON_JOBS=wanted, MIDDLEWARE=[each for each in MIDDLEWARE if "Tenant" not in each]):
+        assert client.get(f"{ADMIN}job/").status_code == 403
+        assert client.get(f"{ADMIN}job/?choose_store=1").status_code == 403
+
+
+class NoStore:
+    """Finds no store."""
+
+    def resolve(self, request: HttpRequest) -> UUID | None:
+        """Return none."""
+        return None
+
+    def allowed(self, request: HttpRequest, store: UUID) -> bool:
+        """Allow none."""
+        return False
 
 
 def test_a_query_that_forgets_its_reader_fails(two: tuple[Rows, Rows]) -> None:
