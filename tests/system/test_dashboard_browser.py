@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 from typing import Any, Literal
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
+from django.contrib.auth.models import Permission, User
 from playwright.sync_api import Page, Route, expect
 
 from salon_jobs.core.histogram import BUCKETS, bucket_of
 from tests.outbox.test_operate_messages import ORDERS, block, write
 from tests.support import change, seen
-from tests.system.test_admin_browser import _beside_a_loop, _shot, page, site
+from tests.system.test_admin_browser import LOGIN, _beside_a_loop, _shot, page, site
 
 __all__ = ["_beside_a_loop", "page", "site"]  # fixtures
 
@@ -208,3 +209,37 @@ def test_a_strict_content_security_policy_blocks_none_of_it(page: Page, site: st
     _add("mail")
     _sees(page, "mail", 81)
     assert blocked == []
+
+
+def test_staff_of_two_stores_choose_one_and_see_it_alone(page: Page, site: str, shop: list[UUID]) -> None:
+    page.emulate_media(color_scheme="dark")
+    page.set_viewport_size({"width": 400, "height": 900})
+    user = User.objects.db_manager("owner").create_user("of-two-stores", password=LOGIN[1], is_staff=True)
+    try:
+        names = ["view_dashboard", "view_job", "view_blockedaggregate"]
+        user.user_permissions.set(Permission.objects.using("owner").filter(codename__in=names))
+        for store in shop[:2]:
+            change("INSERT INTO membership (id, store_id, user_id) VALUES (%s, %s, %s)", uuid4(), store, user.pk)
+        page.context.clear_cookies()
+        page.goto(site)
+        page.fill("#id_username", "of-two-stores")
+        page.fill("#id_password", LOGIN[1])
+        page.click("input[type=submit]")
+        page.click('a[href="/admin/salon_jobs/dashboard/"] >> nth=0')
+        expect(page.locator("h1", has_text="Choose a store")).to_be_visible()
+        _shot(page, "choose-store")
+        page.get_by_role("button", name="Salon 1").press("Enter")
+        expect(page.locator("#salon-jobs-dashboard")).to_contain_text(f"Store {shop[1]}")
+        expect(page.locator("#task-expire-tentative-for-store")).to_be_visible()
+        expect(page.locator("svg.plot")).to_have_count(0)
+        assert str(shop[0]) not in page.content()
+        _shot(page, "dashboard-store")
+        assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+        page.click("text=another store")
+        page.get_by_role("button", name="Salon 0").click()
+        expect(page.locator("#salon-jobs-dashboard")).to_contain_text(f"Store {shop[0]}")
+        expect(page.locator("#task-send-operator-invitation-email")).to_be_visible()
+        expect(page.locator("#task-expire-tentative-for-store")).to_have_count(0)
+    finally:
+        change("DELETE FROM membership WHERE user_id = %s", user.pk)
+        user.delete(using="owner")
