@@ -124,6 +124,10 @@ TEMPLATES = [
 ROOT_URLCONF = "project.urls"
 WSGI_APPLICATION = "project.wsgi.application"
 STATIC_URL = "static/"
+STATIC_ROOT = BASE_DIR / "static"
+# Where collectstatic was run, as in the image, the web process serves the admin's files; runserver does so anyway.
+if STATIC_ROOT.is_dir():
+    MIDDLEWARE.insert(1, "whitenoise.middleware.WhiteNoiseMiddleware")
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 LANGUAGE_CODE = "en"
 USE_TZ = True
@@ -228,6 +232,9 @@ _AZURE_READERS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "CONCURRENCY": ("AZURE_CONCURRENCY", env.int),
 }
 SALON_JOBS["AZURE"] = {key: read(name) for key, (name, read) in _AZURE_READERS.items() if env.str(name, "")}
+
+# What consume_queue reads, in JSON: names to SOURCE, TASKS and what else the reference says.
+SALON_JOBS["CONSUMERS"] = env.json("CONSUMERS", {})
 
 # What child processes of the demo inherit: everything but the secrets and URLs, which it hands out one by one.
 _SECRET_ENDINGS: Final = (

@@ -13,26 +13,37 @@ ROOT = Path(__file__).resolve().parents[2]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker" / "compose.yaml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 
-#: service -> the URLs it gets: variable and the role inside it
+#: service -> the URLs it gets: variable and the role inside it, or the host of a broker
 URLS = {
     "postgres": {},
+    "nats": {},
+    "azurite": {},
+    "queues": {"NATS_SERVER": "nats", "AZURE_STORAGE_CONNECTION_STRING": "azurite"},
     "bootstrap": {"DATABASE_URL_BOOTSTRAP": "postgres"},
     "migrate": {"DATABASE_URL_MIGRATOR": "migrator"},
     "web": {"DATABASE_URL": "app", "OPERATOR_DATABASE_URL": "jobs_operator"},
     "worker": {"WORKER_DATABASE_URL": "worker_runtime"},
     "scheduler": {"WORKER_DATABASE_URL": "worker_runtime"},
+    "relay": {"WORKER_DATABASE_URL": "worker_runtime", "NATS_SERVER": "nats"},
+    "consumer": {"WORKER_DATABASE_URL": "worker_runtime", "AZURE_STORAGE_CONNECTION_STRING": "azurite"},
 }
-#: service -> the passwords that may appear anywhere in its definition
-PASSWORDS = {
+#: service -> the secrets that may appear anywhere in its definition
+SECRETS = {
     "postgres": {"POSTGRES_PASSWORD"},
     "bootstrap": {
         "POSTGRES_PASSWORD", "MIGRATOR_PASSWORD", "APP_PASSWORD", "WORKER_RUNTIME_PASSWORD", "JOBS_OPERATOR_PASSWORD",
     },
     "migrate": {"MIGRATOR_PASSWORD"},
-    "web": {"APP_PASSWORD", "JOBS_OPERATOR_PASSWORD"},
+    "web": {"APP_PASSWORD", "JOBS_OPERATOR_PASSWORD", "SECRET_KEY"},
     "worker": {"WORKER_RUNTIME_PASSWORD"},
     "scheduler": {"WORKER_RUNTIME_PASSWORD"},
+    "relay": {"WORKER_RUNTIME_PASSWORD"},
+    "consumer": {"WORKER_RUNTIME_PASSWORD", "AZURITE_KEY"},
+    "nats": set(),
+    "azurite": {"AZURITE_KEY"},
+    "queues": {"AZURITE_KEY"},
 }  # fmt: skip
+RUNTIMES = {"worker": 8080, "scheduler": 8081, "relay": 8082, "consumer": 8083}
 
 
 def test_the_services_are_exactly_these() -> None:
@@ -43,16 +54,24 @@ def test_the_services_are_exactly_these() -> None:
 def test_a_service_gets_only_the_urls_it_needs(service: str) -> None:
     environment: dict[str, str] = SERVICES[service]["environment"]
     urls = {name: value for name, value in environment.items() if "://" in value}
-    assert {name: re.split(r"//|:", value)[2] for name, value in urls.items()} == URLS[service]
-    assert {name for name in environment if "DATABASE_URL" in name} == set(URLS[service])
+    assert {name: re.findall(r"://(\w+)", value) for name, value in urls.items()} == {
+        name: [inside] for name, inside in URLS[service].items()
+    }
+    assert {name for name in environment if "DATABASE_URL" in name} <= set(URLS[service])
     assert "env_file" not in SERVICES[service], "an env_file would hand every secret to the service"
 
 
-@pytest.mark.parametrize("service", PASSWORDS)
-def test_a_service_sees_only_its_own_passwords_and_none_has_a_default(service: str) -> None:
+def test_the_migrators_url_reaches_migrate_alone() -> None:
+    text = {name: yaml.safe_dump(service, width=10_000) for name, service in SERVICES.items()}
+    assert [name for name in text if "DATABASE_URL_MIGRATOR" in text[name]] == ["migrate"]
+    assert [name for name in text if "DATABASE_URL_BOOTSTRAP" in text[name]] == ["bootstrap"]
+
+
+@pytest.mark.parametrize("service", SECRETS)
+def test_a_service_sees_only_its_own_secrets_and_none_has_a_default(service: str) -> None:
     text = yaml.safe_dump(SERVICES[service], width=10_000)
-    assert set(re.findall(r"\$\{(\w*PASSWORD)", text)) == PASSWORDS[service]
-    assert set(re.findall(r"\$\{(\w*PASSWORD:.)", text)) == {f"{name}:?" for name in PASSWORDS[service]}
+    assert set(re.findall(r"\$\{(\w*(?:PASSWORD|_KEY))", text)) == SECRETS[service]
+    assert set(re.findall(r"\$\{(\w*(?:PASSWORD|_KEY):.)", text)) == {f"{name}:?" for name in SECRETS[service]}
 
 
 def test_only_the_web_process_gets_the_key_that_signs_sessions() -> None:
@@ -62,11 +81,28 @@ def test_only_the_web_process_gets_the_key_that_signs_sessions() -> None:
 def test_bootstrap_comes_before_migrate_and_migrate_before_the_runtimes() -> None:
     assert SERVICES["bootstrap"]["depends_on"] == {"postgres": {"condition": "service_healthy"}}
     assert SERVICES["migrate"]["depends_on"] == {"bootstrap": {"condition": "service_completed_successfully"}}
+    ended = {"condition": "service_completed_successfully"}
     for service in ("web", "worker", "scheduler"):
-        assert SERVICES[service]["depends_on"] == {"migrate": {"condition": "service_completed_successfully"}}
+        assert SERVICES[service]["depends_on"] == {"migrate": ended}
+    for service in ("relay", "consumer"):
+        assert SERVICES[service]["depends_on"] == {"migrate": ended, "queues": ended}
 
 
-@pytest.mark.parametrize(("service", "port"), [("worker", 8080), ("scheduler", 8081)])
+@pytest.mark.parametrize("service", ["postgres", "nats", "azurite", "web", *RUNTIMES])
+def test_what_goes_on_has_a_health_check(service: str) -> None:
+    assert SERVICES[service]["healthcheck"]["test"][0] == "CMD"
+
+
+@pytest.mark.parametrize("service", ["web", *RUNTIMES])
+def test_what_goes_on_is_restarted_and_may_write_nowhere(service: str) -> None:
+    definition = SERVICES[service]
+    assert definition["restart"] == "unless-stopped"
+    assert definition["read_only"] is True
+    assert definition["cap_drop"] == ["ALL"]
+    assert definition["init"] is True
+
+
+@pytest.mark.parametrize(("service", "port"), RUNTIMES.items())
 def test_health_listens_inside_the_container_and_is_asked(service: str, port: int) -> None:
     command: list[str] = SERVICES[service]["command"]
     assert command[command.index("--health-addr") + 1] == f"0.0.0.0:{port}"
@@ -75,13 +111,19 @@ def test_health_listens_inside_the_container_and_is_asked(service: str, port: in
 
 
 def test_the_runtimes_have_longer_to_stop_than_their_own_thirty_seconds() -> None:
-    for service in ("worker", "scheduler"):
+    for service in RUNTIMES:
         assert int(SERVICES[service]["stop_grace_period"].removesuffix("s")) > 30
 
 
 def test_the_image_runs_as_an_ordinary_user_from_the_locked_requirements() -> None:
     lines = (ROOT / "docker" / "Dockerfile").read_text().splitlines()
-    assert "USER salon" in lines
+    assert "USER 10001" in lines, "a number, which Kubernetes can compare with 0"
     assert any("--require-hashes" in line for line in lines)
-    copied = [line.split()[1] for line in lines if line.startswith("COPY ") and "--from" not in line]
+    copies = [line.split() for line in lines if line.startswith("COPY ") and "--from" not in line]
+    copied = [name for _, *names, _ in copies for name in names]
     assert all((ROOT / name).exists() for name in copied)
+    let_in = (ROOT / "docker" / "Dockerfile.dockerignore").read_text()
+    assert {f"!{name}" for name in copied} <= set(let_in.splitlines())
+    locked = (ROOT / "requirements-runtime.lock").read_text()
+    for package in ("gunicorn", "whitenoise", "nats-py", "boto3", "azure-storage-queue", "prometheus-client"):
+        assert re.search(rf"^{package}==", locked, re.MULTILINE), package

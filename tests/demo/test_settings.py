@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 import importlib.util
 import logging
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -126,3 +128,27 @@ def test_sns_is_configured_by_the_environment() -> None:
     assert ast.literal_eval(found.stdout) == {
         "REGION": "eu-west-1", "ALLOW_LIST": ["a", "b"], "REFETCH": False, "TIMEOUT": 2.5, "CONCURRENCY": 3,
     }  # fmt: skip
+
+
+def test_the_web_process_serves_what_collectstatic_gathered(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "project", tmp_path / "project")
+    show = "import sys; sys.argv = ['gunicorn']; from project import settings; print(settings.MIDDLEWARE[1])"
+    shown: list[str] = []
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "-c", show],
+            cwd=tmp_path, env=settings.INHERITED_ENVIRONMENT, capture_output=True, text=True, check=True, timeout=30,
+        )  # fmt: skip
+        shown.append(done.stdout.strip().rpartition(".")[2])
+        (tmp_path / "static").mkdir(exist_ok=True)
+    assert shown == ["SessionMiddleware", "WhiteNoiseMiddleware"], "before the sessions, which a file does not need"
+    dockerfile = (ROOT / "docker" / "Dockerfile").read_text()
+    assert "python manage.py collectstatic --no-input" in dockerfile
+
+
+def test_consumers_come_from_the_environment() -> None:
+    consumers = '{"pings": {"SOURCE": "rn::azurequeue:::pings", "TASKS": {"ping": "ping"}}}'
+    found = _settings(
+        "consume_queue", {**URLS, "CONSUMERS": consumers}, "settings.SALON_JOBS['CONSUMERS']['pings']['TASKS']"
+    )
+    assert found.stdout.strip() == "{'ping': 'ping'}", found.stderr
