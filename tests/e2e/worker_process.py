@@ -11,7 +11,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, ClassVar, Self
@@ -51,14 +51,20 @@ class WorkerProcess:
     command: ClassVar[str] = "runworker"
 
     def __init__(self, *arguments: str, url: str, **settings: object) -> None:
-        environment = {name: os.environ[name] for name in INHERITED if name in os.environ}
-        self._process = subprocess.Popen(
-            [sys.executable, "manage.py", self.command, "--health-addr", "127.0.0.1:0", *arguments],
-            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-            env={
-                **environment, "WORKER_DATABASE_URL": url, "SALON_JOBS_OVERRIDES": json.dumps(settings),
+        self._start(
+            [self.command, "--health-addr", "127.0.0.1:0", *arguments],
+            {
+                "WORKER_DATABASE_URL": url, "SALON_JOBS_OVERRIDES": json.dumps(settings),
                 "DJANGO_SETTINGS_MODULE": "tests.e2e.worker_settings",
             },
+        )  # fmt: skip
+
+    def _start(self, words: Sequence[str], environment: Mapping[str, str]) -> None:
+        inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
+        self._process = subprocess.Popen(
+            [sys.executable, "manage.py", *words],
+            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+            env={**inherited, **environment},
         )  # fmt: skip
         self._changed = threading.Condition()
         self._ended = 0
