@@ -1,6 +1,6 @@
 """Counts how runs end, by task and queue, in memory; adds the counts to the database every few seconds.
 
-What was added is told to the supervisor as well, for its metrics: see ``take_report``.
+The supervisor is told as well, each second and whether or not the database answers, for its metrics: ``take_report``.
 """
 
 from __future__ import annotations
@@ -64,7 +64,9 @@ class TaskStatistics:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        # What was counted since it was looked last: from there it goes to the two below.
         self._counts: dict[tuple[str, str], _Counts] = {}
+        self._unwritten: dict[tuple[str, str], _Counts] = {}
         self._unreported: dict[tuple[str, str], _Counts] = {}
         self._flushed = time.monotonic()
 
@@ -112,7 +114,8 @@ class TaskStatistics:
         Raises database errors; the counts are kept for the next time then.
         """
         with self._lock:
-            counted, self._counts = self._counts, {}
+            self._look()
+            counted, self._unwritten = self._unwritten, {}
             self._flushed = time.monotonic()
         if not counted:
             return
@@ -121,24 +124,31 @@ class TaskStatistics:
                 cursor.execute(sql.load("add_statistics"), {"rows": json.dumps(list(map(_row, counted.items())))})
         except BaseException:
             with self._lock:
-                for (task, queue), counts in counted.items():
-                    self._of(task, queue).add(counts)
+                _add(counted, to=self._unwritten)
             raise
-        with self._lock:
-            for key, counts in counted.items():
-                self._unreported.setdefault(key, _Counts()).add(counts)
 
     def take_report(self) -> list[dict[str, Any]]:
-        """Return what was flushed since the last report, as rows that JSON can carry."""
+        """Return what was counted since the last report, as rows that JSON can carry."""
         with self._lock:
+            self._look()
             reported, self._unreported = self._unreported, {}
         return list(map(_row, reported.items()))
+
+    def _look(self) -> None:
+        _add(self._counts, to=self._unwritten)
+        _add(self._counts, to=self._unreported)
+        self._counts = {}
 
     def _of(self, task: str, queue: str) -> _Counts:
         counts = self._counts.get((task, queue))
         if counts is None:
             counts = self._counts[task, queue] = _Counts()
         return counts
+
+
+def _add(counted: Mapping[tuple[str, str], _Counts], *, to: dict[tuple[str, str], _Counts]) -> None:
+    for key, counts in counted.items():
+        to.setdefault(key, _Counts()).add(counts)
 
 
 def _row(counted: tuple[tuple[str, str], _Counts]) -> dict[str, Any]:

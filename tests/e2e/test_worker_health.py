@@ -12,6 +12,7 @@ from project.local.postgres import EmbeddedPostgres
 from tests.conftest import manage
 from tests.e2e.stubborn import spare_database
 from tests.e2e.worker_process import WorkerProcess, eventually
+from tests.metrics import of, scraped
 from tests.settings import PASSWORD, url_for
 from tests.support import change, job_row, seen
 
@@ -57,6 +58,10 @@ def test_gwt_03_a_database_that_goes_away_and_comes_back(migrated: None) -> None
             status, answer = worker.ask("/readyz")
             assert (status, answer["code"]) == (503, "WORKER.NOT_READY")
             worker.wait_for("database_lost", loop="claim")
+            # What is ill is not asked: the metrics are there, and say how old they are.
+            at = worker.wait_for("health_listening")["address"]
+            eventually(lambda: of(scraped(at), "finished_total", task="ping", outcome="succeeded") == 1)
+            eventually(lambda: of(scraped(at), "loop_age_seconds", loop="claim") > 1)
             server.start()
             worker.wait_for("job_succeeded", job_id=enqueue(superuser, "ping"))
             worker.wait_until_ready()

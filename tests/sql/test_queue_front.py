@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from salon_jobs.jobs.queue_front import look_at_queue
+from salon_jobs.jobs.queue_front import count_rest, look_at_queue
 from tests.sql.test_plans import job_scans, nodes
 from tests.support import change
 
@@ -45,3 +45,26 @@ def test_jobs_that_are_not_due_are_skipped_priority_by_priority(waiting: None) -
 def test_an_empty_queue_has_no_lag(database: None) -> None:
     front = look_at_queue()
     assert (front.lag_s, front.unknown_tasks) == (0.0, ())
+
+
+def test_what_waits_behind_the_front_is_counted_up_to_a_bound(waiting: None) -> None:
+    change(
+        "INSERT INTO salon_jobs_job (task, queue, state, finished_at)"
+        " SELECT 'ping', 'q' || n %% 3, 'running', now() FROM generate_series(1, 5000) AS n"
+    )
+    change("UPDATE salon_jobs_job SET state = 'failed' WHERE state = 'running'")
+    change("VACUUM ANALYZE salon_jobs_job")
+    plan = nodes("queue_rest", {})
+    assert sum(node["Actual Rows"] * node["Actual Loops"] for node in job_scans(plan)) <= 11_100
+    assert not [node for node in plan if node["Node Type"] == "Seq Scan"]
+    counts = count_rest()
+    assert sum(count for (_, state), count in counts.items() if state == "failed") == 1000
+    assert counts["default", "scheduled"] == 10_000
+
+
+def test_the_queues_of_due_jobs_are_told_apart(waiting: None) -> None:
+    change("INSERT INTO salon_jobs_job (task, queue, run_at) VALUES ('ping', 'mail', now() - interval '9 minutes')")
+    front = look_at_queue()
+    assert front.due == {"default": 12, "mail": 1}
+    assert front.late_s["mail"] == pytest.approx(540, abs=30)
+    assert front.late_s["default"] == pytest.approx(180, abs=30)
