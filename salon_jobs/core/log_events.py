@@ -73,6 +73,10 @@ STORE_MIGRATED: Final = "store_migrated"
 STORE_ERASED: Final = "store_erased"
 
 
+# What is bound to every record of a run, beside its own fields.
+BOUND: Final = ("task_name", "job_id", "store_id", "attempt", "trace_id")
+
+
 def log_event(level: int, event: str, /, *, exc_info: BaseException | None = None, **fields: Any) -> None:
     """Log ``event`` with its fields; a plain formatter shows them too. Never raises, whatever ``exc_info`` does."""
     if not logger.isEnabledFor(level):
@@ -129,6 +133,8 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         line = self.head(record.created, record.levelno, record.name)
+        bound = record.__dict__
+        line.update((name, bound[name]) for name in BOUND if name in bound)
         event = getattr(record, "event", None)
         if event is None:
             line["message"] = record.getMessage()

@@ -1,11 +1,44 @@
-"""Sends the log of a process to standard output, as JSON lines or text."""
+"""Sends the log of a process to standard output, as JSON lines or text, with the job that each record belongs to."""
 
 from __future__ import annotations
 
 import logging
 import sys
 
-from salon_jobs.core.log_events import JsonLinesHandler
+from salon_jobs.core.log_events import BOUND, JsonLinesHandler
+from salon_jobs.core.tracing import current_trace_id
+from salon_jobs.jobs.current import running_job
+
+
+class JobContext(logging.Filter):
+    """Binds the running job, and the current trace, to whatever is logged: by any logger, in async handlers too.
+
+    A filter of a handler: there it meets the records of all loggers. What a record has already stays as it is.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Bind ``task_name``, ``job_id``, ``store_id``, ``attempt`` and ``trace_id``, as far as there are; keep it."""
+        job = running_job()
+        if job is not None:
+            bound = (job.task, job.id, job.store_id, job.attempt)
+            for name, value in zip(BOUND, bound, strict=False):
+                record.__dict__.setdefault(name, value)
+        if (trace_id := current_trace_id()) is not None:
+            record.__dict__.setdefault("trace_id", trace_id)
+        return True
+
+
+class TextFormatter(logging.Formatter):
+    """Format any record as a line for people, with what is bound to it at the end."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)-7s %(name)s %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the base class names it
+        """Add the fields that the message does not tell itself."""
+        told = getattr(record, "event_fields", {})
+        bound = [f"{name}={record.__dict__[name]}" for name in BOUND if name in record.__dict__ and name not in told]
+        return " ".join([super().formatMessage(record), *bound])
 
 
 def configure_logging(*, as_json: bool, level: str) -> None:
@@ -15,5 +48,6 @@ def configure_logging(*, as_json: bool, level: str) -> None:
         handler = JsonLinesHandler(sys.stdout)
     else:
         handler = logging.StreamHandler(sys.stdout)
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(name)s %(message)s"))
+        handler.setFormatter(TextFormatter())
+    handler.addFilter(JobContext())
     logging.basicConfig(level=level, handlers=[handler], force=True)

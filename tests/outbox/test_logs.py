@@ -1,0 +1,250 @@
+"""Shows that whatever is logged in a handler names its job, and that no record of a whole run holds a payload."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import json
+import logging
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from enum import Enum
+from io import StringIO
+from typing import Any
+from uuid import UUID
+
+import pytest
+from asgiref.sync import sync_to_async
+from django.db import transaction
+
+from salon_jobs import Discard, Snooze, current_job, emit, task, tenant_context
+from salon_jobs.core import tracing
+from salon_jobs.jobs import registry
+from salon_jobs.publishers.base import Unpublished, Verdict
+from salon_jobs.publishers.memory import MemoryPublisher
+from salon_jobs.runtime.logs import configure_logging
+from tests import tasks
+from tests.outbox.scene import ORDERS, relay_in_burst
+from tests.outbox.whole_way import delivered, intake, run_all
+from tests.support import change, seen
+from tests.tracers import Remembering
+
+SECRET = "a-customers-name"
+host = logging.getLogger("host.tills")
+
+
+class Output(StringIO):
+    """Holds what was written to standard output."""
+
+    def records(self, **fields: object) -> list[dict[str, Any]]:
+        """Return the records with these fields."""
+        found = [json.loads(line) for line in self.getvalue().splitlines()]
+        return [record for record in found if all(record.get(name) == value for name, value in fields.items())]
+
+
+Configure = Callable[..., Output]
+
+
+@pytest.fixture
+def configure(monkeypatch: pytest.MonkeyPatch) -> Iterator[Configure]:
+    """Configure the log as the commands do, and undo that."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    root.handlers[:] = []
+
+    def make(*, as_json: bool = True, log_level: str = "INFO") -> Output:
+        output = Output()
+        monkeypatch.setattr(sys, "stdout", output)
+        configure_logging(as_json=as_json, level=log_level)
+        return output
+
+    yield make
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+def test_every_logger_names_the_job_in_a_handler_and_none_afterwards(
+    stores: list[UUID], hooks: tasks.Hooks, process_id: int, configure: Configure
+) -> None:
+    hooks.store = hooks.system = lambda **_: host.info("asking the printer")
+    output = configure()
+    handles = [
+        tasks.in_store.enqueue(store_id=stores[0]), tasks.outside.enqueue(store_id=stores[1]), tasks.system.enqueue(),
+    ]  # fmt: skip
+    run_all(process_id)
+    host.info("asking the printer")
+    names = ("test-store", "test-store-outside", "test-system")
+    expected = [
+        {"task_name": name, "job_id": handle.id, "store_id": store and str(store), "attempt": 1}
+        for name, handle, store in zip(names, handles, [*stores[:2], None], strict=True)
+    ]
+    found = [
+        {name: record[name] for name in tracing_fields(record)}
+        for record in output.records(logger="host.tills", message="asking the printer")
+    ]
+    assert sorted(found[:3], key=str) == sorted(expected, key=str)
+    assert found[3] == {}
+
+
+def tracing_fields(record: dict[str, Any]) -> list[str]:
+    return [name for name in ("task_name", "job_id", "store_id", "attempt", "trace_id") if name in record]
+
+
+def test_what_an_async_handler_awaits_and_hands_to_a_thread_names_the_job(
+    stores: list[UUID], hooks: tasks.Hooks, process_id: int, configure: Configure
+) -> None:
+    async def beside() -> None:
+        host.info("in a task")
+
+    async def work(**_: object) -> None:
+        host.info("in the handler")
+        await asyncio.gather(asyncio.create_task(beside()), asyncio.to_thread(host.info, "in a thread"))
+        await sync_to_async(host.info)("in its synchronous part")
+
+    hooks.coroutine = work
+    output = configure()
+    for store in stores:
+        tasks.async_store.enqueue(store_id=store)
+    run_all(process_id)
+    for store in stores:
+        messages = [record["message"] for record in output.records(logger="host.tills", store_id=str(store))]
+        assert sorted(messages) == ["in a task", "in a thread", "in its synchronous part", "in the handler"]
+    assert len(output.records(logger="host.tills")) == 12
+
+
+def test_a_thread_of_the_handlers_own_names_the_job_when_it_is_handed_the_context(
+    database: None, hooks: tasks.Hooks, process_id: int, configure: Configure
+) -> None:
+    def body(**_: object) -> None:
+        threads = [
+            threading.Thread(target=host.info, args=("without",)),
+            threading.Thread(target=contextvars.copy_context().run, args=(host.info, "with")),
+        ]
+        for thread in threads:
+            thread.start()
+            thread.join()
+
+    hooks.system = body
+    output = configure()
+    handle = tasks.system.enqueue()
+    run_all(process_id)
+    [without], [handed] = output.records(message="without"), output.records(message="with")
+    if not getattr(sys.flags, "thread_inherit_context", False):
+        assert "job_id" not in without
+    assert handed["job_id"] == handle.id
+
+
+def test_what_a_record_has_already_stays(
+    database: None, hooks: tasks.Hooks, process_id: int, configure: Configure
+) -> None:
+    hooks.system = lambda **_: host.info("asking", extra={"task_name": "mine", "attempt": "last"})
+    output = configure()
+    handle = tasks.system.enqueue()
+    run_all(process_id)
+    [record] = output.records(logger="host.tills")
+    assert (record["task_name"], record["attempt"], record["job_id"]) == ("mine", "last", handle.id)
+
+
+def test_people_read_it_at_the_end_of_the_line(
+    stores: list[UUID], hooks: tasks.Hooks, process_id: int, configure: Configure
+) -> None:
+    hooks.store = lambda **_: host.info("asking the printer")
+    output = configure(as_json=False)
+    handle = tasks.in_store.enqueue(store_id=stores[0])
+    run_all(process_id)
+    told = f"task_name=test-store job_id={handle.id} store_id={stores[0]} attempt=1"
+    asked, succeeded = output.getvalue().splitlines()
+    assert asked.endswith(f"INFO    host.tills asking the printer {told}")
+    assert succeeded.count(told) == 1
+
+
+def test_a_trace_is_named_by_all_records_of_a_run(
+    stores: list[UUID], hooks: tasks.Hooks, process_id: int, configure: Configure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Tracing(Remembering):
+        def running(self, run: tracing.Run) -> Any:
+            run.trace_id = "a-trace"
+            return super().running(run)
+
+    monkeypatch.setattr(tracing, "_tracers", [Tracing({})])
+    hooks.store = lambda **_: host.info("asking the printer")
+    output = configure()
+    tasks.in_store.enqueue(store_id=stores[0])
+    run_all(process_id)
+    told = {record.get("event", record.get("message")) for record in output.records(trace_id="a-trace")}
+    assert told == {"asking the printer", "job_succeeded"}
+
+
+class Size(Enum):
+    """Is what a payload may hold no more."""
+
+    SMALL = "small"
+
+
+@pytest.fixture
+def sized() -> Iterator[Any]:
+    @task(name="test-sized")
+    def with_size(size: Size = Size.SMALL) -> None:
+        """Do nothing."""
+
+    yield with_size
+    registry.unregister("test-sized")
+
+
+def test_no_record_of_a_whole_run_holds_a_payload(
+    stores: list[UUID], hooks: tasks.Hooks, process_id: int, configure: Configure, sized: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    ends: list[Callable[[], object]] = [lambda: None, discard, snooze, fail, fail]
+
+    def body(**_: object) -> None:
+        host.warning("attempt %s", current_job().attempt)
+        ends[(current_job().id + current_job().attempt) % len(ends)]()
+
+    async def work(**given: object) -> None:
+        body(**given)
+
+    hooks.system = body
+    hooks.coroutine = work
+    refuse = staticmethod(lambda m: Unpublished(Verdict.REFUSED, "TEST.NO", "") if m.event == "refused" else None)
+    monkeypatch.setattr(MemoryPublisher, "answer", refuse)
+    output = configure(log_level="DEBUG")
+    logging.getLogger("django.db.backends").setLevel("INFO")  # which tells of every statement
+    for _ in range(10):
+        tasks.system.enqueue(note=SECRET)
+        tasks.async_system.enqueue(note=SECRET)
+    tasks.keyed_system.enqueue(note=SECRET)
+    sized.enqueue()
+    change("UPDATE salon_jobs_job SET payload = %s WHERE task = 'test-sized'", json.dumps({"size": SECRET}))
+    with tenant_context(stores[0]):
+        for event in ("order.created", "noted", "unheard-of", "refused"):
+            emit(ORDERS, event=event, payload={"note": SECRET, "number": SECRET}, headers={"X-Name": SECRET})
+    with transaction.atomic():
+        emit("rn::jobs:::test-sized", event="sized", payload={"size": SECRET})
+    relay_in_burst()
+    intake().take([delivered(message) for message in MemoryPublisher.published])
+    for _ in range(4):
+        change("UPDATE salon_jobs_job SET run_at = now() WHERE state = 'queued'")
+        run_all(process_id)
+    events = {record["event"] for record in output.records() if "event" in record}
+    assert events >= {
+        "job_succeeded", "job_cancelled", "job_snoozed", "job_retried", "job_failed", "message_failed",
+        "message_set_aside",
+    }  # fmt: skip
+    assert len(output.records(logger="host.tills")) > 20
+    assert seen("SELECT reason FROM salon_jobs_job WHERE task = 'test-sized'") == [("JOB.PAYLOAD_INVALID",)]
+    assert [line for line in output.getvalue().splitlines() if SECRET in line] == []
+
+
+def discard() -> None:
+    raise Discard("gone")
+
+
+def snooze() -> None:
+    raise Snooze(timedelta(0))
+
+
+def fail() -> None:
+    raise RuntimeError("the till is closed")
