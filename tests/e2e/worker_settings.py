@@ -1,6 +1,7 @@
 """Adds the tests' tasks to the project's settings, and whatever the test asks for in SALON_JOBS_OVERRIDES (JSON).
 
-With FAULT among them, worker processes die while they start, as long as that file exists.
+With FAULT among them, worker processes die while they start, as long as that file exists. With SPANS, they write the
+spans that they make into that file.
 """
 
 from __future__ import annotations
@@ -16,6 +17,11 @@ from project.settings import INSTALLED_APPS, SALON_JOBS, env
 INSTALLED_APPS = [*INSTALLED_APPS, "tests.e2e"]
 _overrides = json.loads(env.str("SALON_JOBS_OVERRIDES", "{}"))
 _fault = Path(_overrides.pop("FAULT", "/nowhere"))
+if spans := _overrides.pop("SPANS", None):
+    from tests.e2e.span_file import trace_into
+
+    trace_into(Path(spans))
+    _overrides["TRACING"] = True
 SALON_JOBS = {**SALON_JOBS, **_overrides}
 
 if "--child" in sys.argv and _fault.exists():

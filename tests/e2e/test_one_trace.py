@@ -1,0 +1,70 @@
+"""Follows one message through a worker, a relay, a real NATS, a consumer and the worker again, each a process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from salon_jobs import tenant_context
+from tests.brokers.nats import NatsBroker
+from tests.e2e import tasks
+from tests.e2e.span_file import read_spans
+from tests.e2e.worker_process import WorkerProcess, eventually
+from tests.settings import url_for
+
+URL = url_for("worker_runtime")
+ORDERS = "rn::nats:::orders"
+CONSUMERS = {"orders": {"SOURCE": ORDERS, "TASKS": {"order.created": tasks.write.name}, "WAIT": 0.1}}
+
+
+class RelayProcess(WorkerProcess):
+    command = "relay_outbox"
+
+
+class ConsumerProcess(WorkerProcess):
+    command = "consume_queue"
+
+
+@pytest.fixture
+def nats() -> Iterator[NatsBroker]:
+    """Run a server with the stream, which a deployment makes."""
+    broker = NatsBroker()
+    try:
+        broker.start()
+        broker.destination("orders")
+        yield broker
+    finally:
+        broker.close()
+
+
+def test_a_message_is_one_trace_through_all_processes(nats: NatsBroker, stores: list[UUID], tmp_path: Path) -> None:
+    file = tmp_path / "spans"
+    outbox = {"PRODUCER": "test", "POLL_INTERVAL": 0.2}
+    settings: dict[str, Any] = {**nats.settings(), "OUTBOX": outbox, "CONSUMERS": CONSUMERS, "SPANS": str(file)}
+    with (
+        WorkerProcess(url=URL, **settings) as worker,
+        RelayProcess(url=URL, **settings) as relay,
+        ConsumerProcess(url=URL, **settings) as consumer,
+    ):
+        for process in (worker, relay, consumer):
+            process.wait_for("health_listening", patience_s=30)
+        with tenant_context(stores[0]):
+            tasks.emit_order.enqueue(store_id=stores[0], to=ORDERS)
+        written = worker.wait_for("job_succeeded", task_name=tasks.write.name, patience_s=30)
+        # The span of the run ends just after its record; that of the relay when all of its batch is answered.
+        eventually(lambda: len(read_spans(file)) == 5, 10, str(read_spans(file)))
+        emitter, relayed, consumed = worker.children()[0], relay.pid, consumer.pid
+    spans = {span["name"]: span for span in read_spans(file)}
+    names = ["run e2e-emit-order", "emit orders", "publish orders", "consume orders", "run e2e-write"]
+    first, emitted, published, taken, ran = (spans[name] for name in names)
+    assert {span["context"]["trace_id"] for span in spans.values()} == {f"0x{written['trace_id']}"}
+    assert [span["parent_id"] for span in (first, emitted, published, taken, ran)] == [
+        None, *(span["context"]["span_id"] for span in (first, emitted, emitted, taken)),
+    ]  # fmt: skip
+    assert [span["pid"] for span in (published, taken)] == [relayed, consumed]
+    assert first["pid"] == emitted["pid"] == ran["pid"] == emitter["pid"]
+    assert published["attributes"]["messaging.system"] == taken["attributes"]["messaging.system"] == "nats"
