@@ -195,6 +195,18 @@ def test_a_writer_that_emits_nothing_delays_nobody(database: None) -> None:
         assert arrived() == [("a", 1)]
 
 
+def test_a_lock_of_the_gate_taken_by_hand_for_a_session_holds_nobody(database: None) -> None:
+    with writer() as one:
+        one.execute("SELECT pg_advisory_lock_shared(23117::bigint << 48)")
+        one.commit()
+        emitted("a", number=1)
+        assert store.gate() == Gate(1, 1, ())
+        say(one, "a", 2)
+        assert store.gate() == Gate(2, 0, (one.info.backend_pid,))
+        one.commit()
+        assert read(store.gate()) == [1, 2]
+
+
 def test_what_was_written_past_the_gate_is_found_by_the_sweep(database: None, monkeypatch: Any) -> None:
     monkeypatch.setattr(relay_module, "_SWEEP_S", 0.2)
     with relaying() as relay, writer() as liar:
