@@ -71,7 +71,7 @@ class SnsPublisher(Publisher):
 
     def open(self) -> None:
         """Discover the topics; when SNS does not answer, that is done at first use."""
-        self._connection().topics.refresh()
+        self._connection().topics.discover()
 
     def publish(self, messages: Sequence[OutgoingMessage], *, may_go_on: Callable[[], bool]) -> Answers:
         """Publish to one topic, found by its name: region and account of the ARN are not looked at."""

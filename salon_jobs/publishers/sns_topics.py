@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from salon_jobs.core import log_events
 from salon_jobs.core.log_events import log_event
 from salon_jobs.publishers import aws
 
@@ -48,12 +49,17 @@ class Topics:
             self._looked_for[name] = now
         return arn
 
+    def discover(self) -> None:
+        """Read the topics, unless they are known: each destination of a relay asks for it at its first message."""
+        if self._arns is None:
+            self.refresh()
+
     def refresh(self) -> None:
         """Read the topics again. When that fails those known stay, and it is logged."""
         try:
             self._fetch(self._clock())
         except aws.ERRORS as error:
-            log_event(logging.WARNING, "sns_topics_not_read", error=str(error))
+            log_event(logging.WARNING, log_events.SNS_TOPICS_NOT_READ, error=str(error))
 
     def forget(self, name: str) -> None:
         """Take a topic off the list: SNS says that it is not there any more. It is looked for again in a minute."""

@@ -368,6 +368,12 @@ def test_a_topic_is_found_by_its_name_among_more_than_a_page_of_them(
     publisher.close()
 
 
+def test_topics_are_discovered_once_however_many_destinations_open(publisher: SnsPublisher, requests: Requests) -> None:
+    publisher.open()
+    publisher.open()
+    assert requests.lists == 0
+
+
 def test_topics_are_read_again_after_a_day(
     publisher: SnsPublisher, requests: Requests, topic: str, clock: Clock
 ) -> None:
