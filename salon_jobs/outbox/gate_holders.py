@@ -43,7 +43,7 @@ class GateState:
 def gate_state(*, using: str) -> GateState:
     """Look at the gate. Role: operator, worker."""
     with connections[using].cursor() as cursor:
-        cursor.execute(sql.load("gate_state"))
+        cursor.execute(sql.load("gate"))
         [(allocated, bound, pids)] = cursor.fetchall()
         cursor.execute(sql.load("messages_behind"), {"bound": bound, "most": COUNTED})
         [(behind,)] = cursor.fetchall()

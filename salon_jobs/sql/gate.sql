@@ -1,3 +1,4 @@
--- Read how far messages may be relayed (gate_function.sql).
+-- Read the last id given, up to which messages may be relayed, and the backends that hold the gate there
+-- (gate_function.sql).
 -- Locks: none. Role: worker, operator.
 SELECT g.allocated, g.bound, g.holders FROM salon_jobs_gate() g

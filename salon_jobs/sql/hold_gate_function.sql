@@ -1,6 +1,6 @@
 -- Define salon_jobs_hold_gate, for a trigger before each statement that inserts messages: from now to the end of the
 -- transaction everybody can see that it may hold messages with ids above the sequence's value of this moment.
--- Ids are given in another order than transactions commit. The relay (outbox_gate.sql) reads the sequence, then the
+-- Ids are given in another order than transactions commit. The relay (gate_function.sql) reads the sequence, then the
 -- holders of these locks, then the rows, and goes no further than the lowest of them: who is not among the holders when
 -- it looks either has committed, and is seen, or gets ids above the sequence that was read. A statement trigger fires
 -- before the first row, and so before the first id, is made; it covers COPY and whatever else writes.
