@@ -39,7 +39,7 @@ class Verdict(StrEnum):
     RETRY = "retry"  # the broker refused it this time: costs an attempt, its aggregate waits
     REFUSED = "refused"  # the broker will never take it (too large, bad subject): failed and parked at once
     OUTAGE = "outage"  # the broker, or the way to it, is down: costs nothing, the whole destination waits
-    UNRESOLVABLE = "unresolvable"  # its destination is not there: costs nothing, its aggregate waits; a warning
+    UNRESOLVABLE = "unresolvable"  # its destination is not there: costs nothing, the destination waits; a warning
     SKIPPED = "skipped"  # a filter of the settings says that it is not sent: blocks nothing
     NOT_SENT = "not_sent"  # never tried: an earlier one of its aggregate was not published, or the relay must stop
 
