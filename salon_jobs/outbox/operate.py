@@ -79,11 +79,12 @@ def unpark(
         raise OptionInvalid("name the aggregates, or aggregate_type for all of a destination")
     alias = using or conf.database
     heads: dict[int, tuple[str, str]] = {}
-    for pairs in _batches(named):
+    for batch in _batches(named):
+        pairs = set(batch)
         types, wanted = {pair[0] for pair in pairs}, {pair[1] for pair in pairs if pair[1]}
         found = BlockedAggregate.objects.using(alias).filter(aggregate_type__in=types, aggregate_id__in=wanted)
         rows = found.values_list("head_id", "aggregate_type", "aggregate_id")
-        heads |= {head: (kind, one) for head, kind, one in rows if (kind, one) in set(pairs)}
+        heads |= {head: (kind, one) for head, kind, one in rows if (kind, one) in pairs}
     if aggregate_type:
         every = BlockedAggregate.objects.using(alias).filter(aggregate_type=aggregate_type).order_by("head_id")
         heads = {head: (aggregate_type, one) for head, one in every.values_list("head_id", "aggregate_id")}

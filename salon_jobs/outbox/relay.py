@@ -147,8 +147,8 @@ class Relay:
     def _hear(self, news: str) -> None:
         """Look now, and once more: a notification that was left out follows this one shortly."""
         self._heard = time.monotonic()
-        if news in ("", wake.OPERATOR):
-            self._refresh_at = min(self._refresh_at, self._heard) if news else self._refresh_at
+        if news == wake.OPERATOR:
+            self._refresh_at = min(self._refresh_at, self._heard)
         self._wake.set()
 
     def _look(self, ownership: Ownership) -> float:

@@ -27,7 +27,7 @@ def make_source(name: str, *, consumer: str) -> Source:
     path = paths.get(destination.service)
     if path is None:
         close = difflib.get_close_matches(destination.service, paths, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(sorted(paths))}"
+        hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(sorted(paths))}."
         raise ConfigurationError(
             f"SALON_JOBS['CONSUMERS'][{consumer!r}]['SOURCE']: no source serves {destination.service!r}; {hint} "
             "One of your own is named in OUTBOX['SOURCES']"

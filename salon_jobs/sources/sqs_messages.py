@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from salon_jobs.core import envelope
+from salon_jobs.publishers.sns_entries import HEADERS
 from salon_jobs.sources.base import Delivery, Envelope
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs.type_defs import MessageTypeDef
-
-HEADERS: Final = "Headers"
 
 
 def delivery_of(message: MessageTypeDef) -> Delivery:

@@ -234,7 +234,7 @@ def test_the_check_names_unknown_tasks_and_sources_and_an_inbox_that_forgets_too
     found = check_consumers()
     assert [each.id for each in found] == ["salon_jobs.E050", "salon_jobs.E050", "salon_jobs.W050"]
     assert "did you mean 'test-system'" in found[0].msg
-    assert "OUTBOX['SOURCES']" in found[1].msg
+    assert "known are azurequeue, memory, nats, sqs. One of your own is named in OUTBOX['SOURCES']" in found[1].msg
 
 
 @pytest.mark.parametrize(
