@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +15,7 @@ from django.utils.safestring import SafeString
 from salon_jobs.admin.base import ReadOnlyAdmin, may
 from salon_jobs.conf import settings as conf
 from salon_jobs.models import InboxMessage
-from salon_jobs.outbox.inbox import dismiss_messages, kept_envelope, retry_messages
+from salon_jobs.outbox.inbox import dismiss_messages, retry_messages, shown_text
 
 
 @admin.register(InboxMessage)
@@ -43,11 +42,8 @@ class InboxAdmin(ReadOnlyAdmin):
 
     @admin.display(description="what came")
     def shown_raw(self, message: InboxMessage) -> SafeString:
-        """Show what is kept, indented where it is JSON."""
-        text = message.raw
-        if kept_envelope(text) is not None:
-            text = json.dumps(json.loads(text), indent=2, ensure_ascii=False)
-        return format_html('<pre style="white-space: pre-wrap">{}</pre>', text)
+        """Show what is kept."""
+        return format_html('<pre style="white-space: pre-wrap">{}</pre>', shown_text(message.raw))
 
     def has_retry_permission(self, request: HttpRequest) -> bool:
         """Tell whether the user may have messages tried again."""

@@ -30,6 +30,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core.error_report import storable
 from salon_jobs.core.errors import OptionInvalid
 from salon_jobs.core.messages import MessageStatus
+from salon_jobs.core.redaction import redacted
 from salon_jobs.models import BlockedAggregate, Message, Replay
 from salon_jobs.outbox import operate
 from salon_jobs.outbox.operate import BATCH, OperatedMessage
@@ -204,5 +205,5 @@ def _batches(queryset: QuerySet[Message]) -> Iterator[list[Message]]:
 
 
 def _json(value: object) -> SafeString:
-    text = storable(json.dumps(value, indent=2, ensure_ascii=False))
+    text = storable(json.dumps(redacted(value, conf.redact), indent=2, ensure_ascii=False))
     return format_html('<pre style="white-space: pre-wrap; overflow-wrap: anywhere">{}</pre>', text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import timedelta
 from typing import Any, Final, NamedTuple
@@ -14,6 +15,7 @@ from django.db import connections
 from salon_jobs import sql
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.error_report import storable
+from salon_jobs.core.redaction import redacted
 from salon_jobs.models import InboxMessage
 from salon_jobs.sources.base import Envelope
 
@@ -131,6 +133,17 @@ def kept_envelope(text: str) -> Envelope | None:
         return Envelope(**json.loads(text))
     except (ValueError, TypeError, RecursionError):
         return None
+
+
+def shown_text(text: str) -> str:
+    """Return what ``kept_text`` wrote for people to read, REDACT applied; what is no envelope, as it came."""
+    envelope = kept_envelope(text)
+    if envelope is None:
+        return text
+    shown = asdict(envelope)
+    with suppress(ValueError, TypeError, RecursionError):  # then it is no JSON, and that is what is to be seen
+        shown["payload"] = json.loads(envelope.payload)
+    return storable(json.dumps(redacted(shown, conf.redact), indent=2, ensure_ascii=False))
 
 
 def short(reason: str) -> str:

@@ -13,6 +13,8 @@ from django.core.management import CommandError, call_command
 from django.db import connections
 from django.test import Client, override_settings
 
+from salon_jobs.outbox.inbox import kept_text
+from salon_jobs.sources.base import Envelope
 from tests.sql.test_admin_plans import AdminRouter
 from tests.support import change, seen
 
@@ -34,10 +36,11 @@ def waiting(database: None) -> list[int]:
 
 @pytest.fixture
 def client() -> Iterator[tuple[Client, User]]:
-    """Sign in a member of staff who may view incoming messages."""
+    """Sign in a member of staff who may view incoming messages, of all stores."""
     with override_settings(DATABASE_ROUTERS=[AdminRouter()]):
         user = User.objects.create_user("inbox-staff", is_staff=True)
         permit(user, "view_inboxmessage")
+        permit(user, "view_all_stores")
         client = Client()
         client.force_login(user)
         yield client, user
@@ -93,6 +96,17 @@ def test_retry_and_dismiss_ask_and_change_what_waits_alone(waiting: list[int], m
     assert statuses() == ["set_aside", "retry", "retry", "enqueued"]
     assert run("dismiss", "--yes", "--consumer", "orders")[0] == "dismissed: 2 of 2\n"
     assert statuses() == ["dismissed", "dismissed", "retry", "enqueued"]
+
+
+def test_secrets_of_an_envelope_are_hidden(waiting: list[int], client: tuple[Client, User]) -> None:
+    envelope = Envelope(message_id="m1", event="e", payload='{"card": {"cvc": "777"}}', headers={"X-Token": "hunter2"})
+    change("UPDATE salon_jobs_inbox SET raw = %s WHERE id = %s", kept_text(envelope, ""), waiting[0])
+    shown = json.loads(run("show", str(waiting[0]), "--json")[0])["raw"]
+    page = client[0].get(f"{PAGE}{waiting[0]}/change/").content.decode()
+    for text in (shown, page):
+        assert "cvc" in text
+        assert "777" not in text
+        assert "hunter2" not in text
 
 
 def test_the_admin_shows_messages_and_decides_for_those_who_may(

@@ -64,6 +64,17 @@ def test_skip_asks_first(client: Client) -> None:
     assert logged() == [(str(head), "skipped")]
 
 
+def test_a_page_hides_secrets(client: Client) -> None:
+    [(number,)] = seen(
+        "INSERT INTO salon_jobs_message (message_id, aggregate_type, event, payload, headers) VALUES"
+        " (gen_random_uuid(), %s, 'e', '{\"api_key\": \"hunter2\"}', '{\"X-Token\": \"hunter3\"}') RETURNING id",
+        ORDERS,
+    )  # fmt: skip
+    page = client.get(f"{MESSAGES}{number}/change/").content.decode()
+    assert "api_key" in page
+    assert "hunter" not in page
+
+
 def test_replay_shows_a_dry_run_and_wants_a_reason(client: Client) -> None:
     first, last, pending = write("published"), write("failed"), write()
     for more in ({}, {"confirmed": "1", "reason": "  "}):

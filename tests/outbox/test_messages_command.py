@@ -105,6 +105,16 @@ def test_show_tells_the_payload_and_what_holds_it_back(database: None) -> None:
             run("show", wrong)
 
 
+def test_show_hides_secrets_of_payload_and_headers(database: None) -> None:
+    [(number,)] = seen(
+        "INSERT INTO salon_jobs_message (message_id, aggregate_type, event, payload, headers)"
+        " VALUES (gen_random_uuid(), %s, 'e', '{\"n\": 1, \"card\": {\"cvc\": \"777\"}}', '{\"X-Token\": \"t\"}')"
+        " RETURNING id", ORDERS,
+    )  # fmt: skip
+    shown = json.loads(run("show", str(number), "--json")[0])
+    assert (shown["payload"], shown["headers"]) == ({"n": 1, "card": {"cvc": "***"}}, {"X-Token": "***"})
+
+
 def test_retry_and_skip_take_ids_uuids_or_all_failed_ones_that_are_named(stores: list[UUID]) -> None:
     first, second, third = (write("failed", store=store) for store in stores)
     sent = write("published")

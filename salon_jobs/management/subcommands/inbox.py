@@ -12,7 +12,7 @@ from salon_jobs.management.asking import ask
 from salon_jobs.management.subcommands.base import Subcommand
 from salon_jobs.management.table import table
 from salon_jobs.models import InboxMessage
-from salon_jobs.outbox.inbox import Status, dismiss_messages, retry_messages
+from salon_jobs.outbox.inbox import Status, dismiss_messages, retry_messages, shown_text
 
 _HEAD: Final = ("message", "id", "consumer", "event", "code", "deliveries", "received", "status")
 _WAITING: Final = (Status.SET_ASIDE, Status.RETRY)
@@ -60,7 +60,7 @@ class Inbox(Subcommand):
         message: Any = InboxMessage.objects.using(conf.reader_database).filter(id=options["id"][0]).first()
         if message is None:
             raise CommandError(f"the inbox has no message {options['id'][0]}")
-        described = {**_described(message), "raw": message.raw}
+        described = {**_described(message), "raw": shown_text(message.raw)}
         if options["json"]:
             out.write(json.dumps(described, indent=2))
         else:

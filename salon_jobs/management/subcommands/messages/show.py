@@ -9,6 +9,7 @@ from django.core.management.base import CommandError, CommandParser, OutputWrapp
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.error_report import storable
+from salon_jobs.core.redaction import redacted
 from salon_jobs.management.subcommands.base import Subcommand
 from salon_jobs.management.subcommands.messages.criteria import message_id, numbers
 from salon_jobs.models import BlockedAggregate, Message
@@ -32,6 +33,7 @@ class Show(Subcommand):
         if found is None:
             raise CommandError(f"there is no message {number}")
         columns: dict[str, Any] = {**found}
+        columns |= {name: redacted(columns[name], conf.redact) for name in ("payload", "headers")}
         shown: dict[str, object] = {**columns, "held_back_by": _holder(columns)}
         if options["json"]:
             out.write(_json(shown))
