@@ -17,6 +17,8 @@ COMPILE = $(UV) pip compile pyproject.toml --quiet --universal --python-version 
 
 RUN_TESTS = $(BIN)/python -m project.local.postgres --no-fsync --run $(BIN)/python -m pytest
 PROCESS_TESTS := tests/e2e tests/docs tests/demo tests/migrations
+BROKER_TESTS := tests/outbox tests/contracts
+CHAOS_TESTS := tests/system/test_chaos.py tests/system/test_chaos_outbox.py
 
 .PHONY: help
 help: ## list the targets
@@ -35,20 +37,30 @@ test: check ## run the checks, then every test that needs no system package
 ifdef PYTEST_ARGS
 	@$(RUN_TESTS) -m "not system" $(PYTEST_ARGS)
 else
-	@# Two halves at once, each with a server of its own: the one waits for processes, the other for the database.
-	@log=$$(mktemp); \
-	$(RUN_TESTS) -m "not system" $(PROCESS_TESTS) >"$$log" 2>&1 & half=$$!; \
-	trap 'kill $$half 2>/dev/null || true; rm -f "$$log"' EXIT; \
-	status=0; $(RUN_TESTS) -m "not system" $(addprefix --ignore=,$(PROCESS_TESTS)) || status=$$?; \
-	echo; echo "And those of $(PROCESS_TESTS), run at the same time:"; \
-	wait $$half || status=$$?; cat "$$log"; exit $$status
+	@# Three parts at once, each with a server of its own: two wait for processes and brokers, one for the database.
+	@logs=$$(mktemp -d); trap 'kill $$(jobs -p) 2>/dev/null || true; rm -rf "$$logs"' EXIT; status=0; \
+	$(RUN_TESTS) -m "not system" $(PROCESS_TESTS) >"$$logs/processes" 2>&1 & processes=$$!; \
+	$(RUN_TESTS) -m "not system" $(BROKER_TESTS) >"$$logs/brokers" 2>&1 & brokers=$$!; \
+	$(RUN_TESTS) -m "not system" $(addprefix --ignore=,$(PROCESS_TESTS) $(BROKER_TESTS)) || status=$$?; \
+	wait $$brokers || status=$$?; \
+	echo; echo "And those of $(BROKER_TESTS), run at the same time:"; cat "$$logs/brokers"; \
+	wait $$processes || status=$$?; \
+	echo; echo "And those of $(PROCESS_TESTS), run at the same time:"; cat "$$logs/processes"; exit $$status
 endif
 	@echo
 	@echo "What needs system packages (a browser, PgBouncer) was left out: make test-system runs it."
 
 .PHONY: test-system
 test-system: venv ## run the tests that need Debian's chromium and pgbouncer, and a short chaos
+ifdef PYTEST_ARGS
 	@$(RUN_TESTS) -m system $(PYTEST_ARGS)
+else
+	@# Beside what is killed, stopped and starved the browser's tests have time enough.
+	@log=$$(mktemp); trap 'kill $$(jobs -p) 2>/dev/null || true; rm -f "$$log"' EXIT; status=0; \
+	$(RUN_TESTS) -m system $(CHAOS_TESTS) >"$$log" 2>&1 & chaos=$$!; \
+	$(RUN_TESTS) -m system $(addprefix --ignore=,$(CHAOS_TESTS)) || status=$$?; \
+	wait $$chaos || status=$$?; echo; echo "And those of $(CHAOS_TESTS), run at the same time:"; cat "$$log"; exit $$status
+endif
 
 .PHONY: chaos
 chaos: venv ## kill, stop, crash and starve workers and server for ten minutes, and count every job
