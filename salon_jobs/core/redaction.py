@@ -9,6 +9,8 @@ from functools import lru_cache
 from typing import Any, Final
 
 HIDDEN: Final = "***"
+TOO_DEEP: Final = "(nested too deep to be shown)"
+_DEEPEST: Final = 100
 # Hyphens in keys are read as underscores.
 SENSITIVE: Final = (
     "*password*", "*passwd*", "*passphrase*", "*secret*", "*token*", "authorization", "*api_key*", "*apikey*",
@@ -19,18 +21,23 @@ SENSITIVE: Final = (
 def redacted(value: Any, patterns: Sequence[str]) -> Any:
     """Return JSON with ``***`` for the value of every key that matches a pattern, at any depth; the rest as it is.
 
+    What lies deeper than a hundred levels is not shown either: nobody could tell what is in it.
     Patterns are names in which ``*`` stands for anything; upper and lower case are alike, and so are ``-`` and ``_``.
     """
-    return _redacted(value, _compiled(tuple(patterns))) if patterns else value
+    return _redacted(value, _compiled(tuple(patterns)), 0)
 
 
-def _redacted(value: Any, sensitive: re.Pattern[str]) -> Any:
+def _redacted(value: Any, sensitive: re.Pattern[str], depth: int) -> Any:
+    if isinstance(value, dict | list) and depth > _DEEPEST:
+        return TOO_DEEP
     if isinstance(value, dict):
         items: dict[str, Any] = {**value}
-        return {key: HIDDEN if _is(key, sensitive) else _redacted(each, sensitive) for key, each in items.items()}
+        return {
+            key: HIDDEN if _is(key, sensitive) else _redacted(each, sensitive, depth + 1) for key, each in items.items()
+        }
     if isinstance(value, list):
         items_of: list[Any] = [*value]
-        return [_redacted(each, sensitive) for each in items_of]
+        return [_redacted(each, sensitive, depth + 1) for each in items_of]
     return value
 
 
@@ -40,4 +47,5 @@ def _is(key: str, sensitive: re.Pattern[str]) -> bool:
 
 @lru_cache(maxsize=8)
 def _compiled(patterns: tuple[str, ...]) -> re.Pattern[str]:
-    return re.compile("|".join(translate(pattern.lower().replace("-", "_")) for pattern in patterns))
+    written = (translate(pattern.lower().replace("-", "_")) for pattern in patterns)
+    return re.compile("|".join(written) if patterns else r"(?!)")

@@ -9,6 +9,7 @@ import pgtrigger.compiler
 import pgtrigger.migrations
 from django.db import migrations, models
 
+import salon_jobs.models.fields
 import salon_jobs.models.job
 from salon_jobs.migration_ops import LocksBriefly
 
@@ -116,7 +117,10 @@ class Migration(LocksBriefly):
                 ("leased_by", models.BigIntegerField(help_text="The process that holds the job", null=True)),
                 ("rescues", models.SmallIntegerField(db_default=0, help_text="How often the process holding it died")),
                 ("job_key", models.CharField(max_length=512, null=True)),
-                ("payload", models.JSONField(db_default=models.Value({}, models.JSONField()))),
+                (
+                    "payload",
+                    salon_jobs.models.fields.ReadableJSONField(db_default=models.Value({}, models.JSONField())),
+                ),
                 ("reason", models.CharField(db_default="", help_text="Why it was cancelled or failed", max_length=255)),
                 ("created_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
                 ("started_at", models.DateTimeField(help_text="When it was claimed last", null=True)),

@@ -1,4 +1,4 @@
-"""Declares a column type that Django lacks."""
+"""Declares column types that Django lacks."""
 
 from __future__ import annotations
 
@@ -6,6 +6,17 @@ import json
 from typing import Any
 
 from django.db import models
+
+
+class ReadableJSONField(models.JSONField):
+    """Is a JSON column that can be read whatever is in it: of JSON that Python does not take, a text that says so."""
+
+    def from_db_value(self, value: Any, expression: Any, connection: Any) -> Any:
+        """Return Python values."""
+        try:
+            return super().from_db_value(value, expression, connection)
+        except (ValueError, RecursionError) as error:
+            return unreadable(value, error)
 
 
 class JSONTextField(models.JSONField):
@@ -29,4 +40,9 @@ class JSONTextField(models.JSONField):
         try:
             return json.loads(value)
         except (ValueError, RecursionError) as error:
-            return f"<{len(value)} characters of JSON that Python can not read: {type(error).__name__}>"
+            return unreadable(value, error)
+
+
+def unreadable(text: str, error: Exception) -> str:
+    """Return what is shown in the place of JSON that PostgreSQL takes and Python does not."""
+    return f"<{len(text)} characters of JSON that Python can not read: {type(error).__name__}>"

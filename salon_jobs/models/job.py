@@ -12,6 +12,7 @@ from django.utils import timezone
 from salon_jobs.core.clock import EARLIEST, LATEST
 from salon_jobs.core.errors import TimedOut
 from salon_jobs.core.records import NO_STORE, JobState
+from salon_jobs.models.fields import ReadableJSONField
 
 _STATES = [(state.value, state.value) for state in JobState]
 _ENDED = models.Q(state__in=["failed", "cancelled", "succeeded"])
@@ -60,7 +61,7 @@ class Job(models.Model):
     leased_by = models.BigIntegerField(null=True, help_text="The process that holds the job")
     rescues = models.SmallIntegerField(db_default=0, help_text="How often the process holding it died")
     job_key = models.CharField(max_length=512, null=True)  # noqa: DJ001 - NULL means "no key" to the unique index
-    payload = models.JSONField(db_default=models.Value({}, models.JSONField()))
+    payload = ReadableJSONField(db_default=models.Value({}, models.JSONField()))
     reason = models.CharField(max_length=255, db_default="", help_text="Why it was cancelled or failed")
     created_at = models.DateTimeField(db_default=Now())
     started_at = models.DateTimeField(null=True, help_text="When it was claimed last")

@@ -6,7 +6,7 @@ import json
 from datetime import UTC, datetime, timedelta
 from io import StringIO
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -143,3 +143,13 @@ def test_jobs_whose_process_died_are_of_one_kind(process_id: int) -> None:
     store.rescue(process_id, "its process died")
     [kind] = failure_kinds(using="operator")
     assert (kind.jobs, kind.error_class) == (2, "salon_jobs.core.errors.ProcessDied")
+
+
+@pytest.mark.parametrize("payload", ["[" * 3000 + "]" * 3000, "[" * 300 + "]" * 300, f'{{"n": {"9" * 5000}}}'])
+def test_a_payload_that_python_can_not_read_hides_no_job(database: None, payload: str) -> None:
+    store = uuid4()
+    job_id = add(payload=payload, store_id=store)
+    for arguments in (("show", str(job_id)), ("show", str(job_id), "--json"), ("export-store", str(store))):
+        out, _ = run(*arguments)
+        assert "nested too deep" in out or "JSON that Python can not read" in out
+        assert str(job_id) in out
