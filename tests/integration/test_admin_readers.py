@@ -126,6 +126,13 @@ def test_staff_of_a_store_see_and_count_its_rows_alone(two: tuple[Rows, Rows]) -
         assert client.get(f"{ADMIN}{page}/{whole(own)[page]}/change/").status_code == 200
 
 
+@pytest.mark.parametrize("came_from", ["tick = now()", "tick = now(), fan_out_id = 7", "fan_out_id = 7"])
+def test_a_jobs_page_reads_nothing_that_belongs_to_no_store(two: tuple[Rows, Rows], came_from: str) -> None:
+    own, _other = two
+    change(f"UPDATE salon_jobs_job SET {came_from}")
+    assert staff(own.store).get(f"{ADMIN}job/{own.job}/change/").status_code == 200
+
+
 @pytest.mark.parametrize(
     "query",
     [
