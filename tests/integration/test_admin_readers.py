@@ -172,6 +172,47 @@ def test_another_stores_jobs_are_not_retried_and_all_means_all_of_ones_own(two: 
     assert seen("SELECT object_id FROM django_admin_log") == [(str(own.job),)]
 
 
+@pytest.mark.parametrize(
+    ("action", "more", "before", "after"),
+    [
+        ("retry", {}, "failed", "queued"),
+        ("cancel", {}, "failed", "cancelled"),
+        ("cancel", {}, "queued", "cancelled"),
+        ("discard", {}, "failed", "cancelled"),
+        ("change", {"priority": "7", "queue": ""}, "queued", "queued"),
+    ],
+)
+@pytest.mark.parametrize("across", ["0", "1"])
+def test_every_action_reaches_ones_own_jobs_alone(
+    two: tuple[Rows, Rows], action: str, more: dict[str, str], before: str, after: str, across: str
+) -> None:
+    own, other = two
+    change("UPDATE salon_jobs_job SET state = %s, finished_at = NULL", before)
+    client = staff(own.store, may=("discard_job", "change_job"))
+    form = {"action": action, "index": "0", "select_across": across, **more}
+    for confirmed in ({}, {"confirmed": "1"}):
+        answer = client.post(
+            f"{ADMIN}job/", {**form, **confirmed, "_selected_action": [str(own.job), str(other.job)]}, follow=True
+        )
+        assert answer.status_code == 200
+        assert str(other.store) not in answer.content.decode()
+    found = {row[0]: row[1:] for row in seen("SELECT id, state, priority FROM salon_jobs_job")}
+    assert found == {own.job: (after, int(more.get("priority", 0))), other.job: (before, 0)}
+    assert seen("SELECT DISTINCT object_id FROM django_admin_log") == [(str(own.job),)]
+
+
+def test_kinds_of_failures_are_those_of_ones_own_jobs(two: tuple[Rows, Rows]) -> None:
+    for number, rows in enumerate(two):
+        change(
+            "UPDATE salon_jobs_job SET fingerprint = %s, error_class = %s WHERE id = %s",
+            number, f"BurntTill{number}", rows.job,
+        )  # fmt: skip
+    text = staff(two[0].store).get(f"{ADMIN}job/failures/").content.decode()
+    assert "BurntTill0" in text
+    assert "BurntTill1" not in text
+    assert "BurntTill1" in staff(everything=True).get(f"{ADMIN}job/failures/").content.decode()
+
+
 @pytest.mark.parametrize("page", OTHERS)
 def test_what_belongs_to_no_store_is_refused(two: tuple[Rows, Rows], page: str) -> None:
     names = tuple(f"{verb}_{page}" for verb in ("view", "change", "add", "delete"))
