@@ -51,6 +51,10 @@ class Remembering:
         """Give the id of a trace."""
         return "a-trace"
 
+    def flush(self) -> None:
+        """Remember it."""
+        self.told.append("flush")
+
 
 class Failing:
     """Raises whatever it is asked."""
@@ -82,6 +86,10 @@ class Failing:
         self._fail(message)
 
     def trace_id(self) -> str | None:
+        """Fail."""
+        self._fail(None)
+
+    def flush(self) -> None:
         """Fail."""
         self._fail(None)
 

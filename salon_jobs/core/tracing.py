@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+from threading import Thread
 from types import TracebackType
 from typing import Any, Final, Protocol, Self, TypeVar, cast
 from uuid import UUID
@@ -117,6 +119,10 @@ class Tracer(Protocol):
         """Return the id of the current trace, for log records."""
         ...
 
+    def flush(self) -> None:
+        """Send what is on its way, before the process ends; may take as long as it likes."""
+        ...
+
 
 _tracers: list[Tracer] = []
 
@@ -173,6 +179,17 @@ def current_trace_id() -> str | None:
     return next((found for tracer in active_tracers() if (found := _tried(tracer.trace_id))), None)
 
 
+def flush(timeout_s: float) -> None:
+    """Send what tracers hold back, for so long at most: the interpreter may be ended without asking them."""
+    # Threads of their own: an agent that does not answer must not hold up the end.
+    threads = [Thread(target=_tried, args=(tracer.flush,), daemon=True) for tracer in active_tracers()]
+    for thread in threads:
+        thread.start()
+    end = time.monotonic() + timeout_s
+    for thread in threads:
+        thread.join(max(0.0, end - time.monotonic()))
+
+
 def headers_of(trace: str | None) -> dict[str, str]:
     """Read the headers that a job or a message keeps; whatever else is kept there says nothing."""
     try:
@@ -220,7 +237,7 @@ def _tried(call: Callable[[], Any]) -> Any:
     try:
         return call()
     except Exception:
-        logger.exception("a tracer could not tell of the current trace")
+        logger.exception("a tracer could not do what it was asked")
         return None
 
 

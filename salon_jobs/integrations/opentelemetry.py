@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 from opentelemetry import context as contexts
 from opentelemetry import propagate, trace
@@ -125,6 +125,12 @@ class OpenTelemetryTracer:
     def trace_id(self) -> str | None:
         """Return the id of the current trace."""
         return _trace_id(trace.get_current_span())
+
+    def flush(self) -> None:
+        """Export what the SDK's processors hold back; the API alone holds nothing."""
+        provider: Any = trace.get_tracer_provider()
+        if hasattr(provider, "force_flush"):
+            provider.force_flush()
 
 
 def install() -> None:

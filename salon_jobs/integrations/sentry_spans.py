@@ -96,6 +96,10 @@ class SentryTracer:
         span = sentry_sdk.get_current_span() if _makes_spans() else None
         return None if span is None else span.trace_id
 
+    def flush(self) -> None:
+        """Send what is on its way, events too."""
+        sentry_sdk.flush()
+
 
 tracer: Final = SentryTracer()
 

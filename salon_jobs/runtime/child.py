@@ -17,7 +17,7 @@ from typing import Any, NoReturn, Protocol
 
 from django.db import connections
 
-from salon_jobs.core import log_events
+from salon_jobs.core import log_events, tracing
 from salon_jobs.core.errors import NotReady
 from salon_jobs.core.log_events import log_event
 from salon_jobs.runtime.link import Link
@@ -26,6 +26,7 @@ from salon_jobs.runtime.service import Loop, end_at_once
 
 _REPORT_EVERY_S = 1.0
 _ORPHANED = 1
+_FLUSH_S = 2.0
 _PR_SET_PDEATHSIG = 1
 
 
@@ -52,7 +53,10 @@ def run_child(kind: str, descriptors: str, make_loop: Callable[[int, dict[str, A
         signal.signal(number, _pass)
     _die_with_parent()
     child = _Child(kind, Link(socket.socket(fileno=link_end)))
-    end_at_once(0 if child.run(lambda start: make_loop(board, start)) else 1)
+    clean = child.run(lambda start: make_loop(board, start))
+    if clean:  # else a job has outlived its grace, and so has this process
+        tracing.flush(_FLUSH_S)
+    end_at_once(0 if clean else 1)
 
 
 class _Child:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -32,9 +32,9 @@ class _FileExporter(SpanExporter):
 
 
 def trace_into(file: Path) -> None:
-    """Have this process write its spans into ``file``."""
+    """Have this process write its spans into ``file``: in batches, as exporters to agents do."""
     provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(_FileExporter(file)))
+    provider.add_span_processor(BatchSpanProcessor(_FileExporter(file), schedule_delay_millis=3_600_000))
     trace.set_tracer_provider(provider)
 
 

@@ -13,7 +13,7 @@ from salon_jobs import tenant_context
 from tests.brokers.nats import NatsBroker
 from tests.e2e import tasks
 from tests.e2e.span_file import read_spans
-from tests.e2e.worker_process import WorkerProcess, eventually
+from tests.e2e.worker_process import WorkerProcess
 from tests.settings import url_for
 
 URL = url_for("worker_runtime")
@@ -55,9 +55,12 @@ def test_a_message_is_one_trace_through_all_processes(nats: NatsBroker, stores: 
         with tenant_context(stores[0]):
             tasks.emit_order.enqueue(store_id=stores[0], to=ORDERS)
         written = worker.wait_for("job_succeeded", task_name=tasks.write.name, patience_s=30)
-        # The span of the run ends just after its record; that of the relay when all of its batch is answered.
-        eventually(lambda: len(read_spans(file)) == 5, 10, str(read_spans(file)))
         emitter, relayed, consumed = worker.children()[0], relay.pid, consumer.pid
+        assert read_spans(file) == [], "they go in batches"
+        for process in (worker, relay, consumer):
+            process.stop()
+        for process in (worker, relay, consumer):
+            assert process.wait() == 0
     spans = {span["name"]: span for span in read_spans(file)}
     names = ["run e2e-emit-order", "emit orders", "publish orders", "consume orders", "run e2e-write"]
     first, emitted, published, taken, ran = (spans[name] for name in names)

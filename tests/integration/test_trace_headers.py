@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
 from uuid import UUID
@@ -153,3 +155,23 @@ def test_two_tracers_share_the_baggage(database: None, tracer: Remembering, monk
     monkeypatch.setattr(tracing, "_tracers", [tracer, other])
     tasks.system.enqueue()
     assert kept() == [{"traceparent": "t", "sentry-trace": "s", "baggage": "b=2,sentry-a=1"}]
+
+
+def test_a_flush_waits_no_longer_than_told_and_for_nobody_who_fails(
+    tracer: Remembering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Hanging(Remembering):
+        def __init__(self) -> None:
+            super().__init__({})
+            self.released = threading.Event()
+
+        def flush(self) -> None:
+            assert self.released.wait(60)
+
+    hanging = Hanging()
+    monkeypatch.setattr(tracing, "_tracers", [hanging, Failing(), tracer])
+    began = time.monotonic()
+    tracing.flush(0.3)
+    assert 0.3 <= time.monotonic() - began < 10
+    assert tracer.told == ["flush"]
+    hanging.released.set()
