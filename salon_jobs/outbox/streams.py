@@ -24,6 +24,9 @@ _DISCOVER_S: Final = 1.0
 _SWEPT: Final = 500
 # In one look, of each stream: the relay must beat, and read what is new.
 _PAGES: Final = 100
+# A thread each. Whoever runs SQL as the web role can name any number of destinations.
+_MOST: Final = 1000
+_TELL_S: Final = 60.0
 
 
 class Streams:
@@ -37,8 +40,7 @@ class Streams:
         # One for each service, which the streams share.
         self._publishers: dict[str, Publisher] = {}
         self._partitions: frozenset[int] = frozenset()
-        self._discover_at = float("-inf")
-        self._ended: set[str] = set()
+        self._discover_at = self._tell_at = float("-inf")
 
     def all(self) -> list[Stream]:
         """Return the streams."""
@@ -106,6 +108,15 @@ class Streams:
 
     def _discover(self) -> None:
         new = [name for name in store.message_types() if name not in self._streams]
+        room = max(0, _MOST - len(self._streams))
+        if len(new) > room:
+            if time.monotonic() >= self._tell_at:
+                self._tell_at = time.monotonic() + _TELL_S
+                log_event(
+                    logging.ERROR, log_events.DESTINATIONS_LEFT_OUT, served=_MOST, left_out=len(new) - room,
+                    aggregate_type=new[room],
+                )  # fmt: skip
+            new = new[:room]
         if new:
             store.know_destinations(new)
             for name in new:
