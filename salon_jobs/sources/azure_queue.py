@@ -157,7 +157,7 @@ def _delivery(received: Received) -> Delivery:
     try:
         raw = _text(raw)
         return Delivery(count=received.count, raw=raw, handle=handle, envelope=_read(raw))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # the second: it nests too deep
         return Delivery(count=received.count, raw=raw, handle=handle, fault=f"the body is no message: {error}")
 
 

@@ -159,7 +159,7 @@ def _fault(data: bytes, headers: dict[str, str]) -> str:
         return f"the header {names.EVENT} is missing"
     try:
         json.loads(data)
-    except ValueError as error:  # what is no UTF-8, too
+    except (ValueError, RecursionError) as error:  # what is no UTF-8, or nests too deep, too
         return f"the body is no JSON: {error}"
     return ""
 

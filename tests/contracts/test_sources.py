@@ -127,6 +127,17 @@ def test_what_can_not_be_read_is_received_with_its_fault(broker: Broker, source:
     source.acknowledge([delivery])
 
 
+def test_what_nests_too_deep_is_received_like_anything_else(
+    source: Source, publisher: Publisher, destination: str
+) -> None:
+    deep = make(destination, "a", payload="[" * 20_000 + "]" * 20_000)
+    assert publish(publisher, deep, make(destination, "b")) == [None, None]
+    received = source.receive(10, wait=WAIT, visibility=LONG)
+    received += [] if len(received) == 2 else source.receive(10, wait=WAIT, visibility=LONG)
+    assert len(received) == 2
+    source.acknowledge(received)
+
+
 def test_a_broker_that_is_down_is_not_ready_and_heals_without_a_restart(
     broker: Broker, source: Source, message: OutgoingMessage
 ) -> None:
