@@ -11,6 +11,7 @@ import pytest
 from django.db import DatabaseError, IntegrityError, connections, transaction
 
 from salon_jobs import Draft, emit, emit_many, tenant_context
+from salon_jobs.checks import check_publishers
 from salon_jobs.core import tracing
 from salon_jobs.core.errors import ConfigurationError, EmitRefused, MessageInvalid
 from salon_jobs.models import Message
@@ -155,3 +156,14 @@ def test_all_emits_of_a_transaction_take_one_lock() -> None:
         for number in range(300):
             emit(ORDERS, aggregate_id=str(number), event="e", payload={"number": number})
         assert seen("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'") == [(1,)]
+
+
+def test_the_check_names_publishers_that_are_none(settings: Any) -> None:
+    assert check_publishers() == []
+    named = {"good": "salon_jobs.publishers.memory.NullPublisher", "gone": "shop.Gone", "other": "collections.deque"}
+    outbox = {**settings.SALON_JOBS["OUTBOX"], "PUBLISHERS": named}
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "OUTBOX": outbox}
+    found = check_publishers()
+    assert [each.id for each in found] == ["salon_jobs.E051"] * 2
+    assert "SALON_JOBS['OUTBOX']['PUBLISHERS']['gone']: 'shop.Gone' can not be imported" in found[0].msg
+    assert "SALON_JOBS['OUTBOX']['PUBLISHERS']['other']: collections.deque is no" in found[1].msg
