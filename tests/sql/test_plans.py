@@ -146,6 +146,7 @@ def test_a_finish_and_a_failure_find_their_row_by_its_key(crowded: int) -> None:
         "final": False,
         "reason": "",
         "error_class": "",
+        "alike": "same",
         "code": "",
         "message": "",
         "traceback": "",
@@ -189,8 +190,9 @@ def test_giving_back_and_ending_runs_find_their_rows(crowded: int) -> None:
     plan = nodes("silent_processes", {"silent_after": timedelta(seconds=15)})
     assert_no_full_scan(plan)
     assert "salon_jobs_job_leased" in indexes(plan)
-    for statement in ("operator_retry", "operator_cancel"):
-        assert_no_full_scan(nodes(statement, {"ids": [10, 20, 30], "running": True}))
+    operated = {"ids": [10, 20, 30], "running": True, "reason": "cancelled", "at": None, "priority": 1, "queue": None}
+    for statement in ("operator_retry", "operator_cancel", "operator_change"):
+        assert_no_full_scan(nodes(statement, operated))
     assert_no_full_scan(nodes("waiting_twin", {"id": 10}))
 
 
