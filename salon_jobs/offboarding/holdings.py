@@ -17,18 +17,18 @@ PAGE: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """Names a table, and what its JSON must be rid of secrets in."""
+    """Names a table, and its columns of JSON that may hold secrets."""
 
     name: str
     model: type[Model]
     by_index: bool
-    payload: str | None = None
+    secret: tuple[str, ...] = ()
 
 
 HOLDINGS: Final = (
-    Holding("jobs", Job, True, payload="payload"),
+    Holding("jobs", Job, True, secret=("payload",)),
     Holding("errors", JobError, False),
-    Holding("messages", Message, False, payload="payload"),
+    Holding("messages", Message, False, secret=("payload", "headers")),
     Holding("blocked_aggregates", BlockedAggregate, True),
     Holding("inbox", InboxMessage, False),
 )

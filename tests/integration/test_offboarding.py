@@ -158,3 +158,27 @@ def test_an_erasure_waits_for_the_jobs_it_cancelled(
         ended.set()
         assert erasure.result()[0].startswith("erased: 4 jobs")
     assert left(store) == 0
+
+
+def test_an_export_hides_secrets_of_messages_and_writes_what_no_file_could_hold(
+    stores: list[UUID], tmp_path: Path
+) -> None:
+    message = write(store=stores[0])
+    envelope = {
+        "message_id": "m", "event": "e", "producer": "p", "payload": '{"token": "tulip"}', "headers": {},
+    }  # fmt: skip
+    odd = '{"password": "tulip", "name": "\\ud800"}'
+    change("ALTER TABLE salon_jobs_message DISABLE TRIGGER USER")
+    try:
+        change("UPDATE salon_jobs_message SET payload = %s, headers = %s WHERE id = %s", odd, odd, message)
+    finally:
+        change("ALTER TABLE salon_jobs_message ENABLE TRIGGER USER")
+    change(
+        "INSERT INTO salon_jobs_inbox (consumer, message_id, store_id, status, raw)"
+        " VALUES ('c', 'm', %s, 'set_aside', %s)",
+        stores[0], json.dumps(envelope),
+    )  # fmt: skip
+    path = tmp_path / "store.jsonl"
+    run("export-store", str(stores[0]), "--output", str(path))
+    assert "tulip" not in path.read_text()
+    assert json.loads(path.read_text().splitlines()[0])["payload"] == {"password": "***", "name": "\ud800"}
