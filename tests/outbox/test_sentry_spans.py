@@ -317,3 +317,18 @@ def test_nothing_else_checks_in(
     run_all(process_id)
     run_all(process_id)
     assert check_ins(sent) == ["in_progress", "ok"], "neither a job without a tick, nor those of a fan-out"
+
+
+@pytest.mark.parametrize("sent", [None], indirect=True)
+def test_without_tracing_runs_that_continue_nothing_have_a_trace_each(
+    database: None, hooks: tasks.Hooks, process_id: int, sent: Sent
+) -> None:
+    def fail(**_: object) -> None:
+        raise RuntimeError("the till is closed")
+
+    hooks.system = fail
+    for _ in range(2):
+        tasks.system.using(max_attempts=1).enqueue()
+    change("UPDATE salon_jobs_job SET trace = NULL")
+    run_all(process_id)
+    assert len(trace_ids(*sent.of("event"))) == 2
