@@ -126,6 +126,24 @@ def test_staff_of_a_store_see_and_count_its_rows_alone(two: tuple[Rows, Rows]) -
         assert client.get(f"{ADMIN}{page}/{whole(own)[page]}/change/").status_code == 200
 
 
+def test_staff_of_a_store_see_its_kinds_of_failures_and_act_on_its_jobs_alone(two: tuple[Rows, Rows]) -> None:
+    own, other = two
+    change("UPDATE salon_jobs_job SET fingerprint = 7, error_class = reason")
+    client = staff(own.store, may=("discard_job", "change_job", "add_limit", "change_limit"))
+    text = client.get(f"{ADMIN}job/failures/").content.decode()
+    assert f"/job/{own.job}/change/" in text
+    assert "reason-of-0" in text
+    assert f"/job/{other.job}/change/" not in text
+    assert "reason-of-1" not in text
+    form = {"action": "discard", "index": "0", "select_across": "1", "_selected_action": [str(own.job)]}
+    kind = f"{ADMIN}job/?state__exact=failed&fingerprint=7"
+    assert "1 job selected" in client.post(kind, form).content.decode()
+    client.post(kind, {**form, "confirmed": "1"})
+    assert dict(seen("SELECT id, state FROM salon_jobs_job")) == {own.job: "cancelled", other.job: "failed"}
+    client.post(kind, {**form, "action": "pause", "confirmed": "1", "verb": "paused", "scopes": ["task:test-store"]})
+    assert seen("SELECT * FROM salon_jobs_limit") == [], "a rule can hold back other stores"
+
+
 @pytest.mark.parametrize("came_from", ["tick = now()", "tick = now(), fan_out_id = 7", "fan_out_id = 7"])
 def test_a_jobs_page_reads_nothing_that_belongs_to_no_store(two: tuple[Rows, Rows], came_from: str) -> None:
     own, _other = two
