@@ -82,11 +82,13 @@ def test_order_within_an_aggregate_holds_across_batches(broker: Broker, publishe
             assert [envelope.message_id for envelope in there if envelope.aggregate_id == aggregate] == expected
 
 
-def test_messages_without_an_aggregate_arrive_and_wait_for_none(
+def test_messages_without_an_aggregate_arrive_and_wait_for_none_or_are_refused_when_written(
     broker: Broker, publisher: Publisher, destination: str
 ) -> None:
     if not broker.takes_no_aggregate:
-        pytest.skip("this broker wants an aggregate id")
+        with pytest.raises(MessageInvalid, match="aggregate_id"):
+            publisher.check(parse_destination(destination), aggregate_id="", event="e", payload="{}", headers="{}")
+        return
     messages = [make(destination, "") for _ in range(3)]
     refused = make(destination, "", payload=TOO_LARGE)
     assert publish(publisher, refused, *messages) == [Verdict.REFUSED, None, None, None]

@@ -114,13 +114,15 @@ def literal(value: object) -> str:
 def test_no_statement_of_the_relay_reads_the_whole_table(crowded: str, fresh: bool, plan: str) -> None:
     if fresh:
         change("ANALYZE salon_jobs_message, salon_jobs_blocked_aggregate")
+    # By statistics of an empty table, the primary key looks as good as the index of what is pending, once a partition.
+    most = 3 * PARKED if fresh else PARTITIONS * ROWS // 2
     slow: list[str] = []
     for name, parameters in statements().items():
         nodes = explained(name, parameters, plan=plan)
         scans = [n for n in nodes if n.get("Relation Name") == "salon_jobs_message" and "Scan" in n["Node Type"]]
         # By statistics of an empty table, PostgreSQL may read a page of the pruner in any way.
         slow += [f"{name}: {n['Node Type']}" for n in scans if n["Node Type"] == "Seq Scan" and fresh]
-        slow += [f"{name}: {rows_read(nodes):,} rows"] if rows_read(nodes) > 3 * PARKED else []
+        slow += [f"{name}: {rows_read(nodes):,} rows"] if rows_read(nodes) > most else []
     assert slow == []
 
 
