@@ -35,7 +35,8 @@ WRITES = (
     "UPDATE salon_jobs_job SET priority = 1 WHERE id = (SELECT max(id) FROM salon_jobs_job)",
     "INSERT INTO salon_jobs_fan_out (task, digest) VALUES ('x', gen_random_uuid())",
     "UPDATE salon_jobs_task_minute SET succeeded = succeeded + 1",
-    "UPDATE customer SET name = 'Hanako'",
+    # In one order, whatever the plan: two of these must not lock each other out.
+    "UPDATE customer SET name = 'Hanako' WHERE id IN (SELECT id FROM customer ORDER BY id FOR UPDATE)",
     "INSERT INTO sale (id, store_id, sold_at, amount) SELECT gen_random_uuid(), id, now(), 1 FROM store",
     "DELETE FROM salon_jobs_job WHERE id < (SELECT max(id) - 100 FROM salon_jobs_job)",
 )
