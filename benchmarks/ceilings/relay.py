@@ -1,6 +1,6 @@
-"""Empties the outbox in a loop: gate, the next thousand in order, one update; nothing is published, no order is kept.
+"""Empties the outbox in a loop: gate, the next thousand by id, one update; nothing is published.
 
-The one who owns all partitions, on one connection: what the database alone allows (DESIGN: the partition owner).
+One owner of everything, on one connection, without partitions, aggregates or destinations: what the database allows.
 """
 
 from __future__ import annotations
@@ -9,30 +9,25 @@ import signal
 from typing import Final
 
 from benchmarks.ceilings.claims import connect
-from benchmarks.messages import NOWHERE
 from salon_jobs import sql
-from salon_jobs.core.messages import PARTITIONS
 
-_BATCH: Final = 1000
+_NEXT: Final = b"""
+SELECT id, message_id, aggregate_type, aggregate_id, event, payload::text, headers::text, store_id, producer
+  FROM salon_jobs_message WHERE status = 'pending' AND id > %s AND id <= %s ORDER BY id LIMIT 1000
+"""
 
 
 def main() -> None:
     """Work until nothing is pending, then wait to be ended."""
     with connect() as connection:
-        gate, fetch, mark = (sql.load(name).encode() for name in ("gate", "fetch_messages", "mark_published"))
-        after = [0] * PARTITIONS
-        asked = {
-            "types": [NOWHERE] * PARTITIONS, "partitions": list(range(PARTITIONS)),
-            "takes": [_BATCH // PARTITIONS + 1] * PARTITIONS, "held": [],
-        }  # fmt: skip
+        gate, mark = (sql.load(name).encode() for name in ("gate", "mark_published"))
+        after = 0
         while True:
             row = connection.execute(gate).fetchone()
-            bound = 0 if row is None else row[1]
-            rows = connection.execute(fetch, {**asked, "afters": after, "bound": bound}, prepare=False).fetchall()
+            rows = connection.execute(_NEXT, (after, 0 if row is None else row[1])).fetchall()
             if not rows:
                 break
-            for message in rows:
-                after[message[11]] = message[0]
+            after = rows[-1][0]
             connection.execute(mark, {"ids": [message[0] for message in rows]}, prepare=False)
     signal.pause()
 
