@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
 
+import psycopg
 import pytest
 from django.db import connection, transaction
 
@@ -14,6 +15,7 @@ from salon_jobs.outbox.consumers import Consumers
 from tests.brokers.azure import AzureBroker
 from tests.e2e.worker_process import eventually
 from tests.outbox.scene import relay_in_burst, relaying, statuses
+from tests.settings import url_for
 from tests.support import change, run_due, seen
 from tests.tasks import Hooks, in_store, keyed
 
@@ -132,4 +134,42 @@ def test_an_upload_while_azure_is_down_is_parsed_when_it_is_back(
     assert Consumers(burst=True).run()
     hooks.store = parse
     run_due(process_id)
+    assert seen("SELECT words FROM upload") == [(4,)]
+
+
+@pytest.mark.usefixtures("uploads")
+def test_a_crash_between_send_and_commit_leaves_nothing_and_one_between_send_and_mark_parses_once(
+    both_sides: AzureBroker, stores: list[UUID], hooks: Hooks, process_id: int
+) -> None:
+    # The uploader dies when everything is written and nothing committed: its socket closes, no rollback is sent.
+    dying = psycopg.connect(url_for("worker_runtime"))
+    dying.execute("SELECT set_config('app.current_store_id', %s, true)", [str(stores[0])])
+    dying.execute("INSERT INTO upload VALUES (5, %s, 'lost with its process')", [stores[0]])
+    dying.execute("SELECT salon_jobs_emit(%s, '5', 'file.uploaded', '{\"number\": 5}', producer => 'salon')", [PARSE])
+    dying.pgconn.finish()
+    with tenant_context(stores[0]):
+        upload(stores[0], 6, "kept by its commit")
+    assert relay_in_burst()
+    assert [message.aggregate_id for message in both_sides.received(PARSE)] == ["6"]
+    assert seen("SELECT id FROM upload") == [(6,)]
+
+    # The relay dies when Azure has the message and the table does not know it: the next one sends it again.
+    change("UPDATE salon_jobs_message SET status = 'pending', sent_at = NULL")
+    assert relay_in_burst()
+    twice = both_sides.received(PARSE)
+    assert [message.aggregate_id for message in twice] == ["6", "6"]
+    assert len({message.message_id for message in twice}) == 1
+
+    change("DELETE FROM salon_jobs_job")
+    assert Consumers(burst=True).run()
+    assert seen("SELECT task, store_id FROM salon_jobs_job") == [(in_store.name, stores[0])]
+    parsed: list[int] = []
+
+    def parse_and_count(store_id: UUID, number: int) -> None:
+        parsed.append(number)
+        parse(store_id, number)
+
+    hooks.store = parse_and_count
+    run_due(process_id)
+    assert parsed == [6]
     assert seen("SELECT words FROM upload") == [(4,)]
