@@ -91,8 +91,8 @@ bench-peers: venv ## install the peers of the benchmark into .bench
 check: venv ## run ruff, mypy and pyright
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
-	@$(BIN)/mypy
-	@$(BIN)/pyright --pythonpath $(BIN)/python
+	@$(BIN)/mypy & mypy=$$!; status=0; \
+	$(BIN)/pyright --pythonpath $(BIN)/python || status=$$?; wait $$mypy || status=$$?; exit $$status
 
 # The environment is up to date when it holds a copy of the lock it was made from; contents count, not times.
 .PHONY: venv
