@@ -27,7 +27,6 @@ class Hold:
     aggregate_id: str
     partition: int
     head_id: int | None
-    tries: int
     after: int
     written: bool
     recovering: bool = False
@@ -137,12 +136,12 @@ class Backlog:
                     continue  # it is being sent, or sent and about to be marked
                 hold = self._holds.get(key)
                 if hold is None:
-                    hold = Hold(row.aggregate_id, row.partition, row.head_id, row.retry_count, row.head_id - 1, True)
+                    hold = Hold(row.aggregate_id, row.partition, row.head_id, row.head_id - 1, True)
                     self._holds[key] = hold
                     self._drop_of({key})
                 elif not hold.written or hold.recovering:
                     continue
-                hold.head_id, hold.tries = row.head_id, row.retry_count
+                hold.head_id = row.head_id
                 if row.due:
                     self._tries[row.head_id] = row.retry_count
                     hold.recovering, hold.after, hold.page = True, row.head_id - 1, 1
@@ -240,9 +239,7 @@ class Backlog:
                     self._holds.pop(key, None)
                     continue
                 if message.partition in self._after:
-                    self._holds[key] = Hold(
-                        message.aggregate_id, message.partition, message.id, failure.tries, message.id - 1, False
-                    )
+                    self._holds[key] = Hold(message.aggregate_id, message.partition, message.id, message.id - 1, False)
             self._drop_of({_key(failure.message) for failure in failures})
 
     def written(self, failures: Sequence[Failure]) -> None:

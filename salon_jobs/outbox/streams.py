@@ -82,7 +82,7 @@ class Streams:
         return self._read_on(gate) + self._recover()
 
     def _read_on(self, gate: Gate) -> int:
-        together: list[Wanted] = []
+        together: dict[str, list[Wanted]] = {}
         read = 0
         for stream in self.all():
             wanted = stream.backlog.wants(stream.aggregate_type, gate.bound)
@@ -90,20 +90,16 @@ class Streams:
                 messages = store.fetch(wanted, gate.bound, held=held[:_SWEPT])
                 stream.backlog.accept(wanted, messages, gate.bound)
                 read += len(messages)
-            else:
-                together += wanted
+            elif wanted:
+                together[stream.aggregate_type] = wanted
         if together:
-            messages = store.fetch(together, gate.bound)
+            messages = store.fetch([want for wanted in together.values() for want in wanted], gate.bound)
             read += len(messages)
-            by_type: dict[str, list[OutgoingMessage]] = {want.aggregate_type: [] for want in together}
-            if len(by_type) == 1:
-                by_type = {together[0].aggregate_type: messages}
-            else:
-                for message in messages:
-                    by_type[message.aggregate_type].append(message)
-            for aggregate_type, theirs in by_type.items():
-                wanted = [want for want in together if want.aggregate_type == aggregate_type]
-                self._streams[aggregate_type].backlog.accept(wanted, theirs, gate.bound)
+            by_type: dict[str, list[OutgoingMessage]] = {name: [] for name in together}
+            for message in messages:
+                by_type[message.aggregate_type].append(message)
+            for name, wanted in together.items():
+                self._streams[name].backlog.accept(wanted, by_type[name], gate.bound)
         return read
 
     def _discover(self) -> None:
