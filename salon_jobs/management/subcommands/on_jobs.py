@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from functools import partial
 from typing import Any, ClassVar
 from uuid import UUID
 
@@ -14,6 +13,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core.records import JobState
 from salon_jobs.jobs.operate import BATCH, Operated
 from salon_jobs.management.asking import ask
+from salon_jobs.management.operating import in_batches, tell
 from salon_jobs.management.subcommands.base import Subcommand
 from salon_jobs.models import Job
 
@@ -40,18 +40,9 @@ class OnJobs(Subcommand):
         ids = self._chosen(options)
         if ids and not options["yes"]:
             ask(f"{self.name.capitalize()} {len(ids):,} jobs?", err, otherwise=self.not_done, remedy="add --yes")
-        results: list[Operated] = []
-        for start in range(0, len(ids), BATCH):
-            results += self.operate(ids[start : start + BATCH], using=conf.reader_database, **self.values(options))
-            if len(ids) > BATCH:
-                err.write(f"{len(results):,} of {len(ids):,}")
-        if options["json"]:
-            out.write(json.dumps([asdict(result) for result in results]))
-            return
-        for result in results:
-            if result.detail:
-                out.write(f"{result.job_id}: {result.detail}")
-        out.write(f"{self.done}: {sum(result.changed for result in results):,} of {len(results):,}")
+        operate = partial(self.operate, using=conf.reader_database, **self.values(options))
+        results = in_batches(ids, operate, batch=BATCH, err=err)
+        tell(results, self.done, lambda result: result.job_id, as_json=options["json"], out=out)
 
     def values(self, options: dict[str, Any]) -> dict[str, Any]:
         """Return what else ``operate`` takes."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from functools import partial
 from typing import Any, ClassVar
 
 from django.core.management.base import CommandError, CommandParser, OutputWrapper
@@ -12,6 +11,7 @@ from django.core.management.base import CommandError, CommandParser, OutputWrapp
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.messages import MessageStatus
 from salon_jobs.management.asking import ask
+from salon_jobs.management.operating import in_batches, tell
 from salon_jobs.management.subcommands.base import Subcommand
 from salon_jobs.management.subcommands.messages.criteria import FILTERS, add_filters, chosen, message_id, numbers
 from salon_jobs.outbox.operate import BATCH, OperatedMessage, retry_messages, skip_messages
@@ -36,18 +36,8 @@ class OnMessages(Subcommand):
         ids = self._ids(options)
         if ids and not options["yes"]:
             ask(f"{self.name.capitalize()} {len(ids):,} messages?", err, otherwise=self.not_done, remedy="add --yes")
-        results: list[OperatedMessage] = []
-        for start in range(0, len(ids), BATCH):
-            results += self.operate(ids[start : start + BATCH], using=conf.reader_database)
-            if len(ids) > BATCH:
-                err.write(f"{len(results):,} of {len(ids):,}")
-        if options["json"]:
-            out.write(json.dumps([asdict(result) for result in results]))
-            return
-        for result in results:
-            if result.detail:
-                out.write(f"{result.id}: {result.detail}")
-        out.write(f"{self.done}: {sum(result.changed for result in results):,} of {len(results):,}")
+        results = in_batches(ids, partial(self.operate, using=conf.reader_database), batch=BATCH, err=err)
+        tell(results, self.done, lambda result: result.id, as_json=options["json"], out=out)
 
     def _ids(self, options: dict[str, Any]) -> Sequence[int]:
         filtered = any(options[name] is not None for name in FILTERS)

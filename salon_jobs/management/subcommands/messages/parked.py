@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from typing import Any, Final
 
 from django.core.management.base import CommandError, CommandParser, OutputWrapper
@@ -11,6 +10,7 @@ from django.core.management.base import CommandError, CommandParser, OutputWrapp
 from salon_jobs.conf import settings as conf
 from salon_jobs.management.arguments import positive
 from salon_jobs.management.asking import ask
+from salon_jobs.management.operating import tell
 from salon_jobs.management.subcommands.base import Subcommand
 from salon_jobs.management.table import table
 from salon_jobs.models import BlockedAggregate
@@ -74,10 +74,4 @@ class Unpark(Subcommand):
             ask(f"Try {count:,} aggregates again?", err, otherwise="nothing was unparked", remedy="add --yes")
         named: dict[str, Any] = {"aggregates": [(kind, one) for one in ids]} if ids else {"aggregate_type": kind}
         results = unpark(using=conf.reader_database, **named)
-        if options["json"]:
-            out.write(json.dumps([asdict(result) for result in results]))
-            return
-        for result in results:
-            if result.detail:
-                out.write(f"{result.aggregate_id}: {result.detail}")
-        out.write(f"unparked: {sum(result.changed for result in results):,} of {len(results):,}")
+        tell(results, "unparked", lambda result: result.aggregate_id, as_json=options["json"], out=out)

@@ -1,0 +1,52 @@
+"""Does one thing to many rows in batches, and tells what became of each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any, ClassVar, Protocol, TypeVar
+
+from django.core.management.base import OutputWrapper
+
+
+class Result(Protocol):
+    """Is what became of one row: a frozen dataclass. ``detail`` says why not, or what is still to come."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def changed(self) -> bool:
+        """Tell whether it was changed."""
+        ...
+
+    @property
+    def detail(self) -> str:
+        """Say more, if there is more to say."""
+        ...
+
+
+R = TypeVar("R", bound=Result)
+
+
+def in_batches(
+    ids: Sequence[int], operate: Callable[[Sequence[int]], list[R]], *, batch: int, err: OutputWrapper
+) -> list[R]:
+    """Operate on ``batch`` ids at a time; with more than one batch the progress goes to ``err``."""
+    results: list[R] = []
+    for start in range(0, len(ids), batch):
+        results += operate(ids[start : start + batch])
+        if len(ids) > batch:
+            err.write(f"{len(results):,} of {len(ids):,}")
+    return results
+
+
+def tell(results: Sequence[R], done: str, named: Callable[[R], object], *, as_json: bool, out: OutputWrapper) -> None:
+    """Write the results as JSON, or what there is to say of each, by its name, and how many were changed."""
+    if as_json:
+        out.write(json.dumps([asdict(result) for result in results]))
+        return
+    for result in results:
+        if result.detail:
+            out.write(f"{named(result)}: {result.detail}")
+    out.write(f"{done}: {sum(result.changed for result in results):,} of {len(results):,}")
