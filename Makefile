@@ -51,7 +51,7 @@ endif
 	@echo "What needs system packages (a browser, PgBouncer) was left out: make test-system runs it."
 
 .PHONY: test-system
-test-system: venv ## run the tests that need Debian's chromium and pgbouncer, and a short chaos
+test-system: venv ## run the tests that need Debian's chromium, pgbouncer and systemd, and a short chaos
 ifdef PYTEST_ARGS
 	@$(RUN_TESTS) -m system $(PYTEST_ARGS)
 else

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -124,7 +123,7 @@ def test_units_stop_the_process_that_was_started_and_give_it_its_time(path: Path
         assert found["Restart"] == ["always"]
 
 
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze comes with systemd")
+@pytest.mark.system
 def test_systemd_takes_the_units(tmp_path: Path) -> None:
     for path in UNITS:
         text = path.read_text().replace("/opt/salon-jobs/venv/bin/python", sys.executable)
