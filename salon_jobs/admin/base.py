@@ -8,7 +8,7 @@ from django.contrib import admin
 from django.db import models
 from django.db.models import QuerySet
 from django.http import HttpRequest
-from django.urls import URLPattern
+from django.urls import URLPattern, reverse
 
 from salon_jobs.admin.paginator import BoundedPaginator
 from salon_jobs.admin.reader import as_reader, reader, sees_all_stores
@@ -39,6 +39,9 @@ class ReaderAdmin(ModelAdmin):
 
     has_rows_of_stores: ClassVar[bool] = False
 
+    class Media:
+        css: ClassVar = {"all": ["salon_jobs/pages.css"]}
+
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Return the rows the reader's role sees."""
         rows: QuerySet[Any] = super().get_queryset(request)
@@ -50,6 +53,11 @@ class ReaderAdmin(ModelAdmin):
         for each in urls:
             each.callback = as_reader(each.callback, self.admin_site)
         return urls
+
+    def address_of(self, model: type[models.Model], pk: object) -> str:
+        """Return the address of a row's page on this site."""
+        name = f"admin:{model._meta.app_label}_{model._meta.model_name}_change"
+        return reverse(name, args=[pk], current_app=self.admin_site.name)
 
     def has_module_permission(self, request: HttpRequest) -> bool:
         """Tell whether the user may see any of these rows."""

@@ -5,14 +5,13 @@ from __future__ import annotations
 from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest
-from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from salon_jobs.admin.actions import log_changed, tell
 from salon_jobs.admin.base import ReadOnlyAdmin, may_everywhere
 from salon_jobs.conf import settings as conf
-from salon_jobs.models import BlockedAggregate
+from salon_jobs.models import BlockedAggregate, Message
 from salon_jobs.outbox.operate import BATCH, retry_heads
 
 
@@ -44,8 +43,7 @@ class BlockedAggregateAdmin(ReadOnlyAdmin):
     @admin.display(description="held back by")
     def head(self, row: BlockedAggregate) -> SafeString:
         """Link to the message that holds the others."""
-        url = reverse("admin:salon_jobs_message_change", args=[row.head_id])
-        return format_html('<a href="{}">message {}</a>', url, row.head_id)
+        return format_html('<a href="{}">message {}</a>', self.address_of(Message, row.head_id), row.head_id)
 
     def has_retry_permission(self, request: HttpRequest) -> bool:
         """Tell whether the user may retry messages."""

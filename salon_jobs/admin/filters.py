@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any, Final
 from uuid import UUID
@@ -19,32 +20,44 @@ from salon_jobs.jobs.find import enqueued, in_every_state
 from salon_jobs.models import CronEntryState, CronTick, Job
 
 
-class TaskFilter(admin.SimpleListFilter):
+class NameFilter(admin.SimpleListFilter):
+    """Offers names, the chosen one in any case: a filter without a choice would be left out, and list everything."""
+
+    def names(self, request: HttpRequest) -> Iterable[str]:
+        """Return what is offered beside the chosen one."""
+        return ()
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        """Return the names in order."""
+        return [(name, name) for name in sorted({*self.names(request), *filter(None, [self.value()])})]
+
+
+class TaskFilter(NameFilter):
     """Offers the registered tasks."""
 
     title = "task"
     parameter_name = "task"
 
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+    def names(self, request: HttpRequest) -> Iterable[str]:
         """Return the task names of this process."""
-        return [(name, name) for name in registry.task_names()]
+        return registry.task_names()
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
         """Filter by task."""
         return queryset.filter(in_every_state(Q(task=self.value()))) if self.value() else queryset
 
 
-class QueueFilter(admin.SimpleListFilter):
+class QueueFilter(NameFilter):
     """Offers the queues that tasks name, and any that the newest jobs are in."""
 
     title = "queue"
     parameter_name = "queue"
 
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+    def names(self, request: HttpRequest) -> Iterable[str]:
         """Return the known queues; jobs with a queue of their own are seen in the newest thousand."""
         declared = {registry.get_task(name).options.queue for name in registry.task_names()}
         newest = Job.objects.using(reader(request)).order_by("-id").values_list("queue", flat=True)[:1000]
-        return [(name, name) for name in sorted(declared | set(newest))]
+        return {*declared, *newest}
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
         """Filter by queue."""
@@ -80,16 +93,15 @@ class StoreFilter(admin.SimpleListFilter):
             return queryset.none()
 
 
-class EntryFilter(admin.SimpleListFilter):
+class EntryFilter(NameFilter):
     """Offers the cron entries that a scheduler has seen."""
 
     title = "entry"
     parameter_name = "entry"
 
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+    def names(self, request: HttpRequest) -> Iterable[str]:
         """Return the entries by their own small table."""
-        entries = CronEntryState.objects.using(reader(request)).order_by("name")
-        return [(name, name) for name in entries.values_list("name", flat=True)]
+        return CronEntryState.objects.using(reader(request)).values_list("name", flat=True)
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[CronTick]) -> QuerySet[CronTick]:
         """Filter by entry."""
@@ -134,16 +146,11 @@ class ErrorClassFilter(admin.SimpleListFilter):
         return queryset.filter(state=JobState.FAILED, error_class=self.value()) if self.value() else queryset
 
 
-class FailureKindFilter(admin.SimpleListFilter):
+class FailureKindFilter(NameFilter):
     """Shows which kind of failures is listed, when the page of kinds was left by one of them."""
 
     title = "kind of failure"
     parameter_name = "fingerprint"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        """Return the chosen one."""
-        chosen = self.value()
-        return [(chosen, chosen)] if chosen else []
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
         """Filter the failed jobs by fingerprint; what is none shows nothing."""

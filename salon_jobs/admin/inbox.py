@@ -9,10 +9,10 @@ from django.contrib import admin, messages
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.db.models import QuerySet
 from django.http import HttpRequest
-from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from salon_jobs.admin.base import ReadOnlyAdmin, may
+from salon_jobs.admin.values import text
 from salon_jobs.conf import settings as conf
 from salon_jobs.models import InboxMessage
 from salon_jobs.outbox.inbox import dismiss_messages, retry_messages, shown_text
@@ -43,7 +43,7 @@ class InboxAdmin(ReadOnlyAdmin):
     @admin.display(description="what came")
     def shown_raw(self, message: InboxMessage) -> SafeString:
         """Show what is kept."""
-        return format_html('<pre style="white-space: pre-wrap">{}</pre>', shown_text(message.raw))
+        return text(shown_text(message.raw))
 
     def has_retry_permission(self, request: HttpRequest) -> bool:
         """Tell whether the user may have messages tried again."""

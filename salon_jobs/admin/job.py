@@ -25,6 +25,7 @@ from salon_jobs.admin.filters import (
 )
 from salon_jobs.admin.job_actions import JobActions
 from salon_jobs.admin.reader import as_reader, reader, sees_all_stores
+from salon_jobs.admin.values import as_json
 from salon_jobs.jobs.failures import COUNTED, MOST_KINDS, failure_kinds
 from salon_jobs.jobs.find import with_key
 from salon_jobs.models import Job
@@ -102,7 +103,8 @@ class JobAdmin(JobActions):
         if not self.has_view_permission(request):
             raise PermissionDenied
         context = {
-            **self.admin_site.each_context(request), "title": "Kinds of failures", "opts": self.opts,
+            **self.admin_site.each_context(request),
+            "title": "Kinds of failures", "opts": self.opts, "media": self.media,
             "kinds": failure_kinds(using=reader(request)), "counted": COUNTED, "most": MOST_KINDS,
             "may_retry": self.has_retry_permission(request),
         }  # fmt: skip
@@ -124,7 +126,7 @@ class JobAdmin(JobActions):
     @admin.display(description="payload")
     def shown_payload(self, job: Job) -> SafeString:
         """Show the payload as indented JSON, without what nobody shall read."""
-        return job_page.payload(job)
+        return as_json(job.payload)
 
     @admin.display(description="errors")
     def errors(self, job: Job) -> SafeString | str:
@@ -144,7 +146,7 @@ class JobAdmin(JobActions):
     @admin.display(description="enqueued by")
     def origin(self, job: Job) -> SafeString | str:
         """Link to the cron entry's tick, or to the fan-out."""
-        return job_page.origin(job)
+        return job_page.origin(job, self.address_of)
 
     def get_fieldsets(self, request: HttpRequest, obj: Job | None = None) -> Any:
         """Leave out what staff of one store may not see: cron ticks and fan-outs belong to no store."""

@@ -1,45 +1,39 @@
-"""Writes what a job's own page shows: payload, errors, retries ahead, where it comes from."""
+"""Writes what a job's own page shows: errors, retries ahead, where it comes from."""
 
 from __future__ import annotations
 
-import json
 import re
+from collections.abc import Callable
 
-from django.urls import reverse
+from django.db.models import Model
 from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
+from salon_jobs.admin.values import instant
 from salon_jobs.conf import settings as conf
-from salon_jobs.core.redaction import redacted
 from salon_jobs.jobs.retries import Retry
 from salon_jobs.jobs.retries import retries_ahead as reckon
-from salon_jobs.models import Job, JobError
+from salon_jobs.models import CronTick, FanOutRecord, Job, JobError
 from salon_jobs.schedule.find import tick_of
 
 _SHOWN = 50
 _TRACE_ID = re.compile(r"\b[0-9a-f]{32}\b")
 
 
-def payload(job: Job) -> SafeString:
-    """Write the payload as indented JSON, with what ``REDACT`` names hidden."""
-    text = json.dumps(redacted(job.payload, conf.redact), indent=2, ensure_ascii=False)
-    return format_html('<pre style="white-space: pre-wrap; overflow-wrap: anywhere">{}</pre>', text)
-
-
 def errors(job: Job) -> SafeString | str:
     """Write the newest fifty errors, the newest open, each with its traceback."""
     rows = JobError.objects.using(job._state.db).filter(job_id=job.pk).order_by("-id")[:_SHOWN]
     blocks = [
-        (SafeString("" if number else " open"), error.attempt, error.occurred_at.isoformat(" ", "seconds"),
+        (SafeString("" if number else " open"), error.attempt, instant(error.occurred_at),
          error.error_class, error.message, error.traceback or "no traceback: the process died")
         for number, error in enumerate(rows)
     ]  # fmt: skip
     if not blocks:
         return "none"
     template = (
-        '<details{} style="overflow-wrap: anywhere"><summary>Attempt {} · {} · <strong>{}</strong>: {}</summary>'
-        '<pre style="overflow-x: auto; max-width: 80vw">{}</pre></details>'
+        '<details{} class="salon-jobs-error"><summary>Attempt {} · {} · <strong>{}</strong>: {}</summary>'
+        "<pre>{}</pre></details>"
     )
     return format_html("<div>{}</div>", format_html_join("", template, blocks))
 
@@ -55,16 +49,16 @@ def ahead(job: Job) -> SafeString | str:
     return format_html("<div>{}</div>", format_html_join("", "<div>{}</div>", lines))
 
 
-def origin(job: Job) -> SafeString | str:
+def origin(job: Job, address_of: Callable[[type[Model], object], str]) -> SafeString | str:
     """Link to the fan-out that added the job, or to the ticks of the cron entry whose tick did."""
     if job.fan_out_id is not None:
-        url = reverse("admin:salon_jobs_fanoutrecord_change", args=[job.fan_out_id])
+        url = address_of(FanOutRecord, job.fan_out_id)
         return format_html('<a href="{}">fan-out {}</a>', url, job.fan_out_id)
     tick = tick_of(job, using=job._state.db or conf.reader_database)
     if tick is None:
         return "-"
-    url = reverse("admin:salon_jobs_crontick_change", args=[tick.pk])
-    return format_html('<a href="{}">cron entry {}</a> at {}', url, tick.entry, _instant(tick.tick_at))
+    url = address_of(CronTick, tick.pk)
+    return format_html('<a href="{}">cron entry {}</a> at {}', url, tick.entry, instant(tick.tick_at))
 
 
 def trace(job: Job) -> SafeString | str:
@@ -79,9 +73,5 @@ def trace(job: Job) -> SafeString | str:
 
 
 def _span(retry: Retry) -> str:
-    earliest, latest = _instant(retry.earliest), _instant(retry.latest)
+    earliest, latest = instant(retry.earliest), instant(retry.latest)
     return earliest if earliest == latest else f"{earliest} to {latest}"
-
-
-def _instant(instant: object) -> str:
-    return timezone.localtime(instant).strftime("%Y-%m-%d %H:%M:%S")  # type: ignore[arg-type]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
@@ -12,7 +11,6 @@ from django.contrib import admin
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.template.response import TemplateResponse
-from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
@@ -26,11 +24,10 @@ from salon_jobs.admin.message_filters import (
     known_destinations,
 )
 from salon_jobs.admin.reader import reader
+from salon_jobs.admin.values import as_json, instant
 from salon_jobs.conf import settings as conf
-from salon_jobs.core.error_report import storable
 from salon_jobs.core.errors import OptionInvalid
 from salon_jobs.core.messages import MessageStatus
-from salon_jobs.core.redaction import redacted
 from salon_jobs.models import BlockedAggregate, Message, Replay
 from salon_jobs.outbox import operate
 from salon_jobs.outbox.operate import BATCH, OperatedMessage
@@ -83,12 +80,12 @@ class MessageAdmin(ReadOnlyAdmin):
     @admin.display(description="payload")
     def shown_payload(self, message: Message) -> SafeString:
         """Show the payload as indented JSON."""
-        return _json(message.payload)
+        return as_json(message.payload)
 
     @admin.display(description="headers")
     def shown_headers(self, message: Message) -> SafeString:
         """Show the headers as indented JSON."""
-        return _json(message.headers)
+        return as_json(message.headers)
 
     @admin.display(description="where it stands")
     def where_it_stands(self, message: Message) -> SafeString | str:
@@ -101,12 +98,13 @@ class MessageAdmin(ReadOnlyAdmin):
         if holder is None:
             waits = message.status == MessageStatus.PENDING
             return "nothing holds it back" if waits else "it failed, and holds nothing back"
-        until = f"the next try is due at {holder.retry_at:%Y-%m-%d %H:%M:%S %Z}" if holder.retry_at else "it is parked"
-        if holder.status == holder.Status.PARKED:
-            until = f"it is parked since {holder.since:%Y-%m-%d %H:%M:%S %Z}"
+        if holder.status == holder.Status.PARKED or holder.retry_at is None:
+            until = f"it is parked since {instant(holder.since)}"
+        else:
+            until = f"the next try is due at {instant(holder.retry_at)}"
         if holder.head_id == message.pk:
             return f"it holds its aggregate back: {until}" if message.aggregate_id else until
-        url = reverse("admin:salon_jobs_message_change", args=[holder.head_id])
+        url = self.address_of(Message, holder.head_id)
         return format_html('behind <a href="{}">message {}</a>: {}', url, holder.head_id, until)
 
     def has_retry_permission(self, request: HttpRequest) -> bool:
@@ -202,8 +200,3 @@ def _batches(queryset: QuerySet[Message]) -> Iterator[list[Message]]:
     while rows:
         yield rows
         rows = list(oldest_first.filter(pk__gt=rows[-1].pk)[:BATCH])
-
-
-def _json(value: object) -> SafeString:
-    text = storable(json.dumps(redacted(value, conf.redact), indent=2, ensure_ascii=False))
-    return format_html('<pre style="white-space: pre-wrap; overflow-wrap: anywhere">{}</pre>', text)

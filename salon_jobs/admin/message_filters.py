@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Iterable
+from typing import ClassVar
 from uuid import UUID
 
-from django.contrib import admin, messages
+from django.contrib import messages
 from django.db.models import QuerySet
 from django.http import HttpRequest
 
+from salon_jobs.admin.filters import NameFilter
 from salon_jobs.admin.reader import reader, sees_all_stores
 from salon_jobs.core.messages import MessageStatus
 from salon_jobs.models import DestinationState, Message
@@ -37,22 +39,14 @@ def known_destinations(request: HttpRequest) -> list[str]:
     return list(rows.values_list("aggregate_type", flat=True)[:100])
 
 
-class _Filter(admin.SimpleListFilter):
+class _Filter(NameFilter):
     field: ClassVar[str]
 
-    def choices_now(self, request: HttpRequest) -> list[str]:
-        """Return what is offered beside the chosen one."""
+    def names(self, request: HttpRequest) -> Iterable[str]:
+        """Return what the newest messages have."""
         rows = Message.objects.using(reader(request)).order_by("-pk")
         newest = rows.values_list(self.field, flat=True)[:_LOOKED_AT_FOR_CHOICES]
         return sorted({str(value) for value in newest if value is not None})[:50]
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        """Return the choices, the chosen one in any case."""
-        chosen = self.value()
-        names = set(self.choices_now(request))
-        if chosen:
-            names.add(chosen)
-        return [(name, name) for name in sorted(names)]
 
     def has_output(self) -> bool:
         """Show the filter also when there is one choice."""
@@ -70,7 +64,7 @@ class DestinationFilter(_Filter):
     parameter_name = "destination"
     field = "aggregate_type"
 
-    def choices_now(self, request: HttpRequest) -> list[str]:
+    def names(self, request: HttpRequest) -> Iterable[str]:
         """Return the known destinations."""
         return known_destinations(request)
 
