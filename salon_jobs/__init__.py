@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from salon_jobs.core.backoff import Backoff
+    from salon_jobs.core.messages import OperatedMessage
     from salon_jobs.core.outcomes import Discard, Snooze
     from salon_jobs.core.records import EnqueueResult, FanOutProgress, FanOutResult, JobHandle
     from salon_jobs.jobs.current import current_job
@@ -20,13 +21,7 @@ if TYPE_CHECKING:
     from salon_jobs.jobs.options import FanOut
     from salon_jobs.jobs.task import Task, store_task, task
     from salon_jobs.outbox.emit import Draft, emit, emit_many
-    from salon_jobs.outbox.operate import (
-        OperatedAggregate,
-        OperatedMessage,
-        retry_messages,
-        skip_messages,
-        unpark,
-    )
+    from salon_jobs.outbox.operate import OperatedAggregate, retry_messages, skip_messages, unpark
     from salon_jobs.outbox.pause import pause_destination, resume_destination
     from salon_jobs.outbox.replay import MessageCriteria, Replayed, replay_messages
     from salon_jobs.schedule.entries import cron
@@ -53,7 +48,7 @@ _HOMES = {
     "MessageCriteria": "outbox.replay",
     "Operated": "jobs.operate",
     "OperatedAggregate": "outbox.operate",
-    "OperatedMessage": "outbox.operate",
+    "OperatedMessage": "core.messages",
     "Replayed": "outbox.replay",
     "SameStoreForeignKey": "tenancy.same_store",
     "Snooze": "core.outcomes",

@@ -1,19 +1,72 @@
-"""Tells what an action did to each row, and asks before it where it can not be undone."""
+"""Does an action to each selected row, tells what became of it, and asks before where it can not be undone."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
+from typing import Any, Protocol
 
 from django.contrib import messages
 from django.contrib.admin import ModelAdmin, helpers
 from django.contrib.admin.models import CHANGE, LogEntry
+from django.db.models import QuerySet
 from django.forms import Form
 from django.http import HttpRequest
 from django.template.response import TemplateResponse
 
 CONFIRMED = "confirmed"
 SHOWN = 5
+BATCH = 1000
+COUNTED = 100_000
+
+
+class Result(Protocol):
+    """Is what became of one row. ``detail`` says why not, or what is still to come."""
+
+    @property
+    def changed(self) -> bool:
+        """Tell whether it was changed."""
+        ...
+
+    @property
+    def detail(self) -> str:
+        """Say more, if there is more to say."""
+        ...
+
+
+def operate(
+    request: HttpRequest, queryset: QuerySet[Any], change: Callable[[list[int]], Sequence[Result]], *,
+    done: str, noun: str, oldest_first: bool = False, id_of: Callable[[Any], int] = attrgetter("pk"),
+) -> int:  # fmt: skip
+    """Change the selected rows, a thousand at a time; log those that were, say how many, and of some others why not.
+
+    ``change`` takes ids, which ``id_of`` a row tells, and returns the results in their order. Returns how many were
+    changed of which there is more to say.
+    """
+    changed = more_to_say = left = 0
+    refused: list[str] = []
+    for rows in _batches(queryset, oldest_first=oldest_first):
+        results = list(zip(rows, change([id_of(row) for row in rows]), strict=True))
+        log_changed(request, [row for row, result in results if result.changed], done)
+        others = [(row, result) for row, result in results if not result.changed]
+        changed, left = changed + len(results) - len(others), left + len(others)
+        more_to_say += sum(result.changed and bool(result.detail) for _, result in results)
+        refused += [
+            f"{noun.capitalize()} {row.pk} was not {done}: {result.detail}."
+            for row, result in others[: SHOWN - len(refused)]
+        ]
+    tell(request, changed=changed, refused=refused, done=done, noun=noun, more=left - len(refused))
+    return more_to_say
+
+
+def _batches(queryset: QuerySet[Any], *, oldest_first: bool) -> Iterator[list[Any]]:
+    """Yield the rows however many there are, by id; the newest first, those written meanwhile are not chased."""
+    rows = queryset.order_by("pk" if oldest_first else "-pk")
+    batch = list(rows[:BATCH])
+    while batch:
+        yield batch
+        last = batch[-1].pk
+        batch = list((rows.filter(pk__gt=last) if oldest_first else rows.filter(pk__lt=last))[:BATCH])
 
 
 def log_changed(request: HttpRequest, rows: Sequence[Any], done: str) -> None:
@@ -49,6 +102,12 @@ def ask_first(
         "checkbox_name": helpers.ACTION_CHECKBOX_NAME,
     }  # fmt: skip
     return TemplateResponse(request, "admin/salon_jobs/ask_first.html", context)
+
+
+def how_many(queryset: QuerySet[Any], noun: str) -> str:
+    """Write how many rows are selected; beyond 100,000 they are not counted."""
+    count = queryset.order_by()[: COUNTED + 1].count()
+    return counted(count, noun) if count <= COUNTED else f"More than {COUNTED:,} {noun}s"
 
 
 def counted(count: int, noun: str) -> str:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
+from operator import attrgetter
+
 from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from salon_jobs.admin.actions import log_changed, tell
+from salon_jobs.admin.actions import operate
 from salon_jobs.admin.base import ReadOnlyAdmin, may_everywhere
 from salon_jobs.conf import settings as conf
 from salon_jobs.models import BlockedAggregate, Message
-from salon_jobs.outbox.operate import BATCH, retry_heads
+from salon_jobs.outbox.operate import retry_heads
 
 
 @admin.register(BlockedAggregate)
@@ -52,9 +55,8 @@ class BlockedAggregateAdmin(ReadOnlyAdmin):
     @admin.action(description="Try selected aggregates again (unpark)", permissions=["retry"])
     def unpark(self, request: HttpRequest, queryset: QuerySet[BlockedAggregate]) -> None:
         """Try the messages again at once that hold the selected aggregates back."""
-        heads = {row.head_id: row for row in queryset.order_by("pk")[: 10 * BATCH]}
-        results = retry_heads(heads, using=conf.reader_database)
-        log_changed(request, [heads[each.id] for each in results if each.changed], "unparked")
-        texts = [f"{heads[each.id]} was not unparked: {each.detail}." for each in results if not each.changed]
-        changed = sum(each.changed for each in results)
-        tell(request, changed=changed, refused=texts, done="unparked", noun="aggregate")
+        change = partial(retry_heads, using=conf.reader_database)
+        operate(
+            request, queryset, change, done="unparked", noun="aggregate", oldest_first=True,
+            id_of=attrgetter("head_id"),
+        )  # fmt: skip

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from functools import partial
 
-from django.contrib import admin, messages
-from django.contrib.admin.models import CHANGE, LogEntry
+from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest
+from django.template.response import TemplateResponse
 from django.utils.safestring import SafeString
 
+from salon_jobs.admin.actions import CONFIRMED, ask_first, how_many, operate
 from salon_jobs.admin.base import ReadOnlyAdmin, may
 from salon_jobs.admin.values import text
 from salon_jobs.conf import settings as conf
+from salon_jobs.core.messages import OperatedMessage
 from salon_jobs.models import InboxMessage
 from salon_jobs.outbox.inbox import dismiss_messages, retry_messages, shown_text
 
@@ -56,32 +58,20 @@ class InboxAdmin(ReadOnlyAdmin):
     @admin.action(description="Retry selected messages", permissions=["retry"])
     def retry(self, request: HttpRequest, queryset: QuerySet[InboxMessage]) -> None:
         """Have consume_queue try the selected messages again at its next look, those that are set aside."""
-        self._decide(request, queryset, retry_messages, "to be tried again")
+        self._decide(request, queryset, retry_messages, "marked to be tried again")
 
     @admin.action(description="Dismiss selected messages", permissions=["dismiss"])
-    def dismiss(self, request: HttpRequest, queryset: QuerySet[InboxMessage]) -> None:
-        """Decide that nothing is done about the selected messages."""
+    def dismiss(self, request: HttpRequest, queryset: QuerySet[InboxMessage]) -> TemplateResponse | None:
+        """Decide that nothing is done about the selected messages, after asking."""
+        if CONFIRMED not in request.POST:
+            what = f"{how_many(queryset, 'message')} selected: those that wait will never become jobs."
+            return ask_first(request, self, action="dismiss", title="Dismiss messages", lines=[what])
         self._decide(request, queryset, dismiss_messages, "dismissed")
+        return None
 
     def _decide(
-        self, request: HttpRequest, queryset: QuerySet[InboxMessage], change: Callable[..., int], done: str
-    ) -> None:
-        selected = changed = 0
-        user: Any = request.user
-        after = None
-        while chosen := _page(queryset, after):
-            # One by one, so that the log names those that changed and no other.
-            of_them = [each for each in chosen if change([each.pk], using=conf.reader_database)]
-            LogEntry.objects.log_actions(
-                user_id=user.pk, queryset=of_them, action_flag=CHANGE, change_message=done
-            )  # fmt: skip
-            selected, changed, after = selected + len(chosen), changed + len(of_them), chosen[-1].pk
-        level = messages.SUCCESS if changed == selected else messages.WARNING
-        others = "" if changed == selected else f"; the other {selected - changed:,} were not set aside"
-        self.message_user(request, f"{changed:,} of {selected:,} messages {done}{others}.", level)
-
-
-def _page(queryset: QuerySet[InboxMessage], after: int | None) -> list[InboxMessage]:
-    """Return a thousand of the selected messages, by descending id."""
-    rest = queryset if after is None else queryset.filter(pk__lt=after)
-    return list(rest.order_by("-pk").only("consumer", "message_id")[:1000])
+        self, request: HttpRequest, queryset: QuerySet[InboxMessage], change: Callable[..., list[OperatedMessage]],
+        done: str,
+    ) -> None:  # fmt: skip
+        rows = queryset.only("consumer", "message_id")
+        operate(request, rows, partial(change, using=conf.reader_database), done=done, noun="message")

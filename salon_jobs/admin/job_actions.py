@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
-from typing import Final
 
 from django.contrib import admin, messages
 from django.db.models import QuerySet
@@ -12,15 +11,13 @@ from django.forms import Form
 from django.http import HttpRequest
 from django.template.response import TemplateResponse
 
-from salon_jobs.admin.actions import CONFIRMED, SHOWN, ask_first, counted, log_changed, tell
+from salon_jobs.admin.actions import BATCH, CONFIRMED, ask_first, how_many, log_changed, operate
 from salon_jobs.admin.base import ReadOnlyAdmin, may, may_everywhere
 from salon_jobs.admin.job_forms import ChangeForm, PauseForm, RetryForm
 from salon_jobs.admin.reader import reader
-from salon_jobs.jobs import limits, operate
-from salon_jobs.jobs.operate import BATCH, Operated
+from salon_jobs.jobs import limits
+from salon_jobs.jobs.operate import Operated, cancel_jobs, change_jobs, discard_jobs, retry_jobs
 from salon_jobs.models import Job, Limit
-
-_COUNTED: Final = 100_000
 
 
 class JobActions(ReadOnlyAdmin):
@@ -53,10 +50,10 @@ class JobActions(ReadOnlyAdmin):
         """Queue the selected failed or cancelled jobs again, due now or at a time."""
         form = RetryForm(request.POST if CONFIRMED in request.POST else None)
         if CONFIRMED not in request.POST or not form.is_valid():
-            what = f"{_how_many(queryset)} selected: those that failed or were cancelled will be queued again."
+            what = f"{how_many(queryset, 'job')} selected: those that failed or were cancelled will be queued again."
             return self._ask(request, "retry", "Retry jobs", what, form)
         at = form.cleaned_data["at"]
-        change = partial(operate.retry_jobs, at=at)
+        change = partial(retry_jobs, at=at)
         self._operate(
             request, queryset, change, "retried" if at is None else f"to be retried at {at:%Y-%m-%d %H:%M %Z}"
         )
@@ -66,18 +63,18 @@ class JobActions(ReadOnlyAdmin):
     def cancel(self, request: HttpRequest, queryset: QuerySet[Job]) -> TemplateResponse | None:
         """Cancel the selected jobs; those that run are asked to end."""
         if CONFIRMED not in request.POST:
-            what = f"{_how_many(queryset)} selected: those that wait, run or failed will be cancelled."
+            what = f"{how_many(queryset, 'job')} selected: those that wait, run or failed will be cancelled."
             return self._ask(request, "cancel", "Cancel jobs", what)
-        self._operate(request, queryset, operate.cancel_jobs, "cancelled")
+        self._operate(request, queryset, cancel_jobs, "cancelled")
         return None
 
     @admin.action(description="Discard selected jobs", permissions=["discard"])
     def discard(self, request: HttpRequest, queryset: QuerySet[Job]) -> TemplateResponse | None:
         """End the selected queued and failed jobs for good."""
         if CONFIRMED not in request.POST:
-            what = f"{_how_many(queryset)} selected: nothing will be done about those that wait or failed."
+            what = f"{how_many(queryset, 'job')} selected: nothing will be done about those that wait or failed."
             return self._ask(request, "discard", "Discard jobs", what)
-        self._operate(request, queryset, operate.discard_jobs, "discarded")
+        self._operate(request, queryset, discard_jobs, "discarded")
         return None
 
     @admin.action(description="Change priority or queue of selected jobs", permissions=["reorder"])
@@ -85,11 +82,11 @@ class JobActions(ReadOnlyAdmin):
         """Give the selected queued jobs another priority or queue."""
         form = ChangeForm(request.POST if CONFIRMED in request.POST else None)
         if CONFIRMED not in request.POST or not form.is_valid():
-            what = f"{_how_many(queryset)} selected: those that wait will be changed."
+            what = f"{how_many(queryset, 'job')} selected: those that wait will be changed."
             return self._ask(request, "change", "Change priority or queue", what, form)
         values = {name: value for name, value in form.cleaned_data.items() if value not in (None, "")}
         done = " and ".join(f"given {name} {value}" for name, value in values.items())
-        self._operate(request, queryset, partial(operate.change_jobs, **values), done)
+        self._operate(request, queryset, partial(change_jobs, **values), done)
         return None
 
     @admin.action(description="Pause or resume queue, task or store of selected jobs", permissions=["pause"])
@@ -117,26 +114,9 @@ class JobActions(ReadOnlyAdmin):
     def _operate(
         self, request: HttpRequest, queryset: QuerySet[Job], change: Callable[..., list[Operated]], done: str
     ) -> None:
-        """Change the selection in batches, the newest first: jobs enqueued meanwhile are not chased."""
-        changed = asked = left = 0
-        refused: list[str] = []
-        for jobs in _batches(queryset):
-            results = {result.job_id: result for result in change([job.pk for job in jobs], using=reader(request))}
-            log_changed(request, [job for job in jobs if results[job.pk].changed], done)
-            changed += sum(result.changed for result in results.values())
-            asked += sum(result.changed and bool(result.detail) for result in results.values())
-            not_changed = [result for result in results.values() if not result.changed]
-            left += len(not_changed)
-            some = not_changed[: SHOWN - len(refused)]
-            refused += [f"Job {result.job_id} was not {done}: {result.detail}." for result in some]
-        tell(request, changed=changed, refused=refused, done=done, noun="job", more=left - len(refused))
+        asked = operate(request, queryset.only("task"), partial(change, using=reader(request)), done=done, noun="job")
         if asked:
             self.message_user(request, f"{asked:,} of them run and are asked to end.", messages.SUCCESS)
-
-
-def _how_many(queryset: QuerySet[Job]) -> str:
-    count = queryset.order_by()[: _COUNTED + 1].count()
-    return counted(count, "job") if count <= _COUNTED else f"More than {_COUNTED:,} jobs"
 
 
 def _scopes(queryset: QuerySet[Job]) -> list[tuple[Limit.Kind, str]]:
@@ -145,12 +125,3 @@ def _scopes(queryset: QuerySet[Job]) -> list[tuple[Limit.Kind, str]]:
     rows = list(queryset.order_by("-pk").values_list("queue", "task", "store_id")[:BATCH])
     names = [sorted({str(row[number]) for row in rows if row[number] is not None}) for number in range(len(kinds))]
     return [(kind, name) for kind, of_kind in zip(kinds, names, strict=True) for name in of_kind[:50]]
-
-
-def _batches(queryset: QuerySet[Job]) -> Iterator[list[Job]]:
-    """Yield the selected jobs a thousand at a time, however many there are, by descending id."""
-    newest_first = queryset.order_by("-pk").only("task")
-    jobs = list(newest_first[:BATCH])
-    while jobs:
-        yield jobs
-        jobs = list(newest_first.filter(pk__lt=jobs[-1].pk)[:BATCH])

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -14,7 +15,7 @@ from django.template.response import TemplateResponse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from salon_jobs.admin.actions import CONFIRMED, ask_first, counted, log_changed, tell
+from salon_jobs.admin.actions import CONFIRMED, ask_first, counted, log_changed, operate, tell
 from salon_jobs.admin.base import ReadOnlyAdmin, may_everywhere
 from salon_jobs.admin.message_filters import (
     DestinationFilter,
@@ -27,10 +28,9 @@ from salon_jobs.admin.reader import reader
 from salon_jobs.admin.values import as_json, instant
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import OptionInvalid
-from salon_jobs.core.messages import MessageStatus
+from salon_jobs.core.messages import MessageStatus, OperatedMessage
 from salon_jobs.models import BlockedAggregate, Message, Replay
-from salon_jobs.outbox import operate
-from salon_jobs.outbox.operate import BATCH, OperatedMessage
+from salon_jobs.outbox.operate import retry_messages, skip_messages
 from salon_jobs.outbox.replay import MOST, MessageCriteria, replay_messages
 
 _FOUND = 1000
@@ -122,7 +122,7 @@ class MessageAdmin(ReadOnlyAdmin):
     @admin.action(description="Retry selected messages", permissions=["retry"])
     def retry(self, request: HttpRequest, queryset: QuerySet[Message]) -> None:
         """Have the selected messages sent again: failed ones with all their tries, waiting ones at once."""
-        self._operate(request, queryset, operate.retry_messages, "retried")
+        self._operate(request, queryset, retry_messages, "retried")
 
     @admin.action(description="Skip selected messages", permissions=["skip"])
     def skip(self, request: HttpRequest, queryset: QuerySet[Message]) -> TemplateResponse | None:
@@ -131,7 +131,7 @@ class MessageAdmin(ReadOnlyAdmin):
             count = queryset.order_by()[: MOST + 1].count()
             what = f"{counted(count, 'message')} will never be sent. What they hold back goes on."
             return ask_first(request, self, action="skip", title="Skip messages", lines=[what])
-        self._operate(request, queryset, operate.skip_messages, "skipped")
+        self._operate(request, queryset, skip_messages, "skipped")
         return None
 
     @admin.action(description="Send selected messages again (replay)", permissions=["replay"])
@@ -170,16 +170,9 @@ class MessageAdmin(ReadOnlyAdmin):
     def _operate(
         self, request: HttpRequest, queryset: QuerySet[Message], change: Callable[..., list[OperatedMessage]], done: str
     ) -> None:
-        changed = 0
-        refused: list[str] = []
-        for batch in _batches(queryset):
-            results = {each.id: each for each in change([row.pk for row in batch], using=conf.reader_database)}
-            log_changed(request, [row for row in batch if results[row.pk].changed], done)
-            changed += sum(each.changed for each in results.values())
-            refused += [
-                f"Message {each.id} was not {done}: {each.detail}." for each in results.values() if not each.changed
-            ]
-        tell(request, changed=changed, refused=refused, done=done, noun="message")
+        # The oldest first: what holds others back comes before them.
+        change = partial(change, using=conf.reader_database)
+        operate(request, queryset.only("event"), change, done=done, noun="message", oldest_first=True)
 
 
 def _of_aggregate(request: HttpRequest, aggregate_id: str) -> list[int]:
@@ -191,12 +184,3 @@ def _of_aggregate(request: HttpRequest, aggregate_id: str) -> list[int]:
         for found in (by_index, bounded(request, rows))
         for message_id in found.values_list("pk", flat=True)[:_FOUND]
     ]
-
-
-def _batches(queryset: QuerySet[Message]) -> Iterator[list[Message]]:
-    """Yield the selected messages a thousand at a time, the oldest first: what holds others back comes before them."""
-    oldest_first = queryset.order_by("pk").only("event")
-    rows = list(oldest_first[:BATCH])
-    while rows:
-        yield rows
-        rows = list(oldest_first.filter(pk__gt=rows[-1].pk)[:BATCH])

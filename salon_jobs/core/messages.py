@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
@@ -16,3 +17,12 @@ class MessageStatus(StrEnum):
     PUBLISHED = "published"
     FAILED = "failed"
     SKIPPED = "skipped"
+
+
+@dataclass(frozen=True, slots=True)
+class OperatedMessage:
+    """Says what became of one message: changed, or why not."""
+
+    id: int
+    changed: bool
+    detail: str = ""

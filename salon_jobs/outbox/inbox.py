@@ -10,11 +10,12 @@ from datetime import timedelta
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from django.db import connections
+from django.db import connections, transaction
 
 from salon_jobs import sql
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.error_report import storable
+from salon_jobs.core.messages import OperatedMessage
 from salon_jobs.core.redaction import redacted
 from salon_jobs.models import InboxMessage
 from salon_jobs.sources.base import Envelope
@@ -101,16 +102,17 @@ def count_set_aside(consumer: str) -> int:
     return InboxMessage.objects.using(conf.database).filter(consumer=consumer, status=Status.SET_ASIDE).count()
 
 
-def retry_messages(ids: Sequence[int], *, using: str) -> int:
-    """Have ``consume_queue`` try these again at its next look; returns how many were set aside. Role: operator."""
-    chosen = InboxMessage.objects.using(using).filter(id__in=ids, status=Status.SET_ASIDE)
-    return chosen.update(status=Status.RETRY)
+def retry_messages(ids: Sequence[int], *, using: str) -> list[OperatedMessage]:
+    """Have ``consume_queue`` try these again at its next look, those that are set aside. Role: operator.
+
+    One transaction. Results come in the order of the ids.
+    """
+    return _decide(ids, (Status.SET_ASIDE,), Status.RETRY, using)
 
 
-def dismiss_messages(ids: Sequence[int], *, using: str) -> int:
-    """Decide that nothing is done about these; returns how many of them waited. They stay unique. Role: operator."""
-    waiting = InboxMessage.objects.using(using).filter(id__in=ids, status__in=(Status.SET_ASIDE, Status.RETRY))
-    return waiting.update(status=Status.DISMISSED)
+def dismiss_messages(ids: Sequence[int], *, using: str) -> list[OperatedMessage]:
+    """Decide that nothing is done about these, those that wait; they stay unique. As ``retry_messages``."""
+    return _decide(ids, (Status.SET_ASIDE, Status.RETRY), Status.DISMISSED, using)
 
 
 def prune_inbox(age: timedelta, *, using: str | None = None) -> int:
@@ -149,6 +151,15 @@ def shown_text(text: str) -> str:
 def short(reason: str) -> str:
     """Bound a reason, and escape what PostgreSQL's text can not hold."""
     return storable(reason)[:_LONGEST_REASON]
+
+
+def _decide(ids: Sequence[int], waiting: Collection[str], decided: str, using: str) -> list[OperatedMessage]:
+    rows = InboxMessage.objects.using(using)
+    with transaction.atomic(using=using):
+        chosen = rows.filter(id__in=ids, status__in=waiting).order_by("id").select_for_update()
+        changed = set(chosen.values_list("id", flat=True))
+        rows.filter(id__in=changed).update(status=decided)
+    return [OperatedMessage(id_, id_ in changed, "" if id_ in changed else "it is not set aside") for id_ in ids]
 
 
 def _execute(statement: str, parameters: Mapping[str, Any] | None = None, *, using: str | None = None) -> list[Any]:

@@ -15,7 +15,7 @@ from django.db.models.functions import Now
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import OptionInvalid
-from salon_jobs.core.messages import MessageStatus
+from salon_jobs.core.messages import MessageStatus, OperatedMessage
 from salon_jobs.models import BlockedAggregate, Message
 from salon_jobs.outbox import wake
 from salon_jobs.outbox.blocked import Key, LockedMessage, lock_holders, lock_messages, put_in_front
@@ -25,15 +25,6 @@ _OPEN: Final = (MessageStatus.PENDING, MessageStatus.FAILED)
 _T = TypeVar("_T")
 _PARKED: Final[str] = BlockedAggregate.Status.PARKED.value
 _GONE: Final = "there is no such message, or you may not see it"
-
-
-@dataclass(frozen=True, slots=True)
-class OperatedMessage:
-    """Says what became of one message: changed, or why not."""
-
-    id: int
-    changed: bool
-    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)

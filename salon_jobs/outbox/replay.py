@@ -11,11 +11,11 @@ from django.db import connections, transaction
 from salon_jobs import sql
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import OptionInvalid
-from salon_jobs.core.messages import MessageStatus
+from salon_jobs.core.messages import MessageStatus, OperatedMessage
 from salon_jobs.models import Message, Replay
 from salon_jobs.models.bisection import MARGIN, first_id_at
 from salon_jobs.outbox import wake
-from salon_jobs.outbox.operate import OperatedMessage, why_not
+from salon_jobs.outbox.operate import why_not
 
 # One transaction writes them all, and while it is open the relays send nothing that others write after it.
 MOST: Final = 100_000

@@ -188,7 +188,7 @@ def test_operators_retries_are_taken_at_the_next_look(database: None) -> None:
         eventually(lambda: loop.facts()["set_aside"] == 1)
         change("UPDATE salon_jobs_inbox SET raw = replace(raw, 'unheard-of', 'noted')")
         [(row,)] = seen("SELECT id FROM salon_jobs_inbox")
-        assert inbox.retry_messages([row], using="operator") == 1
+        assert inbox.retry_messages([row], using="operator")[0].changed
         eventually(lambda: jobs() == 1)
         eventually(lambda: loop.facts()["set_aside"] == 0)
 

@@ -98,6 +98,13 @@ def test_unpark_pause_and_resume(client: Client) -> None:
     [(row,)] = seen("SELECT id FROM salon_jobs_blocked_aggregate")
     assert "1 aggregate unparked." in act(client, "unpark", [row], "/admin/salon_jobs/blockedaggregate/")
     assert blocked() == [(head, "waiting", True, 0)]
+    change(
+        "INSERT INTO salon_jobs_blocked_aggregate (aggregate_type, aggregate_id, partition, head_id, status)"
+        " SELECT %s, 'gone-' || n, 0, 1000000 + n, 'parked' FROM generate_series(1, 10001) AS n",
+        ORDERS,
+    )
+    where = "/admin/salon_jobs/blockedaggregate/"
+    assert "10,001 aggregates unparked." in act(client, "unpark", [row], f"{where}?status=parked", select_across="1")
     change("INSERT INTO salon_jobs_destination (aggregate_type) VALUES (%s)", ORDERS)
     for action, paused in (("pause", True), ("resume", False)):
         where = "/admin/salon_jobs/destinationstate/"

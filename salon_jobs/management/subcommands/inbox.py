@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any, Final
 
 from django.core.management.base import CommandError, CommandParser, OutputWrapper
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.management.asking import ask
+from salon_jobs.management.operating import in_batches, tell
 from salon_jobs.management.subcommands.base import Subcommand
 from salon_jobs.management.table import table
 from salon_jobs.models import InboxMessage
@@ -67,24 +69,18 @@ class Inbox(Subcommand):
             out.write("\n".join(f"{name}: {value}" for name, value in described.items()))
 
     def _decide(self, action: str, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
-        if not options["id"] and not options["consumer"]:
+        if bool(options["id"]) == bool(options["consumer"]):
             raise CommandError("name the messages by ids, or all of one consumer's by --consumer")
         state = (Status.SET_ASIDE,) if action == "retry" else _WAITING
-        ids = list(_chosen(options).filter(status__in=state).order_by("id").values_list("id", flat=True))
+        waiting = _chosen(options).filter(status__in=state).order_by("id").values_list("id", flat=True)
+        ids: list[int] = list(dict.fromkeys(options["id"]) or waiting)
         if ids and not options["yes"]:
             question = f"{action.capitalize()} {len(ids):,} messages?"
             ask(question, err, otherwise="nothing was changed", remedy="add --yes")
-        change = retry_messages if action == "retry" else dismiss_messages
-        done = sum(
-            change(ids[start : start + _BATCH], using=conf.reader_database) for start in range(0, len(ids), _BATCH)
-        )
-        named = len(options["id"]) or len(ids)
-        if options["json"]:
-            out.write(json.dumps({"changed": done, "named": named}))
-        elif action == "retry":
-            out.write(f"to be tried again by consume_queue at its next look: {done:,} of {named:,}")
-        else:
-            out.write(f"dismissed: {done:,} of {named:,}")
+        change = partial(retry_messages if action == "retry" else dismiss_messages, using=conf.reader_database)
+        results = in_batches(ids, change, batch=_BATCH, err=err)
+        done = "to be tried again by consume_queue at its next look" if action == "retry" else "dismissed"
+        tell(results, done, lambda result: result.id, as_json=options["json"], out=out)
 
 
 def _chosen(options: dict[str, Any]) -> Any:

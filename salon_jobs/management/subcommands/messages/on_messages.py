@@ -9,12 +9,12 @@ from typing import Any, ClassVar
 from django.core.management.base import CommandError, CommandParser, OutputWrapper
 
 from salon_jobs.conf import settings as conf
-from salon_jobs.core.messages import MessageStatus
+from salon_jobs.core.messages import MessageStatus, OperatedMessage
 from salon_jobs.management.asking import ask
 from salon_jobs.management.operating import in_batches, tell
 from salon_jobs.management.subcommands.base import Subcommand
 from salon_jobs.management.subcommands.messages.criteria import FILTERS, add_filters, chosen, message_id, numbers
-from salon_jobs.outbox.operate import BATCH, OperatedMessage, retry_messages, skip_messages
+from salon_jobs.outbox.operate import BATCH, retry_messages, skip_messages
 
 
 class OnMessages(Subcommand):
