@@ -9,6 +9,8 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 from django.core.management.base import OutputWrapper
 
+from salon_jobs.management.table import printable
+
 
 class Result(Protocol):
     """Is what became of one row: a frozen dataclass. ``detail`` says why not, or what is still to come."""
@@ -48,5 +50,5 @@ def tell(results: Sequence[R], done: str, named: Callable[[R], object], *, as_js
         return
     for result in results:
         if result.detail:
-            out.write(f"{named(result)}: {result.detail}")
+            out.write(printable(f"{named(result)}: {result.detail}"))
     out.write(f"{done}: {sum(result.changed for result in results):,} of {len(results):,}")

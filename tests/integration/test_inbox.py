@@ -85,6 +85,14 @@ def test_show_tells_everything(waiting: list[int]) -> None:
         run("show")
 
 
+def test_what_came_commands_no_terminal(waiting: list[int]) -> None:
+    change("UPDATE salon_jobs_inbox SET event = E'\\x1b[2J', reason = E'a\\x1b]0;b\\nc', raw = E'\\x1b[1m'")
+    shown = run()[0] + run("show", str(waiting[0]))[0]
+    assert "?[2J" in shown
+    assert "reason: a?]0;b\nc" in shown
+    assert "\x1b" not in shown
+
+
 def test_retry_and_dismiss_ask_and_change_what_waits_alone(waiting: list[int], monkeypatch: Any) -> None:
     monkeypatch.setattr("sys.stdin", StringIO("y\n"))
     with pytest.raises(CommandError, match=r"Retry 2 messages\? .*add --yes"):

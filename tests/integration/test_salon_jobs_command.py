@@ -140,7 +140,7 @@ def test_stats_of_nothing_and_of_runs_that_took_no_time_of_their_own(database: N
         "INSERT INTO salon_jobs_task_minute VALUES (now(), 'ping', 'default', 0, 0, 0, 0, 0, 0, 1, 0, %s, 0, %s)",
         [0] * BUCKETS, [0] * BUCKETS,
     )  # fmt: skip
-    assert run("stats")[0].splitlines()[1].split() == ["ping", "0", "0", "0", "0", *("-" * 6)]
+    assert run("stats")[0].splitlines()[1].split() == ["ping", "0", "0", "0", "0", *("–" * 6)]
     assert run("stats", "--task", "other")[1] == "no run ended in that time\n"
 
 

@@ -105,6 +105,14 @@ def test_show_tells_the_payload_and_what_holds_it_back(database: None) -> None:
             run("show", wrong)
 
 
+def test_a_message_commands_no_terminal(database: None) -> None:
+    number = write("failed", aggregate="\x1b[2J")
+    block(number, "parked")
+    change("UPDATE salon_jobs_message SET last_error = E'\\x1b]0;title\\x07'")
+    for arguments in (("list",), ("show", str(number)), ("parked",), ("unpark", "--yes", "--aggregate-type", ORDERS)):
+        assert "\x1b" not in run(*arguments)[0], arguments
+
+
 def test_show_hides_secrets_of_payload_and_headers(database: None) -> None:
     [(number,)] = seen(
         "INSERT INTO salon_jobs_message (message_id, aggregate_type, event, payload, headers)"

@@ -12,7 +12,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.management.asking import ask
 from salon_jobs.management.operating import in_batches, tell
 from salon_jobs.management.subcommands.base import Subcommand
-from salon_jobs.management.table import table
+from salon_jobs.management.table import printable_lines, table
 from salon_jobs.models import InboxMessage
 from salon_jobs.outbox.inbox import Status, dismiss_messages, retry_messages, shown_text
 
@@ -66,7 +66,7 @@ class Inbox(Subcommand):
         if options["json"]:
             out.write(json.dumps(described, indent=2))
         else:
-            out.write("\n".join(f"{name}: {value}" for name, value in described.items()))
+            out.write(printable_lines("\n".join(f"{name}: {value}" for name, value in described.items())))
 
     def _decide(self, action: str, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
         if bool(options["id"]) == bool(options["consumer"]):
@@ -99,8 +99,8 @@ def _described(message: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _cells(message: Any) -> tuple[str, ...]:
+def _cells(message: Any) -> tuple[object, ...]:
     return (
-        message.message_id, str(message.pk), message.consumer, message.event, message.code, f"{message.deliveries:,}",
+        message.message_id, message.pk, message.consumer, message.event, message.code, f"{message.deliveries:,}",
         message.received_at.isoformat(" ", "seconds"), message.status,
     )  # fmt: skip

@@ -77,6 +77,6 @@ def _said(options: dict[str, Any]) -> dict[str, Any]:
     return said
 
 
-def _cells(rule: RuleInForce) -> tuple[str, ...]:
-    numbers = ("-" if n is None else f"{n:,}" for n in (rule.max_concurrency, rule.rate, rule.declared))
-    return (f"{rule.kind} {rule.name}", "yes" if rule.paused else "-", *numbers)
+def _cells(rule: RuleInForce) -> tuple[object, ...]:
+    numbers = (None if n is None else f"{n:,}" for n in (rule.max_concurrency, rule.rate, rule.declared))
+    return (f"{rule.kind} {rule.name}", "yes" if rule.paused else None, *numbers)

@@ -13,13 +13,12 @@ from salon_jobs.core.records import JobState
 from salon_jobs.jobs.find import JobCriteria, find_jobs
 from salon_jobs.management.arguments import instant, positive
 from salon_jobs.management.subcommands.base import Subcommand
-from salon_jobs.management.table import printable, table
+from salon_jobs.management.table import shortened, table
 
 _COLUMNS: Final = (
     "id", "task", "state", "reason", "store_id", "queue", "priority", "attempts", "run_at", "finished_at",
     "error_class",
 )  # fmt: skip
-_LONGEST_CELL = 60
 
 
 class List(Subcommand):
@@ -54,11 +53,6 @@ class List(Subcommand):
         if options["json"]:
             out.write(json.dumps(rows, indent=2, default=str))
         elif rows:
-            out.write(table([_COLUMNS, *(tuple(_cell(row[name]) for name in _COLUMNS) for row in rows)]))
+            out.write(table([_COLUMNS, *([*{**row, "reason": shortened(row["reason"])}.values()] for row in rows)]))
         else:
             err.write("no job matches")
-
-
-def _cell(value: object) -> str:
-    text = "-" if value is None or value == "" else printable(str(value))
-    return text if len(text) <= _LONGEST_CELL else f"{text[:_LONGEST_CELL]}…"

@@ -13,6 +13,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core.redaction import redacted
 from salon_jobs.jobs.retries import retries_ahead
 from salon_jobs.management.subcommands.base import Subcommand
+from salon_jobs.management.table import printable_lines
 from salon_jobs.models import Job, JobError
 from salon_jobs.schedule.find import tick_of
 
@@ -41,15 +42,10 @@ class Show(Subcommand):
         for name, value in shown.items():
             is_json = isinstance(value, dict | list)
             text = json.dumps(value, indent=2, default=str, ensure_ascii=False) if is_json else str(value)
-            out.write(_printable(f"{name}: {text}"))
+            out.write(printable_lines(f"{name}: {text}"))
         for error in errors:
             head = f"\nattempt {error['attempt']} at {error['occurred_at']}: {error['error_class']}"
-            out.write(_printable(f"{head}\n{error['traceback'] or error['message']}"))
-
-
-def _printable(text: str) -> str:
-    """Leave lines and their indents, and nothing else that commands a terminal."""
-    return "".join(each if each.isprintable() or each == "\n" else "?" for each in text.expandtabs())
+            out.write(printable_lines(f"{head}\n{error['traceback'] or error['message']}"))
 
 
 def _described(job: Job) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 from django.core.management.base import CommandParser, OutputWrapper
 
 from salon_jobs.conf import settings as conf
+from salon_jobs.core import units
 from salon_jobs.jobs.statistics import TaskTotals, totals
 from salon_jobs.management.arguments import duration
 from salon_jobs.management.subcommands.base import Subcommand
@@ -17,7 +18,6 @@ from salon_jobs.management.table import table
 _HEAD = (
     "task", "runs", "succeeded", "retried", "failed", "mean", "p50", "p95", "wait mean", "wait p50", "wait p95",
 )  # fmt: skip
-_UNITS = ((3600.0, "h"), (60.0, "min"), (1.0, "s"), (0.001, "ms"))
 
 
 class Stats(Subcommand):
@@ -64,12 +64,4 @@ def _cells(row: TaskTotals) -> tuple[str, ...]:
         row.mean_duration_s, row.duration(0.5), row.duration(0.95),
         row.mean_wait_s, row.wait(0.5), row.wait(0.95),
     )  # fmt: skip
-    return (row.task, *(f"{count:,}" for count in counts), *map(_shown, times))
-
-
-def _shown(seconds: float | None) -> str:
-    """Write a duration in the largest unit of which it holds one, with three digits."""
-    if seconds is None:
-        return "-"
-    size, unit = next((each for each in _UNITS if seconds >= each[0]), _UNITS[-1])
-    return f"{seconds / size:.3g} {unit}"
+    return (row.task, *(f"{count:,}" for count in counts), *map(units.duration, times))

@@ -18,7 +18,7 @@ from salon_jobs.jobs.statistics import TaskTotals, totals
 from salon_jobs.management.arguments import duration as duration_option
 from salon_jobs.management.keys import Keys
 from salon_jobs.management.subcommands.base import Subcommand
-from salon_jobs.management.table import printable, table
+from salon_jobs.management.table import printable, shortened, table
 from salon_jobs.overview.processes import ProcessAtWork, processes
 from salon_jobs.overview.queues import Waiting, waiting
 
@@ -104,7 +104,7 @@ def _queues(queued: Waiting) -> list[str]:
     head = ("queue", "waiting", "due", "oldest", "in/min", "out/min", "failed/h", "retried/h")
     rows = [
         (
-            printable(queue.name), number(queue.depth.waiting), number(queue.depth.due),
+            queue.name, number(queue.depth.waiting), number(queue.depth.due),
             duration(queue.depth.oldest_due_s), number(queue.in_a_minute), number(queue.out_a_minute),
             number(queue.failed), number(queue.retried),
         )
@@ -122,7 +122,7 @@ def _tasks(what: str, tasks: list[TaskTotals]) -> list[str]:
     head = (f"{what} tasks, 5 min", "runs", "failed", "retried", "p50", "p95", "wait p95")
     rows = [
         (
-            printable(each.task), number(each.runs), number(each.outcomes["failed"]), number(each.outcomes["retried"]),
+            each.task, number(each.runs), number(each.outcomes["failed"]), number(each.outcomes["retried"]),
             duration(each.duration(0.5)), duration(each.duration(0.95)), duration(each.wait(0.95)),
         )
         for each in chosen[:_SHOWN]
@@ -133,18 +133,15 @@ def _tasks(what: str, tasks: list[TaskTotals]) -> list[str]:
 def _running(at_work: tuple[ProcessAtWork, ...]) -> list[str]:
     held = [(job, each) for each in at_work for job in each.jobs]
     held.sort(key=lambda pair: -pair[0].for_s)
-    rows = [
-        (printable(job.task), str(job.id), duration(job.for_s), str(job.store or "-"), str(each.pid))
-        for job, each in held[:_SHOWN]
-    ]
+    rows = [(job.task, job.id, duration(job.for_s), job.store, each.pid) for job, each in held[:_SHOWN]]
     return table([("running longest", "job", "for", "store", "process"), *rows]).splitlines() if rows else []
 
 
 def _failures(kinds: list[FailureKind]) -> list[str]:
     rows = [
         (
-            printable(kind.task), number(kind.jobs), str(kind.newest_id),
-            printable(f"{kind.error_class.rpartition('.')[2]}: {kind.message}")[:60],
+            kind.task, number(kind.jobs), kind.newest_id,
+            shortened(f"{kind.error_class.rpartition('.')[2]}: {kind.message}"),
         )
         for kind in kinds[:_SHOWN]
     ]  # fmt: skip

@@ -38,6 +38,6 @@ class Gate(Subcommand):
         out.write(f"messages are relayed up to {state.bound}; committed and waiting behind that: {behind}")
 
 
-def _cells(holder: GateHolder) -> tuple[str, ...]:
-    pid = str(holder.pid) if holder.pid else "prepared transaction"
-    return (pid, holder.role or "-", holder.application or "-", str(holder.since or "not visible"), holder.state or "-")
+def _cells(holder: GateHolder) -> tuple[object, ...]:
+    pid = holder.pid or "prepared transaction"
+    return (pid, holder.role, holder.application, holder.since or "not visible", holder.state)

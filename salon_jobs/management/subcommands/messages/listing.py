@@ -11,13 +11,12 @@ from salon_jobs.core.messages import MessageStatus
 from salon_jobs.management.arguments import positive
 from salon_jobs.management.subcommands.base import Subcommand
 from salon_jobs.management.subcommands.messages.criteria import add_filters, chosen, looked_at
-from salon_jobs.management.table import table
+from salon_jobs.management.table import shortened, table
 
 _COLUMNS: Final = (
     "id", "status", "aggregate_type", "aggregate_id", "event", "store_id", "retry_count", "created_at", "sent_at",
     "last_error",
 )  # fmt: skip
-_SHOWN_OF_AN_ERROR = 60
 
 
 class List(Subcommand):
@@ -40,13 +39,9 @@ class List(Subcommand):
         if options["json"]:
             out.write(json.dumps(rows, indent=2, default=str))
         elif rows:
-            out.write(table([_COLUMNS, *(tuple(_cell(row[name]) for name in _COLUMNS) for row in rows)]))
+            shown = ([*{**row, "last_error": shortened(row["last_error"])}.values()] for row in rows)
+            out.write(table([_COLUMNS, *shown]))
         else:
             err.write("no message matches")
         if not everything and len(rows) < options["limit"]:
             err.write(looked_at())
-
-
-def _cell(value: object) -> str:
-    text = "-" if value is None or value == "" else " ".join(str(value).split())
-    return text if len(text) <= _SHOWN_OF_AN_ERROR else f"{text[:_SHOWN_OF_AN_ERROR]}…"

@@ -45,7 +45,7 @@ class Parked(Subcommand):
         if options["json"]:
             out.write(json.dumps(rows, indent=2, default=str))
         elif rows:
-            out.write(table([_COLUMNS, *(tuple(str(row[name] or "-") for name in _COLUMNS) for row in rows)]))
+            out.write(table([_COLUMNS, *(tuple(row[name] for name in _COLUMNS) for row in rows)]))
         else:
             err.write("nothing is parked")
 

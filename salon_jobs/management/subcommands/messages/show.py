@@ -12,6 +12,7 @@ from salon_jobs.core.error_report import storable
 from salon_jobs.core.redaction import redacted
 from salon_jobs.management.subcommands.base import Subcommand
 from salon_jobs.management.subcommands.messages.criteria import message_id, numbers
+from salon_jobs.management.table import printable_lines
 from salon_jobs.models import BlockedAggregate, Message
 
 
@@ -39,11 +40,11 @@ class Show(Subcommand):
             out.write(_json(shown))
             return
         for name, value in shown.items():
-            out.write(f"{name}: {_text(value)}")
+            out.write(printable_lines(f"{name}: {_text(value)}"))
 
 
 def _text(value: object) -> str:
-    return _json(cast("object", value)) if isinstance(value, dict | list) else storable(str(value))
+    return _json(cast("object", value)) if isinstance(value, dict | list) else str(value)
 
 
 def _json(value: object) -> str:
