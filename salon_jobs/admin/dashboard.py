@@ -12,7 +12,7 @@ from django.template.response import TemplateResponse
 from django.urls import URLPattern
 from django.utils import timezone
 
-from salon_jobs.admin.base import ReadOnlyAdmin, may
+from salon_jobs.admin.base import ReadOnlyAdmin
 from salon_jobs.admin.plot import Line, Plot
 from salon_jobs.admin.reader import reader, sees_all_stores
 from salon_jobs.admin.store_choice import CHOICE
@@ -71,7 +71,7 @@ class DashboardAdmin(ReadOnlyAdmin):
             **self.admin_site.each_context(request), "title": "Dashboard", "opts": self.opts, "media": self.media,
             "span": span, "spans": list(SPANS), "pieces": asked or pieces, "choice": CHOICE,
             "limited_to": None if everything else current_store_id(),
-            "sees_jobs": may(request, "salon_jobs.view_job"), **(extra_context or {}),
+            **(extra_context or {}),
         }  # fmt: skip
         for part in {piece.part for piece in asked or pieces}:
             if part == "plots":

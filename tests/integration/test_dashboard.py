@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
+from html import unescape
+from urllib.parse import urlencode
 from uuid import UUID
 
 import pytest
@@ -104,7 +106,7 @@ def test_an_operator_sees_everything_by_few_queries(busy: tuple[Rows, Rows]) -> 
         "mail paused 2 1 1.5 min",  # waiting, due, for so long
         "send-mail 90 15 6 9 0",  # succeeded, retried, failed, cancelled, rescued in the last hour
         f"{busy[0].store} 6 6 TillOnFire", f"{busy[1].store} 3 3 TillOnFire",
-        "└ shop-1/11 worker × 8 mail", "long-haul for 3 min", "shop-2/12 relay", "1 h ago",
+        "└ shop-1/11 worker × 8 mail", "long-haul for 3 min", "shop-2/12 relay", "1 h ago, silent",
         "nightly not declared here", "failed: reason-of-1",
         "expire-tentative-reservations", "Relay 77 owns partitions 0", "Nobody owns 1", "The gate is open",
         "BROKER.DOWN", "aggregate-of-1",
@@ -114,6 +116,26 @@ def test_an_operator_sees_everything_by_few_queries(busy: tuple[Rows, Rows]) -> 
     assert row is not None
     # In five minutes 70 ended (of the whole minutes), and 50 more wait: 24 a minute came in.
     assert "24 14" in row[0], row[0]
+
+
+def test_what_is_counted_leads_to_its_rows_for_whoever_may_see_them(busy: tuple[Rows, Rows]) -> None:
+    client = staff(everything=True)
+    page = client.get(DASHBOARD).content.decode().split('id="salon-jobs-dashboard"')[1]
+    links = {unescape(link) for link in re.findall(r'href="(/admin/salon_jobs/[^"]+)"', page)}
+    for wanted, shown in (
+        ("job/?queue=mail&state__exact=queued", "2 jobs"), ("job/?queue=default&state__exact=failed", "2 jobs"),
+        ("job/?state__exact=queued", "3 jobs"), (f"job/?store={busy[0].store}&state__exact=queued", "1 job"),
+        ("job/?task=send-mail&state__exact=failed", "0 jobs"), ("crontick/?entry=nightly", "1 cron tick"),
+        (f"message/?{urlencode({'destination': ORDERS, 'status__exact': 'pending'})}", "0 messages"),
+        ("limit/?paused__exact=1", "1 limit"), ("process/?", "3 processes"),
+    ):  # fmt: skip
+        assert f"/admin/salon_jobs/{wanted}" in links, wanted
+        assert shown in client.get(f"/admin/salon_jobs/{wanted}").content.decode(), wanted
+    ids = re.findall(r' id="([^"]+)"', page)
+    assert len(ids) == len(set(ids))
+    limited = staff(may=("view_dashboard", "view_all_stores"))
+    for link in re.findall(r'href="(/admin/salon_jobs/[^"]+)"', limited.get(DASHBOARD).content.decode()):
+        assert limited.get(unescape(link)).status_code == 200, link
 
 
 def test_rates_stay_while_a_new_minute_is_not_counted_yet(busy: tuple[Rows, Rows]) -> None:
