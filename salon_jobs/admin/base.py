@@ -9,9 +9,12 @@ from django.db import models
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.urls import URLPattern, reverse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
 
 from salon_jobs.admin.paginator import BoundedPaginator
 from salon_jobs.admin.reader import as_reader, reader, sees_all_stores
+from salon_jobs.models import Job
 
 if TYPE_CHECKING:
     ModelAdmin = admin.ModelAdmin[Any]
@@ -58,6 +61,13 @@ class ReaderAdmin(ModelAdmin):
         """Return the address of a row's page on this site."""
         name = f"admin:{model._meta.app_label}_{model._meta.model_name}_change"
         return reverse(name, args=[pk], current_app=self.admin_site.name)
+
+    @admin.display(description="job")
+    def job_link(self, row: Any) -> SafeString | str:
+        """Link to the job that a row names; it is gone when it has succeeded."""
+        if row.job_id is None:
+            return "-"
+        return format_html('<a href="{}">{}</a>', self.address_of(Job, row.job_id), row.job_id)
 
     def has_module_permission(self, request: HttpRequest) -> bool:
         """Tell whether the user may see any of these rows."""

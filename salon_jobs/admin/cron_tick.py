@@ -13,7 +13,7 @@ from salon_jobs.models import CronTick
 class CronTickAdmin(ReadOnlyAdmin):
     """Lists what cron fired, the newest first."""
 
-    list_display = ("entry", "tick_at", "fired_at", "job_id")
+    list_display = ("entry", "tick_at", "fired_at", "job_link")
     list_filter = (EntryFilter,)
     ordering = ("-id",)
     sortable_by = ()

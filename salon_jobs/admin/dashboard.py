@@ -83,15 +83,18 @@ class DashboardAdmin(ReadOnlyAdmin):
 
 def _now(request: HttpRequest) -> dict[str, Any]:
     using = reader(request)
+    at_work, relaying = processes.processes(using=using), relays.relaying(using=using)
+    names = {each.id: f"{each.hostname}/{each.pid}" for each in at_work}
     return {
         "waiting": queues.waiting(using=using),
         "totals": relays.totals(using=using),
         "counted": relays.COUNTED,
         "tasks": statistics.totals(queues.HOUR, using=using),
         "failing_stores": queues.failing_stores(using=using),
-        "processes": processes.processes(using=using),
+        "processes": at_work,
         "cron": processes.cron(using=using),
-        "relaying": relays.relaying(using=using),
+        "relaying": relaying,
+        "owners": {names.get(owner, f"#{owner} (gone)"): owned for owner, owned in relaying.partitions.items()},
         "parked": relays.parked(using=using),
         "looked_at": timezone.now(),
     }

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from django.contrib import admin
+from django.urls import reverse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
 
 from salon_jobs.admin.base import ReadOnlyAdmin
 from salon_jobs.jobs.fan_out import fan_out_progress
@@ -18,6 +21,7 @@ class FanOutAdmin(ReadOnlyAdmin):
     ordering = ("-id",)
     sortable_by = ()
 
-    def progress(self, record: FanOutRecord) -> str:
-        """Count the jobs."""
-        return str(fan_out_progress(record.pk))
+    def progress(self, record: FanOutRecord) -> SafeString:
+        """Count the jobs, and lead to them."""
+        jobs = reverse("admin:salon_jobs_job_changelist", current_app=self.admin_site.name)
+        return format_html('<a href="{}?fan_out_id__exact={}">{}</a>', jobs, record.pk, fan_out_progress(record.pk))

@@ -24,7 +24,7 @@ from salon_jobs.outbox.inbox import dismiss_messages, retry_messages, shown_text
 class InboxAdmin(ReadOnlyAdmin):
     """Lists messages by status, the newest first; a message's own page shows why it was set aside, and what came."""
 
-    list_display = ("id", "consumer", "event", "status", "code", "store_id", "deliveries", "received_at", "job_id")
+    list_display = ("id", "consumer", "event", "status", "code", "store_id", "deliveries", "received_at", "job_link")
     list_filter = ("status",)
     search_fields = ("message_id__exact",)
     search_help_text = "A message's id, in full"
@@ -33,7 +33,7 @@ class InboxAdmin(ReadOnlyAdmin):
     list_per_page = 50
     actions = ("retry", "dismiss")
     fieldsets = (
-        (None, {"fields": ("consumer", "message_id", "event", "producer", "store_id", "status", "job_id")}),
+        (None, {"fields": ("consumer", "message_id", "event", "producer", "store_id", "status", "job_link")}),
         ("Set aside", {"fields": ("code", "reason", "shown_raw")}),
         ("Times", {"fields": ("received_at", "deliveries")}),
     )

@@ -42,8 +42,8 @@ def busy(two: tuple[Rows, Rows], stores: list[UUID]) -> tuple[Rows, Rows]:
         supervisor,
     )
     change(
-        "INSERT INTO salon_jobs_process (kind, hostname, pid, heartbeat_at)"
-        " VALUES ('relay', 'shop-2', 12, now() - interval '1 hour')"
+        "INSERT INTO salon_jobs_process (id, kind, hostname, pid, heartbeat_at)"
+        " OVERRIDING SYSTEM VALUE VALUES (77, 'relay', 'shop-2', 12, now() - interval '1 hour')"
     )
     change(
         "INSERT INTO salon_jobs_job (task, queue, store_id, run_at)"
@@ -88,6 +88,11 @@ def busy(two: tuple[Rows, Rows], stores: list[UUID]) -> tuple[Rows, Rows]:
     return two
 
 
+def worker() -> int:
+    [(number,)] = seen("SELECT id FROM salon_jobs_process WHERE kind = 'worker'")
+    return int(number)
+
+
 def text_of(client: Client, query: str = "") -> str:
     """Return the page's text without tags, blanks as one."""
     answer = client.get(DASHBOARD + query)
@@ -108,7 +113,7 @@ def test_an_operator_sees_everything_by_few_queries(busy: tuple[Rows, Rows]) -> 
         f"{busy[0].store} 6 6 TillOnFire", f"{busy[1].store} 3 3 TillOnFire",
         "└ shop-1/11 worker × 8 mail", "long-haul for 3 min", "shop-2/12 relay", "1 h ago, silent",
         "nightly not declared here", "failed: reason-of-1",
-        "expire-tentative-reservations", "Relay 77 owns partitions 0", "Nobody owns 1", "The gate is open",
+        "expire-tentative-reservations", "Relay shop-2/12 owns partitions 0", "Nobody owns 1", "The gate is open",
         "BROKER.DOWN", "aggregate-of-1",
     ):  # fmt: skip
         assert expected in text, expected
@@ -128,6 +133,7 @@ def test_what_is_counted_leads_to_its_rows_for_whoever_may_see_them(busy: tuple[
         ("job/?task=send-mail&state__exact=failed", "0 jobs"), ("crontick/?entry=nightly", "1 cron tick"),
         (f"message/?{urlencode({'destination': ORDERS, 'status__exact': 'pending'})}", "0 messages"),
         ("limit/?paused__exact=1", "1 limit"), ("process/?", "3 processes"),
+        (f"job/?leased_by__exact={worker()}&state__exact=running", "1 job"),
     ):  # fmt: skip
         assert f"/admin/salon_jobs/{wanted}" in links, wanted
         assert shown in client.get(f"/admin/salon_jobs/{wanted}").content.decode(), wanted

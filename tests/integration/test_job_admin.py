@@ -149,6 +149,13 @@ def test_a_jobs_page_shows_where_it_comes_from_and_what_lies_ahead_and_no_secret
     assert "and 15 more" in text
     child = add(fan_out_id=77)
     assert "/admin/salon_jobs/fanoutrecord/77/change/" in client.get(f"{JOBS}{child}/change/").content.decode()
+    assert f'href="{JOBS}{job_id}/change/"' in client.get("/admin/salon_jobs/crontick/").content.decode()
+    change(
+        "INSERT INTO salon_jobs_fan_out (id, task, digest, inserted) OVERRIDING SYSTEM VALUE VALUES (77, 'ping', '', 9)"
+    )
+    page = client.get("/admin/salon_jobs/fanoutrecord/77/change/").content.decode()
+    assert f'<a href="{JOBS}?fan_out_id__exact=77">8 of 9 done</a>' in page
+    assert "1 job" in client.get(f"{JOBS}?fan_out_id__exact=77").content.decode()
 
 
 def test_a_jobs_page_links_its_trace_where_the_settings_say_so(client: Client, settings: Any) -> None:
