@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from django.conf import settings as django_settings
 from django.core.signals import setting_changed
@@ -23,7 +23,7 @@ from salon_jobs.sections.consumers import ConsumerSettings, read_consumers
 from salon_jobs.sections.nats import NatsSettings
 from salon_jobs.sections.outbox import OutboxSettings
 from salon_jobs.sections.readiness import ReadinessSettings
-from salon_jobs.sections.reading import read_section
+from salon_jobs.sections.reading import count, duration, flag, names, one_of, read_section, setting, text, texts
 from salon_jobs.sections.sns import SnsSettings
 
 _IDENTIFIER = re.compile(r"[a-z_][a-z0-9_$]{0,62}")
@@ -45,6 +45,75 @@ class Roles:
         return (self.web, self.worker, self.operator)
 
 
+_LENGTH: Final = duration()
+_RETENTION: Final = duration(optional=True)  # None keeps for ever
+_NAME: Final = text()
+_OPTIONAL_NAME: Final = text(optional=True)
+
+
+def _url(value: Any) -> Any:
+    """Read a URL of a database, or None. What is wrong with one is not told: libpq's words repeat the password."""
+    url = _OPTIONAL_NAME(value)
+    try:
+        conninfo_to_dict(url or "")
+    except ProgrammingError:
+        raise ValueError("a URL such as postgresql://role:password@host:5432/database") from None
+    return url
+
+
+def _backoff(value: Any) -> Backoff:
+    if not isinstance(value, Backoff):
+        raise ValueError("a salon_jobs.core.backoff.Backoff")  # noqa: TRY004 - the section's reader tells it
+    return value
+
+
+def _passwords(value: Any) -> Mapping[str, str]:
+    known = {f.name for f in fields(Roles)}
+    read = texts(value)
+    if not known.issuperset(read):
+        raise ValueError(f"a dict of role key ({', '.join(sorted(known))}) to password")
+    return read
+
+
+def _role_names(value: Any) -> tuple[str, ...]:
+    read = names(value)
+    if not all(map(_IDENTIFIER.fullmatch, read)):
+        raise ValueError("a list of plain lower-case role names")
+    return read
+
+
+def _paths(value: Any) -> tuple[str, ...]:
+    read = names(value)
+    if not all(path.startswith("/") and path.endswith("/") for path in read):
+        raise ValueError("a list of paths that begin and end with a slash, such as '/admin/'")
+    return read
+
+
+def _roles(value: Any) -> Roles | None:
+    if value is None or isinstance(value, Roles):
+        return value
+    if not isinstance(value, dict):
+        raise ValueError("a dict of role names, or None for one database user")  # noqa: TRY004 - as above
+    given = cast("dict[str, Any]", value)
+    known = {f.name for f in fields(Roles)}
+    if unknown := set(given) - known:
+        shown = sorted(map(str, unknown))
+        raise ConfigurationError(f"SALON_JOBS['ROLES'] has unknown keys {shown}; known are {sorted(known)}")
+    roles = Roles(**given)
+    named = [getattr(roles, name) for name in known]
+    for name in named:
+        if not isinstance(name, str) or not _IDENTIFIER.fullmatch(name):
+            raise ConfigurationError(f"SALON_JOBS['ROLES']: {name!r} is not a plain lower-case role name")
+    if len(set(named)) != len(named):
+        raise ConfigurationError("SALON_JOBS['ROLES'] gives one role two purposes; each needs its own")
+    return roles
+
+
+def _part(kind: type[Any], key: str) -> Any:
+    """Declare a nested part with keys of its own."""
+    return setting(kind, partial(read_section, kind, path=f"SALON_JOBS[{key!r}]"))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """Holds the validated settings; the field names in upper case are the keys of ``SALON_JOBS``.
@@ -53,58 +122,60 @@ class Settings:
     tables, a forbidden role is a warning. Durations are ``timedelta`` or a number of seconds.
     """
 
-    store_model: str | None = None
-    store_guc: str = "app.current_store_id"
-    user_guc: str = "app.current_user_id"
-    request_store: str = "membership"
-    request_without_store: str = "refuse"
-    paths_without_store: tuple[str, ...] = ()
-    membership_model: str | None = None
-    membership_user_field: str = "user"
-    membership_store_field: str = "store"
-    store_header: str = "X-Store-Id"
-    store_session_key: str = "store_id"
-    store_domain: str | None = None
-    fan_out_function: str = "public.list_store_ids_for_fan_out"
-    database: str = DEFAULT_DB_ALIAS
-    cross_database_enqueue: str = "refuse"
-    operator_database: str | None = None
-    roles: Roles | None = None
-    bootstrap_url: str | None = None
-    role_passwords: Mapping[str, str] = field(default_factory=dict[str, str])
-    extra_owner_roles: tuple[str, ...] = ()
-    on_drift: str = "warn"
-    listen: bool = True
-    listen_url: str | None = None
-    poll_interval: timedelta = timedelta(seconds=1)
-    heartbeat_interval: timedelta = timedelta(seconds=3)
-    process_silent_after: timedelta = timedelta(seconds=15)
-    shutdown_interrupt_after: timedelta = timedelta(seconds=25)
-    shutdown_grace: timedelta = timedelta(seconds=30)
-    concurrency: int = 8
-    store_concurrency: int | None = None
-    keep_succeeded: bool = False
-    retain_succeeded: timedelta | None = timedelta(days=1)
-    retain_cancelled: timedelta | None = timedelta(days=7)
-    retain_failed: timedelta | None = timedelta(days=90)
-    retain_cron_ticks: timedelta | None = timedelta(days=30)
-    retain_stats: timedelta | None = timedelta(days=14)
-    max_attempts: int = 25
-    timeout_grace: timedelta = timedelta(seconds=10)
-    cancel_grace: timedelta = timedelta(seconds=5)
-    terminate_after_timeouts: int | None = None
-    backoff: Backoff = field(default_factory=Backoff)
-    sentry_payload: bool = False
-    redact: tuple[str, ...] = SENSITIVE
-    trace_link: str | None = None
-    sentry_monitors: bool = False
-    tracing: bool = False
-    outbox: OutboxSettings = field(default_factory=OutboxSettings)
-    nats: NatsSettings = field(default_factory=NatsSettings)
-    sns: SnsSettings = field(default_factory=SnsSettings)
-    azure: AzureSettings = field(default_factory=AzureSettings)
-    consumers: Mapping[str, ConsumerSettings] = field(default_factory=dict[str, ConsumerSettings])
-    readiness: ReadinessSettings = field(default_factory=ReadinessSettings)
+    store_model: str | None = setting(None, _OPTIONAL_NAME)
+    store_guc: str = setting("app.current_store_id", _NAME)
+    user_guc: str = setting("app.current_user_id", _NAME)
+    request_store: str = setting("membership", _NAME)
+    request_without_store: str = setting("refuse", one_of("refuse", "continue"))
+    paths_without_store: tuple[str, ...] = setting((), _paths)
+    membership_model: str | None = setting(None, _OPTIONAL_NAME)
+    membership_user_field: str = setting("user", _NAME)
+    membership_store_field: str = setting("store", _NAME)
+    store_header: str = setting("X-Store-Id", _NAME)
+    store_session_key: str = setting("store_id", _NAME)
+    store_domain: str | None = setting(None, _OPTIONAL_NAME)
+    fan_out_function: str = setting("public.list_store_ids_for_fan_out", _NAME)
+    database: str = setting(DEFAULT_DB_ALIAS, _NAME)
+    cross_database_enqueue: str = setting("refuse", one_of("refuse", "warn", "allow"))
+    operator_database: str | None = setting(None, _OPTIONAL_NAME)
+    roles: Roles | None = setting(None, _roles)
+    bootstrap_url: str | None = setting(None, _url)
+    role_passwords: Mapping[str, str] = setting(dict[str, str], _passwords)
+    extra_owner_roles: tuple[str, ...] = setting((), _role_names)
+    on_drift: str = setting("warn", one_of("refuse", "warn", "ignore"))
+    listen: bool = setting(True, flag)
+    listen_url: str | None = setting(None, _url)
+    poll_interval: timedelta = setting(timedelta(seconds=1), _LENGTH)
+    heartbeat_interval: timedelta = setting(timedelta(seconds=3), _LENGTH)
+    process_silent_after: timedelta = setting(timedelta(seconds=15), _LENGTH)
+    shutdown_interrupt_after: timedelta = setting(timedelta(seconds=25), _LENGTH)
+    shutdown_grace: timedelta = setting(timedelta(seconds=30), _LENGTH)
+    concurrency: int = setting(8, count(1, 1000))
+    store_concurrency: int | None = setting(None, count(1, 1_000_000, optional=True))
+    keep_succeeded: bool = setting(False, flag)
+    retain_succeeded: timedelta | None = setting(timedelta(days=1), _RETENTION)
+    retain_cancelled: timedelta | None = setting(timedelta(days=7), _RETENTION)
+    retain_failed: timedelta | None = setting(timedelta(days=90), _RETENTION)
+    retain_cron_ticks: timedelta | None = setting(timedelta(days=30), _RETENTION)
+    retain_stats: timedelta | None = setting(timedelta(days=14), _RETENTION)
+    max_attempts: int = setting(25, count(1, 32767))
+    timeout_grace: timedelta = setting(timedelta(seconds=10), _LENGTH)
+    cancel_grace: timedelta = setting(timedelta(seconds=5), _LENGTH)
+    terminate_after_timeouts: int | None = setting(None, count(1, 1_000_000, optional=True))
+    backoff: Backoff = setting(Backoff, _backoff)
+    sentry_payload: bool = setting(False, flag)
+    redact: tuple[str, ...] = setting(SENSITIVE, names)
+    trace_link: str | None = setting(None, _OPTIONAL_NAME)
+    sentry_monitors: bool = setting(False, flag)
+    tracing: bool = setting(False, flag)
+    outbox: OutboxSettings = _part(OutboxSettings, "OUTBOX")
+    nats: NatsSettings = _part(NatsSettings, "NATS")
+    sns: SnsSettings = _part(SnsSettings, "SNS")
+    azure: AzureSettings = _part(AzureSettings, "AZURE")
+    consumers: Mapping[str, ConsumerSettings] = setting(
+        dict[str, ConsumerSettings], partial(read_consumers, path="SALON_JOBS['CONSUMERS']")
+    )
+    readiness: ReadinessSettings = _part(ReadinessSettings, "READINESS")
 
     @property
     def reader_database(self) -> str:
@@ -113,170 +184,13 @@ class Settings:
 
 
 def _load() -> Settings:
-    raw: Any = getattr(django_settings, "SALON_JOBS", {})
-    if not isinstance(raw, dict):
-        raise ConfigurationError("SALON_JOBS must be a dict")
-    known = {f.name.upper(): f.name for f in fields(Settings)}
-    values: dict[str, Any] = {}
-    for key, value in cast("dict[str, Any]", raw).items():
-        if key not in known:
-            close = difflib.get_close_matches(str(key), known, n=1)
-            hint = f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(sorted(known))}"
-            raise ConfigurationError(f"SALON_JOBS has an unknown key {key!r}{hint}")
-        values[known[key]] = _converted(key, value)
-    loaded = Settings(**values)
+    loaded = read_section(Settings, getattr(django_settings, "SALON_JOBS", {}), path="SALON_JOBS")
     _validate(loaded)
     return loaded
 
 
-_DURATIONS = {
-    "POLL_INTERVAL", "HEARTBEAT_INTERVAL", "PROCESS_SILENT_AFTER", "SHUTDOWN_INTERRUPT_AFTER", "SHUTDOWN_GRACE",
-    "TIMEOUT_GRACE", "CANCEL_GRACE",
-}  # fmt: skip
-# None keeps for ever. The longest that every server can still subtract from its own time.
-_RETENTIONS = {"RETAIN_SUCCEEDED", "RETAIN_CANCELLED", "RETAIN_FAILED", "RETAIN_CRON_TICKS", "RETAIN_STATS"}
-_LONGEST_RETENTION = timedelta(days=365_000)
-_STRINGS = {
-    "STORE_GUC", "USER_GUC", "FAN_OUT_FUNCTION", "DATABASE", "REQUEST_STORE", "MEMBERSHIP_USER_FIELD",
-    "MEMBERSHIP_STORE_FIELD", "STORE_HEADER", "STORE_SESSION_KEY",
-}  # fmt: skip
-_OPTIONAL_STRINGS = {
-    "STORE_MODEL", "OPERATOR_DATABASE", "BOOTSTRAP_URL", "LISTEN_URL", "MEMBERSHIP_MODEL", "STORE_DOMAIN",
-    "TRACE_LINK",
-}  # fmt: skip
-_FLAGS = {"KEEP_SUCCEEDED", "LISTEN", "SENTRY_PAYLOAD", "SENTRY_MONITORS", "TRACING"}
-_CHOICES = {
-    "CROSS_DATABASE_ENQUEUE": ("refuse", "warn", "allow"),
-    "ON_DRIFT": ("refuse", "warn", "ignore"),
-    "REQUEST_WITHOUT_STORE": ("refuse", "continue"),
-}
-# Nested parts, each with keys of its own.
-_SECTIONS: Mapping[str, type[Any]] = {
-    "OUTBOX": OutboxSettings, "NATS": NatsSettings, "SNS": SnsSettings, "AZURE": AzureSettings,
-    "READINESS": ReadinessSettings,
-}  # fmt: skip
 # How a request finds its store; anything else is the dotted path of a class.
 REQUEST_STORES = ("membership", "header", "session", "subdomain")
-_COUNTS = {"CONCURRENCY": 1000, "MAX_ATTEMPTS": 32767}
-_OPTIONAL_COUNTS = {"TERMINATE_AFTER_TIMEOUTS": 1_000_000, "STORE_CONCURRENCY": 1_000_000}
-
-
-def _converted(key: str, value: Any) -> Any:
-    if key in _DURATIONS:
-        value = _duration(value)
-        if not isinstance(value, timedelta) or value <= timedelta(0):
-            raise _wrong(key, value, "a timedelta or a number of seconds, more than zero")
-    elif key in _RETENTIONS and value is not None:
-        value = _duration(value)
-        if not isinstance(value, timedelta) or not timedelta(0) < value <= _LONGEST_RETENTION:
-            raise _wrong(key, value, "None (for ever), or a timedelta or number of seconds from zero to 1,000 years")
-    elif key in _STRINGS or (key in _OPTIONAL_STRINGS and value is not None):
-        if not isinstance(value, str) or not value:
-            raise _wrong(key, value, "a string that is not empty")
-        if key.endswith("_URL"):
-            _require_url(key, value)
-    elif key in _CHOICES:
-        if value not in _CHOICES[key]:
-            raise _wrong(key, value, f"one of {', '.join(_CHOICES[key])}")
-    elif key in _FLAGS:
-        if not isinstance(value, bool):
-            raise _wrong(key, value, "True or False")
-    elif key in _COUNTS or (key in _OPTIONAL_COUNTS and value is not None):
-        most = {**_COUNTS, **_OPTIONAL_COUNTS}[key]
-        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
-            raise _wrong(key, value, f"a whole number from 1 to {most}")
-    elif key == "ROLES" and value is not None:
-        return _roles(value)
-    elif key in _SECTIONS:
-        return read_section(_SECTIONS[key], value, path=f"SALON_JOBS[{key!r}]")
-    elif key == "CONSUMERS":
-        return read_consumers(value, path=f"SALON_JOBS[{key!r}]")
-    elif key == "BACKOFF" and not isinstance(value, Backoff):
-        raise _wrong(key, value, "a salon_jobs.core.backoff.Backoff")
-    elif key == "ROLE_PASSWORDS":
-        return _passwords(key, value)
-    elif key == "EXTRA_OWNER_ROLES":
-        return _names(key, value)
-    elif key == "REDACT":
-        return _patterns(key, value)
-    elif key == "PATHS_WITHOUT_STORE":
-        return _paths(key, value)
-    return value
-
-
-def _require_url(key: str, value: str) -> None:
-    try:
-        conninfo_to_dict(value)
-    except ProgrammingError:
-        # What is wrong is not told, nor kept as a cause: libpq's words repeat the URL, and the password with it.
-        raise _wrong(key, value, "a URL such as postgresql://role:password@host:5432/database") from None
-
-
-def _duration(value: Any) -> Any:
-    """Return a number of seconds as a timedelta; anything else, and a number too large for one, as it is."""
-    if not isinstance(value, (int, float)) or isinstance(value, bool):
-        return value
-    try:
-        return timedelta(seconds=value)
-    except (ValueError, OverflowError):
-        return value
-
-
-def _passwords(key: str, value: Any) -> dict[str, str]:
-    known = {f.name for f in fields(Roles)}
-    if not _is_dict(value) or not all(name in known and isinstance(value[name], str) for name in value):
-        raise _wrong(key, value, f"a dict of role key ({', '.join(sorted(known))}) to password")
-    return dict(value)
-
-
-def _is_dict(value: object) -> bool:
-    return isinstance(value, dict)
-
-
-def _names(key: str, value: Any) -> tuple[str, ...]:
-    names: tuple[Any, ...] = tuple(value) if type(value) in (list, tuple) else (None,)
-    if not all(isinstance(name, str) and _IDENTIFIER.fullmatch(name) for name in names):
-        raise _wrong(key, value, "a list of plain lower-case role names")
-    return names
-
-
-def _patterns(key: str, value: Any) -> tuple[str, ...]:
-    patterns: tuple[Any, ...] = tuple(value) if type(value) in (list, tuple) else (None,)
-    if not all(isinstance(pattern, str) and pattern for pattern in patterns):
-        raise _wrong(key, value, "a list of names of keys, such as '*password*'")
-    return patterns
-
-
-def _paths(key: str, value: Any) -> tuple[str, ...]:
-    paths: tuple[Any, ...] = tuple(value) if type(value) in (list, tuple) else (None,)
-    if not all(isinstance(path, str) and path.startswith("/") and path.endswith("/") for path in paths):
-        raise _wrong(key, value, "a list of paths that begin and end with a slash, such as '/admin/'")
-    return paths
-
-
-def _wrong(key: str, value: object, expected: str) -> ConfigurationError:
-    shown = type(value).__name__ if "PASSWORD" in key or "URL" in key else repr(value)
-    return ConfigurationError(f"SALON_JOBS[{key!r}] must be {expected}, not {shown}")
-
-
-def _roles(value: Any) -> Roles:
-    if isinstance(value, Roles):
-        return value
-    if not isinstance(value, dict):
-        raise _wrong("ROLES", value, "a dict of role names, or None for one database user")
-    given = cast("dict[str, Any]", value)
-    known = {f.name for f in fields(Roles)}
-    if unknown := set(given) - known:
-        shown = sorted(map(str, unknown))
-        raise ConfigurationError(f"SALON_JOBS['ROLES'] has unknown keys {shown}; known are {sorted(known)}")
-    roles = Roles(**given)
-    names = [getattr(roles, name) for name in known]
-    for name in names:
-        if not isinstance(name, str) or not _IDENTIFIER.fullmatch(name):
-            raise ConfigurationError(f"SALON_JOBS['ROLES']: {name!r} is not a plain lower-case role name")
-    if len(set(names)) != len(names):
-        raise ConfigurationError("SALON_JOBS['ROLES'] gives one role two purposes; each needs its own")
-    return roles
 
 
 def _validate(loaded: Settings) -> None:
