@@ -235,6 +235,11 @@ def middleware() -> tuple[str, ...]:
     return tuple(django_settings.MIDDLEWARE)
 
 
+def uses_time_zones() -> bool:
+    """Tell whether Django reads instants with their time zone, as all code here expects."""
+    return bool(django_settings.USE_TZ)
+
+
 class _LazySettings:
     """Loads the settings at first use and again after Django's test tools changed them."""
 

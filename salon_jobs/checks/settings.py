@@ -13,6 +13,7 @@ from django.db import connections
 from psycopg import IsolationLevel
 
 from salon_jobs.conf import settings as conf
+from salon_jobs.conf import uses_time_zones
 from salon_jobs.core.errors import ConfigurationError
 
 _LONGEST_PICK_UP = timedelta(seconds=5)
@@ -30,6 +31,9 @@ def check_settings(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> 
         errors.append(Error(f"the database {database!r} is not PostgreSQL", id="salon_jobs.E002"))
     else:
         errors += _check_isolation(database)
+    if not uses_time_zones():
+        hint = "set USE_TZ = True: jobs are due at instants, and those that it leaves without a zone compare with none"
+        errors.append(Error("USE_TZ is False", hint=hint, id="salon_jobs.E007"))
     if not apps.is_installed("pgtrigger"):
         errors.append(
             Error("pgtrigger is not installed", hint="add 'pgtrigger' to INSTALLED_APPS", id="salon_jobs.E003")
