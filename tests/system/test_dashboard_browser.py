@@ -20,6 +20,8 @@ __all__ = ["_beside_a_loop", "page", "site"]  # fixtures
 pytestmark = pytest.mark.system
 
 WEEK_MINUTES = 7 * 24 * 60
+# As Django has them, which made a list of them in 6.1.
+CRUMBS = "rgb(38, 75, 93)"
 
 
 @pytest.fixture
@@ -106,6 +108,7 @@ def test_it_is_read_at_a_glance_and_reached_from_the_index(
     page.click('a[href="/admin/salon_jobs/dashboard/"] >> nth=0')
     expect(page.locator("h1", has_text="Dashboard")).to_be_visible()
     _sees(page, "mail", 80)
+    expect(page.locator("ol.breadcrumbs")).to_have_css("background-color", CRUMBS)
     expect(page.locator("svg.plot")).to_have_count(4)
     label = page.locator("#plot-throughput svg.plot").get_attribute("aria-label") or ""
     assert label.startswith("Succeeded a minute. succeeded: now ")
