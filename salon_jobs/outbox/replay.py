@@ -100,9 +100,11 @@ def replay_messages(
     alias = using or conf.database
     values = _values(criteria, alias)
     with transaction.atomic(using=alias):
-        chosen = _run("count_replayable" if dry_run else "replay_messages", values, alias)
+        chosen = _run("choose_replayable", values, alias)
         if len(chosen) > MOST:
             raise OptionInvalid(f"more than {MOST:,} messages match; name a smaller range")
+        if chosen and not dry_run:
+            chosen = _run("replay_messages", {"chosen": chosen, "statuses": values["statuses"]}, alias)
         replay_id = None
         if chosen and not dry_run:
             row = Replay.objects.using(alias).create(
@@ -118,7 +120,7 @@ def replay_messages(
 
 
 def _run(statement: str, values: dict[str, Any], using: str) -> list[int]:
-    """Return the ids of the chosen messages, in order; one more than ``MOST`` says that there are more."""
+    """Return the ids that the statement tells, in order."""
     with connections[using].cursor() as cursor:
         cursor.execute(sql.load(statement), values)
         row = cursor.fetchone()
@@ -134,5 +136,5 @@ def _values(criteria: MessageCriteria, using: str) -> dict[str, Any]:
     return {
         "ids": list(criteria.ids) or None, "low": low, "high": high, "statuses": list(criteria.statuses),
         "aggregate_type": criteria.aggregate_type, "aggregate_id": criteria.aggregate_id, "event": criteria.event,
-        "since": criteria.since, "until": criteria.until, "most": MOST + 1,
+        "since": criteria.since, "until": criteria.until, "most": MOST + 1,  # one more says that there are more
     }  # fmt: skip

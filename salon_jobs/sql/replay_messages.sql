@@ -4,15 +4,8 @@
 WITH chosen AS MATERIALIZED (
     SELECT m.id, m.message_id, m.aggregate_type, m.aggregate_id, m.event, m.payload, m.headers, m.store_id, m.producer
       FROM salon_jobs_message m
-     WHERE  m.id BETWEEN %(low)s AND %(high)s AND m.status = ANY (%(statuses)s)
-       AND (%(ids)s::bigint[] IS NULL OR m.id = ANY (%(ids)s))
-       AND (%(aggregate_type)s::text IS NULL OR m.aggregate_type = %(aggregate_type)s)
-       AND (%(aggregate_id)s::text IS NULL OR m.aggregate_id = %(aggregate_id)s)
-       AND (%(event)s::text IS NULL OR m.event = %(event)s)
-       AND (%(since)s::timestamptz IS NULL OR m.created_at >= %(since)s)
-       AND (%(until)s::timestamptz IS NULL OR m.created_at < %(until)s)
+     WHERE m.id = ANY (%(chosen)s) AND m.status = ANY (%(statuses)s)
      ORDER BY m.id
-     LIMIT %(most)s
        FOR SHARE
 ), written AS (
     INSERT INTO salon_jobs_message

@@ -1,5 +1,4 @@
--- Return the ids of the messages that a replay would send again, in order, no more of them than asked for; the condition
--- is that of replay_messages.sql.
+-- Return the ids of the messages that a replay sends again, in order, no more of them than asked for.
 -- Locks: none. Role: operator, worker.
 SELECT array_agg(chosen.id ORDER BY chosen.id)
   FROM (
