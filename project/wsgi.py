@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.wsgi import get_wsgi_application
 
 from salon_jobs.runtime.web_roles import guard_web_roles
 
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "project.settings")
 application = get_wsgi_application()
 
 if not settings.DATABASES["default"]["NAME"]:

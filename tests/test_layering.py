@@ -192,10 +192,11 @@ def test_whoever_only_emits_imports_no_sdk(name: str) -> None:
 
 
 def test_nobody_reads_the_environment_but_the_projects_settings() -> None:
-    # The settings read it by django-environ; what starts a server for a command hands its own environment on.
+    # The settings read it by django-environ; what starts a server for a command hands its own environment on; and the
+    # web server's entry names the settings, as manage.py does.
     files = [*FILES, *(ROOT / "project").rglob("*.py")]
     readers = {name_of(path) for path in files if _reads_environment(path)}
-    assert readers == {"project.settings", "project.local.postgres_run"}
+    assert readers == {"project.settings", "project.local.postgres_run", "project.wsgi"}
 
 
 def test_core_knows_neither_django_nor_the_database() -> None:

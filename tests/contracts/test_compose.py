@@ -27,22 +27,24 @@ URLS = {
     "relay": {"WORKER_DATABASE_URL": "worker_runtime", "NATS_SERVER": "nats"},
     "consumer": {"WORKER_DATABASE_URL": "worker_runtime", "AZURE_STORAGE_CONNECTION_STRING": "azurite"},
 }
-#: service -> the secrets that may appear anywhere in its definition
-SECRETS = {
+#: service -> the variables of .env that may appear anywhere in its definition
+VARIABLES = {
     "postgres": {"POSTGRES_PASSWORD"},
     "bootstrap": {
         "POSTGRES_PASSWORD", "MIGRATOR_PASSWORD", "APP_PASSWORD", "WORKER_RUNTIME_PASSWORD", "JOBS_OPERATOR_PASSWORD",
     },
     "migrate": {"MIGRATOR_PASSWORD"},
-    "web": {"APP_PASSWORD", "JOBS_OPERATOR_PASSWORD", "SECRET_KEY"},
-    "worker": {"WORKER_RUNTIME_PASSWORD"},
-    "scheduler": {"WORKER_RUNTIME_PASSWORD"},
-    "relay": {"WORKER_RUNTIME_PASSWORD"},
-    "consumer": {"WORKER_RUNTIME_PASSWORD", "AZURITE_KEY"},
+    "web": {"APP_PASSWORD", "JOBS_OPERATOR_PASSWORD", "SECRET_KEY", "ALLOWED_HOSTS", "SENTRY_DSN"},
+    "worker": {"WORKER_RUNTIME_PASSWORD", "SENTRY_DSN", "EMAIL_HOST", "EMAIL_PORT", "WORKER_CONCURRENCY"},
+    "scheduler": {"WORKER_RUNTIME_PASSWORD", "SENTRY_DSN"},
+    "relay": {"WORKER_RUNTIME_PASSWORD", "SENTRY_DSN"},
+    "consumer": {"WORKER_RUNTIME_PASSWORD", "AZURITE_KEY", "SENTRY_DSN"},
     "nats": set(),
     "azurite": {"AZURITE_KEY"},
     "queues": {"AZURITE_KEY"},
 }  # fmt: skip
+#: what else could hand a service something: files, mounts, or another definition
+DOORS = {"env_file", "secrets", "configs", "extends", "volumes", "volumes_from", "credential_spec", "label_file"}
 RUNTIMES = {"worker": 8080, "scheduler": 8081, "relay": 8082, "consumer": 8083}
 
 
@@ -58,7 +60,6 @@ def test_a_service_gets_only_the_urls_it_needs(service: str) -> None:
         name: [inside] for name, inside in URLS[service].items()
     }
     assert {name for name in environment if "DATABASE_URL" in name} <= set(URLS[service])
-    assert "env_file" not in SERVICES[service], "an env_file would hand every secret to the service"
 
 
 def test_the_migrators_url_reaches_migrate_alone() -> None:
@@ -67,11 +68,20 @@ def test_the_migrators_url_reaches_migrate_alone() -> None:
     assert [name for name in text if "DATABASE_URL_BOOTSTRAP" in text[name]] == ["bootstrap"]
 
 
-@pytest.mark.parametrize("service", SECRETS)
-def test_a_service_sees_only_its_own_secrets_and_none_has_a_default(service: str) -> None:
+@pytest.mark.parametrize("service", VARIABLES)
+def test_a_service_sees_only_its_own_variables_and_no_secret_has_a_default(service: str) -> None:
     text = yaml.safe_dump(SERVICES[service], width=10_000)
-    assert set(re.findall(r"\$\{(\w*(?:PASSWORD|_KEY))", text)) == SECRETS[service]
-    assert set(re.findall(r"\$\{(\w*(?:PASSWORD|_KEY):.)", text)) == {f"{name}:?" for name in SECRETS[service]}
+    assert set(re.findall(r"\$\{?(\w+)", text)) == VARIABLES[service]
+    secrets = {name for name in VARIABLES[service] if name.endswith(("_PASSWORD", "_KEY"))}
+    assert set(re.findall(r"\$\{(\w*(?:PASSWORD|_KEY):.)", text)) == {f"{name}:?" for name in secrets}
+
+
+def test_nothing_is_handed_over_but_by_the_environment() -> None:
+    assert set(COMPOSE) == {"name", "x-app", "x-health", "x-restarted", "services", "volumes"}
+    doors = {name: DOORS & set(service) for name, service in SERVICES.items()}
+    stores = {"postgres", "nats", "azurite"}
+    assert doors == {name: {"volumes"} if name in stores else set() for name in SERVICES}
+    assert {name: SERVICES[name]["volumes"][0].partition(":")[0] for name in stores} == {name: name for name in stores}
 
 
 def test_only_the_web_process_gets_the_key_that_signs_sessions() -> None:
@@ -93,10 +103,14 @@ def test_what_goes_on_has_a_health_check(service: str) -> None:
     assert SERVICES[service]["healthcheck"]["test"][0] == "CMD"
 
 
+def test_what_goes_on_is_there_again_after_the_machine_was_started_anew() -> None:
+    goes_on = {name for name, each in SERVICES.items() if each.get("restart") == "unless-stopped"}
+    assert goes_on == set(SERVICES) - {"queues", "bootstrap", "migrate"}
+
+
 @pytest.mark.parametrize("service", ["web", *RUNTIMES])
-def test_what_goes_on_is_restarted_and_may_write_nowhere(service: str) -> None:
+def test_what_goes_on_may_write_nowhere(service: str) -> None:
     definition = SERVICES[service]
-    assert definition["restart"] == "unless-stopped"
     assert definition["read_only"] is True
     assert definition["cap_drop"] == ["ALL"]
     assert definition["init"] is True
@@ -119,11 +133,20 @@ def test_the_image_runs_as_an_ordinary_user_from_the_locked_requirements() -> No
     lines = (ROOT / "docker" / "Dockerfile").read_text().splitlines()
     assert "USER 10001" in lines, "a number, which Kubernetes can compare with 0"
     assert any("--require-hashes" in line for line in lines)
+    assert 'CMD ["help"]' in lines, "whoever names no command has no database either"
     copies = [line.split() for line in lines if line.startswith("COPY ") and "--from" not in line]
     copied = [name for _, *names, _ in copies for name in names]
     assert all((ROOT / name).exists() for name in copied)
     let_in = (ROOT / "docker" / "Dockerfile.dockerignore").read_text()
     assert {f"!{name}" for name in copied} <= set(let_in.splitlines())
     locked = (ROOT / "requirements-runtime.lock").read_text()
-    for package in ("gunicorn", "whitenoise", "nats-py", "boto3", "azure-storage-queue", "prometheus-client"):
+    for package in (
+        "gunicorn",
+        "whitenoise",
+        "nats-py",
+        "boto3",
+        "azure-storage-queue",
+        "prometheus-client",
+        "opentelemetry-exporter-otlp-proto-http",
+    ):
         assert re.search(rf"^{package}==", locked, re.MULTILINE), package

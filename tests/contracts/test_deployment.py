@@ -35,7 +35,7 @@ def container(pod: dict[str, Any]) -> dict[str, Any]:
 def unit(path: Path) -> dict[str, list[str]]:
     """Return the values of a unit by key."""
     found: dict[str, list[str]] = {}
-    for key, value in re.findall(r"^(\w+)=(.*)$", path.read_text(), re.MULTILINE):
+    for key, value in re.findall(r"^(\w+)=(.*)$", path.read_text().replace("\\\n", ""), re.MULTILINE):
         found.setdefault(key, []).append(value)
     return found
 
@@ -82,6 +82,7 @@ def test_kubernetes_restarts_by_liveness_alone(name: str, port: int) -> None:
     assert f"0.0.0.0:{port}" in runs["args"]
     assert runs["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": "health"}
     assert runs["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "health"}
+    assert runs["livenessProbe"]["periodSeconds"] * runs["livenessProbe"]["failureThreshold"] >= 60, "a slow start"
     assert pod["metadata"]["annotations"] == {"prometheus.io/scrape": "true", "prometheus.io/port": str(port)}
     assert pod["spec"]["terminationGracePeriodSeconds"] > 30
     assert {mount["name"] for mount in runs["volumeMounts"]} == {volume["name"] for volume in pod["spec"]["volumes"]}
@@ -121,6 +122,18 @@ def test_units_stop_the_process_that_was_started_and_give_it_its_time(path: Path
         assert found["KillMode"] == ["mixed"]
         assert int(found["TimeoutStopSec"][0]) > 30
         assert found["Restart"] == ["always"]
+        assert found["StartLimitIntervalSec"] == ["0"], "systemd would give up after five quick ends"
+
+
+def test_web_servers_open_no_control_socket_and_have_their_time_to_stop() -> None:
+    # It would lie in a home that is not there, or that may not be written.
+    pod = OBJECTS["Deployment/salon-jobs-web"]["spec"]["template"]["spec"]
+    [web] = pod["containers"]
+    [started] = unit(ROOT / "docker" / "systemd" / "salon-jobs-web.service")["ExecStart"]
+    for words in (SERVICES["web"]["command"], web["args"], shlex.split(started)):
+        assert "--no-control-socket" in words
+    before_s = int(web["lifecycle"]["preStop"]["exec"]["command"][-1])
+    assert pod["terminationGracePeriodSeconds"] > before_s + 30, "gunicorn's graceful timeout"
 
 
 @pytest.mark.system
