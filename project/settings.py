@@ -195,6 +195,7 @@ SALON_JOBS: dict[str, Any] = {
     },
     "ROLE_PASSWORDS": {role: env.str(name) for role, name in _PASSWORD_VARIABLES.items() if name in env},
     "BOOTSTRAP_URL": env.str("DATABASE_URL_BOOTSTRAP", "") or None,
+    "LISTEN_URL": env.str("LISTEN_URL", "") or None,
     "EXTRA_OWNER_ROLES": ("invitation_cleanup_owner",),
     "CONCURRENCY": env.int("WORKER_CONCURRENCY", 8),
     "SENTRY_MONITORS": env.bool("SENTRY_MONITORS", True),

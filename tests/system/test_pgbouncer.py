@@ -1,4 +1,4 @@
-"""Runs workers through the real PgBouncer in transaction mode, on fewer connections than they have threads."""
+"""Runs every process through the real PgBouncer in transaction mode, on fewer connections than they have threads."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from uuid import UUID
 
@@ -18,6 +19,7 @@ from django.db import connections, transaction
 from project.salon.models import Store
 from salon_jobs import tenant_context
 from salon_jobs.core.errors import TenantContextError
+from tests.brokers.nats import NatsBroker
 from tests.conftest import ROOT, manage
 from tests.e2e import tasks
 from tests.e2e.worker_process import WorkerProcess, eventually
@@ -28,7 +30,7 @@ from tests.system.pgbouncer import pgbouncer
 pytestmark = pytest.mark.system
 
 DIRECT = url_for("worker_runtime")
-# What is special about them: fences, locks, transactions, stores, rescue, cron.
+# What is special about them: fences, locks, transactions, stores, rescue, cron, the gate and the relays' partitions.
 TESTS = (
     *(
         f"integration/test_{name}.py"
@@ -41,6 +43,7 @@ TESTS = (
         f"tenancy/test_{name}.py"
         for name in ("async_context", "carry", "context_reach", "switch", "system_contexts", "tenant_context")
     ),
+    *(f"outbox/test_{name}.py" for name in ("gate", "ownership")),
 )  # fmt: skip
 
 
@@ -156,6 +159,25 @@ def test_a_direct_url_for_listening_brings_the_wake_ups(database: None, pooled: 
             worker.wait_for("job_succeeded", job_id=tasks.nothing.enqueue().id)
             assert time.monotonic() - began < 1
         assert not worker.logged("listener_deaf")
+
+
+def test_a_message_goes_out_and_comes_in_through_it(stores: list[UUID], pooled: str) -> None:
+    with closing(NatsBroker()) as nats:
+        nats.start()
+        orders = nats.destination("orders")
+        settings = {
+            **nats.settings(), "LISTEN": False, "POLL_INTERVAL": 0.2, "OUTBOX": {"PRODUCER": "test", "POLL_INTERVAL": 0.2},
+            "CONSUMERS": {"orders": {"SOURCE": orders, "TASKS": {"order.created": tasks.write.name}, "WAIT": 0.1}},
+        }  # fmt: skip
+        with WorkerProcess("--with-relay", "--with-consumer", url=pooled, **settings) as worker:
+            for store in stores:
+                with tenant_context(store):
+                    tasks.emit_order.enqueue(store_id=store, to=orders)
+            for store in stores:
+                worker.wait_for("job_succeeded", task_name=tasks.write.name, store_id=str(store), patience_s=20)
+            worker.stop()
+            assert worker.wait() == 0
+        assert len(nats.received(orders)) == len(stores)
 
 
 def test_jobs_of_many_stores_at_once_have_their_effects_once_and_in_their_store(
