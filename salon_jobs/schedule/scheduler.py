@@ -114,7 +114,8 @@ class Scheduler:
                 if not due.ticks:
                     store.skip(entry.name, due.settled_until)
                     self._settled[entry.name] = due.settled_until
-                log_event(logging.WARNING, log_events.CRON_MISSED, entry=entry.name, missed=due.missed)
+                first = entry.expression.next_after(states[entry.name].after)
+                log_event(logging.WARNING, log_events.CRON_MISSED, entry=entry.name, missed=due.missed, first=first)
             self._fire_in_order(entry, due.ticks)
             if self._settled[entry.name] > states[entry.name].after:
                 self._ticks[entry.name, "missed"] += due.missed

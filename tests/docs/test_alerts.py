@@ -68,6 +68,15 @@ def test_every_alert_reads_what_is_measured(rule: dict[str, Any]) -> None:
     assert rule["expr"].count("(") == rule["expr"].count(")")
 
 
+def test_what_happens_before_the_first_scrape_and_what_is_not_there_at_all_are_noticed() -> None:
+    # increase() of a series that begins above zero is zero; a comparison of a series that is not there is nothing.
+    expressions = {rule["alert"]: " ".join(rule["expr"].split()) for rule in RULES}
+    missed = 'salon_jobs_cron_ticks_total{outcome="missed"}'
+    assert f"{missed} unless {missed} offset 1h" in expressions["SalonJobsCronMissed"]
+    for alert in ("NoWorker", "SchedulerSilent", "PartitionsUnowned", "ConsumerStalled"):
+        assert re.search(r"or (vector|absent)\(", expressions[f"SalonJobs{alert}"]), alert
+
+
 @pytest.mark.parametrize(("expression", "legend"), list(dashboard_expressions()))
 def test_every_panel_reads_what_is_measured(expression: str, legend: str) -> None:
     labels = labels_of(expression)
