@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from functools import cache, partial
+from typing import Any, TypeVar
 
-from django.db import DatabaseError, InterfaceError, connections
+from django.db import DatabaseError, InterfaceError
 from django.http import HttpRequest, HttpResponse
 from health_check.base import HealthCheck
 from health_check.exceptions import ServiceUnavailable
@@ -18,6 +20,9 @@ from salon_jobs.core.errors import ConfigurationError, Late, NotReady, SalonJobs
 from salon_jobs.jobs.queue_front import look_at_queue
 from salon_jobs.outbox.find import oldest_messages
 from salon_jobs.runtime.preflight import check_tables
+from salon_jobs.runtime.question import Question
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -27,11 +32,9 @@ class JobTables(HealthCheck):
     def run(self) -> None:
         """Raise ServiceUnavailable with the error code alone: the details, a host name say, go to the log."""
         try:
-            check_tables(conf.database)
+            _question(check_tables, conf.database).answer()
         except SalonJobsError as error:
             raise ServiceUnavailable(error.code) from error
-        finally:
-            connections[conf.database].close()  # it is that of a thread which may not come back
 
 
 @dataclass
@@ -40,14 +43,13 @@ class _Lag(HealthCheck):
 
     def run(self) -> None:
         """Raise ServiceUnavailable with the error code alone."""
-        alias = conf.reader_database
         try:
             if conf.roles is not None and conf.operator_database is None:
                 raise ConfigurationError(
                     f"{type(self).__name__} needs SALON_JOBS['OPERATOR_DATABASE']: other roles see one store's rows"
                 )
             try:
-                ages = self.ages_s(alias)
+                ages = _question(self.ages_s, conf.reader_database).answer()
             except (DatabaseError, InterfaceError) as error:
                 raise NotReady(f"the database does not answer: {str(error).strip()}") from error
             for what, age_s in ages.items():
@@ -55,11 +57,10 @@ class _Lag(HealthCheck):
                     raise Late(f"{what} is late by {age_s:.0f} s")
         except SalonJobsError as error:
             raise ServiceUnavailable(error.code) from error
-        finally:
-            connections[alias].close()
 
+    @staticmethod
     @abstractmethod
-    def ages_s(self, alias: str) -> dict[str, float]:
+    def ages_s(alias: str) -> dict[str, float]:
         """Return for how many seconds what has waited."""
 
 
@@ -67,7 +68,8 @@ class _Lag(HealthCheck):
 class QueueLag(_Lag):
     """Checks that no due job has waited for longer than ``longest``. Role: operator."""
 
-    def ages_s(self, alias: str) -> dict[str, float]:
+    @staticmethod
+    def ages_s(alias: str) -> dict[str, float]:
         """Return how late the oldest due job of each queue is."""
         return dict(look_at_queue(using=alias).late_s)
 
@@ -76,9 +78,15 @@ class QueueLag(_Lag):
 class RelayLag(_Lag):
     """Checks that no message has waited to be relayed for longer than ``longest``. Role: operator."""
 
-    def ages_s(self, alias: str) -> dict[str, float]:
+    @staticmethod
+    def ages_s(alias: str) -> dict[str, float]:
         """Return the age of the oldest message of each destination."""
         return oldest_messages(using=alias)
+
+
+@cache
+def _question(ask: Callable[[str], T], alias: str) -> Question[T]:
+    return Question(partial(ask, alias))
 
 
 class HealthView(HealthCheckView):

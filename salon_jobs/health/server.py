@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from django.db import connections
-
 from salon_jobs.core.errors import ConfigurationError, NotReady, SalonJobsError
 from salon_jobs.core.log_events import logger
 from salon_jobs.core.metrics import Sample
@@ -117,8 +115,6 @@ class HealthServer:
             logger.log(logging.ERROR, "readiness could not be told", exc_info=error)
             detail = f"{type(error).__name__}: {error}"
             return 503, {"status": "not ready", "code": NotReady.code, "detail": detail}
-        finally:
-            connections.close_all()
 
     def _send_metrics(self, request: BaseHTTPRequestHandler) -> None:
         try:

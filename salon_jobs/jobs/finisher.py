@@ -7,6 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from django.db import DatabaseError, InterfaceError, connections
 
@@ -43,6 +44,7 @@ class Finisher:
         self._added = threading.Event()
         self._urgent = threading.Event()
         self._ended: deque[RunningJob] = deque()
+        self._writing_since: float | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="salon-jobs-finisher", daemon=True)
 
@@ -57,6 +59,14 @@ class Finisher:
         self._added.set()
         if self._thread.is_alive():
             self._thread.join(timeout_s)
+
+    @property
+    def behind_s(self) -> float:
+        """Return for how long the end of a run that ended has waited to be written, in seconds; 0 when none waits."""
+        since = self._writing_since
+        with suppress(IndexError):  # written meanwhile
+            since = since or self._ended[0].ended
+        return 0.0 if since is None else time.monotonic() - since
 
     def add(self, running: RunningJob) -> None:
         """Take over a run that succeeded; ``running.finished`` when its own transaction finished the row."""
@@ -85,6 +95,11 @@ class Finisher:
 
     def _write(self, batch: list[RunningJob]) -> None:
         """Write one batch and empty it, through an outage if need be."""
+        self._writing_since = time.monotonic()
+        self._write_until_written(batch)
+        self._writing_since = None
+
+    def _write_until_written(self, batch: list[RunningJob]) -> None:
         while True:
             tidy_connections()
             try:

@@ -93,6 +93,11 @@ class Worker:
         return time.monotonic() - self._looked
 
     @property
+    def unwritten_s(self) -> float:
+        """Return for how long the end of a run has waited to be written, in seconds."""
+        return self._finisher.behind_s
+
+    @property
     def ended_runners(self) -> int:
         """Return how many of its threads ended though nobody asked them to."""
         return 0 if self._stopping.is_set() else sum(runner.ended for runner in self._runners)

@@ -45,21 +45,29 @@ class WorkerLoop:
         claimed, self._told_claimed = self._worker.claimed - self._told_claimed, self._worker.claimed
         return {"claimed": claimed, "rows": ended_runs.take_report()}
 
-    def facts(self) -> dict[str, object]:
-        """Return the age of the last claim and whether wake-ups are heard. Raises NotReady when claims went stale."""
-        if self._worker.draining:
-            raise NotReady("too many runs timed out: it ends, and another one takes its place")
-        looked_s_ago = min(self._worker.looked_s_ago, time.monotonic() - self._began)
-        if self._worker.has_room:
-            conf.readiness.require("loop_stale", looked_s_ago, "no claim was answered")
-        if ended := self._worker.ended_runners:
-            raise NotReady(f"{ended} threads that run jobs have ended; restart the process")
+    def facts(self) -> dict[str, Any]:
+        """Return the age of the last claim and whether wake-ups are heard."""
         silent_s = self._listener.silent_for_s()
-        if self._listener.listening != "off":
-            heard_s_ago = min(silent_s, time.monotonic() - self._began)
-            conf.readiness.require("listener_silent", heard_s_ago, "no wake-up could be heard")
         return {
-            "looked_s_ago": round(looked_s_ago, 1),
+            "looked_s_ago": round(self._since_begun(self._worker.looked_s_ago), 1),
             "listening": self._listener.listening,
             "listener_silent_s": None if silent_s == float("inf") else round(silent_s, 1),
         }
+
+    def require_ready(self) -> None:
+        """Raise NotReady when it drains, when claims went stale, threads ended, or nothing is heard any more."""
+        if self._worker.draining:
+            raise NotReady("too many runs timed out: it ends, and another one takes its place")
+        if self._worker.has_room:
+            looked_s_ago = self._since_begun(self._worker.looked_s_ago)
+            conf.readiness.require("loop_stale", looked_s_ago, "no claim was answered")
+        conf.readiness.require("loop_stale", self._worker.unwritten_s, "the end of a run could not be written")
+        if ended := self._worker.ended_runners:
+            raise NotReady(f"{ended} threads that run jobs have ended; restart the process")
+        if self._listener.listening != "off":
+            heard_s_ago = self._since_begun(self._listener.silent_for_s())
+            conf.readiness.require("listener_silent", heard_s_ago, "no wake-up could be heard")
+
+    def _since_begun(self, age_s: float) -> float:
+        """Return an age, of what never was that of this loop."""
+        return min(age_s, time.monotonic() - self._began)

@@ -22,7 +22,7 @@ from salon_jobs.core.errors import NotReady
 from salon_jobs.core.log_events import log_event
 from salon_jobs.runtime.link import Link
 from salon_jobs.runtime.presence import name_connections
-from salon_jobs.runtime.service import Loop, end_at_once
+from salon_jobs.runtime.service import end_at_once
 
 _REPORT_EVERY_S = 1.0
 _ORPHANED = 1
@@ -30,8 +30,24 @@ _FLUSH_S = 2.0
 _PR_SET_PDEATHSIG = 1
 
 
-class ReportingLoop(Loop, Protocol):
+class ReportingLoop(Protocol):
     """Is a loop that a supervisor's child runs: it reports each second."""
+
+    def run(self) -> bool:
+        """Work until stopped; True when it ended cleanly."""
+        ...
+
+    def stop(self) -> None:
+        """Ask for the end; a second call forces it."""
+        ...
+
+    def facts(self) -> dict[str, Any]:
+        """Return what readiness and metrics show, also of one that does not do its work."""
+        ...
+
+    def require_ready(self) -> None:
+        """Raise NotReady when the loop does not do its work."""
+        ...
 
     def report(self) -> dict[str, Any]:
         """Return what was counted since the last report, as JSON can carry it."""
@@ -94,7 +110,7 @@ class _Child:
             self._told.put(message.get("start"))
         os._exit(_ORPHANED)
 
-    def _stop_when_told(self, loop: Loop) -> None:
+    def _stop_when_told(self, loop: ReportingLoop) -> None:
         while True:
             self._told.get()
             loop.stop()
@@ -102,10 +118,11 @@ class _Child:
     def _report(self, loop: ReportingLoop) -> None:
         while True:
             last = self._ended.is_set()
+            report: dict[str, Any] = {"facts": loop.facts()}
             try:
-                report: dict[str, Any] = {"facts": loop.facts()}
+                loop.require_ready()
             except NotReady as error:
-                report = {"fault": str(error)}
+                report["fault"] = str(error)
             self._link.send(**report, counted=loop.report())
             if last:
                 return

@@ -19,6 +19,8 @@ from salon_jobs.core.log_events import log_event
 
 _LOOK_S = 0.5
 _PING_S = 5.0
+_PROVEN_FOR_S = 3 * _PING_S
+_STOP_S = 2.0
 _RECONNECT_S = (0.2, 5.0)
 # Behind a transaction-mode pooler LISTEN succeeds and nothing is ever heard, so a ping of our own must arrive first. It
 # has a channel of its own: a connection in a pool goes on listening to whatever a client left it with.
@@ -53,15 +55,15 @@ class Listener:
             self._thread.start()
 
     def stop(self) -> None:
-        """End the thread; returns when it ended. Idempotent."""
+        """End the thread; returns when it ended, or hangs with its connection. Idempotent."""
         self._stop.set()
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(_STOP_S)
 
     @property
     def listening(self) -> bool | Literal["off"]:
-        """Tell whether wake-ups are heard now: proven when the connection was made. Off: by the setting."""
-        return self._hears if conf.listen else "off"
+        """Tell whether wake-ups are heard now: proven when the connection was made, and since. Off: by the setting."""
+        return self._hears and self.silent_for_s() < _PROVEN_FOR_S if conf.listen else "off"
 
     def silent_for_s(self) -> float:
         """Return the age in seconds of the last proof that the connection works; infinite before the first."""

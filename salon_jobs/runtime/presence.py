@@ -6,6 +6,7 @@ import logging
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -51,7 +52,13 @@ class Presence:
         self._beaten: dict[int, Callable[[], None]] = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._beat_until_stopped, name="salon-jobs-beat", daemon=True)
+        self._written = time.monotonic()
         self.process_id = 0
+
+    @property
+    def beaten_s_ago(self) -> float:
+        """Return the age in seconds of the last beat that the database answered."""
+        return time.monotonic() - self._written
 
     def register(self) -> int:
         """Insert the row and start to beat; returns the process id. Raises database errors."""
@@ -96,6 +103,7 @@ class Presence:
         with connections[conf.database].cursor() as cursor:
             cursor.execute(sql.load("beat"), {"process_ids": ids})
             alive = {row[0] for row in cursor.fetchall()}
+        self._written = time.monotonic()
         for process_id in ids:
             if process_id not in alive:
                 with self._lock:
@@ -110,6 +118,7 @@ class Presence:
             kind=kind, hostname=socket.gethostname()[:255], pid=pid, supervisor_id=self.process_id or None,
             queues=None if queues is None else list(queues), concurrency=concurrency,
         )  # fmt: skip
+        self._written = time.monotonic()
         with self._lock:
             self._beaten[row.pk] = on_buried
         return int(row.pk)

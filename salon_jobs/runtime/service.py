@@ -21,6 +21,7 @@ from salon_jobs.core.metrics import Sample
 from salon_jobs.health.server import HealthServer
 from salon_jobs.runtime.preflight import check_drift, check_role, check_schema, check_tables
 from salon_jobs.runtime.presence import Presence
+from salon_jobs.runtime.question import Question
 from salon_jobs.runtime.signals import StopSignals
 
 _SIGNAL_LOOK_S = 0.2
@@ -73,6 +74,7 @@ class Service:
         self._kind = kind
         self._make_loop = make_loop
         self._burst = burst
+        self._database = Question(self._look_at_database)
         self._health = HealthServer(health_address, self._readiness, self._samples)
         self._presence = Presence(kind, concurrency=concurrency, queues=queues, on_buried=self._die)
         self._loop: ServedLoop | None = None
@@ -156,9 +158,12 @@ class Service:
         return False
 
     def _readiness(self) -> dict[str, object]:
-        """Return the facts of a process that can work now. Runs in a health thread, on a connection of its own."""
-        (check_tables if self._schema_seen else check_schema)(conf.database)
+        """Return the facts of a process that can work now. Runs in a health thread."""
+        self._database.answer()
         return {"kind": self._kind, **self._own_facts()}
+
+    def _look_at_database(self) -> None:
+        (check_tables if self._schema_seen else check_schema)(conf.database)
 
     def _own_facts(self) -> dict[str, object]:
         """Return the facts of a process that works, by its own view. Raises NotReady."""
@@ -166,6 +171,8 @@ class Service:
             raise NotReady("the process is starting")
         if self._stopping.is_set():
             raise NotReady("the process is stopping")
+        # Others bury a process that is silent, and it would claim nothing from then on.
+        conf.readiness.require("loop_stale", self._presence.beaten_s_ago, "no heartbeat was written")
         return self._loop.facts()
 
     def _samples(self) -> list[Sample]:

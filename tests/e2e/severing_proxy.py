@@ -1,4 +1,4 @@
-"""Stands between a worker and PostgreSQL, and cuts one connection between a statement's commit and its reply."""
+"""Stands between a process and PostgreSQL: cuts a connection between a commit and its reply, or passes nothing on."""
 
 from __future__ import annotations
 
@@ -23,11 +23,22 @@ class SeveringProxy:
         port = self._server.getsockname()[1]
         self.url = urlunsplit((parts.scheme, f"{login}@127.0.0.1:{port}", parts.path, parts.query, ""))
         self._words = b""
+        self._flowing = threading.Event()
+        self._flowing.set()
         self.severed = threading.Event()
+        self.accepted = 0
 
     def arm(self, words: bytes) -> None:
         """Sever the connection over which the next statement with these words is sent."""
         self._words = words
+
+    def hang(self) -> None:
+        """Accept connections and pass nothing on, as a server does that is stopped or lost on the way."""
+        self._flowing.clear()
+
+    def go_on(self) -> None:
+        """Pass on what was held back, and whatever follows."""
+        self._flowing.set()
 
     def __enter__(self) -> Self:
         """Accept connections."""
@@ -38,6 +49,7 @@ class SeveringProxy:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Accept no more."""
+        self._flowing.set()
         self._server.close()
 
     def _accept(self) -> None:
@@ -46,6 +58,7 @@ class SeveringProxy:
                 client, _ = self._server.accept()
             except OSError:
                 return
+            self.accepted += 1
             server = socket.create_connection(self._target)
             doomed = threading.Event()
             for work in (self._ask, self._answer):
@@ -57,6 +70,7 @@ class SeveringProxy:
                 if self._words and self._words in chunk:
                     self._words = b""
                     doomed.set()
+                self._flowing.wait()
                 server.sendall(chunk)
             server.shutdown(socket.SHUT_WR)
         except OSError:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import psycopg
@@ -10,6 +12,7 @@ import pytest
 
 from project.local.postgres import EmbeddedPostgres
 from tests.conftest import manage
+from tests.e2e.severing_proxy import SeveringProxy
 from tests.e2e.stubborn import spare_database
 from tests.e2e.worker_process import WorkerProcess, eventually
 from tests.metrics import of, scraped
@@ -68,6 +71,34 @@ def test_gwt_03_a_database_that_goes_away_and_comes_back(migrated: None) -> None
             worker.stop()
             assert worker.wait() == 0
             assert PASSWORD not in worker.output
+
+
+def test_a_database_that_hangs_is_told_at_once_and_by_whom_it_is_missed(migrated: None) -> None:
+    with (
+        SeveringProxy(url_for(WORKER)) as proxy,
+        WorkerProcess(url=proxy.url, **FAST, HEARTBEAT_INTERVAL=0.5, READINESS={"LOOP_STALE": 2}) as worker,
+        psycopg.connect(url_for(None)) as owner,
+    ):
+        at = worker.wait_until_ready().wait_for("health_listening")["address"]
+        proxy.hang()
+        assert worker.ask("/readyz")[0] == 503
+        before, began = proxy.accepted, time.monotonic()
+        with ThreadPoolExecutor(5) as probes:
+            answers = list(probes.map(worker.ask, ["/readyz"] * 5))
+        assert time.monotonic() - began < 4
+        assert {(status, said["code"]) for status, said in answers} == {(503, "WORKER.NOT_READY")}
+        assert all("the database does not answer: asked" in said["detail"] for _, said in answers)
+        assert proxy.accepted == before, "however often it is asked"
+        eventually(lambda: of(scraped(at), "ready", kind="supervisor") == 0)
+        assert of(scraped(at), "loop_age_seconds", loop="claim") > 2, "told while it is not ready, too"
+        proxy.go_on()
+        worker.wait_until_ready()
+        # What keeps it from being buried may hang alone; it would never claim again, and call itself ready.
+        owner.execute("SELECT FROM salon_jobs_process FOR NO KEY UPDATE")
+        eventually(lambda: "no heartbeat was written" in worker.ask("/readyz")[1].get("detail", ""))
+        owner.rollback()
+        worker.wait_until_ready()
+    change("DELETE FROM salon_jobs_process")
 
 
 def test_gwt_11_only_the_worker_role_may_work(migrated: None) -> None:

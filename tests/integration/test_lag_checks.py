@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import cache, partial
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from django.db import connections
 from health_check.base import HealthCheck
 from health_check.exceptions import ServiceUnavailable
 
-from salon_jobs.health.checks import QueueLag, RelayLag
+from salon_jobs.health import checks
+from salon_jobs.health.checks import JobTables, QueueLag, RelayLag
+from salon_jobs.runtime.question import Question
+from tests.e2e.severing_proxy import SeveringProxy
+from tests.e2e.worker_process import eventually
 from tests.outbox.scene import ORDERS
+from tests.settings import url_for
 from tests.support import change, seen
 
 pytestmark = pytest.mark.usefixtures("database")
@@ -53,6 +60,21 @@ def test_a_message_that_waits_for_too_long_is_told() -> None:
     assert fault(RelayLag()) == "WORKER.LATE"
     assert fault(RelayLag(longest=timedelta(minutes=7))) == ""
     assert seen("SELECT count(*) FROM salon_jobs_message") == [(1,)]
+
+
+def test_a_database_that_hangs_is_told_in_time_and_asked_once(
+    settings: Any, monkeypatch: pytest.MonkeyPatch, operator: None
+) -> None:
+    monkeypatch.setattr(checks, "_question", cache(lambda ask, alias: Question(partial(ask, alias), patience_s=0.2)))
+    with SeveringProxy(url_for("jobs_operator")) as proxy:
+        for alias in ("default", "operator"):
+            monkeypatch.setitem(connections.settings[alias], "HOST", "127.0.0.1")
+            monkeypatch.setitem(connections.settings[alias], "PORT", urlsplit(proxy.url).port)
+        proxy.hang()
+        assert [fault(check) for check in (JobTables(), QueueLag(), RelayLag()) * 2] == ["WORKER.NOT_READY"] * 6
+        assert proxy.accepted == 3
+        proxy.go_on()
+        eventually(lambda: [fault(check) for check in (JobTables(), QueueLag(), RelayLag())] == [""] * 3)
 
 
 def test_without_the_operators_role_they_do_not_pretend(settings: Any) -> None:

@@ -13,6 +13,7 @@ from salon_jobs.core.log_events import LISTENER_DEAF
 from salon_jobs.jobs import wake
 from salon_jobs.runtime import listener
 from salon_jobs.runtime.listener import Listener
+from tests.e2e.severing_proxy import SeveringProxy
 from tests.e2e.worker_process import eventually
 from tests.settings import url_for
 from tests.support import seen
@@ -70,6 +71,23 @@ def test_where_nothing_arrives_it_warns_once_tries_again_and_hears_when_it_can(
     settings.SALON_JOBS = direct
     assert heard.next()
     assert heard.listener.listening is True
+
+
+def test_one_whose_connection_hangs_says_so_and_can_be_stopped(
+    heard: Heard, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, seconds in (("_LOOK_S", 0.05), ("_PING_S", 0.1), ("_PROVEN_FOR_S", 0.5), ("_STOP_S", 0.1)):
+        monkeypatch.setattr(listener, name, seconds)
+    with SeveringProxy(url_for("worker_runtime")) as proxy:
+        settings.SALON_JOBS = {**settings.SALON_JOBS, "LISTEN_URL": proxy.url}
+        heard.listener.start()
+        assert heard.next()
+        assert heard.listener.listening is True
+        proxy.hang()
+        eventually(lambda: heard.listener.listening is False)
+        heard.listener.stop()
+        proxy.go_on()
+        heard.listener._thread.join(10)
 
 
 def test_switched_off_it_does_nothing(heard: Heard, settings: Any) -> None:
