@@ -18,8 +18,8 @@ import msgspec.inspect
 from salon_jobs.core.errors import PayloadInvalid, TaskInvalid
 
 STORE_ARGUMENT = "store_id"
-# What msgspec quotes of a payload.
-_ENUM_VALUE = re.compile(r"(?<=^Invalid enum value) .*?(?= - at `\$|$)", re.DOTALL)
+# What msgspec quotes of a payload: a value, or the tag of a struct, before the path to it.
+_QUOTED = re.compile(r"^(Invalid (?:enum )?value) .*?((?: - at `[^`]*`(?: in `[^`]*`)?)?)$", re.DOTALL)
 # A NUL, written as JSON: "\u0000" after an even number of backslashes. PostgreSQL's jsonb refuses it and would abort
 # the caller's transaction.
 _NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
@@ -156,7 +156,7 @@ class PayloadType:
         try:
             struct = self._decoder.decode(encoded)
         except Exception as error:  # a type's own constructor may raise anything
-            told = _ENUM_VALUE.sub("", str(error))
+            told = _QUOTED.sub(r"\1\2", str(error))
             # The text goes to logs, which hold no payload; neither does the cause then.
             raise PayloadInvalid(f"task {self.task_name!r}: {told}") from (error if told == str(error) else None)
         return {name: getattr(struct, name) for name in self._types}

@@ -11,6 +11,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Literal
 from uuid import UUID, uuid4
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -252,3 +253,31 @@ def test_a_signature_that_can_not_be_a_payload_is_refused_when_declared(
 ) -> None:
     with pytest.raises(TaskInvalid, match=expected):
         payload_type(function, with_store=store)
+
+
+class Card(msgspec.Struct, tag="card"):
+    """Is one way to pay."""
+
+    number: str
+
+
+class Cash(msgspec.Struct, tag="cash"):
+    """Is another."""
+
+
+def pay(by: Card | Cash, colour: Literal["red"] = "red") -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("payload", "told"),
+    [
+        ('{"by": {"type": "hush"}}', "Invalid value - at `$.by.type`"),
+        ('{"by": {"type": "cash"}, "colour": "hush"}', "Invalid enum value - at `$.colour`"),
+        ('{"by": {"type": "cash"}, "colour": "x - at `$hush"}', "Invalid enum value - at `$.colour`"),
+    ],
+)
+def test_a_refusal_names_the_path_and_quotes_no_value(payload: str, told: str) -> None:
+    with pytest.raises(PayloadInvalid) as raised:
+        PayloadType("pay", pay, with_store=False).decode(payload, None)
+    assert str(raised.value) == f"task 'pay': {told}"
+    assert raised.value.__cause__ is None
