@@ -11,12 +11,14 @@ from django.core.management.base import CommandParser
 from salon_jobs.health.server import parse_address
 from salon_jobs.runtime.logs import configure_logging
 
+_MOST = 2**31 - 1
+
 
 def positive(text: str) -> int:
     """Parse a whole number above zero, for argparse."""
     value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError("must be 1 or more")
+    if not 1 <= value <= _MOST:
+        raise argparse.ArgumentTypeError(f"must be 1 or more, and {_MOST:,} at most")
     return value
 
 
@@ -54,15 +56,18 @@ def configure_from(options: dict[str, Any]) -> None:
     configure_logging(as_json=options["log_format"] == "json", level=options["log_level"])
 
 
+_LONGEST = timedelta(days=36_500)
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
 def duration(text: str) -> timedelta:
     """Parse a whole number with its unit (90s, 30m, 12h, 7d, 2w), more than zero, for argparse."""
     number, unit = text[:-1], text[-1:]
-    if not (number.isascii() and number.isdecimal() and len(number) <= 6 and int(number) > 0 and unit in _UNITS):
-        raise argparse.ArgumentTypeError(f"{text!r} is no duration; write 90s, 30m, 12h, 7d or 2w")
-    return timedelta(**{_UNITS[unit]: int(number)})
+    if number.isascii() and number.isdecimal() and len(number) <= 6 and int(number) > 0 and unit in _UNITS:
+        found = timedelta(**{_UNITS[unit]: int(number)})
+        if found <= _LONGEST:
+            return found
+    raise argparse.ArgumentTypeError(f"{text!r} is no duration; write 90s, 30m, 12h, 7d or 2w, 36500d at most")
 
 
 def instant(text: str) -> datetime:

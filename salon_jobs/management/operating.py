@@ -34,12 +34,16 @@ R = TypeVar("R", bound=Result)
 def in_batches(
     ids: Sequence[int], operate: Callable[[Sequence[int]], list[R]], *, batch: int, err: OutputWrapper
 ) -> list[R]:
-    """Operate on ``batch`` ids at a time; with more than one batch the progress goes to ``err``."""
+    """Operate on ``batch`` ids at a time; the progress of more than one batch, and an early end, go to ``err``."""
     results: list[R] = []
-    for start in range(0, len(ids), batch):
-        results += operate(ids[start : start + batch])
-        if len(ids) > batch:
-            err.write(f"{len(results):,} of {len(ids):,}")
+    try:
+        for start in range(0, len(ids), batch):
+            results += operate(ids[start : start + batch])
+            if len(ids) > batch:
+                err.write(f"{len(results):,} of {len(ids):,}")
+    except BaseException:
+        err.write(f"stopped after {len(results):,} of {len(ids):,}")
+        raise
     return results
 
 

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+import os
+import sys
+from pathlib import Path
+from typing import Any, Final
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from salon_jobs.conf import settings as conf
+from salon_jobs.management.known import unknown_names
 from salon_jobs.management.refusals import told_in_one_line
 from salon_jobs.management.subcommands import SUBCOMMANDS
 from salon_jobs.runtime.preflight import check_role
+
+_INTERRUPTED: Final = 130
+_PIPE_CLOSED: Final = 141
 
 
 class Command(BaseCommand):
@@ -35,4 +42,19 @@ class Command(BaseCommand):
         with told_in_one_line():
             if conf.roles is not None and chosen.needs_role:
                 check_role(conf.reader_database, conf.roles.operator if conf.operator_database else conf.roles.worker)
-            chosen.run(options, self.stdout, self.stderr)
+            for note in unknown_names(options):
+                self.stderr.write(note)
+            try:
+                chosen.run(options, self.stdout, self.stderr)
+                self.stdout.flush()  # a full disk must not look like success
+            except BrokenPipeError:
+                _leave_quietly()
+            except KeyboardInterrupt:
+                raise CommandError("interrupted: what was done before stays done", returncode=_INTERRUPTED) from None
+
+
+def _leave_quietly() -> None:
+    """End as programs do whose reader has enough (``| head``); what is still to be written goes nowhere."""
+    with Path(os.devnull).open("wb") as nowhere:
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())
+    sys.exit(_PIPE_CLOSED)

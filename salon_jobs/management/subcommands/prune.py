@@ -62,17 +62,19 @@ class Prune(Subcommand):
             )  # fmt: skip
         deleted = {state.value: 0 for state in ages}
         errors, told = 0, time.monotonic()
-        for state, age in ages.items():
-            while True:
-                jobs, their_errors = prune_jobs(state, age, using=using)
-                deleted[state.value] += jobs
-                errors += their_errors
-                if jobs < BATCH:
-                    break
-                if time.monotonic() - told > _TELL_EVERY_S:
-                    told = time.monotonic()
-                    err.write(f"{sum(deleted.values()):,} of {total:,} deleted")
-        _tell("deleted", {**deleted, "errors": errors}, options, out)
+        try:
+            for state, age in ages.items():
+                while True:
+                    jobs, their_errors = prune_jobs(state, age, using=using)
+                    deleted[state.value] += jobs
+                    errors += their_errors
+                    if jobs < BATCH:
+                        break
+                    if time.monotonic() - told > _TELL_EVERY_S:
+                        told = time.monotonic()
+                        err.write(f"{sum(deleted.values()):,} of {total:,} deleted")
+        finally:  # also what was deleted before it was interrupted, or the database went away
+            _tell("deleted", {**deleted, "errors": errors}, options, out)
 
 
 def _ages(states: list[str] | None, older_than: timedelta | None) -> dict[JobState, timedelta]:
