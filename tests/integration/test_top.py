@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -15,7 +16,10 @@ from django.db import connections
 from django.test.utils import CaptureQueriesContext
 
 from tests.conftest import ROOT
+from tests.e2e.severing_proxy import SeveringProxy
+from tests.e2e.worker_process import eventually
 from tests.integration.test_job_commands import add
+from tests.settings import url_for
 from tests.support import change
 
 
@@ -71,3 +75,31 @@ def test_the_live_view_refreshes_and_ends_on_q_with_the_terminal_as_before(datab
         process.wait()
         os.close(ours)
         os.close(theirs)
+
+
+def test_the_live_view_ends_at_once_though_the_database_hangs(database: None) -> None:
+    ours, theirs = pty.openpty()
+    with SeveringProxy(url_for("jobs_operator")) as proxy:
+        process = subprocess.Popen(
+            [sys.executable, "manage.py", "salon_jobs", "top", "--every", "1s"], cwd=ROOT,
+            env={
+                **os.environ, "DJANGO_SETTINGS_MODULE": "project.settings", "OPERATOR_DATABASE_URL": proxy.url,
+            },
+            stdin=theirs, stdout=theirs, stderr=theirs,
+        )  # fmt: skip
+        try:
+            drawn = b""
+            while b"worker processes hold" not in drawn:
+                assert select.select([ours], [], [], 20)[0]
+                drawn += os.read(ours, 65536)
+            before = proxy.accepted
+            proxy.hang()
+            eventually(lambda: proxy.accepted > before, what="the next look")
+            process.send_signal(signal.SIGINT)
+            assert process.wait(5) == 0
+            assert os.read(ours, 65536).endswith(b"\x1b[?25h\x1b[?1049l")
+        finally:
+            process.kill()
+            process.wait()
+            os.close(ours)
+            os.close(theirs)

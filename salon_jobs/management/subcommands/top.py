@@ -8,10 +8,11 @@ from datetime import timedelta
 from typing import Any, Final
 
 from django.core.management.base import CommandParser, OutputWrapper
-from django.db import DatabaseError, InterfaceError, connections
+from django.db import DatabaseError, InterfaceError
 from django.utils import timezone
 
 from salon_jobs.conf import settings as conf
+from salon_jobs.core.errors import NotReady
 from salon_jobs.core.units import duration, number
 from salon_jobs.jobs.failures import FailureKind, failure_kinds
 from salon_jobs.jobs.statistics import TaskTotals, totals
@@ -21,9 +22,12 @@ from salon_jobs.management.subcommands.base import Subcommand
 from salon_jobs.management.table import printable, shortened, table
 from salon_jobs.overview.processes import ProcessAtWork, processes
 from salon_jobs.overview.queues import Waiting, waiting
+from salon_jobs.runtime.question import Question
 
 _LAST: Final = timedelta(minutes=5)
 _SHOWN: Final = 8
+# A page of a busy database can take its time; Ctrl-C is heard meanwhile.
+_PATIENCE_S: Final = 10.0
 # To a screen of its own without a cursor, and back; to its first line; the rest of a line, and of the screen, away.
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 _HOME, _END_OF_LINE, _END_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
@@ -48,11 +52,12 @@ class Top(Subcommand):
         if options["once"] or not out.isatty():
             out.write("\n".join(_page()))
             return
+        page = Question(_page, patience_s=_PATIENCE_S)
         with Keys(sys.stdin) as keys:
             out.write(_ENTER, ending="")
             try:
                 while True:
-                    _draw(_page_or_error(), out)
+                    _draw(_shown(page), out)
                     if keys.pressed("q", within_s=options["every"].total_seconds()):
                         return
             except KeyboardInterrupt:
@@ -62,11 +67,10 @@ class Top(Subcommand):
                 out.flush()
 
 
-def _page_or_error() -> list[str]:
+def _shown(page: Question[list[str]]) -> list[str]:
     try:
-        return _page()
-    except (DatabaseError, InterfaceError) as error:
-        connections[conf.reader_database].close()
+        return page.answer()
+    except (DatabaseError, InterfaceError, NotReady) as error:
         return [f"{timezone.localtime():%H:%M:%S}  the database does not answer:", *str(error).strip().splitlines()]
 
 
@@ -91,13 +95,16 @@ def _page() -> list[str]:
 def _summary(queued: Waiting, at_work: tuple[ProcessAtWork, ...]) -> list[str]:
     about = "" if queued.exact else "about "
     workers = [each for each in at_work if each.kind == "worker"]
-    line = (
-        f"{timezone.localtime():%H:%M:%S}  waiting {about}{queued.waiting:,}, due {queued.due:,}, oldest due "
-        f"{duration(queued.oldest_due_s)}; {len(workers)} worker processes hold {sum(each.held for each in workers):,}"
-    )
+    lines = [
+        (
+            f"{timezone.localtime():%H:%M:%S}  waiting {about}{queued.waiting:,}, due {queued.due:,}, oldest due "
+            f"{duration(queued.oldest_due_s)}"
+        ),
+        f"{len(workers)} worker processes hold {sum(each.held for each in workers):,}",
+    ]
     silent = [f"{each.kind} {each.hostname}/{each.pid}" for each in at_work if each.silent]
     notes = [("silent", silent), ("paused", list(queued.paused))]
-    return [line, *(f"{what}: {printable(', '.join(names[:_SHOWN]))}" for what, names in notes if names)]
+    return [*lines, *(f"{what}: {printable(', '.join(names[:_SHOWN]))}" for what, names in notes if names)]
 
 
 def _queues(queued: Waiting) -> list[str]:
