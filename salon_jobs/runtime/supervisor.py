@@ -59,7 +59,7 @@ class Supervisor:
     def facts(self) -> dict[str, object]:
         """Return what each child said last. Raises NotReady when none works, or one says that it can not, or dies anew.
 
-        A child that says nothing is shown as silent and not called dead: a handler may hold its GIL.
+        A child that says nothing is shown as silent and not called dead while it runs a job, which may hold its GIL.
         """
         children = [(keeper, keeper.child) for keeper in self._keepers]
         for keeper, _ in children:
@@ -76,6 +76,10 @@ class Supervisor:
         if not shown:
             raise NotReady("no worker process is ready yet")
         for _, child in children:
+            if child is not None and child.report is not None and not child.runs():
+                conf.readiness.require(
+                    "loop_stale", child.silent_s, f"worker process {child.process_id} runs nothing and says nothing"
+                )
             if child is not None and child.silent_s < _FRESH_S and child.report and "fault" in child.report:
                 raise NotReady(f"worker process {child.process_id}: {child.report['fault']}")
         return {"processes": len(self._keepers), "children": shown}

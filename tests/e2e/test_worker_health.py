@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -97,6 +99,10 @@ def test_a_database_that_hangs_is_told_at_once_and_by_whom_it_is_missed(migrated
         owner.execute("SELECT FROM salon_jobs_process FOR NO KEY UPDATE")
         eventually(lambda: "no heartbeat was written" in worker.ask("/readyz")[1].get("detail", ""))
         owner.rollback()
+        [child] = worker.wait_until_ready().children()
+        os.kill(child["pid"], signal.SIGSTOP)
+        eventually(lambda: "runs nothing and says nothing" in worker.ask("/readyz")[1].get("detail", ""))
+        os.kill(child["pid"], signal.SIGCONT)
         worker.wait_until_ready()
     change("DELETE FROM salon_jobs_process")
 
