@@ -19,6 +19,9 @@ from salon_jobs.core.log_events import JOB_SUCCEEDED, logger
 T = TypeVar("T")
 # What ``messaging.system`` is where our own queue carries the work.
 SYSTEM: Final = "salon_jobs"
+# As many characters as W3C asks all to carry on. More would be kept in each job and sent with each message, or make a
+# message too large for its broker.
+_LONGEST_HEADER: Final = 8192
 
 
 @dataclass(slots=True, kw_only=True)
@@ -246,7 +249,7 @@ def _joined(all_headers: Sequence[Mapping[str, str]]) -> dict[str, str]:
     joined: dict[str, str] = {}
     for headers in all_headers:
         for name, value in headers.items():
-            if value and value.isprintable():
+            if value and value.isprintable() and len(value) <= _LONGEST_HEADER:
                 both = name == "baggage" and name in joined
                 joined[name] = f"{joined[name]},{value}" if both else value
     return joined

@@ -27,6 +27,7 @@ from salon_jobs.runtime.signals import StopSignals
 _SIGNAL_LOOK_S = 0.2
 _RETRY_S = 0.5
 _MARGIN_S = 0.25
+_EXPORT_S = 2.0
 _BURIED_EXIT = 70
 
 
@@ -111,6 +112,12 @@ class Service:
         if self._error is None and not self._clean:
             end_at_once(1)
         self._health.stop()
+        if self._stopping.is_set():
+            # What exporters of traces and errors hold back is sent while the interpreter ends: one whose agent does not
+            # answer must not hold it up for half a minute more.
+            last = threading.Timer(_EXPORT_S, end_at_once, [0 if self._error is None else 1])
+            last.daemon = True
+            last.start()
         if self._error is not None:
             raise self._error
 

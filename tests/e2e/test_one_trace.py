@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
+from django.db import connections
 
 from salon_jobs import tenant_context
 from tests.brokers.nats import NatsBroker
 from tests.e2e import tasks
 from tests.e2e.span_file import read_spans
-from tests.e2e.worker_process import WorkerProcess
+from tests.e2e.worker_process import WorkerProcess, eventually
 from tests.settings import url_for
+from tests.support import seen
 
 URL = url_for("worker_runtime")
+TRACED = '{"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}'
 ORDERS = "rn::nats:::orders"
 CONSUMERS = {"orders": {"SOURCE": ORDERS, "TASKS": {"order.created": tasks.write.name}, "WAIT": 0.1}}
 
@@ -71,3 +75,16 @@ def test_a_message_is_one_trace_through_all_processes(nats: NatsBroker, stores: 
     assert [span["pid"] for span in (published, taken)] == [relayed, consumed]
     assert first["pid"] == emitted["pid"] == ran["pid"] == emitter["pid"]
     assert published["attributes"]["messaging.system"] == taken["attributes"]["messaging.system"] == "nats"
+
+
+def test_an_agent_that_does_not_answer_holds_up_neither_the_work_nor_the_end(database: None, tmp_path: Path) -> None:
+    agent = tmp_path / "agent"
+    os.mkfifo(agent)  # whoever writes waits for a reader
+    with RelayProcess(url=URL, SPANS=str(agent), OUTBOX={"PRODUCER": "test"}) as relay:
+        relay.wait_for("partitions_owned")
+        with connections["owner"].cursor() as cursor:
+            cursor.execute("SELECT salon_jobs_emit('rn::jobs:::ping', '', 'e', '{}', %s)", [TRACED])
+        eventually(lambda: seen("SELECT status FROM salon_jobs_message") == [("published",)])
+        relay.stop()
+        assert relay.wait(8) == 0
+        assert relay.logged("process_stopped", clean=True)

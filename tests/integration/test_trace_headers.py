@@ -157,6 +157,12 @@ def test_two_tracers_share_the_baggage(database: None, tracer: Remembering, monk
     assert kept() == [{"traceparent": "t", "sentry-trace": "s", "baggage": "b=2,sentry-a=1"}]
 
 
+def test_baggage_beyond_what_all_carry_is_left_behind(database: None, tracer: Remembering) -> None:
+    tracer.given = {"traceparent": "t", "baggage": f"b={'x' * 8191}"}
+    tasks.system.enqueue()
+    assert kept() == [{"traceparent": "t"}]
+
+
 def test_a_flush_waits_no_longer_than_told_and_for_nobody_who_fails(
     tracer: Remembering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
