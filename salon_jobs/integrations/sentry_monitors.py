@@ -48,4 +48,13 @@ def _check_in(entry: CronEntry, run: Run, status: str) -> None:
         "timezone": entry.expression.timezone,
         "checkin_margin": _MARGIN_MINUTES,
     }
-    capture_checkin(slugify(entry.name)[:_LONGEST_SLUG], name, status, monitor_config=config)
+    capture_checkin(slug_of(entry.name), name, status, monitor_config=config)
+
+
+def slug_of(name: str) -> str:
+    """Return by what Sentry knows the monitor of an entry: its name, made distinct where a slug can not hold it all."""
+    slug = slugify(name)
+    if name.isascii() and 0 < len(slug) <= _LONGEST_SLUG:
+        return slug
+    mark = uuid5(_CHECK_INS, name).hex[:8]
+    return f"{slug[: _LONGEST_SLUG - len(mark) - 1]}-{mark}".strip("-")

@@ -224,8 +224,11 @@ def test_a_relay_is_ready_though_nobody_here_serves_a_destination() -> None:
     with relaying() as relay:
         eventually(lambda: relay.facts()["destinations"].keys() >= {"rn::nobody:::orders", "rn::memory:::a\u0001b"})
         eventually(lambda: relay.facts()["brokers"].keys() == {"memory"})
-        outages = relay.facts()["destinations"]
-        assert outages["rn::nobody:::orders"]["outage"] == "OUTBOX.NO_PUBLISHER"
+
+        def outage() -> object:
+            return relay.facts()["destinations"]["rn::nobody:::orders"]["outage"]
+
+        eventually(lambda: outage() == "OUTBOX.NO_PUBLISHER")
 
 
 def test_the_rate_of_a_destination_holds_for_all_relays_together_and_for_no_other(settings: Any) -> None:

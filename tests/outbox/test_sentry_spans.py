@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -18,6 +19,7 @@ from sentry_sdk.integrations.logging import LoggingIntegration
 from sentry_sdk.transport import Transport
 
 from salon_jobs import Discard, Snooze, cron, emit, fan_out, tenant_context
+from salon_jobs.integrations.sentry_monitors import slug_of
 from salon_jobs.publishers.base import Unpublished, Verdict
 from salon_jobs.publishers.memory import MemoryPublisher
 from salon_jobs.schedule.entries import cron_entries
@@ -268,6 +270,14 @@ def test_a_cron_entry_checks_in_when_its_job_begins_and_when_it_ends(
         assert each["monitor_config"]["schedule"] == {"type": "crontab", "value": "0 3 * * *"}
         assert each["monitor_config"]["timezone"] == "Asia/Tokyo"
         assert (each["environment"], each["release"]) == ("prod", "salon@1.2")
+
+
+def test_entries_that_a_slug_can_not_tell_apart_have_monitors_of_their_own() -> None:
+    alike = ["集計", "清掃", "a" * 60, "a" * 60 + "b", "nightly 集計"]
+    slugs = [slug_of(name) for name in alike]
+    assert len({*slugs}) == len(alike)
+    assert all(re.fullmatch(r"[a-z0-9][a-z0-9-]{0,48}[a-z0-9]", slug) for slug in slugs)
+    assert slug_of("Nightly sales") == "nightly-sales"
 
 
 def test_a_check_in_lasts_as_long_as_the_jobs_attempts(
