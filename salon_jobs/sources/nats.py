@@ -84,8 +84,8 @@ class NatsSource(Source):
         try:
             messages: list[Any] = await subscription.fetch(limit, timeout=wait_s)
         except TimeoutError:
-            # Nothing came: because there is nothing, or because nobody is there.
-            await self._connection.client()
+            # Nothing came: because there is nothing, or because nobody is there, or answers any more.
+            await (await self._connection.client()).flush(timeout=settings.nats.timeout.total_seconds())
             return []
         except errors.Error:
             self._bound = None

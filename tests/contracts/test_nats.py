@@ -12,8 +12,9 @@ import subprocess
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -345,6 +346,18 @@ def test_a_server_that_is_away_is_an_outage_and_needs_no_restart_of_ours(
         broker.close()
 
 
+@contextmanager
+def frozen(broker: NatsBroker) -> Generator[None]:
+    """Have a server keep its connections and say nothing."""
+    os.kill(broker.pid, signal.SIGSTOP)
+    try:
+        while not all(_stopped(thread) for thread in Path(f"/proc/{broker.pid}/task").iterdir()):
+            os.sched_yield()
+        yield
+    finally:
+        os.kill(broker.pid, signal.SIGCONT)
+
+
 def test_a_server_that_is_silent_is_an_outage_and_what_it_took_is_not_doubled(
     point_at: Callable[..., None], publishers: Callable[[], NatsPublisher]
 ) -> None:
@@ -355,13 +368,8 @@ def test_a_server_that_is_silent_is_an_outage_and_what_it_took_is_not_doubled(
         publisher, destination = publishers(), broker.destination("orders")
         assert send(publisher, message(destination, "a")) == [None]
         one = message(destination, "a")
-        os.kill(broker.pid, signal.SIGSTOP)
-        try:
-            while not all(_stopped(thread) for thread in Path(f"/proc/{broker.pid}/task").iterdir()):
-                os.sched_yield()
+        with frozen(broker):
             assert only(send(publisher, one)) == (Verdict.OUTAGE, "NATS.TIMEOUT")
-        finally:
-            os.kill(broker.pid, signal.SIGCONT)
         assert send(publisher, one) == [None]
         assert arrived(broker, destination, "a")[1:] == ids(one)
     finally:
@@ -557,6 +565,9 @@ def test_a_source_without_a_stream_or_a_server_is_not_ready_and_recovers(
         destination = broker.destination("orders")
         send(publishers(), message(destination))
         (delivery,) = source.receive(1, wait=LONG, visibility=LONG)
+        with frozen(broker), pytest.raises(NotReady, match="flush timeout"):
+            source.receive(1, wait=SHORT, visibility=LONG)  # nothing comes, and it must not pass for an empty stream
+        assert source.receive(1, wait=SHORT, visibility=LONG) == []
         broker.stop()
         for call in (source.ping, lambda: source.receive(1, wait=SHORT, visibility=LONG)):
             with pytest.raises(NotReady):

@@ -51,7 +51,7 @@ def test_a_relay_tells_of_its_destinations(require: Require, monkeypatch: pytest
         assert value("relay_breaker_open", destination=ORDERS) == 0
         emitted("away", event="away")
         eventually(lambda: value("relay_breaker_open", destination=ORDERS) == 1)
-        eventually(lambda: value("relay_lag_seconds", destination=ORDERS) > 0)
+        eventually(lambda: value("relay_lag_seconds", destination=ORDERS) > 0.01)
         require(RELAY_LAG=0.01)
         with pytest.raises(NotReady, match=r"READINESS\['RELAY_LAG'\] allows 0.01 s"):
             running_relay.facts()
