@@ -43,7 +43,7 @@ def test_what_children_count_is_shown_by_their_supervisor_and_survives_them() ->
         assert of(values, "run_wait_seconds_sum", task="ping") > 0
         assert of(values, "worker_processes") == 2
         assert of(values, "ready", kind="supervisor") == 1
-        assert of(values, "listening", loop="claim") == 1
+        eventually(lambda: of(scraped(at), "listening", loop="claim") == 1)
         assert 0 <= of(values, "loop_age_seconds", loop="sweep") < 5
         assert values.keys() >= {
             ("salon_jobs_loop_age_seconds", (("loop", "claim"),)),
@@ -75,4 +75,5 @@ def test_queues_are_shown_by_state_and_what_no_release_knows_too() -> None:
         assert of(values, "oldest_due_age_seconds", queue="idle") == pytest.approx(120, abs=30)
         assert ("salon_jobs_oldest_due_age_seconds", (("queue", "mail"),)) not in values
         assert of(values, "unknown_tasks") == 1
+        assert "note: --queue 'none': no task of this release names that queue" in worker.output
     change("DELETE FROM salon_jobs_process")

@@ -13,6 +13,7 @@ from salon_jobs.jobs.worker import WorkerOptions
 from salon_jobs.jobs.worker_loop import WorkerLoop
 from salon_jobs.jobs.worker_processes import KIND, WorkerProcesses
 from salon_jobs.management.arguments import add_service_arguments, configure_from, health_address, positive
+from salon_jobs.management.known import unknown_names
 from salon_jobs.management.refusals import told_in_one_line
 from salon_jobs.outbox.consumers import Consumers
 from salon_jobs.outbox.relay_beside import RelayBeside
@@ -68,6 +69,8 @@ class Command(BaseCommand):
             command = self._child_command(options)
             return WorkerProcesses(presence, command, chosen, processes=options["processes"], beside=beside)
 
+        for note in unknown_names({"queue": options["queue"]}):
+            self.stderr.write(note)
         with told_in_one_line():
             Service(
                 "supervisor", make_loop, health_address=health_address(options, _HEALTH_PORT),
