@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from django.core.management import load_command_class
 from psycopg import sql
 
 from tests.docs.markdown import ROOT, read
@@ -62,6 +64,20 @@ def test_the_runbook_and_what_a_restore_brings_back(tmp_path: Path, name: str, m
     assert runbook.follow(_RESTORE + after) >= 4
     with psycopg.connect(url_for(None, name), autocommit=True) as connection:
         _see_it_done(connection, name, job_id=job_id, last_message=last_message)
+
+
+def test_every_command_that_the_text_names_is_one_and_takes_these_options() -> None:
+    prose = re.sub(r"^```.*?^```", "", read("docs/operations.md"), flags=re.MULTILINE | re.DOTALL)
+    named = {" ".join(span.split()) for span in re.findall(r"`([^`]+)`", prose)}
+    commands = {"bootstrap_roles", "consume_queue", "relay_outbox", "runscheduler", "runworker", "salon_jobs"}
+    lines = {line for line in named if line.split()[0] in commands and line not in commands}
+    assert len(lines) > 15
+    for line in lines:
+        example = line.replace("INSTANT", "2026-05-05T18:00:00Z")
+        for placeholder in ("NAME", "ID", "N"):
+            example = re.sub(rf"\b{placeholder}\b", "7", example)
+        name, *words = example.split()
+        load_command_class("salon_jobs", name).create_parser("manage.py", name).parse_args(words)
 
 
 def _leave_work_under_way(url: str) -> tuple[int, int]:
