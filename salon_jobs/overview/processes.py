@@ -97,8 +97,13 @@ def _entry(
 ) -> CronAtWork:  # fmt: skip
     if tick is None:
         result = "never fired"
+    elif state is None and job_id is None:
+        result = "met a waiting job"
     elif state is None:
-        result = "succeeded" if job_id is not None else "met a waiting job"
+        kept = [age for age in (conf.retain_failed, conf.retain_cancelled) if age is not None]
+        # The row of one that succeeded is gone; so is, after its time, that of one that did not.
+        pruned = bool(kept) and fired_at is not None and timezone.now() - fired_at >= min(kept)
+        result = "succeeded, or pruned since" if pruned else "succeeded"
     else:
         result = f"{state}: {reason}" if reason else state
     return CronAtWork(name, next_at, tick, fired_at, job_id if state else None, result)

@@ -73,7 +73,12 @@ def busy(two: tuple[Rows, Rows], stores: list[UUID]) -> tuple[Rows, Rows]:
         "INSERT INTO salon_jobs_queue_minute SELECT date_trunc('minute', now()) - n * interval '1 minute', 'mail',"
         " 100 - 10 * n, 50, 1.0, true FROM generate_series(0, 5) AS n"
     )
-    change("INSERT INTO salon_jobs_cron_entry (name) VALUES ('nightly')")
+    change("INSERT INTO salon_jobs_cron_entry (name) VALUES ('nightly'), ('monthly'), ('hourly')")
+    change(
+        "INSERT INTO salon_jobs_cron_tick (entry, tick_at, fired_at, job_id) VALUES"
+        " ('monthly', now() - interval '8 days', now() - interval '8 days', 1000001),"
+        " ('hourly', now() - interval '6 days', now() - interval '6 days', 1000002)"
+    )
     change(
         "INSERT INTO salon_jobs_cron_tick (entry, tick_at, job_id) VALUES ('nightly', now() - interval '1 h', %s)",
         two[1].job,
@@ -117,6 +122,10 @@ def test_an_operator_sees_everything_by_few_queries(busy: tuple[Rows, Rows]) -> 
         "BROKER.DOWN", "aggregate-of-1",
     ):  # fmt: skip
         assert expected in text, expected
+    assert re.search(r"hourly not declared here [^A-Z]*UTC succeeded monthly", text), (
+        "in its time it is there unless it did"
+    )
+    assert re.search(r"monthly not declared here [^A-Z]*UTC succeeded, or pruned since nightly", text)
     row = re.search(r"mail paused .{0,60}", text)
     assert row is not None
     # In five minutes 70 ended (of the whole minutes), and 50 more wait: 24 a minute came in.
