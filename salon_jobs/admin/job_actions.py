@@ -94,7 +94,10 @@ class JobActions(ReadOnlyAdmin):
         """Pause or resume what the selected jobs belong to; all jobs of it, not the selected ones alone."""
         form = PauseForm(request.POST if CONFIRMED in request.POST else None, scopes=_scopes(queryset))
         if CONFIRMED not in request.POST or not form.is_valid():
-            what = "All jobs of what you choose are held back or start again, not the selected ones alone."
+            what = (
+                f"{how_many(queryset, 'job')} selected: all jobs of what you choose are held back or start again, not"
+                " these alone."
+            )
             return self._ask(request, "pause", "Pause or resume", what, form)
         verb = form.cleaned_data["verb"]
         using = reader(request)
