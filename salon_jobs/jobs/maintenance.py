@@ -18,7 +18,7 @@ from salon_jobs.jobs.pruner import Pruner
 from salon_jobs.jobs.queue_front import QueueFront, count_rest, look_at_queue
 from salon_jobs.jobs.rescuer import Rescuer
 from salon_jobs.jobs.statistics import ended_runs
-from salon_jobs.runtime.connections import tidy_connections
+from salon_jobs.runtime.connections import tell_lost, tidy_connections
 
 _EVERY_S = 1.0
 _LOOK_EVERY_S = 10.0
@@ -93,8 +93,7 @@ class Maintenance:
                 if time.monotonic() >= self._prune_at:
                     self._prune()
             except (DatabaseError, InterfaceError) as error:
-                log_event(logging.WARNING, log_events.DATABASE_LOST, loop="maintenance", error=str(error).strip())
-                connections[conf.database].errors_occurred = True
+                tell_lost(error, loop="maintenance")
             tidy_connections()
         self._end()
         connections.close_all()

@@ -22,7 +22,7 @@ from salon_jobs.jobs.local_queue import OVERDUE_S, LocalQueue
 from salon_jobs.jobs.runner import Runner
 from salon_jobs.jobs.statistics import ended_runs
 from salon_jobs.jobs.timekeeper import Timekeeper
-from salon_jobs.runtime.connections import tidy_connections
+from salon_jobs.runtime.connections import tell_lost, tidy_connections
 from salon_jobs.runtime.run_board import RunBoard
 from salon_jobs.tenancy.wake_up import SECOND_LOOK
 
@@ -141,8 +141,7 @@ class Worker:
                     outage_s = _OUTAGE_S[0]
                 self._look_again_when(claimed, room)
             except (DatabaseError, InterfaceError) as error:
-                log_event(logging.WARNING, log_events.DATABASE_LOST, loop="claim", error=str(error).strip())
-                connections[conf.database].errors_occurred = True
+                tell_lost(error, loop="claim")
                 self._stopping.wait(outage_s)
                 outage_s = min(outage_s * 2, _OUTAGE_S[1])
                 tidy_connections()
@@ -269,7 +268,6 @@ class Worker:
                 tidy_connections()
                 work()
             except (DatabaseError, InterfaceError) as error:
-                log_event(logging.WARNING, log_events.DATABASE_LOST, loop="give back", error=str(error).strip())
-                connections[conf.database].errors_occurred = True
+                tell_lost(error, loop="give back")
             else:
                 return

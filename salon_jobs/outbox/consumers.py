@@ -19,7 +19,7 @@ from salon_jobs.core.log_events import log_event
 from salon_jobs.core.metrics import Sample
 from salon_jobs.outbox.consumer import Consumer
 from salon_jobs.outbox.inbox import PRUNE_BATCH, prune_inbox
-from salon_jobs.runtime.connections import refuse_small_pool, tidy_connections
+from salon_jobs.runtime.connections import refuse_small_pool, tell_lost, tidy_connections
 from salon_jobs.sections.consumers import ConsumerSettings
 from salon_jobs.sources.registry import make_source
 
@@ -89,8 +89,7 @@ class Consumers:
             if age is not None:
                 deleted = prune_inbox(age)
         except (DatabaseError, InterfaceError) as error:
-            log_event(logging.WARNING, log_events.DATABASE_LOST, loop="inbox", error=str(error).strip())
-            connections[conf.database].errors_occurred = True
+            tell_lost(error, loop="inbox")
         if deleted:
             log_event(logging.INFO, log_events.PRUNED, inbox=deleted)
         self._prune_at = time.monotonic() + (0.0 if deleted == PRUNE_BATCH else _PRUNE_EVERY_S)

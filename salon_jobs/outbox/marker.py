@@ -10,12 +10,11 @@ from dataclasses import dataclass, field
 
 from django.db import DatabaseError, InterfaceError, connections
 
-from salon_jobs.conf import settings as conf
 from salon_jobs.core import log_events
 from salon_jobs.core.log_events import log_event
 from salon_jobs.outbox import store
 from salon_jobs.outbox.backlog import Backlog
-from salon_jobs.runtime.connections import tidy_connections
+from salon_jobs.runtime.connections import tell_lost, tidy_connections
 
 _MOST = 5000
 _RETRY_S = 0.2
@@ -102,8 +101,7 @@ class Marker:
                 tidy_connections()
                 self._write(batch)
             except (DatabaseError, InterfaceError) as error:
-                log_event(logging.WARNING, log_events.DATABASE_LOST, loop="marker", error=str(error).strip())
-                connections[conf.database].errors_occurred = True
+                tell_lost(error, loop="marker")
                 with self._changed:
                     self._changed.wait(_RETRY_S)
             else:

@@ -15,7 +15,7 @@ from salon_jobs import sql
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import log_events
 from salon_jobs.core.log_events import log_event
-from salon_jobs.runtime.connections import tidy_connections
+from salon_jobs.runtime.connections import tell_lost, tidy_connections
 
 _EVERY_S: Final = 60.0
 _ROUND_S: Final = 0.5
@@ -87,7 +87,6 @@ class MessagePruner:
             try:
                 self.run_once()
             except (DatabaseError, InterfaceError) as error:
-                log_event(logging.WARNING, log_events.DATABASE_LOST, loop="message pruner", error=str(error).strip())
-                connections[conf.database].errors_occurred = True
+                tell_lost(error, loop="message pruner")
             tidy_connections()
         connections.close_all()

@@ -24,7 +24,7 @@ from salon_jobs.outbox.pruner import MessagePruner
 from salon_jobs.outbox.store import Failure, Gate
 from salon_jobs.outbox.stream import Stream
 from salon_jobs.outbox.streams import Streams
-from salon_jobs.runtime.connections import tidy_connections
+from salon_jobs.runtime.connections import tell_lost, tidy_connections
 from salon_jobs.runtime.listener import Listener
 from salon_jobs.tenancy.wake_up import SECOND_LOOK
 
@@ -79,8 +79,7 @@ class Relay:
                     wait_s = self._look(ownership)
                     self._looked = time.monotonic()
                 except (DatabaseError, InterfaceError) as error:
-                    log_event(logging.WARNING, log_events.DATABASE_LOST, loop="relay", error=str(error).strip())
-                    connections[conf.database].errors_occurred = True
+                    tell_lost(error, loop="relay")
                     # What blocks the aggregates of a new partition must be known before that is read.
                     self._refresh_at = float("-inf")
                     wait_s = _OUTAGE_S

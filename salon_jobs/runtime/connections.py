@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import select
 import threading
 from typing import Any
@@ -11,7 +12,9 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
 from salon_jobs.conf import settings as conf
+from salon_jobs.core import log_events
 from salon_jobs.core.errors import ConfigurationError
+from salon_jobs.core.log_events import log_event
 from salon_jobs.tenancy.block import open_store
 from salon_jobs.tenancy.guc import in_transaction
 
@@ -65,6 +68,12 @@ def tidy_connections(*, after_idling: bool = False) -> None:
             connection.close()
         connection.close_if_unusable_or_obsolete()
         connection.health_check_done = not after_idling
+
+
+def tell_lost(error: Exception, *, loop: str) -> None:
+    """Log that a loop lost the database, and have this thread's connection looked at before its next use."""
+    log_event(logging.WARNING, log_events.DATABASE_LOST, loop=loop, error=str(error).strip())
+    connections[conf.database].errors_occurred = True
 
 
 def drop_connections() -> None:

@@ -11,13 +11,12 @@ from typing import Any
 
 from django.db import DatabaseError, InterfaceError, connections
 
-from salon_jobs.conf import settings as conf
 from salon_jobs.core import log_events
 from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.log_events import log_event, logger
 from salon_jobs.jobs.rescuer import bury
 from salon_jobs.runtime.child_process import ChildPlan, ChildProcess, end_of
-from salon_jobs.runtime.connections import tidy_connections
+from salon_jobs.runtime.connections import tell_lost, tidy_connections
 from salon_jobs.runtime.presence import Presence, delete_row
 from salon_jobs.runtime.run_board import ShownRun
 
@@ -189,8 +188,7 @@ class Keeper:
             try:
                 work()
             except (DatabaseError, InterfaceError) as error:
-                log_event(logging.WARNING, log_events.DATABASE_LOST, loop="supervise", error=str(error).strip())
-                connections[conf.database].errors_occurred = True
+                tell_lost(error, loop="supervise")
                 if self._stopping.wait(_RETRY_S):
                     return
             else:

@@ -20,7 +20,7 @@ from salon_jobs.core.log_events import log_event
 from salon_jobs.core.metrics import Sample
 from salon_jobs.core.records import NewJob
 from salon_jobs.jobs import enqueue, registry
-from salon_jobs.runtime.connections import tidy_connections
+from salon_jobs.runtime.connections import tell_lost, tidy_connections
 from salon_jobs.schedule import store
 from salon_jobs.schedule.entries import CronEntry, cron_entries, due_ticks
 
@@ -50,8 +50,7 @@ class Scheduler:
                 sleep_s = self.run_once()
                 self._looked = time.monotonic()
             except (DatabaseError, InterfaceError) as error:
-                log_event(logging.WARNING, log_events.DATABASE_LOST, loop="scheduler", error=str(error).strip())
-                connections[conf.database].errors_occurred = True
+                tell_lost(error, loop="scheduler")
                 sleep_s = _OUTAGE_S
             tidy_connections()
             self._stop.wait(sleep_s)
