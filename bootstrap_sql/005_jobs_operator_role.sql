@@ -30,6 +30,7 @@ BEGIN
 END
 $bootstrap$;
 ALTER ROLE "jobs_operator" LOGIN INHERIT NOBYPASSRLS NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION;
+ALTER ROLE "jobs_operator" SET random_page_cost = 1.1;
 DO $bootstrap$
 DECLARE
     membership record;

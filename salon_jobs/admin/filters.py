@@ -12,12 +12,13 @@ from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.utils import timezone
 
-from salon_jobs.admin.reader import reader
+from salon_jobs.admin.reader import reader, sees_all_stores
 from salon_jobs.core.records import JobState
 from salon_jobs.jobs import registry
-from salon_jobs.jobs.failures import error_classes
+from salon_jobs.jobs.failures import error_classes, failure_kinds
 from salon_jobs.jobs.find import enqueued, in_every_state
 from salon_jobs.models import CronEntryState, CronTick, Job
+from salon_jobs.tenancy.block import current_store_id
 
 
 class NameFilter(admin.SimpleListFilter):
@@ -56,8 +57,10 @@ class QueueFilter(NameFilter):
     def names(self, request: HttpRequest) -> Iterable[str]:
         """Return the known queues; jobs with a queue of their own are seen in the newest thousand."""
         declared = {registry.get_task(name).options.queue for name in registry.task_names()}
-        newest = Job.objects.using(reader(request)).order_by("-id").values_list("queue", flat=True)[:1000]
-        return {*declared, *newest}
+        rows = Job.objects.using(reader(request)).order_by("-id")
+        if not sees_all_stores(request):
+            rows = rows.filter(store_id=current_store_id())
+        return {*declared, *rows.values_list("queue", flat=True)[:1000]}
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
         """Filter by queue."""
@@ -71,7 +74,12 @@ class StoreFilter(admin.SimpleListFilter):
     parameter_name = "store"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        """Return up to 50 stores, those of the newest 500 failed jobs, and the chosen one in any case."""
+        """Return up to 50 stores, those of the newest 500 failed jobs, and the chosen one in any case.
+
+        A limited user has one store alone.
+        """
+        if not sees_all_stores(request):
+            return [(store, store) for store in sorted({str(current_store_id()), *filter(None, [self.value()])})]
         failed = Job.objects.using(reader(request)).filter(state=JobState.FAILED).order_by("-finished_at")
         newest = dict.fromkeys(str(store) for store in failed.values_list("store_id", flat=True)[:500] if store)
         stores = set(list(newest)[:50])
@@ -135,8 +143,15 @@ class ErrorClassFilter(admin.SimpleListFilter):
     parameter_name = "error_class"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        """Return up to 50 classes, and the chosen one in any case."""
-        classes = set(error_classes(using=reader(request)))
+        """Return up to 50 classes, and the chosen one in any case; of a limited user those of the kinds of failures.
+
+        The index by class holds every store's failed jobs, and a store may have none among a million.
+        """
+        using = reader(request)
+        if sees_all_stores(request):
+            classes = set(error_classes(using=using))
+        else:
+            classes = {kind.error_class for kind in failure_kinds(using=using)}
         if chosen := self.value():
             classes.add(chosen)
         return [(name, name.removeprefix("builtins.")) for name in sorted(classes)]

@@ -21,6 +21,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import StoreRefused
 from salon_jobs.tenancy.context import tenant_context
 from salon_jobs.tenancy.resolvers import make_resolver
+from salon_jobs.tenancy.roles import FEW_ROWS
 
 ALL_STORES: Final = "salon_jobs.view_all_stores"
 
@@ -54,6 +55,8 @@ def as_reader(view: View, site: AdminSite) -> View:
         if store is None:
             return choose_store(request, site)
         with tenant_context(store, using=conf.database), _without_operator():
+            with connections[conf.database].cursor() as cursor:
+                cursor.execute(f"SET LOCAL {FEW_ROWS}")
             response = view(request, *args, **kwargs)
             if isinstance(response, SimpleTemplateResponse):
                 response.render()  # its rows are read while it is rendered

@@ -226,6 +226,11 @@ class Migration(LocksBriefly):
                         name="salon_jobs_job_fan_out",
                     ),
                     models.Index(
+                        condition=models.Q(("state", "queued")),
+                        fields=["task", "queue"],
+                        name="salon_jobs_job_queued_task",
+                    ),
+                    models.Index(
                         condition=models.Q(("state__in", ["failed", "cancelled", "succeeded"])),
                         fields=["state", "id"],
                         name="salon_jobs_job_ended_state",
@@ -251,6 +256,11 @@ class Migration(LocksBriefly):
                         condition=models.Q(("state", "failed")),
                         fields=["fingerprint", "id"],
                         name="salon_jobs_job_failed_alike",
+                    ),
+                    models.Index(
+                        condition=models.Q(("state", "failed")),
+                        fields=["store_id", "fingerprint", "id"],
+                        name="salon_jobs_job_failed_store",
                     ),
                     models.Index(
                         condition=models.Q(("state", "failed")),

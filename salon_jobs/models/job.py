@@ -150,6 +150,11 @@ class Job(models.Model):
             models.Index(
                 fields=["fan_out_id"], condition=models.Q(fan_out_id__isnull=False), name="salon_jobs_job_fan_out"
             ),
+            # For people, who look for three jobs among millions; without the id, so that equal entries are kept as one:
+            # a tenth of the room and of the cost to enqueue.
+            models.Index(
+                fields=["task", "queue"], condition=models.Q(state="queued"), name="salon_jobs_job_queued_task"
+            ),
             # For the admin, on ended rows alone: a job that succeeds and is deleted never enters one of these.
             models.Index(fields=["state", "id"], condition=_ENDED, name="salon_jobs_job_ended_state"),
             models.Index(fields=["task", "id"], condition=_ENDED, name="salon_jobs_job_ended_task"),
@@ -158,6 +163,9 @@ class Job(models.Model):
                 fields=["job_key"], condition=_ENDED & models.Q(job_key__isnull=False), name="salon_jobs_job_ended_key"
             ),
             models.Index(fields=["fingerprint", "id"], condition=_FAILED, name="salon_jobs_job_failed_alike"),
+            models.Index(
+                fields=["store_id", "fingerprint", "id"], condition=_FAILED, name="salon_jobs_job_failed_store"
+            ),
             models.Index(fields=["error_class", "id"], condition=_FAILED, name="salon_jobs_job_failed_class"),
         ]
         triggers: ClassVar = [

@@ -75,6 +75,8 @@ def _cluster_statements(spec: RoleSpec, name: str, *, migrator: str, guarded: It
         )
         return
     yield alter_role(spec, name)
+    for setting in spec.settings:
+        yield f"ALTER ROLE {role} SET {setting}"
     if not spec.owns_schema:
         yield _revoke_memberships(name, guarded)
 

@@ -39,6 +39,11 @@ class DefaultPrivileges:
         return f"{what} IN SCHEMA {SCHEMA}\n    GRANT {privileges} ON {self.kind} TO {identifier(self.grantee)}"
 
 
+# For lists of the newest few. By the default of 4 the planner walks the primary key, not the index that holds just the
+# rows asked for; where these are all old it reads every newer row first: 4 s instead of 0.2 s with 5 million.
+FEW_ROWS: Final = "random_page_cost = 1.1"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleSpec:
     """Declares one role. No role is ever superuser or may create roles or databases.
@@ -46,7 +51,8 @@ class RoleSpec:
     ``key`` is the field of ``conf.Roles`` and the key of ``ROLE_PASSWORDS``; ``variable`` is the environment variable
     of the password, and ``None`` means that nobody can log in as the role. ``owns_functions`` is for NOLOGIN owners
     of SECURITY DEFINER functions: they bypass RLS and only the migrator may become them. ``business_dml`` grants, by
-    default privileges, the rows of the tables that later migrations create (under RLS).
+    default privileges, the rows of the tables that later migrations create (under RLS). ``settings`` hold for each of
+    the role's sessions.
     """
 
     key: str
@@ -55,6 +61,7 @@ class RoleSpec:
     owns_schema: bool = False
     owns_functions: bool = False
     business_dml: bool = False
+    settings: tuple[str, ...] = ()
 
     def name(self, roles: Roles) -> str:
         """Return the name of this role in the deployment."""
@@ -114,6 +121,7 @@ ROLE_SPECS: Final = (
         key="operator",
         purpose="operators see and change the jobs and messages of all stores; no business table",
         variable="JOBS_OPERATOR_PASSWORD",
+        settings=(FEW_ROWS,),
     ),
 )
 
