@@ -36,11 +36,15 @@ class Operated:
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """Names a statement over a batch of ids, what else it takes, and what is said of a job that it leaves alone."""
+    """Names a statement over a batch of ids, what else it takes, and what is said of a job that it leaves alone.
+
+    ``takes_keys``: it also leaves those whose key another waiting job holds.
+    """
 
     statement: str
     refused: str
     values: dict[str, Any]
+    takes_keys: bool = False
 
 
 def retry_jobs(job_ids: Iterable[int], *, at: datetime | None = None, using: str | None = None) -> list[Operated]:
@@ -53,7 +57,7 @@ def retry_jobs(job_ids: Iterable[int], *, at: datetime | None = None, using: str
     """
     JobOptions(run_at=at)
     alias = using or conf.database
-    retry = _Change("operator_retry", "only failed and cancelled jobs can be retried", {"at": at})
+    retry = _Change("operator_retry", "only failed and cancelled jobs can be retried", {"at": at}, takes_keys=True)
     results = _change(retry, list(job_ids), alias)
     if any(result.changed for result in results):
         wake.after_commit(None, using=alias)
@@ -140,7 +144,13 @@ def _at_once(change: _Change, job_ids: Sequence[int], using: str) -> list[Operat
     with transaction.atomic(using=using), connections[using].cursor() as cursor:
         cursor.execute(sql.load(change.statement), {"ids": list(job_ids), **change.values})
         changed = {row[0] for row in cursor.fetchall()}
-    return [Operated(id_, True) if id_ in changed else Operated(id_, False, change.refused) for id_ in job_ids]
+        left = [id_ for id_ in job_ids if id_ not in changed]
+        held: dict[int, int] = {}
+        if left and change.takes_keys:
+            cursor.execute(sql.load("waiting_twin"), {"ids": left})
+            held = dict(cursor.fetchall())
+    why_not = {id_: _held_by(f"job {held[id_]}") if id_ in held else change.refused for id_ in left}
+    return [Operated(id_, id_ in changed, why_not.get(id_, "")) for id_ in job_ids]
 
 
 def _one(change: _Change, job_id: int, using: str) -> list[Operated]:
@@ -148,11 +158,11 @@ def _one(change: _Change, job_id: int, using: str) -> list[Operated]:
         return _at_once(change, [job_id], using)
     except IntegrityError as error:
         _require_key_collision(error)
-    with connections[using].cursor() as cursor:
-        cursor.execute(sql.load("waiting_twin"), {"id": job_id})
-        row = cursor.fetchone()
-    holder = "another job" if row is None else f"job {row[0]}"
-    return [Operated(job_id, False, f"{holder} waits under its key; cancel that one first")]
+    return [Operated(job_id, False, _held_by("another job"))]
+
+
+def _held_by(holder: str) -> str:
+    return f"{holder} waits under its key; cancel that one first"
 
 
 def _require_key_collision(error: IntegrityError) -> None:

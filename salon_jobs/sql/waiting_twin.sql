@@ -1,7 +1,7 @@
--- Find the waiting job that holds the key of an ended one.
+-- Find the waiting job that holds the key of each of these, of those that failed or were cancelled.
 -- Locks: none. Role: operator, worker; web for its store.
-SELECT t.id
+SELECT j.id, t.id
   FROM salon_jobs_job j
   JOIN salon_jobs_job t ON t.job_key = j.job_key AND t.task = j.task AND t.state = 'queued' AND t.id <> j.id
                        AND (t.store_id = j.store_id OR (t.store_id IS NULL AND j.store_id IS NULL))
- WHERE j.id = %(id)s
+ WHERE j.id = ANY (%(ids)s) AND j.state IN ('failed', 'cancelled')

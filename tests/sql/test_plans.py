@@ -193,7 +193,7 @@ def test_giving_back_and_ending_runs_find_their_rows(crowded: int) -> None:
     operated = {"ids": [10, 20, 30], "running": True, "reason": "cancelled", "at": None, "priority": 1, "queue": None}
     for statement in ("operator_retry", "operator_cancel", "operator_change"):
         assert_no_full_scan(nodes(statement, operated))
-    assert_no_full_scan(nodes("waiting_twin", {"id": 10}))
+    assert_no_full_scan(nodes("waiting_twin", {"ids": [10]}))
 
 
 @pytest.mark.parametrize("dedupe", [False, True])
