@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any, Protocol
@@ -18,6 +19,7 @@ CONFIRMED = "confirmed"
 SHOWN = 5
 BATCH = 1000
 COUNTED = 100_000
+LONGEST_S = 20.0
 
 
 class Result(Protocol):
@@ -41,8 +43,10 @@ def operate(
     """Change the selected rows, a thousand at a time; log those that were, say how many, and of some others why not.
 
     ``change`` takes ids, which ``id_of`` a row tells, and returns the results in their order. Returns how many were
-    changed of which there is more to say.
+    changed of which there is more to say. It ends after ``LONGEST_S``, before web servers cut the request off and
+    nobody is told what was done.
     """
+    end = time.monotonic() + LONGEST_S
     changed = more_to_say = left = 0
     refused: list[str] = []
     for rows in _batches(queryset, oldest_first=oldest_first):
@@ -55,6 +59,10 @@ def operate(
             f"{noun.capitalize()} {row.pk} was not {done}: {result.detail}."
             for row, result in others[: SHOWN - len(refused)]
         ]
+        if len(rows) == BATCH and time.monotonic() > end:
+            text = f"That took long, and more {noun}s may match: do it again, or use manage.py salon_jobs."
+            messages.warning(request, text)
+            break
     tell(request, changed=changed, refused=refused, done=done, noun=noun, more=left - len(refused))
     return more_to_say
 

@@ -13,6 +13,7 @@ from django.db import connections
 from django.test import Client, override_settings
 from django.test.utils import CaptureQueriesContext
 
+from salon_jobs.admin import actions
 from salon_jobs.tenancy.context import tenant_context
 from tests.integration.test_admin_readers import WebRouter, staff
 from tests.settings import SALON_JOBS
@@ -231,7 +232,9 @@ def test_cron_ticks_are_listed_by_index(client: Client, query: str) -> None:
             assert rows_read(node) <= 10_050, statement
 
 
-def test_retrying_all_that_match_changes_them_in_a_few_statements(client: Client) -> None:
+def test_retrying_all_that_match_changes_them_in_a_few_statements(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     change("DELETE FROM salon_jobs_job WHERE state = 'failed'")
     change(
         "INSERT INTO salon_jobs_job (task, state, finished_at, job_key) VALUES"
@@ -257,4 +260,9 @@ def test_retrying_all_that_match_changes_them_in_a_few_statements(client: Client
     # Three batches: the collision makes none of them be done again.
     assert sum("UPDATE salon_jobs_job" in query["sql"] for query in captured.captured_queries) == 3
     assert sum("LIMIT 1000" in query["sql"] for query in captured.captured_queries) >= 4
+    # A request that takes long ends in time to say so.
+    monkeypatch.setattr(actions, "LONGEST_S", 0.0)
+    text = client.post(f"{JOBS}?task=many", form | {"action": "cancel"}, follow=True).content.decode()
+    assert "1,000 jobs cancelled." in text
+    assert "more jobs may match" in text
     change("TRUNCATE django_admin_log")
