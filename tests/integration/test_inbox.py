@@ -70,6 +70,10 @@ def test_the_list_shows_what_waits(waiting: list[int]) -> None:
     ]  # fmt: skip
     assert [line.split()[0] for line in out.splitlines()[1:]] == ["m1", "m2", "m3"]
     assert [each["message_id"] for each in json.loads(run("list", "--consumer", "notes", "--json")[0])] == ["m3"]
+    out, err = run("--limit", "2")
+    assert [line.split()[0] for line in out.splitlines()[1:]] == ["m1", "m2"]
+    assert err == "the first 2; there are more: --limit\n"
+    assert run("--limit", "3")[1] == ""
     change("DELETE FROM salon_jobs_inbox")
     assert run() == ("", "nothing is set aside\n")
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 from django.core.management.base import CommandError, CommandParser, OutputWrapper
 
 from salon_jobs.conf import settings as conf
+from salon_jobs.management.arguments import positive
 from salon_jobs.management.asking import ask
 from salon_jobs.management.operating import in_batches, tell
 from salon_jobs.management.subcommands.base import Subcommand
@@ -34,6 +35,7 @@ class Inbox(Subcommand):
         )
         parser.add_argument("id", nargs="*", type=int, help="ids of messages, as listed")
         parser.add_argument("--consumer", metavar="NAME", help="all of this consumer's")
+        parser.add_argument("--limit", type=positive, default=50, metavar="N", help="list so many at most (default 50)")
         parser.add_argument("--yes", action="store_true", help="do not ask")
         parser.add_argument("--json", action="store_true", help="write JSON")
 
@@ -48,13 +50,17 @@ class Inbox(Subcommand):
                 self._decide(action, options, out, err)
 
     def _list(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
-        waiting = _chosen(options).filter(status__in=_WAITING).order_by("id").defer("raw")
+        waiting = _chosen(options).filter(status__in=_WAITING).order_by("id").defer("raw")[: options["limit"] + 1]
+        found = list(waiting)
+        rows = found[: options["limit"]]
         if options["json"]:
-            out.write(json.dumps([_described(message) for message in waiting.iterator()], indent=2))
-        elif rows := [_cells(message) for message in waiting.iterator()]:
-            out.write(table([_HEAD, *rows]))
+            out.write(json.dumps([_described(message) for message in rows], indent=2))
+        elif rows:
+            out.write(table([_HEAD, *map(_cells, rows)]))
         else:
             err.write("nothing is set aside")
+        if len(found) > len(rows):
+            err.write(f"the first {len(rows):,}; there are more: --limit")
 
     def _show(self, options: dict[str, Any], out: OutputWrapper) -> None:
         if len(options["id"]) != 1:
