@@ -28,7 +28,10 @@ from salon_jobs.runtime.connections import tell_lost, tidy_connections
 from salon_jobs.runtime.listener import Listener
 from salon_jobs.tenancy.wake_up import SECOND_LOOK
 
+# How often to read what is blocked; where that is so much that it takes long, a tenth of the time at most goes there.
+# What an operator changes is heard of at once.
 _REFRESH_S: Final = 1.0
+_REFRESH_SHARE: Final = 10
 _SWEEP_S: Final = 60.0
 _OUTAGE_S: Final = 0.5
 # How soon to look again behind a writer that holds the gate; one that rolls back tells nobody.
@@ -52,6 +55,7 @@ class Relay:
         self._wake = threading.Event()
         self._heard = float("-inf")
         self._refresh_at = float("-inf")
+        self._refresh_took_s = 0.0
         self._sweep_at = time.monotonic() + _SWEEP_S
         self._held_since: float | None = None
         self._began = self._looked = time.monotonic()
@@ -200,9 +204,12 @@ class Relay:
 
     def _refresh(self, ownership: Ownership) -> None:
         """Learn what operators changed and what is due again."""
-        self._refresh_at = time.monotonic() + _REFRESH_S
+        began = time.monotonic()
+        # Before the look: one that is asked for meanwhile stays asked for.
+        self._refresh_at = began + max(_REFRESH_S, _REFRESH_SHARE * self._refresh_took_s)
         self._streams.know(store.destinations())
         self._streams.refresh(store.blocked(ownership.mine - ownership.leaving))
+        self._refresh_took_s = time.monotonic() - began
 
     def _write_failures(self) -> None:
         for stream in self._streams.all():

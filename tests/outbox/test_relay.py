@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from django.db import connections, transaction
 
 from salon_jobs import Draft, emit, emit_many
-from salon_jobs.outbox import store
+from salon_jobs.outbox import store, wake
+from salon_jobs.outbox.ownership import Ownership
+from salon_jobs.outbox.relay import Relay
 from salon_jobs.publishers.base import OutgoingMessage, Unpublished, Verdict
 from salon_jobs.publishers.memory import MemoryPublisher
 from tests.e2e.worker_process import eventually
@@ -48,6 +51,25 @@ def test_many_messages_arrive_in_the_order_of_each_aggregate() -> None:
         by_aggregate.setdefault(aggregate, []).append(number)
     assert all(numbers == sorted(numbers) for numbers in by_aggregate.values())
     assert statuses() == {"published": 12_345}
+
+
+def test_reading_what_is_blocked_takes_a_tenth_of_the_time_where_it_is_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+
+    def slow(_: object) -> list[Any]:
+        nonlocal now
+        now += 3
+        return []
+
+    monkeypatch.setattr("salon_jobs.outbox.relay.time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(store, "blocked", slow)
+    relay, ownership = Relay(lambda: 1), Ownership(1)
+    relay._refresh(ownership)
+    assert relay._refresh_at == 1001
+    relay._refresh(ownership)
+    assert relay._refresh_at == 1003 + 30
+    relay._hear(wake.OPERATOR)
+    assert relay._refresh_at == 1006, "what operators change is read at once"
 
 
 def test_a_relay_is_woken_by_the_commit() -> None:
