@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import ClassVar
+from typing import Any, ClassVar
 from uuid import UUID
 
 from django.contrib import messages
@@ -15,6 +15,7 @@ from salon_jobs.admin.reader import reader, sees_all_stores
 from salon_jobs.core.messages import MessageStatus
 from salon_jobs.models import DestinationState, Message
 from salon_jobs.outbox.find import oldest_looked_at
+from salon_jobs.tenancy.block import current_store_id
 
 _RARE = (MessageStatus.FAILED, MessageStatus.SKIPPED)
 _LOOKED_AT_FOR_CHOICES = 1000
@@ -33,10 +34,16 @@ def known_destinations(request: HttpRequest) -> list[str]:
     Which those are is no store's business: a limited user is offered those of the store's newest messages.
     """
     if not sees_all_stores(request):
-        newest = Message.objects.using(reader(request)).order_by("-pk")[:_LOOKED_AT_FOR_CHOICES]
-        return sorted(set(newest.values_list("aggregate_type", flat=True)))
+        return sorted(set(_newest(request, "aggregate_type")))
     rows = DestinationState.objects.using(reader(request)).order_by("aggregate_type")
     return list(rows.values_list("aggregate_type", flat=True)[:100])
+
+
+def _newest(request: HttpRequest, field: str) -> QuerySet[Message, Any]:
+    """Return a column of the newest messages; of a store that has few, among the newest ids."""
+    using = reader(request)
+    rows = Message.objects.using(using).filter(pk__gt=oldest_looked_at(using=using)).order_by("-pk")
+    return rows.values_list(field, flat=True)[:_LOOKED_AT_FOR_CHOICES]
 
 
 class _Filter(NameFilter):
@@ -44,9 +51,7 @@ class _Filter(NameFilter):
 
     def names(self, request: HttpRequest) -> Iterable[str]:
         """Return what the newest messages have."""
-        rows = Message.objects.using(reader(request)).order_by("-pk")
-        newest = rows.values_list(self.field, flat=True)[:_LOOKED_AT_FOR_CHOICES]
-        return sorted({str(value) for value in newest if value is not None})[:50]
+        return sorted({str(value) for value in _newest(request, self.field) if value is not None})[:50]
 
     def has_output(self) -> bool:
         """Show the filter also when there is one choice."""
@@ -83,6 +88,10 @@ class MessageStoreFilter(_Filter):
     title = "store"
     parameter_name = "store"
     field = "store_id"
+
+    def names(self, request: HttpRequest) -> Iterable[str]:
+        """Return the stores; a limited user has one."""
+        return super().names(request) if sees_all_stores(request) else [str(current_store_id())]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Message]) -> QuerySet[Message]:
         """Filter by store; a malformed id shows nothing and says so."""

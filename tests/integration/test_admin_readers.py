@@ -15,9 +15,11 @@ import pytest
 from django.contrib import admin
 from django.contrib.auth.models import Permission, User
 from django.core.exceptions import PermissionDenied
+from django.db import connections
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.test import Client, override_settings
+from django.test.utils import CaptureQueriesContext
 
 from salon_jobs.admin.reader import as_reader, reader
 from salon_jobs.models import Job
@@ -124,6 +126,16 @@ def test_staff_of_a_store_see_and_count_its_rows_alone(two: tuple[Rows, Rows]) -
         assert str(other.store) not in answer
         assert "of-1" not in answer
         assert client.get(f"{ADMIN}{page}/{whole(own)[page]}/change/").status_code == 200
+
+
+def test_what_staff_may_filter_messages_by_is_looked_for_among_the_newest_ids(two: tuple[Rows, Rows]) -> None:
+    client = staff(two[0].store)
+    with CaptureQueriesContext(connections["web"]) as captured:
+        text = client.get(f"{ADMIN}message/").content.decode()
+    choices = [query["sql"] for query in captured.captured_queries if query["sql"].endswith("LIMIT 1000")]
+    assert len(choices) == 2, "destinations and events; the store is known"
+    assert all('"salon_jobs_message"."id" > ' in statement for statement in choices)
+    assert f"?store={two[0].store}" in text
 
 
 def test_staff_of_a_store_see_its_kinds_of_failures_and_act_on_its_jobs_alone(two: tuple[Rows, Rows]) -> None:
