@@ -87,7 +87,7 @@ def test_a_database_that_hangs_is_told_at_once_and_by_whom_it_is_missed(migrated
         before, began = proxy.accepted, time.monotonic()
         with ThreadPoolExecutor(5) as probes:
             answers = list(probes.map(worker.ask, ["/readyz"] * 5))
-        assert time.monotonic() - began < 4
+        assert time.monotonic() - began < 8
         assert {(status, said["code"]) for status, said in answers} == {(503, "WORKER.NOT_READY")}
         assert all("the database does not answer: asked" in said["detail"] for _, said in answers)
         assert proxy.accepted == before, "however often it is asked"
