@@ -132,6 +132,7 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 LANGUAGE_CODE = "en"
 USE_TZ = True
 TIME_ZONE = "UTC"
+FORMAT_MODULE_PATH = ["project.formats"]
 
 DATABASES: dict[str, dict[str, Any]] = {"default": _default_database()}
 if "OPERATOR_DATABASE_URL" in env:

@@ -90,7 +90,7 @@ def tell(request: HttpRequest, *, changed: int, refused: Sequence[str], done: st
     for text in refused[:SHOWN]:
         messages.warning(request, text)
     if more := more + max(len(refused) - SHOWN, 0):
-        messages.warning(request, f"{counted(more, noun)} more not {done}.")
+        messages.warning(request, f"{counted(more, f'more {noun}')} {'was' if more == 1 else 'were'} not {done}.")
 
 
 def ask_first(

@@ -25,14 +25,14 @@ class BlockedAggregateAdmin(ReadOnlyAdmin):
     has_rows_of_stores = True
     list_display = (
         "id",
-        "aggregate_type",
-        "aggregate_id",
         "status",
+        "aggregate_id",
+        "code",
         "head",
+        "aggregate_type",
+        "since",
         "retry_count",
         "retry_at",
-        "since",
-        "code",
     )
     list_filter = ("status",)
     search_fields = ("aggregate_id__exact", "head_id__exact")

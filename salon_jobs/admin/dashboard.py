@@ -92,6 +92,7 @@ def _now(request: HttpRequest) -> dict[str, Any]:
         "tasks": statistics.totals(queues.HOUR, using=using),
         "failing_stores": queues.failing_stores(using=using),
         "processes": at_work,
+        "silent": sum(process.silent for process in at_work),
         "cron": processes.cron(using=using),
         "relaying": relaying,
         "owners": {names.get(owner, f"#{owner} (gone)"): owned for owner, owned in relaying.partitions.items()},
@@ -125,7 +126,7 @@ def _plots(request: HttpRequest, span: str) -> dict[str, Any]:
             plot("throughput", "Succeeded a minute", number, succeeded=lambda step: step.succeeded),
             plot(
                 "failures", "Failures a minute", number,
-                failed_for_good=lambda step: step.failed, tried_again=lambda step: step.retried,
+                tried_again=lambda step: step.retried, failed_for_good=lambda step: step.failed,
             ),
             plot("latency", "Due until begun", duration, p50=_p50, p95=_p95),
             plot("depth", "Jobs that wait", number, all=lambda step: step.waiting, due=lambda step: step.due),

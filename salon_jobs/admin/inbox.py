@@ -24,7 +24,7 @@ from salon_jobs.outbox.inbox import dismiss_messages, retry_messages, shown_text
 class InboxAdmin(ReadOnlyAdmin):
     """Lists messages by status, the newest first; a message's own page shows why it was set aside, and what came."""
 
-    list_display = ("id", "consumer", "event", "status", "code", "store_id", "deliveries", "received_at", "job_link")
+    list_display = ("id", "status", "code", "event", "consumer", "store_id", "deliveries", "received_at", "job_link")
     list_filter = ("status",)
     search_fields = ("message_id__exact",)
     search_help_text = "A message's id, in full"

@@ -26,6 +26,7 @@ from salon_jobs.admin.filters import (
 from salon_jobs.admin.job_actions import JobActions
 from salon_jobs.admin.reader import as_reader, reader, sees_all_stores
 from salon_jobs.admin.values import as_json
+from salon_jobs.core.records import JobState
 from salon_jobs.jobs.failures import COUNTED, MOST_KINDS, failure_kinds
 from salon_jobs.jobs.find import with_key
 from salon_jobs.models import Job
@@ -41,23 +42,22 @@ class JobAdmin(JobActions):
     list_display = (
         "id",
         "task",
-        "state",
-        "timeliness",
+        "standing",
+        "why",
         "attempt_count",
         "store_id",
         "queue",
         "run_at",
         "finished_at",
-        "reason",
     )
-    list_filter = ("state", TaskFilter, QueueFilter, StoreFilter, EnqueuedFilter, ErrorClassFilter, FailureKindFilter)
+    list_filter = ("state", FailureKindFilter, ErrorClassFilter, EnqueuedFilter, QueueFilter, TaskFilter, StoreFilter)
     search_fields = ("id__exact", "job_key__exact", "store_id__exact")
     search_help_text = "A job's id, its key, or its store's id, in full"
     ordering = ("-id",)
     sortable_by = ("id",)  # sorting by any other column would read every row
     list_per_page = 50
     fieldsets = (
-        (None, {"fields": ("task", "state", "timeliness", "reason", "store_id", "queue", "priority", "origin")}),
+        (None, {"fields": ("task", "standing", "reason", "store_id", "queue", "priority", "origin")}),
         ("Runs", {"fields": ("attempt_count", "rescues", "retries_ahead", "trace_link", "errors")}),
         ("Payload", {"fields": ("shown_payload", "job_key", "concurrency_key")}),
         (
@@ -117,6 +117,17 @@ class JobAdmin(JobActions):
         actions = self.get_action_choices(request, [])
         buttons = [(name, text.removesuffix(" selected jobs").removesuffix(" of")) for name, text in actions]
         return super().change_view(request, object_id, form_url, {"buttons": buttons, **(extra_context or {})})
+
+    @admin.display(description="state")
+    def standing(self, job: Job) -> str:
+        """Show the state, and how the job stands in time where that says more."""
+        return job.state if job.timeliness in (job.state, "completed") else f"{job.state}, {job.timeliness}"
+
+    @admin.display(description="why")
+    def why(self, job: Job) -> str:
+        """Show the class of the error by which it failed last, or why it was cancelled."""
+        failed = job.state == JobState.FAILED and job.error_class
+        return (job.error_class or "").removeprefix("builtins.") if failed else job.reason
 
     @admin.display(description="attempts", ordering="attempts")
     def attempt_count(self, job: Job) -> str:

@@ -55,7 +55,7 @@ class JobActions(ReadOnlyAdmin):
         at = form.cleaned_data["at"]
         change = partial(retry_jobs, at=at)
         self._operate(
-            request, queryset, change, "retried" if at is None else f"to be retried at {at:%Y-%m-%d %H:%M %Z}"
+            request, queryset, change, "retried" if at is None else f"queued again for {at:%Y-%m-%d %H:%M %Z}"
         )
         return None
 
@@ -92,7 +92,11 @@ class JobActions(ReadOnlyAdmin):
     @admin.action(description="Pause or resume queue, task or store of selected jobs", permissions=["pause"])
     def pause(self, request: HttpRequest, queryset: QuerySet[Job]) -> TemplateResponse | None:
         """Pause or resume what the selected jobs belong to; all jobs of it, not the selected ones alone."""
-        form = PauseForm(request.POST if CONFIRMED in request.POST else None, scopes=_scopes(queryset))
+        using = reader(request)
+        paused = Limit.objects.using(using).filter(paused=True).values_list("kind", "name")
+        form = PauseForm(
+            request.POST if CONFIRMED in request.POST else None, scopes=_scopes(queryset), paused=set(paused)
+        )
         if CONFIRMED not in request.POST or not form.is_valid():
             what = (
                 f"{how_many(queryset, 'job')} selected: all jobs of what you choose are held back or start again, not"
@@ -100,7 +104,6 @@ class JobActions(ReadOnlyAdmin):
             )
             return self._ask(request, "pause", "Pause or resume", what, form)
         verb = form.cleaned_data["verb"]
-        using = reader(request)
         for scope in form.cleaned_data["scopes"]:
             kind, _, name = scope.partition(":")
             operation = limits.pause if verb == "paused" else limits.resume
@@ -119,7 +122,8 @@ class JobActions(ReadOnlyAdmin):
     ) -> None:
         asked = operate(request, queryset.only("task"), partial(change, using=reader(request)), done=done, noun="job")
         if asked:
-            self.message_user(request, f"{asked:,} of them run and are asked to end.", messages.SUCCESS)
+            said = "1 of them runs and is" if asked == 1 else f"{asked:,} of them run and are"
+            self.message_user(request, f"{said} asked to end.", messages.SUCCESS)
 
 
 def _scopes(queryset: QuerySet[Job]) -> list[tuple[Limit.Kind, str]]:

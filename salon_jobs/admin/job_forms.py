@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
 from django import forms
@@ -47,7 +47,12 @@ class PauseForm(forms.Form):
     )  # fmt: skip
     scopes = forms.MultipleChoiceField(label="Of what", widget=forms.CheckboxSelectMultiple)
 
-    def __init__(self, *args: Any, scopes: Sequence[tuple[Limit.Kind, str]], **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, scopes: Sequence[tuple[Limit.Kind, str]], paused: Container[tuple[str, str]], **kwargs: Any
+    ) -> None:
         super().__init__(*args, **kwargs)
         field: Any = self.fields["scopes"]
-        field.choices = [(f"{kind}:{name}", f"{kind.label} {name}") for kind, name in scopes]
+        field.choices = [
+            (f"{kind}:{name}", f"{kind.label} {name}{' (paused now)' if (kind, name) in paused else ''}")
+            for kind, name in scopes
+        ]

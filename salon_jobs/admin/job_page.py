@@ -9,6 +9,7 @@ from django.db.models import Model
 from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
+from django.utils.text import Truncator
 
 from salon_jobs.admin.values import instant
 from salon_jobs.conf import settings as conf
@@ -18,6 +19,7 @@ from salon_jobs.models import CronTick, FanOutRecord, Job, JobError
 from salon_jobs.schedule.find import tick_of
 
 _SHOWN = 50
+_SUMMARY = 200
 _TRACE_ID = re.compile(r"\b[0-9a-f]{32}\b")
 
 
@@ -26,14 +28,14 @@ def errors(job: Job) -> SafeString | str:
     rows = JobError.objects.using(job._state.db).filter(job_id=job.pk).order_by("-id")[:_SHOWN]
     blocks = [
         (SafeString("" if number else " open"), error.attempt, instant(error.occurred_at),
-         error.error_class, error.message, error.traceback or "no traceback: the process died")
+         error.error_class, *_short(error.message), error.traceback or "no traceback: the process died")
         for number, error in enumerate(rows)
     ]  # fmt: skip
     if not blocks:
         return "none"
     template = (
         '<details{} class="salon-jobs-error"><summary>Attempt {} · {} · <strong>{}</strong>: {}</summary>'
-        "<pre>{}</pre></details>"
+        '<p>{}</p><pre class="salon-jobs-text">{}</pre></details>'
     )
     return format_html("<div>{}</div>", format_html_join("", template, blocks))
 
@@ -70,6 +72,12 @@ def trace(job: Job) -> SafeString | str:
     if conf.trace_link is None:
         return found[0]
     return format_html('<a href="{}">{}</a>', conf.trace_link.replace("{trace_id}", found[0]), found[0])
+
+
+def _short(message: str) -> tuple[str, str]:
+    """Return the message as a summary, and the whole of it where the summary leaves something out."""
+    summary = Truncator(message).chars(_SUMMARY)
+    return summary, "" if summary == message else message
 
 
 def _span(retry: Retry) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import Any, Final
 from uuid import UUID
 
@@ -39,7 +40,7 @@ def choose_store(request: HttpRequest, site: AdminSite) -> HttpResponseBase:
             raise PermissionDenied("you do not belong to this store")
         request.session[conf.store_session_key] = chosen.pop()
         return HttpResponseRedirect(request.path)
-    choices = [(str(store), _name(store)) for store in stores[:_MOST]]
+    choices = sorted(((str(store), _name(store)) for store in stores[:_MOST]), key=itemgetter(1))
     context = {**site.each_context(request), "title": "Choose a store", "choices": choices, "parameter": CHOICE}
     return TemplateResponse(request, "admin/salon_jobs/choose_store.html", context)
 

@@ -16,7 +16,7 @@ from salon_jobs.core.redaction import redacted
 
 def instant(at: datetime) -> str:
     """Write an instant in the time zone of the page, as the admin's own columns are."""
-    return timezone.localtime(at).strftime("%Y-%m-%d %H:%M:%S")
+    return f"{timezone.localtime(at):%Y-%m-%d %H:%M:%S %Z}"
 
 
 def text(value: str) -> SafeString:

@@ -208,4 +208,4 @@ class Replay(models.Model):
         db_table = "salon_jobs_replay"
 
     def __str__(self) -> str:
-        return f"{self.messages} messages by {self.requested_by}"
+        return f"{self.messages} message{'' if self.messages == 1 else 's'} by {self.requested_by}"

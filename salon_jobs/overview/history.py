@@ -43,17 +43,21 @@ class Step:
 
 
 def history(span: Span, *, using: str, now: datetime | None = None) -> tuple[Step, ...]:
-    """Return the steps up to now, the current one last and not over yet. Two queries. Role: operator, worker."""
+    """Return the steps up to now; of the last one a minute is over at least. Two queries. Role: operator, worker.
+
+    A minute that has just begun would look as if everything had stopped.
+    """
     step_s = span.step.total_seconds()
     until = now or timezone.now()
-    first = until.timestamp() - span.length.total_seconds() + step_s
+    ended = until - timedelta(minutes=1)
+    first = ended.timestamp() - span.length.total_seconds() + step_s
     since = datetime.fromtimestamp(first - first % step_s, tz=until.tzinfo)
     runs = {row[0]: row[1:] for row in rows("runs_over_time", using=using, step=span.step, since=since)}
     depths = {row[0]: row[1:] for row in rows("depth_over_time", using=using, step=span.step, since=since)}
     steps: list[Step] = []
     at = since
-    while at <= until:
-        minutes = max(1.0, min(step_s, (until - at).total_seconds()) / 60)
+    while at <= ended:
+        minutes = min(step_s, (until - at).total_seconds()) / 60
         steps.append(_step(at, minutes, runs.get(at), depths.get(at, (None, None))))
         at += span.step
     return tuple(steps)

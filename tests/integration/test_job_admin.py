@@ -60,8 +60,8 @@ def test_nothing_is_changed_before_it_is_confirmed(client: Client) -> None:
 def test_a_retry_can_be_for_later(client: Client) -> None:
     failed, waiting = add(state="failed"), add()
     text = act(client, "retry", [failed, waiting], at="2030-05-06T03:00", confirmed="1")
-    assert "1 job to be retried at 2030-05-06 03:00" in text
-    assert f"Job {waiting} was not to be retried" in text
+    assert "1 job queued again for 2030-05-06 03:00" in text
+    assert f"Job {waiting} was not queued again for 2030" in text
     assert seen("SELECT run_at FROM salon_jobs_job WHERE id = %s", failed) == [(datetime(2030, 5, 6, 3, tzinfo=UTC),)]
     assert "Enter a valid date/time" in act(client, "retry", [failed], at="tomorrow", confirmed="1")
 

@@ -88,7 +88,7 @@ def test_replay_shows_a_dry_run_and_wants_a_reason(client: Client) -> None:
     assert seen("SELECT requested_by, reason, messages FROM salon_jobs_replay") == [("kei", "lost", 2)]
     assert seen("SELECT count(*) FROM salon_jobs_message WHERE replay_of IS NOT NULL") == [(2,)]
     assert [text for _, text in logged()] == ["sent again"]
-    assert "cancel-link" in act(client, "replay", [pending])
+    assert ">Back</a>" in act(client, "replay", [pending])
     assert 'name="confirmed"' not in act(client, "replay", [pending]), "there is nothing to confirm"
 
 

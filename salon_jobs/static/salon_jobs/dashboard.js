@@ -25,9 +25,9 @@
         const focused = part.contains(document.activeElement) ? document.activeElement : null;
         const place = focused && (focused.id ? `#${CSS.escape(focused.id)}` : focused.matches(".scroll")
             ? `.scroll[aria-label="${CSS.escape(focused.getAttribute("aria-label"))}"]` : null);
-        const scrolled = new Map(Array.from(part.querySelectorAll(".scroll"), (each) => [each.getAttribute("aria-label"), each.scrollLeft]));
+        const scrolled = new Map(Array.from(part.querySelectorAll(".scroll"), (each) => [each.getAttribute("aria-label"), [each.scrollLeft, each.scrollTop]]));
         part.innerHTML = html;
-        for (const each of part.querySelectorAll(".scroll")) each.scrollLeft = scrolled.get(each.getAttribute("aria-label")) || 0;
+        for (const each of part.querySelectorAll(".scroll")) each.scrollTo(...(scrolled.get(each.getAttribute("aria-label")) || [0, 0]));
         if (place) part.querySelector(place)?.focus({preventScroll: true});
     }
 

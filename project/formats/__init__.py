@@ -1,0 +1,1 @@
+"""Holds how dates and times are written."""
