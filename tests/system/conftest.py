@@ -1,0 +1,118 @@
+"""Serves the admin once for all tests, and opens it in one Chromium for those of a file."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from uuid import UUID, uuid4
+
+import pytest
+from django.contrib.auth.hashers import MD5PasswordHasher
+from django.contrib.auth.models import Permission, User
+from playwright.sync_api import Browser, Page, StorageState, sync_playwright
+
+from tests.conftest import ROOT, manage
+from tests.support import change
+
+NAME, PASSWORD = "operator", "a password for tests"
+_SERVED = {"DJANGO_SETTINGS_MODULE": "tests.system.served"}
+
+
+@pytest.fixture
+def beside_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this thread use the ORM: Playwright's loop lives in it, and no code of ours runs on that loop."""
+    monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
+
+
+@pytest.fixture(scope="session")
+def site(migrated: None) -> Iterator[str]:
+    """Serve the project as the web role, with the operator's database beside it; yields the admin's address."""
+    made = manage(
+        "shell", "-c",
+        f"from django.contrib.auth.models import User; User.objects.create_superuser({NAME!r}, '', {PASSWORD!r})",
+        **_SERVED,
+    )  # fmt: skip
+    assert made.returncode == 0, made.stderr
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    server = subprocess.Popen(
+        [sys.executable, "manage.py", "runserver", "--noreload", f"127.0.0.1:{port}"],
+        cwd=ROOT, env={**os.environ, **_SERVED, "DEBUG": "1"},
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    address = f"http://127.0.0.1:{port}/admin/"
+    try:
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                urllib.request.urlopen(address, timeout=2).close()
+                break
+            except OSError:
+                assert time.monotonic() < deadline, "the web server did not answer"
+                time.sleep(0.1)
+        yield address
+    finally:
+        server.terminate()
+        server.wait(10)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Start Chromium."""
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    assert chromium, "install Debian's chromium; .ci/run does"
+    with sync_playwright() as playwright:
+        options = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
+        opened = playwright.chromium.launch(executable_path=chromium, args=options)
+        yield opened
+        opened.close()
+
+
+@pytest.fixture(scope="module")
+def signed_in(browser: Browser, site: str) -> StorageState:
+    """Sign in as the operator; returns the cookies."""
+    with browser.new_context() as context:
+        sign_in(context.new_page(), site, NAME)
+        return context.storage_state()
+
+
+@pytest.fixture
+def page(browser: Browser, site: str, signed_in: StorageState) -> Iterator[Page]:
+    """Open a page in which the operator is signed in already."""
+    with browser.new_context(storage_state=signed_in, viewport={"width": 1280, "height": 900}) as context:
+        yield context.new_page()
+
+
+def sign_in(page: Page, site: str, name: str) -> None:
+    """Sign in by the form, as whoever has this name."""
+    page.context.clear_cookies()
+    page.goto(site)
+    page.fill("#id_username", name)
+    page.fill("#id_password", PASSWORD)
+    page.click("input[type=submit]")
+
+
+@contextmanager
+def staff(*permissions: str, stores: tuple[UUID, ...] = ()) -> Iterator[str]:
+    """Have somebody on the staff who may do this and belongs to these stores; yields the name."""
+    password = MD5PasswordHasher().encode(PASSWORD, "salt")
+    user = User.objects.using("owner").create(username=f"user {uuid4()}", password=password, is_staff=True)
+    found = Permission.objects.using("owner").filter(content_type__app_label="salon_jobs", codename__in=permissions)
+    assert len(found) == len(permissions)
+    user.user_permissions.set(found)
+    for store in stores:
+        change("INSERT INTO membership (id, store_id, user_id) VALUES (%s, %s, %s)", uuid4(), store, user.pk)
+    try:
+        yield user.username
+    finally:
+        change("DELETE FROM django_admin_log WHERE user_id = %s", user.pk)
+        change("DELETE FROM membership WHERE user_id = %s", user.pk)
+        user.delete(using="owner")

@@ -1,0 +1,9 @@
+"""Serves the project to the browser: passwords cost nothing, and traces have an address."""
+
+from __future__ import annotations
+
+from project.settings import *  # noqa: F403
+from project.settings import SALON_JOBS as PROJECT_JOBS
+
+PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+SALON_JOBS = {**PROJECT_JOBS, "TRACE_LINK": "https://tempo.example/trace/{trace_id}"}

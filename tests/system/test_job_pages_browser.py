@@ -1,0 +1,160 @@
+"""Looks for jobs and reads their pages, as an operator, as staff of one store, and as somebody who may only look."""
+
+from __future__ import annotations
+
+import json
+from uuid import UUID
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.support import change, seen
+from tests.system.conftest import sign_in, staff
+
+pytestmark = [pytest.mark.system, pytest.mark.usefixtures("beside_a_loop")]
+
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+
+
+@pytest.fixture
+def jobs(stores: list[UUID]) -> list[int]:
+    """Make four jobs: an old failure, one of another kind, one that waits at night, one of no store."""
+    made = seen(
+        "INSERT INTO salon_jobs_job (task, queue, store_id, state, created_at, finished_at, error_class, reason,"
+        " job_key) VALUES ('ping', 'night', %s, 'failed', now() - interval '2 h', now(), 'builtins.KeyError',"
+        "         'attempts_exhausted', 'charge:1'),"
+        " ('ping', 'night', %s, 'failed', now(), now(), 'TillOnFire', 'attempts_exhausted', NULL),"
+        " ('aggregate-daily-sales', 'night', %s, 'queued', now(), NULL, NULL, '', 'charge:2'),"
+        " ('ping', 'default', NULL, 'queued', now(), NULL, NULL, '', NULL) RETURNING id",
+        stores[0], stores[1], stores[0],
+    )  # fmt: skip
+    return [job_id for (job_id,) in made]
+
+
+def _listed(page: Page, *expected: int) -> None:
+    expect(page.locator("#result_list .field-id")).to_have_text([str(each) for each in sorted(expected, reverse=True)])
+
+
+def test_filters_are_clicked_alone_and_together(page: Page, site: str, jobs: list[int], stores: list[UUID]) -> None:
+    old, other, waits, system = jobs
+
+    def choose(text: str) -> None:
+        page.click(f'#changelist-filter a:text-is("{text}")')
+
+    page.goto(f"{site}salon_jobs/job/")
+    for choice, expected in {
+        "queued": (waits, system), "TillOnFire": (other,), "KeyError": (old,), "night": (old, other, waits),
+        "in the last hour": (other, waits, system), "aggregate-daily-sales": (waits,), str(stores[0]): (old, waits),
+        "no store (system)": (system,),
+    }.items():  # fmt: skip
+        choose(choice)
+        _listed(page, *expected)
+        page.click("text=Clear all filters")
+        _listed(page, *jobs)
+    for choice, expected in (
+        ("failed", (old, other)), ("ping", (old, other)), ("night", (old, other)), (str(stores[0]), (old,)),
+        ("in the last week", (old,)), ("KeyError", (old,)),
+    ):  # fmt: skip
+        choose(choice)
+        _listed(page, *expected)
+    expect(page.locator("#result_list .field-why")).to_have_text("KeyError")
+    choose("in the last hour")
+    expect(page.locator("#changelist .paginator")).to_contain_text("0 jobs")
+    page.goto(f"{site}salon_jobs/job/?store=rubbish")
+    expect(page.locator(".messagelist")).to_contain_text("is no store id")
+
+    page.goto(f"{site}salon_jobs/job/")
+    for term, expected in {
+        str(waits): (waits,), "charge:1": (old,), str(stores[0]): (old, waits), f" {stores[1]} ": (other,),
+    }.items():  # fmt: skip
+        page.fill("#searchbar", term)
+        page.press("#searchbar", "Enter")
+        _listed(page, *expected)
+    page.fill("#searchbar", "nonsense")
+    page.press("#searchbar", "Enter")
+    expect(page.locator("#changelist .paginator")).to_contain_text("0 jobs")
+
+
+def test_a_jobs_page_shows_everything_known_about_it(page: Page, site: str, jobs: list[int]) -> None:
+    old, other, waits, _ = jobs
+    change(
+        "UPDATE salon_jobs_job SET payload = %s, trace = %s, attempts = 1, max_attempts = 25 WHERE id = %s",
+        json.dumps({"api_key": "tulip", "number": 41}), json.dumps({"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"}),
+        old,
+    )  # fmt: skip
+    change(
+        "INSERT INTO salon_jobs_job_error (job_id, attempt, error_class, message, traceback) VALUES"
+        " (%s, 1, 'KeyError', 'the first', 'Traceback of the first'), (%s, 2, 'KeyError', %s, 'Traceback <b>')",
+        old, old, "the till is on fire " * 20,
+    )  # fmt: skip
+    change("INSERT INTO salon_jobs_cron_entry (name) VALUES ('nightly')")
+    change("INSERT INTO salon_jobs_cron_tick (entry, tick_at, job_id) VALUES ('nightly', now(), %s)", waits)
+    change("UPDATE salon_jobs_job SET tick = (SELECT tick_at FROM salon_jobs_cron_tick) WHERE id = %s", waits)
+    change(
+        "INSERT INTO salon_jobs_fan_out (id, task, digest, inserted) OVERRIDING SYSTEM VALUE"
+        " VALUES (77, 'ping', 'x', 1)"
+    )
+    change("UPDATE salon_jobs_job SET fan_out_id = 77 WHERE id = %s", other)
+
+    page.goto(f"{site}salon_jobs/job/")
+    page.click(f'#result_list a:text-is("{old}")')
+    payload = page.locator(".field-shown_payload pre")
+    expect(payload).to_contain_text('"number": 41')
+    expect(payload).not_to_contain_text("tulip")
+    newest, first = page.locator(".field-errors details").all()
+    expect(newest.locator("pre")).to_have_text("Traceback <b>")
+    expect(newest.locator("p")).to_have_text(("the till is on fire " * 20).strip())
+    expect(first.locator("pre")).not_to_be_visible()
+    first.locator("summary").click()
+    expect(first.locator("pre")).to_have_text("Traceback of the first")
+    expect(page.locator(".field-trace_link a")).to_have_attribute("href", f"https://tempo.example/trace/{TRACE}")
+    expect(page.locator(".field-retries_ahead")).to_contain_text("none")
+    expect(page.locator("input[name=_save]")).to_have_count(0)
+
+    page.goto(f"{site}salon_jobs/job/{waits}/change/")
+    expect(page.locator(".field-retries_ahead")).to_contain_text("Attempt 1: 20")
+    expect(page.locator(".field-retries_ahead")).to_contain_text("and 15 more")
+    page.click("text=cron entry nightly")
+    expect(page.locator("#content h2").first).to_contain_text("nightly at 20")
+    page.goto(f"{site}salon_jobs/job/{other}/change/")
+    page.click("text=fan-out 77")
+    expect(page.locator(".field-progress")).to_contain_text("1 failed")
+
+
+def test_staff_of_one_store_see_and_retry_its_jobs_alone(
+    page: Page, site: str, jobs: list[int], stores: list[UUID]
+) -> None:
+    old, other, waits, _ = jobs
+    with staff("view_job", "retry_job", "view_dashboard", stores=(stores[0],)) as name:
+        sign_in(page, site, name)
+        page.click('a[href="/admin/salon_jobs/job/"] >> nth=0')
+        _listed(page, old, waits)
+        assert str(stores[1]) not in page.content()
+        page.goto(f"{site}salon_jobs/job/?q={other}")
+        expect(page.locator("#changelist .paginator")).to_contain_text("0 jobs")
+        page.goto(f"{site}salon_jobs/job/{other}/change/")
+        expect(page.locator(".messagelist")).to_contain_text("doesn’t exist")
+        page.goto(f"{site}salon_jobs/job/{old}/change/")
+        expect(page.locator(".salon-jobs-actions button")).to_have_text(["Retry"])
+        page.click("button[value=retry]")
+        expect(page.locator("#content")).to_contain_text("1 job selected")
+        page.click("input[name=confirmed]")
+        expect(page.locator(".messagelist")).to_contain_text("1 job retried.")
+        assert seen("SELECT id, state FROM salon_jobs_job WHERE id IN (%s, %s) ORDER BY id", old, other) == [
+            (old, "queued"), (other, "failed")
+        ]  # fmt: skip
+        assert page.goto(f"{site}salon_jobs/limit/").status == 403  # type: ignore[union-attr]
+
+
+def test_who_may_only_look_sees_no_button(page: Page, site: str, jobs: list[int]) -> None:
+    change("UPDATE salon_jobs_job SET fingerprint = 1 WHERE state = 'failed'")
+    looks = ("view_job", "view_message", "view_limit", "view_destinationstate", "view_inboxmessage")
+    with staff(*looks, "view_all_stores") as name:
+        sign_in(page, site, name)
+        for where in ("job/", f"job/{jobs[0]}/change/", "job/failures/", "message/", "limit/", "inboxmessage/"):
+            answer = page.goto(f"{site}salon_jobs/{where}")
+            assert answer is not None
+            assert answer.status == 200
+            expect(page.locator("#content button:not(:text('Search')), select[name=action], .addlink")).to_have_count(0)
+        page.goto(f"{site}salon_jobs/job/")
+        _listed(page, *jobs)
