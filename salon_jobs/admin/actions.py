@@ -15,7 +15,12 @@ from django.forms import Form
 from django.http import HttpRequest
 from django.template.response import TemplateResponse
 
-CONFIRMED = "confirmed"
+from salon_jobs.admin.reader import sees_all_stores
+from salon_jobs.tenancy.block import current_store_id
+
+_CONFIRMED = "confirmed"
+_STORE = "store"
+_NEWEST = "newest"
 SHOWN = 5
 BATCH = 1000
 COUNTED = 100_000
@@ -49,7 +54,7 @@ def operate(
     end = time.monotonic() + LONGEST_S
     changed = more_to_say = left = 0
     refused: list[str] = []
-    for rows in _batches(queryset, oldest_first=oldest_first):
+    for rows in _batches(asked_about(request, queryset), oldest_first=oldest_first):
         results = list(zip(rows, change([id_of(row) for row in rows]), strict=True))
         log_changed(request, [row for row, result in results if result.changed], done)
         others = [(row, result) for row, result in results if not result.changed]
@@ -94,20 +99,24 @@ def tell(request: HttpRequest, *, changed: int, refused: Sequence[str], done: st
 
 
 def ask_first(
-    request: HttpRequest, model_admin: ModelAdmin[Any], *, action: str, title: str, lines: Sequence[str],
+    request: HttpRequest, model_admin: ModelAdmin[Any], queryset: QuerySet[Any], *,
+    action: str, title: str, lines: Sequence[str],
     can_go_on: bool = True, wants_reason: bool = False, reason: str = "", form: Form | None = None,
 ) -> TemplateResponse:  # fmt: skip
     """Return a page that says what would be done, and sends the same selection again when it is confirmed.
 
     ``form`` asks what else the action needs to know; its fields come along.
     """
+    hidden = {
+        "action": action, "index": 0, "select_across": request.POST.get("select_across", "0"),
+        _STORE: _store(request), _NEWEST: queryset.order_by("-pk").values_list("pk", flat=True).first() or 0,
+    }  # fmt: skip
     context = {
         **model_admin.admin_site.each_context(request),
-        "title": title, "opts": model_admin.opts, "media": model_admin.media, "lines": lines, "action": action,
-        "can_go_on": can_go_on, "wants_reason": wants_reason, "reason": reason, "form": form, "confirmed": CONFIRMED,
+        "title": title, "opts": model_admin.opts, "media": model_admin.media, "lines": lines, "store": _store(request),
+        "can_go_on": can_go_on, "wants_reason": wants_reason, "reason": reason, "form": form, "confirmed": _CONFIRMED,
         "selected": request.POST.getlist(helpers.ACTION_CHECKBOX_NAME),
-        "select_across": request.POST.get("select_across", "0"),
-        "checkbox_name": helpers.ACTION_CHECKBOX_NAME,
+        "checkbox_name": helpers.ACTION_CHECKBOX_NAME, "hidden": hidden,
     }  # fmt: skip
     return TemplateResponse(request, "admin/salon_jobs/ask_first.html", context)
 
@@ -116,6 +125,21 @@ def how_many(queryset: QuerySet[Any], noun: str) -> str:
     """Write how many rows are selected; beyond 100,000 they are not counted."""
     count = queryset.order_by()[: COUNTED + 1].count()
     return counted(count, noun) if count <= COUNTED else f"More than {COUNTED:,} {noun}s"
+
+
+def confirmed(request: HttpRequest) -> bool:
+    """Tell whether the question was answered, in the store that it was asked of: another tab can choose another."""
+    return _CONFIRMED in request.POST and request.POST.get(_STORE, "") == _store(request)
+
+
+def asked_about(request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+    """Leave out what was enqueued or written after the question, which told of less."""
+    newest = request.POST.get(_NEWEST, "")
+    return queryset.filter(pk__lte=newest) if newest.isdecimal() and len(newest) < 20 else queryset
+
+
+def _store(request: HttpRequest) -> str:
+    return "" if sees_all_stores(request) else str(current_store_id() or "")
 
 
 def counted(count: int, noun: str) -> str:

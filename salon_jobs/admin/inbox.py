@@ -11,7 +11,7 @@ from django.http import HttpRequest
 from django.template.response import TemplateResponse
 from django.utils.safestring import SafeString
 
-from salon_jobs.admin.actions import CONFIRMED, ask_first, how_many, operate
+from salon_jobs.admin.actions import ask_first, confirmed, how_many, operate
 from salon_jobs.admin.base import ReadOnlyAdmin, may
 from salon_jobs.admin.values import text
 from salon_jobs.conf import settings as conf
@@ -63,9 +63,9 @@ class InboxAdmin(ReadOnlyAdmin):
     @admin.action(description="Dismiss selected messages", permissions=["dismiss"])
     def dismiss(self, request: HttpRequest, queryset: QuerySet[InboxMessage]) -> TemplateResponse | None:
         """Decide that nothing is done about the selected messages, after asking."""
-        if CONFIRMED not in request.POST:
+        if not confirmed(request):
             what = f"{how_many(queryset, 'message')} selected: those that wait will never become jobs."
-            return ask_first(request, self, action="dismiss", title="Dismiss messages", lines=[what])
+            return ask_first(request, self, queryset, action="dismiss", title="Dismiss messages", lines=[what])
         self._decide(request, queryset, dismiss_messages, "dismissed")
         return None
 

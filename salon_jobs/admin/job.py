@@ -87,7 +87,7 @@ class JobAdmin(JobActions):
         if not term:
             return queryset, False
         found = with_key(term)
-        if term.isdecimal() and int(term) < 2**63:
+        if len(term) < 20 and term.isdecimal() and int(term) < 2**63:
             found |= Q(pk=int(term))
         with suppress(ValueError):  # then it is no store's id
             found |= Q(store_id=UUID(term))

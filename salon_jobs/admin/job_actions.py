@@ -11,7 +11,7 @@ from django.forms import Form
 from django.http import HttpRequest
 from django.template.response import TemplateResponse
 
-from salon_jobs.admin.actions import BATCH, CONFIRMED, ask_first, how_many, log_changed, operate
+from salon_jobs.admin.actions import BATCH, ask_first, confirmed, how_many, log_changed, operate
 from salon_jobs.admin.base import ReadOnlyAdmin, may, may_everywhere
 from salon_jobs.admin.job_forms import ChangeForm, PauseForm, RetryForm
 from salon_jobs.admin.reader import reader
@@ -48,10 +48,10 @@ class JobActions(ReadOnlyAdmin):
     @admin.action(description="Retry selected jobs", permissions=["retry"])
     def retry(self, request: HttpRequest, queryset: QuerySet[Job]) -> TemplateResponse | None:
         """Queue the selected failed or cancelled jobs again, due now or at a time."""
-        form = RetryForm(request.POST if CONFIRMED in request.POST else None)
-        if CONFIRMED not in request.POST or not form.is_valid():
+        form = RetryForm(request.POST if confirmed(request) else None)
+        if not form.is_valid():
             what = f"{how_many(queryset, 'job')} selected: those that failed or were cancelled will be queued again."
-            return self._ask(request, "retry", "Retry jobs", what, form)
+            return self._ask(request, queryset, "retry", "Retry jobs", what, form)
         at = form.cleaned_data["at"]
         change = partial(retry_jobs, at=at)
         self._operate(
@@ -62,28 +62,28 @@ class JobActions(ReadOnlyAdmin):
     @admin.action(description="Cancel selected jobs", permissions=["cancel"])
     def cancel(self, request: HttpRequest, queryset: QuerySet[Job]) -> TemplateResponse | None:
         """Cancel the selected jobs; those that run are asked to end."""
-        if CONFIRMED not in request.POST:
+        if not confirmed(request):
             what = f"{how_many(queryset, 'job')} selected: those that wait, run or failed will be cancelled."
-            return self._ask(request, "cancel", "Cancel jobs", what)
+            return self._ask(request, queryset, "cancel", "Cancel jobs", what)
         self._operate(request, queryset, cancel_jobs, "cancelled")
         return None
 
     @admin.action(description="Discard selected jobs", permissions=["discard"])
     def discard(self, request: HttpRequest, queryset: QuerySet[Job]) -> TemplateResponse | None:
         """End the selected queued and failed jobs for good."""
-        if CONFIRMED not in request.POST:
+        if not confirmed(request):
             what = f"{how_many(queryset, 'job')} selected: nothing will be done about those that wait or failed."
-            return self._ask(request, "discard", "Discard jobs", what)
+            return self._ask(request, queryset, "discard", "Discard jobs", what)
         self._operate(request, queryset, discard_jobs, "discarded")
         return None
 
     @admin.action(description="Change priority or queue of selected jobs", permissions=["reorder"])
     def change(self, request: HttpRequest, queryset: QuerySet[Job]) -> TemplateResponse | None:
         """Give the selected queued jobs another priority or queue."""
-        form = ChangeForm(request.POST if CONFIRMED in request.POST else None)
-        if CONFIRMED not in request.POST or not form.is_valid():
+        form = ChangeForm(request.POST if confirmed(request) else None)
+        if not form.is_valid():
             what = f"{how_many(queryset, 'job')} selected: those that wait will be changed."
-            return self._ask(request, "change", "Change priority or queue", what, form)
+            return self._ask(request, queryset, "change", "Change priority or queue", what, form)
         values = {name: value for name, value in form.cleaned_data.items() if value not in (None, "")}
         done = " and ".join(f"given {name} {value}" for name, value in values.items())
         self._operate(request, queryset, partial(change_jobs, **values), done)
@@ -95,14 +95,14 @@ class JobActions(ReadOnlyAdmin):
         using = reader(request)
         paused = Limit.objects.using(using).filter(paused=True).values_list("kind", "name")
         form = PauseForm(
-            request.POST if CONFIRMED in request.POST else None, scopes=_scopes(queryset), paused=set(paused)
+            request.POST if confirmed(request) else None, scopes=_scopes(queryset), paused=set(paused)
         )
-        if CONFIRMED not in request.POST or not form.is_valid():
+        if not form.is_valid():
             what = (
                 f"{how_many(queryset, 'job')} selected: all jobs of what you choose are held back or start again, not"
                 " these alone."
             )
-            return self._ask(request, "pause", "Pause or resume", what, form)
+            return self._ask(request, queryset, "pause", "Pause or resume", what, form)
         verb = form.cleaned_data["verb"]
         for scope in form.cleaned_data["scopes"]:
             kind, _, name = scope.partition(":")
@@ -113,9 +113,10 @@ class JobActions(ReadOnlyAdmin):
         return None
 
     def _ask(
-        self, request: HttpRequest, action: str, title: str, line: str, form: Form | None = None
-    ) -> TemplateResponse:
-        return ask_first(request, self, action=action, title=title, lines=[line], form=form)
+        self, request: HttpRequest, queryset: QuerySet[Job], action: str, title: str, line: str,
+        form: Form | None = None,
+    ) -> TemplateResponse:  # fmt: skip
+        return ask_first(request, self, queryset, action=action, title=title, lines=[line], form=form)
 
     def _operate(
         self, request: HttpRequest, queryset: QuerySet[Job], change: Callable[..., list[Operated]], done: str

@@ -15,7 +15,7 @@ from django.template.response import TemplateResponse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from salon_jobs.admin.actions import CONFIRMED, ask_first, counted, log_changed, operate, tell
+from salon_jobs.admin.actions import ask_first, asked_about, confirmed, counted, log_changed, operate, tell
 from salon_jobs.admin.base import ReadOnlyAdmin, may_everywhere
 from salon_jobs.admin.message_filters import (
     DestinationFilter,
@@ -71,7 +71,7 @@ class MessageAdmin(ReadOnlyAdmin):
         if not term:
             return queryset, False
         found = Q(pk__in=_of_aggregate(request, term))
-        if term.isascii() and term.isdecimal() and int(term) < 2**63:
+        if len(term) < 20 and term.isdecimal() and int(term) < 2**63:
             found |= Q(pk=int(term))
         with suppress(ValueError):  # then it is no uuid
             found |= Q(message_id=UUID(term))
@@ -127,22 +127,22 @@ class MessageAdmin(ReadOnlyAdmin):
     @admin.action(description="Skip selected messages", permissions=["skip"])
     def skip(self, request: HttpRequest, queryset: QuerySet[Message]) -> TemplateResponse | None:
         """Give the selected messages up, after asking."""
-        if CONFIRMED not in request.POST:
+        if not confirmed(request):
             count = queryset.order_by()[: MOST + 1].count()
             what = f"{counted(count, 'message')} will never be sent. What they hold back goes on."
-            return ask_first(request, self, action="skip", title="Skip messages", lines=[what])
+            return ask_first(request, self, queryset, action="skip", title="Skip messages", lines=[what])
         self._operate(request, queryset, skip_messages, "skipped")
         return None
 
     @admin.action(description="Send selected messages again (replay)", permissions=["replay"])
     def replay(self, request: HttpRequest, queryset: QuerySet[Message]) -> TemplateResponse | None:
         """Write the selected messages again as new ones, after a dry run, for a reason that is kept."""
-        ids = tuple(queryset.order_by("pk").values_list("pk", flat=True)[: MOST + 1])
+        ids = tuple(asked_about(request, queryset).order_by("pk").values_list("pk", flat=True)[: MOST + 1])
         criteria = MessageCriteria(ids=ids)
         user: Any = request.user
         reason = request.POST.get("reason", "").strip()
         try:
-            if CONFIRMED not in request.POST or not reason:
+            if not confirmed(request) or not reason:
                 found = replay_messages(criteria, dry_run=True, using=conf.reader_database)
                 lines = [
                     f"{counted(found.messages, 'message')} will be sent again under new ids, in the order of the old."
@@ -151,8 +151,8 @@ class MessageAdmin(ReadOnlyAdmin):
                     lines.append(f"The first is message {found.first}, the last is message {found.last}.")
                 lines += [f"Message {each.id} will not: {each.detail}." for each in found.refused[:5]]
                 return ask_first(
-                    request, self, action="replay", title="Send messages again", lines=lines, wants_reason=True,
-                    can_go_on=found.messages > 0,
+                    request, self, queryset, action="replay", title="Send messages again", lines=lines,
+                    wants_reason=True, can_go_on=found.messages > 0,
                 )  # fmt: skip
             done = replay_messages(
                 criteria, requested_by=user.get_username(), reason=reason, using=conf.reader_database

@@ -47,5 +47,6 @@ def choose_store(request: HttpRequest, site: AdminSite) -> HttpResponseBase:
 
 def _name(store: UUID) -> str:
     model: Any = apps.get_model(conf.store_model or "")
-    with tenant_context(store, using=conf.database):
+    # The request may have a store already, by TenantMiddleware.
+    with tenant_context(store, switch=True, using=conf.database):
         return str(model._default_manager.using(conf.database).filter(pk=store).first() or store)

@@ -150,9 +150,10 @@ def test_staff_of_a_store_see_its_kinds_of_failures_and_act_on_its_jobs_alone(tw
     form = {"action": "discard", "index": "0", "select_across": "1", "_selected_action": [str(own.job)]}
     kind = f"{ADMIN}job/?state__exact=failed&fingerprint=7"
     assert "1 job selected" in client.post(kind, form).content.decode()
-    client.post(kind, {**form, "confirmed": "1"})
+    form |= {"confirmed": "1", "store": str(own.store)}
+    client.post(kind, form)
     assert dict(seen("SELECT id, state FROM salon_jobs_job")) == {own.job: "cancelled", other.job: "failed"}
-    client.post(kind, {**form, "action": "pause", "confirmed": "1", "verb": "paused", "scopes": ["task:test-store"]})
+    client.post(kind, {**form, "action": "pause", "verb": "paused", "scopes": ["task:test-store"]})
     assert seen("SELECT * FROM salon_jobs_limit") == [], "a rule can hold back other stores"
 
 
@@ -176,6 +177,22 @@ def test_no_filter_or_search_reaches_another_stores_jobs(two: tuple[Rows, Rows],
     assert other.job not in found
 
 
+def test_a_condition_that_no_filter_offers_is_refused(two: tuple[Rows, Rows]) -> None:
+    conditions = (
+        "job/?payload__password__startswith=t", "job/?payload__contains=t", "job/?trace__isnull=1",
+        "job/?task__regex=(", "job/?task=%00", "message/?headers__token__startswith=t",
+        "blockedaggregate/?error__contains=t",
+    )  # fmt: skip
+    for client in (staff(two[0].store), staff(everything=True)):
+        for query in conditions:
+            assert client.get(f"{ADMIN}{query}").status_code == 400, f"REDACT's values could be guessed by {query}"
+
+
+def test_a_number_too_long_for_an_id_finds_nothing(two: tuple[Rows, Rows]) -> None:
+    for page in ("job", "message"):
+        assert listed(staff(two[0].store), page, f"?q={'9' * 5000}") == set()
+
+
 @pytest.mark.parametrize("page", PAGES)
 @pytest.mark.parametrize("view", ["change", "history", "delete"])
 def test_an_id_that_is_guessed_shows_nothing(two: tuple[Rows, Rows], page: str, view: str) -> None:
@@ -192,7 +209,7 @@ def test_another_stores_jobs_are_not_retried_and_all_means_all_of_ones_own(two: 
     own, other = two
     client = staff(own.store)
     states = "SELECT id, state FROM salon_jobs_job ORDER BY id"
-    form = {"action": "retry", "index": "0", "confirmed": "1"}
+    form = {"action": "retry", "index": "0", "confirmed": "1", "store": str(own.store)}
     client.post(f"{ADMIN}job/", {**form, "_selected_action": [str(other.job)]}, follow=True)
     assert dict(seen(states)) == {own.job: "failed", other.job: "failed"}
     client.post(
@@ -220,7 +237,7 @@ def test_every_action_reaches_ones_own_jobs_alone(
     change("UPDATE salon_jobs_job SET state = %s, finished_at = NULL", before)
     client = staff(own.store, may=("discard_job", "change_job"))
     form = {"action": action, "index": "0", "select_across": across, **more}
-    for confirmed in ({}, {"confirmed": "1"}):
+    for confirmed in ({}, {"confirmed": "1", "store": str(own.store)}):
         answer = client.post(
             f"{ADMIN}job/", {**form, **confirmed, "_selected_action": [str(own.job), str(other.job)]}, follow=True
         )
@@ -266,8 +283,14 @@ def test_what_the_web_role_may_not_do_to_messages_is_not_offered(two: tuple[Rows
         assert f'value="{action}"' not in staff(two[0].store, may=may).get(f"{ADMIN}{page}/").content.decode()
 
 
-def test_staff_of_several_stores_choose_one_at_a_time(two: tuple[Rows, Rows], stores: list[UUID]) -> None:
+@pytest.mark.parametrize("without", [["/admin/"], []])
+def test_staff_of_several_stores_choose_one_at_a_time(
+    two: tuple[Rows, Rows], stores: list[UUID], settings: Any, without: list[str]
+) -> None:
     own, other = two
+    settings.SALON_JOBS = {
+        **settings.SALON_JOBS, "PATHS_WITHOUT_STORE": without, "REQUEST_WITHOUT_STORE": "continue",
+    }  # fmt: skip
     client = staff(own.store, other.store)
     text = client.get(f"{ADMIN}job/").content.decode()
     assert "Choose a store" in text
@@ -280,6 +303,23 @@ def test_staff_of_several_stores_choose_one_at_a_time(two: tuple[Rows, Rows], st
         assert client.post(f"{ADMIN}job/", {"choose_store": str(rows.store)}).status_code == 302
         assert listed(client, "job") == {rows.job}
     assert "Choose a store" in client.get(f"{ADMIN}job/?choose_store=1").content.decode()
+
+
+def test_what_was_asked_of_one_store_is_not_done_in_another(two: tuple[Rows, Rows]) -> None:
+    own, other = two
+    client = staff(own.store, other.store)
+    form = {"action": "cancel", "index": "0", "select_across": "1", "_selected_action": str(own.job)}
+    client.post(f"{ADMIN}job/", {"choose_store": str(own.store)})
+    question = client.post(f"{ADMIN}job/", form).content.decode()
+    answer = dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', question)) | {"confirmed": "Yes"}
+    assert answer["store"] == str(own.store)
+    client.post(f"{ADMIN}job/", {"choose_store": str(other.store)})
+    asked_again = client.post(f"{ADMIN}job/", answer).content.decode()
+    assert f"Store {other.store}" in asked_again
+    assert {state for (state,) in seen("SELECT state FROM salon_jobs_job")} == {"failed"}
+    client.post(f"{ADMIN}job/", {"choose_store": str(own.store)})
+    client.post(f"{ADMIN}job/", answer)
+    assert dict(seen("SELECT id, state FROM salon_jobs_job")) == {own.job: "cancelled", other.job: "failed"}
 
 
 def test_whoever_left_a_store_loses_it_at_once(two: tuple[Rows, Rows]) -> None:

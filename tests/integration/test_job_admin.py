@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -55,6 +56,17 @@ def test_nothing_is_changed_before_it_is_confirmed(client: Client) -> None:
     assert "Queue default" in text
     assert seen("SELECT * FROM salon_jobs_job ORDER BY id") == before
     assert logged() == []
+
+
+def test_what_was_enqueued_after_the_question_is_left(client: Client) -> None:
+    asked = add()
+    form = {"action": "cancel", "index": "0", "select_across": "1", "_selected_action": str(asked)}
+    question = client.post(f"{JOBS}?task=ping", form).content.decode()
+    assert "1 job selected" in question
+    answer = dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', question))
+    later = add()
+    client.post(f"{JOBS}?task=ping", {**answer, "confirmed": "1"})
+    assert dict(seen("SELECT id, state FROM salon_jobs_job")) == {asked: "cancelled", later: "queued"}
 
 
 def test_a_retry_can_be_for_later(client: Client) -> None:
