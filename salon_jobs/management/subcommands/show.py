@@ -36,7 +36,7 @@ class Show(Subcommand):
             raise CommandError(f"there is no job {options['id']}; jobs that succeed are deleted unless KEEP_SUCCEEDED")
         shown = _described(job)
         if options["json"]:
-            out.write(json.dumps(shown, indent=2, default=str, ensure_ascii=False))
+            out.write(json.dumps(shown, indent=2, default=str))
             return
         errors = shown.pop("errors")
         for name, value in shown.items():

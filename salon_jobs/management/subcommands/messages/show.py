@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import Any, cast
+from typing import Any
 
 from django.core.management.base import CommandError, CommandParser, OutputWrapper
 
 from salon_jobs.conf import settings as conf
-from salon_jobs.core.error_report import storable
 from salon_jobs.core.redaction import redacted
 from salon_jobs.management.subcommands.base import Subcommand
 from salon_jobs.management.subcommands.messages.criteria import message_id, numbers
@@ -37,18 +36,12 @@ class Show(Subcommand):
         columns |= {name: redacted(columns[name], conf.redact) for name in ("payload", "headers")}
         shown: dict[str, object] = {**columns, "held_back_by": _holder(columns)}
         if options["json"]:
-            out.write(_json(shown))
+            out.write(json.dumps(shown, indent=2, default=str))
             return
         for name, value in shown.items():
-            out.write(printable_lines(f"{name}: {_text(value)}"))
-
-
-def _text(value: object) -> str:
-    return _json(cast("object", value)) if isinstance(value, dict | list) else str(value)
-
-
-def _json(value: object) -> str:
-    return storable(json.dumps(value, indent=2, default=str, ensure_ascii=False))
+            is_json = isinstance(value, dict | list)
+            text = json.dumps(value, indent=2, default=str, ensure_ascii=False) if is_json else str(value)
+            out.write(printable_lines(f"{name}: {text}"))
 
 
 def _holder(shown: dict[str, Any]) -> dict[str, Any] | None:
