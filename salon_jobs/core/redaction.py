@@ -11,18 +11,18 @@ from typing import Any, Final
 HIDDEN: Final = "***"
 TOO_DEEP: Final = "(nested too deep to be shown)"
 _DEEPEST: Final = 100
-# Hyphens in keys are read as underscores.
 SENSITIVE: Final = (
-    "*password*", "*passwd*", "*passphrase*", "*secret*", "*token*", "authorization", "*api_key*", "*apikey*",
-    "*private_key*", "*credential*", "cookie", "set_cookie", "*session_key*", "*card_number*", "cvv", "cvc",
+    "*password*", "*passwd*", "*passphrase*", "*secret*", "*token*", "authorization", "*api_key*", "*private_key*",
+    "*credential*", "cookie", "set_cookie", "*session_key*", "*card_number*", "cvv", "cvc",
 )  # fmt: skip
+_JOINTS: Final = str.maketrans("", "", "-_ ")
 
 
 def redacted(value: Any, patterns: Sequence[str]) -> Any:
     """Return JSON with ``***`` for the value of every key that matches a pattern, at any depth; the rest as it is.
 
     What lies deeper than a hundred levels is not shown either: nobody could tell what is in it.
-    Patterns are names in which ``*`` stands for anything; upper and lower case are alike, and so are ``-`` and ``_``.
+    Patterns are names in which ``*`` stands for anything; ``api_key`` is ``apiKey``, ``API-Key`` and ``api key``, too.
     """
     return _redacted(value, _compiled(tuple(patterns)), 0)
 
@@ -42,10 +42,14 @@ def _redacted(value: Any, sensitive: re.Pattern[str], depth: int) -> Any:
 
 
 def _is(key: str, sensitive: re.Pattern[str]) -> bool:
-    return sensitive.match(key.lower().replace("-", "_")) is not None
+    return sensitive.match(_bare(key)) is not None
+
+
+def _bare(name: str) -> str:
+    return name.lower().translate(_JOINTS)
 
 
 @lru_cache(maxsize=8)
 def _compiled(patterns: tuple[str, ...]) -> re.Pattern[str]:
-    written = (translate(pattern.lower().replace("-", "_")) for pattern in patterns)
+    written = (translate(_bare(pattern)) for pattern in patterns)
     return re.compile("|".join(written) if patterns else r"(?!)")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import sentry_sdk
@@ -9,6 +10,7 @@ from sentry_sdk.integrations.logging import ignore_logger
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.log_events import logger
+from salon_jobs.core.redaction import HIDDEN, redacted
 from salon_jobs.core.telemetry import FinalFailure, MessageFailure, observe_failures
 from salon_jobs.core.tracing import trace_by
 from salon_jobs.integrations.sentry_spans import tracer
@@ -33,9 +35,10 @@ def capture(failure: FinalFailure | MessageFailure) -> None:
 
 
 def _capture_job(failure: FinalFailure) -> None:
-    """Send the payload along only when SENTRY_PAYLOAD is set.
+    """Send the payload along only when SENTRY_PAYLOAD is set, and rid of what REDACT names.
 
-    Without it the frames lose their local variables as well, since a handler's arguments are the payload.
+    So it is with the frames' local variables, since a handler's arguments are the payload; those of our own frames,
+    which hold it as text, never go along.
     """
     with sentry_sdk.new_scope() as scope:
         scope.set_tags(
@@ -48,9 +51,8 @@ def _capture_job(failure: FinalFailure) -> None:
         )
         scope.set_transaction_name(failure.task)
         if conf.sentry_payload:
-            scope.set_context("job", {"payload": failure.payload})
-        else:
-            scope.add_event_processor(_without_local_variables)
+            scope.set_context("job", {"payload": _readable(failure.payload)})
+        scope.add_event_processor(_rid_of_secrets)
         scope.capture_exception(failure.error)
 
 
@@ -73,11 +75,21 @@ def _capture_message(failure: MessageFailure) -> None:
         scope.capture_message(f"{what}: {failure.code} ({failure.event})", "error")
 
 
-def _without_local_variables(event: Event, _hint: Hint) -> Event:
+def _readable(payload: str | None) -> str | None:
+    if payload is None:
+        return None
+    try:
+        return json.dumps(redacted(json.loads(payload), conf.redact), ensure_ascii=False)
+    except (ValueError, RecursionError):  # what can not be read may hold anything
+        return HIDDEN
+
+
+def _rid_of_secrets(event: Event, _hint: Hint) -> Event:
     exceptions: Any = event.get("exception", {}).get("values", [])
     for exception in exceptions:
         stacktrace: Any = exception.get("stacktrace")
-        if stacktrace:
-            for frame in stacktrace["frames"]:
-                frame.pop("vars", None)
+        for frame in stacktrace["frames"] if stacktrace else ():
+            told = frame.pop("vars", None)
+            if told and conf.sentry_payload and not str(frame.get("module")).startswith("salon_jobs."):
+                frame["vars"] = redacted(told, conf.redact)
     return event

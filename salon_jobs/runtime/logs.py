@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from typing import Any
 
 from salon_jobs.core.log_events import BOUND, JsonLinesHandler
 from salon_jobs.core.tracing import current_trace_id
@@ -29,7 +30,10 @@ class JobContext(logging.Filter):
 
 
 class TextFormatter(logging.Formatter):
-    """Format any record as a line for people, with what is bound to it at the end."""
+    """Format any record as a line for people, with what is bound to it at the end.
+
+    What a record says can not look like another record: it stays in its line, and a traceback is indented.
+    """
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)-7s %(name)s %(message)s")
@@ -38,7 +42,18 @@ class TextFormatter(logging.Formatter):
         """Add the fields that the message does not tell itself."""
         told = getattr(record, "event_fields", {})
         bound = [f"{name}={record.__dict__[name]}" for name in BOUND if name in record.__dict__ and name not in told]
-        return " ".join([super().formatMessage(record), *bound])
+        return _visible(" ".join([super().formatMessage(record), *bound]))
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 - as above
+        """Indent every line."""
+        return "\n".join(f"  {_visible(line)}" for line in super().formatException(ei).splitlines())
+
+
+def _visible(text: str) -> str:
+    """Write what commands a terminal, or ends a line, as its code."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
 def configure_logging(*, as_json: bool, level: str) -> None:

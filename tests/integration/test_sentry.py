@@ -82,6 +82,18 @@ def test_the_payload_goes_along_only_when_asked_for(
     assert ("job" in event["contexts"]) is wanted
 
 
+def test_what_goes_along_is_rid_of_secrets(
+    database: None, hooks: tasks.Hooks, process_id: int, events: Events, settings: Any
+) -> None:
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "SENTRY_PAYLOAD": True, "REDACT": ["note"]}
+    tasks.system.enqueue(note=SECRET)
+    fail_until_the_end(process_id, hooks, 3)
+    [event] = events
+    assert SECRET not in json.dumps(event, default=str)
+    assert json.loads(event["contexts"]["job"]["payload"])["note"] == "***"
+    assert event["exception"]["values"][-1]["stacktrace"]["frames"][-1]["vars"]["note"] == "***"
+
+
 def test_no_other_end_is_an_event(stores: list[UUID], hooks: tasks.Hooks, process_id: int, events: Events) -> None:
     def discard(**_: object) -> None:
         raise Discard("gone")

@@ -160,6 +160,18 @@ def test_people_read_it_at_the_end_of_the_line(
     assert succeeded.count(told) == 1
 
 
+def test_what_a_line_for_people_says_can_not_look_like_another(configure: Configure) -> None:
+    output = configure(as_json=False)
+    try:
+        raise ValueError("of the till\n2026-01-01 INFO forged\x1b[2J")
+    except ValueError:
+        host.exception("said: %s", "予約\n2026-01-01 INFO forged \x9b2J")
+    said, *traceback = output.getvalue().splitlines()
+    assert said.endswith("said: 予約\\n2026-01-01 INFO forged \\x9b2J")
+    assert traceback[-2:] == ["  ValueError: of the till", "  2026-01-01 INFO forged\\x1b[2J"]
+    assert all(line.startswith("  ") and line.isprintable() for line in traceback)
+
+
 def test_a_trace_is_named_by_all_records_of_a_run(
     stores: list[UUID], hooks: tasks.Hooks, process_id: int, configure: Configure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
