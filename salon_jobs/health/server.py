@@ -7,7 +7,9 @@ import logging
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -17,14 +19,39 @@ from salon_jobs.core.metrics import Sample
 from salon_jobs.integrations.prometheus import exposition
 
 _PATIENCE_S = 5
+# More than probes and scrapers need; whoever floods it, or sends a byte now and then, costs few threads and files.
+_MOST = 32
+_LONGEST_S = 15
 
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        self._since: dict[Any, float] = {}
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         super().__init__(address, handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Begin a request, or hang up when there are too many."""
+        if len(self._since) >= _MOST:
+            self.shutdown_request(request)
+            return
+        self._since[request] = time.monotonic()
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """End a request."""
+        self._since.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """Hang up on those that take too long. Called twice a second."""
+        oldest = time.monotonic() - _LONGEST_S
+        for request, since in list(self._since.items()):
+            if since < oldest:
+                with suppress(OSError):  # it has just ended
+                    request.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Log what went wrong with one request: a client that hangs up is no news."""

@@ -11,12 +11,13 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
 
 from salon_jobs.core.errors import NotReady, SchemaMissing
+from salon_jobs.health import server as health
 from salon_jobs.health.server import HealthServer
 from tests.metrics import scraped
 
@@ -61,6 +62,21 @@ def test_what_is_not_ready_has_a_code(readiness: Callable[[], dict[str, object]]
     with serving(readiness) as address:
         assert ask(address, "/readyz") == (503, {"status": "not ready", "code": code, "detail": detail})
         assert ask(address, "/healthz") == (200, {"status": "ok"})
+
+
+def test_who_floods_it_is_hung_up_on_and_so_is_who_drips(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "_MOST", 2)
+    with serving(dict) as address, ExitStack() as clients:
+        slow = [clients.enter_context(socket.create_connection(address, timeout=10)) for _ in range(2)]
+        for client in slow:
+            client.sendall(b"GET /hea")
+        with socket.create_connection(address, timeout=10) as one_more:
+            assert one_more.recv(1) == b""
+        monkeypatch.setattr(health, "_LONGEST_S", 0)
+        assert [client.recv(1) for client in slow] == [b"", b""]
+        monkeypatch.setattr(health, "_LONGEST_S", 10)
+        monkeypatch.setattr(health, "_MOST", 10)
+        assert ask(address, "/healthz")[0] == 200
 
 
 def test_metrics_are_told_or_the_extra_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
