@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from fnmatch import translate
@@ -9,6 +10,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 HIDDEN: Final = "***"
+UNREADABLE: Final = "(no JSON, and it names what nobody shall read)"
 TOO_DEEP: Final = "(nested too deep to be shown)"
 _DEEPEST: Final = 100
 SENSITIVE: Final = (
@@ -25,6 +27,16 @@ def redacted(value: Any, patterns: Sequence[str]) -> Any:
     Patterns are names in which ``*`` stands for anything; ``api_key`` is ``apiKey``, ``API-Key`` and ``api key``, too.
     """
     return _redacted(value, _compiled(tuple(patterns)), 0)
+
+
+def redacted_text(text: str, patterns: Sequence[str]) -> Any:
+    """Return what a text of JSON holds, redacted; what is no JSON as it is, unless it names what is to be hidden."""
+    try:
+        return redacted(json.loads(text), patterns)
+    except (ValueError, RecursionError):
+        names = (max(re.split(r"[*?\[\]]", _bare(pattern)), key=len) for pattern in patterns)
+        said = _bare(text)
+        return UNREADABLE if any(name in said for name in names) else text
 
 
 def _redacted(value: Any, sensitive: re.Pattern[str], depth: int) -> Any:

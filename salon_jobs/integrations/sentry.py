@@ -10,7 +10,7 @@ from sentry_sdk.integrations.logging import ignore_logger
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.log_events import logger
-from salon_jobs.core.redaction import HIDDEN, redacted
+from salon_jobs.core.redaction import redacted, redacted_text
 from salon_jobs.core.telemetry import FinalFailure, MessageFailure, observe_failures
 from salon_jobs.core.tracing import trace_by
 from salon_jobs.integrations.sentry_spans import tracer
@@ -50,8 +50,9 @@ def _capture_job(failure: FinalFailure) -> None:
             }
         )
         scope.set_transaction_name(failure.task)
-        if conf.sentry_payload:
-            scope.set_context("job", {"payload": _readable(failure.payload)})
+        if conf.sentry_payload and failure.payload is not None:
+            shown = json.dumps(redacted_text(failure.payload, conf.redact), ensure_ascii=False)
+            scope.set_context("job", {"payload": shown})
         scope.add_event_processor(_rid_of_secrets)
         scope.capture_exception(failure.error)
 
@@ -73,15 +74,6 @@ def _capture_message(failure: MessageFailure) -> None:
         )
         scope.fingerprint = [what, failure.destination, failure.event, failure.code]
         scope.capture_message(f"{what}: {failure.code} ({failure.event})", "error")
-
-
-def _readable(payload: str | None) -> str | None:
-    if payload is None:
-        return None
-    try:
-        return json.dumps(redacted(json.loads(payload), conf.redact), ensure_ascii=False)
-    except (ValueError, RecursionError):  # what can not be read may hold anything
-        return HIDDEN
 
 
 def _rid_of_secrets(event: Event, _hint: Hint) -> Event:

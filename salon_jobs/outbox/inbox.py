@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from datetime import timedelta
 from typing import Any, Final, NamedTuple
@@ -16,7 +15,7 @@ from salon_jobs import sql
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.error_report import storable
 from salon_jobs.core.messages import OperatedMessage
-from salon_jobs.core.redaction import redacted
+from salon_jobs.core.redaction import redacted, redacted_text
 from salon_jobs.models import InboxMessage
 from salon_jobs.sources.base import Envelope
 
@@ -138,14 +137,13 @@ def kept_envelope(text: str) -> Envelope | None:
 
 
 def shown_text(text: str) -> str:
-    """Return what ``kept_text`` wrote for people to read, REDACT applied; what is no envelope, as it came."""
+    """Return what ``kept_text`` wrote for people to read, REDACT applied."""
     envelope = kept_envelope(text)
     if envelope is None:
-        return text
-    shown = asdict(envelope)
-    with suppress(ValueError, TypeError, RecursionError):  # then it is no JSON, and that is what is to be seen
-        shown["payload"] = json.loads(envelope.payload)
-    return storable(json.dumps(redacted(shown, conf.redact), indent=2, ensure_ascii=False))
+        shown = redacted_text(text, conf.redact)
+    else:
+        shown = redacted(asdict(envelope), conf.redact) | {"payload": redacted_text(envelope.payload, conf.redact)}
+    return storable(shown if isinstance(shown, str) else json.dumps(shown, indent=2, ensure_ascii=False))
 
 
 def short(reason: str) -> str:

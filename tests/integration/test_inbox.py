@@ -121,6 +121,11 @@ def test_secrets_of_an_envelope_are_hidden(waiting: list[int], client: tuple[Cli
         assert "cvc" in text
         assert "777" not in text
         assert "hunter2" not in text
+    for raw in ('{"password": "hunter2"}', kept_text(envelope, "")[:-20], '"hunter2", "password'):
+        change("UPDATE salon_jobs_inbox SET raw = %s WHERE id = %s", raw, waiting[0])
+        text = run("show", str(waiting[0]))[0]
+        assert "777" not in text
+        assert "hunter2" not in text, "what is no envelope, or is cut, is hidden as well"
 
 
 def test_the_admin_shows_messages_and_decides_for_those_who_may(

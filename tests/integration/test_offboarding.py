@@ -13,7 +13,7 @@ from uuid import UUID
 import pytest
 from django.core.management import CommandError, call_command
 
-from salon_jobs.offboarding import holdings
+from salon_jobs.offboarding import export, holdings
 from tests.outbox.test_operate_messages import block, statuses, write
 from tests.support import change, elsewhere, seen
 
@@ -102,6 +102,26 @@ def test_an_export_holds_every_row_of_the_store_and_no_other(filled: list[UUID],
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     with pytest.raises(CommandError, match="exists"):
         run("export-store", str(filled[0]), "--output", str(path))
+
+
+def test_an_export_that_fails_leaves_no_part_that_looks_like_the_whole(
+    filled: list[UUID], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "store.jsonl"
+    there = tmp_path / "of-somebody-else"
+    there.write_text("kept")
+    (tmp_path / "link").symlink_to(there)
+
+    def fail(text: str) -> str:
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(export, "shown_text", fail)  # the inbox comes last
+    with pytest.raises(CommandError, match="the disk is full"):
+        run("export-store", str(filled[0]), "--output", str(path))
+    assert not path.exists()
+    with pytest.raises(CommandError, match="exists"):
+        run("export-store", str(filled[0]), "--output", str(tmp_path / "link"))
+    assert there.read_text() == "kept"
 
 
 def test_an_erasure_leaves_nothing_of_the_store_and_everything_of_others(

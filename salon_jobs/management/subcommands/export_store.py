@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from contextlib import ExitStack
-from functools import partial
+from collections.abc import Generator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import Any, TextIO
 from uuid import UUID
 
@@ -34,10 +35,8 @@ class ExportStore(Subcommand):
 
     def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
         """Write the lines, the progress to standard error, then the counts. A file that is there is refused."""
-        with ExitStack() as stack:
-            lines: Any = out
-            if options["output"]:
-                lines = stack.enter_context(_new_file(options["output"]))
+        file: Any = _new_file(options["output"]) if options["output"] else nullcontext(out)
+        with file as lines:
             counts = export_store(
                 options["store"], lines, unredacted=options["unredacted"], progress=Progress(err).tell,
                 using=conf.reader_database,
@@ -50,5 +49,13 @@ class ExportStore(Subcommand):
         )
 
 
-def _new_file(path: str) -> TextIO:
-    return open(path, "x", encoding="utf-8", opener=partial(os.open, mode=0o600))
+@contextmanager
+def _new_file(path: str) -> Generator[TextIO]:
+    """Give a new file, which is removed when the export does not get to its end: a part looks like the whole."""
+    number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(number, "w", encoding="utf-8") as file:
+            yield file
+    except BaseException:
+        Path(path).unlink()
+        raise
