@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from django.contrib import admin
+from django.core.exceptions import PermissionDenied
 from django.db import models
 from django.db.models import QuerySet
 from django.http import HttpRequest
@@ -47,11 +48,13 @@ class ReaderAdmin(ModelAdmin):
         css: ClassVar = {"all": ["salon_jobs/pages.css"]}
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """Return the rows the reader's role sees.
+        """Return the rows the reader's role sees. Raises PermissionDenied for a role that may not even look.
 
         A limited user's store is named although row-level security shows no other: the planner does not see the value
         in the policy, and would read the rows of a large store as if it were one of many small ones.
         """
+        if not self._is_for(request):
+            raise PermissionDenied  # Django looks for the row first, and for permissions then
         rows: QuerySet[Any] = super().get_queryset(request).using(reader(request))
         limited = self.has_rows_of_stores and not sees_all_stores(request)
         return rows.filter(store_id=current_store_id()) if limited else rows

@@ -73,10 +73,15 @@ class OpenTelemetryTracer:
         token = contexts.attach(parent)
         try:
             with self._tracer.start_as_current_span(
-                f"run {run.task}", kind=SpanKind.CONSUMER, links=links, attributes=attributes
-            ) as span:
+                f"run {run.task}", kind=SpanKind.CONSUMER, links=links, attributes=attributes, record_exception=False,
+                set_status_on_exception=False,
+            ) as span:  # fmt: skip
                 run.trace_id = _trace_id(span)
-                yield
+                try:
+                    yield
+                except BaseException as error:  # of ours: the run's own are outcomes
+                    _fail(span, type(error).__qualname__)
+                    raise
                 span.set_attribute("salon_jobs.ended", run.ended)
                 if run.ended in _FAILED:
                     _fail(span, run.ended if run.error is None else type(run.error).__qualname__)

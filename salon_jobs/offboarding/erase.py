@@ -25,19 +25,21 @@ BATCH = 1000
 
 @dataclass(frozen=True, slots=True)
 class StoreState:
-    """Counts what keeps a store from being erased: jobs that run, messages that are not sent."""
+    """Counts what is live of a store: jobs that run or wait, messages that are not sent."""
 
     running: int
+    waiting: int
     unsent: tuple[int, ...]
 
 
 def look_at_store(store_id: UUID, *, using: str) -> StoreState:
-    """Return what is in the way. Looks at every message. Role: operator, worker."""
+    """Return what is live. Looks at every message. Role: operator, worker."""
     unsent: list[int] = []
     messages = next(holding for holding in HOLDINGS if holding.model is Message)
     for page in pages(messages, store_id, using=using):
         unsent += page.filter(status__in=[MessageStatus.PENDING, MessageStatus.FAILED]).values_list("pk", flat=True)
-    return StoreState(running_jobs(store_id, using=using), tuple(unsent))
+    waiting = Job.objects.using(using).filter(store_id=store_id, state=JobState.QUEUED).count()
+    return StoreState(running_jobs(store_id, using=using), waiting, tuple(unsent))
 
 
 def running_jobs(store_id: UUID, *, using: str) -> int:

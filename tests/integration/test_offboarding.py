@@ -180,6 +180,22 @@ def test_an_erasure_waits_for_the_jobs_it_cancelled(
     assert left(store) == 0
 
 
+def test_what_was_written_meanwhile_is_left_and_told_by_the_exit(
+    stores: list[UUID], process_id: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [(job,)] = seen("INSERT INTO salon_jobs_job (task, store_id) VALUES ('ping', %s) RETURNING id", stores[0])
+    change(RUN, process_id, stores[0])
+
+    def go_on(_: float) -> None:
+        write(store=stores[0])
+        change("UPDATE salon_jobs_job SET state = 'cancelled', leased_by = NULL WHERE id = %s", job)
+
+    monkeypatch.setattr("salon_jobs.management.subcommands.erase_store.time.sleep", go_on)
+    with pytest.raises(CommandError, match="written meanwhile, and left: 0 jobs, 1 unsent messages; run it again"):
+        run("erase-store", str(stores[0]), "--yes", "--cancel")
+    assert left(stores[0]) == 1
+
+
 def test_an_export_hides_secrets_of_messages_and_writes_what_no_file_could_hold(
     stores: list[UUID], tmp_path: Path
 ) -> None:

@@ -181,6 +181,20 @@ def test_each_attempt_is_a_span_and_tells_no_more_than_the_class_of_an_error(
     for number, each in enumerate((first, second), 1):
         assert each.status.status_code is StatusCode.ERROR
         assert (attributes(each)["error.type"], attributes(each)["salon_jobs.attempt"]) == ("RuntimeError", number)
+    run = tracing.Run(
+        task="unsettled",
+        job_id=1,
+        queue="q",
+        store_id=None,
+        attempt=1,
+        waited_s=0.0,
+        body_size=0,
+        headers={},
+        tick=None,
+    )
+    with pytest.raises(OSError, match=SECRET), tracing.following_run(run):
+        raise OSError(SECRET)
+    assert attributes(spans["run unsettled"])["error.type"] == "OSError"
     assert SECRET not in "".join(span.to_json() for span in _exporter.get_finished_spans())
 
 

@@ -39,7 +39,7 @@ class EraseStore(Subcommand):
         parser.add_argument("--json", action="store_true", help="write the counts as JSON")
 
     def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
-        """Ask, pause the store, end what runs, erase, tell the counts. Raises CommandError for what is in the way."""
+        """Ask, pause the store, end what runs, erase. Raises CommandError for what is in the way, or left."""
         store_id, using = options["store"], conf.reader_database
         state = look_at_store(store_id, using=using)
         if state.running and not options["cancel"]:
@@ -61,17 +61,17 @@ class EraseStore(Subcommand):
         # Again: relays and writers went on meanwhile.
         unsent = look_at_store(store_id, using=using).unsent if options["skip_unsent"] else state.unsent
         counts = erase_store(store_id, unsent, progress=Progress(err).tell, using=using)
-        left = look_at_store(store_id, using=using)
-        if left.running or left.unsent:
-            err.write(
-                f"written meanwhile, and left: {left.running:,} running jobs, {len(left.unsent):,} unsent messages; "
-                "run it again"
-            )
         out.write(
             json.dumps(counts)
             if options["json"]
             else "erased: " + ", ".join(f"{count:,} {name}" for name, count in counts.items())
         )
+        left = look_at_store(store_id, using=using)
+        if left.running or left.waiting or left.unsent:
+            raise CommandError(
+                f"written meanwhile, and left: {left.running + left.waiting:,} jobs, {len(left.unsent):,} unsent "
+                "messages; run it again"
+            )
 
 
 def _await_end(store_id: UUID, wait_s: float, err: OutputWrapper) -> None:
