@@ -12,6 +12,7 @@ from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.template.response import TemplateResponse
+from django.views.decorators.cache import never_cache
 from django.views.decorators.csrf import csrf_protect
 
 from salon_jobs.conf import settings as conf
@@ -23,6 +24,7 @@ CHOICE: Final = "choose_store"
 _MOST: Final = 100
 
 
+@never_cache
 @csrf_protect
 def choose_store(request: HttpRequest, site: AdminSite) -> HttpResponseBase:
     """Offer the signed-in user's stores, or keep the chosen one and go back to the page.

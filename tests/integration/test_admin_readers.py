@@ -293,13 +293,18 @@ def test_staff_of_several_stores_choose_one_at_a_time(
         **settings.SALON_JOBS, "PATHS_WITHOUT_STORE": without, "REQUEST_WITHOUT_STORE": "continue",
     }  # fmt: skip
     client = staff(own.store, other.store)
-    text = client.get(f"{ADMIN}job/").content.decode()
+    question = client.get(f"{ADMIN}job/")
+    assert "no-store" in question["Cache-Control"]
+    text = question.content.decode()
     assert "Choose a store" in text
     assert "Salon 0" in text
     assert "Salon 1" in text
     assert "Salon 2" not in text
     assert client.post(f"{ADMIN}job/", {"choose_store": str(stores[2])}).status_code == 403
     assert client.post(f"{ADMIN}job/", {"choose_store": "rubbish"}).status_code == 403
+    forged = Client(enforce_csrf_checks=True)
+    forged.cookies = client.cookies
+    assert forged.post(f"{ADMIN}job/", {"choose_store": str(own.store)}).status_code == 403
     for rows in two:
         assert client.post(f"{ADMIN}job/", {"choose_store": str(rows.store)}).status_code == 302
         assert listed(client, "job") == {rows.job}
