@@ -149,6 +149,17 @@ def test_a_kind_of_failures_is_listed_and_retried_as_a_whole(client: Client) -> 
     assert "0 jobs" in client.get(f"{JOBS}?fingerprint=rubbish").content.decode()
 
 
+def test_its_buttons_name_ids_also_where_numbers_have_separators(client: Client, settings: Any) -> None:
+    settings.USE_THOUSAND_SEPARATOR = True
+    job_id = add(id=1_234_567, state="failed", fingerprint=-1_000_000, error_class="E")
+    for page, place in ((f"{JOBS}{job_id}/change/", JOBS), (f"{JOBS}failures/", f"{JOBS}?fingerprint=-1000000")):
+        text = client.get(page).content.decode()
+        assert '"_selected_action" value="1234567"' in text
+        question = client.post(place, {"action": "retry", "index": "0", "_selected_action": "1234567"}).content.decode()
+        assert 'name="newest" value="1234567"' in question
+    assert "fingerprint=-1000000" in text
+
+
 def test_a_jobs_page_shows_where_it_comes_from_and_what_lies_ahead_and_no_secret(client: Client) -> None:
     tick = datetime(2026, 5, 6, tzinfo=UTC)
     job_id = add(tick=tick, payload='{"api_key": "tulip", "number": 41}', run_at=tick + timedelta(days=9000))
