@@ -49,7 +49,7 @@ class AzureSettings:
     to wait for each part of the answer. ``concurrency``: how many requests of one process are in flight at most.
     """
 
-    connection_string: str | None = setting(None, _connection_string)
+    connection_string: str | None = setting(None, _connection_string, secret=True)
     visibility_timeout: timedelta = setting(timedelta(seconds=30), _visibility)
     timeout: timedelta = setting(timedelta(seconds=5), duration())
     concurrency: int = setting(16, count(1, 256))

@@ -50,9 +50,9 @@ class NatsSettings:
     tls_certificate_file: str | None = setting(None, text(optional=True))
     tls_key_file: str | None = setting(None, text(optional=True))
     user: str | None = setting(None, text(optional=True))
-    password: str | None = setting(None, text(optional=True))
+    password: str | None = setting(None, text(optional=True), secret=True)
     credentials_file: str | None = setting(None, text(optional=True))
-    token: str | None = setting(None, text(optional=True))
+    token: str | None = setting(None, text(optional=True), secret=True)
     window: int = setting(256, count(1, 65_536))
     max_payload: int = setting(1_048_576, count(1, 67_108_864))
 

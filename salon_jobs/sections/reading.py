@@ -16,11 +16,14 @@ Reader = Callable[[Any], Any]
 _SECRET: Final = ("PASSWORD", "SECRET", "TOKEN", "CONNECTION_STRING", "URL", "SERVER")
 
 
-def setting(default: Any, reader: Reader) -> Any:
-    """Declare a field of a section: its default (or what makes it), and what reads and checks a given value."""
+def setting(default: Any, reader: Reader, *, secret: bool = False) -> Any:
+    """Declare a field of a section: its default (or what makes it), and what reads and checks a given value.
+
+    A secret is not shown where the section is, by whoever reports the local variables of an error.
+    """
     if callable(default):
-        return field(default_factory=default, metadata={"reader": reader})
-    return field(default=default, metadata={"reader": reader})
+        return field(default_factory=default, repr=not secret, metadata={"reader": reader})
+    return field(default=default, repr=not secret, metadata={"reader": reader})
 
 
 def read_section(kind: type[T], value: object, *, path: str) -> T:

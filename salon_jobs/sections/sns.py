@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
@@ -50,7 +50,7 @@ class SnsSettings:
     endpoint: str | None = setting(None, _endpoint)
     sqs_endpoint: str | None = setting(None, _endpoint)
     access_key: str | None = setting(None, text(optional=True))
-    secret_key: str | None = field(default=None, repr=False, metadata={"reader": text(optional=True)})
+    secret_key: str | None = setting(None, text(optional=True), secret=True)
     allow_list: tuple[str, ...] = setting((), _topics)
     deny_list: tuple[str, ...] = setting((), _topics)
     skip_events: tuple[str, ...] = setting((), names)

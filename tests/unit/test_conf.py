@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from django.test import override_settings
 
+from salon_jobs import conf
 from salon_jobs.checks import check_requests, check_settings
 from salon_jobs.conf import Roles, settings
 from salon_jobs.core.errors import ConfigurationError
@@ -22,6 +23,20 @@ def test_defaults_are_a_plain_queue() -> None:
         assert settings.poll_interval == timedelta(seconds=1)
         assert settings.max_attempts == 25
         assert settings.shutdown_grace == timedelta(seconds=30)
+
+
+def test_no_secret_is_shown_where_settings_are() -> None:
+    wanted: dict[str, Any] = {
+        "BOOTSTRAP_URL": "postgresql://u:tulip@h/x", "LISTEN_URL": "postgresql://u:tulip@h/x",
+        "ROLE_PASSWORDS": {"web": "tulip"}, "NATS": {"USER": "u", "PASSWORD": "tulip"},
+        "SNS": {"ACCESS_KEY": "a", "SECRET_KEY": "tulip"},
+        "AZURE": {"CONNECTION_STRING": "AccountName=a;SharedAccessSignature=tulip"},
+    }  # fmt: skip
+    with override_settings(SALON_JOBS=wanted):
+        assert settings.nats.password == "tulip"
+        assert "tulip" not in repr(conf._load()), "local variables of an error are shown so"
+    with override_settings(SALON_JOBS={"NATS": {"TOKEN": "tulip"}}):
+        assert "tulip" not in repr(settings.nats)
 
 
 def test_values_are_converted() -> None:
