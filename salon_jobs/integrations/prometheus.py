@@ -30,7 +30,10 @@ def exposition(samples: Iterable[Sample], *, accept: str = "") -> tuple[bytes, s
     registry = CollectorRegistry(auto_describe=False)
     ProcessCollector(registry=registry)
     registry.register(_Samples(samples))
-    encode, content_type = choose_encoder(accept)
+    try:
+        encode, content_type = choose_encoder(accept)
+    except (TypeError, ValueError):  # it asks for a version that is no number
+        encode, content_type = choose_encoder("")
     return encode(registry), content_type
 
 

@@ -82,6 +82,10 @@ def test_who_floods_it_is_hung_up_on_and_so_is_who_drips(monkeypatch: pytest.Mon
 def test_metrics_are_told_or_the_extra_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     with serving(dict) as address:
         assert scraped(f"{address[0]}:{address[1]}") == {}
+        for accept in ("application/openmetrics-text; version=x", "text/plain; version=1.x; escaping=\xff"):
+            request = urllib.request.Request(f"http://{address[0]}:{address[1]}/metrics", headers={"Accept": accept})
+            with urllib.request.urlopen(request, timeout=5) as answer:
+                assert answer.status == 200
         monkeypatch.setitem(sys.modules, "prometheus_client", None)
         status, answer = ask(address, "/metrics")
         assert (status, answer["code"]) == (501, "SETTINGS.INVALID")
