@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from django.contrib import admin
+from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied
 from django.db import models
 from django.db.models import QuerySet
@@ -90,6 +91,13 @@ class ReaderAdmin(ModelAdmin):
         return self.has_rows_of_stores or sees_all_stores(request)
 
 
+class _OrderedList(ChangeList):
+    def get_ordering_field(self, field_name: Any) -> Any:
+        """Sort by what the heads of the columns offer: by others, the address makes it read and sort every row."""
+        is_offered = self.sortable_by is None or field_name in self.sortable_by
+        return super().get_ordering_field(field_name) if is_offered else None
+
+
 class ReadOnlyAdmin(ReaderAdmin):
     """Shows rows that change by actions alone."""
 
@@ -97,6 +105,10 @@ class ReadOnlyAdmin(ReaderAdmin):
     show_full_result_count = False
     show_facets = admin.ShowFacets.NEVER
     paginator = BoundedPaginator
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        """Return the list that keeps to ``sortable_by``."""
+        return _OrderedList
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
         """Allow what the filters offer: by any other condition hidden values of a payload could be guessed.

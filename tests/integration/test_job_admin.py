@@ -149,6 +149,13 @@ def test_a_kind_of_failures_is_listed_and_retried_as_a_whole(client: Client) -> 
     assert "0 jobs" in client.get(f"{JOBS}?fingerprint=rubbish").content.decode()
 
 
+def test_no_address_has_every_row_sorted(client: Client) -> None:
+    ids = [add(task="b"), add(task="a"), add(task="c")]
+    for order, expected in (("2", ids[::-1]), ("-2.9", ids[::-1]), ("1", ids), ("-1", ids[::-1])):
+        text = client.get(f"{JOBS}?o={order}").content.decode()
+        assert list(map(int, re.findall(r"/job/(\d+)/change/", text))) == expected, order
+
+
 def test_its_buttons_name_ids_also_where_numbers_have_separators(client: Client, settings: Any) -> None:
     settings.USE_THOUSAND_SEPARATOR = True
     job_id = add(id=1_234_567, state="failed", fingerprint=-1_000_000, error_class="E")
