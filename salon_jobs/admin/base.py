@@ -105,6 +105,8 @@ class ReadOnlyAdmin(ReaderAdmin):
     show_full_result_count = False
     show_facets = admin.ShowFacets.NEVER
     paginator = BoundedPaginator
+    # The conditions, besides those of the filters, by which other pages link to the list.
+    linked_by: ClassVar[tuple[str, ...]] = ()
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         """Return the list that keeps to ``sortable_by``."""
@@ -119,7 +121,7 @@ class ReadOnlyAdmin(ReaderAdmin):
             f"{each}__exact" if isinstance(each, str) else each.parameter_name  # type: ignore[union-attr]
             for each in self.list_filter
         ]
-        return lookup in offered and "\0" not in value
+        return lookup in (*offered, *self.linked_by) and "\0" not in value
 
     def has_add_permission(self, request: HttpRequest, obj: models.Model | None = None) -> bool:
         """Refuse: jobs are enqueued by code."""

@@ -37,6 +37,7 @@ class JobAdmin(JobActions):
     """Lists jobs by state, task, queue, store, time and error; a job's page shows everything known about it."""
 
     has_rows_of_stores = True
+    linked_by = ("fan_out_id__exact", "leased_by__exact")
     change_list_template = "admin/salon_jobs/jobs.html"
     change_form_template = "admin/salon_jobs/job.html"
     list_display = (
