@@ -118,8 +118,9 @@ class ReadOnlyAdmin(ReaderAdmin):
         Nor what no text of PostgreSQL can hold.
         """
         offered = [
-            f"{each}__exact" if isinstance(each, str) else each.parameter_name  # type: ignore[union-attr]
+            name
             for each in self.list_filter
+            for name in ((each, f"{each}__exact") if isinstance(each, str) else (each.parameter_name,))  # type: ignore[union-attr]
         ]
         return lookup in (*offered, *self.linked_by) and "\0" not in value
 
