@@ -94,9 +94,7 @@ class JobActions(ReadOnlyAdmin):
         """Pause or resume what the selected jobs belong to; all jobs of it, not the selected ones alone."""
         using = reader(request)
         paused = Limit.objects.using(using).filter(paused=True).values_list("kind", "name")
-        form = PauseForm(
-            request.POST if confirmed(request) else None, scopes=_scopes(queryset), paused=set(paused)
-        )
+        form = PauseForm(request.POST if confirmed(request) else None, scopes=_scopes(queryset), paused=set(paused))
         if not form.is_valid():
             what = (
                 f"{how_many(queryset, 'job')} selected: all jobs of what you choose are held back or start again, not"
