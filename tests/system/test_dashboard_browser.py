@@ -211,6 +211,15 @@ def test_an_outage_is_told_and_gets_over(page: Page, site: str, shop: list[UUID]
     _later(page)
     _sees(page, "mail", 81)
     expect(page.locator("#refresh-status")).to_have_text("")
+
+    def ask_for_a_store(route: Route) -> None:
+        route.fulfill(body="<p>Choose a store</p>")
+
+    page.route("**/dashboard/?part=*", ask_for_a_store)
+    _later(page)
+    expect(page.locator("#refresh-status")).to_contain_text("another page was answered")
+    page.unroute("**/dashboard/?part=*")
+    page.get_by_role("button", name="Refresh by itself").click()
     page.context.clear_cookies()
     _later(page)
     expect(page.locator("#refresh-status")).to_contain_text("sign in again")

@@ -41,10 +41,15 @@
                 return;
             }
             if (!answer.ok) throw new Error(String(answer.status));
-            const html = await answer.text();
             const answered = document.createElement("template");
-            answered.innerHTML = html;
-            for (const section of on ? answered.content.querySelectorAll("section[id]") : []) {
+            answered.innerHTML = await answer.text();
+            const sections = answered.content.querySelectorAll("section[id]");
+            if (!sections.length) {
+                turn(false);
+                show("Stopped: another page was answered. Reload this one.");
+                return;
+            }
+            for (const section of on ? sections : []) {
                 replace(document.getElementById(section.id), section.innerHTML);
             }
             show("");
