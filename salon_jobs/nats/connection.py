@@ -32,6 +32,7 @@ T = TypeVar("T")
 # A connection that says nothing any more is noticed after about three of these.
 _PING_INTERVAL_S: Final = 10
 _CLOSE_S: Final = 1.0
+_CANCEL_AGAIN_S: Final = 0.1
 
 
 class Unreachable(Exception):
@@ -216,8 +217,7 @@ class NatsConnection:
 
     async def _shut(self) -> None:
         if self._connecting is not None:
-            self._connecting.cancel()
-            await asyncio.gather(self._connecting, return_exceptions=True)
+            await _cancelled({self._connecting})
             self._tried.set()
         if self.connected is not None:
             await self._drop(self.connected, Unreachable("the connection was closed"))
@@ -225,9 +225,7 @@ class NatsConnection:
         others = asyncio.all_tasks() - {asyncio.current_task()}
         if others:
             _, late = await asyncio.wait(others, timeout=_CLOSE_S)
-            for task in late:
-                task.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
+            await _cancelled(late)
 
 
 def describe(error: BaseException) -> str:
@@ -245,6 +243,17 @@ def _tls_context() -> ssl.SSLContext:
     if given.tls_certificate_file:
         context.load_cert_chain(given.tls_certificate_file, given.tls_key_file)
     return context
+
+
+async def _cancelled(tasks: set[asyncio.Task[Any]]) -> None:
+    """Cancel tasks until they end: before Python 3.12 ``wait_for`` forgets one that comes together with its answer."""
+    ended: set[asyncio.Task[Any]] = set()
+    while tasks:
+        for task in tasks:
+            task.cancel()
+        done, tasks = await asyncio.wait(tasks, timeout=_CANCEL_AGAIN_S)
+        ended |= done
+    await asyncio.gather(*ended, return_exceptions=True)  # what they raised is taken note of
 
 
 async def _nothing(_client: Any) -> None:

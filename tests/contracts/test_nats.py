@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import bisect
 import itertools
 import json
@@ -14,7 +15,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from uuid import UUID, uuid4
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from nats.aio.client import Client
 
 from salon_jobs.core.destinations import parse_destination
 from salon_jobs.core.errors import MessageInvalid, NotReady
@@ -421,6 +423,31 @@ def test_closing_answers_who_is_still_publishing(
         with connected:
             publisher.close()
             assert only(answers.result(timeout=10)) == (Verdict.OUTAGE, "NATS.TIMEOUT")
+
+
+def test_closing_ends_a_try_that_forgot_its_cancellation(
+    running: NatsBroker, point_at: Callable[..., None], publishers: Callable[[], NatsPublisher],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    begun = threading.Event()
+
+    async def connect(_client: Client, *_: Any, **__: Any) -> None:
+        begun.set()
+        with suppress(asyncio.CancelledError):  # as wait_for does in Python 3.11 when the socket opens that very moment
+            await asyncio.sleep(30)
+        await asyncio.sleep(30)
+
+    monkeypatch.setattr(Client, "connect", connect)
+    point_at(running, TIMEOUT=300)
+    publisher = publishers()
+    with ThreadPoolExecutor(1) as thread:
+        answers = thread.submit(send, publisher, message("rn::nats:::orders"))
+        assert begun.wait(10)
+        closing = threading.Thread(target=publisher.close, daemon=True)
+        closing.start()
+        assert only(answers.result(timeout=10)) == (Verdict.OUTAGE, "NATS.TIMEOUT")
+        closing.join(10)
+        assert not closing.is_alive()
 
 
 def test_without_the_library_the_error_names_the_extra() -> None:
