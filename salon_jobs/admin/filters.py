@@ -56,11 +56,10 @@ class QueueFilter(NameFilter):
 
     def names(self, request: HttpRequest) -> Iterable[str]:
         """Return the known queues; jobs with a queue of their own are seen in the newest thousand."""
-        declared = {registry.get_task(name).options.queue for name in registry.task_names()}
         rows = Job.objects.using(reader(request)).order_by("-id")
         if not sees_all_stores(request):
             rows = rows.filter(store_id=current_store_id())
-        return {*declared, *rows.values_list("queue", flat=True)[:1000]}
+        return {*registry.queue_names(), *rows.values_list("queue", flat=True)[:1000]}
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
         """Filter by queue."""

@@ -77,8 +77,7 @@ def record_depths() -> None:
 
 def with_declared(queues: Mapping[str, Depth]) -> dict[str, Depth]:
     """Return the queues by name, with those that tasks name and that are empty."""
-    declared = {registry.get_task(name).options.queue for name in registry.task_names()}
-    return {name: queues.get(name, Depth(0, 0, None)) for name in sorted({*declared, *queues})}
+    return {name: queues.get(name, Depth(0, 0, None)) for name in sorted({*registry.queue_names(), *queues})}
 
 
 def _read(statement: str, parameters: dict[str, Any], using: str) -> tuple[dict[str, dict[str, Depth]], int, int]:

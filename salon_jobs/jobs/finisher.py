@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections import deque
@@ -11,15 +10,13 @@ from contextlib import suppress
 
 from django.db import DatabaseError, InterfaceError, connections
 
-from salon_jobs.conf import settings as conf
-from salon_jobs.core import log_events
-from salon_jobs.core.log_events import log_event, logger
+from salon_jobs.core.log_events import logger
 from salon_jobs.core.outcomes import Succeeded
 from salon_jobs.core.records import ClaimedJob
 from salon_jobs.jobs import store
 from salon_jobs.jobs.current import RunningJob
 from salon_jobs.jobs.executor import report_successes, settle
-from salon_jobs.runtime.connections import tidy_connections
+from salon_jobs.runtime.connections import tell_lost, tidy_connections
 
 # How long the first success of a batch waits for others; then up to so many go in one statement.
 _GATHER_S = 0.005
@@ -105,8 +102,7 @@ class Finisher:
             try:
                 self._write_once(batch)
             except (DatabaseError, InterfaceError) as error:
-                connections[conf.database].errors_occurred = True
-                log_event(logging.WARNING, log_events.DATABASE_LOST, loop="finish", error=str(error).strip())
+                tell_lost(error, loop="finish")
                 if self._abandon.wait(_RETRY_S):
                     return
             except Exception:  # without this thread no job of the process would ever be written as ended

@@ -46,5 +46,10 @@ def task_names() -> list[str]:
     return sorted(_tasks)
 
 
+def queue_names() -> set[str]:
+    """Return the queues that the registered tasks name; ``using`` can name others."""
+    return {task.options.queue for task in _tasks.values()}
+
+
 def _origin(task: Task[..., Any]) -> str:
     return f"{task.function.__module__}.{task.function.__qualname__}"

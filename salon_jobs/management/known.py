@@ -16,9 +16,7 @@ def unknown_names(options: Mapping[str, Any]) -> Iterator[str]:
 
     A note and no refusal: jobs of another release, and queues that ``using`` alone names, are operated on as well.
     """
-    tasks = registry.tasks()
-    known = {"task": {task.name for task in tasks}, "queue": {task.options.queue for task in tasks}}
-    for kind, names in known.items():
+    for kind, names in {"task": registry.task_names(), "queue": registry.queue_names()}.items():
         given: Any = options.get(kind)
         for name in [given] if isinstance(given, str) else given or ():
             if name not in names:
