@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
-from typing import Any, Protocol
+from typing import Any
 
 from django.contrib import messages
 from django.contrib.admin import ModelAdmin, helpers
@@ -16,6 +16,7 @@ from django.http import HttpRequest
 from django.template.response import TemplateResponse
 
 from salon_jobs.admin.reader import sees_all_stores
+from salon_jobs.core.operated import Result
 from salon_jobs.tenancy.block import current_store_id
 
 _CONFIRMED = "confirmed"
@@ -25,20 +26,6 @@ SHOWN = 5
 BATCH = 1000
 COUNTED = 100_000
 LONGEST_S = 20.0
-
-
-class Result(Protocol):
-    """Is what became of one row. ``detail`` says why not, or what is still to come."""
-
-    @property
-    def changed(self) -> bool:
-        """Tell whether it was changed."""
-        ...
-
-    @property
-    def detail(self) -> str:
-        """Say more, if there is more to say."""
-        ...
 
 
 def operate(

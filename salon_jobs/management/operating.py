@@ -9,26 +9,17 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 from django.core.management.base import OutputWrapper
 
+from salon_jobs.core.operated import Result
 from salon_jobs.management.table import printable
 
 
-class Result(Protocol):
-    """Is what became of one row: a frozen dataclass. ``detail`` says why not, or what is still to come."""
+class Written(Result, Protocol):
+    """Is a result that can be written as JSON: a frozen dataclass."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
-    @property
-    def changed(self) -> bool:
-        """Tell whether it was changed."""
-        ...
 
-    @property
-    def detail(self) -> str:
-        """Say more, if there is more to say."""
-        ...
-
-
-R = TypeVar("R", bound=Result)
+R = TypeVar("R", bound=Written)
 
 
 def in_batches(
