@@ -62,13 +62,17 @@ class Catalogue:
             yield
 
     def relations(self, names: Iterable[str]) -> dict[str, Relation]:
-        """Return the tables of these names that the search path finds."""
+        """Return the tables of these names that the search path finds, or else the schema ``public`` holds.
+
+        A search path that somebody stored for the database hides them from the doctor, too.
+        """
         found = self.rows(
             """
             SELECT t.name, c.oid::bigint, n.nspname, c.relname, c.relowner::regrole::name, c.relrowsecurity,
                    c.relforcerowsecurity
               FROM unnest(%s::text[]) AS t (name)
-              JOIN pg_class c ON c.oid = to_regclass(quote_ident(t.name))
+              JOIN pg_class c
+                ON c.oid = coalesce(to_regclass(quote_ident(t.name)), to_regclass('public.' || quote_ident(t.name)))
               JOIN pg_namespace n ON n.oid = c.relnamespace
             """,
             list(names),

@@ -65,12 +65,15 @@ def _compare(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:
     relations = catalogue.relations(access.table for access in (*declared.protected, *declared.plain))
     keyed = catalogue.relations(table for key in declared.keys for table in (key.table, key.to_table))
     catalogue.qualify()
-    if declared.roles is not None:
+    if declared.roles is None:
+        yield from roles.compare_one_user(catalogue, declared)
+    else:
         yield from roles.compare_roles(catalogue, declared)
         yield from roles.compare_memberships(catalogue, declared)
     yield from roles.compare_settings(catalogue, declared)
     if declared.roles is not None:
         yield from surroundings.compare_schema(catalogue, declared)
+        yield from surroundings.compare_other_schemas(catalogue, declared)
         yield from surroundings.compare_database(catalogue, declared)
         yield from surroundings.compare_default_privileges(catalogue, declared)
         yield from surroundings.compare_parameters(catalogue, declared)
@@ -78,6 +81,7 @@ def _compare(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:
     yield from policies.compare_policies(catalogue, relations, declared)
     yield from tables.compare_tables(catalogue, relations, declared)
     yield from tables.compare_triggers(catalogue, relations)
+    yield from tables.compare_rules(catalogue, relations)
     yield from foreign_keys.compare_store_keys(catalogue, keyed, declared)
     yield from functions.compare_functions(catalogue, declared)
     yield from undeclared.find_undeclared(catalogue, relations, declared)

@@ -1,4 +1,4 @@
-"""Compares roles: their attributes, their memberships, and what the server sets for their sessions."""
+"""Compares roles: their attributes, their memberships, and the settings stored for their sessions."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from salon_jobs.doctor.catalogue import Catalogue
 from salon_jobs.doctor.declaration import Declaration
 from salon_jobs.doctor.drift import Drift
 from salon_jobs.tenancy.bootstrap_sql import alter_role, grant_owner
+from salon_jobs.tenancy.policy import DEMAND_GUC
 from salon_jobs.tenancy.roles import identifier
 
 _COLUMNS: Final[tuple[str, ...]] = (
@@ -21,6 +22,33 @@ _COLUMNS: Final[tuple[str, ...]] = (
     "CREATEROLE",
     "REPLICATION",
 )
+# What members of the predefined roles can do.
+_POWERS: Final = {
+    "pg_execute_server_program": "run programs on the server's machine, which makes them superusers",
+    "pg_read_server_files": "read every file on the server, including the tables of all stores",
+    "pg_write_server_files": "write any file on the server, which makes them superusers",
+    "pg_read_all_data": "read every table",
+    "pg_write_all_data": "change every table",
+    "pg_signal_backend": "end the sessions of other roles",
+    "pg_maintain": "lock and rewrite every table",
+    "pg_create_subscription": "bring in rows from other servers",
+}
+_AS_GOOD_AS_SUPERUSER: Final = ("pg_execute_server_program", "pg_read_server_files", "pg_write_server_files")
+# Settings that no session of our roles may start with, and what each one does.
+_DANGEROUS: Final = {
+    "search_path": "names may resolve to tables without policies, in other schemas",
+    "row_security": "queries of protected tables fail",
+    "role": "sessions act as another role",
+    "session_authorization": "sessions act as another role",
+    "session_replication_role": "triggers and foreign keys do not fire",
+    "pgtrigger.ignore": "the triggers it names do not fire",
+    DEMAND_GUC: "sessions without a store get one",
+    "default_transaction_read_only": "nothing can be written",
+    "local_preload_libraries": "sessions load the libraries it names",
+    "session_preload_libraries": "sessions load the libraries it names",
+    "dynamic_library_path": "C functions are loaded from the folders it names",
+    "standard_conforming_strings": "backslashes in quoted text are escapes, which quoting does not expect",
+}
 
 
 def compare_roles(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:
@@ -69,6 +97,7 @@ def compare_memberships(catalogue: Catalogue, declared: Declaration) -> Iterable
         list(declared.guarded), list(declared.names),
     )  # fmt: skip
     owners = declared.owner_roles
+    powers = _powers_of(catalogue, {granted for granted, *_ in found})
     held: set[str] = set()
     for granted, member, grantor, *flags in found:
         revoke = f"REVOKE {identifier(granted)} FROM {identifier(member)}"
@@ -76,7 +105,7 @@ def compare_memberships(catalogue: Catalogue, declared: Declaration) -> Iterable
         if granted not in owners or member != declared.owner:
             yield Drift(
                 kind="membership", where=f"role {member}", expected=f"not a member of {granted}",
-                seen=f"a member of {granted}, granted by {grantor}", mend=(revoke,),
+                seen=f"a member of {granted}, granted by {grantor}", mend=(revoke,), hint=powers.get(granted, ""),
             )  # fmt: skip
         elif flags != [False, False, True]:
             held.add(granted)
@@ -97,11 +126,76 @@ def compare_memberships(catalogue: Catalogue, declared: Declaration) -> Iterable
             )  # fmt: skip
 
 
-def compare_settings(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:
-    """Yield what the server sets by itself, for a role or the database, and no session may begin with.
+def compare_one_user(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:
+    """Yield attributes and memberships that exempt the one database user from declared row-level security."""
+    user = identifier(declared.owner)
+    found = catalogue.rows("SELECT oid = 10, rolsuper, rolbypassrls FROM pg_roles WHERE rolname = %s", declared.owner)
+    if not declared.protected or not found:
+        return
+    ((is_initial, *flags),) = found
+    words = [word for word, on in zip(("SUPERUSER", "BYPASSRLS"), flags, strict=True) if on]
+    why = "it sees and changes the rows of all stores"
+    if words:
+        other = "name a user in DATABASES that owns the database alone, and run python manage.py salon_jobs convert"
+        yield Drift(
+            kind="role attribute", where=f"role {declared.owner}", expected=" ".join(f"NO{word}" for word in words),
+            seen=" ".join(words), is_decision=True,
+            # PostgreSQL refuses to take SUPERUSER from its first role.
+            mend=() if is_initial else (f"ALTER ROLE {user} {' '.join(f'NO{word}' for word in words)}",),
+            hint=f"{why}; {other}" if is_initial else f"{why}; or {other}",
+        )  # fmt: skip
+    if "SUPERUSER" in words:
+        return
+    granted = catalogue.rows(
+        """
+        SELECT granted.rolname, grantor.rolname, granted.rolsuper, granted.rolbypassrls
+          FROM pg_auth_members m
+          JOIN pg_roles granted ON granted.oid = m.roleid
+          LEFT JOIN pg_roles grantor ON grantor.oid = m.grantor
+         WHERE m.member = %s::regrole
+           AND EXISTS (SELECT FROM pg_roles r WHERE pg_has_role(granted.oid, r.oid, 'MEMBER')
+                          AND (r.rolsuper OR r.rolbypassrls OR r.rolname = ANY (%s::text[])))
+         ORDER BY 1, 2
+        """,
+        user, list(_AS_GOOD_AS_SUPERUSER),
+    )  # fmt: skip
+    powers = _powers_of(catalogue, {name for name, *_ in granted})
+    for name, grantor, *_ in granted:
+        by = f" GRANTED BY {identifier(grantor)}" if grantor else ""
+        yield Drift(
+            kind="membership", where=f"role {declared.owner}", expected=f"not a member of {name}",
+            seen=f"a member of {name}, granted by {grantor}", is_decision=True,
+            mend=(f"REVOKE {identifier(name)} FROM {user}{by} CASCADE",), hint=powers.get(name, why),
+        )  # fmt: skip
 
-    A store or a user, as which it would work; and, for our roles, what switches triggers and foreign keys off.
+
+def _powers_of(catalogue: Catalogue, granted: Iterable[str]) -> dict[str, str]:
+    """Return what members of these roles can do by way of predefined roles, directly or through other roles."""
+    found = catalogue.rows(
+        """
+        SELECT granted.rolname, own.rolname
+          FROM pg_roles granted JOIN pg_roles own ON pg_has_role(granted.oid, own.oid, 'MEMBER')
+         WHERE granted.rolname = ANY (%s::text[]) AND own.rolname = ANY (%s::text[]) AND NOT granted.rolsuper
+         ORDER BY 1, 2
+        """,
+        sorted(granted), list(_POWERS),
+    )  # fmt: skip
+    powers: dict[str, list[str]] = {}
+    for name, own in found:
+        through = "" if name == own else f" (through {own})"
+        powers.setdefault(name, []).append(f"members can {_POWERS[own]}{through}")
+    return {name: "; ".join(texts) for name, texts in powers.items()}
+
+
+def compare_settings(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:
+    """Yield dangerous settings stored for a role, for the database, or for a role in it.
+
+    A stored store or user counts for any role, the others for our roles alone.
     """
+    named = {
+        declared.store_guc.lower(): "sessions start in a store",
+        conf.user_guc.lower(): "sessions start as a user",
+    }
     found = catalogue.rows(
         """
         SELECT r.rolname, d.datname, split_part(setting, '=', 1), substr(setting, strpos(setting, '=') + 1)
@@ -111,10 +205,10 @@ def compare_settings(catalogue: Catalogue, declared: Declaration) -> Iterable[Dr
           LEFT JOIN pg_database d ON d.oid = s.setdatabase
          WHERE coalesce(d.datname, %(database)s) = %(database)s
            AND (lower(split_part(setting, '=', 1)) = ANY (%(identity)s::text[])
-                OR (lower(split_part(setting, '=', 1)) = 'session_replication_role'
+                OR (lower(split_part(setting, '=', 1)) = ANY (%(dangerous)s::text[])
                     AND coalesce(r.rolname = ANY (%(roles)s::text[]), true)))
         """,
-        database=catalogue.database, identity=[declared.store_guc.lower(), conf.user_guc.lower()],
+        database=catalogue.database, identity=list(named), dangerous=list(_DANGEROUS),
         roles=[*declared.names, declared.owner],
     )  # fmt: skip
     for role, database, setting, value in found:
@@ -125,5 +219,7 @@ def compare_settings(catalogue: Catalogue, declared: Declaration) -> Iterable[Dr
             whose += f" IN DATABASE {identifier(database)}" if database is not None else ""
         yield Drift(
             kind="setting", where=whose.replace('"', "").lower(), expected=f"no {setting}", seen=f"{setting} = {value}",
-            mend=(f"ALTER {whose} RESET {setting}",),
+            mend=(f"ALTER {whose} RESET {setting}",), hint=(named | _DANGEROUS)[setting.lower()],
+            # Other things may depend on it, such as extensions in a schema of their own.
+            is_decision=setting.lower() == "search_path",
         )  # fmt: skip

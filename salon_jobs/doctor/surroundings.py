@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Final
 
 from salon_jobs.doctor.catalogue import PUBLIC, Catalogue
@@ -60,6 +61,24 @@ def compare_schema(catalogue: Catalogue, declared: Declaration) -> Iterable[Drif
     seen = {Right(name, what, may_grant=option) for name, what, option in found if name in ours or what == "CREATE"}
     expected = {Right(name, "USAGE") for spec, name in declared.named if not spec.owns_schema}
     yield from compare_rights(on, where, expected, {right for right in seen if right.grantee != declared.owner})
+
+
+def compare_other_schemas(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:
+    """Yield other schemas in which PUBLIC or one of our roles, except the migrator, may create objects."""
+    found = catalogue.rows(
+        f"""
+        SELECT n.nspname, coalesce(g.rolname, '{PUBLIC}'), a.is_grantable
+          FROM pg_namespace n CROSS JOIN aclexplode(n.nspacl) a LEFT JOIN pg_roles g ON g.oid = a.grantee
+         WHERE n.nspname <> %s AND a.privilege_type = 'CREATE' AND a.grantee <> n.nspowner
+           AND (a.grantee = 0 OR g.rolname = ANY (%s::text[]))
+         ORDER BY 1, 2
+        """,
+        SCHEMA, [name for name in declared.names if name != declared.owner],
+    )  # fmt: skip
+    for schema, name, option in found:
+        right = Right(name, "CREATE", may_grant=option)
+        for drift in compare_rights(f"SCHEMA {identifier(schema)}", f"schema {schema}", (), [right]):
+            yield replace(drift, hint="objects created there can pass for yours, such as tables without policies")
 
 
 def compare_parameters(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:

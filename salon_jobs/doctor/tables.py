@@ -80,6 +80,25 @@ def compare_triggers(catalogue: Catalogue, relations: Mapping[str, Relation]) ->
         )  # fmt: skip
 
 
+def compare_rules(catalogue: Catalogue, relations: Mapping[str, Relation]) -> Iterable[Drift]:
+    """Yield rewrite rules of declared tables."""
+    found = catalogue.rows(
+        """
+        SELECT ev_class::bigint, rulename, pg_get_ruledef(oid) FROM pg_rewrite
+         WHERE ev_class = ANY (%s::bigint[]::oid[]) ORDER BY 1, 2
+        """,
+        [table.oid for table in relations.values()],
+    )
+    tables = {table.oid: table.sql for table in relations.values()}
+    for oid, name, definition in found:
+        yield Drift(
+            kind="rule", where=f"rule {name} of table {tables[oid]}", expected="none",
+            seen=" ".join(definition.split()), mend=(f"DROP RULE {identifier(name)} ON {tables[oid]}",),
+            is_decision=True,
+            hint="it rewrites statements and runs with the rights of the table's owner; use a trigger instead",
+        )  # fmt: skip
+
+
 def _told(rights: set[Right], silent: set[str], declared: Declaration) -> set[Right]:
     """Return the rights that a declaration is about: with one database user that of PUBLIC alone."""
     return {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from salon_jobs.conf import Roles
@@ -16,8 +16,9 @@ _VISIBLE: Final = """n.nspname NOT LIKE 'pg\\_%%' AND n.nspname <> 'information_
 
 
 def find_undeclared(catalogue: Catalogue, relations: Mapping[str, Relation], declared: Declaration) -> Iterable[Drift]:
-    """Yield what the roles reach or own without a declaration. Nothing with one database user."""
+    """Yield what the roles reach or own without a declaration; with one database user, only leakproof functions."""
     roles = declared.roles
+    yield from _leakproof(catalogue, (declared.owner,) if roles is None else roles.runtime)
     if roles is None:
         return
     yield from _tables(catalogue, relations, roles)
@@ -148,6 +149,38 @@ def _definers(catalogue: Catalogue, declared: Declaration, roles: Roles) -> Iter
             mend=(f"REVOKE ALL ON FUNCTION {signature} FROM {role(grantee)}",),
             is_decision=grantee != PUBLIC,
             hint="" if grantee == PUBLIC else "or give it to an owner named in EXTRA_OWNER_ROLES, or make it INVOKER",
+        )  # fmt: skip
+
+
+def _leakproof(catalogue: Catalogue, runtime: Sequence[str]) -> Iterable[Drift]:
+    """Yield LEAKPROOF functions that PUBLIC or our roles may call, except those of the server and of extensions."""
+    found = catalogue.rows(
+        f"""
+        SELECT format('%%I.%%I(%%s)', n.nspname, p.proname, pg_get_function_identity_arguments(p.oid)),
+               o.rolname, array_agg(c.name ORDER BY c.name)
+          FROM pg_proc p
+          JOIN pg_namespace n ON n.oid = p.pronamespace
+          JOIN pg_roles o ON o.oid = p.proowner
+          JOIN (SELECT '{PUBLIC}' AS name, 0::oid AS oid
+                 UNION ALL
+                SELECT rolname, oid FROM pg_roles WHERE rolname = ANY (%s::text[])) c
+            ON CASE c.oid WHEN 0 THEN EXISTS (SELECT FROM aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a
+                                               WHERE a.grantee = 0)
+                          ELSE has_function_privilege(c.oid, p.oid, 'EXECUTE') END
+         WHERE p.proleakproof AND {_VISIBLE}
+           AND NOT EXISTS (SELECT FROM pg_depend e
+                            WHERE e.classid = 'pg_proc'::regclass AND e.objid = p.oid AND e.deptype = 'e')
+         GROUP BY p.oid, n.nspname, p.proname, o.rolname ORDER BY 1
+        """,
+        list(runtime),
+    )
+    for signature, owner, callers in found:
+        who = PUBLIC if PUBLIC in callers else ", ".join(callers)
+        yield Drift(
+            kind="leakproof function", where=f"function {signature}", expected="NOT LEAKPROOF",
+            seen=f"LEAKPROOF, owned by {owner}; role {who} may call it",
+            mend=(f"ALTER FUNCTION {signature} NOT LEAKPROOF",),
+            hint="PostgreSQL may call it on rows of other stores, before their policies are checked",
         )  # fmt: skip
 
 

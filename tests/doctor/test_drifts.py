@@ -24,6 +24,7 @@ OTHER_BODY = (
     "CREATE OR REPLACE FUNCTION salon_jobs_cancel(ids bigint[]) RETURNS SETOF bigint LANGUAGE sql SECURITY DEFINER"
     " SET search_path = pg_catalog, pg_temp AS 'SELECT 1::bigint'"
 )
+LEAKPROOF = "CREATE FUNCTION peek_at(text) RETURNS boolean LANGUAGE plpgsql LEAKPROOF AS 'BEGIN RETURN true; END'"
 
 # What somebody does by hand; of what kind the drift is, where, and a part of what is found there.
 BROKEN: list[tuple[str, str, str, str]] = [
@@ -126,8 +127,53 @@ BROKEN: list[tuple[str, str, str, str]] = [
      'view "public"."everything", role app', "who bypasses row-level security"),
     ("CREATE FUNCTION peek() RETURNS bigint LANGUAGE sql SECURITY DEFINER AS 'SELECT count(*) FROM customer'",
      "undeclared function", "function public.peek(), role PUBLIC", "SECURITY DEFINER"),
+    *(
+        (f"GRANT {role} TO {member}", "membership", f"role {member}", f"a member of {role}")
+        for role in ("pg_read_server_files", "pg_write_server_files", "pg_execute_server_program", "pg_write_all_data",
+                     "pg_signal_backend")
+        for member in ("app", "worker_runtime", "jobs_operator", "migrator")
+    ),
+    (LEAKPROOF, "leakproof function", "function public.peek_at(text)", "; role PUBLIC may call it"),
+    (f"{LEAKPROOF}; REVOKE ALL ON FUNCTION peek_at FROM PUBLIC; GRANT EXECUTE ON FUNCTION peek_at TO app",
+     "leakproof function", "function public.peek_at(text)", "; role app may call it"),
+    (f"{LEAKPROOF}; REVOKE ALL ON FUNCTION peek_at FROM PUBLIC; ALTER FUNCTION peek_at OWNER TO worker_runtime",
+     "leakproof function", "function public.peek_at(text)", "; role worker_runtime may call it"),
+    ("ALTER FUNCTION salon_jobs_finish LEAKPROOF", "leakproof function", "salon_jobs_finish", "worker_runtime"),
+    *(
+        (f"CREATE SCHEMA other; GRANT CREATE ON SCHEMA other TO {role}", "grant", f"schema other, role {role}",
+         "CREATE")
+        for role in ("app", "worker_runtime", "jobs_operator", "PUBLIC")
+    ),
+    ("CREATE SCHEMA other; GRANT CREATE ON SCHEMA other TO app WITH GRANT OPTION", "grant", "schema other, role app",
+     "CREATE WITH GRANT OPTION"),
+    ("GRANT CREATE ON SCHEMA pg_catalog TO app", "grant", "schema pg_catalog, role app", "CREATE"),
+    *(
+        (f"ALTER {whose} SET {name} = {value}", "setting", where, f"{name} = {value}")
+        for whose, where in (
+            ("ROLE app", "role app"), ("ROLE migrator", "role migrator"), ("ROLE ALL", "role all"),
+            (f"DATABASE {TEST_DATABASE}", f"database {TEST_DATABASE}"),
+            (f"ROLE worker_runtime IN DATABASE {TEST_DATABASE}", "role worker_runtime in database"),
+        )
+        for name, value in (("search_path", "other"), ("row_security", "off"))
+    ),
+    *(
+        (f"ALTER ROLE app IN DATABASE {TEST_DATABASE} SET {name} = {value}", "setting", "role app in database", name)
+        for name, value in (
+            ("session_replication_role", "replica"), ("role", "migrator"), ("session_authorization", "migrator"),
+            ("default_transaction_read_only", "on"),
+            ("pgtrigger.ignore", "'{public.salon_jobs_job:x}'"),
+            ("local_preload_libraries", "''"), ("session_preload_libraries", "''"), ("dynamic_library_path", "'/tmp'"),
+            ("standard_conforming_strings", "off"), ("salon_jobs.no_store", f"'{STORE}'"),
+            ("app.current_store_id", f"'{STORE}'"),
+        )
+    ),
+    ("CREATE RULE copied AS ON INSERT TO customer DO ALSO SELECT set_config('app.seen', NEW.name, false)", "rule",
+     'rule copied of table "public"."customer"', "ON INSERT"),
+    ("CREATE RULE kept AS ON DELETE TO salon_jobs_message DO INSTEAD NOTHING", "rule",
+     'rule kept of table "public"."salon_jobs_message"', "DO INSTEAD NOTHING"),
 ]  # fmt: skip
 MADE = (
+    "DROP SCHEMA IF EXISTS other CASCADE", "DROP FUNCTION IF EXISTS peek_at(text)",
     "DROP VIEW IF EXISTS everything", "DROP FUNCTION IF EXISTS peek()", "DROP TABLE IF EXISTS left_behind",
     "DROP TABLE IF EXISTS noted",
 )  # fmt: skip
@@ -179,6 +225,30 @@ def test_who_reaches_an_owner_through_roles_between_is_seen(superuser: Superuser
         assert drifts(superuser) == []
     finally:
         superuser.execute("DROP ROLE a_team")
+
+
+@pytest.mark.parametrize("granted", ["pg_read_server_files", "a_team"])
+def test_what_a_predefined_role_gives_is_said_also_through_roles_between(superuser: Superuser, granted: str) -> None:
+    superuser.execute("CREATE ROLE a_team; GRANT pg_read_server_files TO a_team")
+    try:
+        superuser.execute(f"GRANT {granted} TO app".encode())
+        (found,) = drifts(superuser)
+        assert (found.kind, found.where) == ("membership", "role app")
+        assert "read every file on the server" in found.hint
+        assert found.hint.endswith("(through pg_read_server_files)") is (granted == "a_team")
+        mend(superuser, found)
+        assert drifts(superuser) == []
+    finally:
+        superuser.execute("DROP ROLE a_team")
+
+
+def test_a_stored_search_path_is_mended_by_a_person_alone(superuser: Superuser) -> None:
+    superuser.execute("ALTER ROLE app SET search_path = other; ALTER ROLE app SET row_security = off")
+    try:
+        mend_all(superuser)
+        assert [(each.where, each.seen) for each in drifts(superuser)] == [("role app", "search_path = other")]
+    finally:
+        superuser.execute("ALTER ROLE app RESET ALL")
 
 
 def test_another_name_of_the_stores_setting_is_a_drift_of_what_reads_it(superuser: Superuser, settings: Any) -> None:

@@ -1,0 +1,100 @@
+"""Looks at a database with one user, who must be held to row-level security as roles are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.conftest import manage
+from tests.migrations.test_migrations import fresh, owned
+from tests.settings import url_for
+
+__all__ = ["fresh", "owned"]  # fixtures
+
+
+class OneUser:
+    """Database of one user: plants drifts and runs the doctor."""
+
+    def __init__(self, name: str, environment: dict[str, str], connection: psycopg.Connection[Any]) -> None:
+        self.name = name
+        self.environment = environment
+        self.connection = connection
+
+    def execute(self, *statements: str) -> None:
+        for statement in statements:
+            self.connection.execute(statement.encode())
+
+    def drifts(self) -> list[dict[str, Any]]:
+        done = manage("salon_jobs", "doctor", "--superuser", "--json", **self.environment)
+        assert done.returncode == 0, done.stderr
+        drifts: list[dict[str, Any]] = json.loads(done.stdout)["drifts"]
+        return drifts
+
+
+@pytest.fixture
+def one_user(fresh: str, owned: Callable[[str], dict[str, str]]) -> Iterator[OneUser]:
+    environment = owned("tests.migrations.one_user_settings")
+    done = manage("migrate", "--verbosity", "0", **environment)
+    assert done.returncode == 0, done.stderr
+    with psycopg.connect(url_for(None, fresh), autocommit=True) as connection:
+        yield OneUser(fresh, environment, connection)
+
+
+def test_what_frees_the_one_user_from_row_level_security_is_named_and_mended(one_user: OneUser) -> None:
+    user = one_user.name
+    assert one_user.drifts() == []
+    team = f"{user}_team"
+    one_user.execute(f"CREATE ROLE {team} BYPASSRLS")
+    try:
+        for planted, kind, seen, mend in (
+            ("ALTER ROLE {user} BYPASSRLS", "role attribute", "BYPASSRLS", 'ALTER ROLE "{user}" NOBYPASSRLS'),
+            ("ALTER ROLE {user} SUPERUSER", "role attribute", "SUPERUSER", 'ALTER ROLE "{user}" NOSUPERUSER'),
+            (
+                "GRANT pg_execute_server_program TO {user}", "membership",
+                "a member of pg_execute_server_program, granted by postgres",
+                'REVOKE "pg_execute_server_program" FROM "{user}" GRANTED BY "postgres" CASCADE',
+            ),
+            (
+                "GRANT {user}_team TO {user}", "membership", "a member of {user}_team, granted by postgres",
+                'REVOKE "{user}_team" FROM "{user}" GRANTED BY "postgres" CASCADE',
+            ),
+        ):  # fmt: skip
+            one_user.execute(planted.format(user=user))
+            [found] = one_user.drifts()
+            assert (found["kind"], found["where"], found["is_decision"]) == (kind, f"role {user}", True)
+            assert (found["seen"], found["mend"]) == (seen.format(user=user), [mend.format(user=user)])
+            assert found["hint"]
+            one_user.execute(*found["mend"])
+            assert one_user.drifts() == []
+    finally:
+        one_user.execute(f"DROP ROLE {team}")
+
+
+def test_other_holes_are_those_of_a_database_with_roles(one_user: OneUser) -> None:
+    one_user.execute(
+        "CREATE FUNCTION peek_at(text) RETURNS boolean LANGUAGE plpgsql LEAKPROOF AS 'BEGIN RETURN true; END'",
+        "CREATE RULE kept AS ON DELETE TO customer DO INSTEAD NOTHING",
+        f"ALTER ROLE {one_user.name} SET row_security = off",
+        f"ALTER DATABASE {one_user.name} SET search_path = elsewhere",
+    )
+    found = one_user.drifts()
+    assert sorted((each["kind"], each["where"]) for each in found) == [
+        ("leakproof function", "function public.peek_at(text)"),
+        ("rule", 'rule kept of table "public"."customer"'),
+        ("setting", f"database {one_user.name}"),
+        ("setting", f"role {one_user.name}"),
+    ]
+    one_user.execute(*(statement for each in found for statement in each["mend"]))
+    assert one_user.drifts() == []
+
+
+def test_the_servers_first_superuser_is_named_without_a_statement_that_fails(one_user: OneUser) -> None:
+    one_user.environment["ONE_USER_URL"] = url_for(None, one_user.name)
+    [found] = [each for each in one_user.drifts() if each["kind"] == "role attribute"]
+    assert (found["where"], found["seen"]) == ("role postgres", "SUPERUSER BYPASSRLS")
+    assert found["mend"] == []
+    assert "salon_jobs convert" in found["hint"]
