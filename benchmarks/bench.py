@@ -101,5 +101,7 @@ def _prepare(database: Database) -> None:
         "WORKER_RUNTIME_PASSWORD": database.passwords["worker"],
         "JOBS_OPERATOR_PASSWORD": database.passwords["operator"],
     }
-    run(manage("bootstrap_roles"), environment(DATABASE_URL_BOOTSTRAP=database.superuser_url, **passwords))
+    # Roles of an earlier run on the same server have other passwords.
+    command = manage("bootstrap_roles", "--change-passwords", "--yes")
+    run(command, environment(DATABASE_URL_BOOTSTRAP=database.superuser_url, **passwords))
     run(manage("migrate", "--verbosity", "0"), environment(DATABASE_URL_MIGRATOR=database.url("migrator")))

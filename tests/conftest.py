@@ -46,7 +46,9 @@ def manage(*arguments: str, **environment: str) -> subprocess.CompletedProcess[s
 @contextmanager
 def migrated_database() -> Generator[None]:
     """Bootstrap and migrate the test database by the commands, as their roles, and drop it at the end."""
-    for command in (("bootstrap_roles", "--database", test_settings.TEST_DATABASE), ("migrate", "--verbosity", "0")):
+    # The server may have these roles already, of an earlier run or of one beside this, with other passwords.
+    roles = ("bootstrap_roles", "--share-roles", "--change-passwords", "--yes")
+    for command in ((*roles, "--database", test_settings.TEST_DATABASE), ("migrate", "--verbosity", "0")):
         done = manage(*command)
         assert done.returncode == 0, done.stderr
     yield

@@ -25,9 +25,9 @@ _ROLE_URLS = {
 }
 
 
-def url_for(role: str | None, database: str = TEST_DATABASE) -> str:
-    """Return the URL of a role (None: the superuser) on the test server."""
-    parts = urlsplit(os.environ["DATABASE_URL_BOOTSTRAP"])
+def url_for(role: str | None, database: str = TEST_DATABASE, *, server: str | None = None) -> str:
+    """Return the URL of a role (None: the superuser) on the test server, or that of a superuser's URL."""
+    parts = urlsplit(server or os.environ["DATABASE_URL_BOOTSTRAP"])
     login = f"{role}:{PASSWORD}" if role else parts.netloc.rpartition("@")[0]
     host = parts.netloc.rpartition("@")[2]
     return urlunsplit((parts.scheme, f"{login}@{host}", f"/{database}", parts.query, ""))

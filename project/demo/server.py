@@ -24,10 +24,11 @@ _ROLES: Final = ("migrator", "web", "worker", "operator")
 
 @dataclass(frozen=True, slots=True)
 class DemoDatabase:
-    """Names one database and the URLs by which each role reaches it."""
+    """Names one database and the URLs by which each role reaches it; ``shares_roles``: their passwords are known."""
 
     bootstrap_url: str
     passwords: dict[str, str]
+    shares_roles: bool
 
     @property
     def name(self) -> str:
@@ -53,7 +54,11 @@ class DemoDatabase:
 
 @dataclass(frozen=True, slots=True)
 class DemoServer:
-    """Creates and drops demo databases on one server. Roles belong to the server: their passwords are set anew."""
+    """Creates and drops demo databases on one server.
+
+    Roles belong to the server. Other databases may use them as well if the environment gives all passwords. If it
+    does not, the passwords are set anew, which is refused where other databases use the roles.
+    """
 
     superuser_url: str
     ours: bool
@@ -84,7 +89,8 @@ class DemoServer:
     def _database(self, name: str) -> DemoDatabase:
         url = urlunsplit(urlsplit(self.superuser_url)._replace(path=f"/{name}"))
         given: dict[str, str] = settings.SALON_JOBS["ROLE_PASSWORDS"]
-        return DemoDatabase(url, {role: given.get(role) or secrets.token_urlsafe(24) for role in _ROLES})
+        passwords = {role: given.get(role) or secrets.token_urlsafe(24) for role in _ROLES}
+        return DemoDatabase(url, passwords, shares_roles=not self.ours and all(map(given.get, _ROLES)))
 
     def _connect(self) -> psycopg.Connection[Any]:
         return psycopg.connect(self.superuser_url, autocommit=True)

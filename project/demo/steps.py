@@ -73,9 +73,11 @@ def run_demo(console: Console, database: DemoDatabase) -> bool:
 
 
 def bootstrap(processes: Processes, database: DemoDatabase) -> None:
-    """Create the roles and set their passwords."""
+    """Create the roles, or change the passwords of those that an earlier run left."""
     passwords = {variable: database.passwords[role] for role, variable in _PASSWORD_VARIABLES.items()}
-    processes.run("bootstrap_roles", environment={"DATABASE_URL_BOOTSTRAP": database.bootstrap_url, **passwords})
+    options = ("--share-roles",) if database.shares_roles else ("--change-passwords", "--yes")
+    environment = {"DATABASE_URL_BOOTSTRAP": database.bootstrap_url, **passwords}
+    processes.run("bootstrap_roles", *options, environment=environment)
 
 
 class _Run:

@@ -110,6 +110,12 @@ class BootstrapMissing(SalonJobsError):
     code = "ROLES.BOOTSTRAP_MISSING"
 
 
+class RolesTaken(SalonJobsError):
+    """Another database on the server already uses a role: choose another name, or share the role."""
+
+    code = "ROLES.TAKEN"
+
+
 class ConversionMissing(SalonJobsError):
     """The database belongs to somebody else than the settings say: run ``python manage.py salon_jobs convert``."""
 

@@ -148,6 +148,8 @@ def _take_all(catalogue: Catalogue, plan: Conversion) -> Iterable[str]:
             yield f"REVOKE ALL ON ALL {kind} IN SCHEMA {identifier(schema)} FROM {former} CASCADE"
         yield f"REVOKE ALL ON SCHEMA {identifier(schema)} FROM {former} CASCADE"
     yield f"REVOKE ALL ON DATABASE {database} FROM {former} CASCADE"
+    for name in plan.former:
+        yield f"ALTER ROLE {identifier(name)} IN DATABASE {database} RESET ALL"
     yield from _forget_defaults(catalogue, plan)
 
 

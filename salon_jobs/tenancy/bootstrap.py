@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import base64
+import hashlib
+import hmac
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -10,19 +15,47 @@ import psycopg
 from psycopg import sql
 
 from salon_jobs.conf import Roles
-from salon_jobs.core.errors import ConfigurationError, NotReady
-from salon_jobs.tenancy.bootstrap_sql import PRELUDE, RoleScript, build_scripts
+from salon_jobs.core.errors import ConfigurationError, NotReady, RolesTaken
+from salon_jobs.tenancy.bootstrap_sql import PRELUDE, ROLE_TAKEN, RoleScript, build_scripts
 
 Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 
 
-@dataclass(frozen=True, slots=True)
+# Asked before passwords change, with the roles, and the other databases of those that have any; raises to refuse.
+ConfirmPasswords: TypeAlias = Callable[[Sequence[str], Mapping[str, str]], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoleState:
+    """Attributes, password and memberships of an existing role."""
+
+    attributes: tuple[str, ...]
+    verifier: str | None
+    memberships: tuple[str, ...]
+
+    def differences(self, before: RoleState) -> tuple[str, ...]:
+        """Return in words what is not as it was."""
+        words = [word for word, was in zip(self.attributes, before.attributes, strict=True) if word != was]
+        words += ["password"] if self.verifier != before.verifier else []
+        words += ["memberships"] if self.memberships != before.memberships else []
+        return tuple(words)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Bootstrapped:
-    """Tells what is in place now."""
+    """Roles that were made, that were kept as they were, and that were changed, with what changed.
+
+    ``shared`` maps roles to the other databases that use them. ``other_passwords`` names the roles that kept a password
+    other than the one given.
+    """
 
     database: str
-    roles: tuple[str, ...]
     created_database: bool
+    made: tuple[str, ...]
+    kept: tuple[str, ...]
+    changed: Mapping[str, tuple[str, ...]]
+    shared: Mapping[str, str]
+    other_passwords: tuple[str, ...]
 
 
 def bootstrap(
@@ -32,6 +65,8 @@ def bootstrap(
     passwords: Mapping[str, str],
     extra_owner_roles: Iterable[str] = (),
     database: str | None = None,
+    share_roles: bool = False,
+    change_passwords: ConfirmPasswords | None = None,
 ) -> Bootstrapped:
     """Create or mend the roles, their memberships, grants and default privileges; idempotent.
 
@@ -39,22 +74,112 @@ def bootstrap(
     not exist, else on the database of the URL. All of it is one transaction, save the creation of the database.
     ``passwords`` maps role keys (migrator, web, worker, operator) to passwords; they are hashed here and never sent.
 
-    Raises ``ConfigurationError`` (a password is missing, the URL is malformed or not a superuser's) or ``NotReady``
-    (the server can not be reached).
+    A role that other databases use is never altered, and is refused unless ``share_roles`` is set or this database uses
+    it, too; ``bootstrap_sql`` says what that means. Existing passwords are kept unless ``change_passwords`` is given,
+    which is called first, with the roles whose password would change.
+
+    Raises ``RolesTaken``, ``ConfigurationError`` (a password is missing, the URL is malformed or not a superuser's) or
+    ``NotReady`` (the server can not be reached); then nothing has changed.
     """
     scripts = build_scripts(roles, extra_owner_roles)
     _require_passwords(scripts, passwords)
-    created = False
-    if database is not None:
-        with connect(url) as connection:
-            created = _ensure_database(connection, database, scripts[0])
-    with connect(url, database) as connection:
+    with connect(url) as connection:
         _require_superuser(connection)
+        name = database or connection.info.dbname
+        before = _read_roles(connection, scripts)
+        others = [script.name for script in scripts if _is_other_password(script, before, passwords)]
         with connection.transaction():
-            _execute(connection, *PRELUDE)
-            for script in scripts:
-                _apply(connection, script, passwords)
-        return Bootstrapped(connection.info.dbname, tuple(script.name for script in scripts), created)
+            _begin(connection, scripts, name, share_roles=share_roles)
+            shared = _shared(connection, scripts, name)
+        if change_passwords is not None and others:
+            change_passwords(others, {each: shared[each] for each in others if each in shared})
+        created = _ensure_database(connection, scripts, name, share_roles=share_roles)
+    changing = others if change_passwords is not None else []
+    with connect(url, name) as connection, connection.transaction():
+        _begin(connection, scripts, name, share_roles=share_roles)
+        for script in scripts:
+            _apply(connection, script, passwords, changes_password=script.name in changing)
+        after = _read_roles(connection, scripts)
+    changed = {each: what for each in before if (what := after[each].differences(before[each]))}
+    return Bootstrapped(
+        database=name,
+        created_database=created,
+        made=tuple(each for each in after if each not in before),
+        kept=tuple(each for each in before if each not in changed),
+        changed=changed,
+        shared=shared,
+        other_passwords=tuple(script.name for script in scripts if _is_other_password(script, after, passwords)),
+    )
+
+
+def _begin(connection: Connection, scripts: Iterable[RoleScript], database: str, *, share_roles: bool) -> None:
+    """Begin a bootstrap's transaction and run every guard. Raises RolesTaken with what all of them say."""
+    _execute(connection, *PRELUDE, f"SET LOCAL salon_jobs.share_roles = '{'on' if share_roles else 'off'}'")
+    refusals: dict[str, list[str]] = {}
+    for script in scripts:
+        try:
+            with connection.transaction():
+                _execute(connection, script.guard(database))
+        except psycopg.Error as error:
+            if error.sqlstate != ROLE_TAKEN:
+                raise
+            hint = (error.diag.message_hint or "").replace("-v share_roles=on", "--share-roles")
+            refusals.setdefault(hint, []).append(error.diag.message_primary or "")
+    if refusals:
+        raise RolesTaken(" ".join(f"{'; '.join(messages)}. {hint}" for hint, messages in refusals.items()))
+
+
+def _shared(connection: Connection, scripts: Iterable[RoleScript], database: str) -> dict[str, str]:
+    """Return the roles that other databases use, and the names of those databases."""
+    names = [script.name for script in scripts]
+    query = "SELECT name, pg_temp.other_databases(name, %s) FROM unnest(%s::name[]) AS name"
+    return {name: others for name, others in connection.execute(query, [database, names]) if others is not None}
+
+
+def _read_roles(connection: Connection, scripts: Iterable[RoleScript]) -> dict[str, RoleState]:
+    """Return the roles that exist, in the order of the scripts."""
+    names = [script.name for script in scripts]
+    found = connection.execute(
+        """
+        SELECT r.rolname, r.rolpassword,
+               ARRAY[r.rolcanlogin, r.rolinherit, r.rolbypassrls, r.rolsuper, r.rolcreatedb, r.rolcreaterole,
+                     r.rolreplication],
+               ARRAY(SELECT m::text FROM pg_catalog.pg_auth_members m WHERE m.member = r.oid ORDER BY 1)
+          FROM pg_catalog.pg_authid r WHERE r.rolname = ANY (%s::text[])
+         ORDER BY array_position(%s::text[], r.rolname::text)
+        """,
+        [names, names],
+    ).fetchall()
+    words = ("LOGIN", "INHERIT", "BYPASSRLS", "SUPERUSER", "CREATEDB", "CREATEROLE", "REPLICATION")
+    return {
+        name: RoleState(
+            attributes=tuple(word if on else f"NO{word}" for word, on in zip(words, flags, strict=True)),
+            verifier=verifier,
+            memberships=tuple(memberships),
+        )
+        for name, verifier, flags, memberships in found
+    }
+
+
+def _is_other_password(script: RoleScript, states: Mapping[str, RoleState], passwords: Mapping[str, str]) -> bool:
+    """Tell whether the role has a password that is not the one given."""
+    state = states.get(script.name)
+    if state is None or state.verifier is None or script.spec.variable is None:
+        return False
+    return not is_password(passwords[script.spec.key], state.verifier, script.name)
+
+
+def is_password(password: str, verifier: str, role: str) -> bool:
+    """Compare a password with what ``pg_authid`` holds of it: SCRAM-SHA-256 (RFC 5803) or MD5."""
+    if verifier.startswith("md5"):
+        return hashlib.md5(f"{password}{role}".encode(), usedforsecurity=False).hexdigest() == verifier[3:]
+    found = re.fullmatch(r"SCRAM-SHA-256\$(\d+):([^$]+)\$([^:]+):.+", verifier)
+    if found is None:
+        return False
+    normalized = unicodedata.normalize("NFKC", password).encode()
+    salted = hashlib.pbkdf2_hmac("sha256", normalized, base64.b64decode(found[2]), int(found[1]))
+    client_key = hmac.digest(salted, b"Client Key", "sha256")
+    return hmac.compare_digest(hashlib.sha256(client_key).digest(), base64.b64decode(found[3]))
 
 
 def _require_passwords(scripts: Iterable[RoleScript], passwords: Mapping[str, str]) -> None:
@@ -88,13 +213,16 @@ def _require_superuser(connection: Connection) -> None:
         )
 
 
-def _ensure_database(connection: Connection, database: str, migrator: RoleScript) -> bool:
+def _ensure_database(
+    connection: Connection, scripts: Sequence[RoleScript], database: str, *, share_roles: bool
+) -> bool:
     """Create the database unless it exists; its owner must exist first. Return whether it was created."""
-    _require_superuser(connection)
     if connection.execute("SELECT FROM pg_catalog.pg_database WHERE datname = %s", [database]).fetchone() is not None:
         return False
+    migrator = scripts[0]
     with connection.transaction():
-        _execute(connection, *PRELUDE, *migrator.cluster)
+        _begin(connection, scripts, database, share_roles=share_roles)
+        _execute(connection, migrator.create)
     statement = sql.SQL("CREATE DATABASE {} OWNER {} ENCODING 'UTF8' TEMPLATE template0")
     try:
         connection.execute(statement.format(sql.Identifier(database), sql.Identifier(migrator.name)))
@@ -103,14 +231,19 @@ def _ensure_database(connection: Connection, database: str, migrator: RoleScript
     return True
 
 
-def _apply(connection: Connection, script: RoleScript, passwords: Mapping[str, str]) -> None:
-    _execute(connection, *script.cluster)
-    if script.spec.variable is not None:
+def _apply(connection: Connection, script: RoleScript, passwords: Mapping[str, str], *, changes_password: bool) -> None:
+    _execute(connection, script.create)
+    if script.spec.variable is not None and (changes_password or _needs_password(connection, script.name)):
         password = passwords[script.spec.key].encode()
         verifier = connection.pgconn.encrypt_password(password, script.name.encode(), b"scram-sha-256").decode()
         statement = sql.SQL("ALTER ROLE {} PASSWORD {}")
         connection.execute(statement.format(sql.Identifier(script.name), sql.Literal(verifier)))
-    _execute(connection, *script.database)
+    _execute(connection, *script.cluster, *script.database)
+
+
+def _needs_password(connection: Connection, name: str) -> bool:
+    row = connection.execute("SELECT pg_temp.sets_password(%s)", [name]).fetchone()
+    return row is not None and bool(row[0])
 
 
 def _execute(connection: Connection, *statements: str) -> None:

@@ -3,6 +3,18 @@
 ``tenancy.bootstrap`` executes the same statements over a connection; ``bootstrap_sql/`` holds the rendered text for the
 default names, and a parity test compares the two. Every script re-asserts attributes, memberships and grants, so a
 second run changes nothing and mends what somebody altered by hand.
+
+Roles belong to the server, and other databases may use roles of the same name. A role is used in a database if it owns
+something there or has a right, a policy or a stored setting, by itself or through a role it is a member of. PostgreSQL
+records that of all databases in ``pg_shdepend``. Each script starts with a guard:
+
+- A role used in other databases but not in this one is refused, unless ``salon_jobs.share_roles`` is on.
+- A role used in other databases is never altered. It is refused if it would have to be.
+- A role used in this database alone, or in none, is altered to what is declared. Bootstrap leaves every role in use in
+  this database, so that running it again needs no option.
+
+A password is set if the role has none and is not used in other databases. An existing one is replaced only if
+``salon_jobs.change_passwords`` is on.
 """
 
 from __future__ import annotations
@@ -26,17 +38,60 @@ PRELUDE: Final = (
     "SET LOCAL log_min_error_statement = panic",
     # Two bootstraps at once, in whichever databases of the cluster, wait for each other.
     "LOCK TABLE pg_catalog.pg_authid IN SHARE ROW EXCLUSIVE MODE",
+    """CREATE OR REPLACE FUNCTION pg_temp.databases_of(name_of_role name, with_memberships boolean)
+RETURNS SETOF name LANGUAGE sql STABLE SET search_path = pg_catalog AS $sql$
+    WITH RECURSIVE acting (oid) AS (
+        SELECT oid FROM pg_roles WHERE rolname = name_of_role
+         UNION
+        SELECT m.roleid FROM pg_auth_members AS m JOIN acting ON m.member = acting.oid WHERE with_memberships
+    )
+    SELECT d.datname FROM pg_database AS d
+     WHERE EXISTS (SELECT FROM pg_shdepend AS s JOIN acting ON acting.oid = s.refobjid
+                    WHERE s.refclassid = 'pg_authid'::regclass
+                      AND (s.dbid = d.oid OR (s.classid = 'pg_database'::regclass AND s.objid = d.oid)))
+        OR EXISTS (SELECT FROM pg_db_role_setting AS s JOIN acting ON acting.oid = s.setrole
+                    WHERE s.setdatabase = d.oid)
+     ORDER BY d.datname
+$sql$""",
+    """CREATE OR REPLACE FUNCTION pg_temp.other_databases(name_of_role name, database name DEFAULT current_database())
+RETURNS text LANGUAGE sql STABLE SET search_path = pg_catalog AS $sql$
+    SELECT string_agg(used, ', ') FROM pg_temp.databases_of(name_of_role, true) AS used WHERE used <> database
+$sql$""",
+    """CREATE OR REPLACE FUNCTION pg_temp.sets_password(name_of_role name)
+RETURNS boolean LANGUAGE sql STABLE SET search_path = pg_catalog AS $sql$
+    SELECT current_setting('salon_jobs.change_passwords', true) IS NOT DISTINCT FROM 'on'
+        OR (pg_temp.other_databases(name_of_role) IS NULL
+            AND NOT EXISTS (SELECT FROM pg_authid WHERE rolname = name_of_role AND rolpassword IS NOT NULL))
+$sql$""",
 )
+# What the guard refuses with.
+ROLE_TAKEN: Final = "SJ002"
+# The first object id that is not the server's own.
+_FIRST_OF_USERS: Final = 16384
+_FLAGS: Final = ("share_roles", "change_passwords")
+_COLUMNS: Final = {
+    "LOGIN": "rolcanlogin", "INHERIT": "rolinherit", "BYPASSRLS": "rolbypassrls", "SUPERUSER": "rolsuper",
+    "CREATEDB": "rolcreatedb", "CREATEROLE": "rolcreaterole", "REPLICATION": "rolreplication",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class RoleScript:
-    """Holds the statements of one role: first those of the cluster, then those of the connected database."""
+    """Statements of one role, in this order: its guard, its creation, those of the cluster and of the database."""
 
     spec: RoleSpec
     name: str
+    guarded: tuple[str, ...]
+    create: str
     cluster: tuple[str, ...]
     database: tuple[str, ...]
+
+    def guard(self, database: str | None = None) -> str:
+        """Return what refuses a role that another database needs, with ``ROLE_TAKEN`` and, for psql, a hint.
+
+        ``database`` is the one to prepare, unless it is the connected one.
+        """
+        return _guard(self.spec, self.name, self.guarded, database)
 
 
 def build_scripts(roles: Roles, extra_owner_roles: Iterable[str] = ()) -> tuple[RoleScript, ...]:
@@ -45,11 +100,17 @@ def build_scripts(roles: Roles, extra_owner_roles: Iterable[str] = ()) -> tuple[
     Raises ``ConfigurationError`` when an extra owner role has the name of another role.
     """
     named = named_roles(roles, extra_owner_roles)
-    guarded = [name for spec, name in named if spec.owns_functions or spec.owns_schema]
+    guarded = tuple(name for spec, name in named if spec.owns_functions or spec.owns_schema)
     return tuple(
         RoleScript(
             spec,
             name,
+            guarded,
+            _block(
+                f"IF NOT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = {literal(name)}) THEN",
+                f"    CREATE ROLE {identifier(name)};",
+                "END IF;",
+            ),
             tuple(_cluster_statements(spec, name, migrator=roles.migrator, guarded=guarded)),
             tuple(_database_statements(spec, name, migrator=roles.migrator)),
         )
@@ -57,16 +118,63 @@ def build_scripts(roles: Roles, extra_owner_roles: Iterable[str] = ()) -> tuple[
     )
 
 
-def _cluster_statements(spec: RoleSpec, name: str, *, migrator: str, guarded: Iterable[str]) -> Iterable[str]:
-    role = identifier(name)
-    yield _block(
-        f"IF NOT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = {literal(name)}) THEN",
-        f"    CREATE ROLE {role};",
+def _guard(spec: RoleSpec, name: str, guarded: Iterable[str], database: str | None) -> str:
+    of = "pg_catalog.current_database()" if database is None else literal(database)
+    is_other = " OR ".join(f"{_COLUMNS[word]} IS {'NOT ' if on else ''}TRUE" for word, on in spec.attributes.items())
+    rename = "Choose another name in SALON_JOBS['ROLES']"
+    also = literal(f"role {name} is also used in ") + " || others || "
+    lines = [
+        f"IF EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = {literal(name)} AND oid < {_FIRST_OF_USERS}) THEN",
+        *_refuse(literal(f"role {name} is the server's own"), f"{rename}."),
         "END IF;",
+        "IF others IS NULL THEN",
+        "    RETURN;",
+        "END IF;",
+        "IF pg_catalog.current_setting('salon_jobs.share_roles', true) IS DISTINCT FROM 'on'",
+        f"    AND {of} NOT IN (SELECT pg_temp.databases_of({literal(name)}, false)) THEN",
+        *_refuse(
+            literal(f"role {name} is already used in another database: ") + " || others",
+            f"{rename}, or share it: -v share_roles=on.",
+        ),
+        "END IF;",
+        f"IF EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = {literal(name)}",
+        f"           AND ({is_other})) THEN",
+        *_refuse(
+            also + literal(" and would have to be altered"),
+            f"{rename}, or run: {alter_role(spec, name)};",
+        ),
+        "END IF;",
+    ]
+    if not spec.owns_functions and not spec.owns_schema:
+        lines += [
+            "IF EXISTS (",
+            *(f"    {line}" for line in _members(name, guarded)),
+            ") THEN",
+            *_refuse(
+                also + literal(" and is a member of the migrator or of an owner of functions"),
+                f"{rename}, or run: REVOKE {', '.join(map(identifier, guarded))} FROM {identifier(name)};",
+            ),
+            "END IF;",
+        ]
+    return _block(*lines, declare=f"others text := pg_temp.other_databases({literal(name)}, {of});")
+
+
+def _refuse(message: str, hint: str) -> tuple[str, ...]:
+    return (
+        f"    RAISE EXCEPTION USING ERRCODE = {literal(ROLE_TAKEN)}, MESSAGE = {message},",
+        f"        HINT = {literal(hint)};",
     )
+
+
+def _cluster_statements(spec: RoleSpec, name: str, *, migrator: str, guarded: Iterable[str]) -> Iterable[str]:
     if spec.owns_functions:
-        yield f"{alter_role(spec, name)} PASSWORD NULL"
+        yield _if_ours(name, f"{alter_role(spec, name)} PASSWORD NULL;")
         yield _block(
+            f"IF pg_temp.other_databases({literal(name)}) IS NOT NULL AND EXISTS (",
+            *(f"    {line}" for line in _members(migrator, [name])),
+            ") THEN",
+            "    RETURN;",
+            "END IF;",
             "IF pg_catalog.current_setting('server_version_num')::integer >= 160000 THEN",
             f"    EXECUTE {literal(grant_owner(name, migrator, version=160000))};",
             "ELSE",
@@ -74,11 +182,13 @@ def _cluster_statements(spec: RoleSpec, name: str, *, migrator: str, guarded: It
             "END IF;",
         )
         return
-    yield alter_role(spec, name)
-    for setting in spec.settings:
-        yield f"ALTER ROLE {role} SET {setting}"
+    yield _if_ours(name, f"{alter_role(spec, name)};")
     if not spec.owns_schema:
         yield _revoke_memberships(name, guarded)
+
+
+def _if_ours(name: str, statement: str) -> str:
+    return _block(f"IF pg_temp.other_databases({literal(name)}) IS NULL THEN", f"    {statement}", "END IF;")
 
 
 def alter_role(spec: RoleSpec, name: str) -> str:
@@ -100,18 +210,24 @@ def _revoke_memberships(name: str, guarded: Iterable[str]) -> str:
     """Take a runtime role out of the migrator and the owners, whoever put it there."""
     return _block(
         "FOR membership IN",
-        "    SELECT granted.rolname AS granted, grantor.rolname AS grantor",
-        "    FROM pg_catalog.pg_auth_members AS m",
-        "    JOIN pg_catalog.pg_roles AS granted ON granted.oid = m.roleid",
-        "    JOIN pg_catalog.pg_roles AS member ON member.oid = m.member",
-        "    JOIN pg_catalog.pg_roles AS grantor ON grantor.oid = m.grantor",
-        f"    WHERE member.rolname = {literal(name)}",
-        f"      AND granted.rolname IN ({', '.join(literal(each) for each in guarded)})",
+        *(f"    {line}" for line in _members(name, guarded)),
         "LOOP",
         "    EXECUTE pg_catalog.format('REVOKE %I FROM %I GRANTED BY %I CASCADE',",
         f"        membership.granted, {literal(name)}, membership.grantor);",
         "END LOOP;",
         declare="membership record;",
+    )
+
+
+def _members(name: str, guarded: Iterable[str]) -> tuple[str, ...]:
+    return (
+        "SELECT granted.rolname AS granted, grantor.rolname AS grantor",
+        "FROM pg_catalog.pg_auth_members AS m",
+        "JOIN pg_catalog.pg_roles AS granted ON granted.oid = m.roleid",
+        "JOIN pg_catalog.pg_roles AS member ON member.oid = m.member",
+        "JOIN pg_catalog.pg_roles AS grantor ON grantor.oid = m.grantor",
+        f"WHERE member.rolname = {literal(name)}",
+        f"  AND granted.rolname IN ({', '.join(literal(each) for each in guarded)})",
     )
 
 
@@ -126,6 +242,8 @@ def _database_statements(spec: RoleSpec, name: str, *, migrator: str) -> Iterabl
         yield from defaults
     elif not spec.owns_functions:
         yield _on_database(f"REVOKE ALL ON DATABASE %I FROM {role}")
+    for setting in spec.settings:
+        yield _on_database(f"ALTER ROLE {role} IN DATABASE %I SET {setting}")
     for privilege in spec.database_privileges:
         yield _on_database(f"GRANT {privilege} ON DATABASE %I TO {role}")
     if spec.owns_schema:
@@ -151,11 +269,13 @@ def render_psql(script: RoleScript) -> str:
     """Render one script as a file for psql, to be run by a superuser connected to the application's database."""
     spec = script.spec
     parts = [_header(script), "\\set ON_ERROR_STOP on", "BEGIN;", *(f"{line};" for line in PRELUDE)]
+    parts += [_psql_flag(flag) for flag in _FLAGS]
     if spec.variable is not None:
         parts.append(_psql_password(spec.variable))
-    parts += ["", "-- The cluster", *(f"{line};" for line in script.cluster)]
+    parts += ["", "-- The cluster", f"{script.guard()};", f"{script.create};"]
     if spec.variable is not None:
-        parts.append(f"ALTER ROLE {identifier(script.name)} PASSWORD :'{_psql_name(spec.variable)}';")
+        parts.append(_psql_set_password(script.name, spec.variable))
+    parts += [f"{line};" for line in script.cluster]
     parts += ["", "-- The database", *(f"{line};" for line in script.database), "COMMIT;"]
     return "\n".join(parts) + "\n"
 
@@ -166,6 +286,10 @@ def _header(script: RoleScript) -> str:
         f"Role {script.name}: {script.spec.purpose}.",
         "Idempotent. Run it as superuser, connected to the application's database, before `migrate`:",
         f"    {f'{variable}=… ' if variable else ''}psql -d DATABASE -f THIS_FILE",
+    ]
+    lines += [
+        "A role that other databases use is refused unless you give -v share_roles=on, and is never altered.",
+        *(["An existing password is kept unless you give -v change_passwords=on."] if variable is not None else []),
     ]
     if variable is not None:
         lines.append(f"psql before version 15 reads no environment: give -v {_psql_name(variable)}=… instead.")
@@ -186,6 +310,32 @@ def _psql_password(variable: str) -> str:
             f"SELECT :'{name}' = '' AS password_is_missing \\gset",
             "\\if :password_is_missing",
             f"    DO $bootstrap$ BEGIN RAISE EXCEPTION {literal(refusal)}; END $bootstrap$;",
+            "\\endif",
+        ]
+    )
+
+
+def _psql_flag(flag: str) -> str:
+    return "\n".join(
+        [
+            f"\\if :{{?{flag}}}",
+            "\\else",
+            f"    \\set {flag} off",
+            "\\endif",
+            f"SET LOCAL salon_jobs.{flag} = :'{flag}';",
+        ]
+    )
+
+
+def _psql_set_password(name: str, variable: str) -> str:
+    kept = f"kept the password of role {name}; -v change_passwords=on changes it".replace("'", "")
+    return "\n".join(
+        [
+            f"SELECT pg_temp.sets_password({literal(name)}) AS sets_password \\gset",
+            "\\if :sets_password",
+            f"    ALTER ROLE {identifier(name)} PASSWORD :'{_psql_name(variable)}';",
+            "\\else",
+            f"    \\echo '{kept}'",
             "\\endif",
         ]
     )

@@ -81,7 +81,9 @@ def _prepare(database: Database) -> None:
         "WORKER_RUNTIME_PASSWORD": database.passwords["worker"],
         "JOBS_OPERATOR_PASSWORD": database.passwords["operator"],
     }  # fmt: skip
-    run(manage("bootstrap_roles"), environment(DATABASE_URL_BOOTSTRAP=database.superuser_url, **passwords))
+    # Roles of an earlier run on the same server have other passwords.
+    command = manage("bootstrap_roles", "--change-passwords", "--yes")
+    run(command, environment(DATABASE_URL_BOOTSTRAP=database.superuser_url, **passwords))
     run(manage("migrate", "--verbosity", "0"), environment(DATABASE_URL_MIGRATOR=database.url("migrator")))
     queue.create_stores(database, 1, _STORES)
     database.execute("CREATE INDEX ON customer (email)")

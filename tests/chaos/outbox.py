@@ -273,7 +273,9 @@ def _prepare(database: Database) -> None:
         "WORKER_RUNTIME_PASSWORD": database.passwords["worker"],
         "JOBS_OPERATOR_PASSWORD": database.passwords["operator"],
     }  # fmt: skip
-    run(manage("bootstrap_roles"), environment(DATABASE_URL_BOOTSTRAP=database.superuser_url, **passwords))
+    # Roles of an earlier run on the same server have other passwords.
+    command = manage("bootstrap_roles", "--change-passwords", "--yes")
+    run(command, environment(DATABASE_URL_BOOTSTRAP=database.superuser_url, **passwords))
     run(manage("migrate", "--verbosity", "0"), environment(DATABASE_URL_MIGRATOR=database.url("migrator")))
     database.execute("CREATE TABLE counted (name text PRIMARY KEY, number int NOT NULL DEFAULT 0)")
     database.execute("INSERT INTO counted (name) SELECT unnest(%s::text[])", [*_AGGREGATES, "slow"])

@@ -44,7 +44,7 @@ def test_no_file_holds_a_password(name: str) -> None:
 
 def test_every_login_role_refuses_superuser_and_bypassrls_and_only_owners_bypass() -> None:
     for script in build_scripts(Roles(), DEMO_OWNER_ROLES):
-        attributes = next(line for line in script.cluster if line.startswith("ALTER ROLE"))
+        attributes = next(line for text in script.cluster for line in text.splitlines() if "ALTER ROLE" in line)
         assert "NOSUPERUSER NOCREATEDB NOCREATEROLE" in attributes
         assert (" NOLOGIN BYPASSRLS " in attributes) is script.spec.owns_functions
         assert (" NOBYPASSRLS " in attributes) is not script.spec.owns_functions

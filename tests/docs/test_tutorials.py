@@ -14,6 +14,7 @@ import pytest
 from psycopg import sql
 
 from project.demo.processes import free_port
+from project.local.postgres import EmbeddedPostgres
 from tests.docs.markdown import read
 from tests.docs.walkthrough import Walkthrough
 from tests.settings import PASSWORD, url_for
@@ -42,24 +43,25 @@ def test_the_first_tutorial(tmp_path: Path, name: str) -> None:
     assert tutorial.follow(read("docs/tutorial.md")) > 10
 
 
-def test_the_tutorial_with_stores(tmp_path: Path, name: str) -> None:
-    # Roles belong to the server, which other tests use: they keep the passwords they have there.
+def test_the_tutorial_with_stores(tmp_path: Path) -> None:
     passwords = ("MIGRATOR_PASSWORD", "APP_PASSWORD", "WORKER_RUNTIME_PASSWORD", "JOBS_OPERATOR_PASSWORD")
-    tutorial = Walkthrough(
-        folder=tmp_path,
-        superuser_url=url_for(None, "postgres"),
-        database_url=url_for(None, name),
-        names={"chain": name},
-        values={
-            "DATABASE_URL_BOOTSTRAP": os.environ["DATABASE_URL_BOOTSTRAP"],
-            **dict.fromkeys(passwords, PASSWORD),
-            "DATABASE_URL_MIGRATOR": url_for("migrator", name),
-            "DATABASE_URL": url_for("app", name),
-            "WORKER_DATABASE_URL": url_for("worker_runtime", name),
-        },
-    )
+    # A server of its own: the roles are new there, as they are for the reader.
+    with EmbeddedPostgres(fsync=False) as server:
+        tutorial = Walkthrough(
+            folder=tmp_path,
+            superuser_url=server.url,
+            database_url=url_for(None, "chain", server=server.url),
+            names={},
+            values={
+                "DATABASE_URL_BOOTSTRAP": server.url,
+                **dict.fromkeys(passwords, PASSWORD),
+                "DATABASE_URL_MIGRATOR": url_for("migrator", "chain", server=server.url),
+                "DATABASE_URL": url_for("app", "chain", server=server.url),
+                "WORKER_DATABASE_URL": url_for("worker_runtime", "chain", server=server.url),
+            },
+        )
 
-    assert tutorial.follow(read("docs/tutorial-tenants.md")) > 10
+        assert tutorial.follow(read("docs/tutorial-tenants.md")) > 10
 
 
 @pytest.fixture

@@ -49,6 +49,9 @@ UNION ALL SELECT 'owned', stxname FROM pg_statistic_ext WHERE stxowner IN (SELEC
 UNION ALL SELECT 'owned', datname FROM pg_database
     WHERE datdba IN (SELECT oid FROM roles) AND datname = current_database()
 UNION ALL SELECT 'owned', proname FROM pg_proc WHERE proowner IN (SELECT oid FROM roles)
+UNION ALL SELECT 'setting', unnest(setconfig) FROM pg_db_role_setting
+    WHERE setrole IN (SELECT oid FROM roles)
+      AND setdatabase = (SELECT oid FROM pg_database WHERE datname = current_database())
 UNION ALL SELECT 'default', defaclrole::regrole::text FROM pg_default_acl
 UNION ALL SELECT 'policy', policyname FROM pg_policies WHERE roles <> '{public}'
 """
@@ -87,7 +90,10 @@ def test_one_user_becomes_roles_and_roles_become_one_user(fresh: str, owned: Own
 
     done("migrate", "salon", "0002", "-v", "0", **one_user)  # what the project does by ROLES itself
     assert "ROLES.CONVERSION_MISSING: the job tables belong to" in refused("migrate", **roles)
-    done("salon_jobs", "convert", "--yes", **roles)
+    assert "ROLES.TAKEN: role migrator is already used in another database" in refused(
+        "salon_jobs", "convert", "--yes", **roles
+    )
+    done("salon_jobs", "convert", "--yes", "--share-roles", **roles)
     done("migrate", "-v", "0", **roles)
     assert done("salon_jobs", "doctor", "--superuser", "--fail", **roles).endswith("no drift\n")
     assert rows(fresh, "SELECT id, store_id FROM customer ORDER BY 1") == before

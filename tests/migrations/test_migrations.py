@@ -81,14 +81,14 @@ ORDER BY 1, 2"""
 
 def test_gwt_04_an_empty_database_gets_the_job_tables_and_twice_changes_nothing(fresh: str) -> None:
     urls = environment(fresh)
-    assert manage("bootstrap_roles", "--database", fresh, **urls).returncode == 0
+    assert manage("bootstrap_roles", "--share-roles", "--database", fresh, **urls).returncode == 0
     assert job_tables(fresh) == set()
     done = manage("migrate", **urls)
     assert done.returncode == 0, done.stderr
     assert job_tables(fresh) == JOB_TABLES
     before = rows(fresh, CATALOGUE)
     assert len(before) > 50
-    for command in (("bootstrap_roles", "--database", fresh), ("migrate",)):
+    for command in (("bootstrap_roles", "--share-roles", "--database", fresh), ("migrate",)):
         done = manage(*command, **urls)
         assert done.returncode == 0, done.stderr
     assert "No migrations to apply" in done.stdout
@@ -112,7 +112,7 @@ def test_gwt_04_an_empty_database_gets_the_job_tables_and_twice_changes_nothing(
 
 def test_a_worker_waits_for_pending_migrations_and_a_burst_says_so(fresh: str) -> None:
     urls = environment(fresh)
-    assert manage("bootstrap_roles", "--database", fresh, **urls).returncode == 0
+    assert manage("bootstrap_roles", "--share-roles", "--database", fresh, **urls).returncode == 0
     done = manage("runworker", "--burst", "--health-addr", "127.0.0.1:0", **urls)
     assert done.returncode == 1
     assert "WORKER.SCHEMA_MISSING" in done.stderr
@@ -197,7 +197,7 @@ def test_one_database_user_has_stores_and_forced_policies(fresh: str, owned: Cal
 
 def test_the_sql_of_every_migration_can_be_shown_and_a_plain_project_lacks_none(fresh: str) -> None:
     urls = environment(fresh)
-    assert manage("bootstrap_roles", "--database", fresh, **urls).returncode == 0
+    assert manage("bootstrap_roles", "--share-roles", "--database", fresh, **urls).returncode == 0
     for name in ("0002_protect", "0003_fan_out", "0004_fan_out_record", "0005_task_minute", "0007_queue_minute"):
         done = manage("sqlmigrate", "salon_jobs", name, **urls)
         assert done.returncode == 0, done.stderr

@@ -116,7 +116,7 @@ def test_a_lock_timeout_of_the_session_stands(database: None) -> None:
 
 def test_pgtriggers_function_may_be_called_wherever_it_is(fresh: str) -> None:
     urls = environment(fresh)
-    assert manage("bootstrap_roles", "--database", fresh, **urls).returncode == 0
+    assert manage("bootstrap_roles", "--share-roles", "--database", fresh, **urls).returncode == 0
     with psycopg.connect(url_for(None, fresh)) as connection:
         connection.execute("CREATE SCHEMA elsewhere AUTHORIZATION migrator")
         connection.execute(

@@ -116,7 +116,7 @@ def long_transaction(database: str) -> Iterator[None]:
 def busy(migrated: None, fresh: str) -> Iterator[str]:
     """Give a migrated database with a store in it, reached as its owner by an alias."""
     urls = environment(fresh)
-    for command in (("bootstrap_roles", "--database", fresh), ("migrate", "--verbosity", "0")):
+    for command in (("bootstrap_roles", "--share-roles", "--database", fresh), ("migrate", "--verbosity", "0")):
         assert manage(*command, **urls).returncode == 0
     with psycopg.connect(url_for(None, fresh)) as connection:
         connection.execute("INSERT INTO store (id, name) VALUES (%s, 'Salon')", [STORE])

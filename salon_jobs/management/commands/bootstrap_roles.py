@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from salon_jobs.conf import settings as conf
+from salon_jobs.management.asking import ask
 from salon_jobs.management.refusals import told_in_one_line
-from salon_jobs.tenancy.bootstrap import bootstrap
+from salon_jobs.tenancy.bootstrap import Bootstrapped, bootstrap
 from salon_jobs.tenancy.bootstrap_sql import build_scripts, render_psql
 
 
@@ -21,6 +23,13 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare the options."""
         parser.add_argument("--database", metavar="NAME", help="the database to prepare; created when it is missing")
+        parser.add_argument(
+            "--share-roles", action="store_true", help="use roles that other databases on the server already use"
+        )
+        parser.add_argument(
+            "--change-passwords", action="store_true", help="give existing roles the passwords in ROLE_PASSWORDS"
+        )
+        parser.add_argument("--yes", "--no-input", "--noinput", action="store_true", help="do not ask")
         parser.add_argument("--print", action="store_true", dest="print_only", help="print the SQL for psql instead")
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -33,6 +42,16 @@ class Command(BaseCommand):
             return
         if conf.bootstrap_url is None:
             raise CommandError("SALON_JOBS['BOOTSTRAP_URL'] is not set: name a superuser's URL")
+
+        def confirm(names: Sequence[str], shared: Mapping[str, str]) -> None:
+            if options["yes"]:
+                return
+            also = "".join(f"; {name} is also used in {others}" for name, others in shared.items())
+            ask(
+                f"Change the passwords of {', '.join(names)}{also}?", self.stderr,
+                otherwise="nothing was changed", remedy="add --yes",
+            )  # fmt: skip
+
         with told_in_one_line():
             done = bootstrap(
                 conf.bootstrap_url,
@@ -40,6 +59,19 @@ class Command(BaseCommand):
                 passwords=conf.role_passwords,
                 extra_owner_roles=conf.extra_owner_roles,
                 database=options["database"],
+                share_roles=options["share_roles"],
+                change_passwords=confirm if options["change_passwords"] else None,
             )
-        created = "created database" if done.created_database else "database"
-        self.stdout.write(f"{created} {done.database}: roles {', '.join(done.roles)} are in place")
+        self._report(done)
+
+    def _report(self, done: Bootstrapped) -> None:
+        changed = [f"{name} ({', '.join(what)})" for name, what in done.changed.items()]
+        shared = [f"{name} (with {others})" for name, others in done.shared.items()]
+        self.stdout.write(f"{'created database' if done.created_database else 'database'} {done.database}")
+        for label, names in (("made", done.made), ("kept", done.kept), ("changed", changed), ("shared", shared)):
+            if names:
+                self.stdout.write(f"{label}: {', '.join(names)}")
+        for name in done.other_passwords:
+            self.stderr.write(
+                f"kept the password of {name}, which is not the one in ROLE_PASSWORDS; --change-passwords changes it"
+            )

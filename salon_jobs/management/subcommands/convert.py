@@ -23,6 +23,9 @@ class Convert(Subcommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare the options."""
+        parser.add_argument(
+            "--share-roles", action="store_true", help="use roles that other databases on the server already use"
+        )
         parser.add_argument("--yes", action="store_true", help="do not ask")
 
     def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
@@ -44,6 +47,7 @@ class Convert(Subcommand):
                 bootstrap(
                     conf.bootstrap_url, roles=conf.roles, passwords=conf.role_passwords,
                     extra_owner_roles=conf.extra_owner_roles, database=database_name(),
+                    share_roles=options["share_roles"],
                 )  # fmt: skip
             left = convert(connection, plan)
         out.write(f"{plan.database} belongs to {plan.owner} now, who took over from {', '.join(plan.former)}")
