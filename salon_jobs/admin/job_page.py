@@ -28,13 +28,14 @@ def errors(job: Job) -> SafeString | str:
     rows = JobError.objects.using(job._state.db).filter(job_id=job.pk).order_by("-id")[:_SHOWN]
     blocks = [
         (SafeString("" if number else " open"), error.attempt, instant(error.occurred_at),
-         error.error_class, *_short(error.message), error.traceback or "no traceback: the process died")
+         error.error_class, f" ({error.code})" if error.code else "", *_short(error.message),
+         error.traceback or "no traceback: the process died")
         for number, error in enumerate(rows)
     ]  # fmt: skip
     if not blocks:
         return "none"
     template = (
-        '<details{} class="salon-jobs-error"><summary>Attempt {} · {} · <strong>{}</strong>: {}</summary>'
+        '<details{} class="salon-jobs-error"><summary>Attempt {} · {} · <strong>{}</strong>{}: {}</summary>'
         '<p>{}</p><pre class="salon-jobs-text">{}</pre></details>'
     )
     return format_html("<div>{}</div>", format_html_join("", template, blocks))

@@ -174,6 +174,12 @@ class ProcessDied(SalonJobsError):
     code = "JOB.PROCESS_DIED"
 
 
+class Expired(SalonJobsError):
+    """The job waited longer than its task's wait timeout, or past its ``expires_at``, and was not started."""
+
+    code = "JOB.EXPIRED"
+
+
 class Interrupted(BaseException):
     """Raised inside a handler when the shutdown grace is over: rolled back and queued again.
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
+from salon_jobs.core.errors import Expired
+
 _LONGEST_SNOOZE: Final = timedelta(days=36_500)
 
 
@@ -50,10 +52,17 @@ class Snoozed:
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """The job ends without success: ``kind`` is discarded, expired or cancelled, ``detail`` is for people."""
+    """The job ends without success: ``kind`` is discarded or cancelled, ``detail`` is for people."""
 
     kind: str
     detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class NotStarted:
+    """The job waited too long to be worth starting: cancelled with an error row, the attempt is not counted."""
+
+    error: Expired
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,4 +83,4 @@ class Lost:
     """Another run owns the job by now; there is nothing left to write."""
 
 
-Outcome = Succeeded | Snoozed | Cancelled | Errored | Released | Lost
+Outcome = Succeeded | Snoozed | Cancelled | NotStarted | Errored | Released | Lost

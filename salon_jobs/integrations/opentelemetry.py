@@ -23,7 +23,10 @@ from salon_jobs.core.tracing import SYSTEM, Published, Received, Run, Sent, trac
 
 # Those of the brokers that the conventions name; the others go by their own names.
 _SYSTEMS: Final = {"sns": "aws_sns", "sqs": "aws_sqs"}
-_FAILED: Final = (log_events.JOB_FAILED, log_events.JOB_RETRIED, log_events.JOB_LEASE_LOST, log_events.JOB_RELEASED)
+_FAILED: Final = (
+    log_events.JOB_FAILED, log_events.JOB_RETRIED, log_events.JOB_EXPIRED, log_events.JOB_LEASE_LOST,
+    log_events.JOB_RELEASED,
+)  # fmt: skip
 Attributes = dict[str, AttributeValue]
 
 

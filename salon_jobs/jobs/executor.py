@@ -22,13 +22,14 @@ from psycopg import sql as compose
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import log_events
 from salon_jobs.core.error_report import report
-from salon_jobs.core.errors import LeaseLost, PayloadInvalid, TaskInvalid, TimedOut
+from salon_jobs.core.errors import Expired, LeaseLost, PayloadInvalid, TaskInvalid, TimedOut
 from salon_jobs.core.log_events import log_batch, log_event
 from salon_jobs.core.outcomes import (
     Cancelled,
     Discard,
     Errored,
     Lost,
+    NotStarted,
     Outcome,
     Released,
     Snooze,
@@ -48,7 +49,6 @@ from salon_jobs.tenancy.context import tenant_context, tenant_statements
 from salon_jobs.tenancy.round_trip import in_one_trip
 from salon_jobs.tenancy.store_transaction import StoreTransaction
 
-EXPIRED = "expired"
 DISCARDED = "discarded"
 CANCELLED = "cancelled"
 
@@ -57,10 +57,10 @@ def execute(running: RunningJob) -> Outcome:
     """Run the handler and return how it ended. Never raises, but what strikes between two bytecodes at shutdown."""
     job = running.claimed
     if job.expired:
-        return Cancelled(EXPIRED, EXPIRED)
+        return NotStarted(Expired("claimed after expires_at"))
     task = registry.get_task(job.task)
-    if task.timeouts is not None and (why := task.timeouts.expiry(running.waited_s, claimed_before=job.lease > 1)):
-        return Cancelled(EXPIRED, why)
+    if task.timeouts is not None and (why := task.timeouts.expiry(running.waited_s)):
+        return NotStarted(Expired(why))
     try:
         arguments = task.payload.decode(job.payload, job.store_id)
     except PayloadInvalid as error:
@@ -133,18 +133,31 @@ def _write(running: RunningJob, outcome: Outcome) -> Outcome | None:
             _log(logging.WARNING, log_events.JOB_RELEASED, running)
         case Cancelled(kind=kind, detail=detail):
             reason = kind if kind == detail else f"{kind}: {detail}"
-            if not store.cancel_run(job, process_id, reason, charge=kind != EXPIRED):
+            if not store.cancel_run(job, process_id, reason):
                 return None
-            if kind == EXPIRED:
-                waited_s = round(running.waited_s, 3)
-                _log(logging.WARNING, log_events.JOB_EXPIRED, running, reason=reason, waited_s=waited_s)
-            else:
-                _log(logging.INFO, log_events.JOB_CANCELLED, running, reason=reason)
+            _log(logging.INFO, log_events.JOB_CANCELLED, running, reason=reason)
+        case NotStarted(error=error):
+            if not _write_expiry(running, error):
+                return None
         case Errored():
             return _write_error(running, outcome)
         case Lost():
             return None
     return outcome
+
+
+def _write_expiry(running: RunningJob, error: Expired) -> bool:
+    if running.followed is not None:
+        running.followed.error = error
+    described = report(error)
+    reason = f"expired: {error}"
+    if not store.expire_run(running.claimed, running.process_id, described, reason):
+        return False
+    _log(
+        logging.WARNING, log_events.JOB_EXPIRED, running, reason=reason, waited_s=round(running.waited_s, 3),
+        error_class=described.error_class, code=described.code,
+    )  # fmt: skip
+    return True
 
 
 def _write_error(running: RunningJob, outcome: Errored) -> Outcome | None:

@@ -23,8 +23,8 @@ from salon_jobs.core.histogram import BOUNDS_S, BUCKETS, percentile
 from salon_jobs.jobs.current import RunningJob
 
 _FLUSH_EVERY_S = 5.0
-# The log event by which a run's end is told, and the column that counts it; in the order of the columns.
-_COLUMNS: Final[Mapping[str, str]] = {
+# The log event that ends a run, and the outcome it is counted as; in the order of the columns.
+_OUTCOMES: Final[Mapping[str, str]] = {
     log_events.JOB_SUCCEEDED: "succeeded",
     log_events.JOB_RETRIED: "retried",
     log_events.JOB_FAILED: "failed",
@@ -32,10 +32,12 @@ _COLUMNS: Final[Mapping[str, str]] = {
     log_events.JOB_SNOOZED: "snoozed",
     log_events.JOB_RELEASED: "released",
     log_events.JOB_RESCUED: "rescued",
+    log_events.JOB_EXPIRED: "expired",
 }
-OUTCOMES: Final = tuple(_COLUMNS.values())
-_INDEX: Final = {event: number for number, event in enumerate(_COLUMNS)}
-_INDEX[log_events.JOB_EXPIRED] = _INDEX[log_events.JOB_CANCELLED]
+OUTCOMES: Final = tuple(_OUTCOMES.values())
+# The table has no column for expired jobs: it counts them as cancelled.
+STORED_OUTCOMES: Final = tuple(outcome for outcome in OUTCOMES if outcome != "expired")
+_INDEX: Final = {event: number for number, event in enumerate(_OUTCOMES)}
 
 
 @dataclass(slots=True)
@@ -121,7 +123,7 @@ class TaskStatistics:
             return
         try:
             with connections[conf.database].cursor() as cursor:
-                cursor.execute(sql.load("add_statistics"), {"rows": json.dumps(list(map(_row, counted.items())))})
+                cursor.execute(sql.load("add_statistics"), {"rows": json.dumps(list(map(_stored, counted.items())))})
         except BaseException:
             with self._lock:
                 _add(counted, to=self._unwritten)
@@ -158,6 +160,12 @@ def _row(counted: tuple[tuple[str, str], _Counts]) -> dict[str, Any]:
         "duration_s": counts.duration_s, "durations": counts.durations,
         "wait_s": counts.wait_s, "waits": counts.waits,
     }  # fmt: skip
+
+
+def _stored(counted: tuple[tuple[str, str], _Counts]) -> dict[str, Any]:
+    row = _row(counted)
+    row["cancelled"] += row.pop("expired")
+    return row
 
 
 # Those of this process.
@@ -209,6 +217,6 @@ def totals(last: timedelta, *, using: str) -> list[TaskTotals]:
 
 
 def _totals(task: str, *values: Any) -> TaskTotals:
-    outcomes = dict(zip(OUTCOMES, map(int, values), strict=False))
-    duration_s, durations, wait_s, waits = values[len(OUTCOMES) :]
+    outcomes = dict(zip(STORED_OUTCOMES, map(int, values), strict=False))
+    duration_s, durations, wait_s, waits = values[len(STORED_OUTCOMES) :]
     return TaskTotals(task, outcomes, duration_s, tuple(map(int, durations)), wait_s, tuple(map(int, waits)))

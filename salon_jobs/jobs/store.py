@@ -109,10 +109,14 @@ def fail(
     return Ended(JobState(rows[0][0]), rows[0][1]) if rows else None
 
 
-def cancel_run(job: ClaimedJob, process_id: int, reason: str, *, charge: bool) -> bool:
-    """End a run as cancelled; ``charge`` counts the attempt. False: the lease is lost."""
-    parameters = {**_fence(job, process_id), "reason": storable(reason)[:255], "charge": charge}
-    return rows_changed("cancel_run", parameters) == 1
+def cancel_run(job: ClaimedJob, process_id: int, reason: str) -> bool:
+    """End a run as cancelled and count the attempt. False: the lease is lost."""
+    return rows_changed("cancel_run", {**_fence(job, process_id), "reason": storable(reason)[:255]}) == 1
+
+
+def expire_run(job: ClaimedJob, process_id: int, error: ErrorReport, reason: str) -> bool:
+    """End a claimed job as cancelled before its run began, and record the error. False: the lease is lost."""
+    return bool(rows_of("expire_run", {**_fence(job, process_id), "reason": reason, **asdict(error)}))
 
 
 def requeue(jobs: Iterable[tuple[int, int]], process_id: int, *, delay: timedelta | None = None) -> dict[int, Ended]:

@@ -94,5 +94,7 @@ class Timekeeper:
             return
         if when[1] is TimedOut:
             limit_s = round(when[0] - running.started, 3)
-            log_event(logging.WARNING, log_events.JOB_TIMED_OUT, **identify(running), timeout_s=limit_s)
+            log_event(
+                logging.WARNING, log_events.JOB_TIMED_OUT, **identify(running), timeout_s=limit_s, code=TimedOut.code
+            )
             self._on_timeout()

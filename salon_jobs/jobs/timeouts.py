@@ -15,8 +15,8 @@ _LEAST_RUN_S = 1.0
 class Timeouts:
     """Holds a task's timeouts. Raises OptionInvalid naming the field.
 
-    ``timeout`` bounds a run; ``wait_timeout`` the wait since the job became due; ``wait_overtime`` is added to that for
-    a job that was claimed before: part of its wait it spent inside a process, not in the queue.
+    ``timeout`` bounds a run; ``wait_timeout`` the wait since the job became due; ``wait_overtime`` is extra grace
+    before the wait timeout counts.
     """
 
     timeout: timedelta | None = None
@@ -43,12 +43,12 @@ class Timeouts:
         """Tell whether any of them is set."""
         return any(getattr(self, field.name) for field in fields(self))
 
-    def expiry(self, waited_s: float, *, claimed_before: bool) -> str | None:
-        """Return why a job that waited so long is not worth starting any more; None when it is."""
+    def expiry(self, waited_s: float) -> str | None:
+        """Return why a job that waited this long is not worth starting; None when it is."""
         if self.wait_timeout is None:
             return None
         limit_s = self.wait_timeout.total_seconds()
-        if claimed_before and self.wait_overtime is not None:
+        if self.wait_overtime is not None:
             limit_s += self.wait_overtime.total_seconds()
         return f"waited {waited_s:.3g} s, longer than {limit_s:.3g} s" if waited_s > limit_s else None
 

@@ -143,12 +143,15 @@ class Model:
             self._queue_again(job, self._is_superseded(job), None if wait is None else Soon(wait))
         return len(owned)
 
-    def cancel_run(self, run: Run, reason: str, *, charge: bool) -> bool:
-        """End a run as cancelled."""
+    def cancel_run(self, run: Run, reason: str, *, code: str = "") -> bool:
+        """End a run as cancelled; with a code, before it began: uncharged, with an error row."""
         job = self._owned(run)
         if job is None:
             return False
-        job.attempts += charge
+        if code:
+            self.errors.append((job.id, job.attempts + 1, code))
+        else:
+            job.attempts += 1
         self._end(job, CANCELLED, reason)
         return True
 

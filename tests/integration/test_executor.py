@@ -13,7 +13,7 @@ from django.db import OperationalError
 from salon_jobs import Discard, Snooze, current_job
 from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.errors import NoCurrentJob, SalonJobsError
-from salon_jobs.core.outcomes import Cancelled, Errored, Snoozed, Succeeded
+from salon_jobs.core.outcomes import Cancelled, Errored, NotStarted, Snoozed, Succeeded
 from tests import tasks
 from tests.integration.effects import job_events
 from tests.support import change, claim, job_row, run_due, running_on_a_thread, seen
@@ -232,9 +232,11 @@ def test_an_expired_job_is_cancelled_and_not_run(stores: list[UUID], hooks: task
     hooks.store = raises(AssertionError("it must not run"))
     handle = tasks.in_store.enqueue(store_id=stores[0])
     change("UPDATE salon_jobs_job SET expires_at = now() - interval '1 s'")
-    assert run_due(process_id) == [Cancelled("expired", "expired")]
+    [outcome] = run_due(process_id)
+    assert isinstance(outcome, NotStarted)
     row = row_of(handle.id)
-    assert (row["state"], row["reason"], row["attempts"]) == ("cancelled", "expired", 0)
+    assert (row["state"], row["reason"], row["attempts"]) == ("cancelled", "expired: claimed after expires_at", 0)
+    assert seen("SELECT attempt, code FROM salon_jobs_job_error") == [(1, "JOB.EXPIRED")]
 
 
 def test_a_runner_survives_every_job_and_an_end_that_can_not_be_written(

@@ -26,6 +26,7 @@ from hypothesis.stateful import (
 
 from salon_jobs import fan_out
 from salon_jobs.core.error_report import report
+from salon_jobs.core.errors import Expired
 from salon_jobs.core.records import ClaimedJob, JobContent, JobHandle, JobKeyMode, NewJob
 from salon_jobs.jobs import enqueue, operate, store
 from salon_jobs.jobs.enqueue_batches import add_many
@@ -362,8 +363,13 @@ class Jobs(RuleBasedStateMachine):
                 pairs = [(job.id, job.lease)]
                 assert len(store.requeue(pairs, process_id, delay=wait)) == self.model.requeue([run], wait)
             case _:
-                cancelled = store.cancel_run(job, process_id, "gone", charge=final)
-                assert cancelled == self.model.cancel_run(run, "gone", charge=final)
+                expired = report(Expired("late"))
+                cancelled = (
+                    store.cancel_run(job, process_id, "gone")
+                    if final
+                    else store.expire_run(job, process_id, expired, "gone")
+                )
+                assert cancelled == self.model.cancel_run(run, "gone", code="" if final else expired.code)
 
     def held(self, pick: int) -> Held:
         """Choose a run: mostly one that goes on, or one that lost its job to a later run; after a claim if need be."""

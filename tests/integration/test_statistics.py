@@ -19,7 +19,7 @@ from salon_jobs.jobs.current import RunningJob
 from salon_jobs.jobs.maintenance import Maintenance
 from salon_jobs.jobs.pruner import PruneCounts, Pruner
 from salon_jobs.jobs.rescuer import Rescuer
-from salon_jobs.jobs.statistics import OUTCOMES, TaskStatistics, totals
+from salon_jobs.jobs.statistics import STORED_OUTCOMES, TaskStatistics, totals
 from salon_jobs.jobs.worker import Worker, WorkerOptions
 from tests import tasks
 from tests.settings import url_for
@@ -103,7 +103,7 @@ def test_durations_and_waits_are_added_up(process_id: int, counted: TaskStatisti
         counted.count(log_events.JOB_SUCCEEDED, [ended_run(process_id, took_s=took_s, waited_s=waited_s)])
         counted.flush()
     [row] = totals(HOUR, using="operator")
-    assert row.outcomes == {**dict.fromkeys(OUTCOMES, 0), "succeeded": 3}
+    assert row.outcomes == {**dict.fromkeys(STORED_OUTCOMES, 0), "succeeded": 3}
     assert row.runs == 3
     assert row.mean_duration_s == pytest.approx(2.02 / 3)
     assert row.mean_wait_s == pytest.approx(200 / 3, abs=5)

@@ -15,6 +15,7 @@ import pytest
 from django.db import connections, transaction
 
 from salon_jobs.core.error_report import report
+from salon_jobs.core.errors import Expired
 from salon_jobs.core.records import ClaimedJob
 from salon_jobs.jobs import registry, store
 from salon_jobs.jobs.lanes import Runnable, claim_lanes, list_lanes, share_out
@@ -44,7 +45,7 @@ def states() -> list[str]:
 
 
 @pytest.mark.parametrize("wrong", ["lease", "process", "state"])
-@pytest.mark.parametrize("verb", ["finish", "fail", "requeue", "cancel_run"])
+@pytest.mark.parametrize("verb", ["finish", "fail", "requeue", "cancel_run", "expire_run"])
 def test_without_the_lease_nothing_changes(stores: list[UUID], process_id: int, wrong: str, verb: str) -> None:
     handle = tasks.in_store.enqueue(store_id=stores[0])
     [job] = claim(process_id)
@@ -60,7 +61,8 @@ def test_without_the_lease_nothing_changes(stores: list[UUID], process_id: int, 
         "finish": lambda: store.finish(job, owner),
         "fail": lambda: store.fail(job, owner, report(ValueError()), delay=ZERO, final=False, reason=""),
         "requeue": lambda: store.requeue([(job.id, job.lease)], owner),
-        "cancel_run": lambda: store.cancel_run(job, owner, "x", charge=True),
+        "cancel_run": lambda: store.cancel_run(job, owner, "x"),
+        "expire_run": lambda: store.expire_run(job, owner, report(Expired()), "x"),
     }
     assert not verbs[verb]()
     assert job_row(handle.id) == before
@@ -231,7 +233,7 @@ def test_one_row_that_can_not_be_changed_holds_up_no_rescue(
     assert record.event_fields["job_id"] == handles[1].id  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("verb", ["fail", "cancel_run", "rescue", "finish_keep"])
+@pytest.mark.parametrize("verb", ["fail", "cancel_run", "expire_run", "rescue", "finish_keep"])
 def test_counts_that_can_grow_no_further_end_a_job_like_any_other(
     stores: list[UUID], process_id: int, verb: str, settings: Any
 ) -> None:
@@ -241,13 +243,14 @@ def test_counts_that_can_grow_no_further_end_a_job_like_any_other(
     [job] = claim(process_id)
     verbs: dict[str, Callable[[], object]] = {
         "fail": lambda: store.fail(job, process_id, report(ValueError()), delay=ZERO, final=False, reason="spent"),
-        "cancel_run": lambda: store.cancel_run(job, process_id, "discarded", charge=True),
+        "cancel_run": lambda: store.cancel_run(job, process_id, "discarded"),
+        "expire_run": lambda: store.expire_run(job, process_id, report(Expired()), "expired"),
         "rescue": lambda: store.rescue(process_id, "went silent"),
         "finish_keep": lambda: store.finish(job, process_id),
     }
     verbs[verb]()
-    ended = {"fail": "failed", "cancel_run": "cancelled", "rescue": "failed", "finish_keep": "succeeded"}
-    assert seen("SELECT state, attempts, rescues FROM salon_jobs_job") == [(ended[verb], 32767, 32767)]
+    ended = {"fail": "failed", "rescue": "failed", "finish_keep": "succeeded"}
+    assert seen("SELECT state, attempts, rescues FROM salon_jobs_job") == [(ended.get(verb, "cancelled"), 32767, 32767)]
 
 
 def test_leases_that_the_process_does_not_know_are_found(stores: list[UUID], process_id: int) -> None:

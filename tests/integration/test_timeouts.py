@@ -8,26 +8,37 @@ from collections.abc import Callable
 from contextlib import suppress
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
+from io import StringIO
 from typing import Any
 from uuid import UUID
 
 import pytest
+from django.core.management import call_command
 from django.db import connection, transaction
 
 from salon_jobs import Snooze, current_job
-from salon_jobs.core.errors import Interrupted, OptionInvalid, TimedOut
-from salon_jobs.core.outcomes import Cancelled, Errored, Succeeded
+from salon_jobs.admin import job_page
+from salon_jobs.core import tracing
+from salon_jobs.core.errors import Expired, Interrupted, OptionInvalid, TimedOut
+from salon_jobs.core.outcomes import Errored, NotStarted, Succeeded
+from salon_jobs.jobs import executor
 from salon_jobs.jobs import runner as runner_module
+from salon_jobs.jobs.run_totals import RunTotals
 from salon_jobs.jobs.runner import Runner
+from salon_jobs.jobs.statistics import TaskStatistics
 from salon_jobs.jobs.timeouts import Timeouts
+from salon_jobs.models import Job
 from tests import tasks
 from tests.integration.effects import job_events, write, written
+from tests.metrics import of, shown
 from tests.support import change, claim, job_row, run_due, running_on_a_thread, seen
+from tests.tracers import Remembering
 
 SHORT = timedelta(seconds=0.2)
 ROWS = "SELECT state, attempts, leased_by FROM salon_jobs_job ORDER BY id"
 ERRORS = "SELECT attempt, error_class, code FROM salon_jobs_job_error ORDER BY id"
 TIMED_OUT = (1, "salon_jobs.core.errors.TimedOut", "JOB.TIMED_OUT")
+EXPIRED = (1, "salon_jobs.core.errors.Expired", "JOB.EXPIRED")
 
 
 @pytest.fixture
@@ -84,7 +95,7 @@ def test_a_run_that_takes_too_long_is_struck_rolled_back_and_retried(
     assert written() == []
     assert job_events(caplog) == ["job_timed_out", "job_retried"]
     [struck] = events(caplog, "job_timed_out")
-    assert (struck["timeout_s"], struck["store_id"]) == (0.2, stores[0])
+    assert (struck["timeout_s"], struck["store_id"], struck["code"]) == (0.2, stores[0], "JOB.TIMED_OUT")
     assert events(caplog, "job_retried")[0]["code"] == "JOB.TIMED_OUT"
     assert seen("SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep%%' AND state = 'active'") == [
         (0,)
@@ -329,33 +340,85 @@ def test_a_job_that_waited_too_long_expires_uncharged_and_is_not_started(
     due_since(50)
     late = tasks.in_store.enqueue(store_id=stores[0], number=2)
     change("UPDATE salon_jobs_job SET run_at = run_at - interval '75 s' WHERE id = %s", late.id)
-    outcomes = run_due(process_id)
-    assert outcomes == [Cancelled("expired", "waited 75 s, longer than 60 s"), Succeeded(finished=True)]
+    [expired, succeeded] = run_due(process_id)
+    assert isinstance(expired, NotStarted)
+    assert (type(expired.error), str(expired.error)) == (Expired, "waited 75 s, longer than 60 s")
+    assert succeeded == Succeeded(finished=True)
     assert (runs, job_row(punctual.id)) == ([1], None)
     assert seen("SELECT state, reason, attempts, finished_at IS NULL FROM salon_jobs_job") == [
         ("cancelled", "expired: waited 75 s, longer than 60 s", 0, False)
     ]
-    [expired] = events(caplog, "job_expired")
-    assert expired["job_id"] == late.id
-    assert 75 <= expired["waited_s"] < 80
+    assert seen("SELECT attempt, error_class, code, job_id, store_id, message FROM salon_jobs_job_error") == [
+        (*EXPIRED, late.id, stores[0], "waited 75 s, longer than 60 s")
+    ]
+    [record] = events(caplog, "job_expired")
+    assert (record["job_id"], record["code"], record["error_class"]) == (late.id, EXPIRED[2], EXPIRED[1])
+    assert 75 <= record["waited_s"] < 80
 
 
-def test_a_job_that_was_claimed_before_is_given_overtime(
-    stores: list[UUID], hooks: tasks.Hooks, process_id: int, limit: Any
+@pytest.mark.parametrize("claimed_before", [False, True])
+def test_overtime_is_added_to_the_wait_timeout_of_every_run(
+    stores: list[UUID], hooks: tasks.Hooks, process_id: int, limit: Any, claimed_before: bool
 ) -> None:
     limit(wait_timeout=timedelta(seconds=60), wait_overtime=timedelta(seconds=30))
     runs: list[int] = []
     hooks.store = lambda number, **_: runs.append(number)
-    for number in (1, 2):
+    for number, waited_s in enumerate((80, 91)):
         tasks.in_store.enqueue(store_id=stores[0], number=number)
-    change("UPDATE salon_jobs_job SET lease = 1 WHERE payload->>'number' = '2'")
-    due_since(80)
-    assert [type(outcome) for outcome in run_due(process_id)] == [Cancelled, Succeeded]
-    assert runs == [2]
-    tasks.in_store.enqueue(store_id=stores[0], number=3)
-    change("UPDATE salon_jobs_job SET lease = 1 WHERE state = 'queued'")
-    change("UPDATE salon_jobs_job SET run_at = now() - interval '91 s' WHERE state = 'queued'")
-    assert run_due(process_id) == [Cancelled("expired", "waited 91 s, longer than 90 s")]
+        change("UPDATE salon_jobs_job SET lease = %s", int(claimed_before))
+        due_since(waited_s)
+        run_due(process_id)
+    assert runs == [0]
+    assert seen("SELECT reason FROM salon_jobs_job") == [("expired: waited 91 s, longer than 90 s",)]
+    assert seen(ERRORS) == [EXPIRED]
+
+
+def test_an_expired_run_is_reported_to_tracers_and_metrics(
+    stores: list[UUID], process_id: int, limit: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit(wait_timeout=timedelta(seconds=60))
+    tracer, counted = Remembering({}), TaskStatistics()
+    monkeypatch.setattr(tracing, "_tracers", [tracer])
+    monkeypatch.setattr(executor, "ended_runs", counted)
+    handle = tasks.in_store.enqueue(store_id=stores[0])
+    due_since(75)
+    with running_on_a_thread(process_id, claim(process_id)):
+        pass
+    [run] = [each for each in tracer.told if isinstance(each, tracing.Run)]
+    assert (run.job_id, run.ended, type(run.error)) == (handle.id, "job_expired", Expired)
+    totals = RunTotals()
+    totals.add(counted.take_report())
+    assert of(shown(totals.samples()), "finished_total", task="test-store", outcome="expired") == 1
+    counted.flush()
+    assert seen("SELECT cancelled FROM salon_jobs_task_minute") == [(1,)]
+
+
+@pytest.mark.parametrize(
+    ("options", "sets", "code", "message"),
+    [
+        ({"wait_timeout": timedelta(seconds=60)}, "run_at = now() - interval '75 s'", "JOB.EXPIRED", "waited 75 s"),
+        ({}, "expires_at = now()", "JOB.EXPIRED", "claimed after expires_at"),
+        ({"timeout": SHORT}, "max_attempts = 1", "JOB.TIMED_OUT", "timed out after 0.2"),
+    ],
+)
+def test_the_admin_and_the_command_line_show_the_error_with_its_code(
+    stores: list[UUID], hooks: tasks.Hooks, process_id: int, limit: Any, options: dict[str, Any], sets: str, code: str,
+    message: str,
+) -> None:  # fmt: skip
+    limit(**options)
+    hooks.store = spin
+    handle = tasks.in_store.enqueue(store_id=stores[0])
+    change(f"UPDATE salon_jobs_job SET {sets}")
+    with running_on_a_thread(process_id, claim(process_id)):
+        pass
+    for arguments in ((), ("--json",)):
+        out = StringIO()
+        call_command("salon_jobs", "show", str(handle.id), *arguments, stdout=out)
+        assert code in out.getvalue()
+        assert message in out.getvalue()
+    shown_in_admin = job_page.errors(Job.objects.get(pk=handle.id))
+    assert code in shown_in_admin
+    assert message in shown_in_admin
 
 
 def test_the_wait_in_the_local_queue_counts(database: None, hooks: tasks.Hooks, process_id: int, limit: Any) -> None:

@@ -14,7 +14,7 @@ from salon_jobs import sql
 from salon_jobs.conf import settings as conf
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.lanes import Runnable, claim_parameters, list_lanes, list_parameters, share_out
-from salon_jobs.jobs.statistics import OUTCOMES
+from salon_jobs.jobs.statistics import STORED_OUTCOMES
 from tests.support import change, plan_nodes
 
 ROWS = 60_000
@@ -184,7 +184,9 @@ def test_a_keyed_enqueue_looks_its_key_up(crowded: int) -> None:
 def test_giving_back_and_ending_runs_find_their_rows(crowded: int) -> None:
     fence = {"id": 100, "process_id": 2, "lease": 1}
     assert_no_full_scan(nodes("requeue", {"ids": [100, 800], "leases": [1, 1], "process_id": 2, "wait": None}))
-    assert_no_full_scan(nodes("cancel_run", {**fence, "reason": "discarded", "charge": True}))
+    assert_no_full_scan(nodes("cancel_run", {**fence, "reason": "discarded"}))
+    error = {"error_class": "Expired", "code": "JOB.EXPIRED", "message": "", "traceback": ""}
+    assert_no_full_scan(nodes("expire_run", {**fence, "reason": "expired", **error}))
     assert_no_full_scan(nodes("finish_keep", fence))
     assert indexes(nodes("lease_state", fence)) == {"salon_jobs_job_pkey"}
     plan = nodes("silent_processes", {"silent_after": timedelta(seconds=15)})
@@ -329,7 +331,7 @@ def test_statistics_are_added_read_and_pruned_by_their_key(busy_fortnight: None)
     assert indexes(plan) == {"salon_jobs_task_minute_pkey"}
     assert rows_read(plan, "salon_jobs_task_minute") <= 183
     row = {
-        "task": "task-1", "queue": "default", **dict.fromkeys(OUTCOMES, 1),
+        "task": "task-1", "queue": "default", **dict.fromkeys(STORED_OUTCOMES, 1),
         "duration_s": 1, "durations": [1], "wait_s": 1, "waits": [1],
     }  # fmt: skip
     plan = nodes("add_statistics", {"rows": json.dumps([row])})

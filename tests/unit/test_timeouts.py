@@ -34,7 +34,7 @@ def test_unset_means_off() -> None:
     off = Timeouts()
     assert not off.any
     assert off.run_s(1e9) is None
-    assert off.expiry(1e9, claimed_before=False) is None
+    assert off.expiry(1e9) is None
 
 
 @pytest.mark.parametrize(("waited_s", "left_s"), [(0, 60), (20, 40), (59, 1), (59.9, 1), (600, 1)])
@@ -50,7 +50,6 @@ def test_a_timeout_below_a_second_is_not_lengthened() -> None:
 
 def test_the_wait_ends_after_its_limit_and_overtime() -> None:
     timeouts = Timeouts(wait_timeout=MINUTE, wait_overtime=timedelta(seconds=30))
-    assert timeouts.expiry(60, claimed_before=False) is None
-    assert timeouts.expiry(61, claimed_before=False) == "waited 61 s, longer than 60 s"
-    assert timeouts.expiry(90, claimed_before=True) is None
-    assert timeouts.expiry(91, claimed_before=True) == "waited 91 s, longer than 90 s"
+    assert timeouts.expiry(90) is None
+    assert timeouts.expiry(91) == "waited 91 s, longer than 90 s"
+    assert Timeouts(wait_timeout=MINUTE).expiry(61) == "waited 61 s, longer than 60 s"

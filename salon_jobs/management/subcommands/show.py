@@ -44,7 +44,8 @@ class Show(Subcommand):
             text = json.dumps(value, indent=2, default=str, ensure_ascii=False) if is_json else str(value)
             out.write(printable_lines(f"{name}: {text}"))
         for error in errors:
-            head = f"\nattempt {error['attempt']} at {error['occurred_at']}: {error['error_class']}"
+            code = f" ({error['code']})" if error["code"] else ""
+            head = f"\nattempt {error['attempt']} at {error['occurred_at']}: {error['error_class']}{code}"
             out.write(printable_lines(f"{head}\n{error['traceback'] or error['message']}"))
 
 
