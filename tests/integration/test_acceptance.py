@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, date, datetime, timedelta
 from uuid import UUID, uuid4
 
-from django.db import connections
+import pytest
+from django.db import connections, transaction
 
 from project.salon.models import Customer
+from project.salon.tasks.operator import send_operator_invitation_email
 from project.salon.tasks.reservation import expire_tentative_reservations
+from salon_jobs import Task, current_job
+from salon_jobs.core.error_report import report
+from salon_jobs.core.outcomes import Succeeded
 from salon_jobs.jobs import store
 from salon_jobs.schedule.scheduler import Scheduler
 from tests import tasks
-from tests.support import change, claim, run, run_due, seen
+from tests.conftest import manage
+from tests.integration.effects import write, written
+from tests.integration.sentry_server import SentryServer, closed_port
+from tests.support import change, claim, job_row, run, run_due, running_on_a_thread, seen
 
 NOW = datetime(2026, 5, 5, 17, tzinfo=UTC)
 
@@ -31,28 +40,47 @@ def test_gwt_05_a_system_task_fans_out_to_every_store(stores: list[UUID], proces
 
 
 def test_gwt_06_running_it_again_adds_no_duplicates(stores: list[UUID], process_id: int) -> None:
-    for _ in range(2):
-        expire_tentative_reservations.enqueue(reason="cron")
-        claimed = claim(process_id)
-        store.requeue([(job.id, job.lease) for job in claimed if job.store_id is not None], process_id)
-        for job in claimed:
-            if job.store_id is None:
-                run(job, process_id)
-    assert _store_jobs() == [("expire-tentative-for-store", store_id, "queued") for store_id in stores]
+    """One store's job has failed once and waits for its retry, the others have not been tried."""
+    expire_tentative_reservations.enqueue(reason="cron")
+    run_due(process_id)
+    failing, *others = claim(process_id)
+    error = report(RuntimeError("the first attempt"))
+    store.fail(failing, process_id, error, delay=timedelta(hours=1), final=False, reason="attempts_exhausted")
+    store.requeue([(job.id, job.lease) for job in others], process_id, delay=timedelta(minutes=5))
+    waiting = "SELECT id, store_id, task, state, run_at, attempts FROM salon_jobs_job ORDER BY store_id"
+    before = seen(waiting)
+    assert [(row[0] == failing.id, row[-1]) for row in before] == [(True, 1), (False, 0), (False, 0)]
+    expire_tentative_reservations.enqueue(reason="cron")
+    assert [type(outcome) for outcome in run_due(process_id)] == [Succeeded]
+    assert seen(waiting) == before, "the same jobs, due when they were, with the attempts they had"
 
 
 def test_gwt_07_the_tick_of_three_in_the_morning_aggregates_the_day_before(stores: list[UUID], process_id: int) -> None:
+    for sold_at, amount in {
+        "2026-05-04T23:59:59+09:00": 1, "2026-05-05T00:00:00+09:00": 20, "2026-05-05T23:59:59+09:00": 300,
+        "2026-05-06T00:00:00+09:00": 4000, "2026-05-06T02:59:59+09:00": 50000,
+    }.items():  # fmt: skip
+        for factor, store_id in enumerate(stores[:2], 1):
+            change(
+                "INSERT INTO sale (id, store_id, sold_at, amount) VALUES (%s, %s, %s, %s)",
+                uuid4(), store_id, sold_at, amount * factor,
+            )  # fmt: skip
     tick = datetime.fromisoformat("2026-05-06T03:00:00+09:00")
+    day = date(2026, 5, 5)
     Scheduler().run_at(tick)
     assert seen("SELECT payload->>'target_date', tick FROM salon_jobs_job WHERE task = 'aggregate-daily-sales'") == [
         ("2026-05-05", tick)
     ]
-    for job in claim(process_id):
-        run(job, process_id)
+    run_due(process_id)
     assert seen(
         "SELECT payload->>'target_date', job_key, tick FROM salon_jobs_job"
         " WHERE task = 'aggregate-daily-sales-for-store' ORDER BY store_id"
-    ) == [("2026-05-05", f"aggregate_daily_sales:{store_id}:{date(2026, 5, 5)}", tick) for store_id in stores]
+    ) == [("2026-05-05", f"aggregate_daily_sales:{store_id}:{day}", tick) for store_id in stores]
+    run_due(process_id)
+    assert seen("SELECT store_id, business_date, total, count FROM daily_sales ORDER BY store_id") == [
+        (stores[0], day, 320, 2), (stores[1], day, 640, 2), (stores[2], day, 0, 0),
+    ]  # fmt: skip
+    assert seen("SELECT task, state FROM salon_jobs_job") == []
 
 
 def test_gwt_08_customers_deleted_ninety_days_ago_are_physically_gone(stores: list[UUID], process_id: int) -> None:
@@ -73,6 +101,72 @@ def test_gwt_08_customers_deleted_ninety_days_ago_are_physically_gone(stores: li
         left = {row[0] for row in seen("SELECT name FROM customer WHERE store_id = %s", store_id)}
         assert left == {"at the cutoff", "lately", "living"}
     assert seen("SELECT count(*) FROM salon_jobs_job WHERE state <> 'queued'") == [(0,)]
+
+
+@pytest.mark.parametrize("declared", [tasks.in_store, tasks.outside])
+def test_gwt_09_a_transient_database_failure_is_retried_up_to_the_configured_attempts(
+    stores: list[UUID], hooks: tasks.Hooks, process_id: int, declared: Task[[UUID, int], None]
+) -> None:
+    """The server ends the backend of the running handler, before the handler's transaction can commit."""
+    backends: list[int] = []
+    faults = 2
+
+    def write_and_lose_the_connection(**_: object) -> None:
+        with transaction.atomic():
+            write(f"attempt {current_job().attempt}")
+            backends.append(connections["default"].connection.info.backend_pid)
+            if len(backends) <= faults:
+                change("SELECT pg_terminate_backend(%s, 5000)", backends[-1])
+            Customer.objects.count()
+
+    def run_attempts() -> None:
+        while seen("SELECT FROM salon_jobs_job WHERE state = 'queued'"):
+            change("UPDATE salon_jobs_job SET run_at = now() WHERE state = 'queued'")
+            with running_on_a_thread(process_id, claim(process_id)):
+                pass
+
+    hooks.store = write_and_lose_the_connection
+    errors = "SELECT attempt, error_class FROM salon_jobs_job_error WHERE job_id = %s ORDER BY id"
+    handle = declared.enqueue(store_id=stores[0])
+    run_attempts()
+    assert len(set(backends)) == 3, "each attempt has a connection of its own"
+    assert seen(errors, handle.id) == [(attempt, "django.db.utils.OperationalError") for attempt in (1, 2)]
+    assert written() == ["attempt 3"]
+    assert job_row(handle.id) is None
+    backends.clear()
+    faults = 99
+    handle = declared.enqueue(store_id=stores[0])
+    run_attempts()
+    assert len(set(backends)) == 3
+    assert seen(errors, handle.id) == [(attempt, "django.db.utils.OperationalError") for attempt in (1, 2, 3)]
+    assert seen("SELECT state, attempts FROM salon_jobs_job") == [("failed", 3)]
+    assert written() == ["attempt 3"]
+
+
+def test_gwt_10_exhausted_attempts_are_exactly_one_sentry_event(stores: list[UUID]) -> None:
+    """Worker processes with the project's own settings report to a server that stands in for Sentry."""
+    invitation = uuid4()
+    change(
+        "INSERT INTO operator_invitation (id, store_id, email, token, expires_at)"
+        " VALUES (%s, %s, 'a@example.com', 'a', now() + interval '1 day')",
+        invitation, stores[0],
+    )  # fmt: skip
+    handle = send_operator_invitation_email.using(max_attempts=3).enqueue(store_id=stores[0], invitation_id=invitation)
+    with SentryServer() as sentry, closed_port() as mail_port:
+        for attempt in (1, 2, 3):
+            assert sentry.events == [], "a retry is no event"
+            change("UPDATE salon_jobs_job SET run_at = now()")
+            done = manage("runworker", "--burst", SENTRY_DSN=sentry.dsn, EMAIL_PORT=str(mail_port))
+            assert done.returncode == 0, done.stderr
+            assert seen("SELECT attempts FROM salon_jobs_job") == [(attempt,)], done.stderr
+        assert seen("SELECT state FROM salon_jobs_job") == [("failed",)]
+    [event] = sentry.events
+    tags = event["tags"]
+    assert (tags["task_name"], tags["store_id"]) == ("send-operator-invitation-email", str(stores[0]))
+    assert (int(tags["attempt"]), int(tags["job_id"])) == (3, handle.id)
+    assert event["exception"]["values"][-1]["type"] == "ConnectionRefusedError"
+    assert event["environment"] == "prod"
+    assert "a@example.com" not in json.dumps(event), "no personal data"
 
 
 def test_gwt_13_a_store_task_sees_and_changes_its_own_store_alone(

@@ -8,7 +8,6 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from django.db import OperationalError
 
 from salon_jobs import Discard, Snooze, current_job
 from salon_jobs.core.backoff import Backoff
@@ -106,31 +105,6 @@ def test_attempts_end_in_failed_with_an_error_row_each(
     ]
     assert all("in body\n" in error[4] for error in errors)
     assert job_events(caplog) == ["job_retried", "job_retried", "job_failed"]
-
-
-def test_gwt_09_a_transient_database_failure_is_retried_up_to_the_configured_attempts(
-    stores: list[UUID], hooks: tasks.Hooks, process_id: int
-) -> None:
-    runs: list[int] = []
-
-    def body(**_: object) -> None:
-        runs.append(current_job().attempt)
-        if len(runs) < 3:
-            raise OperationalError("the connection is lost")
-
-    hooks.store = body
-    handle = tasks.in_store.enqueue(store_id=stores[0])
-    for _ in range(3):
-        make_due()
-        run_due(process_id)
-    assert runs == [1, 2, 3]
-    assert job_row(handle.id) is None
-    hooks.store = raises(OperationalError("for ever"))
-    handle = tasks.in_store.enqueue(store_id=stores[0])
-    for _ in range(5):
-        make_due()
-        run_due(process_id)
-    assert (row_of(handle.id)["state"], row_of(handle.id)["attempts"]) == ("failed", 3)
 
 
 class Unshowable(Exception):

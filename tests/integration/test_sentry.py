@@ -53,7 +53,7 @@ def fail_until_the_end(process_id: int, hooks: tasks.Hooks, attempts: int) -> No
         run_due(process_id)
 
 
-def test_gwt_10_exhausted_attempts_are_exactly_one_event_with_its_tags(
+def test_exhausted_attempts_are_exactly_one_event_with_its_tags(
     stores: list[UUID], hooks: tasks.Hooks, process_id: int, events: Events
 ) -> None:
     handle = tasks.in_store.enqueue(store_id=stores[0], number=7)
