@@ -117,11 +117,7 @@ class ReadOnlyAdmin(ReaderAdmin):
 
         Nor what no text of PostgreSQL can hold.
         """
-        offered = [
-            name
-            for each in self.list_filter
-            for name in ((each, f"{each}__exact") if isinstance(each, str) else (each.parameter_name,))  # type: ignore[union-attr]
-        ]
+        offered = [name for each in self.list_filter for name in _lookups_of(each)]
         return lookup in (*offered, *self.linked_by) and "\0" not in value
 
     def has_add_permission(self, request: HttpRequest, obj: models.Model | None = None) -> bool:
@@ -135,3 +131,10 @@ class ReadOnlyAdmin(ReaderAdmin):
     def has_delete_permission(self, request: HttpRequest, obj: models.Model | None = None) -> bool:
         """Refuse: pruning deletes."""
         return False
+
+
+def _lookups_of(list_filter: Any) -> tuple[str, ...]:
+    """Return the query parameters of one of our list filters: a field's name, or a ``SimpleListFilter``."""
+    if isinstance(list_filter, str):
+        return list_filter, f"{list_filter}__exact"
+    return (list_filter.parameter_name,)

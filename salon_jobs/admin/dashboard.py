@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -117,7 +118,7 @@ def _plots(request: HttpRequest, span: str) -> dict[str, Any]:
     steps = history.history(SPANS[span], using=reader(request))
     times = tuple(step.at for step in steps)
 
-    def plot(key: str, title: str, shown: Any, **lines: Any) -> Plot:
+    def plot(key: str, title: str, shown: Any, **lines: Callable[[Step], float | None]) -> Plot:
         drawn = tuple(Line(label.replace("_", " "), [read(step) for step in steps]) for label, read in lines.items())
         return Plot(key, title, drawn, times, shown)
 

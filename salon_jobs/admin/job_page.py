@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import cast
 
 from django.db.models import Model
 from django.utils import timezone
@@ -66,7 +67,8 @@ def origin(job: Job, address_of: Callable[[type[Model], object], str]) -> SafeSt
 
 def trace(job: Job) -> SafeString | str:
     """Link to the trace that the job continues, by ``TRACE_LINK``; without it, write the trace's id."""
-    headers: dict[str, str] = job.trace if isinstance(job.trace, dict) else {}
+    kept: object = job.trace
+    headers = cast("dict[str, str]", kept) if isinstance(kept, dict) else {}
     found = _TRACE_ID.search(f"{headers.get('traceparent', '')} {headers.get('sentry-trace', '')}")
     if found is None:
         return "-"

@@ -98,7 +98,7 @@ class MessageAdmin(ReadOnlyAdmin):
         if holder is None:
             waits = message.status == MessageStatus.PENDING
             return "nothing holds it back" if waits else "it failed, and holds nothing back"
-        if holder.status == holder.Status.PARKED or holder.retry_at is None:
+        if holder.status == str(BlockedAggregate.Status.PARKED) or holder.retry_at is None:
             until = f"it is parked since {instant(holder.since)}"
         else:
             until = f"the next try is due at {instant(holder.retry_at)}"

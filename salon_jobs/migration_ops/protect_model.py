@@ -52,7 +52,7 @@ class ProtectModel(DatabaseOperation):
             schema_editor.remove_constraint(model, old)
         access = None if new is None else new.access(model, conf.roles)
         # Those it has itself may be there already: a conversion to roles gives what all migrations declare.
-        declared = set() if access is None else {policy.name for policy in access.policies}
+        declared: set[str] = set() if access is None else {policy.name for policy in access.policies}
         left = [] if schema_editor.collect_sql else sorted(_policies(schema_editor, model) - declared)
         if left:
             raise ConfigurationError(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import ClassVar
+from uuid import UUID
 
 from django.db import models
 from django.db.models.functions import Now
@@ -23,19 +25,21 @@ class InboxMessage(models.Model):
         RETRY = "retry", "to be tried again"
         DISMISSED = "dismissed", "dismissed by an operator"
 
-    id = models.BigAutoField(primary_key=True)
-    consumer = models.CharField(max_length=100)
-    message_id = models.CharField(max_length=255)
-    event = models.CharField(max_length=255, db_default="")
-    producer = models.CharField(max_length=255, db_default="")
-    store_id = models.UUIDField(null=True)
-    received_at = models.DateTimeField(db_default=Now())
-    status = models.CharField(max_length=16, choices=Status.choices)
-    job_id = models.BigIntegerField(null=True)
-    code = models.CharField(max_length=64, db_default="", help_text="Why it was set aside")
-    reason = models.TextField(db_default="")
-    deliveries = models.IntegerField(db_default=1)
-    raw = models.TextField(db_default="", help_text="What was set aside: its envelope, or what came and was none")
+    id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
+    consumer: models.CharField[str, str] = models.CharField(max_length=100)
+    message_id: models.CharField[str, str] = models.CharField(max_length=255)
+    event: models.CharField[str, str] = models.CharField(max_length=255, db_default="")
+    producer: models.CharField[str, str] = models.CharField(max_length=255, db_default="")
+    store_id: models.UUIDField[UUID | None, UUID | None] = models.UUIDField(null=True)
+    received_at: models.DateTimeField[datetime, datetime] = models.DateTimeField(db_default=Now())
+    status: models.CharField[str, str] = models.CharField(max_length=16, choices=Status.choices)
+    job_id: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(null=True)
+    code: models.CharField[str, str] = models.CharField(max_length=64, db_default="", help_text="Why it was set aside")
+    reason: models.TextField[str, str] = models.TextField(db_default="")
+    deliveries: models.IntegerField[int, int] = models.IntegerField(db_default=1)
+    raw: models.TextField[str, str] = models.TextField(
+        db_default="", help_text="What was set aside: its envelope, or what came and was none"
+    )
 
     class Meta:
         db_table = "salon_jobs_inbox"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import ClassVar
+from uuid import UUID
 
 import pgtrigger
 from django.db import models
@@ -48,28 +50,46 @@ class Job(models.Model):
     Written by the statements in ``salon_jobs/sql``; the model serves reading, the admin and migrations.
     """
 
-    id = models.BigAutoField(primary_key=True)
-    task = models.CharField(max_length=255)
-    store_id = models.UUIDField(null=True)
-    queue = models.CharField(max_length=100, db_default="default")
-    priority = models.SmallIntegerField(db_default=0)
-    state = models.CharField(max_length=16, choices=_STATES, db_default=JobState.QUEUED.value)
-    run_at = models.DateTimeField(db_default=Now())
-    attempts = models.SmallIntegerField(db_default=0, help_text="Runs that started and ended without success")
-    max_attempts = models.SmallIntegerField(db_default=25)
-    lease = models.IntegerField(db_default=0, help_text="Grows with every claim; fences every finish")
-    leased_by = models.BigIntegerField(null=True, help_text="The process that holds the job")
-    rescues = models.SmallIntegerField(db_default=0, help_text="How often the process holding it died")
-    job_key = models.CharField(max_length=512, null=True)  # noqa: DJ001 - NULL means "no key" to the unique index
+    id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
+    task: models.CharField[str, str] = models.CharField(max_length=255)
+    store_id: models.UUIDField[UUID | None, UUID | None] = models.UUIDField(null=True)
+    queue: models.CharField[str, str] = models.CharField(max_length=100, db_default="default")
+    priority: models.SmallIntegerField[int, int] = models.SmallIntegerField(db_default=0)
+    state: models.CharField[str, str] = models.CharField(
+        max_length=16, choices=_STATES, db_default=JobState.QUEUED.value
+    )
+    run_at: models.DateTimeField[datetime, datetime] = models.DateTimeField(db_default=Now())
+    attempts: models.SmallIntegerField[int, int] = models.SmallIntegerField(
+        db_default=0, help_text="Runs that started and ended without success"
+    )
+    max_attempts: models.SmallIntegerField[int, int] = models.SmallIntegerField(db_default=25)
+    lease: models.IntegerField[int, int] = models.IntegerField(
+        db_default=0, help_text="Grows with every claim; fences every finish"
+    )
+    leased_by: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(
+        null=True, help_text="The process that holds the job"
+    )
+    rescues: models.SmallIntegerField[int, int] = models.SmallIntegerField(
+        db_default=0, help_text="How often the process holding it died"
+    )
+    job_key: models.CharField[str | None, str | None] = models.CharField(max_length=512, null=True)  # noqa: DJ001 - NULL means "no key" to the unique index
     payload = ReadableJSONField(db_default=models.Value({}, models.JSONField()))
-    reason = models.CharField(max_length=255, db_default="", help_text="Why it was cancelled or failed")
-    created_at = models.DateTimeField(db_default=Now())
-    started_at = models.DateTimeField(null=True, help_text="When it was claimed last")
-    finished_at = models.DateTimeField(null=True)
-    cancel_requested_at = models.DateTimeField(null=True, help_text="Its process is asked to end it")
-    expires_at = models.DateTimeField(null=True)
-    tick = models.DateTimeField(null=True, help_text="The cron tick it stems from")
-    concurrency_key = models.CharField(  # noqa: DJ001 - NULL means that no limit by key applies
+    reason: models.CharField[str, str] = models.CharField(
+        max_length=255, db_default="", help_text="Why it was cancelled or failed"
+    )
+    created_at: models.DateTimeField[datetime, datetime] = models.DateTimeField(db_default=Now())
+    started_at: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(
+        null=True, help_text="When it was claimed last"
+    )
+    finished_at: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(null=True)
+    cancel_requested_at: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(
+        null=True, help_text="Its process is asked to end it"
+    )
+    expires_at: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(null=True)
+    tick: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(
+        null=True, help_text="The cron tick it stems from"
+    )
+    concurrency_key: models.CharField[str | None, str | None] = models.CharField(  # noqa: DJ001 - NULL means that no limit by key applies
         max_length=255, null=True, help_text="Jobs of a task with the same key share a limit"
     )
     # Jobs of one store in one lane are alike in all that can hold them back; see sql/list_lanes.sql.
@@ -85,11 +105,15 @@ class Job(models.Model):
         output_field=models.BigIntegerField(),
         db_persist=True,
     )
-    fan_out_id = models.BigIntegerField(null=True, help_text="The fan-out that added it")
-    error_class = models.CharField(  # noqa: DJ001 - NULL: it never failed
+    fan_out_id: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(
+        null=True, help_text="The fan-out that added it"
+    )
+    error_class: models.CharField[str | None, str | None] = models.CharField(  # noqa: DJ001 - NULL: it never failed
         max_length=255, null=True, help_text="The class of the error by which it failed last"
     )
-    fingerprint = models.BigIntegerField(null=True, help_text="The same for jobs of a task that failed alike")
+    fingerprint: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(
+        null=True, help_text="The same for jobs of a task that failed alike"
+    )
     trace = models.JSONField(null=True, help_text="What continues the trace of whoever enqueued it")
 
     class Meta:
@@ -211,15 +235,15 @@ class Job(models.Model):
 class JobError(models.Model):
     """One failed attempt of a job, off the hot row. ``job_id`` is no foreign key: errors never hold a job back."""
 
-    id = models.BigAutoField(primary_key=True)
-    job_id = models.BigIntegerField()
-    store_id = models.UUIDField(null=True)
-    attempt = models.SmallIntegerField()
-    error_class = models.CharField(max_length=255)
-    code = models.CharField(max_length=64, db_default="")
-    message = models.TextField(db_default="")
-    traceback = models.TextField(db_default="")
-    occurred_at = models.DateTimeField(db_default=Now())
+    id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
+    job_id: models.BigIntegerField[int, int] = models.BigIntegerField()
+    store_id: models.UUIDField[UUID | None, UUID | None] = models.UUIDField(null=True)
+    attempt: models.SmallIntegerField[int, int] = models.SmallIntegerField()
+    error_class: models.CharField[str, str] = models.CharField(max_length=255)
+    code: models.CharField[str, str] = models.CharField(max_length=64, db_default="")
+    message: models.TextField[str, str] = models.TextField(db_default="")
+    traceback: models.TextField[str, str] = models.TextField(db_default="")
+    occurred_at: models.DateTimeField[datetime, datetime] = models.DateTimeField(db_default=Now())
 
     class Meta:
         db_table = "salon_jobs_job_error"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import ClassVar, Final
 
 from django.db import models
@@ -21,20 +22,24 @@ class Limit(models.Model):
         STORE = "store"
         KEY = "key"
 
-    id = models.BigAutoField(primary_key=True)
-    kind = models.CharField(max_length=8, choices=Kind.choices)
-    name = models.CharField(
+    id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
+    kind: models.CharField[str, str] = models.CharField(max_length=8, choices=Kind.choices)
+    name: models.CharField[str, str] = models.CharField(
         max_length=512, help_text="A queue, a task, a store's id, or task:key for jobs that share a concurrency key"
     )
-    paused = models.BooleanField(db_default=False, default=False, help_text="Start none of these jobs")
-    max_concurrency = models.PositiveIntegerField(
+    paused: models.BooleanField[bool, bool] = models.BooleanField(
+        db_default=False, default=False, help_text="Start none of these jobs"
+    )
+    max_concurrency: models.PositiveIntegerField[int | None, int | None] = models.PositiveIntegerField(
         null=True,
         blank=True,
         help_text="How many may run at once, in all processes; empty: as declared; 2147483647: no limit",
     )
-    rate = models.FloatField(null=True, blank=True, help_text="How many may start a second; empty: no limit")
-    tokens = models.FloatField(db_default=0.0, default=0.0, editable=False)
-    refilled_at = models.DateTimeField(db_default=Now(), editable=False)
+    rate: models.FloatField[float | None, float | None] = models.FloatField(
+        null=True, blank=True, help_text="How many may start a second; empty: no limit"
+    )
+    tokens: models.FloatField[float, float] = models.FloatField(db_default=0.0, default=0.0, editable=False)
+    refilled_at: models.DateTimeField[datetime, datetime] = models.DateTimeField(db_default=Now(), editable=False)
 
     class Meta:
         db_table = "salon_jobs_limit"

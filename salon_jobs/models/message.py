@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import ClassVar
+from uuid import UUID
 
 import pgtrigger
 from django.db import models
+from django.db.models.expressions import Combinable
 from django.db.models.functions import Now
 
 from salon_jobs.core.messages import PARTITIONS, MessageStatus
@@ -38,22 +41,34 @@ class Message(models.Model):
     relies on to read in the order of ids.
     """
 
-    id = models.BigAutoField(primary_key=True)
-    message_id = models.UUIDField(help_text="Fixed when it is written; what brokers and consumers know it by")
-    aggregate_type = models.CharField(max_length=255, help_text="Where it goes: an ARN or RN")
-    aggregate_id = models.CharField(max_length=255, db_default="", help_text="Messages of one are kept in order")
-    event = models.CharField(max_length=255)
+    id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
+    message_id: models.UUIDField[UUID, UUID] = models.UUIDField(
+        help_text="Fixed when it is written; what brokers and consumers know it by"
+    )
+    aggregate_type: models.CharField[str, str] = models.CharField(
+        max_length=255, help_text="Where it goes: an ARN or RN"
+    )
+    aggregate_id: models.CharField[str, str] = models.CharField(
+        max_length=255, db_default="", help_text="Messages of one are kept in order"
+    )
+    event: models.CharField[str, str] = models.CharField(max_length=255)
     payload = JSONTextField()
     headers = JSONTextField(db_default=models.Value({}, JSONTextField()))
-    store_id = models.UUIDField(null=True)
-    producer = models.CharField(max_length=255, db_default="")
-    status = models.CharField(max_length=16, choices=_STATUSES, db_default=MessageStatus.PENDING.value)
-    retry_count = models.SmallIntegerField(db_default=0)
-    retry_at = models.DateTimeField(null=True)
-    created_at = models.DateTimeField(db_default=Now())
-    sent_at = models.DateTimeField(null=True, help_text="When it was published, failed or skipped")
-    last_error = models.TextField(db_default="")
-    replay_of = models.UUIDField(null=True, help_text="The message that was sent again on purpose by this one")
+    store_id: models.UUIDField[UUID | None, UUID | None] = models.UUIDField(null=True)
+    producer: models.CharField[str, str] = models.CharField(max_length=255, db_default="")
+    status: models.CharField[str, str] = models.CharField(
+        max_length=16, choices=_STATUSES, db_default=MessageStatus.PENDING.value
+    )
+    retry_count: models.SmallIntegerField[int, int] = models.SmallIntegerField(db_default=0)
+    retry_at: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(null=True)
+    created_at: models.DateTimeField[datetime, datetime] = models.DateTimeField(db_default=Now())
+    sent_at: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(
+        null=True, help_text="When it was published, failed or skipped"
+    )
+    last_error: models.TextField[str, str] = models.TextField(db_default="")
+    replay_of: models.UUIDField[UUID | None, UUID | None] = models.UUIDField(
+        null=True, help_text="The message that was sent again on purpose by this one"
+    )
     partition = models.GeneratedField(
         expression=PartitionOf(output_field=models.SmallIntegerField()),
         output_field=models.SmallIntegerField(),
@@ -125,18 +140,20 @@ class BlockedAggregate(models.Model):
         WAITING = "waiting", "waiting for a retry"
         PARKED = "parked", "parked"
 
-    id = models.BigAutoField(primary_key=True)
-    aggregate_type = models.CharField(max_length=255)
-    aggregate_id = models.CharField(max_length=255, db_default="")
-    partition = models.SmallIntegerField()
-    head_id = models.BigIntegerField(unique=True, help_text="The message that holds the others")
-    store_id = models.UUIDField(null=True)
-    status = models.CharField(max_length=16, choices=Status.choices)
-    retry_count = models.SmallIntegerField(db_default=0)
-    retry_at = models.DateTimeField(null=True)
-    since = models.DateTimeField(db_default=Now())
-    code = models.CharField(max_length=64, db_default="")
-    error = models.TextField(db_default="")
+    id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
+    aggregate_type: models.CharField[str, str] = models.CharField(max_length=255)
+    aggregate_id: models.CharField[str, str] = models.CharField(max_length=255, db_default="")
+    partition: models.SmallIntegerField[int, int] = models.SmallIntegerField()
+    head_id: models.BigIntegerField[int, int] = models.BigIntegerField(
+        unique=True, help_text="The message that holds the others"
+    )
+    store_id: models.UUIDField[UUID | None, UUID | None] = models.UUIDField(null=True)
+    status: models.CharField[str, str] = models.CharField(max_length=16, choices=Status.choices)
+    retry_count: models.SmallIntegerField[int, int] = models.SmallIntegerField(db_default=0)
+    retry_at: models.DateTimeField[datetime | Combinable | None, datetime | None] = models.DateTimeField(null=True)
+    since: models.DateTimeField[datetime, datetime] = models.DateTimeField(db_default=Now())
+    code: models.CharField[str, str] = models.CharField(max_length=64, db_default="")
+    error: models.TextField[str, str] = models.TextField(db_default="")
 
     class Meta:
         db_table = "salon_jobs_blocked_aggregate"
@@ -162,10 +179,12 @@ class RelayPartition(models.Model):
     ``beat`` changes while the owner lives; ``epoch`` with each change of hands, and fences what a former owner writes.
     """
 
-    partition = models.SmallIntegerField(primary_key=True)
-    owner = models.BigIntegerField(null=True, help_text="The process that relays it")
-    epoch = models.BigIntegerField(db_default=0)
-    beat = models.BigIntegerField(db_default=0)
+    partition: models.SmallIntegerField[int, int] = models.SmallIntegerField(primary_key=True)
+    owner: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(
+        null=True, help_text="The process that relays it"
+    )
+    epoch: models.BigIntegerField[int, int] = models.BigIntegerField(db_default=0)
+    beat: models.BigIntegerField[int, int] = models.BigIntegerField(db_default=0)
 
     class Meta:
         db_table = "salon_jobs_partition"
@@ -177,13 +196,13 @@ class RelayPartition(models.Model):
 class DestinationState(models.Model):
     """One aggregate type: what is left of its rate, whether it is paused, and the outage that relays met there."""
 
-    aggregate_type = models.CharField(primary_key=True, max_length=255)
-    tokens = models.FloatField(db_default=0.0)
-    refilled_at = models.DateTimeField(db_default=Now())
-    paused = models.BooleanField(db_default=False)
-    outage_since = models.DateTimeField(null=True)
-    outage_code = models.CharField(max_length=64, db_default="")
-    outage = models.TextField(db_default="")
+    aggregate_type: models.CharField[str, str] = models.CharField(primary_key=True, max_length=255)
+    tokens: models.FloatField[float, float] = models.FloatField(db_default=0.0)
+    refilled_at: models.DateTimeField[datetime, datetime] = models.DateTimeField(db_default=Now())
+    paused: models.BooleanField[bool, bool] = models.BooleanField(db_default=False)
+    outage_since: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(null=True)
+    outage_code: models.CharField[str, str] = models.CharField(max_length=64, db_default="")
+    outage: models.TextField[str, str] = models.TextField(db_default="")
 
     class Meta:
         db_table = "salon_jobs_destination"
@@ -197,12 +216,12 @@ class DestinationState(models.Model):
 class Replay(models.Model):
     """One time that an operator had messages sent again under new ids: who, why, which, how many."""
 
-    id = models.BigAutoField(primary_key=True)
-    requested_at = models.DateTimeField(db_default=Now())
-    requested_by = models.CharField(max_length=255)
-    reason = models.CharField(max_length=1000, db_default="")
+    id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
+    requested_at: models.DateTimeField[datetime, datetime] = models.DateTimeField(db_default=Now())
+    requested_by: models.CharField[str, str] = models.CharField(max_length=255)
+    reason: models.CharField[str, str] = models.CharField(max_length=1000, db_default="")
     criteria = models.JSONField()
-    messages = models.IntegerField()
+    messages: models.IntegerField[int, int] = models.IntegerField()
 
     class Meta:
         db_table = "salon_jobs_replay"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import ClassVar
 
 from django.db import models
@@ -11,15 +12,17 @@ from django.db.models.functions import Now
 class Process(models.Model):
     """One running process. Its jobs are its own while ``heartbeat_at`` is fresh."""
 
-    id = models.BigAutoField(primary_key=True)
-    kind = models.CharField(max_length=16)
-    hostname = models.CharField(max_length=255)
-    pid = models.IntegerField()
-    supervisor_id = models.BigIntegerField(null=True, help_text="The row of the process that started it")
+    id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
+    kind: models.CharField[str, str] = models.CharField(max_length=16)
+    hostname: models.CharField[str, str] = models.CharField(max_length=255)
+    pid: models.IntegerField[int, int] = models.IntegerField()
+    supervisor_id: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(
+        null=True, help_text="The row of the process that started it"
+    )
     queues = models.JSONField(null=True, help_text="The queues it serves; null means all")
-    concurrency = models.IntegerField(db_default=1)
-    started_at = models.DateTimeField(db_default=Now())
-    heartbeat_at = models.DateTimeField(db_default=Now())
+    concurrency: models.IntegerField[int, int] = models.IntegerField(db_default=1)
+    started_at: models.DateTimeField[datetime, datetime] = models.DateTimeField(db_default=Now())
+    heartbeat_at: models.DateTimeField[datetime, datetime] = models.DateTimeField(db_default=Now())
 
     class Meta:
         db_table = "salon_jobs_process"

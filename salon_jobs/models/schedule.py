@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import ClassVar
 
 from django.db import models
@@ -11,9 +12,9 @@ from django.db.models.functions import Now
 class CronEntryState(models.Model):
     """One cron entry as the schedulers know it; backfill never reaches before ``known_since``."""
 
-    name = models.CharField(max_length=255, primary_key=True)
-    known_since = models.DateTimeField(db_default=Now())
-    last_tick_at = models.DateTimeField(null=True)
+    name: models.CharField[str, str] = models.CharField(max_length=255, primary_key=True)
+    known_since: models.DateTimeField[datetime, datetime] = models.DateTimeField(db_default=Now())
+    last_tick_at: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(null=True)
 
     class Meta:
         db_table = "salon_jobs_cron_entry"
@@ -27,11 +28,11 @@ class CronEntryState(models.Model):
 class CronTick(models.Model):
     """One firing. Unique by entry and instant: whoever inserts it enqueues the job, in the same transaction."""
 
-    id = models.BigAutoField(primary_key=True)
-    entry = models.CharField(max_length=255)
-    tick_at = models.DateTimeField()
-    fired_at = models.DateTimeField(db_default=Now())
-    job_id = models.BigIntegerField(null=True)
+    id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
+    entry: models.CharField[str, str] = models.CharField(max_length=255)
+    tick_at: models.DateTimeField[datetime, datetime] = models.DateTimeField()
+    fired_at: models.DateTimeField[datetime, datetime] = models.DateTimeField(db_default=Now())
+    job_id: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(null=True)
 
     class Meta:
         db_table = "salon_jobs_cron_tick"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from django.db import models
 from django.db.backends.base.base import BaseDatabaseWrapper
 
@@ -22,19 +24,23 @@ class TaskMinute(models.Model):
     """
 
     pk = models.CompositePrimaryKey("minute", "task", "queue")
-    minute = models.DateTimeField()
-    task = models.CharField(max_length=255)
-    queue = models.CharField(max_length=100)
-    succeeded = models.IntegerField()
-    retried = models.IntegerField()
-    failed = models.IntegerField()
-    cancelled = models.IntegerField()
-    snoozed = models.IntegerField()
-    released = models.IntegerField(help_text="Runs that a shutdown interrupted")
-    rescued = models.IntegerField(help_text="Jobs queued again after their process died, started or not")
-    duration_s = models.FloatField(help_text="Sum over the runs that ended by themselves")
+    minute: models.DateTimeField[datetime, datetime] = models.DateTimeField()
+    task: models.CharField[str, str] = models.CharField(max_length=255)
+    queue: models.CharField[str, str] = models.CharField(max_length=100)
+    succeeded: models.IntegerField[int, int] = models.IntegerField()
+    retried: models.IntegerField[int, int] = models.IntegerField()
+    failed: models.IntegerField[int, int] = models.IntegerField()
+    cancelled: models.IntegerField[int, int] = models.IntegerField()
+    snoozed: models.IntegerField[int, int] = models.IntegerField()
+    released: models.IntegerField[int, int] = models.IntegerField(help_text="Runs that a shutdown interrupted")
+    rescued: models.IntegerField[int, int] = models.IntegerField(
+        help_text="Jobs queued again after their process died, started or not"
+    )
+    duration_s: models.FloatField[float, float] = models.FloatField(
+        help_text="Sum over the runs that ended by themselves"
+    )
     durations: models.Field[list[int], list[int]] = IntegerArrayField()
-    wait_s = models.FloatField(help_text="Sum of how long they had been due")
+    wait_s: models.FloatField[float, float] = models.FloatField(help_text="Sum of how long they had been due")
     waits: models.Field[list[int], list[int]] = IntegerArrayField()
 
     class Meta:
@@ -48,12 +54,16 @@ class QueueMinute(models.Model):
     """How many jobs waited in one queue at a moment of one minute. One worker of them all looks, once a minute."""
 
     pk = models.CompositePrimaryKey("minute", "queue")
-    minute = models.DateTimeField()
-    queue = models.CharField(max_length=100)
-    waiting = models.BigIntegerField(help_text="Jobs that are queued, due or not")
-    due = models.BigIntegerField()
-    oldest_due_s = models.FloatField(help_text="How long the oldest due job had been due")
-    exact = models.BooleanField(help_text="Whether all were counted; else it is an estimate")
+    minute: models.DateTimeField[datetime, datetime] = models.DateTimeField()
+    queue: models.CharField[str, str] = models.CharField(max_length=100)
+    waiting: models.BigIntegerField[int, int] = models.BigIntegerField(help_text="Jobs that are queued, due or not")
+    due: models.BigIntegerField[int, int] = models.BigIntegerField()
+    oldest_due_s: models.FloatField[float, float] = models.FloatField(
+        help_text="How long the oldest due job had been due"
+    )
+    exact: models.BooleanField[bool, bool] = models.BooleanField(
+        help_text="Whether all were counted; else it is an estimate"
+    )
 
     class Meta:
         db_table = "salon_jobs_queue_minute"

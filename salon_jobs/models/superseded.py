@@ -12,8 +12,10 @@ class SupersededRun(models.Model):
     a run ends without success, forgotten by the workers' maintenance.
     """
 
-    job_id = models.BigIntegerField(primary_key=True)
-    lease = models.IntegerField(help_text="The run that was superseded; a later one of the same job is not")
+    job_id: models.BigIntegerField[int, int] = models.BigIntegerField(primary_key=True)
+    lease: models.IntegerField[int, int] = models.IntegerField(
+        help_text="The run that was superseded; a later one of the same job is not"
+    )
 
     class Meta:
         db_table = "salon_jobs_superseded"

@@ -105,7 +105,7 @@ def test_gwt_08_customers_deleted_ninety_days_ago_are_physically_gone(stores: li
 
 @pytest.mark.parametrize("declared", [tasks.in_store, tasks.outside])
 def test_gwt_09_a_transient_database_failure_is_retried_up_to_the_configured_attempts(
-    stores: list[UUID], hooks: tasks.Hooks, process_id: int, declared: Task[[UUID, int], None]
+    stores: list[UUID], hooks: tasks.Hooks, process_id: int, declared: Task[..., None]
 ) -> None:
     """The server ends the backend of the running handler, before the handler's transaction can commit."""
     backends: list[int] = []
