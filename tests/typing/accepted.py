@@ -3,29 +3,109 @@
 from __future__ import annotations
 
 from datetime import UTC, date, datetime, timedelta
-from typing import assert_type
+from typing import Any, assert_type
 from uuid import UUID, uuid4
 
+from django.contrib.auth.models import AnonymousUser
+from django.db.models import BaseConstraint, Model
+from django.http import HttpRequest, HttpResponse
+from psycopg import Connection
+
 from salon_jobs import (
+    Backoff,
     Discard,
+    Draft,
     EnqueueResult,
     FanOut,
     FanOutProgress,
     FanOutResult,
     JobHandle,
+    MembershipIsolation,
+    MessageCriteria,
+    Operated,
+    OperatedAggregate,
+    OperatedMessage,
+    Replayed,
+    SameStoreForeignKey,
     Snooze,
+    StoreIsolation,
+    StoreResolver,
+    SubdomainResolver,
+    SystemScope,
+    Task,
+    cancel_jobs,
     carry_store,
+    change_jobs,
     cron,
     current_job,
     current_store_id,
+    discard_jobs,
+    emit,
+    emit_many,
     enqueue_job,
     fan_out,
     fan_out_progress,
+    limit,
+    pause,
+    pause_destination,
+    replay_messages,
+    reset_store,
+    resume,
+    resume_destination,
+    retry_jobs,
+    retry_messages,
+    skip_messages,
     store_task,
+    stores_of,
     task,
     tenant_context,
+    unpark,
+    without_store,
 )
-from salon_jobs.testing import perform_job
+from salon_jobs.migration_ops import (
+    DropForeignKey,
+    InstallFanOutFunction,
+    InstallFunction,
+    InstallGate,
+    InstallSupersession,
+    LocksBriefly,
+    ProtectModel,
+    ProtectTables,
+    ReleaseModel,
+    RunForEachStore,
+    SetStorageParameters,
+    ShareWithDjango,
+)
+from salon_jobs.models import (
+    BlockedAggregate,
+    CronEntryState,
+    CronTick,
+    Dashboard,
+    DestinationState,
+    FanOutRecord,
+    InboxMessage,
+    Job,
+    JobError,
+    Limit,
+    Message,
+    Process,
+    QueueMinute,
+    RelayPartition,
+    Replay,
+    SupersededRun,
+    TaskMinute,
+)
+from salon_jobs.testing import (
+    DrainedJob,
+    DrainedMessage,
+    as_role,
+    as_store,
+    assert_enqueued,
+    assert_isolated,
+    drain_jobs,
+    drain_outbox,
+    perform_job,
+)
 
 
 @task(name="typing-system", max_attempts=3)
@@ -111,3 +191,169 @@ async def in_a_coroutine() -> int:
 
 with tenant_context(STORE, scope="session", atomic=False), tenant_context(STORE, switch=True, using="default"):
     assert_type(carry_store(divided)(7, by=2), int)
+
+MINUTE = timedelta(minutes=1)
+NOW = datetime.now(UTC)
+
+
+@task(name="typing-options", backoff=Backoff(base=MINUTE, factor=3, cap=MINUTE * 60, jitter=0.2), timeout=MINUTE,
+      wait_timeout=MINUTE, wait_overtime=MINUTE, waiting_shortens_timeout=True)  # fmt: skip
+def with_options(at: datetime) -> None:
+    """Do nothing."""
+
+
+@task(name="typing-ping")
+def ping() -> int:
+    """Return a number."""
+    return 1
+
+
+def every_task(tasks: list[Task[..., Any]], of_no_argument: Task[[], int]) -> None:
+    """Use tasks as values."""
+    assert_type(of_no_argument(), int)
+    assert_type(of_no_argument.enqueue(), JobHandle)
+    assert_type(tasks[0].name, str)
+
+
+every_task([with_options, of_store, in_coroutine], ping)
+assert_type(handle.result is EnqueueResult.INSERTED, bool)
+assert_type(fanned.inserted + fanned.kept + fanned.paused, int)
+
+# Operators.
+assert_type(retry_jobs([1, 2], at=NOW, using="operator"), list[Operated])
+assert_type(cancel_jobs({1}), list[Operated])
+assert_type(discard_jobs(number for number in range(3)), list[Operated])
+assert_type(change_jobs([1], priority=-5, queue="mail"), list[Operated])
+for operated in cancel_jobs([handle.id]):
+    assert_type((operated.job_id, operated.changed, operated.detail), tuple[int, bool, str])
+pause(queue="mail")
+pause(store_id=STORE, using="operator")
+resume(task="typing-store")
+limit(queue="mail", max_concurrency=4, rate=0.5)
+limit(task="typing-limits", key=str(STORE), max_concurrency=None)
+limit(store_id=str(STORE), lift=True)
+
+# Messages.
+assert_type(emit("rn::nats:::orders", aggregate_id="42", event="order.created", payload={"id": 42}), UUID)
+emit("rn::nats:::orders", event="order.created", payload=[STORE, TODAY], headers={"Priority": "low"})
+draft = Draft(aggregate_type="rn::nats:::orders", event="order.created", payload=None, aggregate_id="42")
+assert_type(emit_many(draft for _ in range(3)), list[UUID])
+assert_type(retry_messages([1]), list[OperatedMessage])
+assert_type(skip_messages(iter([1]), using="operator"), list[OperatedMessage])
+assert_type(unpark([("rn::nats:::orders", "42")]), list[OperatedAggregate])
+for unparked in unpark(aggregate_type="rn::nats:::orders"):
+    assert_type((unparked.aggregate_type, unparked.aggregate_id, unparked.changed), tuple[str, str, bool])
+pause_destination("rn::nats:::orders")
+resume_destination("rn::nats:::orders", using="operator")
+criteria = MessageCriteria(aggregate_type="rn::nats:::orders", since=NOW, statuses=("failed",))
+replayed = replay_messages(criteria, requested_by="me", reason="lost", dry_run=True)
+assert_type(replayed, Replayed)
+assert_type(replayed.refused, tuple[OperatedMessage, ...])
+replay_messages(MessageCriteria(ids=(1, 2)))
+
+# Isolation.
+constraints: list[BaseConstraint] = [
+    StoreIsolation(field="store", name="isolation", web=["SELECT"], worker={"SELECT": [], "UPDATE": ["name"]}),
+    MembershipIsolation(field="store", user_field="user", name="members"),
+    SystemScope(name="system", web=(), worker={"SELECT": ["id"], "DELETE": []}),
+    SameStoreForeignKey(field="customer", name="same_store", store_field="store", to_store_field="owner"),
+]
+
+
+@without_store
+def sign_in(request: HttpRequest, *, following: str = "") -> HttpResponse:
+    """Answer."""
+    return HttpResponse(following)
+
+
+assert_type(sign_in(HttpRequest(), following="/"), HttpResponse)
+assert_type(stores_of(AnonymousUser()), tuple[UUID, ...])
+
+
+class ByName(SubdomainResolver):
+    """Finds a store by its name."""
+
+    def store_of(self, name: str) -> UUID | None:
+        """Return the store."""
+        return STORE if name == "ginza" else None
+
+
+class Fixed:
+    """Gives every request one store."""
+
+    def resolve(self, request: HttpRequest) -> UUID | None:
+        """Return the store."""
+        return STORE
+
+    def allowed(self, request: HttpRequest, store: UUID) -> bool:
+        """Allow it."""
+        return True
+
+
+resolvers: list[StoreResolver] = [ByName(), Fixed()]
+
+
+def give_back(connection: Connection[tuple[Any, ...]]) -> None:
+    """Reset a connection of a pool."""
+    reset_store(connection)
+
+
+# Migrations.
+def fill(apps: Any, schema_editor: Any, store_id: UUID) -> None:
+    """Change the rows of one store."""
+
+
+class Migration(LocksBriefly):
+    """Uses every operation."""
+
+    atomic = False
+    operations = [  # noqa: RUF012 - as Django's documentation writes it
+        RunForEachStore(fill, RunForEachStore.noop, elidable=True),
+        DropForeignKey("booking", ["customer_id"], to="customer", to_columns=["id"]),
+        ProtectModel("auth.User", SystemScope(name="users"), instead_of=SystemScope(name="users", web=())),
+        ReleaseModel("auth.User", SystemScope(name="users")),
+        InstallFanOutFunction(),
+        InstallFunction("salon_jobs_add_job"),
+        InstallGate(),
+        InstallSupersession(),
+        ProtectTables("salon_jobs_job", "salon_jobs_job_error"),
+        ShareWithDjango(),
+        SetStorageParameters("salon_jobs_job", {"autovacuum_vacuum_scale_factor": 0.0, "fillfactor": 80}),
+    ]
+
+
+# Rows, for reading.
+def read(store_model: type[Model]) -> None:
+    """Read a column or two of each model."""
+    job = Job.objects.get(pk=handle.id)
+    assert_type((job.task, job.store_id, job.run_at, job.attempts), tuple[str, UUID | None, datetime, int])
+    assert_type((job.finished_at, job.job_key), tuple[datetime | None, str | None])
+    assert_type([error.code for error in JobError.objects.filter(job_id=job.id)], list[str])
+    assert_type(Limit.objects.get(kind=Limit.Kind.QUEUE).max_concurrency, int | None)
+    assert_type(Process.objects.get().heartbeat_at, datetime)
+    assert_type(Dashboard.objects.get().hostname, str)
+    assert_type(FanOutRecord.objects.get().inserted, int)
+    assert_type(SupersededRun.objects.get().lease, int)
+    assert_type(CronEntryState.objects.get().last_tick_at, datetime | None)
+    assert_type(CronTick.objects.get().tick_at, datetime)
+    assert_type(TaskMinute.objects.get().duration_s, float)
+    assert_type(QueueMinute.objects.get().exact, bool)
+    message = Message.objects.get(message_id=STORE)
+    assert_type((message.message_id, message.event, message.retry_at), tuple[UUID, str, datetime | None])
+    assert_type(BlockedAggregate.objects.get().head_id, int)
+    assert_type(RelayPartition.objects.get().owner, int | None)
+    assert_type(DestinationState.objects.get().paused, bool)
+    assert_type(Replay.objects.get().requested_by, str)
+    assert_type(InboxMessage.objects.get().job_id, int | None)
+    assert_isolated(store_model, roles=["web"], stores=[STORE], field="store")
+
+
+# Tests of hosts.
+with as_role("web"), as_store(STORE):
+    assert_type(assert_enqueued(of_store, count=1, store_id=STORE, day=TODAY), list[int])
+    drained = drain_jobs(queues=["mail"], now=NOW, limit=5)
+    assert_type(drained, list[DrainedJob])
+    assert_type(drained[0].store_id, UUID | None)
+    sent = drain_outbox(limit=5)
+    assert_type(sent, list[DrainedMessage])
+    assert_type(sent[0].payload, str)

@@ -3,20 +3,106 @@
 from __future__ import annotations
 
 from datetime import date, timedelta
+from typing import Any
 from uuid import UUID, uuid4
 
+from django.db.models import Model
+from django.http import HttpRequest
+
 from salon_jobs import (
+    Backoff,
+    Discard,
+    Draft,
+    EnqueueResult,
     FanOut,
+    FanOutProgress,
+    FanOutResult,
+    JobHandle,
+    MembershipIsolation,
+    MessageCriteria,
+    Operated,
+    OperatedAggregate,
+    OperatedMessage,
+    Replayed,
+    SameStoreForeignKey,
     Snooze,
+    StoreIsolation,
+    StoreResolver,
+    SubdomainResolver,
+    SystemScope,
+    Task,
+    cancel_jobs,
     carry_store,
+    change_jobs,
     cron,
     current_job,
+    current_store_id,
+    discard_jobs,
+    emit,
+    emit_many,
     enqueue_job,
     fan_out,
     fan_out_progress,
+    limit,
+    pause,
+    pause_destination,
+    replay_messages,
+    reset_store,
+    resume,
+    resume_destination,
+    retry_jobs,
+    retry_messages,
+    skip_messages,
     store_task,
+    stores_of,
     task,
     tenant_context,
+    unpark,
+    without_store,
+)
+from salon_jobs.migration_ops import (
+    DropForeignKey,
+    InstallFanOutFunction,
+    InstallFunction,
+    InstallGate,
+    InstallSupersession,
+    LocksBriefly,
+    ProtectModel,
+    ProtectTables,
+    ReleaseModel,
+    RunForEachStore,
+    SetStorageParameters,
+    ShareWithDjango,
+)
+from salon_jobs.models import (
+    BlockedAggregate,
+    CronEntryState,
+    CronTick,
+    Dashboard,
+    DestinationState,
+    FanOutRecord,
+    InboxMessage,
+    Job,
+    JobError,
+    Limit,
+    Message,
+    Process,
+    QueueMinute,
+    RelayPartition,
+    Replay,
+    SupersededRun,
+    TaskMinute,
+)
+from salon_jobs.testing import (
+    DrainedJob,
+    DrainedMessage,
+    as_role,
+    as_store,
+    assert_enqueued,
+    assert_isolated,
+    drain_jobs,
+    drain_outbox,
+    perform_job,
 )
 
 
@@ -98,3 +184,117 @@ def with_wrong_limit() -> None:
 @task(name="typing-key", key_concurency=4)  # E
 def with_misspelt_limit() -> None:
     """Do nothing."""
+
+
+def a_task(one: Task[[int], str]) -> None:
+    """Use a task as a value."""
+    one.enqueue("1")  # E
+    one(1) + 1  # E
+    a_task(one.using(priority=1))  # E
+
+
+wrong_task: Task[[str], int] = of_store  # E
+Backoff(base=5)  # E
+Backoff(limit=timedelta(hours=1))  # E
+Discard()  # E
+system.enqueue().result + 1  # E
+wrong_result: EnqueueResult = "inserted"  # E
+wrong_handle: JobHandle = system.enqueue().id  # E
+wrong_fan_out: FanOutResult = fan_out(of_store, day=TODAY).id  # E
+wrong_progress: FanOutProgress = fan_out_progress(1).done  # E
+wrong_store: UUID = current_store_id()  # E
+retry_jobs(["1"])  # E
+retry_jobs([1], at=TODAY)  # E
+cancel_jobs(1)  # E
+discard_jobs([1], reason="over")  # E
+change_jobs([1], priority="high")  # E
+wrong_operated: list[Operated] = skip_messages([1])  # E
+pause("mail")  # E
+resume(queue=1)  # E
+limit(queue="mail", max_concurrency="4")  # E
+limit(queue="mail", rate="1/s")  # E
+emit("rn::nats:::orders", payload={})  # E
+emit("rn::nats:::orders", event="order.created", payload={}, aggregate_id=42)  # E
+emit("rn::nats:::orders", event="order.created", payload={}, headers={"Priority": 1})  # E
+Draft("rn::nats:::orders", "order.created", {})  # E
+Draft(aggregate_type="rn::nats:::orders", payload={})  # E
+emit_many([{"event": "order.created"}])  # E
+retry_messages(["1"])  # E
+skip_messages(1)  # E
+wrong_message: list[OperatedMessage] = retry_jobs([1])  # E
+unpark(["rn::nats:::orders"])  # E
+wrong_aggregate: list[OperatedAggregate] = unpark([("rn::nats:::orders", "42")])[0]  # E
+pause_destination(1)  # E
+resume_destination("rn::nats:::orders", "operator")  # E
+MessageCriteria(ids=[1])  # E
+MessageCriteria(since=TODAY)  # E
+replay_messages([1])  # E
+wrong_replay: Replayed = replay_messages(MessageCriteria(ids=(1,))).messages  # E
+
+StoreIsolation(name="isolation")  # E
+StoreIsolation(field="store", name="isolation", web=["TRUNCATE"])  # E
+MembershipIsolation(field="store", name="members")  # E
+wrong_scope: StoreIsolation = SystemScope(name="system")  # E
+SystemScope(name="system", worker={"SELEKT": []})  # E
+SameStoreForeignKey(name="same_store")  # E
+without_store(1)  # E
+stores_of("me")  # E
+reset_store("default")  # E
+
+
+class WithoutAllowed:
+    """Finds a store, and does not say who may have it."""
+
+    def resolve(self, request: HttpRequest) -> UUID | None:
+        """Return the store."""
+        return STORE
+
+
+wrong_resolver: StoreResolver = WithoutAllowed()  # E
+SubdomainResolver().store_of(5)  # E
+
+
+def fill(apps: Any, schema_editor: Any) -> None:
+    """Forget the store."""
+
+
+RunForEachStore(fill)  # E
+DropForeignKey("booking")  # E
+ProtectModel("auth.User", "isolation")  # E
+ReleaseModel("auth.User")  # E
+wrong_operation: InstallFunction = InstallFanOutFunction()  # E
+InstallFunction()  # E
+wrong_gate: InstallFunction = InstallGate()  # E
+wrong_supersession: InstallFunction = InstallSupersession()  # E
+ProtectTables(Job)  # E
+wrong_share: ProtectTables = ShareWithDjango()  # E
+SetStorageParameters("salon_jobs_job", {"fillfactor": "80"})  # E
+LocksBriefly("0001_initial")  # E
+
+Job().attempts.upper()  # E
+JobError().code + 1  # E
+Limit().max_concurrency + 1  # E
+Process().pid.upper()  # E
+Dashboard().hostname + 1  # E
+FanOutRecord().label + 1  # E
+SupersededRun().lease.upper()  # E
+CronEntryState().last_tick_at.isoformat()  # E
+CronTick().entry + 1  # E
+TaskMinute().failed.upper()  # E
+QueueMinute().queue + 1  # E
+Message().event + 1  # E
+BlockedAggregate().head_id.upper()  # E
+RelayPartition().owner + 1  # E
+DestinationState().outage_since.isoformat()  # E
+Replay().requested_by + 1  # E
+InboxMessage().store_id.hex.upper()  # E
+
+as_role(1)  # E
+as_store(5)  # E
+assert_enqueued("typing-store")  # E
+assert_isolated(Model(), roles="web")  # E
+drain_jobs(5)  # E
+drain_outbox(limit="5")  # E
+wrong_job: list[DrainedJob] = drain_outbox()  # E
+wrong_drained: list[DrainedMessage] = drain_jobs()  # E
+perform_job(of_store, day=TODAY)  # E

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import shutil
@@ -10,8 +11,12 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
+
+import salon_jobs
+from salon_jobs import migration_ops, models, testing
 
 ROOT = Path(__file__).resolve().parents[2]
 ACCEPTED = ROOT / "tests/typing/accepted.py"
@@ -44,6 +49,21 @@ def pyright(path: Path) -> set[int]:
     return {each["range"]["start"]["line"] + 1 for each in found if each["severity"] == "error"}
 
 
+def expected_errors() -> set[int]:
+    """Return the lines of refused.py that the checkers must flag."""
+    lines = REFUSED.read_text().splitlines()
+    return {number for number, line in enumerate(lines, 1) if line.endswith("# E")}
+
+
+def used(path: Path) -> dict[str, set[int]]:
+    """Return the lines on which a file uses each name; to import one is not to use it."""
+    names: dict[str, set[int]] = {}
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Name):
+            names.setdefault(node.id, set()).add(node.lineno)
+    return names
+
+
 CHECKERS = pytest.mark.parametrize("flagged", [mypy, pyright])
 
 
@@ -54,7 +74,13 @@ def test_gwt_01_right_uses_pass_the_type_checker(flagged: Callable[[Path], set[i
 
 @CHECKERS
 def test_gwt_02_wrong_uses_are_type_errors(flagged: Callable[[Path], set[int]]) -> None:
-    lines = REFUSED.read_text().splitlines()
-    expected = {number for number, line in enumerate(lines, 1) if line.endswith("# E")}
-    assert len(expected) > 15
-    assert flagged(REFUSED) == expected
+    assert flagged(REFUSED) == expected_errors()
+
+
+@pytest.mark.parametrize("module", [salon_jobs, testing, migration_ops, models])
+def test_every_public_name_has_a_right_and_a_wrong_use(module: ModuleType) -> None:
+    public, accepted, refused, expected = set(module.__all__), used(ACCEPTED), used(REFUSED), expected_errors()
+    assert public - accepted.keys() == set(), "add a right use of each to accepted.py"
+    assert {name for name in public if not refused.get(name, set()) & expected} == set(), (
+        "add a wrong use of each, on a line marked E, to refused.py"
+    )
