@@ -35,7 +35,7 @@ class InboxAdmin(ReadOnlyAdmin):
     fieldsets = (
         (None, {"fields": ("consumer", "message_id", "event", "producer", "store_id", "status", "job_link")}),
         ("Set aside", {"fields": ("code", "reason", "shown_raw")}),
-        ("Times", {"fields": ("received_at", "deliveries")}),
+        ("Times", {"fields": ("received_at", "ended_at", "deliveries")}),
     )
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[InboxMessage]:

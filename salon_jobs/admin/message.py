@@ -44,6 +44,7 @@ class MessageAdmin(ReadOnlyAdmin):
     has_rows_of_stores = True
     list_display = (
         "id", "status", "event", "aggregate_type", "aggregate_id", "store_id", "retry_count", "created_at", "sent_at",
+        "ended_at",
     )  # fmt: skip
     list_filter = ("status", DestinationFilter, EventFilter, MessageStoreFilter)
     search_fields = ("id__exact", "message_id__exact", "aggregate_id__exact")
@@ -56,7 +57,7 @@ class MessageAdmin(ReadOnlyAdmin):
         (None, {"fields": ("message_id", "status", "where_it_stands", "event", "aggregate_type", "aggregate_id")}),
         ("Content", {"fields": ("shown_payload", "shown_headers", "producer", "store_id", "replay_of")}),
         ("Tries", {"fields": ("retry_count", "retry_at", "last_error")}),
-        ("Times", {"fields": ("created_at", "sent_at", "partition")}),
+        ("Times", {"fields": ("created_at", "sent_at", "ended_at", "partition")}),
     )
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Message]:

@@ -15,26 +15,34 @@ from salon_jobs.tenancy.job_functions import fan_out_function, fan_out_reads, jo
 
 
 class InstallFunction(DatabaseOperation):
-    """Install one function of ``tenancy.job_functions``; EXECUTE for the roles declared there alone."""
+    """Install one function of ``tenancy.job_functions``; EXECUTE for the roles declared there alone.
 
-    def __init__(self, name: str) -> None:
+    ``file`` names the definition in ``salon_jobs/sql`` when a later migration replaces it. That later one gives it as
+    ``before``, which the way back installs again.
+    """
+
+    def __init__(self, name: str, *, file: str | None = None, before: str | None = None) -> None:
         self.name = name
+        self.file = file
+        self.before = before
 
     def apply(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
         """Create or replace the function and set who may call it."""
-        for statement in self._function(schema_editor).create():
+        for statement in self._function(schema_editor, self.file).create():
             schema_editor.execute(statement, params=None)
 
     def unapply(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
-        """Drop the function."""
-        schema_editor.execute(self._function(schema_editor).drop(), params=None)
+        """Drop the function, or install the definition before."""
+        function = self._function(schema_editor, self.before)
+        for statement in [function.drop()] if self.before is None else function.create():
+            schema_editor.execute(statement, params=None)
 
     def describe(self) -> str:
         """Describe the operation."""
         return f"Install {self.name}"
 
-    def _function(self, schema_editor: BaseDatabaseSchemaEditor) -> FunctionAccess:
-        return job_function(self.name, schema_of(schema_editor, "salon_jobs_job"), conf.roles)
+    def _function(self, schema_editor: BaseDatabaseSchemaEditor, file: str | None) -> FunctionAccess:
+        return job_function(self.name, schema_of(schema_editor, "salon_jobs_job"), conf.roles, file=file)
 
 
 class InstallFanOutFunction(DatabaseOperation):

@@ -279,7 +279,7 @@ class Migration(LocksBriefly):
         InstallFunction("salon_jobs_emit"),
         InstallFunction("salon_jobs_emit_many"),
         InstallFunction("salon_jobs_gate"),
-        InstallFunction("salon_jobs_skip_messages"),
+        InstallFunction("salon_jobs_skip_messages", file="skip_messages_function_0006"),
         InstallGate(),
         # A message is two versions of a row within milliseconds: written, published. See 0005 for the job table.
         SetStorageParameters(

@@ -33,6 +33,9 @@ class InboxMessage(models.Model):
     store_id: models.UUIDField[UUID | None, UUID | None] = models.UUIDField(null=True)
     received_at: models.DateTimeField[datetime, datetime] = models.DateTimeField(db_default=Now())
     status: models.CharField[str, str] = models.CharField(max_length=16, choices=Status.choices)
+    ended_at: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(
+        null=True, help_text="When an operator dismissed it"
+    )
     job_id: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(null=True)
     code: models.CharField[str, str] = models.CharField(max_length=64, db_default="", help_text="Why it was set aside")
     reason: models.TextField[str, str] = models.TextField(db_default="")

@@ -24,6 +24,26 @@ _CONTENT_CHANGED = pgtrigger.Condition(
 )
 
 
+# What processes of the release before 0008 write: the end of every message as sent_at.
+_TIMES_MIXED_UP = pgtrigger.Condition(
+    "((NEW.status = 'published') <> (NEW.sent_at IS NOT NULL)"
+    " OR (NEW.status IN ('failed', 'skipped')) <> (NEW.ended_at IS NOT NULL))"
+)
+_PUT_TIMES_RIGHT = """
+IF NEW.status = 'published' THEN
+    NEW.sent_at := coalesce(NEW.sent_at, clock_timestamp());
+    NEW.ended_at := NULL;
+ELSIF NEW.status = 'pending' THEN
+    NEW.sent_at := NULL;
+    NEW.ended_at := NULL;
+ELSE
+    NEW.ended_at := coalesce(NEW.sent_at, NEW.ended_at, clock_timestamp());
+    NEW.sent_at := NULL;
+END IF;
+RETURN NEW;
+"""
+
+
 class PartitionOf(models.Func):
     """Hashes what keeps an order: an aggregate, or a message by itself when it belongs to none."""
 
@@ -63,7 +83,10 @@ class Message(models.Model):
     retry_at: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(null=True)
     created_at: models.DateTimeField[datetime, datetime] = models.DateTimeField(db_default=Now())
     sent_at: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(
-        null=True, help_text="When it was published, failed or skipped"
+        null=True, help_text="When it was published; null unless it was"
+    )
+    ended_at: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(
+        null=True, help_text="When it failed or was skipped"
     )
     last_error: models.TextField[str, str] = models.TextField(db_default="")
     replay_of: models.UUIDField[UUID | None, UUID | None] = models.UUIDField(
@@ -115,6 +138,13 @@ class Message(models.Model):
                     "message_id", "aggregate_type", "aggregate_id", "event", "payload", "headers", "store_id"
                 ),
                 condition=_CONTENT_CHANGED,
+            ),
+            pgtrigger.Trigger(
+                name="times_fit_status",
+                when=pgtrigger.Before,
+                operation=pgtrigger.UpdateOf("status"),  # type: ignore[no-untyped-call]
+                condition=_TIMES_MIXED_UP,
+                func=_PUT_TIMES_RIGHT,
             ),
         ]
         permissions: ClassVar = [

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from django.db import connections, transaction
+from django.db.models.functions import Now
 
 from salon_jobs import sql
 from salon_jobs.conf import settings as conf
@@ -111,7 +112,7 @@ def retry_messages(ids: Sequence[int], *, using: str) -> list[OperatedMessage]:
 
 def dismiss_messages(ids: Sequence[int], *, using: str) -> list[OperatedMessage]:
     """Decide that nothing is done about these, those that wait; they stay unique. As ``retry_messages``."""
-    return _decide(ids, (Status.SET_ASIDE, Status.RETRY), Status.DISMISSED, using)
+    return _decide(ids, (Status.SET_ASIDE, Status.RETRY), Status.DISMISSED, using, ended_at=Now())
 
 
 def prune_inbox(age: timedelta, *, using: str | None = None) -> int:
@@ -151,12 +152,14 @@ def short(reason: str) -> str:
     return storable(reason)[:_LONGEST_REASON]
 
 
-def _decide(ids: Sequence[int], waiting: Collection[str], decided: str, using: str) -> list[OperatedMessage]:
+def _decide(
+    ids: Sequence[int], waiting: Collection[str], decided: str, using: str, **changes: Any
+) -> list[OperatedMessage]:
     rows = InboxMessage.objects.using(using)
     with transaction.atomic(using=using):
         chosen = rows.filter(id__in=ids, status__in=waiting).order_by("id").select_for_update()
         changed = set(chosen.values_list("id", flat=True))
-        rows.filter(id__in=changed).update(status=decided)
+        rows.filter(id__in=changed).update(status=decided, **changes)
     return [OperatedMessage(id_, id_ in changed, "" if id_ in changed else "it is not set aside") for id_ in ids]
 
 

@@ -142,7 +142,7 @@ def _retry(ids: Sequence[int], using: str) -> dict[int, str]:
         else:
             at_once.append(message.id)
     Message.objects.using(using).filter(pk__in=failed).update(
-        status=MessageStatus.PENDING, retry_count=0, retry_at=None, sent_at=None
+        status=MessageStatus.PENDING, retry_count=0, retry_at=None, ended_at=None
     )
     put_in_front(fronts, holders, using)
     BlockedAggregate.objects.using(using).filter(head_id__in=at_once).update(
@@ -161,7 +161,7 @@ def _skip(ids: Sequence[int], using: str) -> dict[int, str]:
     messages = lock_messages(ids, using)
     open_ones = [message.id for message in messages if message.status in _OPEN]
     Message.objects.using(using).filter(pk__in=open_ones).update(
-        status=MessageStatus.SKIPPED, sent_at=Now(), retry_at=None
+        status=MessageStatus.SKIPPED, ended_at=Now(), retry_at=None
     )
     BlockedAggregate.objects.using(using).filter(head_id__in=open_ones).delete()
     refused = {m.id: f"it is {m.status}; {allowed}" for m in messages if m.status not in _OPEN}

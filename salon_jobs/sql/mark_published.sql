@@ -5,5 +5,5 @@ WITH gone AS (
     DELETE FROM salon_jobs_blocked_aggregate b WHERE b.head_id = ANY (%(ids)s::bigint[])
 )
 UPDATE salon_jobs_message m
-   SET status = 'published', sent_at = clock_timestamp(), retry_at = NULL
+   SET status = 'published', sent_at = clock_timestamp(), ended_at = NULL, retry_at = NULL
  WHERE m.id = ANY (%(ids)s::bigint[]) AND m.status <> 'published'

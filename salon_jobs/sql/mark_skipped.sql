@@ -4,6 +4,6 @@ WITH gone AS (
     DELETE FROM salon_jobs_blocked_aggregate b WHERE b.head_id = ANY (%(ids)s::bigint[])
 )
 UPDATE salon_jobs_message m
-   SET status = 'skipped', sent_at = clock_timestamp(), retry_at = NULL, last_error = s.reason
+   SET status = 'skipped', ended_at = clock_timestamp(), retry_at = NULL, last_error = s.reason
   FROM unnest(%(ids)s::bigint[], %(reasons)s::text[]) AS s (id, reason)
  WHERE m.id = s.id AND m.status = 'pending'

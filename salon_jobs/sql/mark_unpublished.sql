@@ -5,7 +5,7 @@ UPDATE salon_jobs_message m
    SET status = CASE WHEN u.final THEN 'failed' ELSE 'pending' END,
        retry_count = u.tries,
        retry_at = CASE WHEN NOT u.final THEN clock_timestamp() + u.wait_s * interval '1 second' END,
-       sent_at = CASE WHEN u.final THEN clock_timestamp() END,
+       ended_at = CASE WHEN u.final THEN clock_timestamp() END,
        last_error = u.error
   FROM unnest(%(ids)s::bigint[], %(tries)s::integer[], %(finals)s::boolean[], %(waits)s::float8[], %(errors)s::text[])
        AS u (id, tries, final, wait_s, error)

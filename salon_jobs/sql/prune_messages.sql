@@ -1,16 +1,16 @@
 -- Look at the next 5,000 messages by their ids and delete those that were published or skipped longer ago than their
 -- retention; nothing that is still to be sent, or failed, whatever its age. Returns how many, the id to go on after (NULL
 -- at the end of the table), and whether all of these were written too lately to be past any retention: those behind were
--- written later still. Not by when they were sent, which an operator's retry makes today of the oldest.
+-- written later still. Not by when they were sent or skipped, which an operator's retry makes today of the oldest.
 -- Locks: the rows it deletes, SKIP LOCKED. Role: worker, operator.
 WITH page AS MATERIALIZED (
-    SELECT id, status, sent_at, created_at FROM salon_jobs_message WHERE id > %(after)s ORDER BY id LIMIT 5000
+    SELECT id, status, sent_at, ended_at, created_at FROM salon_jobs_message WHERE id > %(after)s ORDER BY id LIMIT 5000
 ), old AS MATERIALIZED (
     SELECT m.id FROM salon_jobs_message m
      WHERE m.id = ANY (ARRAY(
            SELECT p.id FROM page p
             WHERE (p.status = 'published' AND p.sent_at < now() - %(published)s::interval)
-               OR (p.status = 'skipped' AND p.sent_at < now() - %(skipped)s::interval)))
+               OR (p.status = 'skipped' AND p.ended_at < now() - %(skipped)s::interval)))
        AND m.status IN ('published', 'skipped')
        FOR UPDATE SKIP LOCKED
 ), gone AS (

@@ -8,7 +8,7 @@ LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $body$
     WITH skipped AS (
         UPDATE __schema__.salon_jobs_message m
-           SET status = 'skipped', sent_at = clock_timestamp(), retry_at = NULL
+           SET status = 'skipped', ended_at = clock_timestamp(), retry_at = NULL
          WHERE m.id = ANY ($1) AND m.status IN ('pending', 'failed')
            AND m.store_id = (SELECT nullif(current_setting('__guc__', true), '')::uuid)
         RETURNING m.id

@@ -50,10 +50,13 @@ _FUNCTIONS: Final[Mapping[str, _JobFunction]] = {
 FUNCTIONS: Final = tuple(_FUNCTIONS)
 
 
-def job_function(name: str, schema: str, roles: Roles | None) -> FunctionAccess:
-    """Return what is declared of one of ``FUNCTIONS`` beside the job tables of ``schema``."""
+def job_function(name: str, schema: str, roles: Roles | None, *, file: str | None = None) -> FunctionAccess:
+    """Return what is declared of one of ``FUNCTIONS`` beside the job tables of ``schema``.
+
+    ``file`` names an earlier definition in ``salon_jobs/sql``.
+    """
     declared = _FUNCTIONS[name]
-    text = statements.load(declared.file).replace("__schema__", sql.Identifier(schema).as_string())
+    text = statements.load(file or declared.file).replace("__schema__", sql.Identifier(schema).as_string())
     definition = text.replace("__guc__", conf.store_guc)
     if "__statement__" in definition:
         definition = definition.replace("__statement__", _claim_statement())

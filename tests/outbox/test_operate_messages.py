@@ -128,7 +128,7 @@ def test_skipping_the_head_lets_its_aggregate_go_on(database: None) -> None:
     ]
     assert blocked() == [(other, "waiting", False, 10)], "the last one held nobody back"
     assert statuses() == {head: "skipped", behind: "pending", other: "pending", sent: "published", last: "skipped"}
-    assert seen("SELECT count(*) FROM salon_jobs_message WHERE sent_at IS NOT NULL") == [(2,)]
+    assert seen("SELECT count(*) FROM salon_jobs_message WHERE ended_at IS NOT NULL") == [(2,)]
 
 
 def test_a_store_skips_its_own_messages_and_the_web_changes_no_others(stores: list[UUID]) -> None:

@@ -11,10 +11,12 @@ from tests.support import change, seen
 
 def fill(status: str, age: timedelta, count: int = 1) -> None:
     change(
-        "INSERT INTO salon_jobs_message (message_id, aggregate_type, event, payload, status, created_at, sent_at)"
-        " SELECT gen_random_uuid(), 'rn::memory:::orders', 'e', '{}', %s, now() - %s, now() - %s"
-        " FROM generate_series(1, %s)",
-        status, age, age, count,
+        "INSERT INTO salon_jobs_message (message_id, aggregate_type, event, payload, status, created_at, sent_at,"
+        " ended_at)"
+        " SELECT gen_random_uuid(), 'rn::memory:::orders', 'e', '{}', s, now() - age,"
+        " CASE WHEN s = 'published' THEN now() - age END, CASE WHEN s IN ('failed', 'skipped') THEN now() - age END"
+        " FROM (SELECT %s AS s, %s AS age) AS given, generate_series(1, %s)",
+        status, age, count,
     )  # fmt: skip
 
 

@@ -102,6 +102,7 @@ def _described(message: Any) -> dict[str, Any]:
         "producer": message.producer, "store_id": str(message.store_id) if message.store_id else None,
         "status": message.status, "code": message.code, "reason": message.reason, "job_id": message.job_id,
         "deliveries": message.deliveries, "received_at": message.received_at.isoformat(),
+        "ended_at": message.ended_at.isoformat() if message.ended_at else None,
     }  # fmt: skip
 
 

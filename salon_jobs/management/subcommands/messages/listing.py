@@ -15,7 +15,7 @@ from salon_jobs.management.table import shortened, table
 
 _COLUMNS: Final = (
     "id", "status", "aggregate_type", "aggregate_id", "event", "store_id", "retry_count", "created_at", "sent_at",
-    "last_error",
+    "ended_at", "last_error",
 )  # fmt: skip
 
 

@@ -1,0 +1,19 @@
+-- Define salon_jobs_skip_messages as migration 0006 installed it, before messages had ended_at: mark messages of the caller's current store that are not sent yet as skipped; returns
+-- the ids of those that were. One that a relay is sending at this moment is sent, and then published.
+-- What it held back goes on: the row that blocks its aggregate is deleted.
+-- SECURITY DEFINER: the web role changes no message by itself, and only those of its store by this.
+-- Locks: the rows, briefly. EXECUTE: web.
+CREATE OR REPLACE FUNCTION __schema__.salon_jobs_skip_messages(ids bigint[]) RETURNS SETOF bigint
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $body$
+    WITH skipped AS (
+        UPDATE __schema__.salon_jobs_message m
+           SET status = 'skipped', sent_at = clock_timestamp(), retry_at = NULL
+         WHERE m.id = ANY ($1) AND m.status IN ('pending', 'failed')
+           AND m.store_id = (SELECT nullif(current_setting('__guc__', true), '')::uuid)
+        RETURNING m.id
+    ), gone AS (
+        DELETE FROM __schema__.salon_jobs_blocked_aggregate b USING skipped s WHERE b.head_id = s.id
+    )
+    SELECT s.id FROM skipped s
+$body$

@@ -1,0 +1,143 @@
+"""Shows that ``sent_at`` is the time of the publish alone, and that what ended otherwise says when."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+from django.db import connection
+
+from salon_jobs import retry_messages, skip_messages, tenant_context
+from salon_jobs.models import InboxMessage
+from salon_jobs.outbox import store
+from salon_jobs.outbox.inbox import dismiss_messages
+from salon_jobs.outbox.pruner import MessagePruner
+from salon_jobs.publishers.base import OutgoingMessage, Unpublished, Verdict
+from salon_jobs.publishers.memory import MemoryPublisher
+from tests.outbox.scene import emitted, relay_in_burst
+from tests.support import change, seen
+
+OPERATOR = "operator"
+# What each event meets at the broker in memory.
+ANSWERS = {
+    "refused": Unpublished(Verdict.REFUSED, "MEMORY.REFUSED"),
+    "filtered": Unpublished(Verdict.SKIPPED, "MEMORY.SKIPPED", "by the settings"),
+    "retried": Unpublished(Verdict.RETRY, "MEMORY.BUSY"),
+}
+# What the relays, operators and web processes of the release before write, while both releases run.
+OLD_SKIP = "UPDATE salon_jobs_message SET status = 'skipped', sent_at = clock_timestamp(), retry_at = NULL"
+OLD_FAILURE = "UPDATE salon_jobs_message SET status = 'failed', sent_at = clock_timestamp(), retry_count = 10"
+OLD_RETRY = "UPDATE salon_jobs_message SET status = 'pending', retry_count = 0, retry_at = NULL, sent_at = NULL"
+OLD_MARK = "UPDATE salon_jobs_message SET status = 'published', sent_at = clock_timestamp(), retry_at = NULL"
+
+
+def answer(message: OutgoingMessage) -> Unpublished | None:
+    """Answer as the event says; everything else is published."""
+    return ANSWERS.get(message.event)
+
+
+def times() -> dict[str, tuple[str, bool, bool]]:
+    """Return the status of each event's message, and whether it has ``sent_at`` and ``ended_at``."""
+    rows = seen("SELECT event, status, sent_at IS NOT NULL, ended_at IS NOT NULL FROM salon_jobs_message")
+    return {event: (status, sent, ended) for event, status, sent, ended in rows}
+
+
+def id_of(event: str) -> int:
+    [(number,)] = seen("SELECT id FROM salon_jobs_message WHERE event = %s", event)
+    return int(number)
+
+
+def test_sent_at_tells_the_truth_of_a_message_however_it_ended(stores: list[UUID]) -> None:
+    with tenant_context(stores[0]):
+        emitted(event="given up by the web")
+    for event in ("published", "refused", "filtered", "given up"):
+        emitted(event=event)
+    with tenant_context(stores[0], using="web"):
+        assert skip_messages([id_of("given up by the web")], using="web")[0].changed
+    assert skip_messages([id_of("given up")], using=OPERATOR)[0].changed
+    MemoryPublisher.answer = answer
+    assert relay_in_burst()
+    emitted(event="waiting")
+    assert times() == {
+        "published": ("published", True, False),
+        "refused": ("failed", False, True),
+        "filtered": ("skipped", False, True),
+        "given up": ("skipped", False, True),
+        "given up by the web": ("skipped", False, True),
+        "waiting": ("pending", False, False),
+    }
+    assert seen("SELECT event FROM salon_jobs_message WHERE sent_at IS NOT NULL") == [("published",)]
+    assert seen("SELECT bool_and(coalesce(sent_at, ended_at, now()) BETWEEN created_at AND now())"
+                " FROM salon_jobs_message") == [(True,)]  # fmt: skip
+
+
+def test_a_failed_message_that_is_retried_has_not_ended_any_more() -> None:
+    emitted(event="refused")
+    MemoryPublisher.answer = answer
+    assert relay_in_burst()
+    assert retry_messages([id_of("refused")], using=OPERATOR)[0].changed
+    assert times() == {"refused": ("pending", False, False)}
+    MemoryPublisher.answer = None
+    assert relay_in_burst()
+    assert times() == {"refused": ("published", True, False)}
+
+
+def test_a_message_that_arrived_although_it_was_skipped_was_sent() -> None:
+    emitted(event="crossed")
+    assert skip_messages([id_of("crossed")], using=OPERATOR)[0].changed
+    assert times() == {"crossed": ("skipped", False, True)}
+    store.mark_published([id_of("crossed")])
+    assert times() == {"crossed": ("published", True, False)}
+
+
+def test_skipped_messages_are_pruned_by_the_time_at_which_they_were_skipped() -> None:
+    for event in ("long ago", "lately", "failed"):
+        emitted(event=event)
+    change("UPDATE salon_jobs_message SET created_at = now() - interval '1 year'")
+    skip_messages([id_of("long ago"), id_of("lately")], using=OPERATOR)
+    change(
+        "UPDATE salon_jobs_message SET status = 'failed', ended_at = now() - interval '1 year' WHERE event = 'failed'"
+    )
+    change("UPDATE salon_jobs_message SET ended_at = now() - interval '31 days' WHERE event = 'long ago'")
+    assert MessagePruner().run_once() == 1
+    assert times().keys() == {"lately", "failed"}
+
+
+@pytest.mark.parametrize(
+    ("statements", "expected"),
+    [
+        ((OLD_SKIP,), ("skipped", False, True)),
+        ((OLD_FAILURE,), ("failed", False, True)),
+        ((OLD_FAILURE, OLD_SKIP), ("skipped", False, True)),
+        ((OLD_FAILURE, OLD_RETRY), ("pending", False, False)),
+        ((OLD_SKIP, OLD_MARK), ("published", True, False)),
+        ((OLD_MARK,), ("published", True, False)),
+    ],
+)
+def test_what_a_process_of_the_release_before_writes_is_put_right(
+    statements: tuple[str, ...], expected: tuple[str, bool, bool]
+) -> None:
+    emitted(event="old")
+    with connection.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement)
+            assert cursor.rowcount == 1
+    assert times() == {"old": expected}
+
+
+def test_a_status_that_is_changed_by_hand_gets_its_time() -> None:
+    emitted(event="by hand")
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE salon_jobs_message SET status = 'skipped'")
+    assert times() == {"by hand": ("skipped", False, True)}
+
+
+def test_a_dismissed_incoming_message_says_when(database: None) -> None:
+    rows = [
+        InboxMessage.objects.create(consumer="orders", message_id=str(number), status=InboxMessage.Status.SET_ASIDE)
+        for number in range(2)
+    ]
+    assert [each.changed for each in dismiss_messages([rows[0].pk], using=OPERATOR)] == [True]
+    assert seen("SELECT status, ended_at BETWEEN received_at AND now() FROM salon_jobs_inbox ORDER BY id") == [
+        ("dismissed", True), ("set_aside", None),
+    ]  # fmt: skip
