@@ -207,6 +207,7 @@ SALON_JOBS: dict[str, Any] = {
         "RETRY_COUNT": env.int("OUTBOX_RETRY_COUNT", 10),
         "RETRY_BACKOFF": env.float("OUTBOX_RETRY_BACKOFF", 20.0),
         "THROUGHPUT": env.int("OUTBOX_THROUGHPUT", 3000) or None,
+        "THROUGHPUT_OF": {name: rate or None for name, rate in env.json("OUTBOX_THROUGHPUT_OF", {}).items()},
         "FETCH_LIMIT": env.int("OUTBOX_FETCH_LIMIT", 1000),
     },
 }

@@ -212,6 +212,7 @@ def _validate(loaded: Settings) -> None:
         raise ConfigurationError("SALON_JOBS['SHUTDOWN_INTERRUPT_AFTER'] must be less than SHUTDOWN_GRACE")
     if loaded.heartbeat_interval * 2 > loaded.process_silent_after:
         raise ConfigurationError("SALON_JOBS['HEARTBEAT_INTERVAL'] must be at most half of PROCESS_SILENT_AFTER")
+    loaded.outbox.check_sns_rates(in_use=bool(given_keys("SNS")))
     for key, alias in (("DATABASE", loaded.database), ("OPERATOR_DATABASE", loaded.operator_database)):
         if alias is not None and alias not in django_settings.DATABASES:
             raise ConfigurationError(f"SALON_JOBS[{key!r}] names {alias!r}, which is not in DATABASES")
@@ -233,6 +234,11 @@ def _validate_request_store(loaded: Settings) -> None:
 def middleware() -> tuple[str, ...]:
     """Return the dotted paths of Django's MIDDLEWARE, in its order."""
     return tuple(django_settings.MIDDLEWARE)
+
+
+def given_keys(section: str) -> set[str]:
+    """Return the keys that the settings give in one of the nested parts, whatever their values."""
+    return set(getattr(django_settings, "SALON_JOBS", {}).get(section, ()))
 
 
 def uses_time_zones() -> bool:

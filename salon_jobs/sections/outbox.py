@@ -9,9 +9,11 @@ from datetime import timedelta
 from typing import Any, Final, cast
 
 from salon_jobs.core.destinations import parse_destination
-from salon_jobs.core.errors import MessageInvalid
+from salon_jobs.core.errors import ConfigurationError, MessageInvalid
 from salon_jobs.sections.reading import count, duration, setting, text, texts
 
+# What AWS takes for a topic in a second.
+_MOST_FOR_SNS: Final = 3000
 _SERVICE: Final = re.compile(r"[a-z][a-z0-9-]*")
 _rate: Final = count(1, 10_000_000, optional=True)
 
@@ -33,7 +35,7 @@ def _rates(value: Any) -> dict[str, int | None]:
 class OutboxSettings:
     """Holds what emit and relay need. ``throughput`` is messages a second for each aggregate type; None: no limit.
 
-    ``throughput_of`` has other rates, by service or by aggregate type.
+    ``throughput_of`` has other rates, by service or by aggregate type. SNS never gets more than 3,000.
 
     ``publishers`` maps a service (the third part of an ``aggregate_type``) to the dotted path of its class, and
     ``sources`` does for ``consume_queue``.
@@ -55,7 +57,34 @@ class OutboxSettings:
 
     def rate_of(self, aggregate_type: str) -> int | None:
         """Return how many messages a second may go to a destination: its own rate, else its service's, else all's."""
-        for name in (aggregate_type, *aggregate_type.split(":")[2:3]):
-            if name in self.throughput_of:
-                return self.throughput_of[name]
-        return self.throughput
+        service = _service_of(aggregate_type)
+        rate = self.throughput_of.get(aggregate_type, self.throughput_of.get(service, self.throughput))
+        return min(rate or _MOST_FOR_SNS, _MOST_FOR_SNS) if service == "sns" else rate
+
+    def check_sns_rates(self, *, in_use: bool) -> None:
+        """Refuse rates above what SNS takes. Raises ConfigurationError naming the key.
+
+        ``in_use``: there is a section for SNS, so that the rate of all destinations is meant for it too.
+        """
+        for name, rate in self.throughput_of.items():
+            if _service_of(name) == "sns":
+                in_use = True
+                if not _fits_sns(rate):
+                    raise ConfigurationError(
+                        f"SALON_JOBS['OUTBOX']['THROUGHPUT_OF'][{name!r}] must be {_MOST_FOR_SNS} or less, the most "
+                        f"that SNS takes a second, not {rate}"
+                    )
+        if in_use and "sns" not in self.throughput_of and not _fits_sns(self.throughput):
+            raise ConfigurationError(
+                f"SALON_JOBS['OUTBOX']['THROUGHPUT'] is {self.throughput}, and SNS takes {_MOST_FOR_SNS} a second at "
+                f"most: set SALON_JOBS['OUTBOX']['THROUGHPUT_OF']['sns'] to {_MOST_FOR_SNS} or less"
+            )
+
+
+def _service_of(name: str) -> str:
+    """Return the service of a service's own name, an ARN or an RN."""
+    return name.split(":")[2] if name.count(":") > 1 else name
+
+
+def _fits_sns(rate: int | None) -> bool:
+    return rate is not None and rate <= _MOST_FOR_SNS

@@ -11,9 +11,12 @@ from django.test import override_settings
 from salon_jobs.conf import settings
 from salon_jobs.core.errors import ConfigurationError
 
+TOPIC = "arn:aws:sns:eu-west-1:123456789012:orders"
+SNS = {"REGION": "eu-west-1"}
 
-def read(**given: Any) -> Any:
-    with override_settings(SALON_JOBS={"OUTBOX": given}):
+
+def read(*, sns: dict[str, Any] | None = None, **given: Any) -> Any:
+    with override_settings(SALON_JOBS={"OUTBOX": given, "SNS": sns or {}}):
         return settings.outbox
 
 
@@ -36,3 +39,40 @@ def test_rates_that_are_none_are_refused(wrong: Any) -> None:
     message = r"\['OUTBOX'\]\['THROUGHPUT_OF'\] must be a dict of services such as 'nats', or ARNs and RNs, to whole"
     with pytest.raises(ConfigurationError, match=message):
         read(THROUGHPUT_OF=wrong)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"THROUGHPUT_OF": {"sns": 3001}}, r"\['THROUGHPUT_OF'\]\['sns'\] must be 3000 or less.* not 3001"),
+        ({"THROUGHPUT_OF": {"sns": None}}, r"\['THROUGHPUT_OF'\]\['sns'\] must be 3000 or less.* not None"),
+        ({"THROUGHPUT_OF": {"nats": None, TOPIC: 10_000}}, rf"\['THROUGHPUT_OF'\]\['{TOPIC}'\] must be 3000 or less"),
+        ({"THROUGHPUT_OF": {"rn::sns:::a": None}}, r"\['THROUGHPUT_OF'\]\['rn::sns:::a'\] must be 3000 or less"),
+        ({"THROUGHPUT": 3001, "sns": SNS}, r"\['THROUGHPUT'\] is 3001.*\['THROUGHPUT_OF'\]\['sns'\] to 3000 or less"),
+        ({"THROUGHPUT": None, "sns": SNS}, r"\['THROUGHPUT'\] is None.*\['THROUGHPUT_OF'\]\['sns'\] to 3000 or less"),
+        # One topic has a rate; the others of SNS would have none.
+        ({"THROUGHPUT": None, "THROUGHPUT_OF": {TOPIC: 10}}, r"\['THROUGHPUT'\] is None"),
+    ],
+)
+def test_more_than_sns_takes_is_refused_by_name(wrong: dict[str, Any], named: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"SALON_JOBS\['OUTBOX'\]{named}"):
+        read(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("given", "rates"),
+    [
+        ({}, (3000, 3000)),
+        ({"THROUGHPUT": 50, "sns": SNS}, (50, 50)),
+        ({"THROUGHPUT": None}, (None, 3000)),
+        ({"THROUGHPUT": 9000}, (9000, 3000)),
+        ({"THROUGHPUT": None, "THROUGHPUT_OF": {"sns": 3000}, "sns": SNS}, (None, 3000)),
+        ({"THROUGHPUT": None, "THROUGHPUT_OF": {"sns": 3000, TOPIC: 10}}, (None, 10)),
+        ({"THROUGHPUT_OF": {"nats": None}, "sns": SNS}, (None, 3000)),
+    ],
+)
+def test_other_services_lift_the_rate_and_sns_never_has_more(
+    given: dict[str, Any], rates: tuple[int | None, int]
+) -> None:
+    outbox = read(**given)
+    assert (outbox.rate_of("rn::nats:::orders"), outbox.rate_of(TOPIC)) == rates
