@@ -236,6 +236,11 @@ def middleware() -> tuple[str, ...]:
     return tuple(django_settings.MIDDLEWARE)
 
 
+def root_urlconf() -> str | None:
+    """Return the dotted path of Django's ROOT_URLCONF, or None."""
+    return getattr(django_settings, "ROOT_URLCONF", None)
+
+
 def given_keys(section: str) -> set[str]:
     """Return the keys that the settings give in one of the nested parts, whatever their values."""
     return set(getattr(django_settings, "SALON_JOBS", {}).get(section, ()))

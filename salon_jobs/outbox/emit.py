@@ -18,7 +18,7 @@ from salon_jobs import sql
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.destinations import LONGEST, parse_destination, place_of
 from salon_jobs.core.envelope import RESERVED
-from salon_jobs.core.errors import ConfigurationError, EmitRefused, MessageInvalid, SchemaMissing
+from salon_jobs.core.errors import EmitRefused, MessageInvalid, SchemaMissing
 from salon_jobs.core.tracing import Sent, active_tracers, current_headers, sending
 from salon_jobs.outbox import wake
 from salon_jobs.publishers.registry import checker_for
@@ -64,9 +64,7 @@ def emit_many(drafts: Iterable[Draft]) -> list[UUID]:
     All are checked before the first of a statement is written.
     """
     _require_transaction()
-    producer = conf.outbox.producer
-    if producer is None:
-        raise ConfigurationError("SALON_JOBS['OUTBOX']['PRODUCER'] must name this application: messages carry it")
+    producer = conf.outbox.require_producer()
     ids: list[UUID] = []
     remaining = iter(drafts)
     while batch := list(islice(remaining, _BATCH)):

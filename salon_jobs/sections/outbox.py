@@ -80,6 +80,12 @@ class OutboxSettings:
                 f"most: set SALON_JOBS['OUTBOX']['THROUGHPUT_OF']['sns'] to {_MOST_FOR_SNS} or less"
             )
 
+    def require_producer(self) -> str:
+        """Return the name that messages carry. Raises ConfigurationError."""
+        if self.producer is None:
+            raise ConfigurationError("SALON_JOBS['OUTBOX']['PRODUCER'] must name this application: messages carry it")
+        return self.producer
+
 
 def _service_of(name: str) -> str:
     """Return the service of a service's own name, an ARN or an RN."""

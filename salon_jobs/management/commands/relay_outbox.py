@@ -6,6 +6,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
+from salon_jobs.conf import settings as conf
 from salon_jobs.management.arguments import add_service_arguments, configure_from, health_address
 from salon_jobs.management.refusals import told_in_one_line
 from salon_jobs.outbox.relay import Relay
@@ -36,6 +37,7 @@ class Command(BaseCommand):
             return Relay(lambda: presence.process_id, burst=options["burst"])
 
         with told_in_one_line():
+            conf.outbox.require_producer()
             Service(
                 "relay", make_loop, health_address=health_address(options, _HEALTH_PORT), burst=options["burst"]
             ).run()

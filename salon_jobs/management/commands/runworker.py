@@ -72,6 +72,8 @@ class Command(BaseCommand):
         for note in unknown_names({"queue": options["queue"]}):
             self.stderr.write(note)
         with told_in_one_line():
+            if options["with_relay"]:
+                conf.outbox.require_producer()
             Service(
                 "supervisor", make_loop, health_address=health_address(options, _HEALTH_PORT),
                 concurrency=0, queues=chosen.queues, burst=chosen.burst,
