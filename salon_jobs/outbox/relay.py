@@ -78,6 +78,7 @@ class Relay:
         self._listener.start()
         self._pruner.start()
         try:
+            self._streams.start()
             while not self._stop.is_set():
                 try:
                     wait_s = self._look(ownership)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from salon_jobs.conf import is_set
 from salon_jobs.core import log_events, metrics
 from salon_jobs.core.destinations import Destination, parse_destination
 from salon_jobs.core.errors import MessageInvalid, NotReady
@@ -41,6 +42,11 @@ class Streams:
         self._publishers: dict[str, Publisher] = {}
         self._partitions: frozenset[int] = frozenset()
         self._discover_at = self._tell_at = float("-inf")
+
+    def start(self) -> None:
+        """Start the publishers that the settings say are used; others start when a destination of theirs is known."""
+        if is_set("SNS"):
+            self._publisher_of("sns")
 
     def all(self) -> list[Stream]:
         """Return the streams."""
@@ -240,12 +246,16 @@ class Streams:
 
     def _publisher(self, aggregate_type: str) -> Publisher:
         try:
-            service = parse_destination(aggregate_type).service
-            if service not in self._publishers:
-                self._publishers[service] = make_publisher(service)
+            return self._publisher_of(parse_destination(aggregate_type).service)
         except MessageInvalid as error:
             return _Nobody(str(error))
-        return self._publishers[service]
+
+    def _publisher_of(self, service: str) -> Publisher:
+        publisher = self._publishers.get(service)
+        if publisher is None:
+            publisher = self._publishers[service] = make_publisher(service)
+            publisher.start()
+        return publisher
 
 
 class _Nobody(Publisher):

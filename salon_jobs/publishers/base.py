@@ -78,6 +78,12 @@ class Publisher(ABC):
         Raises MessageInvalid that names the field and the remedy.
         """
 
+    def start(self) -> None:  # noqa: B027 - most have nothing to do
+        """Start what goes on whether or not there are messages, on threads of its own. No I/O on this one.
+
+        A relay calls it once, as soon as it knows that the service is used.
+        """
+
     def open(self) -> None:  # noqa: B027 - most connect at first use
         """Prepare to publish (discover topics, start threads). May raise ConfigurationError; an outage is no error."""
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import replace
-from threading import Lock
+from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, ClassVar, Final
 from uuid import UUID
 
 from salon_jobs.conf import settings
+from salon_jobs.core import log_events
 from salon_jobs.core.destinations import Destination, parse_destination
-from salon_jobs.core.errors import MessageInvalid
+from salon_jobs.core.errors import ConfigurationError, MessageInvalid
+from salon_jobs.core.log_events import log_event
 from salon_jobs.publishers.base import Answers, OutgoingMessage, Publisher, Unpublished, Verdict
 from salon_jobs.publishers.lanes import Lanes
 from salon_jobs.publishers.sns_entries import MOST_BYTES, MOST_ENTRIES, Entry, attributes_of, entry_of, size_of
@@ -25,6 +28,8 @@ _TOPIC: Final = re.compile(r"[A-Za-z0-9_-]{1,256}|[A-Za-z0-9_-]{1,251}\.fifo")
 _GROUP: Final = re.compile(r"[!-~]{1,128}")
 _NO_TEXT: Final = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _ANY_ID: Final = UUID(int=0)
+# A reading that is under way at the end is not waited for any longer: its thread ends with the process.
+_JOIN_S: Final = 1.0
 
 
 class SnsPublisher(Publisher):
@@ -37,10 +42,15 @@ class SnsPublisher(Publisher):
 
     service: ClassVar[str] = "sns"
 
-    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, *, clock: Callable[[], float] = time.monotonic, wait: Callable[[Event, float], bool] = Event.wait
+    ) -> None:
         self._clock = clock
+        self._wait = wait
         self._making = Lock()
         self._made: SnsConnection | None = None
+        self._closing = Event()
+        self._reader: Thread | None = None
 
     def check(self, destination: Destination, *, aggregate_id: str, event: str, payload: str, headers: str) -> None:
         """Refuse what SNS would refuse, counting with a store and as a replay, so that it can be sent again."""
@@ -69,8 +79,15 @@ class SnsPublisher(Publisher):
                 "Store the data elsewhere and send a reference to it"
             )
 
+    def start(self) -> None:
+        """Read the topics now and again each ``REFETCH_INTERVAL``, on a thread of its own."""
+        if self._reader is None:
+            self._closing = Event()
+            self._reader = Thread(target=self._read_topics, args=(self._closing,), name="sns-topics", daemon=True)
+            self._reader.start()
+
     def open(self) -> None:
-        """Discover the topics; when SNS does not answer, that is done at first use."""
+        """Discover the topics unless they are known; when SNS does not answer, that is done at first use."""
         self._connection().topics.discover()
 
     def publish(self, messages: Sequence[OutgoingMessage], *, may_go_on: Callable[[], bool]) -> Answers:
@@ -90,11 +107,25 @@ class SnsPublisher(Publisher):
         self._connection().ping()
 
     def close(self) -> None:
-        """Close the connections; a later use makes new ones."""
+        """Stop reading the topics and close the connections; a later use makes new ones."""
+        self._closing.set()
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.join(_JOIN_S)
         with self._making:
             made, self._made = self._made, None
         if made is not None:
             made.close()
+
+    def _read_topics(self, closing: Event) -> None:
+        try:
+            topics = self._connection().topics
+        except ConfigurationError as error:  # the first message meets it again
+            log_event(logging.ERROR, log_events.SNS_TOPICS_NOT_READ, error=str(error))
+            return
+        while (due_in_s := topics.refresh_when_due()) is not None:
+            if self._wait(closing, due_in_s):
+                return
 
     def _connection(self) -> SnsConnection:
         with self._making:

@@ -11,6 +11,8 @@ import logging
 import sys
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from queue import Queue
+from threading import Event, Semaphore
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID, uuid4
@@ -33,13 +35,24 @@ NOW, LONG = timedelta(0), timedelta(minutes=1)
 
 
 class Clock:
-    """Is a clock that the test moves."""
+    """Is a clock that the test moves. Whoever waits by it says how long, and waits until the test goes on."""
 
     def __init__(self) -> None:
         self.now_s = 1000.0
+        self.waits: Queue[float] = Queue()
+        self._over = Semaphore(0)
 
     def __call__(self) -> float:
         return self.now_s
+
+    def wait(self, closing: Event, seconds: float) -> bool:
+        self.waits.put(seconds)
+        self._over.acquire()
+        return closing.is_set()
+
+    def go_on(self, seconds: float) -> None:
+        self.now_s += seconds
+        self._over.release()
 
 
 class Requests:
@@ -374,52 +387,96 @@ def test_topics_are_discovered_once_however_many_destinations_open(publisher: Sn
     assert requests.lists == 0
 
 
-def test_topics_are_read_again_after_a_day(
-    publisher: SnsPublisher, requests: Requests, topic: str, clock: Clock
+@pytest.fixture
+def started(publisher: SnsPublisher, clock: Clock) -> Iterator[SnsPublisher]:
+    """Start the thread that reads the topics; its waits end when the test says so."""
+    publisher._wait = clock.wait
+    publisher.start()
+    yield publisher
+    publisher._closing.set()
+    clock.go_on(0)
+
+
+def test_topics_are_read_again_each_day_without_a_message(
+    started: SnsPublisher, requests: Requests, topic: str, clock: Clock
 ) -> None:
-    publish(publisher, make(topic))  # created after the start: looked for at once
+    assert clock.waits.get(timeout=10) == DAY_S
     before = requests.lists
-    clock.now_s += DAY_S - 1
-    assert publish(publisher, make(topic)) == [None]
+    clock.go_on(DAY_S - 1)
+    assert clock.waits.get(timeout=10) == 1
     assert requests.lists == before
-    clock.now_s += 2
-    assert publish(publisher, make(topic)) == [None]
-    assert requests.lists > before
+    clock.go_on(1)
+    assert clock.waits.get(timeout=10) == DAY_S
+    read = requests.lists
+    assert read > before
+    assert publish(started, make(topic)) == [None]  # created after the start
+    assert requests.lists == read
 
 
-def test_topics_are_not_read_again_when_that_is_switched_off(
-    configure: Callable[..., None], topic: str, clock: Clock
-) -> None:
+def test_topics_are_read_once_when_that_is_switched_off(configure: Callable[..., None], topic: str) -> None:
     configure(REFETCH=False)
-    publisher = SnsPublisher(clock=clock)
-    publisher.open()
+    publisher = SnsPublisher()
     requests = Requests(publisher)
-    clock.now_s += 10 * DAY_S
+    publisher.start()
+    assert publisher._reader is not None
+    publisher._reader.join(10)
+    assert not publisher._reader.is_alive()
+    read = requests.lists
+    assert read > 0
     assert publish(publisher, make(topic)) == [None]
-    assert requests.lists == 0
+    assert requests.lists == read
     publisher.close()
 
 
-def test_known_topics_stay_when_they_can_not_be_read_again(
-    publisher: SnsPublisher, topic: str, clock: Clock, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("refetch", [True, False])
+def test_topics_that_can_not_be_read_are_tried_again_each_minute_and_those_known_stay(
+    configure: Callable[..., None], topic: str, clock: Clock, caplog: pytest.LogCaptureFixture, refetch: bool
 ) -> None:
-    publish(publisher, make(topic))
-    clock.now_s += DAY_S
-    tries = 0
+    configure(REFETCH=refetch)
+    publisher = SnsPublisher(clock=clock, wait=clock.wait)
+    events = publisher._connection()._client.meta.events
+    refused = True
 
     def refuse(**_: object) -> Any:
-        nonlocal tries
-        tries += 1
         error = {"Code": "AuthorizationError", "Message": "no right to list"}
-        return SimpleNamespace(status_code=403), {"Error": error, "ResponseMetadata": {"HTTPStatusCode": 403}}
+        answer = SimpleNamespace(status_code=403), {"Error": error, "ResponseMetadata": {"HTTPStatusCode": 403}}
+        return answer if refused else None
 
-    publisher._connection()._client.meta.events.register("before-call.sns.ListTopics", refuse)
-    with caplog.at_level(logging.WARNING, "salon_jobs"):
-        assert publish(publisher, make(topic)) == [None]
-        assert publish(publisher, make(topic)) == [None]
-    assert tries == 1, "one that failed is tried again after a minute"
-    assert "sns_topics_not_read" in caplog.text
-    assert codes(publish(publisher, make("rn::sns:::never-seen"))) == ["SNS.NOT_AUTHORIZED"]
+    events.register("before-call.sns.ListTopics", refuse)
+    with caplog.at_level(logging.INFO, "salon_jobs"):
+        publisher.start()
+        assert clock.waits.get(timeout=10) == 60
+        clock.go_on(60)
+        assert clock.waits.get(timeout=10) == 60
+        assert caplog.text.count("sns_topics_not_read") == 1, "the first of several in a row"
+        assert codes(publish(publisher, make(topic))) == ["SNS.NOT_AUTHORIZED"]
+        refused = False
+        clock.go_on(60)
+        if refetch:
+            assert clock.waits.get(timeout=10) == DAY_S
+            refused = True
+            clock.go_on(DAY_S)
+            assert clock.waits.get(timeout=10) == 60
+            assert caplog.text.count("sns_topics_not_read") == 2
+            assert publish(publisher, make(topic)) == [None]
+            assert codes(publish(publisher, make("rn::sns:::never-seen"))) == ["SNS.NOT_AUTHORIZED"]
+            publisher._closing.set()
+            clock.go_on(0)
+        else:
+            reader = publisher._reader
+            assert reader is not None
+            reader.join(10)
+            assert not reader.is_alive()
+    assert caplog.text.count("sns_topics_read") == 1
+    publisher.close()
+
+
+def test_a_close_ends_the_thread_that_reads_the_topics(publisher: SnsPublisher) -> None:
+    publisher.start()
+    reader = publisher._reader
+    assert reader is not None
+    publisher.close()
+    assert not reader.is_alive()
 
 
 def test_a_topic_that_is_not_there_is_looked_for_once_a_minute(

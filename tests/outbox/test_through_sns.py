@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
+from salon_jobs.outbox import store
+from salon_jobs.publishers import sns_topics
+from salon_jobs.publishers.sns_connection import SnsConnection
 from tests.brokers.sns import SnsBroker, SnsFifoBroker
 from tests.e2e.worker_process import eventually
 from tests.outbox.scene import emitted, relay_in_burst, relaying, statuses
@@ -29,6 +33,21 @@ def topic(broker: SnsBroker, outbox: None, settings: Any) -> str:
     """Point the settings at the server, and create a FIFO topic."""
     settings.SALON_JOBS = {**settings.SALON_JOBS, **broker.settings()}
     return broker.destination(f"orders-{uuid4().hex[:12]}")
+
+
+@pytest.fixture
+def readings(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Collect the topics of each successful reading."""
+    found: list[list[str]] = []
+    read = SnsConnection._topic_arns
+
+    def noticed(self: SnsConnection) -> list[str]:
+        arns = read(self)
+        found.append(arns)
+        return arns
+
+    monkeypatch.setattr(SnsConnection, "_topic_arns", noticed)
+    return found
 
 
 def arrived(broker: SnsBroker, topic: str, aggregate_id: str) -> list[int]:
@@ -70,3 +89,64 @@ def test_a_denied_topic_is_skipped(broker: SnsBroker, topic: str, settings: Any)
     assert relay_in_burst()
     assert statuses() == {"skipped": 2}
     assert broker.received(topic) == []
+
+
+def test_a_relay_reads_the_topics_when_it_starts(topic: str, readings: list[list[str]]) -> None:
+    with relaying():
+        eventually(lambda: bool(readings))
+    [found] = readings
+    assert topic in found
+    assert statuses() == {}
+
+
+def test_a_relay_reads_the_topics_for_a_destination_that_it_knows(
+    topic: str, readings: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("salon_jobs.outbox.streams.is_set", lambda key: False, raising=False)
+    with relaying() as running:
+        eventually(lambda: running.facts()["partitions"] != [])
+    assert readings == [], "nothing says that this deployment uses SNS"
+    store.know_destinations([topic])
+    with relaying():
+        eventually(lambda: bool(readings))
+    assert statuses() == {}
+
+
+def test_a_relay_that_starts_while_sns_is_away_reads_the_topics_when_it_is_back(
+    broker: SnsBroker, topic: str, readings: list[list[str]], monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(sns_topics, "AGAIN_S", 0.1)
+    broker.stop()
+    with caplog.at_level(logging.INFO, "salon_jobs"), relaying() as running:
+        try:
+            eventually(lambda: "sns_topics_not_read" in caplog.text)
+            assert running.facts()["partitions"] != []
+        finally:
+            broker.start()
+        eventually(lambda: bool(readings))
+        emitted("a", to=topic)
+        eventually(lambda: statuses() == {"published": 1})
+    assert caplog.text.count("sns_topics_not_read") == 1
+    assert len(readings) == 1
+
+
+def test_a_changed_list_holds_for_what_is_not_sent_yet_once_the_relay_is_restarted(
+    broker: SnsBroker, topic: str, settings: Any
+) -> None:
+    host = {**settings.SALON_JOBS}
+    later = f"later-{uuid4().hex[:12]}.fifo"
+
+    def lists(**given: list[str]) -> None:
+        settings.SALON_JOBS = {**host, "SNS": {**broker.settings()["SNS"], **given}}
+
+    lists(DENY_LIST=[topic])
+    emitted("a", to=topic)
+    emitted("a", to=topic, event="order.viewed")
+    emitted("a", to=f"rn::sns:::{later}")
+    lists(SKIP_EVENTS=["order.viewed"])
+    assert relay_in_burst()
+    assert statuses() == {"published": 1, "skipped": 1, "pending": 1}, "of the last there is no topic yet"
+    lists(ALLOW_LIST=[topic])
+    assert relay_in_burst()
+    assert statuses() == {"published": 1, "skipped": 2}
