@@ -10,6 +10,11 @@ from typing import Final
 PARTITIONS: Final = 16
 
 
+# Why messages are skipped that a list of the settings keeps from being sent.
+TOPIC_DENIED: Final = "SNS.TOPIC_DENIED"
+EVENT_SKIPPED: Final = "SNS.EVENT_SKIPPED"
+
+
 class MessageStatus(StrEnum):
     """Lists what can have become of a message."""
 

@@ -17,6 +17,7 @@ from salon_jobs.core import log_events
 from salon_jobs.core.destinations import Destination, parse_destination
 from salon_jobs.core.errors import ConfigurationError, MessageInvalid
 from salon_jobs.core.log_events import log_event
+from salon_jobs.core.messages import EVENT_SKIPPED, TOPIC_DENIED
 from salon_jobs.publishers.base import Answers, OutgoingMessage, Publisher, Unpublished, Verdict
 from salon_jobs.publishers.lanes import Lanes
 from salon_jobs.publishers.sns_entries import MOST_BYTES, MOST_ENTRIES, Entry, attributes_of, entry_of, size_of
@@ -169,11 +170,11 @@ def _filtered(topic: str, event: str) -> Unpublished | None:
     """Say why the settings let a message not be sent; None: it is sent."""
     given = settings.sns
     if topic in given.deny_list:
-        return Unpublished(Verdict.SKIPPED, "SNS.TOPIC_DENIED", f"{topic!r} is in DENY_LIST")
+        return Unpublished(Verdict.SKIPPED, TOPIC_DENIED, f"{topic!r} is in DENY_LIST")
     if given.allow_list and topic not in given.allow_list:
-        return Unpublished(Verdict.SKIPPED, "SNS.TOPIC_DENIED", f"{topic!r} is not in ALLOW_LIST")
+        return Unpublished(Verdict.SKIPPED, TOPIC_DENIED, f"{topic!r} is not in ALLOW_LIST")
     if event in given.skip_events:
-        return Unpublished(Verdict.SKIPPED, "SNS.EVENT_SKIPPED", f"{event!r} is in SKIP_EVENTS")
+        return Unpublished(Verdict.SKIPPED, EVENT_SKIPPED, f"{event!r} is in SKIP_EVENTS")
     return None
 
 

@@ -26,7 +26,7 @@ def run(*arguments: str) -> tuple[str, str]:
 
 
 def test_without_an_action_it_names_them() -> None:
-    with pytest.raises(CommandError, match=r"name an action: list, show, retry, skip, parked, unpark, replay, pause"):
+    with pytest.raises(CommandError, match="name an action: list, show, retry, skip, send-skipped, parked, unpark"):
         run()
 
 
@@ -150,6 +150,41 @@ def test_thousands_tell_how_far_they_are(database: None) -> None:
     )
     out, err = run("skip", "--aggregate-type", ORDERS, "--yes")
     assert (out, err) == ("skipped: 1,500 of 1,500\n", "1,000 of 1,500\n1,500 of 1,500\n")
+
+
+def skip(*ids: int, why: str = "SNS.TOPIC_DENIED 'orders' is in DENY_LIST") -> None:
+    change("UPDATE salon_jobs_message SET status = 'skipped', last_error = %s WHERE id = ANY (%s)", why, list(ids))
+
+
+def test_send_skipped_takes_what_a_list_skipped_or_ids(stores: list[UUID]) -> None:
+    first, second, other = write(store=stores[0]), write(store=stores[1]), write(kind="rn::nats:::stock")
+    skip(first, other)
+    skip(second, why="SNS.EVENT_SKIPPED 'made' is in SKIP_EVENTS")
+    own, by_operator, failed = write(), write(), write("failed")
+    skip(own, why="SPOOL.CLOSED")
+    skip(by_operator, why="SNS.FAILED too often")
+    chosen = ("send-skipped", "--aggregate-type", ORDERS)
+    question = rf"Send 2 skipped messages \({first} to {second}\)\? Nobody can be asked here: add --yes"
+    with pytest.raises(CommandError, match=question):
+        run(*chosen)
+    assert "pending" not in statuses().values()
+    assert json.loads(run(*chosen, "--store", str(stores[1]), "--yes", "--json")[0]) == [
+        {"id": second, "changed": True, "detail": ""}
+    ]
+    assert run(*chosen, "--yes")[0] == "to be sent: 1 of 1\n"
+    assert run(*chosen, "--yes")[0] == "to be sent: 0 of 0\n"
+    assert run(*chosen, "--code", "SPOOL.CLOSED", "--yes")[0] == "to be sent: 1 of 1\n"
+    assert run("send-skipped", str(by_operator), str(failed), "--yes")[0].splitlines() == [
+        f"{failed}: it is failed; only skipped messages can be sent", "to be sent: 1 of 2",
+    ]  # fmt: skip
+    assert statuses() == {
+        first: "pending", second: "pending", other: "skipped", own: "pending", by_operator: "pending", failed: "failed",
+    }  # fmt: skip
+    reset = "SELECT DISTINCT last_error, retry_count, sent_at FROM salon_jobs_message WHERE status = 'pending'"
+    assert seen(reset) == [("", 0, None)]
+    for arguments in ((), ("1", "--event", "made"), ("--code", "SPOOL.CLOSED"), ("1", "--code", "SPOOL.CLOSED")):
+        with pytest.raises(CommandError, match="name the messages by ids, or those that a list skipped by"):
+            run("send-skipped", *arguments, "--yes")
 
 
 def test_parked_and_unpark(database: None) -> None:

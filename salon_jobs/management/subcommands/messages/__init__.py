@@ -13,11 +13,12 @@ from salon_jobs.management.subcommands.messages.listing import List
 from salon_jobs.management.subcommands.messages.on_messages import RetryMessages, SkipMessages
 from salon_jobs.management.subcommands.messages.parked import Parked, Unpark
 from salon_jobs.management.subcommands.messages.replay import ReplayMessages
+from salon_jobs.management.subcommands.messages.send_skipped import SendSkipped
 from salon_jobs.management.subcommands.messages.show import Show
 
 ACTIONS: Final[tuple[Subcommand, ...]] = (
-    List(), Show(), RetryMessages(), SkipMessages(), Parked(), Unpark(), ReplayMessages(), PauseDestination(),
-    ResumeDestination(), Gate(),
+    List(), Show(), RetryMessages(), SkipMessages(), SendSkipped(), Parked(), Unpark(), ReplayMessages(),
+    PauseDestination(), ResumeDestination(), Gate(),
 )  # fmt: skip
 
 

@@ -1,0 +1,116 @@
+"""Sends messages that were skipped: under their own ids, in their order, and none past what blocks its aggregate."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import psycopg
+import pytest
+
+from salon_jobs import OperatedMessage, skip_messages
+from salon_jobs.outbox import send_skipped
+from salon_jobs.outbox.send_skipped import send_skipped_messages
+from salon_jobs.publishers.base import OutgoingMessage, Unpublished, Verdict
+from salon_jobs.publishers.memory import MemoryPublisher
+from tests.e2e.worker_process import eventually
+from tests.outbox.scene import ORDERS, arrived, emitted, relay_in_burst, relaying, statuses
+from tests.outbox.test_operate_messages import OPERATOR, block, blocked, write
+from tests.settings import url_for
+from tests.support import change, elsewhere, seen
+
+
+@pytest.fixture
+def denied(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Skip these events, as a list of the settings does."""
+    events: set[str] = set()
+
+    def answer(message: OutgoingMessage) -> Unpublished | None:
+        denied = message.event in events
+        return Unpublished(Verdict.SKIPPED, "SNS.EVENT_SKIPPED", "in SKIP_EVENTS") if denied else None
+
+    monkeypatch.setattr(MemoryPublisher, "answer", staticmethod(answer))
+    return events
+
+
+def skipped() -> list[int]:
+    return [row[0] for row in seen("SELECT id FROM salon_jobs_message WHERE status = 'skipped' ORDER BY id")]
+
+
+def changed(results: list[OperatedMessage]) -> int:
+    return sum(result.changed for result in results)
+
+
+def test_they_arrive_under_their_ids_in_their_order_before_what_still_waits(denied: set[str]) -> None:
+    denied.add("seen")
+    for number in range(4):
+        for aggregate in ("a", "b", ""):
+            emitted(aggregate, event="seen", number=number)
+    emitted("a", number=4)
+    assert relay_in_burst()
+    assert arrived() == [("a", 4)]
+    emitted("a", number=5)  # written, and not relayed yet
+    ids = seen("SELECT id, message_id FROM salon_jobs_message ORDER BY id")
+
+    denied.clear()
+    chosen = skipped()[::-1]
+    assert send_skipped_messages(chosen, using=OPERATOR) == [OperatedMessage(each, True) for each in chosen]
+    assert relay_in_burst()
+    assert statuses() == {"published": 14}
+    of = {name: [number for aggregate, number in arrived() if aggregate == name] for name in ("a", "b", "")}
+    assert (of["a"], of["b"], sorted(of[""])) == ([4, 0, 1, 2, 3, 5], [0, 1, 2, 3], [0, 1, 2, 3])
+    assert seen("SELECT id, message_id FROM salon_jobs_message ORDER BY id") == ids
+    assert {message.message_id for message in MemoryPublisher.published} == {row[1] for row in ids}
+    assert blocked() == []
+
+
+def test_a_running_relay_sends_thousands_of_one_aggregate_in_their_order(
+    denied: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(send_skipped, "BATCH", 100)
+    denied.add("seen")
+    change(
+        "INSERT INTO salon_jobs_message (message_id, aggregate_type, aggregate_id, event, payload)"
+        " SELECT gen_random_uuid(), %s, (n %% 3)::text, 'seen', json_build_object('number', n)"
+        " FROM generate_series(1, 3000) AS n",
+        ORDERS,
+    )
+    with relaying():
+        eventually(lambda: statuses() == {"skipped": 3000}, 20)
+        denied.clear()
+        assert changed(send_skipped_messages(skipped(), using=OPERATOR)) == 3000
+        eventually(lambda: statuses() == {"published": 3000}, 20)
+    for aggregate in "012":
+        numbers = [number for name, number in arrived() if name == aggregate]
+        assert numbers == [n for n in range(1, 3001) if n % 3 == int(aggregate)]
+
+
+@pytest.mark.parametrize(("status", "blocks"), [("failed", "parked"), ("pending", "waiting")])
+def test_those_of_a_blocked_aggregate_stay_skipped_and_say_what_blocks_it(
+    database: None, status: str, blocks: str
+) -> None:
+    before, head, behind, free = write(aggregate="7"), write(status, aggregate="7"), write(aggregate="7"), write()
+    block(head, blocks)
+    change("UPDATE salon_jobs_message SET status = 'skipped' WHERE id = ANY (%s)", [before, behind, free])
+    rows = blocked()
+    why = f"message {head} holds its aggregate back; send this one when that one is sent or skipped"
+    assert send_skipped_messages([before, behind, free, 999], using=OPERATOR) == [
+        OperatedMessage(before, False, why), OperatedMessage(behind, False, why), OperatedMessage(free, True),
+        OperatedMessage(999, False, "there is no such message, or you may not see it"),
+    ]  # fmt: skip
+    assert blocked() == [*rows, (free, "waiting", True, 0)]
+    assert skipped() == [before, behind]
+
+
+def test_one_that_was_sent_at_the_moment_it_was_skipped_is_not_sent_again(database: None) -> None:
+    number = write()
+    assert changed(skip_messages([number], using=OPERATOR)) == 1
+    with ThreadPoolExecutor(1) as pool, psycopg.connect(url_for("worker_runtime")) as relay:
+        # A relay marks what the broker took although somebody skipped it meanwhile; the operator waits for that.
+        relay.execute("UPDATE salon_jobs_message SET status = 'published' WHERE id = %s", [number])
+        sending = elsewhere(pool, lambda: send_skipped_messages([number], using=OPERATOR))
+        waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND usename = 'jobs_operator'"
+        eventually(lambda: seen(waiting) == [(1,)])
+        relay.commit()
+        assert sending.result(20) == [
+            OperatedMessage(number, False, "it is published; only skipped messages can be sent")
+        ]
