@@ -233,6 +233,7 @@ _AZURE_READERS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "VISIBILITY_TIMEOUT": ("AZURE_VISIBILITY_TIMEOUT", env.float),
     "TIMEOUT": ("AZURE_TIMEOUT", env.float),
     "CONCURRENCY": ("AZURE_CONCURRENCY", env.int),
+    "PLAIN_QUEUES": ("AZURE_PLAIN_QUEUES", env.list),
 }
 SALON_JOBS["AZURE"] = {key: read(name) for key, (name, read) in _AZURE_READERS.items() if env.str(name, "")}
 

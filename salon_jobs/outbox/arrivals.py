@@ -14,7 +14,7 @@ from salon_jobs.core.errors import PayloadInvalid
 from salon_jobs.jobs.payload import STORE_ARGUMENT, Arguments
 from salon_jobs.jobs.task import Task
 from salon_jobs.outbox.inbox import InboxRow, Status, kept_text, short
-from salon_jobs.sections.consumers import ConsumerSettings
+from salon_jobs.sections.consumers import ANY_EVENT, ConsumerSettings
 from salon_jobs.sources.base import Delivery, Envelope
 
 UNREADABLE: Final = "INBOX.UNREADABLE"
@@ -75,6 +75,8 @@ class Arrival:
 def read_delivery(delivery: Delivery, settings: ConsumerSettings, tasks: Mapping[str, Task[..., Any]]) -> Arrival:
     """Read one delivery. No I/O; raises nothing for what came."""
     envelope = delivery.envelope
+    if not settings.has_envelope:
+        envelope = Envelope(message_id=delivery.broker_id, event="", payload=delivery.raw)
     if envelope is None:
         text = delivery.fault or "the source gave no envelope"
         return Arrival(
@@ -101,7 +103,7 @@ def read_envelope(
             message_id = _made_id(repr(envelope))
             raise Refused(UNREADABLE, f"its message id is empty, longer than {_LONGEST} characters or no text")
         _admit(envelope, settings, replays or settings.replays)
-        task = _task(envelope, tasks)
+        task = _task(envelope, tasks) if settings.has_envelope else tasks[ANY_EVENT]
         arguments = task.payload.bind((), _arguments(envelope, settings, task))
     except Refused as refused:
         task, reason = None, refused.reason
@@ -128,17 +130,29 @@ def _task(envelope: Envelope, tasks: Mapping[str, Task[..., Any]]) -> Task[..., 
 
 
 def _arguments(envelope: Envelope, settings: ConsumerSettings, task: Task[..., Any]) -> dict[str, Any]:
-    """Return the payload's members, and for a store task the store: the envelope's, or the one of the settings."""
+    """Return the payload's members, and for a store task the store.
+
+    That is the one of the settings, else the envelope's, or the payload's where there is no envelope.
+    """
+    what, forms = ("payload", "") if settings.has_envelope else ("body", ", plain or in base64")
     try:
         payload: object = json.loads(envelope.payload)
     except (ValueError, RecursionError) as error:
-        raise Refused(PayloadInvalid.code, f"its payload is no JSON: {error}") from error
+        raise Refused(PayloadInvalid.code, f"its {what} is no JSON{forms}: {error}") from error
     if not isinstance(payload, dict):
-        raise Refused(PayloadInvalid.code, f"its payload must be a JSON object, not {type(payload).__name__}")
+        raise Refused(PayloadInvalid.code, f"its {what} must be a JSON object, not {type(payload).__name__}")
     arguments = cast("dict[str, Any]", payload)
     if not task.is_store_task:
         return arguments
-    store = _store(envelope.store_id if settings.store == "envelope" else settings.store)
+    if settings.store != "envelope":
+        store = _store(settings.store)
+    elif settings.has_envelope:
+        store = _store(envelope.store_id)
+    elif STORE_ARGUMENT in arguments:
+        store = _store(arguments[STORE_ARGUMENT])
+    else:
+        text = f"its {what} has no {STORE_ARGUMENT}; send one, or set STORE when all are one store's"
+        raise Refused(PayloadInvalid.code, text)
     if STORE_ARGUMENT in arguments and _store(arguments[STORE_ARGUMENT]) != store:
         raise Refused(PayloadInvalid.code, f"its payload names another {STORE_ARGUMENT} than the message")
     return {**arguments, STORE_ARGUMENT: store}

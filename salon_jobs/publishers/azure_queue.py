@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import re
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,13 +15,13 @@ from salon_jobs.core.destinations import Destination, parse_destination
 from salon_jobs.core.errors import MessageInvalid, NotReady
 from salon_jobs.publishers.azure_errors import AzureFailure
 from salon_jobs.publishers.base import NOT_SENT, Answers, OutgoingMessage, Publisher, Unpublished, Verdict
+from salon_jobs.sections.azure import QUEUE_NAME
 
 if TYPE_CHECKING:
     from salon_jobs.publishers.azure_account import AzureAccount
 
 # 64 KiB of text: so many bytes before base64.
 LARGEST_BYTES: Final = 49_152
-_QUEUE: Final = re.compile(r"(?=.{3,63}$)[a-z0-9]+(?:-[a-z0-9]+)*")
 _A_UUID: Final = "00000000-0000-0000-0000-000000000000"
 
 
@@ -41,7 +40,7 @@ class AzureQueuePublisher(Publisher):
 
     def check(self, destination: Destination, *, aggregate_id: str, event: str, payload: str, headers: str) -> None:
         """Refuse a name that is no queue's, and more than a message holds."""
-        if not _QUEUE.fullmatch(destination.resource):
+        if not QUEUE_NAME.fullmatch(destination.resource):
             raise MessageInvalid(
                 f"aggregate_type {destination} names no queue of Azure; write 3 to 63 lower case letters, digits and "
                 "single hyphens between them, such as 'rn::azurequeue:::parse-tasks'"
@@ -51,15 +50,17 @@ class AzureQueuePublisher(Publisher):
                 f"aggregate_type {destination} names a region or an account, but the settings do; "
                 f"write 'rn::azurequeue:::{destination.resource}'"
             )
-        # A replay of a store's message is the largest that this one can become.
-        size = len(_json(
-            message_id=_A_UUID, event=event, producer=conf.outbox.producer or "",
-            aggregate_type=destination.name, aggregate_id=aggregate_id, store_id=_A_UUID, replay_of=_A_UUID,
-            headers=headers, payload=payload,
-        ))  # fmt: skip
+        alone = size = len(payload.encode())
+        if destination.resource not in conf.azure.plain_queues:
+            # A replay of a store's message is the largest that this one can become.
+            size = len(_json(
+                message_id=_A_UUID, event=event, producer=conf.outbox.producer or "",
+                aggregate_type=destination.name, aggregate_id=aggregate_id, store_id=_A_UUID, replay_of=_A_UUID,
+                headers=headers, payload=payload,
+            ))  # fmt: skip
         if size > LARGEST_BYTES:
             raise MessageInvalid(
-                f"payload is {len(payload.encode())} bytes long, and {size} with what goes with it; Azure Queue "
+                f"payload is {alone} bytes long, and {size} with what goes with it; Azure Queue "
                 f"Storage takes {LARGEST_BYTES} in all: keep the content elsewhere and send where it is"
             )
 
@@ -113,6 +114,7 @@ class _Batch:
     ) -> None:
         self._account = account
         self._queue = parse_destination(messages[0].aggregate_type).resource
+        self._is_plain = self._queue in conf.azure.plain_queues
         self._messages = messages
         self._may_go_on = may_go_on
         # What is wrong with the queue or the way to it answers for all aggregates: none is tried in vain after it.
@@ -129,7 +131,7 @@ class _Batch:
                 return
 
     def _put_one(self, message: OutgoingMessage) -> Unpublished | None:
-        body = _body(message)
+        body = message.payload.encode() if self._is_plain else _body(message)
         if len(body) > LARGEST_BYTES:
             return Unpublished(Verdict.REFUSED, "AZURE.TOO_LARGE", f"{len(body)} bytes of at most {LARGEST_BYTES}")
         try:

@@ -14,6 +14,8 @@ from salon_jobs.sections.reading import count, duration, names, one_of, read_sec
 
 # As the column of the inbox.
 LONGEST_NAME: Final = 100
+# What TASKS calls the only task of messages that name no event.
+ANY_EVENT: Final = "*"
 
 
 def _source(value: Any) -> str:
@@ -41,11 +43,12 @@ class ConsumerSettings:
     ``source`` is an ARN or RN. ``wait``: how long a look waits for a message. ``visibility`` None: the source's own.
     ``max_deliveries``: how often a message that can not become a job now, but perhaps later, is tried. ``store``: whose
     jobs a store task's are, ``envelope`` or always the same. ``producers``: whose messages are taken; None:
-    everybody's.
+    everybody's. ``envelope`` none: bodies are the arguments alone, as JSON, and the message id is the broker's.
     """
 
     source: str = setting("", _source)
     tasks: Mapping[str, str] = setting(dict[str, str], texts)
+    envelope: str = setting("salon_jobs", one_of("salon_jobs", "none"))
     batch: int = setting(100, count(1, 1000))
     wait: timedelta = setting(timedelta(seconds=1), duration())
     visibility: timedelta | None = setting(None, duration(optional=True))
@@ -53,6 +56,11 @@ class ConsumerSettings:
     replays: str = setting("accept", one_of("accept", "refuse"))
     store: str | UUID = setting("envelope", _store)
     producers: tuple[str, ...] | None = setting(None, _producers)
+
+    @property
+    def has_envelope(self) -> bool:
+        """Return whether messages say more than their payload: event, producer, store, id."""
+        return self.envelope != "none"
 
 
 def read_consumers(value: Any, *, path: str) -> dict[str, ConsumerSettings]:
@@ -73,4 +81,29 @@ def _read(value: object, *, path: str) -> ConsumerSettings:
         raise ConfigurationError(f"{path}['SOURCE'] must be set: an ARN or RN, such as 'rn::nats:::orders'")
     if not read.tasks:
         raise ConfigurationError(f"{path}['TASKS'] must map at least one event to a task, such as {{'e': 'do-it'}}")
+    if not read.has_envelope:
+        _check_without_envelope(read, path=path)
     return read
+
+
+def _check_without_envelope(read: ConsumerSettings, *, path: str) -> None:
+    """Refuse what needs an envelope."""
+    if parse_destination(read.source).service != "azurequeue":
+        raise ConfigurationError(
+            f"{path}['ENVELOPE'] 'none' is for queues of Azure, such as 'rn::azurequeue:::parse-tasks', "
+            f"not {read.source!r}: other brokers carry the event in a header"
+        )
+    if set(read.tasks) != {ANY_EVENT}:
+        raise ConfigurationError(
+            f"{path}['TASKS'] must be {{{ANY_EVENT!r}: 'do-it'}}, one task for all, with ENVELOPE 'none': "
+            "bodies without an envelope name no event"
+        )
+    if read.producers is not None:
+        raise ConfigurationError(
+            f"{path}['PRODUCERS'] can not be set with ENVELOPE 'none': bodies without an envelope name no producer"
+        )
+    if read.replays == "refuse":
+        raise ConfigurationError(
+            f"{path}['REPLAYS'] can not be 'refuse' with ENVELOPE 'none': bodies without an envelope do not say "
+            "what they repeat"
+        )

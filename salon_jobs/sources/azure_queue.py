@@ -24,6 +24,7 @@ from salon_jobs.publishers.azure_errors import AzureFailure, NotOurs
 from salon_jobs.sources.base import Delivery, Envelope, Source
 
 POLL_S: Final = 1.0
+_MARK: Final = "\ufeff"
 
 
 class AzureQueueSource(Source):
@@ -154,19 +155,25 @@ _DECODER: Final = msgspec.json.Decoder(_Body)
 
 def _delivery(received: Received) -> Delivery:
     handle, raw = _Handle(received.id, received.receipt), received.text
+    envelope, fault = None, ""
     try:
         raw = _text(raw)
-        return Delivery(count=received.count, raw=raw, handle=handle, envelope=_read(raw))
+        envelope = _read(raw)
     except (ValueError, RecursionError) as error:  # the second: it nests too deep
-        return Delivery(count=received.count, raw=raw, handle=handle, fault=f"the body is no message: {error}")
+        fault = f"the body is no message: {error}"
+    return Delivery(count=received.count, raw=raw, handle=handle, envelope=envelope, fault=fault, broker_id=received.id)
 
 
 def _text(body: str) -> str:
-    """Return the JSON text of a body. Other writers may have put it there as it is, without base64."""
+    """Return the JSON text of a body.
+
+    Other writers may have put it there as it is, without base64, or in lines of base64, or with a byte order mark.
+    """
+    body = body.removeprefix(_MARK)
     if body.lstrip().startswith("{"):
         return body
     try:
-        return base64.b64decode(body, validate=True).decode()
+        return base64.b64decode("".join(body.split()), validate=True).decode().removeprefix(_MARK)
     except binascii.Error:
         raise ValueError("it is neither base64 nor a JSON object") from None
 

@@ -35,7 +35,8 @@ class Delivery:
     """Is one receipt of one message. Either ``envelope``, or ``fault``: why what came can not be read.
 
     ``count`` says how often the broker delivered it, 1 the first time. ``raw`` is what is kept when it is set aside.
-    ``handle`` is the source's own.
+    ``handle`` is the source's own. ``broker_id`` is the broker's id of the message, the same at each delivery, where
+    the consumer's setting ENVELOPE is ``none``; such a body is read from ``raw`` alone.
     """
 
     count: int
@@ -43,6 +44,7 @@ class Delivery:
     handle: object
     envelope: Envelope | None = None
     fault: str = ""
+    broker_id: str = ""
 
 
 class Source(ABC):

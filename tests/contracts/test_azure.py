@@ -206,6 +206,9 @@ def test_a_signature_publishes_and_never_shows_in_an_answer(
         ({"VISIBILITY_TIMEOUT": 0.5}, r"VISIBILITY_TIMEOUT'\] must be .* from one second to seven days"),
         ({"VISIBILITY_TIMEOUT": timedelta(days=8)}, "seven days"),
         ({"TIMEOUT": 0}, r"TIMEOUT'\] must be"),
+        ({"PLAIN_QUEUES": "parse-tasks"}, r"PLAIN_QUEUES'\] must be a list of names of queues"),
+        ({"PLAIN_QUEUES": ["Parse"]}, r"PLAIN_QUEUES'\] must be a list of names of queues"),
+        ({"PLAIN_QUEUES": ["rn::azurequeue:::parse-tasks"]}, r"PLAIN_QUEUES'\] must be a list of names of queues"),
         ({"CONCURRENCY": 257}, r"CONCURRENCY'\] must be"),
     ],
 )
@@ -306,3 +309,49 @@ def test_plain_json_of_another_writer_is_read(azure: AzureBroker, source: AzureQ
     [delivery] = source.receive(1, wait=LONG, visibility=LONG)
     assert delivery.envelope is not None
     assert (delivery.envelope.message_id, delivery.envelope.payload) == ("7", "[1.0]")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        '{"task_id": 7, "name": "髪"}', ' \n{"task_id": 7, "name": "髪"}', '\ufeff{"task_id": 7, "name": "髪"}',
+        base64.b64encode('{"task_id": 7, "name": "髪"}'.encode()).decode(),
+        base64.b64encode('\ufeff{"task_id": 7, "name": "髪"}'.encode()).decode(),
+        base64.encodebytes(('{"task_id": 7, "name": "髪"' + " " * 100 + "}").encode()).decode(),
+    ],
+    ids=["plain", "indented", "with a mark", "base64", "base64 with a mark", "base64 in lines"],
+)  # fmt: skip
+def test_a_body_without_an_envelope_comes_as_text_with_the_id_that_azure_gave_it(
+    azure: AzureBroker, source: AzureQueueSource, destination: str, body: str
+) -> None:
+    azure.spoil(destination, body)
+    with azure.queue(destination) as queue:
+        [there] = queue.peek_messages()
+    [delivery] = source.receive(1, wait=LONG, visibility=LONG)
+    assert json.loads(delivery.raw) == {"task_id": 7, "name": "髪"}
+    assert delivery.broker_id == there.id != ""
+    assert "the body is no message" in delivery.fault
+    source.give_back([delivery], after=timedelta(0))
+    [again] = source.receive(1, wait=LONG, visibility=LONG)
+    assert (again.broker_id, again.count) == (there.id, 2)
+
+
+def test_a_plain_queue_gets_the_payload_alone(
+    azure: AzureBroker, publisher: AzureQueuePublisher, destination: str, settings: Settings
+) -> None:
+    plain = {**settings.SALON_JOBS["AZURE"], "PLAIN_QUEUES": [parse_destination(destination).resource]}
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "AZURE": plain}
+    other = azure.destination(f"{parse_destination(destination).resource}-2")
+    payload = '{"task_id":  7, "name": "髪"}'
+    assert publish(publisher, make(destination, payload=payload)) == [None]
+    assert publish(publisher, make(other, payload=payload)) == [None]
+    with azure.queue(destination) as queue:
+        [message] = queue.peek_messages()
+    assert base64.b64decode(message.content).decode() == payload
+    assert [each.payload for each in azure.received(other)] == [payload]
+
+    fits = json.dumps("x" * (LARGEST_BYTES - 2))
+    check(destination, fits)
+    assert publish(publisher, make(destination, payload=fits)) == [None]
+    with pytest.raises(MessageInvalid, match=r"payload is 49153 bytes long, .* 49152"):
+        check(destination, fits + " ")

@@ -139,6 +139,78 @@ def test_what_never_becomes_a_job_is_set_aside_at_once_and_holds_up_no_other(
     assert len(jobs()) == 1
 
 
+def plain(raw: str, broker_id: str = "azure-1", *, count: int = 1) -> Delivery:
+    return Delivery(count=count, raw=raw, handle=object(), fault="it is no message of ours", broker_id=broker_id)
+
+
+PLAIN = {"SOURCE": "rn::azurequeue:::parse-tasks", "ENVELOPE": "none"}
+
+
+def test_a_body_without_an_envelope_is_the_arguments_and_the_id_is_the_brokers(stores: list[UUID]) -> None:
+    system = intake(**PLAIN, TASKS={"*": "test-system"})
+    body = '{"note": "a"}'
+    assert counts(system.take([plain(body, "1"), plain(body, "2")])) == (2, 0, 0, 2, 0)
+    assert counts(system.take([plain(body, "1", count=2)])) == (0, 1, 0, 1, 0)
+
+    of_the_body = intake(**PLAIN, TASKS={"*": "test-store"})
+    assert counts(of_the_body.take([plain(f'{{"number": 7, "store_id": "{stores[1]}"}}', "3")])) == (1, 0, 0, 1, 0)
+    of_one_store = intake(**PLAIN, TASKS={"*": "test-store"}, STORE=str(stores[0]))
+    assert counts(of_one_store.take([plain('{"number": 8}', "4")])) == (1, 0, 0, 1, 0)
+
+    # What looks like an envelope is none here.
+    looks = plain('{"envelope": "1", "message_id": "9", "event": "noted", "payload": {}}', "5")
+    ours = Delivery(count=1, raw=looks.raw, handle=1, envelope=message().envelope, broker_id="5")
+    assert counts(system.take([ours])) == (0, 0, 1, 1, 0)
+
+    assert jobs() == [
+        ("test-system", None, {"note": "a"}), ("test-system", None, {"note": "a"}),
+        ("test-store", stores[1], {"number": 7}), ("test-store", stores[0], {"number": 8}),
+    ]  # fmt: skip
+    assert inbox_rows() == [
+        *((str(n), "enqueued", "") for n in (1, 2, 3, 4)),
+        ("5", "set_aside", "JOB.PAYLOAD_INVALID"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("raw", "reason"),
+    [
+        ("{", "its body is no JSON, plain or in base64: Expecting property name"),
+        ("bm8ganNvbg", "its body is no JSON, plain or in base64: Expecting value"),
+        ("", "its body is no JSON, plain or in base64"),
+        ("[" * 100_000, "its body is no JSON, plain or in base64"),
+        ("[1]", "its body must be a JSON object, not list"),
+        ('"a"', "its body must be a JSON object, not str"),
+        ('{"number": "x", "store_id": "STORE"}', "number"),
+        ('{"number": 1}', "its body has no store_id; send one, or set STORE when all are one store's"),
+        ('{"number": 1, "store_id": "mine"}', "its store id is no uuid"),
+        ('{"number": 1, "store_id": 5}', "its store id is no uuid"),
+    ],
+)
+def test_a_body_without_an_envelope_that_is_no_job_is_set_aside_and_can_be_tried_again(
+    stores: list[UUID], raw: str, reason: str
+) -> None:
+    consumer = intake(**PLAIN, TASKS={"*": "test-store"})
+    good = plain(f'{{"store_id": "{stores[0]}"}}', "good")
+    bad = raw.replace("STORE", str(stores[0]))
+    assert counts(consumer.take([plain(bad, "bad"), good])) == (1, 0, 1, 2, 0)
+    assert counts(consumer.take([plain(bad, "bad", count=2)])) == (0, 1, 0, 1, 0)
+    [(code, told, kept)] = seen("SELECT code, reason, raw FROM salon_jobs_inbox WHERE message_id = 'bad'")
+    assert code == "JOB.PAYLOAD_INVALID"
+    assert reason in told
+    envelope = inbox.kept_envelope(kept)
+    assert envelope is not None
+    assert envelope.payload == bad
+    change("UPDATE salon_jobs_inbox SET status = 'retry' WHERE message_id = 'bad'")
+    again_with_store = intake(**PLAIN, TASKS={"*": "test-store"}, STORE=str(stores[1]))
+    assert again_with_store.retry_asked() == 1
+    mended = "send one" in reason
+    assert seen("SELECT status FROM salon_jobs_inbox WHERE message_id = 'bad'") == [
+        ("enqueued" if mended else "set_aside",)
+    ]
+    assert len(jobs()) == 1 + mended
+
+
 def test_the_reason_and_what_came_are_kept_but_no_payload_is_logged(
     database: None, caplog: pytest.LogCaptureFixture
 ) -> None:

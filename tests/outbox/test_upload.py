@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
@@ -173,3 +175,51 @@ def test_a_crash_between_send_and_commit_leaves_nothing_and_one_between_send_and
     run_due(process_id)
     assert parsed == [6]
     assert seen("SELECT words FROM upload") == [(4,)]
+
+
+@pytest.mark.usefixtures("uploads")
+def test_an_upload_is_parsed_where_bodies_carry_no_envelope(
+    azure: AzureBroker, settings: Any, stores: list[UUID], hooks: Hooks, process_id: int
+) -> None:
+    plain = {**azure.settings()["AZURE"], "PLAIN_QUEUES": ["parse-tasks"]}
+    consumer = {"SOURCE": PARSE, "ENVELOPE": "none", "TASKS": {"*": in_store.name}, "WAIT": 0.01}
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "AZURE": plain, "CONSUMERS": {"parser": consumer}}
+
+    def upload_without_envelope(store_id: UUID, number: int, content: str) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("INSERT INTO upload VALUES (%s, %s, %s)", [number, store_id, content])
+        payload = {"number": number, "store_id": store_id}
+        emit(PARSE, aggregate_id=str(number), event="file.uploaded", payload=payload)
+
+    with tenant_context(stores[0]):
+        upload_without_envelope(stores[0], 1, "never seen")
+        transaction.set_rollback(True)
+    for store, number, content in ((stores[0], 2, "a file of five words"), (stores[1], 3, "two words")):
+        with tenant_context(store):
+            upload_without_envelope(store, number, content)
+    assert counts() == [2, 0, 2]
+    assert relay_in_burst()
+    assert statuses() == {"published": 2}
+
+    # Another program writes to the same queue, as it pleases, and one of its bodies is broken.
+    with tenant_context(stores[0]), connection.cursor() as cursor:
+        cursor.execute("INSERT INTO upload VALUES (4, %s, 'of another writer')", [stores[0]])
+    azure.spoil(PARSE, f'{{"number": 4, "store_id": "{stores[0]}"}}')
+    azure.spoil(PARSE, '{"number": 4, ')
+    with azure.queue(PARSE) as queue:
+        there = queue.peek_messages(max_messages=32)
+    bodies = [json.loads(base64.b64decode(message.content)) for message in there[:2]]
+    assert sorted(bodies, key=lambda body: body["number"]) == [
+        {"number": 2, "store_id": str(stores[0])}, {"number": 3, "store_id": str(stores[1])},
+    ]  # fmt: skip
+
+    assert Consumers(burst=True).run()
+    with azure.queue(PARSE) as queue:
+        assert queue.peek_messages() == []
+    became = dict(seen("SELECT message_id, status FROM salon_jobs_inbox"))
+    assert [became.pop(message.id) for message in there] == ["enqueued"] * 3 + ["set_aside"]
+    assert became == {}
+    hooks.store = parse
+    run_due(process_id)
+    assert seen("SELECT id, words FROM upload ORDER BY id") == [(2, 5), (3, 2), (4, 3)]
+    assert counts() == [3, 0, 2]
