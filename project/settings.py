@@ -214,6 +214,8 @@ SALON_JOBS: dict[str, Any] = {
 
 # Where confirmed reservations are told of; the service is the third part.
 RESERVATIONS_DESTINATION = env.str("RESERVATIONS_DESTINATION", "rn::nats:::reservations")
+# Where uploaded files wait to be parsed.
+UPLOADS_DESTINATION = env.str("UPLOADS_DESTINATION", "rn::azurequeue:::parse-tasks")
 
 _NATS_READERS: Final[dict[str, Callable[[str], Any]]] = {
     "SERVER": env.str, "CLIENT_NAME": env.str, "MAX_RECONNECTS": env.int, "RECONNECT_WAIT": env.float,

@@ -6,7 +6,7 @@ from typing import Final, LiteralString
 
 TABLES: Final[tuple[LiteralString, ...]] = (
     "store", "customer", "customer_note", "reservation", "sale", "daily_sales",
-    "operator", "operator_session", "operator_invitation",
+    "operator", "operator_session", "operator_invitation", "uploaded_file",
 )  # fmt: skip
 
 # Computed from the raw rows before anything is fired; parameters are the ticks. In the order of dependence.
@@ -59,6 +59,14 @@ EXPECTED: Final[dict[LiteralString, LiteralString]] = {
         SELECT store_id, email, token, expires_at, sent_at IS NOT NULL AS sent
         FROM public.operator_invitation WHERE NOT expires_at < %(operators_tick)s
     """,
+    # One file of each store, but of those whose upload is rolled back; parsed.
+    "uploaded_file": """
+        SELECT s.id AS store_id, 'sales.txt' AS name, count(v.id)::integer AS lines,
+               coalesce(sum(v.amount), 0)::bigint AS total
+        FROM public.store AS s LEFT JOIN public.sale AS v ON v.store_id = s.id
+        WHERE right(s.id::text, 1) NOT IN ('0', '8')
+        GROUP BY s.id
+    """,
 }
 
 # How the rows are read afterwards where they are not compared as they are. A reservation that was still tentative when
@@ -71,6 +79,7 @@ ACTUAL: Final[dict[LiteralString, LiteralString]] = {
         FROM public.reservation AS r LEFT JOIN demo_expected.reservation AS e USING (id)
     """,
     "daily_sales": "SELECT store_id, business_date, total, count FROM public.daily_sales",
+    "uploaded_file": "SELECT store_id, name, lines, total FROM public.uploaded_file",
     "operator_invitation": """
         SELECT i.store_id, i.email, CASE WHEN b.id IS NULL THEN 'new' ELSE i.token END AS token,
                CASE WHEN b.id IS NOT NULL THEN i.expires_at END AS expires_at, i.sent_at IS NOT NULL AS sent
@@ -117,6 +126,7 @@ CHANGED: Final[dict[LiteralString, LiteralString]] = {
         SELECT count(*) FROM public.customer_note AS n WHERE NOT EXISTS (
             SELECT FROM demo_before.customer_note AS b WHERE b.id = n.id)
     """,
+    "parse-upload": "SELECT count(*) FROM public.uploaded_file WHERE lines IS NOT NULL",
     "cleanup-expired-operator-sessions": """
         SELECT count(*) FROM demo_before.operator_session AS b
         WHERE NOT EXISTS (SELECT FROM public.operator_session AS s WHERE s.id = b.id)

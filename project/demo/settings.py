@@ -1,19 +1,26 @@
-"""Adds to the project's settings what the demo alone has: a consumer of the project's own messages, and its task."""
+"""Adds to the project's settings what the demo alone has: consumers of the project's own messages, and their tasks."""
 
 from __future__ import annotations
 
 from project.settings import *  # noqa: F403
 from project.settings import INSTALLED_APPS as PROJECT_APPS
-from project.settings import RESERVATIONS_DESTINATION
+from project.settings import RESERVATIONS_DESTINATION, UPLOADS_DESTINATION
 from project.settings import SALON_JOBS as PROJECT_JOBS
 
 INSTALLED_APPS = [*PROJECT_APPS, "project.demo"]
 SALON_JOBS = {
     **PROJECT_JOBS,
+    # The parser stands for a program that knows no envelope.
+    "AZURE": {**PROJECT_JOBS["AZURE"], "PLAIN_QUEUES": [UPLOADS_DESTINATION.rpartition(":")[2]]},
     "CONSUMERS": {
         "confirmations": {
             "SOURCE": RESERVATIONS_DESTINATION,
             "TASKS": {"reservation.confirmed": "record-confirmation"},
+        },
+        "uploads": {
+            "SOURCE": UPLOADS_DESTINATION,
+            "ENVELOPE": "none",
+            "TASKS": {"*": "parse-upload"},
         },
     },
 }

@@ -5,8 +5,8 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, LiteralString
@@ -19,8 +19,9 @@ from project.demo.processes import DemoFailed, Processes, free_port
 from project.demo.report import print_figures, print_messages, print_verdict
 from project.demo.server import DemoDatabase
 from project.demo.verify import Invite, Problem, Verifier
-from project.demo.verify_messages import MessageFigures, MessageVerifier
+from project.demo.verify_messages import MessageFigures, MessageVerifier, UploadVerifier
 from project.demo.worker_log import WorkerLog
+from project.local.azurite.server import Azurite
 from project.local.nats import NatsServer
 from project.local.smtp import REJECTED_DOMAIN, LocalSmtp
 from project.salon.demo_data import STORES, DemoData, load, make_demo_data
@@ -39,7 +40,10 @@ _WAITING: Final = """
 """
 _SOME_PUBLISHED: Final = "SELECT count(*) >= 200 FROM public.salon_jobs_message WHERE status = 'published'"
 _OUTAGE_NOTED: Final = "SELECT coalesce(bool_or(outage_code <> ''), false) FROM public.salon_jobs_destination"
-_PENDING: Final = "SELECT count(*) FROM public.salon_jobs_message WHERE status = 'pending'"
+_PENDING: Final = """
+    SELECT count(*) FROM public.salon_jobs_message WHERE status = 'pending' AND event = 'reservation.confirmed'
+"""
+_QUEUE: Final = "parse-tasks"
 _PASSWORD_VARIABLES: Final = {
     "migrator": "MIGRATOR_PASSWORD",
     "web": "APP_PASSWORD",
@@ -55,12 +59,16 @@ def run_demo(console: Console, database: DemoDatabase) -> bool:
         tempfile.TemporaryDirectory(prefix="salon_demo_") as logs,
         LocalSmtp() as smtp,
         NatsServer() as nats,
+        closing(Azurite()) as azurite,
+        ThreadPoolExecutor(1) as starting,
         Processes(Path(logs)) as processes,
         database.connect() as connection,
         _progress(console) as progress,
     ):
-        run = _Run(database, processes, smtp, nats, connection, progress)
-        problems, rows_changed = run.all()
+        # Beside the first steps: npm may have to install it.
+        started = starting.submit(_start, azurite)
+        run = _Run(database, processes, smtp, nats, azurite, connection, progress)
+        problems, rows_changed = run.all(started)
     print_figures(console, run.log.tasks, rows_changed)
     print_messages(console, run.messages)
     print_verdict(console, problems, stores=STORES, rows=len(run.data))
@@ -80,6 +88,11 @@ def bootstrap(processes: Processes, database: DemoDatabase) -> None:
     processes.run("bootstrap_roles", *options, environment=environment)
 
 
+def _start(azurite: Azurite) -> None:
+    azurite.start()
+    azurite.create_queue(_QUEUE)
+
+
 class _Run:
     """Is one run. Each step is one line of the progress display."""
 
@@ -89,6 +102,7 @@ class _Run:
         processes: Processes,
         smtp: LocalSmtp,
         nats: NatsServer,
+        azurite: Azurite,
         connection: psycopg.Connection[Any],
         progress: Progress,
     ) -> None:
@@ -96,6 +110,7 @@ class _Run:
         self._processes = processes
         self._smtp = smtp
         self._nats = nats
+        self._azurite = azurite
         self._connection = connection
         self._progress = progress
         self._worker = {
@@ -104,14 +119,16 @@ class _Run:
             "EMAIL_PORT": str(smtp.port),
             "NATS_SERVER": nats.url,
             "NATS_RECONNECT_WAIT": "0.1",
+            "AZURE_STORAGE_CONNECTION_STRING": azurite.connection_string,
         }
         self._confirmed = self._rolled_back = self._waited = 0
+        self._uploaded = self._uploads_rolled_back = 0
         self._down_since = self.nats_down_s = 0.0
-        self.messages: MessageFigures
+        self.messages: dict[str, MessageFigures] = {}
         self.data = DemoData()
         self.log: WorkerLog
 
-    def all(self) -> tuple[list[Problem], dict[str, int]]:
+    def all(self, azurite_started: Future[None]) -> tuple[list[Problem], dict[str, int]]:
         """Run the steps in order; return what is wrong, and how many rows each task changed."""
         with self._step("bootstrap the roles"):
             bootstrap(self._processes, self._database)
@@ -126,6 +143,8 @@ class _Run:
         verifier = Verifier(self._connection, instants)
         with self._step("compute what must change"):
             verifier.prepare(invites)
+        with self._step("wait for Azurite (npm installs it once)"):
+            azurite_started.result()
         with self._step("start worker, scheduler, relay and consumer"):
             self._nats.stream("reservations")
             self._start_processes()
@@ -165,13 +184,16 @@ class _Run:
         """Confirm reservations, while first NATS goes down and then mails find no server either."""
         stores = [text for record in self.data.records("store") for text in ("--store", str(record["id"]))]
         web = {"DATABASE_URL": self._database.url("web")}
-        with ThreadPoolExecutor(1) as thread:
+        with ThreadPoolExecutor(2) as threads:
             with self._step("confirm reservations, until NATS goes down"):
-                confirming = thread.submit(self._processes.run, "confirm_reservations", *stores, environment=web)
+                confirming = threads.submit(self._processes.run, "confirm_reservations", *stores, environment=web)
                 self._wait_for(_SOME_PUBLISHED, "messages to be published", unless=confirming.done)
                 self._nats.stop()
                 self._down_since = time.monotonic()
+            uploading = threads.submit(self._processes.run, "upload_files", *stores, environment=web)
             self._invite(invites)
+            with self._step("upload a file of each store (to Azurite)"):
+                self._uploaded, self._uploads_rolled_back = map(int, uploading.result().split())
             with self._step("confirm the others (NATS still down)"):
                 self._confirmed, self._rolled_back = map(int, confirming.result().split())
                 self._wait_for(_OUTAGE_NOTED, "the relay to miss NATS")
@@ -189,9 +211,17 @@ class _Run:
 
     def _verify_messages(self) -> list[Problem]:
         stored = self._nats.messages("reservations")
-        verifier = MessageVerifier(self._connection, stored, self.log.tasks["record-confirmation"])
-        self.messages = verifier.figures(confirmed=self._confirmed, rolled_back=self._rolled_back, waited=self._waited)
-        return verifier.problems()
+        messages = MessageVerifier(self._connection, stored, self.log.tasks["record-confirmation"])
+        with self._azurite.queue(_QUEUE) as queue:
+            left = queue.get_queue_properties().approximate_message_count or 0
+        uploads = UploadVerifier(self._connection, self.log.tasks["parse-upload"], left=left)
+        self.messages = {
+            "reservation.confirmed": messages.figures(
+                confirmed=self._confirmed, rolled_back=self._rolled_back, waited=self._waited
+            ),
+            "file.uploaded": uploads.figures(uploaded=self._uploaded, rolled_back=self._uploads_rolled_back),
+        }
+        return [*messages.problems(), *uploads.problems()]
 
     def _invite(self, invites: list[Invite]) -> None:
         web = {"DATABASE_URL": self._database.url("web")}

@@ -6,7 +6,7 @@ from datetime import datetime
 from uuid import UUID
 
 from project.salon.business_day import JST
-from project.salon.models import CustomerNote, Reservation
+from project.salon.models import CustomerNote, Reservation, UploadedFile
 from salon_jobs import store_task
 
 
@@ -22,3 +22,12 @@ def record_confirmation(store_id: UUID, reservation_id: UUID, starts_at: datetim
             "body": f"Confirmed for {starts_at.astimezone(JST):%Y-%m-%d %H:%M}",
         },
     )
+
+
+@store_task(name="parse-upload")
+def parse_upload(store_id: UUID, task_id: UUID) -> None:
+    """Count the lines of an uploaded file and add up their amounts. Idempotent: doing it again changes nothing."""
+    file = UploadedFile.objects.get(pk=task_id)
+    amounts = [int(line) for line in file.content.splitlines()]
+    file.lines, file.total = len(amounts), sum(amounts)
+    file.save(update_fields=["lines", "total"])

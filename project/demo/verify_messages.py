@@ -1,4 +1,4 @@
-"""Compares what became of the messages with what had to: by SQL as the superuser, and by what NATS itself holds."""
+"""Compares what became of the messages with what had to: by SQL as the superuser, and by what the brokers hold."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, LiteralString
 
 import psycopg
 
@@ -31,19 +31,42 @@ Stored = tuple[str, dict[str, str], str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageFigures:
-    """Counts the messages where they passed. The first two as whoever emitted tells; ``waited``: for NATS."""
+    """Counts the messages of one event where they passed. The first two as whoever emitted tells; ``waited``: for NATS.
 
-    confirmed: int
+    None: it does not go there.
+    """
+
+    committed: int
     rolled_back: int
-    waited: int
+    waited: int | None = None
     published: int
-    in_stream: int
+    in_stream: int | None = None
     taken_in: int
     jobs: int
 
 
+_PUBLISHED: Final = "SELECT message_id FROM public.salon_jobs_message WHERE event = %(event)s AND status = 'published'"
+_EMITTED: Final = "SELECT message_id FROM public.salon_jobs_message WHERE event = %(event)s"
+_TAKEN_IN: Final = "SELECT message_id FROM public.salon_jobs_inbox WHERE consumer = %(consumer)s"
+_UPLOADS: Final = """
+    WITH said AS (
+        SELECT store_id::text AS store, payload ->> 'store_id' AS said, payload ->> 'task_id' AS id
+        FROM public.salon_jobs_message WHERE event = 'file.uploaded'
+    )
+    SELECT coalesce(f.store_id::text, s.store), 'file ' || coalesce(f.id::text, s.id) || ': ' || count(s.id)
+           || ' messages for ' || count(DISTINCT f.id) || ' rows'
+    FROM public.uploaded_file AS f
+    FULL JOIN said AS s ON s.id = f.id::text AND s.store = f.store_id::text AND s.said = f.store_id::text
+    GROUP BY f.id, f.store_id, s.id, s.store
+    HAVING count(s.id) <> 1 OR count(DISTINCT f.id) <> 1
+"""
+
+
 class MessageVerifier:
-    """Looks once everything is done; ``stored`` is the stream from its beginning: subject, headers, body."""
+    """Looks at the confirmations once everything is done.
+
+    ``stored`` is the stream from its beginning: subject, headers, body.
+    """
 
     def __init__(self, connection: psycopg.Connection[Any], stored: Sequence[Stored], jobs: TaskFigures) -> None:
         self._connection = connection
@@ -53,12 +76,12 @@ class MessageVerifier:
     def figures(self, *, confirmed: int, rolled_back: int, waited: int) -> MessageFigures:
         """Count."""
         return MessageFigures(
-            confirmed=confirmed,
+            committed=confirmed,
             rolled_back=rolled_back,
             waited=waited,
-            published=len(self._ids("SELECT message_id FROM public.salon_jobs_message WHERE status = 'published'")),
+            published=len(self._ids(_PUBLISHED)),
             in_stream=len(self._stored),
-            taken_in=len(self._ids("SELECT message_id FROM public.salon_jobs_inbox")),
+            taken_in=len(self._ids(_TAKEN_IN)),
             jobs=self._jobs.outcomes["succeeded"],
         )
 
@@ -80,10 +103,10 @@ class MessageVerifier:
 
     def _same_ids(self) -> Iterator[Problem]:
         """Compare the ids that were emitted, that NATS holds, and that were taken in."""
-        emitted = self._ids("SELECT message_id FROM public.salon_jobs_message")
+        emitted = self._ids(_EMITTED)
         for place, ids in {
             "NATS": Counter(headers["Nats-Msg-Id"] for _, headers, _ in self._stored),
-            "the inbox": self._ids("SELECT message_id FROM public.salon_jobs_inbox"),
+            "the inbox": self._ids(_TAKEN_IN),
         }.items():
             for message_id in sorted((emitted - ids) | (ids - emitted)):
                 yield Problem(place, f"message {message_id}: {ids[message_id]} times instead of {emitted[message_id]}")
@@ -93,8 +116,53 @@ class MessageVerifier:
         if not len(self._stored) == jobs == succeeded:
             yield Problem("the worker", f"{len(self._stored)} messages became {jobs} jobs; {succeeded} succeeded")
 
-    def _ids(self, query: str) -> Counter[str]:
-        return Counter(str(row[0]) for row in self._connection.execute(query.encode()).fetchall())
+    def _ids(self, query: LiteralString) -> Counter[str]:
+        return _ids(self._connection, query, event="reservation.confirmed", consumer="confirmations")
+
+
+class UploadVerifier:
+    """Looks at the uploads once everything is done; ``left`` counts what Azure still holds.
+
+    Azure gives the messages ids of its own, and forgets those that were taken.
+    """
+
+    def __init__(self, connection: psycopg.Connection[Any], jobs: TaskFigures, *, left: int) -> None:
+        self._connection = connection
+        self._jobs = jobs
+        self._left = left
+
+    def figures(self, *, uploaded: int, rolled_back: int) -> MessageFigures:
+        """Count."""
+        return MessageFigures(
+            committed=uploaded, rolled_back=rolled_back, published=len(self._ids(_PUBLISHED)),
+            taken_in=len(self._ids(_TAKEN_IN)), jobs=self._jobs.outcomes["succeeded"],
+        )  # fmt: skip
+
+    def problems(self) -> list[Problem]:
+        """Return everything that is not as it had to be; an empty list means verified."""
+        return [Problem(store, what) for store, what in self._connection.execute(_UPLOADS)] + list(self._once())
+
+    def _once(self) -> Iterator[Problem]:
+        emitted, taken = self._ids(_EMITTED), self._ids(_TAKEN_IN)
+        for message_id in sorted(emitted & taken):
+            yield Problem(
+                "the inbox", f"message {message_id} has the id under which it was emitted, not one of Azure's"
+            )
+        if not len(emitted) == len(taken) == len(self._jobs.jobs) == self._jobs.outcomes["succeeded"]:
+            yield Problem(
+                "the worker",
+                f"{len(emitted)} files became {len(taken)} messages and {len(self._jobs.jobs)} jobs; "
+                f"{self._jobs.outcomes['succeeded']} succeeded",
+            )
+        if self._left:
+            yield Problem("Azure", f"{self._left} messages are still there")
+
+    def _ids(self, query: LiteralString) -> Counter[str]:
+        return _ids(self._connection, query, event="file.uploaded", consumer="uploads")
+
+
+def _ids(connection: psycopg.Connection[Any], query: LiteralString, **parameters: str) -> Counter[str]:
+    return Counter(str(row[0]) for row in connection.execute(query, parameters).fetchall())
 
 
 def _differences(expected: Sequence[str], arrived: Sequence[str]) -> Iterator[str]:

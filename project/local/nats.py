@@ -32,7 +32,7 @@ class NatsServer:
     def __init__(self, configuration: str = "", **connect: Any) -> None:
         """Prepare its folder; it does not run yet."""
         self.files = Path(tempfile.mkdtemp(prefix="nats-"))
-        self.port = _free_port()
+        self.port = free_port()
         self.url = f"nats://127.0.0.1:{self.port}"
         self.configuration = configuration
         self.connect: dict[str, Any] = connect
@@ -141,7 +141,8 @@ def _headers(encoded: str) -> dict[str, str]:
     return {name: value.strip() for name, _, value in (line.partition(":") for line in lines if line)}
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port of 127.0.0.1 that nobody uses now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -15,6 +15,7 @@ from tests.support import seen
 FUNCTION = "public.delete_expired_operator_invitations(timestamptz)"
 STORE_OWNED = {
     "store", "customer", "customer_note", "reservation", "sale", "daily_sales", "operator_invitation",
+    "uploaded_file",
 }  # fmt: skip
 
 

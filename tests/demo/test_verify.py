@@ -50,6 +50,11 @@ AS_SPECIFIED: tuple[LiteralString, ...] = (
     FROM store AS s LEFT JOIN sale AS v ON v.store_id = s.id AND v.sold_at >= %(start)s AND v.sold_at < %(end)s
     GROUP BY s.id
     """,
+    """
+    INSERT INTO uploaded_file (id, store_id, name, content, lines, total)
+    SELECT gen_random_uuid(), s.id, 'sales.txt', '', count(v.id), coalesce(sum(v.amount), 0)
+    FROM store AS s LEFT JOIN sale AS v ON v.store_id = s.id WHERE s.id::text !~ '[08]$' GROUP BY s.id
+    """,
 )
 
 
@@ -103,6 +108,7 @@ def test_what_is_as_specified_is_verified(connection: psycopg.Connection[Any], t
     ("mistake", "table"),
     [
         ("UPDATE store SET name = 'x' WHERE name LIKE 'Salon Hana Ginza'", "store"),
+        ("UPDATE uploaded_file SET total = 0 WHERE id = (SELECT id FROM uploaded_file LIMIT 1)", "uploaded_file"),
         ("DELETE FROM sale WHERE id = (SELECT id FROM sale LIMIT 1)", "sale"),
         ("UPDATE daily_sales SET total = total + 1 WHERE id = (SELECT id FROM daily_sales LIMIT 1)", "daily_sales"),
         ("DELETE FROM customer_note WHERE id = (SELECT id FROM customer_note LIMIT 1)", "customer_note"),

@@ -35,6 +35,7 @@ _ROWS: Final[dict[str, Callable[[UUID], dict[str, Any]]]] = {
     "daily_sales": lambda store: {
         "id": uuid4(), "store_id": store, "business_date": _day(), "total": 1, "count": 1,
     },
+    "uploaded_file": lambda store: {"id": uuid4(), "store_id": store, "name": _word(), "content": ""},
     "operator_invitation": lambda store: {
         "id": uuid4(), "store_id": store, "email": "", "token": _word(), "expires_at": NOW,
     },

@@ -80,6 +80,7 @@ MATRIX: Final[dict[str, Table]] = {
     "reservation": _of_stores(),
     "sale": _of_stores(),
     "daily_sales": _of_stores(),
+    "uploaded_file": _of_stores(),
     "operator_invitation": _of_stores(invitation_cleanup_owner="all sD"),
     "membership": _of_stores(worker_runtime=""),
     "operator": _of_the_system(),

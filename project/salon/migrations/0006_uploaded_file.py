@@ -1,0 +1,47 @@
+"""Adds what stores upload."""
+
+import uuid
+
+import django.db.models.deletion
+from django.db import migrations, models
+
+from salon_jobs import StoreIsolation
+from salon_jobs.migration_ops import LocksBriefly
+
+
+class Migration(LocksBriefly):
+    """Creates an empty table; its foreign key locks the stores' table for a moment."""
+
+    dependencies = [
+        ("salon", "0005_membership"),
+    ]
+
+    operations = [
+        migrations.CreateModel(
+            name="UploadedFile",
+            fields=[
+                ("id", models.UUIDField(default=uuid.uuid4, primary_key=True, serialize=False)),
+                ("name", models.CharField(max_length=120)),
+                ("content", models.TextField()),
+                ("lines", models.PositiveIntegerField(null=True)),
+                ("total", models.PositiveBigIntegerField(help_text="Yen", null=True)),
+                (
+                    "store",
+                    models.ForeignKey(
+                        db_index=False,
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        related_name="+",
+                        to="salon.store",
+                    ),
+                ),
+            ],
+            options={
+                "db_table": "uploaded_file",
+                "abstract": False,
+                "constraints": [
+                    models.UniqueConstraint(fields=("store", "id"), name="uploaded_file_store_id"),
+                    StoreIsolation(field="store", name="uploaded_file_isolation"),
+                ],
+            },
+        ),
+    ]

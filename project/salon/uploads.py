@@ -1,0 +1,28 @@
+"""Takes in a store's file: the row and the message that has it parsed are written in one transaction."""
+
+from __future__ import annotations
+
+from typing import Final
+from uuid import UUID
+
+from django.conf import settings
+
+from project.salon.models.uploaded_file import UploadedFile
+from salon_jobs import emit
+
+UPLOADED: Final = "file.uploaded"
+
+
+def upload(store_id: UUID, *, name: str, content: str) -> UploadedFile:
+    """Keep a file and emit ``file.uploaded``, both or neither. In the store's context.
+
+    The payload says all that a parser which knows no envelope needs: which file, and whose.
+    """
+    kept = UploadedFile.objects.create(store_id=store_id, name=name, content=content)
+    emit(
+        settings.UPLOADS_DESTINATION,
+        aggregate_id=str(kept.pk),
+        event=UPLOADED,
+        payload={"task_id": kept.pk, "store_id": store_id},
+    )
+    return kept
