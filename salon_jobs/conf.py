@@ -245,11 +245,6 @@ def given_keys(section: str) -> set[str]:
     """Return the keys that the settings give in one of the nested parts, whatever their values."""
     return set(getattr(django_settings, "SALON_JOBS", {}).get(section, ()))
 
-def is_set(key: str) -> bool:
-    """Return whether ``SALON_JOBS`` has this key, with a value that is not empty."""
-    return bool(getattr(django_settings, "SALON_JOBS", {}).get(key))
-
-
 def uses_time_zones() -> bool:
     """Tell whether Django reads instants with their time zone, as all code here expects."""
     return bool(django_settings.USE_TZ)

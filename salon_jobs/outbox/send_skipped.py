@@ -73,7 +73,7 @@ def _send(ids: Sequence[int], refused: dict[int, str], using: str) -> list[int]:
         sent.append(message.id)
         fronts.setdefault(message.key, message)
     Message.objects.using(using).filter(pk__in=sent).update(
-        status=MessageStatus.PENDING, retry_count=0, retry_at=None, sent_at=None, last_error=""
+        status=MessageStatus.PENDING, retry_count=0, retry_at=None, ended_at=None, last_error=""
     )
     put_in_front(fronts, holders, using)
     return sent

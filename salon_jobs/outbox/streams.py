@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from salon_jobs.conf import is_set
+from salon_jobs.conf import given_keys
 from salon_jobs.core import log_events, metrics
 from salon_jobs.core.destinations import Destination, parse_destination
 from salon_jobs.core.errors import MessageInvalid, NotReady
@@ -45,7 +45,7 @@ class Streams:
 
     def start(self) -> None:
         """Start the publishers that the settings say are used; others start when a destination of theirs is known."""
-        if is_set("SNS"):
+        if given_keys("SNS"):
             self._publisher_of("sns")
 
     def all(self) -> list[Stream]:
