@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from salon_jobs.outbox.store import Blocked, Failure, Wanted
+from salon_jobs.outbox.store import Blocked, Failure, Unresolvable, Wanted
 from salon_jobs.publishers.base import OutgoingMessage
 
 # Ordered aggregates by their id; a message of none by its own.
@@ -227,7 +227,7 @@ class Backlog:
         with self.changed:
             return self._tries.get(message.id, 0)
 
-    def fail(self, failures: Sequence[Failure]) -> None:
+    def fail(self, failures: Sequence[Failure | Unresolvable]) -> None:
         """Hold the aggregates of messages that could not be published, and forget what was read of them."""
         with self.changed:
             for failure in failures:
@@ -235,14 +235,15 @@ class Backlog:
                 self._known.pop(message.id, None)
                 self._tries.pop(message.id, None)
                 key = _key(message)
+                # Back at the end: where more is due than can be looked at, each has its turn.
+                self._holds.pop(key, None)
                 if failure.final and not message.aggregate_id:
-                    self._holds.pop(key, None)
                     continue
                 if message.partition in self._after:
                     self._holds[key] = Hold(message.aggregate_id, message.partition, message.id, message.id - 1, False)
             self._drop_of({_key(failure.message) for failure in failures})
 
-    def written(self, failures: Sequence[Failure]) -> None:
+    def written(self, failures: Sequence[Failure | Unresolvable]) -> None:
         """Know that the rows of these are in the table."""
         with self.changed:
             for failure in failures:

@@ -44,9 +44,14 @@ class Breaker:
             self._wait_s = min(_WAIT_S[1], self._wait_s * 2)
             return news
 
-    def close(self) -> bool:
-        """Close, since the destination answered; returns whether that is news."""
+    def close(self, *, healed: bool = True) -> bool:
+        """Close, since the destination answered; returns whether that is news.
+
+        ``healed`` False: it took nothing yet, so the next outage waits as long as if this one had gone on.
+        """
         with self._lock:
             news = self.outage is not None
-            self.outage, self._wait_s, self._open_until = None, _WAIT_S[0], float("-inf")
+            self.outage, self._open_until = None, float("-inf")
+            if healed:
+                self._wait_s = _WAIT_S[0]
             return news

@@ -21,7 +21,7 @@ from salon_jobs.outbox.marker import Marker
 from salon_jobs.outbox.ownership import Ownership
 from salon_jobs.outbox.progress import Progress
 from salon_jobs.outbox.pruner import MessagePruner
-from salon_jobs.outbox.store import Failure, Gate
+from salon_jobs.outbox.store import Failure, Gate, Unresolvable
 from salon_jobs.outbox.stream import Stream
 from salon_jobs.outbox.streams import Streams
 from salon_jobs.runtime.connections import tell_lost, tidy_connections
@@ -221,10 +221,14 @@ class Relay:
                 store.note_outage(stream.aggregate_type, *(("", "") if news is None else (news.code, news.detail)))
                 stream.outages_written(1)
 
-    def _write(self, stream: Stream, failures: list[Failure]) -> None:
-        written = store.write_failures(failures, owner=self._owner())
+    def _write(self, stream: Stream, failures: list[Failure | Unresolvable]) -> None:
+        unresolvable = [each for each in failures if isinstance(each, Unresolvable)]
+        news = store.write_unresolvable(unresolvable, owner=self._owner()) if unresolvable else set[int]()
+        failed = [each for each in failures if isinstance(each, Failure)]
+        written = store.write_failures(failed, owner=self._owner()) if failed else set[int]()
         stream.failures_written(failures)
-        for failure in failures:
+        _warn_of([each for each in unresolvable if each.message.id in news and not each.answer.quiet])
+        for failure in failed:
             if failure.final and failure.message.id in written:
                 message = failure.message
                 report_failure(
@@ -269,3 +273,14 @@ class Relay:
         self._streams.close()
         connections.close_all()
         return clean
+
+
+def _warn_of(unresolvable: list[Unresolvable]) -> None:
+    """Log messages that nothing takes: one line for those found together, with the first of them."""
+    if unresolvable:
+        first, answer = unresolvable[0].message, unresolvable[0].answer
+        log_event(
+            logging.WARNING, log_events.MESSAGES_UNRESOLVABLE, aggregate_type=first.aggregate_type,
+            messages=len(unresolvable), message_id=first.message_id, aggregate_id=first.aggregate_id,
+            event_name=first.event, store_id=first.store_id, code=answer.code, detail=answer.detail,
+        )  # fmt: skip

@@ -12,7 +12,7 @@ from django.db import transaction
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.error_report import storable
 from salon_jobs.core.messages import PARTITIONS
-from salon_jobs.publishers.base import OutgoingMessage
+from salon_jobs.publishers.base import OutgoingMessage, Unpublished
 from salon_jobs.tenancy.statements import many_rows_of, rows_changed, rows_of
 
 _LONGEST_ERROR = 4000
@@ -56,6 +56,14 @@ class Failure:
     tries: int
     wait: timedelta
     final: bool
+
+
+class Unresolvable(NamedTuple):
+    """Message that nothing at its destination takes now. It is charged no attempt, and always tried again."""
+
+    message: OutgoingMessage
+    answer: Unpublished
+    final: bool = False
 
 
 class PartitionState(NamedTuple):
@@ -132,6 +140,15 @@ def write_failures(failures: Sequence[Failure], *, owner: int) -> set[int]:
         codes = [failure.code[:64] for failure in ours]
         rows_changed("block", {"ids": [failure.message.id for failure in ours], "codes": codes})
     return written
+
+
+def write_unresolvable(messages: Sequence[Unresolvable], *, owner: int) -> set[int]:
+    """Block the aggregates of messages that nothing takes now; returns the ids of those that were not blocked by it."""
+    parameters = {
+        "ids": [each.message.id for each in messages], "codes": [each.answer.code[:64] for each in messages],
+        "errors": [storable(str(each.answer))[:_LONGEST_ERROR] for each in messages], "owner": owner,
+    }  # fmt: skip
+    return {row[0] for row in rows_of("block_unresolvable", parameters)}
 
 
 def unblock(failures: Sequence[Failure]) -> None:

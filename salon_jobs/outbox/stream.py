@@ -20,12 +20,12 @@ from salon_jobs.outbox.backlog import Backlog
 from salon_jobs.outbox.breaker import Breaker
 from salon_jobs.outbox.follow import follow_published
 from salon_jobs.outbox.marker import Marker, Settled
-from salon_jobs.outbox.store import Failure
+from salon_jobs.outbox.store import Failure, Unresolvable
 from salon_jobs.publishers.base import Answers, OutgoingMessage, Publisher, Unpublished, Verdict
 
 _LOOK_S: Final = 0.5
 # Verdicts that say nothing about the message itself.
-_AWAY: Final = (Verdict.OUTAGE, Verdict.UNRESOLVABLE)
+_AWAY: Final = (Verdict.OUTAGE, Verdict.MISSING)
 
 
 class Stream:
@@ -52,7 +52,7 @@ class Stream:
         self._busy = self._opened = False
         self._stop = threading.Event()
         self._forced = threading.Event()
-        self._failures: list[Failure] = []
+        self._failures: list[Failure | Unresolvable] = []
         self._outage_news: list[Unpublished | None] = []
         base = conf.outbox.retry_backoff
         self._backoff = Backoff(base=base, cap=max(base, timedelta(hours=1)))
@@ -118,12 +118,12 @@ class Stream:
         """Tell whether what is in memory can not be sent now."""
         return self.paused or not self.breaker.is_closed
 
-    def take_failures(self) -> list[Failure]:
+    def take_failures(self) -> list[Failure | Unresolvable]:
         """Return the failures that are to be written down. They are not forgotten until ``failures_written``."""
         with self.backlog.changed:
             return list(self._failures)
 
-    def failures_written(self, failures: Sequence[Failure]) -> None:
+    def failures_written(self, failures: Sequence[Failure | Unresolvable]) -> None:
         """Forget failures that were written, or are not ours to write."""
         with self.backlog.changed:
             del self._failures[: len(failures)]
@@ -199,16 +199,20 @@ class Stream:
         skipped: dict[int, str] = {}
         settled: list[OutgoingMessage] = []
         left: list[OutgoingMessage] = []
-        failures: list[Failure] = []
+        failures: list[Failure | Unresolvable] = []
+        uncharged = 0
         outage: Unpublished | None = None
         for message, answer in zip(batch, answers, strict=True):
             if answer is None:
                 sent.append(message)
             elif answer.verdict is Verdict.SKIPPED:
-                skipped[message.id] = f"{answer.code} {answer.detail}".strip()
+                skipped[message.id] = str(answer)
                 settled.append(message)
             elif answer.verdict in (Verdict.RETRY, Verdict.REFUSED):
                 failures.append(self._failure(message, answer))
+            elif answer.verdict is Verdict.UNRESOLVABLE:
+                failures.append(Unresolvable(message, answer))
+                uncharged += 1
             else:
                 left.append(message)
                 if answer.verdict in _AWAY:
@@ -222,13 +226,13 @@ class Stream:
             self.backlog.put_back(left)
         self._mark(sent, skipped)
         if self.tokens is not None:
-            self.give_tokens(len(left))
+            self.give_tokens(len(left) + uncharged)
         if outage is None and left and not (sent or failures or skipped) and may_go_on():
             outage = Unpublished(Verdict.OUTAGE, "OUTBOX.NOT_SENT", "the publisher sent nothing and did not say why")
         if outage is not None:
             self._trip_breaker(outage)
         elif sent or failures:
-            self._close_breaker()
+            self._close_breaker(healed=bool(sent) or uncharged < len(failures))
 
     def _mark(self, sent: Sequence[OutgoingMessage], skipped: dict[int, str]) -> None:
         self.counts["published"] += len(sent)
@@ -241,7 +245,7 @@ class Stream:
         final = answer.verdict is Verdict.REFUSED or tries >= conf.outbox.retry_count
         self.counts["failed" if final else "retried"] += 1
         failure = Failure(
-            message=message, code=answer.code, error=f"{answer.code} {answer.detail}".strip(), tries=tries,
+            message=message, code=answer.code, error=str(answer), tries=tries,
             wait=self._backoff.delay(tries), final=final,
         )  # fmt: skip
         log_event(
@@ -259,15 +263,15 @@ class Stream:
             if not outage.quiet:
                 event = (
                     log_events.DESTINATION_UNRESOLVABLE
-                    if outage.verdict is Verdict.UNRESOLVABLE
+                    if outage.verdict is Verdict.MISSING
                     else log_events.DESTINATION_LOST
                 )
                 log_event(
                     logging.WARNING, event, aggregate_type=self.aggregate_type, code=outage.code, detail=outage.detail
                 )
 
-    def _close_breaker(self) -> None:
-        if self.breaker.outage is not None and self.breaker.close():
+    def _close_breaker(self, *, healed: bool = True) -> None:
+        if self.breaker.close(healed=healed):
             self._tell(None)
             log_event(logging.INFO, log_events.DESTINATION_BACK, aggregate_type=self.aggregate_type)
 

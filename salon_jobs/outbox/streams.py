@@ -264,7 +264,7 @@ class _Nobody(Publisher):
     service = ""
 
     def __init__(self, why: str) -> None:
-        self._answer = Unpublished(Verdict.UNRESOLVABLE, "OUTBOX.NO_PUBLISHER", why)
+        self._answer = Unpublished(Verdict.MISSING, "OUTBOX.NO_PUBLISHER", why)
 
     def check(self, destination: Destination, *, aggregate_id: str, event: str, payload: str, headers: str) -> None:
         raise MessageInvalid(self._answer.detail)

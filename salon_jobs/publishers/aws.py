@@ -95,7 +95,7 @@ def verdict_of_code(code: str, *, detail: str, status: int = 400) -> Unpublished
     if name in _THROTTLED or status == 429:
         return Unpublished(Verdict.OUTAGE, "SNS.THROTTLED", detail)
     if name in _ABSENT:
-        return Unpublished(Verdict.UNRESOLVABLE, "SNS.NO_TOPIC", detail)
+        return Unpublished(Verdict.MISSING, "SNS.NO_TOPIC", detail)
     if name in _NOT_AUTHORIZED or status in (401, 403):
         return Unpublished(Verdict.OUTAGE, "SNS.NOT_AUTHORIZED", detail)
     if name in _NEVER:

@@ -144,7 +144,7 @@ def _failure(error: AzureError) -> Exception:
     if code in _NOT_OURS:
         return NotOurs(detail)
     if code in _NO_QUEUE or status == 404:
-        return AzureFailure(Verdict.UNRESOLVABLE, "AZURE.QUEUE_NOT_FOUND", detail)
+        return AzureFailure(Verdict.MISSING, "AZURE.QUEUE_NOT_FOUND", detail)
     if status in (401, 403):
         return AzureFailure(Verdict.OUTAGE, "AZURE.NOT_AUTHORIZED", detail)
     if status >= 500 or status in (408, 429):

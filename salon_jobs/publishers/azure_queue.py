@@ -138,7 +138,7 @@ class _Batch:
             self._account.put(self._queue, base64.b64encode(body).decode())
         except AzureFailure as failure:
             answer = Unpublished(failure.verdict, failure.code, failure.detail)
-            if failure.verdict in (Verdict.OUTAGE, Verdict.UNRESOLVABLE):
+            if failure.verdict in (Verdict.OUTAGE, Verdict.MISSING):
                 self._everywhere = answer
             return answer
         return None

@@ -39,7 +39,10 @@ class Verdict(StrEnum):
     RETRY = "retry"  # the broker refused it this time: costs an attempt, its aggregate waits
     REFUSED = "refused"  # the broker will never take it (too large, bad subject): failed and parked at once
     OUTAGE = "outage"  # the broker, or the way to it, is down: costs nothing, the whole destination waits
-    UNRESOLVABLE = "unresolvable"  # its destination is not there: costs nothing, the destination waits; a warning
+    MISSING = "missing"  # the whole destination is not there (no topic, no queue): as an outage, with a warning
+    # Nothing at the destination takes this message now (no stream for its subject): costs nothing, its aggregate alone
+    # waits and is looked at again; a warning. Others of the destination go on.
+    UNRESOLVABLE = "unresolvable"
     SKIPPED = "skipped"  # a filter of the settings says that it is not sent: blocks nothing
     NOT_SENT = "not_sent"  # never tried: an earlier one of its aggregate was not published, or the relay must stop
 
@@ -48,13 +51,17 @@ class Verdict(StrEnum):
 class Unpublished:
     """Is the answer for one message that was not published. ``code`` is stable, such as ``NATS.NO_STREAM``.
 
-    ``quiet``: an unresolvable destination on the ignore list, which warns nobody.
+    ``quiet``: a missing destination on the ignore list, which warns nobody.
     """
 
     verdict: Verdict
     code: str = ""
     detail: str = ""
     quiet: bool = False
+
+    def __str__(self) -> str:
+        """Return code and detail."""
+        return f"{self.code} {self.detail}".strip()
 
 
 NOT_SENT = Unpublished(Verdict.NOT_SENT)

@@ -73,7 +73,7 @@ class JobsPublisher(Publisher):
                     inbox.job_id = self._add_job(task, message)
                     inbox.save(using=conf.database, update_fields=["job_id"])
         except UnknownTask as error:
-            return Unpublished(Verdict.UNRESOLVABLE, error.code, str(error))
+            return Unpublished(Verdict.MISSING, error.code, str(error))
         except (PayloadInvalid, EnqueueRefused) as error:
             return Unpublished(Verdict.REFUSED, error.code, str(error))
         except (DatabaseError, InterfaceError) as error:

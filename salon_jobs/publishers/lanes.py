@@ -9,7 +9,7 @@ from typing import Final
 from salon_jobs.publishers.base import NOT_SENT, Answers, OutgoingMessage, Unpublished, Verdict
 
 # They say nothing about the message: whatever else goes the same way would fare no better.
-_OF_THE_WAY: Final = (Verdict.OUTAGE, Verdict.UNRESOLVABLE)
+_OF_THE_WAY: Final = (Verdict.OUTAGE, Verdict.MISSING)
 
 
 class Lanes:

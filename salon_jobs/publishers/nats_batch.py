@@ -16,6 +16,11 @@ was frozen never gets behind newer ones of the relay that took over:
    refused again, by 1.
 
 This needs a stream that keeps the last message of each subject: one that was emptied takes whoever expects nothing.
+
+**Several streams.** A destination is many subjects, and each may have a stream of its own, or none. A subject without
+a stream concerns its aggregate alone. So does a stream that takes nothing now (no leader, full, silent), as long as
+another stream of the destination answers. When none does, the destination is out of reach; when there is no stream at
+all, it is missing.
 """
 
 from __future__ import annotations
@@ -23,7 +28,8 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -71,6 +77,9 @@ class Wire(Protocol):
     """Sends for a batch; answers come to ``Batch.acknowledged``."""
 
     sequences: Sequences
+    # Subjects that no stream took when they were published to: asked about before the next try, since a subscriber that
+    # is no stream would make that last until its timeout.
+    untaken: set[str]
 
     async def send(self, batch: Batch, lane: Lane, message: OutgoingMessage) -> Unpublished | str:
         """Send a lane's first message and return the token of its answer; or why it can not be sent."""
@@ -80,18 +89,21 @@ class Wire(Protocol):
         """Ask JetStream's API. Raises Unreachable."""
         ...
 
-    async def probe(self) -> str:
-        """Drop a dead connection; return what the server complained about last."""
+    async def probe(self) -> tuple[bool, str]:
+        """Drop a dead connection; return whether it lives, and what the server complained about last."""
         ...
 
 
 class Batch:
     """Is one call of publish, in the loop of the connection."""
 
-    def __init__(self, wire: Wire, messages: Sequence[OutgoingMessage], *, may_go_on: Callable[[], bool]) -> None:
-        """Take the messages. No I/O."""
+    def __init__(
+        self, wire: Wire, resource: str, messages: Sequence[OutgoingMessage], *, may_go_on: Callable[[], bool]
+    ) -> None:
+        """Take the messages, all to one destination. No I/O."""
         self.answers: Answers = [NOT_SENT] * len(messages)
         self._wire = wire
+        self._resource = resource
         self._messages = messages
         self._may_go_on = may_go_on
         self._ready: deque[Lane] = deque()
@@ -99,6 +111,12 @@ class Batch:
         self._flying: dict[str, tuple[Lane, float]] = {}
         self._asking: set[asyncio.Task[None]] = set()
         self._outage: Unpublished | None = None
+        # Streams that took a message, and those that take none now, with the lanes that wait for the verdict.
+        self._taking: set[str] = set()
+        self._unavailable: set[str] = set()
+        self._waiting: list[tuple[Lane, Unpublished]] = []
+        # The streams that take a subject, asked for once.
+        self._streams: dict[str, asyncio.Task[list[str]]] = {}
         self._waiter: asyncio.Future[None] | None = None
         self._timeout_s = settings.nats.timeout.total_seconds()
         self._loop = asyncio.get_running_loop()
@@ -124,8 +142,9 @@ class Batch:
                 await self._waiter
         finally:
             timer.cancel()
+        await self._answer_waiting()
         for lane in self._ready:  # an outage left them
-            self._outage_of(lane)
+            self._lose(lane)
         return self.answers
 
     def acknowledged(self, token: str, ack: Ack | None) -> None:
@@ -134,24 +153,30 @@ class Batch:
             return
         lane = flying[0]
         if ack is None:
-            self._start(self._explain_nobody(lane))
+            self._start(self._explain(lane, Unpublished(Verdict.OUTAGE, "NATS.NO_LEADER", "it has no leader")))
         elif ack.error is None:
+            self._taking.add(ack.stream)
             self._published(lane, ack.seq)
         elif ack.error.fenced and lane.fenced:
             self._start(self._look_again(lane, ack.stream))
+        elif (why := judge(ack.error)).verdict is Verdict.OUTAGE:
+            self._start(self._put_off(lane, ack.stream, why))
         else:
-            self._refused(lane, judge(ack.error))
+            self._refused(lane, why)
         self._wake()
 
     def lose(self, outage: Unpublished) -> None:
         """Give up: the connection is lost, or silent."""
         self._outage = outage
         for lane, _ in self._flying.values():
-            self._outage_of(lane)
+            self._lose(lane)
         self._flying.clear()
         self._wake()
 
     async def _send(self, lane: Lane) -> None:
+        if lane.subject in self._wire.untaken:
+            self._start(self._find_stream(lane))
+            return
         sent = await self._wire.send(self, lane, self._messages[lane.positions[0]])
         if isinstance(sent, str):
             self._flying[sent] = (lane, self._loop.time() + self._timeout_s)
@@ -168,10 +193,10 @@ class Batch:
 
     def _refused(self, lane: Lane, why: Unpublished) -> None:
         self.answers[lane.positions[0]] = why
-        if why.verdict is Verdict.OUTAGE:
+        if why.verdict in (Verdict.OUTAGE, Verdict.MISSING):
             self._outage = why
 
-    def _outage_of(self, lane: Lane) -> None:
+    def _lose(self, lane: Lane) -> None:
         self.answers[lane.positions[0]] = self._outage
 
     def _wake(self) -> None:
@@ -179,13 +204,18 @@ class Batch:
             self._waiter.set_result(None)
 
     async def _expire(self) -> float:
-        """Give up when the oldest answer is overdue; return when to look again."""
+        """Look into answers that are overdue; give up when the connection is dead. Return when to look again."""
         due = next(iter(self._flying.values()))[1] if self._flying else self._loop.time() + self._timeout_s
         if (left_s := due - self._loop.time()) > 0:
             return left_s
-        said = await self._wire.probe()
-        self.lose(Unpublished(Verdict.OUTAGE, "NATS.TIMEOUT", f"no acknowledgement within {self._timeout_s:g} s{said}"))
-        return self._timeout_s
+        lives, said = await self._wire.probe()
+        silent = Unpublished(Verdict.OUTAGE, "NATS.TIMEOUT", f"no acknowledgement within {self._timeout_s:g} s{said}")
+        if not lives:
+            self.lose(silent)
+            return self._timeout_s
+        for token in [token for token, (_, due) in self._flying.items() if due <= self._loop.time()]:
+            self._start(self._explain(self._flying.pop(token)[0], silent))
+        return 0.0
 
     def _start(self, question: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(question)
@@ -196,19 +226,90 @@ class Batch:
         self._asking.discard(task)
         self._wake()
 
-    async def _explain_nobody(self, lane: Lane) -> None:
-        """Tell a subject that no stream takes from a stream whose leader is away."""
+    async def _find_stream(self, lane: Lane) -> None:
+        """Go on with a subject that had no stream, if it has one by now."""
         try:
-            answer = read_names(await self._wire.ask("STREAM.NAMES", msgspec.json.encode({"subject": lane.subject})))
+            taken = await self._streams_taking(lane.subject)
         except Unreachable as outage:
-            return self._refused(lane, Unpublished(Verdict.OUTAGE, outage.code, str(outage)))
+            return self._refused(lane, outage_of(outage))
+        if not taken:
+            return await self._explain(lane, NOT_SENT)
+        self._wire.untaken.discard(lane.subject)
+        self._ready.append(lane)
+        return None
+
+    async def _explain(self, lane: Lane, why: Unpublished) -> None:
+        """Tell a subject that no stream takes from a stream that takes nothing now."""
+        try:
+            streams = await self._streams_of_destination()
+            taking = await self._streams_taking(lane.subject) if streams else []
+        except Unreachable as outage:
+            return self._refused(lane, outage_of(outage))
+        if taking:
+            return await self._put_off(lane, taking[0], why)
+        if len(self._wire.untaken) >= _MOST_SUBJECTS:
+            self._wire.untaken.clear()
+        self._wire.untaken.add(lane.subject)
+        if streams:
+            detail = f"no stream takes the subject {lane.subject}; add it to one"
+            return self._refused(lane, Unpublished(Verdict.UNRESOLVABLE, "NATS.NO_STREAM", detail))
+        detail = f"no stream takes {self._resource} or {self._resource}.*; create one"
+        return self._refused(lane, Unpublished(Verdict.MISSING, "NATS.NO_STREAM", detail))
+
+    async def _put_off(self, lane: Lane, stream: str, why: Unpublished) -> None:
+        """Put a lane off whose stream takes nothing now; give up when that was the only stream."""
+        why = replace(why, detail=f"stream {stream}: {why.detail}")
+        self._unavailable.add(stream)
+        self._waiting.append((lane, why))
+        try:
+            if self._unavailable.issuperset(await self._streams_of_destination()):
+                self._outage = why
+        except Unreachable as outage:
+            self._outage = outage_of(outage)
+
+    async def _answer_waiting(self) -> None:
+        """Answer for the lanes that were put off: it is an outage unless another stream of the destination answers."""
+        if not self._waiting:
+            return
+        if self._outage is None and self._taking <= self._unavailable and not await self._another_answers():
+            self._outage = self._waiting[0][1]
+        for lane, why in self._waiting:
+            self.answers[lane.positions[0]] = self._outage or replace(why, verdict=Verdict.UNRESOLVABLE)
+
+    async def _another_answers(self) -> bool:
+        try:
+            others = [each for each in await self._streams_of_destination() if each not in self._unavailable]
+        except Unreachable:
+            return False
+        asked = islice(others, settings.nats.window)
+        return any(await asyncio.gather(*(self._answers(stream) for stream in asked)))
+
+    async def _answers(self, stream: str) -> bool:
+        try:
+            await self._stored(stream, {"last_by_subj": self._resource})
+        except Unreachable:
+            return False
+        return True
+
+    async def _streams_of_destination(self) -> list[str]:
+        """Return the streams that take the subject of no aggregate, or of any. Raises Unreachable."""
+        found = await asyncio.gather(
+            self._streams_taking(self._resource), self._streams_taking(f"{self._resource}.*")
+        )  # fmt: skip
+        return sorted({stream for streams in found for stream in streams})
+
+    async def _streams_taking(self, subject: str) -> list[str]:
+        """Return the streams that take messages of a subject, asked for once in this call. Raises Unreachable."""
+        task = self._streams.get(subject)
+        if task is None:
+            task = self._streams[subject] = self._loop.create_task(self._ask_for_streams(subject))
+        return await task
+
+    async def _ask_for_streams(self, subject: str) -> list[str]:
+        answer = read_names(await self._wire.ask("STREAM.NAMES", msgspec.json.encode({"subject": subject})))
         if answer.error is not None:
-            return self._refused(lane, judge(answer.error))
-        if answer.streams:
-            detail = f"stream {answer.streams[0]} has no leader"
-            return self._refused(lane, Unpublished(Verdict.OUTAGE, "NATS.NO_LEADER", detail))
-        detail = f"no stream takes the subject {lane.subject}; create one"
-        return self._refused(lane, Unpublished(Verdict.UNRESOLVABLE, "NATS.NO_STREAM", detail))
+            raise Unreachable(answer.error.description, code=f"NATS.{answer.error.err_code}")
+        return answer.streams or []
 
     async def _look_again(self, lane: Lane, stream: str) -> None:
         """Read what the subject ends with: skip what is there already, go on behind it."""
@@ -221,7 +322,7 @@ class Batch:
         try:
             last, found = await self._published_before(lane, stream)
         except Unreachable as outage:
-            return self._refused(lane, Unpublished(Verdict.OUTAGE, outage.code, str(outage)))
+            return await self._put_off(lane, stream, outage_of(outage))
         for position in found:
             self.answers[position] = None
             lane.positions.remove(position)
@@ -253,3 +354,8 @@ class Batch:
         if answer.error is not None and answer.error.code != 404:
             raise Unreachable(answer.error.description, code=f"NATS.{answer.error.err_code}")
         return answer.message
+
+
+def outage_of(why: Unreachable) -> Unpublished:
+    """Return the answer for what could not be sent or found out."""
+    return Unpublished(Verdict.OUTAGE, why.code, str(why))

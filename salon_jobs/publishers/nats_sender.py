@@ -14,7 +14,7 @@ from salon_jobs.nats.connection import NatsConnection, Unreachable, describe, er
 from salon_jobs.nats.subjects import require_resource, subject_of
 from salon_jobs.publishers.base import Answers, OutgoingMessage, Unpublished, Verdict
 from salon_jobs.publishers.nats_answers import read_ack
-from salon_jobs.publishers.nats_batch import Batch, Lane, Sequences
+from salon_jobs.publishers.nats_batch import Batch, Lane, Sequences, outage_of
 from salon_jobs.publishers.nats_headers import FIXED_BYTES, headers_of, size_of
 
 
@@ -24,6 +24,7 @@ class NatsSender:
     def __init__(self) -> None:
         """Make it without I/O."""
         self.sequences = Sequences()
+        self.untaken: set[str] = set()
         self._connection = NatsConnection()
         self._connection.on_connected = self._subscribe
         self._connection.on_lost = self._lost
@@ -77,13 +78,14 @@ class NatsSender:
         """Ask JetStream's API. Raises Unreachable."""
         return await self._connection.request(f"{api_prefix()}.{subject}", body)
 
-    async def probe(self) -> str:
-        """Drop a dead connection; return what the server complained about last."""
+    async def probe(self) -> tuple[bool, str]:
+        """Drop a dead connection; return whether it lives, and what the server complained about last."""
         try:
             await self._connection.probe()
         except Unreachable as error:
-            return f"; {error}"
-        return f"; the server said: {self._connection.last_error}" if self._connection.last_error else ""
+            return False, f"; {error}"
+        said = self._connection.last_error
+        return True, f"; the server said: {said}" if said else ""
 
     async def _publish(self, messages: Sequence[OutgoingMessage], may_go_on: Callable[[], bool]) -> Answers:
         if not messages:
@@ -93,12 +95,12 @@ class NatsSender:
             require_resource(resource)
         except MessageInvalid as error:
             return [Unpublished(Verdict.REFUSED, "NATS.BAD_SUBJECT", str(error))] * len(messages)
-        batch = Batch(self, messages, may_go_on=may_go_on)
+        batch = Batch(self, resource, messages, may_go_on=may_go_on)
         lanes = _lanes(resource, messages)
         try:
             await self._connection.client()
         except Unreachable as error:
-            batch.lose(_outage(error))
+            batch.lose(outage_of(error))
         try:
             return await batch.run(lanes)
         finally:
@@ -117,7 +119,7 @@ class NatsSender:
     def _lost(self, why: Unreachable) -> None:
         batches, self._waiting = set(self._waiting.values()), {}
         for batch in batches:
-            batch.lose(_outage(why))
+            batch.lose(outage_of(why))
 
 
 def api_prefix() -> str:
@@ -139,10 +141,6 @@ def _lanes(resource: str, messages: Sequence[OutgoingMessage]) -> list[Lane]:
         if aggregate_id:
             by_aggregate[aggregate_id] = lane
     return lanes
-
-
-def _outage(why: Unreachable) -> Unpublished:
-    return Unpublished(Verdict.OUTAGE, why.code, str(why))
 
 
 def _require_size(size: int, most: int) -> None:

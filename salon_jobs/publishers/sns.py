@@ -158,7 +158,7 @@ class SnsPublisher(Publisher):
                     break
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
                     lanes.answer(running.pop(future), future.result())
-        if any(answer is not None and answer.verdict is Verdict.UNRESOLVABLE for answer in lanes.answers):
+        if any(answer is not None and answer.verdict is Verdict.MISSING for answer in lanes.answers):
             connection.topics.forget(destination.resource)
 
 
@@ -179,7 +179,7 @@ def _filtered(topic: str, event: str) -> Unpublished | None:
 
 
 def _quietly(answer: Unpublished | None) -> Unpublished | None:
-    if answer is None or answer.verdict is not Verdict.UNRESOLVABLE:
+    if answer is None or answer.verdict is not Verdict.MISSING:
         return answer
     return replace(answer, quiet=True)
 

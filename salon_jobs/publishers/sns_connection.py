@@ -34,7 +34,7 @@ class SnsConnection:
         except aws.ERRORS as error:
             return aws.verdict_of(error)
         if arn is None:
-            return Unpublished(Verdict.UNRESOLVABLE, "SNS.NO_TOPIC", f"there is no topic {name!r} in this account")
+            return Unpublished(Verdict.MISSING, "SNS.NO_TOPIC", f"there is no topic {name!r} in this account")
         return arn
 
     def publish_batch(self, arn: str, entries: Sequence[Entry], *, may_go_on: Callable[[], bool]) -> Answers:

@@ -82,5 +82,5 @@ class MemoryBroker(Broker):
         if not self.running:
             return Unpublished(Verdict.OUTAGE, "MEMORY.STOPPED")
         if message.aggregate_type not in self.destinations:
-            return Unpublished(Verdict.UNRESOLVABLE, "MEMORY.NO_DESTINATION")
+            return Unpublished(Verdict.MISSING, "MEMORY.NO_DESTINATION")
         return None

@@ -31,6 +31,7 @@ from salon_jobs.core.errors import MessageInvalid, NotReady
 from salon_jobs.nats.subjects import aggregate_of, encode_token, subject_of
 from salon_jobs.publishers.base import NOT_SENT, Answers, OutgoingMessage, Publisher, Verdict
 from salon_jobs.publishers.nats import NatsPublisher
+from salon_jobs.publishers.nats_sender import NatsSender
 from salon_jobs.sources.base import Source
 from tests.brokers.nats import NatsBroker
 
@@ -270,11 +271,46 @@ def test_a_missing_stream_holds_nothing_else_and_is_found_when_it_was_created(
     missing = [message(f"rn::nats:::{name}", "a") for _ in range(2)]
     first, second = send(publisher, *missing)
     assert first is not None
-    assert (first.verdict, first.code, second) == (Verdict.UNRESOLVABLE, "NATS.NO_STREAM", NOT_SENT)
+    assert (first.verdict, first.code, second) == (Verdict.MISSING, "NATS.NO_STREAM", NOT_SENT)
     assert send(publisher, message(destination, "a")) == [None]
     later = broker.destination(name)
     assert send(publisher, *missing) == [None, None]
     assert arrived(broker, later) == ids(*missing)
+
+
+def test_a_subject_that_no_stream_takes_holds_its_aggregate_alone(broker: NatsBroker, publisher: NatsPublisher) -> None:
+    name = f"partial{next(_ids)}"
+    broker.stream(name, [f"{name}.a"])
+    destination = f"rn::nats:::{name}"
+    bad, behind, alone, good, more = (message(destination, one) for one in ("bad", "bad", "", "a", "a"))
+    for _ in range(2):  # the second time it is asked before anything is sent
+        first, second, third, *sent = send(publisher, bad, behind, alone, good, more)
+        assert first is not None
+        assert third is not None
+        assert (first.verdict, first.code, second) == (Verdict.UNRESOLVABLE, "NATS.NO_STREAM", NOT_SENT)
+        assert (third.verdict, third.code, sent) == (Verdict.UNRESOLVABLE, "NATS.NO_STREAM", [None, None])
+    broker.look(lambda client: client.jetstream().update_stream(name=name, subjects=[name, f"{name}.>"]))
+    assert send(publisher, bad, behind, alone) == [None] * 3
+    stored = [UUID(headers["Nats-Msg-Id"]) for _, headers, _ in broker.messages(name)]
+    assert stored.index(bad.message_id) < stored.index(behind.message_id)
+
+
+def test_a_missing_stream_costs_a_question_and_not_one_for_each_message(
+    broker: NatsBroker, publisher: NatsPublisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bytes] = []
+    ask = NatsSender.ask
+
+    async def counting(sender: NatsSender, subject: str, body: bytes) -> bytes:
+        asked.append(body)
+        return await ask(sender, subject, body)
+
+    monkeypatch.setattr(NatsSender, "ask", counting)
+    missing = f"rn::nats:::missing{next(_ids)}"
+    answers = send(publisher, *(message(missing, str(number)) for number in range(500)))
+    assert {answer.verdict for answer in answers if answer is not None} == {Verdict.MISSING}
+    assert len(answers) == 500
+    assert len(asked) == 2
 
 
 def test_a_message_that_is_too_large_is_refused_alone(

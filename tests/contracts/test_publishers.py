@@ -138,13 +138,13 @@ def test_what_was_sent_before_it_might_not_go_on_is_answered_as_it_is(
     assert arrived(broker, destination) == ids(*messages[:sent])
 
 
-def test_a_destination_that_is_not_there_is_unresolvable_and_holds_its_aggregate(
+def test_a_destination_that_is_not_there_is_missing_and_one_beside_it_is_not(
     broker: Broker, publisher: Publisher, destination: str
 ) -> None:
     there, resource = destination.rsplit(":", 1)
     missing = f"{there}:missing-{resource}"
     answers = publish(publisher, make(missing, "a"), make(missing, "a"), make(missing, "b"))
-    assert answers == [Verdict.UNRESOLVABLE, Verdict.NOT_SENT, Verdict.UNRESOLVABLE]
+    assert answers == [Verdict.MISSING, Verdict.NOT_SENT, Verdict.MISSING]
     assert publish(publisher, make(destination)) == [None]
 
 

@@ -484,7 +484,7 @@ def test_a_topic_that_is_not_there_is_looked_for_once_a_minute(
 ) -> None:
     message = make(f"rn::sns:::{name}")
     before = requests.lists
-    assert verdicts(publish(publisher, message)) == [Verdict.UNRESOLVABLE]
+    assert verdicts(publish(publisher, message)) == [Verdict.MISSING]
     looked = requests.lists - before
     assert looked > 0
     moto.topic(name)
@@ -494,13 +494,13 @@ def test_a_topic_that_is_not_there_is_looked_for_once_a_minute(
     assert publish(publisher, message) == [None]
 
 
-def test_a_topic_that_was_deleted_is_unresolvable_until_it_is_there_again(
+def test_a_topic_that_was_deleted_is_missing_until_it_is_there_again(
     moto: SnsBroker, publisher: SnsPublisher, requests: Requests, topic: str, name: str, clock: Clock
 ) -> None:
     assert publish(publisher, make(topic)) == [None]
     moto.sns.delete_topic(TopicArn=topic)
     messages = [make(topic, "a"), make(topic, "a"), make(topic, "b")]
-    expected = [Verdict.UNRESOLVABLE, Verdict.NOT_SENT, Verdict.UNRESOLVABLE]
+    expected = [Verdict.MISSING, Verdict.NOT_SENT, Verdict.MISSING]
     assert verdicts(publish(publisher, *messages)) == expected
     sent = len(requests.batches)
     assert verdicts(publish(publisher, *messages)) == expected
@@ -548,7 +548,7 @@ def test_an_absent_topic_on_the_ignore_list_warns_nobody(
     configure(IGNORE_LIST=[name])
     ignored, held = publish(publisher, make(f"rn::sns:::{name}"), make(f"rn::sns:::{name}"))
     assert ignored is not None
-    assert (ignored.verdict, ignored.quiet) == (Verdict.UNRESOLVABLE, True)
+    assert (ignored.verdict, ignored.quiet) == (Verdict.MISSING, True)
     assert held == NOT_SENT
     [warned] = publish(publisher, make(f"rn::sns:::{name}-2"))
     assert warned is not None

@@ -15,14 +15,17 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from salon_jobs.core.destinations import Destination
 from salon_jobs.outbox.backlog import Backlog
 from salon_jobs.outbox.marker import Settled
-from salon_jobs.outbox.store import Blocked, Failure
+from salon_jobs.outbox.store import Blocked, Failure, Unresolvable
 from salon_jobs.outbox.stream import Stream
 from salon_jobs.publishers.base import NOT_SENT, Answers, OutgoingMessage, Publisher, Unpublished, Verdict
 
 TYPE = "rn::memory:::orders"
 PARTITIONS = frozenset({0, 1})
 AGGREGATES = ("", "a", "b", "c")
-ANSWERS = (None, None, None, Verdict.RETRY, Verdict.REFUSED, Verdict.SKIPPED, Verdict.OUTAGE, Verdict.NOT_SENT)
+ANSWERS = (
+    None, None, None, Verdict.RETRY, Verdict.REFUSED, Verdict.SKIPPED, Verdict.OUTAGE, Verdict.NOT_SENT,
+    Verdict.UNRESOLVABLE, Verdict.MISSING,
+)  # fmt: skip
 
 
 def message(id_: int, aggregate_id: str = "a", partition: int = 0) -> OutgoingMessage:
@@ -314,6 +317,10 @@ class Histories(RuleBasedStateMachine):
                 continue
             row.status = "failed" if each.final else "pending"
             key = each.message.aggregate_id or each.message.id
+            if isinstance(each, Unresolvable):
+                # A row of another message stays; its tries are not this one's.
+                self.blocked.setdefault(key, (each.message.id, "waiting", 0))
+                continue
             self.blocked.pop(key, None)
             if not each.final or each.message.aggregate_id:
                 self.blocked[key] = (each.message.id, "parked" if each.final else "waiting", each.tries)

@@ -1,0 +1,42 @@
+-- Block the aggregates of messages that nothing at their destination takes now, or keep them blocked; no attempt is
+-- charged. The next look comes after as long as the message has been blocked for it, between 1 s and 30 s: ``since``
+-- stays while the code does. Only while the relay owns their partition. Where another message has come to block the
+-- aggregate (an operator retries an older one), that row stays. Returns the messages that were not blocked for it before.
+-- Locks: the messages and the rows; the relay's partitions FOR SHARE, as mark_unpublished.sql. Role: worker.
+WITH ours AS MATERIALIZED (
+    SELECT m.id, m.aggregate_type, m.aggregate_id, m.partition, m.store_id, m.retry_count, u.code, u.error
+      FROM unnest(%(ids)s::bigint[], %(codes)s::text[], %(errors)s::text[]) AS u (id, code, error)
+      JOIN salon_jobs_message m ON m.id = u.id
+     WHERE m.status = 'pending'
+       AND m.partition IN (SELECT p.partition FROM salon_jobs_partition p WHERE p.owner = %(owner)s FOR SHARE)
+     ORDER BY m.id
+       FOR NO KEY UPDATE OF m
+), still AS (
+    UPDATE salon_jobs_blocked_aggregate b
+       SET status = 'waiting', code = o.code, error = o.error,
+           since = CASE WHEN was.code = o.code THEN was.since ELSE clock_timestamp() END,
+           retry_at = clock_timestamp() + CASE WHEN was.code = o.code
+               THEN greatest(interval '1 s', least(interval '30 s', clock_timestamp() - was.since))
+               ELSE interval '1 s' END
+      FROM ours o
+      JOIN salon_jobs_blocked_aggregate was ON was.head_id = o.id
+     WHERE b.id = was.id
+    RETURNING b.head_id, was.code <> o.code AS is_news
+), fresh AS (
+    INSERT INTO salon_jobs_blocked_aggregate
+           (aggregate_type, aggregate_id, partition, head_id, store_id, status, retry_count, retry_at, code, error)
+    SELECT o.aggregate_type, o.aggregate_id, o.partition, o.id, o.store_id, 'waiting', o.retry_count,
+           clock_timestamp() + interval '1 s', o.code, o.error
+      FROM ours o
+     WHERE NOT EXISTS (SELECT FROM still s WHERE s.head_id = o.id)
+        ON CONFLICT DO NOTHING
+    RETURNING head_id
+), news AS (
+    SELECT s.head_id FROM still s WHERE s.is_news
+     UNION ALL
+    SELECT f.head_id FROM fresh f
+)
+UPDATE salon_jobs_message m SET last_error = o.error
+  FROM ours o JOIN news n ON n.head_id = o.id
+ WHERE m.id = o.id
+RETURNING m.id

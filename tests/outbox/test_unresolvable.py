@@ -1,0 +1,398 @@
+"""Messages that nothing at their destination takes: they hold their own aggregate, and everything else goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from io import StringIO
+from threading import Event
+from typing import Any
+
+import pytest
+from django.core.management import call_command
+from django.db import transaction
+from nats.aio.client import Client
+
+from salon_jobs import Draft, emit_many
+from salon_jobs.nats.subjects import aggregate_of
+from salon_jobs.outbox import store
+from salon_jobs.outbox.store import Unresolvable
+from salon_jobs.publishers.base import OutgoingMessage, Unpublished, Verdict
+from salon_jobs.publishers.memory import MemoryPublisher
+from tests.brokers.nats import NatsBroker
+from tests.brokers.nats_cluster import NatsCluster
+from tests.e2e.worker_process import eventually
+from tests.outbox.scene import ORDERS, RunningRelay, arrived, emitted, relay_in_burst, relaying, statuses
+from tests.support import seen
+
+TO = "rn::nats:::orders"
+EAST, WEST = [f"a{n}" for n in range(10)], [f"a{n}" for n in range(10, 20)]
+AGGREGATES = (*EAST, *WEST)
+ROUNDS = 26
+
+
+@pytest.fixture
+def use(settings: Any) -> Callable[..., None]:
+    def point_at(broker: NatsBroker, **more: Any) -> None:
+        settings.SALON_JOBS = {**settings.SALON_JOBS, "NATS": {**broker.settings()["NATS"], **more}}
+
+    return point_at
+
+
+@pytest.fixture
+def nats(use: Callable[..., None]) -> Iterator[NatsBroker]:
+    broker = NatsBroker()
+    broker.start()
+    use(broker)
+    yield broker
+    broker.close()
+
+
+@pytest.fixture
+def two_streams(nats: NatsBroker) -> NatsBroker:
+    for name, aggregates in (("east", EAST), ("west", WEST)):
+        nats.stream(name, [f"orders.{aggregate}" for aggregate in aggregates])
+    return nats
+
+
+@pytest.fixture
+def warned(caplog: pytest.LogCaptureFixture) -> Callable[[str], list[dict[str, Any]]]:
+    caplog.set_level("INFO", "salon_jobs")
+
+    def fields_of(event: str) -> list[dict[str, Any]]:
+        records: list[Any] = caplog.records
+        return [record.event_fields for record in records if getattr(record, "event", "") == event]
+
+    return fields_of
+
+
+def subjects(broker: NatsBroker, name: str, *tokens: str) -> None:
+    """Have a stream take other subjects."""
+    taken = [f"orders.{token}" if token else "orders" for token in tokens]
+    broker.look(lambda client: client.jetstream().update_stream(name=name, subjects=taken))
+
+
+def there(broker: NatsBroker, *streams: str) -> dict[str, list[int]]:
+    """Return the numbers that arrived, by aggregate, in the order of the stream."""
+    found: dict[str, list[int]] = {}
+    for stream in streams:
+        for subject, _, body in broker.messages(stream):
+            found.setdefault(aggregate_of("orders", subject), []).append(json.loads(body)["number"])
+    return found
+
+
+def emit_round(number: int, *others: str) -> None:
+    for aggregate in (*others, *AGGREGATES):
+        emitted(aggregate, number=number, to=TO)
+
+
+def all_of(*aggregates: str) -> dict[str, list[int]]:
+    return {aggregate: list(range(ROUNDS)) for aggregate in aggregates}
+
+
+def blocked() -> list[tuple[Any, ...]]:
+    return seen("SELECT aggregate_id, status, code, retry_count FROM salon_jobs_blocked_aggregate ORDER BY head_id")
+
+
+def test_a_subject_that_no_stream_takes_holds_its_own_aggregate_alone(
+    two_streams: NatsBroker, warned: Callable[[str], list[dict[str, Any]]]
+) -> None:
+    with relaying():
+        for number in range(ROUNDS):
+            emit_round(number, *(["bad", ""] if number in (0, 5) else []))
+        eventually(lambda: statuses() == {"published": 520, "pending": 4}, 30)
+        assert there(two_streams, "east", "west") == all_of(*AGGREGATES)
+        assert seen("SELECT outage_code FROM salon_jobs_destination") == [("",)]
+        held = ("waiting", "NATS.NO_STREAM", 0)
+        eventually(lambda: blocked() == [("bad", *held), ("", *held), ("", *held)])
+        # Looked at again, which neither costs a try nor warns once more.
+        before = seen("SELECT max(retry_at) FROM salon_jobs_blocked_aggregate")
+        eventually(lambda: seen("SELECT min(retry_at) FROM salon_jobs_blocked_aggregate") > before)
+        assert seen("SELECT max(retry_count) FROM salon_jobs_message") == [(0,)]
+        warnings = warned("messages_unresolvable")
+        assert sum(warning["messages"] for warning in warnings) == 3
+        assert {(w["aggregate_type"], w["code"]) for w in warnings} == {(TO, "NATS.NO_STREAM")}
+        assert warned("destination_unresolvable") == warned("destination_lost") == []
+
+        subjects(two_streams, "east", *EAST, "bad", "")
+        eventually(lambda: statuses() == {"published": 524}, 40)
+    found = there(two_streams, "east")
+    assert found["bad"] == [0, 5]
+    assert sorted(found[""]) == [0, 5]
+    assert blocked() == []
+
+
+def test_what_was_lost_again_warns_again(
+    two_streams: NatsBroker, warned: Callable[[str], list[dict[str, Any]]]
+) -> None:
+    with relaying():
+        emitted("bad", number=0, to=TO)
+        eventually(lambda: len(warned("messages_unresolvable")) == 1)
+        subjects(two_streams, "east", *EAST, "bad")
+        eventually(lambda: statuses() == {"published": 1}, 40)
+        subjects(two_streams, "east", *EAST)
+        emitted("bad", number=1, to=TO)
+        eventually(lambda: len(warned("messages_unresolvable")) == 2)
+
+
+def test_it_stays_blocked_and_in_order_when_another_relay_takes_over(
+    two_streams: NatsBroker, warned: Callable[[str], list[dict[str, Any]]]
+) -> None:
+    with relaying():
+        for number in range(3):
+            emitted("bad", number=number, to=TO)
+        eventually(lambda: len(blocked()) == 1)
+    rows = seen("SELECT id, since FROM salon_jobs_blocked_aggregate")
+    with relaying():
+        for number in range(3, 6):
+            emitted("bad", number=number, to=TO)
+            emitted("a0", number=number, to=TO)
+        eventually(lambda: statuses() == {"published": 3, "pending": 6})
+        before = seen("SELECT retry_at FROM salon_jobs_blocked_aggregate")
+        eventually(lambda: seen("SELECT retry_at FROM salon_jobs_blocked_aggregate") > before, 40)
+        assert seen("SELECT id, since FROM salon_jobs_blocked_aggregate") == rows
+        assert len(warned("messages_unresolvable")) == 1
+        subjects(two_streams, "east", *EAST, "bad")
+        eventually(lambda: statuses() == {"published": 9}, 40)
+    assert there(two_streams, "east") == {"a0": [3, 4, 5], "bad": [0, 1, 2, 3, 4, 5]}
+
+
+def test_partitions_change_hands_without_disorder_while_messages_are_unresolvable(
+    two_streams: NatsBroker, settings: Any
+) -> None:
+    settings.SALON_JOBS = {
+        **settings.SALON_JOBS, "OUTBOX": {**settings.SALON_JOBS["OUTBOX"], "OWNERSHIP": 1}, "HEARTBEAT_INTERVAL": 1,
+    }  # fmt: skip
+    bad = [f"bad{n}" for n in range(8)]
+    first, second = RunningRelay(), None
+    try:
+        emit_round(0, *bad)
+        eventually(lambda: statuses() == {"published": 20, "pending": 8})
+        second = RunningRelay()
+        eventually(lambda: len(second.facts()["partitions"]) == 8, 20)
+        emit_round(1, *bad)
+        eventually(lambda: statuses() == {"published": 40, "pending": 16})
+    finally:
+        first.stop()
+    eventually(lambda: len(second.facts()["partitions"]) == 16, 20)
+    subjects(two_streams, "east", *EAST, *bad)
+    emit_round(2, *bad)
+    eventually(lambda: statuses() == {"published": 84}, 40)
+    assert second.stop()
+    assert there(two_streams, "east", "west") == {one: [0, 1, 2] for one in (*AGGREGATES, *bad)}
+
+
+def test_a_stream_without_a_leader_does_not_stop_the_aggregates_of_another(use: Callable[..., None]) -> None:
+    with NatsCluster() as cluster:
+        cluster.start()
+        reached, away, _ = cluster.servers
+        use(reached, TIMEOUT=2)
+        cluster.stream("east", [f"orders.{aggregate}" for aggregate in EAST], on=1)
+        cluster.stream("west", [f"orders.{aggregate}" for aggregate in WEST], on=2)
+        with relaying():
+            emit_round(0)
+            eventually(lambda: statuses() == {"published": 20}, 20)
+            away.kill()
+            for number in range(1, ROUNDS):
+                emit_round(number)
+            eventually(lambda: len(there(reached, "west").get("a19", [])) == ROUNDS, 30)
+            assert there(reached, "west") == all_of(*WEST)
+            eventually(lambda: {(row[0], row[2]) for row in blocked()} == {(one, "NATS.NO_LEADER") for one in EAST})
+            assert seen("SELECT max(retry_count) FROM salon_jobs_message") == [(0,)]
+            away.start()
+            eventually(lambda: statuses() == {"published": 520}, 60)
+        assert there(reached, "east", "west") == all_of(*AGGREGATES)
+
+
+def test_a_destination_whose_only_stream_has_no_leader_is_out_of_reach_as_a_whole(use: Callable[..., None]) -> None:
+    with NatsCluster() as cluster:
+        cluster.start()
+        reached, away, _ = cluster.servers
+        use(reached, TIMEOUT=2)
+        cluster.stream("orders", ["orders", "orders.>"], on=1)
+        with relaying():
+            emit_round(0)
+            eventually(lambda: statuses() == {"published": 20}, 20)
+            away.kill()
+            emit_round(1)
+            eventually(lambda: seen("SELECT outage_code FROM salon_jobs_destination") == [("NATS.NO_LEADER",)], 20)
+            assert blocked() == []
+            away.start()
+            eventually(lambda: statuses() == {"published": 40}, 60)
+        assert there(reached, "orders") == {one: [0, 1] for one in AGGREGATES}
+
+
+def test_a_full_stream_does_not_stop_the_aggregates_of_another(nats: NatsBroker) -> None:
+    nats.stream("east", [f"orders.{aggregate}" for aggregate in EAST], max_msgs=5, discard="new")
+    nats.stream("west", [f"orders.{aggregate}" for aggregate in WEST])
+    with relaying():
+        for number in range(ROUNDS):
+            emit_round(number)
+        eventually(lambda: statuses() == {"published": 265, "pending": 255}, 30)
+        assert there(nats, "west") == all_of(*WEST)
+        assert {row[2] for row in blocked()} == {"NATS.STREAM_FULL"}
+
+
+def test_a_subscriber_that_is_no_stream_makes_no_outage_of_it(
+    two_streams: NatsBroker, use: Callable[..., None]
+) -> None:
+    # Its interest in the subject keeps the server from saying that nobody takes the message.
+    use(two_streams, TIMEOUT=1)
+    listening, done = Event(), Event()
+
+    async def listen(client: Client) -> None:
+        await client.subscribe(">")
+        await client.flush()
+        listening.set()
+        while not done.is_set():
+            await asyncio.sleep(0.05)
+
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(two_streams.look, listen)
+        assert listening.wait(10)
+        try:
+            with relaying():
+                for number in range(ROUNDS):
+                    emit_round(number, *(["bad"] if number == 0 else []))
+                eventually(lambda: statuses() == {"published": 520, "pending": 1}, 30)
+                eventually(lambda: blocked() == [("bad", "waiting", "NATS.NO_STREAM", 0)])
+                assert seen("SELECT outage_code FROM salon_jobs_destination") == [("",)]
+        finally:
+            done.set()
+
+
+def test_a_destination_without_any_stream_is_missing_as_a_whole_and_blocks_no_aggregate(
+    nats: NatsBroker, warned: Callable[[str], list[dict[str, Any]]]
+) -> None:
+    with transaction.atomic():
+        emit_many(
+            Draft(aggregate_type=TO, aggregate_id=f"a{n % 3000}", event="e", payload={"number": n // 3000})
+            for n in range(6000)
+        )
+    with relaying() as relay:
+        eventually(lambda: relay.facts()["destinations"].get(TO, {}).get("outage") == "NATS.NO_STREAM", 20)
+        eventually(lambda: seen("SELECT outage_code FROM salon_jobs_destination") == [("NATS.NO_STREAM",)])
+        assert blocked() == []
+        assert [one["code"] for one in warned("destination_unresolvable")] == ["NATS.NO_STREAM"]
+        nats.stream("orders")
+        eventually(lambda: statuses() == {"published": 6000}, 60)
+    assert set(map(tuple, there(nats, "orders").values())) == {(0, 1)}
+    assert len(warned("destination_unresolvable")) == 1
+    assert seen("SELECT max(retry_count) FROM salon_jobs_message") == [(0,)]
+
+
+def test_a_stream_for_some_of_the_subjects_ends_the_wait_of_those(nats: NatsBroker) -> None:
+    with relaying() as relay:
+        for number in range(3):
+            emitted("bad", number=number, to=TO)  # the first to be tried again
+            emitted("a0", number=number, to=TO)
+        eventually(lambda: relay.facts()["destinations"].get(TO, {}).get("outage") == "NATS.NO_STREAM", 20)
+        nats.stream("orders", ["orders.a0"])
+        eventually(lambda: statuses() == {"published": 3, "pending": 3}, 40)
+    assert blocked() == [("bad", "waiting", "NATS.NO_STREAM", 0)]
+
+
+class Refusing:
+    """Answer of the broker of memory: nothing takes the messages of these aggregates."""
+
+    def __init__(self, prefix: str, *, quiet: bool = False) -> None:
+        self.prefix, self.quiet = prefix, quiet
+        self.asked = 0
+
+    def __call__(self, message: OutgoingMessage) -> Unpublished | None:
+        if not message.aggregate_id.startswith(self.prefix):
+            return None
+        self.asked += 1
+        return Unpublished(Verdict.UNRESOLVABLE, "TEST.NOWHERE", "nothing takes it", quiet=self.quiet)
+
+
+def test_thousands_of_them_do_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MemoryPublisher, "answer", staticmethod(Refusing("bad")))
+    bad, good = 5000, 2000
+    with transaction.atomic():
+        emit_many(
+            Draft(aggregate_type=ORDERS, aggregate_id=f"bad{n % bad}", event="e", payload={"number": n})
+            for n in range(2 * bad)
+        )
+        emit_many(
+            Draft(aggregate_type=ORDERS, aggregate_id=f"good{n % 20}", event="e", payload={"number": n})
+            for n in range(good)
+        )
+    with relaying():
+        eventually(lambda: statuses() == {"published": good, "pending": 2 * bad}, 30)
+        eventually(lambda: seen("SELECT count(*) FROM salon_jobs_blocked_aggregate") == [(bad,)])
+        with transaction.atomic():
+            emit_many(
+                Draft(aggregate_type=ORDERS, aggregate_id=f"good{n % 20}", event="e", payload={"number": n})
+                for n in range(good, 2 * good)
+            )
+        eventually(lambda: statuses() == {"published": 2 * good, "pending": 2 * bad}, 15)
+        monkeypatch.setattr(MemoryPublisher, "answer", None)
+        eventually(lambda: statuses() == {"published": 2 * good + 2 * bad}, 60)
+    numbers: dict[str, list[int]] = {}
+    for aggregate, number in arrived():
+        numbers.setdefault(aggregate, []).append(number)
+    assert all(found == sorted(found) for found in numbers.values())
+    assert len(numbers["bad0"]) == 2
+
+
+def test_tries_that_were_spent_before_still_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    verdicts = iter([Verdict.RETRY, Verdict.UNRESOLVABLE, Verdict.UNRESOLVABLE, Verdict.RETRY])
+
+    def answer(_: OutgoingMessage) -> Unpublished | None:
+        verdict = next(verdicts, None)
+        return None if verdict is None else Unpublished(verdict, f"TEST.{verdict.upper()}")
+
+    monkeypatch.setattr(MemoryPublisher, "answer", staticmethod(answer))
+    emitted("a", number=0)
+    emitted("a", number=1)
+    with relaying():
+        eventually(lambda: blocked() == [("a", "waiting", "TEST.UNRESOLVABLE", 1)])
+        eventually(lambda: statuses() == {"published": 2}, 20)
+    assert arrived() == [("a", 0), ("a", 1)]
+    assert seen("SELECT retry_count FROM salon_jobs_message ORDER BY id") == [(2,), (0,)]
+
+
+def test_on_the_ignore_list_it_warns_nobody(
+    monkeypatch: pytest.MonkeyPatch, warned: Callable[[str], list[dict[str, Any]]]
+) -> None:
+    monkeypatch.setattr(MemoryPublisher, "answer", staticmethod(Refusing("bad", quiet=True)))
+    emitted("bad")
+    assert relay_in_burst()
+    assert blocked() == [("bad", "waiting", "TEST.NOWHERE", 0)]
+    assert warned("messages_unresolvable") == []
+
+
+def test_a_relay_that_lost_the_partition_blocks_nothing(database: None) -> None:
+    emitted("a")
+    [row] = seen("SELECT id, partition FROM salon_jobs_message")
+    store.make_partitions()
+    message = OutgoingMessage(
+        row[0], None, ORDERS, "a", "e", "{}", "{}", None, "", 0.0, None, row[1]  # type: ignore[arg-type]
+    )  # fmt: skip
+    answer = Unpublished(Verdict.UNRESOLVABLE, "TEST.NOWHERE")
+    assert store.write_unresolvable([Unresolvable(message, answer)], owner=1) == set()
+    assert blocked() == []
+
+
+def test_an_operator_sees_and_retries_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MemoryPublisher, "answer", staticmethod(Refusing("bad")))
+    emitted("bad")
+    assert relay_in_burst()
+
+    def shown(*arguments: str) -> Any:
+        out = StringIO()
+        call_command("salon_jobs", "messages", *arguments, "--json", stdout=out)
+        return json.loads(out.getvalue())
+
+    [row] = shown("parked", "--waiting")
+    assert (row["aggregate_id"], row["status"], row["code"]) == ("bad", "waiting", "TEST.NOWHERE")
+    message = shown("show", str(row["head_id"]))
+    assert (message["status"], message["last_error"]) == ("pending", "TEST.NOWHERE nothing takes it")
+    assert message["held_back_by"]["code"] == "TEST.NOWHERE"
+    monkeypatch.setattr(MemoryPublisher, "answer", None)
+    call_command("salon_jobs", "messages", "retry", str(row["head_id"]), "--yes", stdout=StringIO())
+    assert relay_in_burst()
+    assert statuses() == {"published": 1}
