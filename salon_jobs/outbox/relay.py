@@ -33,6 +33,9 @@ from salon_jobs.tenancy.wake_up import SECOND_LOOK
 _REFRESH_S: Final = 1.0
 _REFRESH_SHARE: Final = 10
 _SWEEP_S: Final = 60.0
+# So many messages that nothing takes are looked at again each second, of each destination: each costs about half a
+# millisecond, which the others of the destination need.
+_LOOKS_PER_S: Final = 200
 _OUTAGE_S: Final = 0.5
 # How soon to look again behind a writer that holds the gate; one that rolls back tells nobody.
 _HELD_S: Final = (0.01, 0.25)
@@ -223,7 +226,10 @@ class Relay:
 
     def _write(self, stream: Stream, failures: list[Failure | Unresolvable]) -> None:
         unresolvable = [each for each in failures if isinstance(each, Unresolvable)]
-        news = store.write_unresolvable(unresolvable, owner=self._owner()) if unresolvable else set[int]()
+        wait_s = stream.backlog.on_hold / _LOOKS_PER_S
+        news = (
+            store.write_unresolvable(unresolvable, owner=self._owner(), wait_s=wait_s) if unresolvable else set[int]()
+        )
         failed = [each for each in failures if isinstance(each, Failure)]
         written = store.write_failures(failed, owner=self._owner()) if failed else set[int]()
         stream.failures_written(failures)

@@ -90,6 +90,11 @@ def fetch(wanted: Sequence[Wanted], bound: int, *, held: Iterable[str] = ()) -> 
     return _messages("fetch_messages", parameters)
 
 
+def fetch_heads(ids: Sequence[int]) -> dict[int, OutgoingMessage]:
+    """Return those of these messages that are pending, by their ids."""
+    return {message.id: message for message in _messages("fetch_heads", {"ids": list(ids)})} if ids else {}
+
+
 def fetch_aggregate(
     aggregate_type: str, aggregate_id: str, *, after: int, upto: int, take: int
 ) -> list[OutgoingMessage]:
@@ -142,11 +147,15 @@ def write_failures(failures: Sequence[Failure], *, owner: int) -> set[int]:
     return written
 
 
-def write_unresolvable(messages: Sequence[Unresolvable], *, owner: int) -> set[int]:
-    """Block the aggregates of messages that nothing takes now; returns the ids of those that were not blocked by it."""
+def write_unresolvable(messages: Sequence[Unresolvable], *, owner: int, wait_s: float = 0.0) -> set[int]:
+    """Block the aggregates of messages that nothing takes now; returns the ids of those that were not blocked by it.
+
+    None is looked at again before ``wait_s``.
+    """
     parameters = {
         "ids": [each.message.id for each in messages], "codes": [each.answer.code[:64] for each in messages],
         "errors": [storable(str(each.answer))[:_LONGEST_ERROR] for each in messages], "owner": owner,
+        "wait_s": wait_s,
     }  # fmt: skip
     return {row[0] for row in rows_of("block_unresolvable", parameters)}
 

@@ -23,7 +23,8 @@ from salon_jobs.publishers.registry import make_publisher
 
 _DISCOVER_S: Final = 1.0
 _SWEPT: Final = 500
-# In one look, of each stream: the relay must beat, and read what is new.
+# In one look, of each stream: the relay must beat, and read what is new. First messages are read together.
+_HEADS: Final = 500
 _PAGES: Final = 100
 # A thread each. Whoever runs SQL as the web role can name any number of destinations.
 _MOST: Final = 1000
@@ -128,11 +129,21 @@ class Streams:
         """Read the next page of aggregates that are not blocked any more; returns how many pages."""
         pages = 0
         for stream in self.all():
-            for key, hold, upto in stream.backlog.recovering(_PAGES):
-                messages = store.fetch_aggregate(
-                    stream.aggregate_type, hold.aggregate_id, after=hold.after,
-                    upto=upto if isinstance(key, str) else hold.after + 1, take=hold.page,
-                )  # fmt: skip
+            recovering = stream.backlog.recovering(_HEADS)
+            heads = store.fetch_heads([hold.head_id for _, hold, _ in recovering if hold.head_id is not None])
+            room = _PAGES
+            for key, hold, upto in recovering:
+                head = None if hold.head_id is None else heads.get(hold.head_id)
+                if head is not None:
+                    messages = [head]
+                elif room:
+                    room -= 1
+                    messages = store.fetch_aggregate(
+                        stream.aggregate_type, hold.aggregate_id, after=hold.after,
+                        upto=upto if isinstance(key, str) else hold.after + 1, take=hold.page,
+                    )  # fmt: skip
+                else:
+                    continue
                 stale = stream.backlog.accept_recovered(key, hold, messages)
                 if stale is not None:
                     store.forget_head(stale)

@@ -1,6 +1,6 @@
 -- Block the aggregates of messages that nothing at their destination takes now, or keep them blocked; no attempt is
--- charged. The next look comes after as long as the message has been blocked for it, between 1 s and 30 s: ``since``
--- stays while the code does. Only while the relay owns their partition. Where another message has come to block the
+-- charged. The next look comes after as long as the message has been blocked for it, between 1 s and 30 s (``since``
+-- stays while the code does), but not before ``wait_s``, by which thousands of them are spread. Only while the relay owns their partition. Where another message has come to block the
 -- aggregate (an operator retries an older one), that row stays. Returns the messages that were not blocked for it before.
 -- Locks: the messages and the rows; the relay's partitions FOR SHARE, as mark_unpublished.sql. Role: worker.
 WITH ours AS MATERIALIZED (
@@ -15,9 +15,9 @@ WITH ours AS MATERIALIZED (
     UPDATE salon_jobs_blocked_aggregate b
        SET status = 'waiting', code = o.code, error = o.error,
            since = CASE WHEN was.code = o.code THEN was.since ELSE clock_timestamp() END,
-           retry_at = clock_timestamp() + CASE WHEN was.code = o.code
-               THEN greatest(interval '1 s', least(interval '30 s', clock_timestamp() - was.since))
-               ELSE interval '1 s' END
+           retry_at = clock_timestamp() + greatest(
+               interval '1 s', %(wait_s)s * interval '1 s',
+               CASE WHEN was.code = o.code THEN least(interval '30 s', clock_timestamp() - was.since) END)
       FROM ours o
       JOIN salon_jobs_blocked_aggregate was ON was.head_id = o.id
      WHERE b.id = was.id
@@ -26,7 +26,7 @@ WITH ours AS MATERIALIZED (
     INSERT INTO salon_jobs_blocked_aggregate
            (aggregate_type, aggregate_id, partition, head_id, store_id, status, retry_count, retry_at, code, error)
     SELECT o.aggregate_type, o.aggregate_id, o.partition, o.id, o.store_id, 'waiting', o.retry_count,
-           clock_timestamp() + interval '1 s', o.code, o.error
+           clock_timestamp() + greatest(1, %(wait_s)s) * interval '1 s', o.code, o.error
       FROM ours o
      WHERE NOT EXISTS (SELECT FROM still s WHERE s.head_id = o.id)
         ON CONFLICT DO NOTHING

@@ -35,6 +35,21 @@ def test_a_task_that_is_not_there_is_refused_when_it_is_written() -> None:
         emit("rn::jobs:::tset-store", event="asked", payload={})
 
 
+def test_a_task_that_is_registered_nowhere_holds_up_none_beside_it(stores: list[UUID]) -> None:
+    for aggregate_id in ("a", "b"):
+        change("SELECT salon_jobs_emit('rn::jobs:::gone', %s, 'asked', '{}'::json)", aggregate_id)
+    with tenant_context(stores[0]):
+        emit("rn::jobs:::test-store", aggregate_id="a", event="asked", payload={})
+    relay_in_burst()
+    assert seen("SELECT aggregate_type, status, retry_count FROM salon_jobs_message ORDER BY id") == [
+        ("rn::jobs:::gone", "pending", 0), ("rn::jobs:::gone", "pending", 0), ("rn::jobs:::test-store", "published", 0),
+    ]  # fmt: skip
+    assert seen("SELECT count(*) FROM salon_jobs_blocked_aggregate") == [(0,)]
+    assert seen("SELECT outage_code FROM salon_jobs_destination ORDER BY aggregate_type") == [
+        ("JOB.UNKNOWN_TASK",), ("",),
+    ]  # fmt: skip
+
+
 def test_a_payload_that_does_not_fit_parks(stores: list[UUID]) -> None:
     with tenant_context(stores[0]):
         emit("rn::jobs:::test-store", aggregate_id="a", event="asked", payload={"unknown": 1})

@@ -201,6 +201,7 @@ def test_a_stream_without_a_leader_does_not_stop_the_aggregates_of_another(use: 
             assert there(reached, "west") == all_of(*WEST)
             eventually(lambda: {(row[0], row[2]) for row in blocked()} == {(one, "NATS.NO_LEADER") for one in EAST})
             assert seen("SELECT max(retry_count) FROM salon_jobs_message") == [(0,)]
+            eventually(lambda: seen("SELECT outage_code FROM salon_jobs_destination") == [("",)])
             away.start()
             eventually(lambda: statuses() == {"published": 520}, 60)
         assert there(reached, "east", "west") == all_of(*AGGREGATES)

@@ -40,8 +40,9 @@ def crowded(request: Any, migrated: None) -> Iterator[str]:
         " SELECT aggregate_type, aggregate_id, partition, id, 'parked' FROM salon_jobs_message WHERE id = %s",
         ROWS - PARKED + 1,
     )
+    change("INSERT INTO salon_jobs_partition (partition, owner) SELECT generate_series(0, %s), 1", PARTITIONS - 1)
     yield request.param
-    change("TRUNCATE salon_jobs_message, salon_jobs_blocked_aggregate RESTART IDENTITY")
+    change("TRUNCATE salon_jobs_message, salon_jobs_blocked_aggregate, salon_jobs_partition RESTART IDENTITY")
     change("ANALYZE salon_jobs_message, salon_jobs_blocked_aggregate")
 
 
@@ -68,6 +69,11 @@ def statements() -> dict[str, dict[str, Any]]:
         "mark_published": {"ids": list(range(1, 60_001, 30))},
         "oldest_message": {"types": [TYPE], "partitions": PARTITIONS},
         "blocked_aggregates": {"partitions": list(range(PARTITIONS))},
+        "block_unresolvable": {
+            "ids": list(range(1, 60_001, 60)), "codes": ["TEST.NOWHERE"] * 1000, "errors": ["nowhere"] * 1000,
+            "owner": 1, "wait_s": 0,
+        },
+        "fetch_heads": {"ids": list(range(1, 60_001, 120))},
         "prune_messages": {"after": 30_000, "published": "1 hour", "skipped": "1 hour"},
     }  # fmt: skip
 
