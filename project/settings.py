@@ -14,10 +14,9 @@ from typing import Any, Final
 
 import django
 import environ
-import sentry_sdk
 from django.core.exceptions import ImproperlyConfigured
-from sentry_sdk.integrations.logging import LoggingIntegration
 
+from project.sentry import report_to
 from project.tracing import trace_to
 
 env = environ.Env()
@@ -72,11 +71,24 @@ def _default_database() -> dict[str, Any]:
     return {"ENGINE": "django.db.backends.postgresql", "NAME": ""}  # Django refuses to connect without a name
 
 
-def _log_level(name: str) -> int:
-    level = logging.getLevelNamesMapping().get(name.upper())
-    if level is None:
-        raise ImproperlyConfigured(f"SENTRY_LEVEL is {name!r}; write debug, info, warn, error or critical")
-    return level
+def _log_level(variable: str, default: str) -> str:
+    """Read the name of a level, as logging spells it."""
+    given = env.str(variable, default)
+    level = logging.getLevelNamesMapping().get(given.upper())
+    if not level:
+        raise ImproperlyConfigured(f"{variable} is {given!r}; write debug, info, warning, error or critical")
+    return logging.getLevelName(level)
+
+
+def _rate(variable: str, default: float) -> float:
+    given = env.str(variable, str(default))
+    try:
+        rate = float(given)
+    except ValueError:
+        rate = -1.0
+    if not 0 <= rate <= 1:
+        raise ImproperlyConfigured(f"{variable} is {given!r}; write a number from 0 to 1")
+    return rate
 
 
 _COMMAND: Final = _command()
@@ -150,18 +162,15 @@ else:
 DEFAULT_FROM_EMAIL = env.str("DEFAULT_FROM_EMAIL", "Salon <noreply@salon.example>")
 
 SENTRY_DSN = env.str("SENTRY_DSN", "")
+SENTRY_LEVEL = _log_level("SENTRY_LEVEL", "warn")
 if SENTRY_DSN:
-    sentry_sdk.init(
-        dsn=SENTRY_DSN,
+    report_to(
+        SENTRY_DSN,
+        level=SENTRY_LEVEL,
+        sample_rate=_rate("SENTRY_SAMPLE_RATE", 1.0),
+        traces_sample_rate=_rate("SENTRY_TRACES_SAMPLE_RATE", 0.0),
         environment=env.str("SENTRY_ENVIRONMENT", "prod"),
-        release=env.str("SENTRY_RELEASE", "") or None,
-        sample_rate=env.float("SENTRY_SAMPLE_RATE", 1.0),
-        traces_sample_rate=env.float("SENTRY_TRACES_SAMPLE_RATE", 0.0) or None,
-        # From this level on what is logged is an event.
-        integrations=[LoggingIntegration(event_level=_log_level(env.str("SENTRY_LEVEL", "warn")))],
-        send_default_pii=False,
-        # A handler's arguments are the payload.
-        include_local_variables=False,
+        release=env.str("SENTRY_RELEASE", ""),
     )
 
 TRACING = env.bool("TRACING", False)
@@ -199,7 +208,11 @@ SALON_JOBS: dict[str, Any] = {
     "LISTEN_URL": env.str("LISTEN_URL", "") or None,
     "EXTRA_OWNER_ROLES": ("invitation_cleanup_owner",),
     "CONCURRENCY": env.int("WORKER_CONCURRENCY", 8),
-    "SENTRY_MONITORS": env.bool("SENTRY_MONITORS", True),
+    "LOGGING": {"LEVEL": env.str("LOG_LEVEL", "info"), "FORMAT": env.str("LOG_FORMAT", "json")},
+    "SENTRY_LEVEL": SENTRY_LEVEL,
+    "SENTRY_EVENTS": env.list("SENTRY_EVENTS", default=[]),
+    # Sentry bills every monitor, that is, every cron entry.
+    "SENTRY_MONITORS": bool(SENTRY_DSN) and env.bool("SENTRY_MONITORS", True),
     "TRACING": TRACING,
     "OUTBOX": {
         "PRODUCER": env.str("OUTBOX_PRODUCER", "salon"),

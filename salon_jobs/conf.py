@@ -17,13 +17,26 @@ from psycopg.conninfo import conninfo_to_dict
 
 from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.errors import ConfigurationError
+from salon_jobs.core.log_events import ROUTINE
 from salon_jobs.core.redaction import SENSITIVE
 from salon_jobs.sections.azure import AzureSettings
 from salon_jobs.sections.consumers import ConsumerSettings, read_consumers
+from salon_jobs.sections.logs import LoggingSettings
 from salon_jobs.sections.nats import NatsSettings
 from salon_jobs.sections.outbox import OutboxSettings
 from salon_jobs.sections.readiness import ReadinessSettings
-from salon_jobs.sections.reading import count, duration, flag, names, one_of, read_section, setting, text, texts
+from salon_jobs.sections.reading import (
+    count,
+    duration,
+    flag,
+    log_level,
+    names,
+    one_of,
+    read_section,
+    setting,
+    text,
+    texts,
+)
 from salon_jobs.sections.sns import SnsSettings
 
 _IDENTIFIER = re.compile(r"[a-z_][a-z0-9_$]{0,62}")
@@ -79,6 +92,13 @@ def _role_names(value: Any) -> tuple[str, ...]:
     read = names(value)
     if not all(map(_IDENTIFIER.fullmatch, read)):
         raise ValueError("a list of plain lower-case role names")
+    return read
+
+
+def _routine_events(value: Any) -> tuple[str, ...]:
+    read = names(value)
+    if not ROUTINE.issuperset(read):
+        raise ValueError(f"a list of {', '.join(sorted(ROUTINE))}")
     return read
 
 
@@ -163,6 +183,9 @@ class Settings:
     cancel_grace: timedelta = setting(timedelta(seconds=5), _LENGTH)
     terminate_after_timeouts: int | None = setting(None, count(1, 1_000_000, optional=True))
     backoff: Backoff = setting(Backoff, _backoff)
+    logging: LoggingSettings = _part(LoggingSettings, "LOGGING")
+    sentry_level: str | None = setting("WARNING", log_level(optional=True))
+    sentry_events: tuple[str, ...] = setting((), _routine_events)
     sentry_payload: bool = setting(False, flag)
     redact: tuple[str, ...] = setting(SENSITIVE, names)
     trace_link: str | None = setting(None, _OPTIONAL_NAME)

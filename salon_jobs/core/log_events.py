@@ -77,6 +77,14 @@ STORE_MIGRATED: Final = "store_migrated"
 STORE_ERASED: Final = "store_erased"
 
 
+# Failures that an observer reports, with more than the record says (``telemetry.report_failure``).
+REPORTED_OTHERWISE: Final = frozenset({JOB_FAILED, MESSAGE_FAILED, MESSAGE_SET_ASIDE})
+# Warnings that call for nobody: each is about one job, message or request, or the consequence of another event.
+ROUTINE: Final = frozenset({
+    JOB_RETRIED, JOB_CANCELLED, JOB_EXPIRED, JOB_TIMED_OUT, JOB_RELEASED, JOB_LEASE_LOST, JOB_RESCUED, MESSAGE_RETRIED,
+    CHILD_KILLED, PROCESS_BURIED, REQUEST_REFUSED, STORE_ERASED,
+})  # fmt: skip
+
 # What is bound to every record of a run, beside its own fields.
 BOUND: Final = ("task_name", "job_id", "store_id", "attempt", "trace_id")
 

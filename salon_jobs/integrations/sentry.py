@@ -1,15 +1,21 @@
-"""Sends what needs a person to Sentry: each final failure of a job is one event, and so is each message that waits."""
+"""Sends what needs a person to Sentry: final failures of jobs, messages that wait, and log records of other trouble."""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import sentry_sdk
 from sentry_sdk.integrations.logging import ignore_logger
+from sentry_sdk.utils import capture_internal_exceptions
 
 from salon_jobs.conf import settings as conf
-from salon_jobs.core.log_events import logger
+from salon_jobs.core import log_events
+from salon_jobs.core.log_events import REPORTED_OTHERWISE, ROUTINE, logger
 from salon_jobs.core.redaction import redacted, redacted_text
 from salon_jobs.core.telemetry import FinalFailure, MessageFailure, observe_failures
 from salon_jobs.core.tracing import trace_by
@@ -20,8 +26,10 @@ if TYPE_CHECKING:
 
 
 def install() -> None:
-    """Observe failures and follow jobs and messages. Our own log records are kept from becoming second events."""
+    """Observe failures and log records, and follow jobs and messages."""
+    # The SDK would send every record, job_failed a second time too, and keep the rest as breadcrumbs of other stores'.
     ignore_logger(logger.name)
+    logger.addFilter(record_reporter)
     observe_failures(capture)
     trace_by(tracer)
 
@@ -85,3 +93,96 @@ def _rid_of_secrets(event: Event, _hint: Hint) -> Event:
             if told and conf.sentry_payload and not str(frame.get("module")).startswith("salon_jobs."):
                 frame["vars"] = redacted(told, conf.redact)
     return event
+
+
+_OVER_S: Final = 300.0
+# Events that are logged again for as long as a trouble lasts, and what tells one trouble from another.
+_LASTING: Final[dict[str, tuple[str, ...]]] = {
+    log_events.CONNECTION_DISCARDED: ("database",),
+    log_events.DATABASE_LOST: (),
+    log_events.DESTINATIONS_LEFT_OUT: (),
+    log_events.ENQUEUE_NOT_IN_TRANSACTION: ("transaction_alias", "jobs_alias"),
+    log_events.JOB_NOT_RESCUED: ("job_id",),
+    log_events.LISTENER_LOST: (),
+    log_events.PUBLISHER_BROKEN: ("aggregate_type",),
+    log_events.SNS_TOPICS_NOT_READ: (),
+    log_events.SOURCE_LOST: ("consumer",),
+}
+# A connection that broke and is made again at once is no trouble yet.
+_FROM_SECOND: Final = frozenset({log_events.DATABASE_LOST, log_events.LISTENER_LOST})
+_ENDS: Final = {
+    log_events.DATABASE_BACK: log_events.DATABASE_LOST,
+    log_events.DESTINATION_BACK: log_events.PUBLISHER_BROKEN,
+    log_events.SOURCE_BACK: log_events.SOURCE_LOST,
+}
+_TAGS: Final = (
+    "task_name", "job_id", "store_id", "attempt", "code", "entry", "aggregate_type", "consumer", "loop", "kind",
+)  # fmt: skip
+_LEVELS: Final[dict[int, Literal["warning", "error", "fatal"]]] = {
+    logging.WARNING: "warning", logging.ERROR: "error", logging.CRITICAL: "fatal",
+}  # fmt: skip
+
+
+class RecordReporter(logging.Filter):
+    """Filter of our logger that lets every record pass, and reports those that need a person to Sentry.
+
+    A trouble that lasts is reported once per process: until it is over, or was not logged for five minutes.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._lock = threading.Lock()
+        # How often each trouble was logged, and when last.
+        self._troubles: dict[tuple[object, ...], tuple[int, float]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Report the record where it is wanted; returns True."""
+        event: str | None = getattr(record, "event", None)
+        if event in _ENDS:
+            with self._lock:
+                self._troubles.pop(_trouble(_ENDS[event], record), None)
+        elif record.levelno >= logging.WARNING and sentry_sdk.get_client().is_active():
+            with capture_internal_exceptions():
+                if self._is_wanted(event, record):
+                    _capture_record(event, record)
+        return True
+
+    def _is_wanted(self, event: str | None, record: logging.LogRecord) -> bool:
+        if event in REPORTED_OTHERWISE or event in ROUTINE:
+            return event in conf.sentry_events
+        if conf.sentry_level is None or record.levelno < logging.getLevelNamesMapping()[conf.sentry_level]:
+            return False
+        return event not in _LASTING or self._is_due(event, record)
+
+    def _is_due(self, event: str, record: logging.LogRecord) -> bool:
+        now = self._clock()
+        trouble = _trouble(event, record)
+        with self._lock:
+            self._troubles = {key: known for key, known in self._troubles.items() if now - known[1] < _OVER_S}
+            count = self._troubles.get(trouble, (0, now))[0] + 1
+            self._troubles[trouble] = count, now
+        return count == (2 if event in _FROM_SECOND else 1)
+
+
+record_reporter: Final = RecordReporter()
+
+
+def _trouble(event: str, record: logging.LogRecord) -> tuple[object, ...]:
+    fields: dict[str, Any] = getattr(record, "event_fields", {})
+    return (event, *(fields.get(name) for name in _LASTING[event]))
+
+
+def _capture_record(event: str | None, record: logging.LogRecord) -> None:
+    """Send what the record says; records of ours hold no payload."""
+    fields: dict[str, Any] = getattr(record, "event_fields", {})
+    with sentry_sdk.new_scope() as scope:
+        scope.fingerprint = [event or str(record.msg)]
+        scope.set_level(_LEVELS[record.levelno])
+        scope.set_tags({"log_event": event or "", **{name: str(fields[name]) for name in _TAGS if name in fields}})
+        scope.set_context("log", {"message": record.getMessage(), **{name: str(fields[name]) for name in fields}})
+        scope.add_event_processor(_rid_of_secrets)
+        if record.exc_info and record.exc_info[1] is not None:
+            scope.capture_exception(record.exc_info[1])
+        else:
+            scope.capture_message(record.getMessage(), _LEVELS[record.levelno])

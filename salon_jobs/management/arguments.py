@@ -10,6 +10,8 @@ from django.core.management.base import CommandParser
 
 from salon_jobs.health.server import parse_address
 from salon_jobs.runtime.logs import configure_logging
+from salon_jobs.sections.logs import FORMATS
+from salon_jobs.sections.reading import LEVELS
 
 _MOST = 2**31 - 1
 
@@ -39,10 +41,8 @@ def add_service_arguments(parser: CommandParser, *, health_port: int) -> None:
             " one)"
         ),
     )  # fmt: skip
-    parser.add_argument("--log-format", choices=("json", "text"), default="json", help="default json")
-    parser.add_argument(
-        "--log-level", choices=("DEBUG", "INFO", "WARNING", "ERROR"), default="INFO", help="default INFO"
-    )
+    parser.add_argument("--log-format", choices=FORMATS, help="default SALON_JOBS['LOGGING']['FORMAT']")
+    parser.add_argument("--log-level", type=str.upper, choices=LEVELS, help="default SALON_JOBS['LOGGING']['LEVEL']")
 
 
 def health_address(options: dict[str, Any], port: int) -> tuple[str, int]:
@@ -53,7 +53,7 @@ def health_address(options: dict[str, Any], port: int) -> tuple[str, int]:
 
 def configure_from(options: dict[str, Any]) -> None:
     """Configure the log as the options say."""
-    configure_logging(as_json=options["log_format"] == "json", level=options["log_level"])
+    configure_logging(level=options["log_level"], log_format=options["log_format"])
 
 
 _LONGEST = timedelta(days=36_500)

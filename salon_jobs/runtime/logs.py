@@ -6,6 +6,7 @@ import logging
 import sys
 from typing import Any
 
+from salon_jobs.conf import settings as conf
 from salon_jobs.core.log_events import BOUND, JsonLinesHandler
 from salon_jobs.core.tracing import current_trace_id
 from salon_jobs.jobs.current import running_job
@@ -56,13 +57,19 @@ def _visible(text: str) -> str:
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
-def configure_logging(*, as_json: bool, level: str) -> None:
-    """Replace the root handlers by one on standard output. ``level`` is a name such as INFO."""
+def configure_logging(*, level: str | None = None, log_format: str | None = None) -> None:
+    """Replace the root handlers by one on standard output. What is not given is that of ``SALON_JOBS["LOGGING"]``.
+
+    ``level`` is a name such as INFO, ``log_format`` is json or text. Raises ConfigurationError.
+    """
+    level = level or conf.logging.level
     handler: logging.Handler
-    if as_json:
+    if (log_format or conf.logging.format) == "json":
         handler = JsonLinesHandler(sys.stdout)
     else:
         handler = logging.StreamHandler(sys.stdout)
         handler.setFormatter(TextFormatter())
     handler.addFilter(JobContext())
-    logging.basicConfig(level=level, handlers=[handler], force=True)
+    handler.setLevel(level)
+    # A warning that is not written still reaches whoever else watches the loggers, such as Sentry.
+    logging.basicConfig(level=min(handler.level, logging.WARNING), handlers=[handler], force=True)

@@ -14,7 +14,7 @@ from typing import NoReturn, Protocol
 from django.db import DatabaseError, InterfaceError, connections
 
 from salon_jobs.conf import settings as conf
-from salon_jobs.core import log_events, metrics
+from salon_jobs.core import log_events, metrics, tracing
 from salon_jobs.core.errors import NotReady, SchemaMissing
 from salon_jobs.core.log_events import log_event
 from salon_jobs.core.metrics import Sample
@@ -27,7 +27,10 @@ from salon_jobs.runtime.signals import StopSignals
 _SIGNAL_LOOK_S = 0.2
 _RETRY_S = 0.5
 _MARGIN_S = 0.25
+# How long the last spans and errors may take to be sent: normally, within the margin, and while others run our jobs.
 _EXPORT_S = 2.0
+_LAST_EXPORT_S = 0.1
+_BURIED_EXPORT_S = 0.5
 _BURIED_EXIT = 70
 
 
@@ -102,14 +105,19 @@ class Service:
         while work.is_alive():
             if time.monotonic() > end:
                 log_event(logging.WARNING, log_events.PROCESS_STOPPED, kind=self._kind, clean=False)
+                tracing.flush(_LAST_EXPORT_S)
                 end_at_once(1)
             if signals.wait(_SIGNAL_LOOK_S):
                 end = min(end, time.monotonic() + conf.shutdown_grace.total_seconds() - _SIGNAL_LOOK_S - _MARGIN_S)
                 self._stopping.set()
                 if self._loop is not None:
                     self._loop.stop()
-        log_event(logging.INFO, log_events.PROCESS_STOPPED, kind=self._kind, clean=self._clean)
-        if self._error is None and not self._clean:
+        unclean = self._error is None and not self._clean
+        log_event(
+            logging.WARNING if unclean else logging.INFO, log_events.PROCESS_STOPPED, kind=self._kind, clean=self._clean
+        )
+        if unclean:
+            tracing.flush(max(_LAST_EXPORT_S, min(_EXPORT_S, end - time.monotonic())))
             end_at_once(1)
         self._health.stop()
         if self._stopping.is_set():
@@ -198,6 +206,7 @@ class Service:
     def _die(self) -> None:
         """End at once: others own our jobs, and whatever still runs here must not go on."""
         log_event(logging.CRITICAL, log_events.PROCESS_WAS_BURIED, kind=self._kind)
+        tracing.flush(_BURIED_EXPORT_S)
         end_at_once(_BURIED_EXIT)
 
 

@@ -116,6 +116,24 @@ def one_of(*choices: str) -> Reader:
     return read
 
 
+LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+
+
+def log_level(*, optional: bool = False) -> Reader:
+    """Read the name of a level of the log, in any case; "warn" too."""
+
+    def read(value: Any) -> Any:
+        if value is None and optional:
+            return None
+        level = value.upper() if isinstance(value, str) else ""
+        level = "WARNING" if level == "WARN" else level
+        if level not in LEVELS:
+            raise ValueError("debug, info, warning, error or critical" + (", or None" if optional else ""))
+        return level
+
+    return read
+
+
 def texts(value: Any) -> Mapping[str, str]:
     """Read a dict of strings to strings."""
     given = cast("dict[str, str]", value) if isinstance(value, dict) else {}

@@ -27,6 +27,10 @@ URLS = {
     "relay": {"WORKER_DATABASE_URL": "worker_runtime", "NATS_SERVER": "nats"},
     "consumer": {"WORKER_DATABASE_URL": "worker_runtime", "AZURE_STORAGE_CONNECTION_STRING": "azurite"},
 }
+#: what each process tells about itself, and where to
+OBSERVED = {
+    "LOG_LEVEL", "LOG_FORMAT", "SENTRY_DSN", "SENTRY_LEVEL", "SENTRY_SAMPLE_RATE", "TRACING", "TRACING_AGENT",
+}  # fmt: skip
 #: service -> the variables of .env that may appear anywhere in its definition
 VARIABLES = {
     "postgres": {"POSTGRES_PASSWORD"},
@@ -35,12 +39,14 @@ VARIABLES = {
     },
     "migrate": {"MIGRATOR_PASSWORD"},
     "web": {
-        "APP_PASSWORD", "JOBS_OPERATOR_PASSWORD", "SECRET_KEY", "ALLOWED_HOSTS", "CSRF_TRUSTED_ORIGINS", "SENTRY_DSN",
+        "APP_PASSWORD", "JOBS_OPERATOR_PASSWORD", "SECRET_KEY", "ALLOWED_HOSTS", "CSRF_TRUSTED_ORIGINS", *OBSERVED,
     },
-    "worker": {"WORKER_RUNTIME_PASSWORD", "SENTRY_DSN", "EMAIL_HOST", "EMAIL_PORT", "WORKER_CONCURRENCY"},
-    "scheduler": {"WORKER_RUNTIME_PASSWORD", "SENTRY_DSN"},
-    "relay": {"WORKER_RUNTIME_PASSWORD", "SENTRY_DSN"},
-    "consumer": {"WORKER_RUNTIME_PASSWORD", "AZURITE_KEY", "SENTRY_DSN"},
+    "worker": {
+        "WORKER_RUNTIME_PASSWORD", "EMAIL_HOST", "EMAIL_PORT", "WORKER_CONCURRENCY", "SENTRY_MONITORS", *OBSERVED,
+    },
+    "scheduler": {"WORKER_RUNTIME_PASSWORD", *OBSERVED},
+    "relay": {"WORKER_RUNTIME_PASSWORD", *OBSERVED},
+    "consumer": {"WORKER_RUNTIME_PASSWORD", "AZURITE_KEY", *OBSERVED},
     "nats": set(),
     "azurite": {"AZURITE_KEY"},
     "queues": {"AZURITE_KEY"},
@@ -79,7 +85,7 @@ def test_a_service_sees_only_its_own_variables_and_no_secret_has_a_default(servi
 
 
 def test_nothing_is_handed_over_but_by_the_environment() -> None:
-    assert set(COMPOSE) == {"name", "x-app", "x-health", "x-restarted", "services", "volumes"}
+    assert set(COMPOSE) == {"name", "x-app", "x-health", "x-restarted", "x-observed", "services", "volumes"}
     doors = {name: DOORS & set(service) for name, service in SERVICES.items()}
     stores = {"postgres", "nats", "azurite"}
     assert doors == {name: {"volumes"} if name in stores else set() for name in SERVICES}
@@ -149,6 +155,7 @@ def test_the_image_runs_as_an_ordinary_user_from_the_locked_requirements() -> No
         "boto3",
         "azure-storage-queue",
         "prometheus-client",
+        "opentelemetry-exporter-otlp-proto-grpc",
         "opentelemetry-exporter-otlp-proto-http",
     ):
         assert re.search(rf"^{package}==", locked, re.MULTILINE), package

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import logging
 import shutil
 import subprocess
@@ -108,17 +107,24 @@ def test_what_sentry_is_told_is_what_the_environment_says() -> None:
     assert asked == (["test", "1.2", 0.5, 0.25, False], logging.ERROR, False)
     refused = _settings("runworker", {**URLS, **dsn, "SENTRY_LEVEL": "loud"}, "0")
     assert "SENTRY_LEVEL is 'loud'; write debug" in refused.stderr
+    for variable, value in (("SENTRY_SAMPLE_RATE", "all"), ("SENTRY_TRACES_SAMPLE_RATE", "2")):
+        refused = _settings("runworker", {**URLS, **dsn, variable: value}, "0")
+        assert f"{variable} is {value!r}; write a number from 0 to 1" in refused.stderr
 
 
-def test_tracing_is_off_unless_asked_for_and_names_what_is_missing() -> None:
+@pytest.mark.parametrize(
+    ("dsn", "asked", "monitors"),
+    [("", {}, False), ("", {"SENTRY_MONITORS": "on"}, False), ("http://key@127.0.0.1:9/1", {}, True),
+     ("http://key@127.0.0.1:9/1", {"SENTRY_MONITORS": "off"}, False)],
+)  # fmt: skip
+def test_sentry_monitors_are_on_only_where_there_is_a_dsn(dsn: str, asked: dict[str, str], monitors: bool) -> None:
+    found = _settings("runworker", {**URLS, "SENTRY_DSN": dsn, **asked}, "settings.SALON_JOBS['SENTRY_MONITORS']")
+    assert found.stdout.strip() == str(monitors), found.stderr
+
+
+def test_tracing_is_off_unless_asked_for() -> None:
     shown = "settings.SALON_JOBS['TRACING'], 'opentelemetry' in sys.modules"
     assert _settings("runworker", URLS, shown).stdout.split() == ["False", "False"]
-    asked = _settings("runworker", {**URLS, "TRACING": "on"}, "type(__import__('opentelemetry.trace').trace"
-                      ".get_tracer_provider()).__module__, settings.SALON_JOBS['TRACING']")  # fmt: skip
-    if importlib.util.find_spec("opentelemetry.exporter") is None:
-        assert "pip install 'salon-jobs[opentelemetry]' opentelemetry-exporter-otlp-proto-http" in asked.stderr
-    else:
-        assert asked.stdout.split() == ["opentelemetry.sdk.trace", "True"], asked.stderr
 
 
 def test_sns_is_configured_by_the_environment() -> None:

@@ -20,6 +20,7 @@ from salon_jobs.conf import Roles, Settings
 from salon_jobs.core import errors, log_events
 from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.metrics import METRICS
+from salon_jobs.integrations import sentry
 from salon_jobs.management.subcommands import SUBCOMMANDS
 from salon_jobs.management.subcommands.base import Subcommand
 from salon_jobs.management.subcommands.messages import ACTIONS
@@ -42,6 +43,7 @@ from salon_jobs.models import (
     TaskMinute,
 )
 from salon_jobs.sections.azure import AzureSettings
+from salon_jobs.sections.logs import LoggingSettings
 from salon_jobs.sections.nats import NatsSettings
 from salon_jobs.sections.outbox import OutboxSettings
 from salon_jobs.sections.readiness import ReadinessSettings
@@ -99,6 +101,31 @@ def test_outbox_settings_and_their_variables() -> None:
     }
     read_there = set(re.findall(r'"(OUTBOX_\w+)"', read("project/settings.py")))
     assert {row[4] for row in table} - {""} == read_there
+
+
+def test_logging_settings_and_their_variables() -> None:
+    defaults = LoggingSettings()
+    found = {row[0]: (row[2], row[4]) for row in documented("settings.md", "## `LOGGING`")}
+    assert found == {
+        field.name.upper(): (shown(getattr(defaults, field.name)), f"LOG_{field.name.upper()}")
+        for field in fields(LoggingSettings)
+    }
+    assert set(re.findall(r'"(LOG_\w+)"', read("project/settings.py"))) == {variable for _, variable in found.values()}
+
+
+def test_what_sentry_gets_of_the_log_and_the_demos_variables() -> None:
+    told = section(read("docs/how-to/sentry.md"), "### Log records")
+    _, reported, routine, lasting = re.split(r"^- \*\*", told, flags=re.MULTILINE)
+    known = {value for name, value in vars(log_events).items() if name.isupper() and isinstance(value, str)}
+
+    def named(text: str) -> set[str]:
+        return set(re.findall(r"`(\w+)`", text)) & known
+
+    assert named(reported) == log_events.REPORTED_OTHERWISE
+    assert named(routine) == log_events.ROUTINE
+    assert named(lasting) == set(sentry._LASTING)
+    table = rows(section(read("docs/how-to/sentry.md"), "## In the demo"))
+    assert {row[0] for row in table} == set(re.findall(r'"(SENTRY_\w+)"(?=[,)])', read("project/settings.py")))
 
 
 def test_nats_settings_and_their_variables() -> None:

@@ -57,7 +57,7 @@ def configure(monkeypatch: pytest.MonkeyPatch) -> Iterator[Configure]:
     def make(*, as_json: bool = True, log_level: str = "INFO") -> Output:
         output = Output()
         monkeypatch.setattr(sys, "stdout", output)
-        configure_logging(as_json=as_json, level=log_level)
+        configure_logging(log_format="json" if as_json else "text", level=log_level)
         return output
 
     yield make

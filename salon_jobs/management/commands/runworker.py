@@ -83,7 +83,8 @@ class Command(BaseCommand):
         if getattr(self, "_called_from_command_line", False):
             return same_command()
         # By call_command: the command line is somebody else's.
-        log = ["--log-format", options["log_format"], "--log-level", options["log_level"]]
+        given = {"--log-format": options["log_format"], "--log-level": options["log_level"]}
+        log = [word for name, value in given.items() if value is not None for word in (name, value)]
         return [sys.executable, "-m", "django", "runworker", *log]
 
 

@@ -1,0 +1,31 @@
+"""Starts the Sentry client of a process."""
+
+from __future__ import annotations
+
+import logging
+
+import sentry_sdk
+from sentry_sdk.integrations.logging import LoggingIntegration
+
+
+def report_to(
+    dsn: str,
+    *,
+    level: str = "WARNING",
+    sample_rate: float = 1.0,
+    traces_sample_rate: float = 0.0,
+    environment: str = "prod",
+    release: str = "",
+) -> None:
+    """Send errors, and what any logger logs from ``level`` on, to ``dsn``; no personal data."""
+    sentry_sdk.init(
+        dsn=dsn,
+        environment=environment,
+        release=release or None,
+        sample_rate=sample_rate,
+        traces_sample_rate=traces_sample_rate or None,
+        integrations=[LoggingIntegration(event_level=logging.getLevelNamesMapping()[level])],
+        send_default_pii=False,
+        # A handler's arguments are the payload.
+        include_local_variables=False,
+    )

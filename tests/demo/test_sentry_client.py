@@ -1,0 +1,113 @@
+"""Shows which log events reach Sentry from a process with the project's settings: its own client, a real transport."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from project import settings
+from salon_jobs.core import log_events
+from tests.conftest import ROOT
+from tests.sentry_server import SentryServer
+
+URLS = {"WORKER_DATABASE_URL": "postgresql://worker_runtime:p@127.0.0.1:1/salon"}
+# Everything that is logged as a warning or worse, twice, as it is in an outage or by a process that tries again.
+LOG_ALL = """
+import json, logging, sys
+import django
+django.setup()
+from salon_jobs.core.log_events import log_event
+from salon_jobs.runtime.logs import configure_logging
+configure_logging(%(configured)s)
+for event, level in json.loads(sys.argv[2]).items():
+    for _ in range(2):
+        try:
+            raise ZeroDivisionError("the till is closed")
+        except ZeroDivisionError as error:
+            log_event(level, event, exc_info=error if level == logging.ERROR else None, job_id=7, entry="nightly",
+                      aggregate_type="rn::memory:::orders", consumer="billing", error="no route to host")
+"""
+ERROR, WARNING, CRITICAL = 40, 30, 50
+# By an event of its own, with what a person needs to know of the job or the message.
+REPORTED = {"job_failed": ERROR, "message_failed": ERROR, "message_set_aside": WARNING}
+# One job, message or request each; or what somebody wanted.
+ROUTINE = {
+    "job_retried": WARNING, "job_cancelled": WARNING, "job_expired": WARNING, "job_timed_out": WARNING,
+    "job_released": WARNING, "job_lease_lost": WARNING, "job_rescued": WARNING, "message_retried": WARNING,
+    "child_killed": WARNING, "process_buried": WARNING, "request_refused": WARNING, "store_erased": WARNING,
+}  # fmt: skip
+# Logged again for as long as the trouble lasts.
+ONCE = {
+    "database_lost": WARNING, "listener_lost": WARNING, "publisher_broken": ERROR, "source_lost": WARNING,
+    "job_not_rescued": ERROR, "destinations_left_out": ERROR, "sns_topics_not_read": WARNING,
+    "connection_discarded": WARNING, "enqueue_not_in_transaction": WARNING,
+}  # fmt: skip
+EACH = {
+    "cron_failed": ERROR, "consumer_failed": ERROR, "relay_unmarked": ERROR, "child_died": ERROR,
+    "job_callback_failed": ERROR, "waiting": ERROR, "process_was_buried": CRITICAL, "destination_lost": WARNING,
+    "destination_unresolvable": WARNING, "tasks_unknown": WARNING, "partitions_lost": WARNING,
+    "messages_passed_over": WARNING, "process_draining": WARNING, "process_stopped": WARNING,
+    "listener_deaf": WARNING, "cron_missed": WARNING, "catalogue_drift": WARNING,
+    "role_warning": WARNING,
+}  # fmt: skip
+ALL = REPORTED | ROUTINE | ONCE | EACH
+
+
+def report(configured: str = "", **environment: str) -> list[dict[str, Any]]:
+    """Log everything in a process of the project; returns the events that reached Sentry."""
+    server = SentryServer()
+    with server.serving():
+        done = subprocess.run(
+            [sys.executable, "-c", LOG_ALL % {"configured": configured}, "runworker", json.dumps(ALL)],
+            cwd=ROOT, capture_output=True, text=True, check=False, timeout=60,
+            env={
+                **settings.INHERITED_ENVIRONMENT, **URLS, "DJANGO_SETTINGS_MODULE": "project.settings",
+                "SENTRY_DSN": server.dsn, **environment,
+            },
+        )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return server.events
+
+
+def counted(events: list[dict[str, Any]]) -> Counter[str]:
+    return Counter(event["tags"]["log_event"] for event in events)
+
+
+def test_every_log_event_from_warning_on_is_decided() -> None:
+    names = {value for name, value in vars(log_events).items() if name.isupper() and isinstance(value, str)}
+    assert set(ALL) <= names
+    assert set(REPORTED) == log_events.REPORTED_OTHERWISE
+    assert set(ROUTINE) == log_events.ROUTINE
+
+
+def test_what_needs_a_person_reaches_sentry_once_each_grouped_by_event() -> None:
+    events = report()
+    assert counted(events) == {**dict.fromkeys(ONCE, 1), **dict.fromkeys(EACH, 2)}
+    for event in events:
+        name = event["tags"]["log_event"]
+        assert event["fingerprint"] == [name]
+        assert event["level"] == {WARNING: "warning", ERROR: "error", CRITICAL: "fatal"}[ALL[name]]
+        assert ("exception" in event) is (ALL[name] == ERROR)
+        assert event["tags"]["entry"] == "nightly"
+        assert event["contexts"]["log"]["error"] == "no route to host"
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({"SENTRY_LEVEL": "error"}, {name for name, level in (ONCE | EACH).items() if level >= ERROR}),
+        ({"SENTRY_LEVEL": "critical"}, {"process_was_buried"}),
+        ({"SENTRY_SAMPLE_RATE": "0"}, set[str]()),
+        ({"SENTRY_LEVEL": "critical", "SENTRY_EVENTS": "job_retried"}, {"process_was_buried", "job_retried"}),
+        # What is written to the output is another question.
+        ({"LOG_LEVEL": "critical", "SENTRY_LEVEL": "error", "SENTRY_EVENTS": "job_retried"},
+         {name for name, level in (ONCE | EACH).items() if level >= ERROR} | {"job_retried"}),
+    ],
+)  # fmt: skip
+def test_level_and_sample_rate_are_those_of_the_environment(environment: dict[str, str], expected: set[str]) -> None:
+    assert set(counted(report(**environment))) == expected

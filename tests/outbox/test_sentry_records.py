@@ -1,0 +1,203 @@
+"""Shows what the project's Sentry client sends while schedulers, relays and jobs meet trouble."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+import sentry_sdk
+from django.db import transaction
+
+from project.sentry import report_to
+from salon_jobs import cron
+from salon_jobs.core import log_events
+from salon_jobs.core.log_events import log_event, logger
+from salon_jobs.integrations.sentry import RecordReporter
+from salon_jobs.publishers.base import OutgoingMessage, Unpublished, Verdict
+from salon_jobs.publishers.memory import MemoryPublisher
+from salon_jobs.schedule import store
+from salon_jobs.schedule.entries import cron_entries
+from salon_jobs.schedule.scheduler import Scheduler
+from tests import tasks
+from tests.e2e.worker_process import eventually
+from tests.outbox.scene import emitted, relay_in_burst, relaying
+from tests.outbox.whole_way import run_all
+from tests.sentry_server import SentryServer
+from tests.support import change
+
+SECRET = "a-customers-name"
+pytestmark = pytest.mark.filterwarnings("ignore:The send_default_pii option:DeprecationWarning")
+
+
+@pytest.fixture
+def sentry(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Iterator[SentryServer]:
+    """Give a server, and this process the project's client and what it logs by default."""
+    server = SentryServer()
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(logger, "filters", [RecordReporter()])
+    with server.serving():
+        report_to(server.dsn)
+        yield server
+        sentry_sdk.get_client().close()
+        sentry_sdk.get_global_scope().set_client(None)
+
+
+def received(server: SentryServer) -> list[dict[str, Any]]:
+    sentry_sdk.flush()
+    return server.events
+
+
+def test_a_cron_entry_that_can_not_fire_is_one_event_a_tick(
+    sentry: SentryServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def payload(tick: object) -> dict[str, Any]:
+        note = SECRET
+        raise ZeroDivisionError(len(note))
+
+    monkeypatch.setattr(cron_entries, "_by_name", {})
+    cron("0 18 * * *", tasks.system, payload=payload, name="nightly", backfill=timedelta(days=2))
+    store.learn(["nightly"])
+    change("UPDATE salon_jobs_cron_entry SET known_since = now() - interval '1 day'")
+    scheduler = Scheduler()
+    for _ in range(3):
+        scheduler.run_once()
+    [event] = received(sentry)
+    assert (event["fingerprint"], event["tags"]["entry"], event["level"]) == (["cron_failed"], "nightly", "error")
+    assert event["exception"]["values"][-1]["type"] == "ZeroDivisionError"
+    assert SECRET not in str(event)
+
+
+def test_a_broken_publisher_is_one_event_until_it_works_again(
+    sentry: SentryServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[UUID] = []
+
+    def break_down(message: OutgoingMessage) -> None:
+        tried.append(message.message_id)
+        raise ZeroDivisionError
+
+    with relaying():
+        for number in (1, 2):
+            tried.clear()
+            monkeypatch.setattr(MemoryPublisher, "answer", staticmethod(break_down))
+            emitted("1", number=number)
+            eventually(lambda: len(tried) >= 2, 20)
+            monkeypatch.setattr(MemoryPublisher, "answer", None)
+            eventually(lambda: len(MemoryPublisher.published) == number, 20)  # noqa: B023 - called at once
+            events = received(sentry)
+            assert [event["fingerprint"] for event in events].count(["publisher_broken"]) == number
+
+
+def test_a_failed_message_is_exactly_one_event_and_a_retry_is_none(
+    sentry: SentryServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = iter([Verdict.RETRY, Verdict.REFUSED])
+    answer = staticmethod(lambda _: Unpublished(next(answers), "TEST.NO", SECRET))
+    monkeypatch.setattr(MemoryPublisher, "answer", answer)
+    emitted("1")
+    relay_in_burst()
+    assert received(sentry) == []
+    change("UPDATE salon_jobs_message SET retry_at = now()")
+    change("UPDATE salon_jobs_blocked_aggregate SET retry_at = now()")
+    relay_in_burst()
+    [event] = received(sentry)
+    assert event["fingerprint"][0] == "message_failed"
+    assert SECRET not in str(event), "nor with what was logged before it"
+
+
+def test_gwt_10_a_failed_job_is_exactly_one_event_and_a_retry_is_none(
+    sentry: SentryServer, stores: list[UUID], hooks: tasks.Hooks, process_id: int
+) -> None:
+    def fail(**_: object) -> None:
+        raise RuntimeError("the till is closed")
+
+    hooks.store = fail
+    handle = tasks.in_store.using(max_attempts=2).enqueue(store_id=stores[0])
+    run_all(process_id)
+    assert received(sentry) == []
+    change("UPDATE salon_jobs_job SET run_at = now()")
+    run_all(process_id)
+    [event] = received(sentry)
+    assert event["exception"]["values"][-1]["value"] == "the till is closed"
+    assert event["tags"] == {
+        "task_name": "test-store", "store_id": str(stores[0]), "attempt": 2, "job_id": handle.id,
+    }  # fmt: skip
+
+
+def test_a_retry_is_an_event_where_it_is_asked_for(
+    sentry: SentryServer, hooks: tasks.Hooks, process_id: int, settings: Any
+) -> None:
+    def fail(**_: object) -> None:
+        raise RuntimeError("the till is closed")
+
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "SENTRY_EVENTS": ["job_retried"]}
+    hooks.system = fail
+    tasks.system.using(max_attempts=2).enqueue(note=SECRET)
+    run_all(process_id)
+    [event] = received(sentry)
+    assert (event["fingerprint"], event["tags"]["task_name"]) == (["job_retried"], "test-system")
+    assert SECRET not in str(event)
+
+
+def test_an_on_commit_callback_that_raises_is_one_event_of_its_job(
+    sentry: SentryServer, stores: list[UUID], hooks: tasks.Hooks, process_id: int
+) -> None:
+    hooks.store = lambda **_: transaction.on_commit(lambda: 1 / 0)
+    tasks.in_store.enqueue(store_id=stores[0])
+    run_all(process_id)
+    [event] = received(sentry)
+    assert event["fingerprint"] == ["job_callback_failed"]
+    assert (event["tags"]["task_name"], event["tags"]["store_id"]) == ("test-store", str(stores[0]))
+
+
+def test_an_outage_is_an_event_from_its_second_line_on_and_the_next_outage_another(
+    sentry: SentryServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(logger, "filters", [RecordReporter(clock=lambda: now)])
+
+    def lose(times: int) -> int:
+        for _ in range(times):
+            log_event(logging.WARNING, log_events.DATABASE_LOST, loop="claim", error="no route to host")
+        return len(received(sentry))
+
+    assert lose(1) == 0
+    assert lose(1) == 1
+    assert lose(50) == 1
+    now += 299
+    assert lose(1) == 1, "the same outage"
+    now += 300
+    assert lose(1) == 1, "the first line of the next one"
+    log_event(logging.INFO, log_events.DATABASE_BACK, loop="claim")
+    assert lose(1) == 1
+    assert lose(1) == 2
+
+
+def test_two_consumers_sources_are_two_troubles(sentry: SentryServer) -> None:
+    for consumer in ("billing", "mailing", "billing"):
+        log_event(logging.WARNING, log_events.SOURCE_LOST, consumer=consumer, error="no route to host")
+    assert [event["tags"]["consumer"] for event in received(sentry)] == ["billing", "mailing"]
+    log_event(logging.INFO, log_events.SOURCE_BACK, consumer="billing")
+    log_event(logging.WARNING, log_events.SOURCE_LOST, consumer="billing", error="no route to host")
+    assert len(received(sentry)) == 3
+
+
+def test_what_our_logger_says_without_an_event_is_grouped_by_its_words(sentry: SentryServer) -> None:
+    for number in (1, 2):
+        logger.error("the end of job %s could not be told", number)
+    events = received(sentry)
+    assert [event["fingerprint"] for event in events] == [["the end of job %s could not be told"]] * 2
+    assert [event["message"] for event in events] == [
+        "the end of job 1 could not be told", "the end of job 2 could not be told",
+    ]  # fmt: skip
+
+
+def test_no_record_of_ours_is_a_breadcrumb_of_another_event(sentry: SentryServer) -> None:
+    log_event(logging.WARNING, log_events.JOB_RESCUED, store_id=SECRET)
+    logging.getLogger("host").error("the printer is out of paper")
+    [event] = received(sentry)
+    assert SECRET not in str(event)
