@@ -176,7 +176,7 @@ if SENTRY_DSN:
 TRACING = env.bool("TRACING", False)
 if TRACING:
     trace_to(
-        env.str("TRACING_AGENT", "http://127.0.0.1:4318"),
+        env.str("TRACING_AGENT", ""),
         service_name=env.str("TRACING_SERVICE_NAME", "salon"),
         environment=env.str("TRACING_ENVIRONMENT", "prod"),
     )
