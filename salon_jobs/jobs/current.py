@@ -32,6 +32,8 @@ class RunningJob:
     process_id: int
     # This thread's, looked up once: Django's lookup costs as much as a claim.
     connection: BaseDatabaseWrapper = field(default_factory=lambda: connections[conf.database], init=False, repr=False)
+    # In a worker the session is the job's own, to be reset after it; elsewhere it is the caller's.
+    resets_session: bool = False
     finished: bool = field(default=False, init=False)
     started: float = field(default_factory=time.monotonic, init=False)
     ended: float | None = field(default=None, init=False)

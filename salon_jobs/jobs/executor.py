@@ -223,8 +223,9 @@ def _run_outside(task: Task[..., Any], arguments: dict[str, Any], running: Runni
             _call(task, arguments, running)
         return
     # Between its transactions it must see no rows, also when a job before it on this connection used SET by hand.
-    with _store_transaction(running, afresh=True):
-        pass
+    with _store_transaction(running, afresh=True) as own:
+        if own is not None:
+            own.commit_after("SELECT")
     with tenant_statements(running.store_id) if task.is_async else tenant_context(running.store_id, atomic=False):
         _call(task, arguments, running)
 
@@ -254,7 +255,7 @@ def _store_transaction(running: RunningJob, *, afresh: bool = False) -> Generato
     assert store_id is not None  # noqa: S101 - decode refused a store task without one
     exists = _store_exists(conf.store_model, store_id)
     if StoreTransaction.fits(connection):
-        own = StoreTransaction(connection, store_id, exists, afresh=afresh)
+        own = StoreTransaction(connection, store_id, exists, afresh=afresh, resets=running.resets_session)
         with own as found:
             # Nothing promises that the one statement set the store before it looked. A store that is there costs no
             # second look, and one that seems to be gone is looked for again.

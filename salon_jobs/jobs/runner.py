@@ -26,8 +26,9 @@ from salon_jobs.jobs.executor import ended_by, execute, identify, settle
 from salon_jobs.jobs.finisher import Finisher
 from salon_jobs.jobs.local_queue import LocalQueue
 from salon_jobs.jobs.timekeeper import Timekeeper
-from salon_jobs.runtime.connections import drop_connections, tidy_connections
+from salon_jobs.runtime.connections import drop_connections, finish_resets, reset_sessions, tidy_connections
 from salon_jobs.runtime.run_board import NEVER, RunBoard
+from salon_jobs.tenancy.session_reset import watch_sessions
 
 _SETTLE_RETRY_S = 0.5
 _CANCEL_S = 2.0
@@ -124,6 +125,7 @@ class Runner:
 
     def _run(self) -> None:
         self._thread = threading.current_thread()
+        watch_sessions(keep_all=True)
         try:
             struck = self._run_until_struck()
         finally:
@@ -139,10 +141,11 @@ class Runner:
         """Run jobs until one of them was struck; False once the local queue is closed."""
         idle_since = float("-inf")
         while (job := self._jobs.take()) is not None:
+            finish_resets()
             # Before the run begins: it keeps the connection it finds, which this may replace.
             if time.monotonic() - idle_since > _TIDY_AFTER_S:
                 tidy_connections(after_idling=True)
-            running = RunningJob(job, self._process_id)
+            running = RunningJob(job, self._process_id, resets_session=True)
             try:
                 # Whatever a handler, or an exception in the midst of ours, leaves in the context ends with the run.
                 copy_context().run(self._run_in_scope, running)
@@ -208,6 +211,7 @@ class Runner:
             self._timekeeper.forget(running)
         if running.struck is None:
             tidy_connections()
+            reset_sessions()
         else:
             # Nobody knows what the strike left on them.
             drop_connections()
@@ -217,6 +221,7 @@ class Runner:
 
         An outcome that can not be written at all (a Snooze beyond the calendar) becomes an error of the job.
         """
+        finish_resets()
         while True:
             try:
                 settle(running, outcome)

@@ -17,6 +17,7 @@ from salon_jobs.core.errors import ConfigurationError
 from salon_jobs.core.log_events import log_event
 from salon_jobs.tenancy.block import open_store
 from salon_jobs.tenancy.guc import in_transaction
+from salon_jobs.tenancy.session_reset import finish_reset, reset_soon
 
 _POOL_DEFAULT = 4  # psycopg_pool's
 
@@ -26,6 +27,7 @@ class _Opened(threading.local):
 
     def __init__(self) -> None:
         self.connections = set(connections.all(initialized_only=True))
+        self.resetting: list[BaseDatabaseWrapper] = []
 
 
 _opened = _Opened()
@@ -68,6 +70,22 @@ def tidy_connections(*, after_idling: bool = False) -> None:
             connection.close()
         connection.close_if_unusable_or_obsolete()
         connection.health_check_done = not after_idling
+
+
+def reset_sessions() -> None:
+    """Reset the sessions that this thread's last job has used; call ``finish_resets`` before the next use.
+
+    The job does not wait for it: the server resets while the thread goes on.
+    """
+    for connection in tuple(_opened.connections):
+        if reset_soon(connection):
+            _opened.resetting.append(connection)
+
+
+def finish_resets() -> None:
+    """Wait until the sessions of this thread are reset; discard a connection whose server refused it."""
+    while _opened.resetting:
+        finish_reset(_opened.resetting.pop())
 
 
 def tell_lost(error: Exception, *, loop: str) -> None:

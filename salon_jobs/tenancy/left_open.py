@@ -1,4 +1,4 @@
-"""Ends the contexts that a request leaves open: a generator that nobody ends would hand them to the next request."""
+"""Ends what a request leaves on its connections: open contexts, and whatever it has set on their sessions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from salon_jobs.tenancy.block import Block, surrounding
-from salon_jobs.tenancy.session import discard
+from salon_jobs.tenancy.session_reset import discard, reset_after_request, watch_sessions
 
 # Those around the request, as a test's own, in which it calls its client.
 _around: ContextVar[tuple[Block, ...]] = ContextVar("salon_jobs_around_request", default=())
@@ -17,8 +17,16 @@ _around: ContextVar[tuple[Block, ...]] = ContextVar("salon_jobs_around_request",
 
 def watch_requests() -> None:
     """Look at the beginning and the end of each request of this process."""
+    watch_sessions()
+    request_started.connect(_watch_from_now_on, dispatch_uid="salon_jobs.session_reset")
     request_started.connect(_remember, dispatch_uid="salon_jobs.left_open")
     request_finished.connect(_end_what_is_left, dispatch_uid="salon_jobs.left_open")
+
+
+def _watch_from_now_on(**_: object) -> None:
+    """Come after the receivers that other apps connected when they were ready."""
+    request_started.disconnect(dispatch_uid="salon_jobs.session_reset")
+    watch_sessions()
 
 
 def _remember(**_: object) -> None:
@@ -33,6 +41,8 @@ def _end_what_is_left(**_: object) -> None:
         discard(connection, "a request left a tenant context open")
         # One that was closed inside a transaction stays unusable: Django makes another.
         del connections[connection.alias]
+    for connection in connections.all(initialized_only=True):
+        reset_after_request(connection)
 
 
 def _is_ours(connection: BaseDatabaseWrapper) -> bool:

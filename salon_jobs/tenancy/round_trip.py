@@ -21,16 +21,26 @@ def in_one_trip(connection: BaseDatabaseWrapper, statements: str) -> PGresult:
     them, nor begin a transaction for them. Database errors come as Django's.
     """
     raw: Any = connection.connection
-    with connection.wrap_database_errors, raw.lock:
+    with connection.wrap_database_errors:
+        return run_statements(raw, statements)
+
+
+def run_statements(raw: Any, statements: str) -> PGresult:
+    """Do the same on a psycopg connection; database errors come as psycopg's."""
+    with raw.lock:
         if raw.closed:
             raise OperationalError("the connection is closed")
-        result: PGresult = raw.pgconn.exec_(statements.encode())
-        if result.status not in _SUCCESS:
-            error = error_from_result(result, encoding=raw.info.encoding)
-            if raw.closed and error.sqlstate is None:  # libpq's own words, which name no class
-                raise OperationalError(str(error))
-            raise error
-        return result
+        return succeeded(raw, raw.pgconn.exec_(statements.encode()))
+
+
+def succeeded(raw: Any, result: PGresult) -> PGresult:
+    """Return a result, or raise the error it holds."""
+    if result.status not in _SUCCESS:
+        error = error_from_result(result, encoding=raw.info.encoding)
+        if raw.closed and error.sqlstate is None:  # libpq's own words, which name no class
+            raise OperationalError(str(error))
+        raise error
+    return result
 
 
 def rows_in_one_trip(connection: BaseDatabaseWrapper, statement: str) -> list[Any]:

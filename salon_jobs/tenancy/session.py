@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
@@ -14,19 +13,20 @@ from django.db.backends.signals import connection_created
 from psycopg import Connection
 
 from salon_jobs.conf import settings as conf
-from salon_jobs.core import log_events
 from salon_jobs.core.errors import TenantContextError
-from salon_jobs.core.log_events import log_event
 from salon_jobs.tenancy import guc
 from salon_jobs.tenancy.block import Block, admit, refuse_if_held, session_block
+from salon_jobs.tenancy.session_reset import discard, reset_raw
 
 
 def reset_store(connection: Connection[Any]) -> None:
-    """Take the store off a connection that goes back to Django's pool: for ``OPTIONS["pool"]["reset"]``.
+    """Reset the session of a connection that goes back to Django's pool: for ``OPTIONS["pool"]["reset"]``.
 
-    psycopg's pool calls it on each return, and discards the connection when it raises.
+    psycopg's pool calls it on each return, and discards the connection when it raises. Where nobody watches sessions,
+    it takes off the store alone.
     """
-    guc.clear_session(connection)
+    if not reset_raw(connection):
+        guc.clear_session(connection)
 
 
 @contextmanager
@@ -55,15 +55,6 @@ def in_session(store: UUID, *, switch: bool, using: str | None, **_: object) -> 
             raise
         if (problem := _take_off(own, around)) is not None:
             raise problem
-
-
-def discard(connection: BaseDatabaseWrapper, why: object) -> None:
-    """Close a connection for good: a pool gets it back closed, and makes another."""
-    log_event(logging.WARNING, log_events.CONNECTION_DISCARDED, database=connection.alias, reason=str(why).strip())
-    raw: Any = connection.connection
-    if raw is not None:
-        raw.close()
-    connection.close()
 
 
 def _refuse_pool_without_reset(connection: BaseDatabaseWrapper) -> None:

@@ -13,6 +13,7 @@ from salon_jobs.tenancy import guc
 from salon_jobs.tenancy.block import Block, current_store_id, open_store
 from salon_jobs.tenancy.context import hand_over
 from salon_jobs.tenancy.round_trip import in_one_trip
+from salon_jobs.tenancy.session_reset import watched
 
 
 class StoreTransaction:
@@ -20,12 +21,16 @@ class StoreTransaction:
 
     The same steps without the branches for nesting, and in two round trips: a store's job spends most of its own time
     in them. Entering gives what ``and_ask`` says, an expression evaluated as the store; ``afresh`` as in ``begin_as``.
+    ``resets``: a session that the block has used is reset in the round trip that commits.
     """
 
-    def __init__(self, connection: BaseDatabaseWrapper, store: UUID, and_ask: str, *, afresh: bool = False) -> None:
+    def __init__(
+        self, connection: BaseDatabaseWrapper, store: UUID, and_ask: str, *, afresh: bool = False, resets: bool = False
+    ) -> None:
         self._connection, self._store, self._question, self._afresh = connection, store, and_ask, afresh
         self._atomic: Any = transaction.atomic(using=connection.alias)
         self._block = Block(connection, store, holds=True)
+        self._resets = resets
         self._committed = False
 
     @staticmethod
@@ -54,7 +59,12 @@ class StoreTransaction:
         """
         if self._connection.atomic_blocks != [self._atomic]:
             return False
-        in_one_trip(self._connection, f"{statement}; COMMIT")
+        session = watched(self._connection) if self._resets else None
+        if session is None or not session.used or self._connection.run_on_commit:  # callbacks come before a reset
+            in_one_trip(self._connection, f"{statement}; COMMIT")
+        else:
+            in_one_trip(self._connection, f"{session.before_end}; {statement}; COMMIT; {session.reset}")
+            session.used = False
         self._committed = True
         return True
 

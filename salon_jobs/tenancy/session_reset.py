@@ -1,0 +1,223 @@
+"""Puts a database session back into the state in which Django connected it, after a job or a request has used it.
+
+A pool's or a thread's connection goes on to the next job, and with it whatever SET, SET ROLE, LISTEN, a session's
+advisory lock, a temporary table or a cursor WITH HOLD left on its session. The server tells none of that by itself, and
+a function can do it behind a plain SELECT; so whatever session has been used is reset. DISCARD ALL would take off
+what Django and the project set when they connected, and can neither go along with COMMIT nor spare psycopg's own
+prepared statements.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final
+from weakref import ref
+
+from django.db import DatabaseError
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.signals import connection_created
+from psycopg import Connection, sql
+from psycopg.generators import fetch_many
+from psycopg.pq import TransactionStatus
+
+from salon_jobs.core import log_events
+from salon_jobs.core.errors import TenantContextError
+from salon_jobs.core.log_events import log_event
+from salon_jobs.tenancy.block import open_store, session_block
+from salon_jobs.tenancy.guc import in_transaction
+from salon_jobs.tenancy.round_trip import in_one_trip, rows_in_one_trip, run_statements, succeeded
+
+# What has been set since the server took the connection. Settings with a custom name are not among them: the server
+# lists those nowhere. Behind a pooler another process answers, whose settings are not ours to keep.
+_AS_CONNECTED: Final = """
+    SELECT 'role', pg_catalog.current_setting('role')
+    UNION ALL
+    SELECT name, setting FROM pg_catalog.pg_settings
+     WHERE source = 'session' AND pg_catalog.pg_backend_pid() = {pid}
+       AND name NOT IN ('role', 'transaction_isolation', 'transaction_read_only', 'transaction_deferrable')
+"""
+# Those that decide whether the statements that end a job find their tables and may change them.
+_DECISIVE: Final = ("search_path", "row_security")
+_DEALLOCATE_BUT_PSYCOPGS: Final = (
+    "DO $$ DECLARE prepared text; BEGIN FOR prepared IN SELECT name FROM pg_catalog.pg_prepared_statements "
+    "WHERE pg_catalog.left(name, 5) <> '_pg3_' LOOP EXECUTE pg_catalog.format('DEALLOCATE %I', prepared); "
+    "END LOOP; END $$"
+)
+# What psycopg calls the ends of transactions and the switch of autocommit, which Django makes around every one. A name
+# that is not among them counts as a use.
+_CHANGES_NOTHING: Final = frozenset({"_commit_gen", "_rollback_gen", "_set_autocommit_gen"})
+_keep_all: bool = False
+
+
+class WatchedSession:
+    """Session of one psycopg connection: the statements that reset it, and whether it has been used.
+
+    Stands in for the connection's ``wait``, through which psycopg makes every statement, Django's among them.
+    ``used`` is True once a statement ran since the last reset; our own statements past psycopg do not count.
+    """
+
+    __slots__ = ("_client_state", "_raw", "_wait", "before_end", "reset", "used")
+
+    def __init__(self, raw: Connection[Any], as_connected: dict[str, str]) -> None:
+        self._raw = ref(raw)
+        self._wait = type(raw).wait
+        self._client_state = _client_state(raw)
+        self.used = False
+        role = as_connected.pop("role")
+        set_role = f"SET ROLE {'NONE' if role == 'none' else sql.Identifier(role).as_string(raw)}"
+        sets = {name: _set_config(raw, name, value) for name, value in as_connected.items()}
+        # Before the statement that ends a job, in its transaction.
+        decisive = (sets.get(name, f"RESET {name}") for name in _DECISIVE)
+        self.before_end = "; ".join(("RESET SESSION AUTHORIZATION", set_role, *decisive))
+        # Afterwards. The transaction names what a default that is still set could make of it: one that waits.
+        self.reset = "; ".join((
+            "BEGIN ISOLATION LEVEL READ COMMITTED NOT DEFERRABLE", "CLOSE ALL", "RESET SESSION AUTHORIZATION",
+            set_role, "RESET ALL", *sets.values(),
+            "DEALLOCATE ALL" if raw.prepare_threshold is None else _DEALLOCATE_BUT_PSYCOPGS,
+            "UNLISTEN *", "SELECT pg_catalog.pg_advisory_unlock_all()", "DISCARD TEMP", "DISCARD SEQUENCES", "COMMIT",
+        ))  # fmt: skip
+
+    def __call__(self, steps: Any, *args: Any, **kwargs: Any) -> Any:
+        """Wait as the connection does, and note that it was used."""
+        if steps.__name__ not in _CHANGES_NOTHING:
+            self.used = True
+        raw: Any = self._raw()  # it calls us: it is alive
+        return self._wait(raw, steps, *args, **kwargs)
+
+    def refuse_client_changes(self) -> None:
+        """Raise TenantContextError when attributes of the psycopg connection were changed: no statement resets them."""
+        raw = self._raw()
+        if raw is not None and _client_state(raw) != self._client_state:
+            raise TenantContextError("attributes of the psycopg connection were changed")
+
+
+def _client_state(raw: Connection[Any]) -> tuple[object, ...]:
+    return (
+        raw.isolation_level, raw.read_only, raw.deferrable, raw.row_factory, raw.cursor_factory, raw.prepare_threshold,
+    )  # fmt: skip
+
+
+def _set_config(raw: Connection[Any], name: str, value: str) -> str:
+    call = sql.SQL("SELECT pg_catalog.set_config({}, {}, false)").format(sql.Literal(name), sql.Literal(value))
+    return call.as_string(raw)
+
+
+def watch_sessions(*, keep_all: bool = False) -> None:
+    """Watch the connections that Django opens or takes from a pool from now on, and that outlive a job or request.
+
+    Call it again when the process starts its work: what other receivers of ``connection_created`` set belongs to a new
+    connection, and only the last receiver sees all of it. ``keep_all``: this process keeps every connection.
+    """
+    global _keep_all  # noqa: PLW0603 - one a process
+    _keep_all = _keep_all or keep_all
+    connection_created.disconnect(dispatch_uid="salon_jobs.session_reset")
+    connection_created.connect(_watch, dispatch_uid="salon_jobs.session_reset")
+
+
+def watched(connection: BaseDatabaseWrapper) -> WatchedSession | None:
+    """Return what watches the session of Django's connection; None when nothing does."""
+    return _watch_of(connection.connection)
+
+
+def _watch_of(raw: Any) -> WatchedSession | None:
+    found = None if raw is None else vars(raw).get("wait")
+    return found if isinstance(found, WatchedSession) else None
+
+
+def _outlives(connection: BaseDatabaseWrapper) -> bool:
+    settings = connection.settings_dict
+    return _keep_all or settings["CONN_MAX_AGE"] != 0 or bool(settings["OPTIONS"].get("pool"))
+
+
+def _watch(connection: BaseDatabaseWrapper, **_: object) -> None:
+    raw: Any = connection.connection
+    if not isinstance(raw, Connection) or not _outlives(connection):
+        return
+    session = _watch_of(raw)
+    if session is None:
+        as_connected = dict(rows_in_one_trip(connection, _AS_CONNECTED.format(pid=raw.info.backend_pid)))
+        # psycopg calls it by this name alone; an attribute of its own keeps the connection free of a cycle.
+        vars(raw)["wait"] = WatchedSession(raw, as_connected)
+    elif session.used and session_block(connection) is None:
+        # From a pool that does not reset. One on whose session a store was just put comes from a pool that does.
+        reset_now(connection)
+
+
+def reset_now(connection: BaseDatabaseWrapper) -> None:
+    """Reset the session of an idle connection in one round trip, or discard the connection where that fails."""
+    _reset(connection, wait=True)
+
+
+def reset_soon(connection: BaseDatabaseWrapper) -> bool:
+    """Send the statements that reset, without waiting; True when ``finish_reset`` is to be called before the next use.
+
+    A connection that can not be reset is discarded.
+    """
+    return _reset(connection, wait=False)
+
+
+def _reset(connection: BaseDatabaseWrapper, *, wait: bool) -> bool:
+    raw: Any = connection.connection
+    session = _watch_of(raw)
+    if raw is None or (session is not None and not session.used):
+        return False
+    try:
+        if session is None:
+            raise TenantContextError("nobody saw how its session was connected")
+        session.refuse_client_changes()
+        if wait:
+            in_one_trip(connection, session.reset)
+            session.used = False
+        else:
+            with connection.wrap_database_errors, raw.lock:
+                raw.pgconn.send_query(session.reset.encode())
+    except (DatabaseError, TenantContextError) as error:
+        discard(connection, error)
+        return False
+    return not wait
+
+
+def finish_reset(connection: BaseDatabaseWrapper) -> None:
+    """Wait for the answer to ``reset_soon``; discard the connection where the server refused it."""
+    raw: Any = connection.connection
+    session = _watch_of(raw)
+    if session is None or raw.info.transaction_status != TransactionStatus.ACTIVE:
+        return  # closed meanwhile
+    try:
+        with connection.wrap_database_errors, raw.lock:
+            succeeded(raw, raw.wait(fetch_many(raw.pgconn))[-1])
+        session.used = False
+    except DatabaseError as error:
+        discard(connection, error)
+
+
+def reset_raw(raw: Connection[Any]) -> bool:
+    """Reset the session of a psycopg connection that goes back to its pool; False, with nothing done, if not watched.
+
+    Raises what keeps it from being reset.
+    """
+    session = _watch_of(raw)
+    if session is None:
+        return False
+    session.refuse_client_changes()
+    run_statements(raw, session.reset)
+    session.used = False
+    return True
+
+
+def reset_after_request(connection: BaseDatabaseWrapper) -> None:
+    """Reset a connection that outlives the request, unless other work goes on on it."""
+    raw: Any = connection.connection
+    if isinstance(raw, Connection) and _outlives(connection) and not (
+        connection.in_atomic_block or in_transaction(connection) or open_store(connection) is not None
+    ):  # fmt: skip
+        reset_now(connection)
+
+
+def discard(connection: BaseDatabaseWrapper, why: object) -> None:
+    """Close a connection for good: a pool gets it back closed, and makes another."""
+    log_event(logging.WARNING, log_events.CONNECTION_DISCARDED, database=connection.alias, reason=str(why).strip())
+    raw: Any = connection.connection
+    if raw is not None:
+        raw.close()
+    connection.close()
