@@ -28,12 +28,15 @@ from salon_jobs.tenancy.guc import in_transaction
 from salon_jobs.tenancy.round_trip import in_one_trip, rows_in_one_trip, run_statements, succeeded
 
 # What has been set since the server took the connection. Settings with a custom name are not among them: the server
-# lists those nowhere. Behind a pooler another process answers, whose settings are not ours to keep.
-_AS_CONNECTED: Final = """
-    SELECT 'role', pg_catalog.current_setting('role')
+# lists those nowhere. Behind a pooler another process answers than the one the connection was told of: of its settings
+# only those are ours that a pooler carries over from one server connection to the next.
+AS_CONNECTED: Final = """
+    SELECT 'role', CASE WHEN pg_catalog.pg_backend_pid() = {pid} THEN pg_catalog.current_setting('role') ELSE 'none' END
     UNION ALL
     SELECT name, setting FROM pg_catalog.pg_settings
-     WHERE source = 'session' AND pg_catalog.pg_backend_pid() = {pid}
+     WHERE source = 'session'
+       AND (pg_catalog.pg_backend_pid() = {pid} OR name IN (
+           'TimeZone', 'DateStyle', 'client_encoding', 'standard_conforming_strings', 'application_name'))
        AND name NOT IN ('role', 'transaction_isolation', 'transaction_read_only', 'transaction_deferrable')
 """
 # Those that decide whether the statements that end a job find their tables and may change them.
@@ -135,7 +138,7 @@ def _watch(connection: BaseDatabaseWrapper, **_: object) -> None:
         return
     session = _watch_of(raw)
     if session is None:
-        as_connected = dict(rows_in_one_trip(connection, _AS_CONNECTED.format(pid=raw.info.backend_pid)))
+        as_connected = dict(rows_in_one_trip(connection, AS_CONNECTED.format(pid=raw.info.backend_pid)))
         # psycopg calls it by this name alone; an attribute of its own keeps the connection free of a cycle.
         vars(raw)["wait"] = WatchedSession(raw, as_connected)
     elif session.used and session_block(connection) is None:

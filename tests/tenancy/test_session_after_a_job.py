@@ -17,6 +17,8 @@ from django.db.utils import DatabaseError
 
 from project.salon.models import Store
 from salon_jobs import Discard, Snooze
+from salon_jobs.tenancy.round_trip import rows_in_one_trip
+from salon_jobs.tenancy.session_reset import AS_CONNECTED
 from tests import tasks
 from tests.settings import TEST_DATABASE
 from tests.support import change, claim, running_on_a_thread, seen
@@ -368,3 +370,16 @@ def test_a_reset_that_fails_ends_the_connection(
     ).run()  # fmt: skip
     assert found[1][1:] == found[0][1:]
     assert found[1][0] != found[0][0]
+
+
+def test_behind_a_pooler_only_what_it_carries_over_is_kept(stores: list[UUID]) -> None:
+    """There the process that answers is not the one the connection was told of."""
+    connection.close()
+    by_cursor(["SET statement_timeout = '31s'", "SET ROLE worker_runtime", "SET application_name = 'ours'"])
+    pid = connection.connection.info.backend_pid
+    own = dict(rows_in_one_trip(connection, AS_CONNECTED.format(pid=pid)))
+    shared = dict(rows_in_one_trip(connection, AS_CONNECTED.format(pid=pid + 1)))
+    connection.close()
+    assert {"statement_timeout": "31000", "role": "worker_runtime", "application_name": "ours"}.items() <= own.items()
+    assert {"role": "none", "application_name": "ours"}.items() <= shared.items()
+    assert "statement_timeout" not in shared
