@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import timedelta
@@ -383,3 +384,99 @@ def test_behind_a_pooler_only_what_it_carries_over_is_kept(stores: list[UUID]) -
     assert {"statement_timeout": "31000", "role": "worker_runtime", "application_name": "ours"}.items() <= own.items()
     assert {"role": "none", "application_name": "ours"}.items() <= shared.items()
     assert "statement_timeout" not in shared
+
+
+def leave_a_stream_half_read() -> None:
+    """Leave the connection in the midst of a statement."""
+    by_cursor(["SET app.note = 'x'"])
+    connection.connection.cursor().stream("SELECT generate_series(1, 100000)").__next__()
+
+
+def leave_a_pipeline() -> None:
+    """Leave the connection in libpq's pipeline mode."""
+    by_cursor(["SET app.note = 'x'"])
+    connection.connection.pipeline().__enter__()
+
+
+def commit_by_hand() -> None:
+    """Commit what Django believes to be one transaction, and set something between two."""
+    by_cursor(["COMMIT", "SET app.note = 'x'", "SET ROLE worker_runtime", "BEGIN"])
+
+
+def set_in_savepoints() -> None:
+    """Set in blocks that commit, roll back and fail."""
+    for rolls_back in (False, True):
+        with transaction.atomic():
+            by_cursor(["SET app.note = 'x'", "SET LOCAL work_mem = '99MB'"])
+            transaction.set_rollback(rolls_back)
+    with pytest.raises(DatabaseError), transaction.atomic():
+        by_cursor(["SET search_path TO nowhere", "SELECT nonsense"])
+
+
+def connect_anew() -> None:
+    """Close the connection and leave something on the next."""
+    if not connection.in_atomic_block:
+        connection.close()
+    by_cursor(["SET app.note = 'x'", "LISTEN left_behind"])
+
+
+def set_in_a_thread() -> None:
+    """Let another thread use this very connection."""
+    own = connection._connections["default"]  # type: ignore[attr-defined]
+    own.inc_thread_sharing()
+
+    def work() -> None:
+        own.connection.execute("SET app.note = 'x'")
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    own.dec_thread_sharing()
+
+
+def set_by_a_copy() -> None:
+    """Set while copying out."""
+    with connection.cursor() as cursor, cursor.cursor.copy(
+        "COPY (SELECT set_config('app.note', 'x', false)) TO STDOUT"
+    ) as copy:  # fmt: skip
+        assert list(copy)
+
+
+def set_in_a_block() -> None:
+    """Set by a block, which no list of statements would know."""
+    by_cursor(["DO $$ BEGIN PERFORM set_config('app.note', 'x', false); END $$"])
+
+
+def keep_it_read_only() -> None:
+    """Have every later transaction wait for a safe snapshot."""
+    by_cursor([
+        "SET default_transaction_isolation = serializable", "SET default_transaction_read_only = on",
+        "SET default_transaction_deferrable = on", "SET standard_conforming_strings = off",
+    ])  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("body", [
+    leave_a_stream_half_read, leave_a_pipeline, commit_by_hand, set_in_savepoints, connect_anew,
+    set_in_a_thread, set_by_a_copy, set_in_a_block, keep_it_read_only,
+])  # fmt: skip
+def test_whatever_the_job_did_to_its_connection(
+    stores: list[UUID], process_id: int, hooks: tasks.Hooks, kind: Kind, body: Callable[[], None]
+) -> None:
+    sequence = Sequence(process_id).look(in_system, stores[0]).then(kind, stores[1], body)
+    before, after = sequence.look(in_system, stores[0]).run()
+    assert (after[1:], after[-1]) == (before[1:], [])
+
+
+def test_other_databases_that_the_job_used(stores: list[UUID], process_id: int, hooks: tasks.Hooks) -> None:
+    found: list[object] = []
+
+    def leave() -> None:
+        connections["web"].cursor().execute(f"SET app.current_store_id = '{stores[1]}'")
+
+    def look() -> None:
+        found.extend(Store.objects.using("web").values_list("pk", flat=True))
+
+    Sequence(process_id).then(in_system, stores[0], leave).then(in_system, stores[0], look).run()
+    assert found == []
+    assert seen("SELECT count(*), (SELECT count(*) FROM store) FROM salon_jobs_job") == [(0, 3)], "all succeeded"
