@@ -268,6 +268,7 @@ def given_keys(section: str) -> set[str]:
     """Return the keys that the settings give in one of the nested parts, whatever their values."""
     return set(getattr(django_settings, "SALON_JOBS", {}).get(section, ()))
 
+
 def uses_time_zones() -> bool:
     """Tell whether Django reads instants with their time zone, as all code here expects."""
     return bool(django_settings.USE_TZ)
