@@ -2,12 +2,13 @@
 -- charged. The next look comes after as long as the message has been blocked for it, between 1 s and 30 s (``since``
 -- stays while the code does), but not before ``wait_s``, by which thousands of them are spread. Only while the relay owns their partition. Where another message has come to block the
 -- aggregate (an operator retries an older one), that row stays. Returns the messages that were not blocked for it before.
+-- The ids are asked for as an array, too: a join alone may read the whole table.
 -- Locks: the messages and the rows; the relay's partitions FOR SHARE, as mark_unpublished.sql. Role: worker.
 WITH ours AS MATERIALIZED (
     SELECT m.id, m.aggregate_type, m.aggregate_id, m.partition, m.store_id, m.retry_count, u.code, u.error
       FROM unnest(%(ids)s::bigint[], %(codes)s::text[], %(errors)s::text[]) AS u (id, code, error)
       JOIN salon_jobs_message m ON m.id = u.id
-     WHERE m.status = 'pending'
+     WHERE m.id = ANY (%(ids)s::bigint[]) AND m.status = 'pending'
        AND m.partition IN (SELECT p.partition FROM salon_jobs_partition p WHERE p.owner = %(owner)s FOR SHARE)
      ORDER BY m.id
        FOR NO KEY UPDATE OF m
@@ -38,5 +39,5 @@ WITH ours AS MATERIALIZED (
 )
 UPDATE salon_jobs_message m SET last_error = o.error
   FROM ours o JOIN news n ON n.head_id = o.id
- WHERE m.id = o.id
+ WHERE m.id = o.id AND m.id = ANY (%(ids)s::bigint[])
 RETURNING m.id
