@@ -92,13 +92,12 @@ def server(settings: Any) -> Iterator[Server]:
     server = Server(settings, prefix, roles)
     yield server
     with psycopg.connect(url_for(None, "postgres"), autocommit=True) as connection:
-        for kind, query in (
-            ("DATABASE", "SELECT datname FROM pg_database WHERE datname LIKE %s"),
-            ("ROLE", "SELECT rolname FROM pg_roles WHERE rolname LIKE %s"),
+        for query, drop in (
+            ("SELECT datname FROM pg_database WHERE datname LIKE %s", "DROP DATABASE {} WITH (FORCE)"),
+            ("SELECT rolname FROM pg_roles WHERE rolname LIKE %s", "DROP ROLE {}"),
         ):
             for (name,) in connection.execute(query.encode(), [f"{prefix}%"]).fetchall():
-                options = sql.SQL("WITH (FORCE)" if kind == "DATABASE" else "")
-                connection.execute(sql.SQL("DROP {} {} {}").format(sql.SQL(kind), sql.Identifier(name), options))
+                connection.execute(drop.format(sql.Identifier(name).as_string()).encode())
 
 
 def test_a_second_project_is_refused_and_the_first_still_logs_in(server: Server) -> None:
