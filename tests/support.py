@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -108,3 +109,11 @@ def plan_nodes(plan: Any) -> list[dict[str, Any]]:
 
     walk((json.loads(plan) if isinstance(plan, str) else plan)[0]["Plan"])
     return found
+
+
+@contextmanager
+def closed_port() -> Generator[int]:
+    """Hold a port of this host that refuses connections: it is bound, and nobody listens."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield bound.getsockname()[1]

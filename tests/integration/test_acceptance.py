@@ -20,8 +20,8 @@ from salon_jobs.schedule.scheduler import Scheduler
 from tests import tasks
 from tests.conftest import manage
 from tests.integration.effects import write, written
-from tests.integration.sentry_server import SentryServer, closed_port
-from tests.support import change, claim, job_row, run, run_due, running_on_a_thread, seen
+from tests.sentry_server import SentryServer
+from tests.support import change, claim, closed_port, job_row, run, run_due, running_on_a_thread, seen
 
 NOW = datetime(2026, 5, 5, 17, tzinfo=UTC)
 
@@ -152,7 +152,8 @@ def test_gwt_10_exhausted_attempts_are_exactly_one_sentry_event(stores: list[UUI
         invitation, stores[0],
     )  # fmt: skip
     handle = send_operator_invitation_email.using(max_attempts=3).enqueue(store_id=stores[0], invitation_id=invitation)
-    with SentryServer() as sentry, closed_port() as mail_port:
+    sentry = SentryServer()
+    with sentry.serving(), closed_port() as mail_port:
         for attempt in (1, 2, 3):
             assert sentry.events == [], "a retry is no event"
             change("UPDATE salon_jobs_job SET run_at = now()")
