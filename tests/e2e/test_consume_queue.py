@@ -28,7 +28,7 @@ def consuming(queue: Path, *arguments: str, kind: type[WorkerProcess] = Consumer
     orders = {"SOURCE": f"rn::directory:::{queue}", "TASKS": {"noted": "e2e-nothing"}, "WAIT": 0.05}
     return kind(
         *arguments, url=url_for("worker_runtime"), CONSUMERS={"orders": orders},
-        OUTBOX={"SOURCES": {"directory": "tests.e2e.directory_source.DirectorySource"}},
+        OUTBOX={"PRODUCER": "test", "SOURCES": {"directory": "tests.e2e.directory_source.DirectorySource"}},
     )  # fmt: skip
 
 
