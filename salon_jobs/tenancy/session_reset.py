@@ -123,8 +123,12 @@ def watched(connection: BaseDatabaseWrapper) -> WatchedSession | None:
 
 
 def _watch_of(raw: Any) -> WatchedSession | None:
-    found = None if raw is None else vars(raw).get("wait")
+    found: object = None if raw is None else raw.__dict__.get("wait")
     return found if isinstance(found, WatchedSession) else None
+
+
+def _is_psycopg(raw: object) -> bool:
+    return isinstance(raw, Connection)
 
 
 def _outlives(connection: BaseDatabaseWrapper) -> bool:
@@ -134,7 +138,7 @@ def _outlives(connection: BaseDatabaseWrapper) -> bool:
 
 def _watch(connection: BaseDatabaseWrapper, **_: object) -> None:
     raw: Any = connection.connection
-    if not isinstance(raw, Connection) or not _outlives(connection):
+    if not _is_psycopg(raw) or not _outlives(connection):
         return
     session = _watch_of(raw)
     if session is None:
@@ -211,7 +215,7 @@ def reset_raw(raw: Connection[Any]) -> bool:
 def reset_after_request(connection: BaseDatabaseWrapper) -> None:
     """Reset a connection that outlives the request, unless other work goes on on it."""
     raw: Any = connection.connection
-    if isinstance(raw, Connection) and _outlives(connection) and not (
+    if _is_psycopg(raw) and _outlives(connection) and not (
         connection.in_atomic_block or in_transaction(connection) or open_store(connection) is not None
     ):  # fmt: skip
         reset_now(connection)
