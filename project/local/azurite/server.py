@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import os
 import secrets
 import shutil
 import subprocess
@@ -57,7 +56,7 @@ class Azurite:
                     "--silent", "--disableTelemetry", "--skipApiVersionCheck",
                 ],
                 stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True,
-                env={**os.environ, "AZURITE_ACCOUNTS": f"salon:{self.key}"},
+                env={"AZURITE_ACCOUNTS": f"salon:{self.key}"},
             )  # fmt: skip
         until = time.monotonic() + _START_S
         while not self._answers():
