@@ -21,7 +21,13 @@ from salon_jobs.integrations import sentry_monitors
 
 _TRACE: Final = "sentry-trace"
 _BAGGAGE: Final = "baggage"
-_FAILED: Final = (log_events.JOB_FAILED, log_events.JOB_RETRIED, log_events.JOB_LEASE_LOST, log_events.JOB_RELEASED)
+_FAILED: Final = (
+    log_events.JOB_EXPIRED,
+    log_events.JOB_FAILED,
+    log_events.JOB_RETRIED,
+    log_events.JOB_LEASE_LOST,
+    log_events.JOB_RELEASED,
+)
 
 
 class SentryTracer:
