@@ -17,7 +17,10 @@ from django.db.backends.signals import connection_created
 from django.db.utils import DatabaseError
 
 from project.salon.models import Store
-from salon_jobs import Discard, Snooze
+from salon_jobs import Discard, Snooze, current_job
+from salon_jobs.core.errors import CancelRequested, Interrupted, TimedOut
+from salon_jobs.jobs.current import RunningJob
+from salon_jobs.jobs.runner import Runner
 from salon_jobs.tenancy.round_trip import rows_in_one_trip
 from salon_jobs.tenancy.session_reset import AS_CONNECTED
 from tests import tasks
@@ -480,3 +483,30 @@ def test_other_databases_that_the_job_used(stores: list[UUID], process_id: int, 
     Sequence(process_id).then(in_system, stores[0], leave).then(in_system, stores[0], look).run()
     assert found == []
     assert seen("SELECT count(*), (SELECT count(*) FROM store) FROM salon_jobs_job") == [(0, 3)], "all succeeded"
+
+
+@pytest.mark.parametrize("kind", [in_store, outside, in_system])
+@pytest.mark.parametrize("strike", [TimedOut, CancelRequested, Interrupted])
+def test_however_the_job_is_struck(
+    stores: list[UUID], process_id: int, hooks: tasks.Hooks, monkeypatch: pytest.MonkeyPatch, kind: Kind,
+    strike: type[Interrupted],
+) -> None:  # fmt: skip
+    runners: list[Runner] = []
+    begin = Runner._begin
+
+    def remember(runner: Runner, running: RunningJob) -> None:
+        runners.append(runner)
+        begin(runner, running)
+
+    def leave() -> None:
+        by_cursor([f"SET app.current_store_id = '{stores[1]}'", "SELECT pg_advisory_lock(4711)"])
+        if kind is in_store:
+            by_cursor(["COMMIT", "BEGIN"])
+        elsewhere = threading.Thread(target=runners[-1].strike, args=(current_job(), strike))
+        elsewhere.start()
+        by_cursor(["SELECT pg_sleep(60)"])
+
+    monkeypatch.setattr(Runner, "_begin", remember)
+    sequence = Sequence(process_id).look(in_system, stores[0]).then(kind, stores[1], leave)
+    before, after = sequence.look(in_system, stores[0]).run()
+    assert (after[1:], after[-1]) == (before[1:], [])
