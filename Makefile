@@ -17,7 +17,7 @@ COMPILE = $(UV) pip compile pyproject.toml --quiet --universal --python-version 
 
 RUN_TESTS = $(BIN)/python -m project.local.postgres --no-fsync --run $(BIN)/python -m pytest
 PROCESS_TESTS := tests/e2e tests/docs tests/demo tests/migrations
-BROKER_TESTS := tests/outbox tests/contracts
+BROKER_TESTS := tests/outbox tests/brokers
 CHAOS_TESTS := tests/system/test_chaos.py tests/system/test_chaos_outbox.py
 
 .PHONY: help

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from benchmarks.messages import POISON
-from salon_jobs.publishers.base import NOT_SENT, Answers, OutgoingMessage, Unpublished, Verdict
-from salon_jobs.publishers.memory import NullPublisher
+from salon_jobs.brokers.memory import NullPublisher
+from salon_jobs.brokers.publisher import NOT_SENT, Answers, OutgoingMessage, Unpublished, Verdict
 
 _REFUSED = Unpublished(Verdict.RETRY, "BENCH.POISON")
 

@@ -13,7 +13,7 @@ SALON_JOBS = {
     "OUTBOX": {
         **_SALON_JOBS["OUTBOX"],
         "PUBLISHERS": {
-            "null": "salon_jobs.publishers.memory.NullPublisher",
+            "null": "salon_jobs.brokers.memory.NullPublisher",
             "poisoned": "benchmarks.publishers.PoisonedPublisher",
         },
     },

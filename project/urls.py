@@ -7,8 +7,8 @@ from django.urls import path
 from django.views.generic import RedirectView
 
 from project.salon import views
-from salon_jobs import without_store
-from salon_jobs.health.checks import HealthView, JobTables
+from salon_jobs.integrations.health_check import HealthView, JobTables
+from salon_jobs.tenancy import without_store
 
 urlpatterns = [
     path("admin/", admin.site.urls),

@@ -8,8 +8,8 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.wsgi import get_wsgi_application
 
-from salon_jobs.runtime.logs import configure_logging
-from salon_jobs.runtime.web_roles import guard_web_roles
+from salon_jobs.process.logs import configure_logging
+from salon_jobs.process.web_roles import guard_web_roles
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "project.settings")
 application = get_wsgi_application()

@@ -22,8 +22,8 @@ class SalonJobsConfig(AppConfig):
         # They register on import.
         from salon_jobs import checks  # noqa: F401, PLC0415  # pyright: ignore[reportUnusedImport]
         from salon_jobs.integrations import sentry  # noqa: PLC0415
-        from salon_jobs.runtime import preflight  # noqa: PLC0415
-        from salon_jobs.tenancy import left_open  # noqa: PLC0415
+        from salon_jobs.process import preflight  # noqa: PLC0415
+        from salon_jobs.tenancy import request as left_open  # noqa: PLC0415
 
         _install_tracing()
         sentry.install()

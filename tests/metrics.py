@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from prometheus_client.parser import text_string_to_metric_families
 
 from salon_jobs.core.metrics import METRICS, Kind, Sample
-from salon_jobs.integrations.prometheus import exposition
+from salon_jobs.process.exposition import exposition
 
 Shown = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 

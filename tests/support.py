@@ -2,33 +2,36 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import socket
 import threading
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeVar
 
 from django.db import connections
 
 from salon_jobs.core.outcomes import Outcome
 from salon_jobs.core.records import ClaimedJob
-from salon_jobs.jobs import registry, store
+from salon_jobs.jobs import queries, registry
 from salon_jobs.jobs.current import RunningJob
-from salon_jobs.jobs.executor import execute, settle
-from salon_jobs.jobs.finisher import Finisher
-from salon_jobs.jobs.local_queue import LocalQueue
-from salon_jobs.jobs.runner import Runner
-from salon_jobs.jobs.timekeeper import Timekeeper
-from salon_jobs.runtime.run_board import RunBoard
+from salon_jobs.worker.buffer import LocalQueue
+from salon_jobs.worker.deadlines import Timekeeper
+from salon_jobs.worker.executor import execute, settle
+from salon_jobs.worker.finisher import Finisher
+from salon_jobs.worker.in_flight import RunBoard
+from salon_jobs.worker.runner import Runner
 
 T = TypeVar("T")
 
 
 def claim(process_id: int, room: int = 100) -> list[ClaimedJob]:
     """Claim due jobs of every registered task."""
-    return store.claim_due(process_id, registry.task_names(), room)
+    return queries.claim_due(process_id, registry.task_names(), room)
 
 
 def run(job: ClaimedJob, process_id: int) -> Outcome:
@@ -117,3 +120,12 @@ def closed_port() -> Generator[int]:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         yield bound.getsockname()[1]
+
+
+def public_names(module: ModuleType) -> set[str]:
+    """Return the names a module exports: those of ``__all__``, or those it imports as themselves."""
+    if hasattr(module, "__all__"):
+        return set(module.__all__)
+    tree = ast.parse(Path(str(module.__file__)).read_text())
+    aliases = (alias for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names)
+    return {alias.name for alias in aliases if alias.asname == alias.name}

@@ -7,7 +7,7 @@ from typing import Any
 import psycopg
 
 from project.settings import env
-from salon_jobs import sql
+from salon_jobs.db import statements
 
 BATCH = 500
 
@@ -34,4 +34,4 @@ def claim(connection: psycopg.Connection[Any], process_id: int, task: str) -> li
     parameters = {
         "process_id": process_id, "tasks": [task], "room": BATCH, "now": None, "queues": None, "clock": 0.0,
     }  # fmt: skip
-    return connection.execute(sql.load("claim_due").encode(), parameters, prepare=False).fetchall()
+    return connection.execute(statements.load("claim_due").encode(), parameters, prepare=False).fetchall()

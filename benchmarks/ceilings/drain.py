@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 from benchmarks.ceilings.claims import claim, connect, register
-from salon_jobs import sql
+from salon_jobs.db import statements
 
 _LEASE = 9
 
@@ -14,7 +14,7 @@ def main() -> None:
     """Work until nothing is due, then wait to be ended."""
     with connect() as connection:
         process_id = register(connection)
-        finish = sql.load("finish_many").encode()
+        finish = statements.load("finish_many").encode()
         while rows := claim(connection, process_id, "bench-noop"):
             fence = {"ids": [row[0] for row in rows], "leases": [row[_LEASE] for row in rows], "process_id": process_id}
             connection.execute(finish, fence, prepare=False).fetchall()

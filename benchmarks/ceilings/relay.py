@@ -9,7 +9,7 @@ import signal
 from typing import Final
 
 from benchmarks.ceilings.claims import connect
-from salon_jobs import sql
+from salon_jobs.db import statements
 
 _NEXT: Final = b"""
 SELECT id, message_id, aggregate_type, aggregate_id, event, payload::text, headers::text, store_id, producer
@@ -20,7 +20,7 @@ SELECT id, message_id, aggregate_type, aggregate_id, event, payload::text, heade
 def main() -> None:
     """Work until nothing is pending, then wait to be ended."""
     with connect() as connection:
-        gate, mark = (sql.load(name).encode() for name in ("gate", "mark_published"))
+        gate, mark = (statements.load(name).encode() for name in ("gate", "mark_published"))
         after = 0
         while True:
             row = connection.execute(gate).fetchone()

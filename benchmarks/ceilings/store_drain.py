@@ -9,7 +9,7 @@ from collections import deque
 from typing import Any
 
 from benchmarks.ceilings.claims import BATCH, claim, connect, register
-from salon_jobs import sql
+from salon_jobs.db import statements
 
 _TASK = "bench-store-noop"
 _STORE, _LEASE = 2, 9
@@ -39,7 +39,7 @@ class Threads:
         signal.pause()
 
     def _work(self, process_id: int) -> None:
-        finish = sql.load("finish").encode()
+        finish = statements.load("finish").encode()
         with connect() as connection:
             while True:
                 job = self._take()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from benchmarks.processes import tell
-from salon_jobs.jobs import registry, store
+from salon_jobs.jobs import queries, registry
 from salon_jobs.models import Process
 
 _BATCH = 500
@@ -15,12 +15,12 @@ def main(batches: str) -> None:
     """Claim so many batches."""
     process = Process.objects.create(kind="worker", hostname="benchmark", pid=1, concurrency=1)
     spent, claimed = 0.0, 0
-    store.claim_due(process.pk, ["nobody"], 1)  # connects
+    queries.claim_due(process.pk, ["nobody"], 1)  # connects
     for _ in range(int(batches)):
         began = time.perf_counter()
-        jobs = store.claim_due(process.pk, registry.task_names(), _BATCH)
+        jobs = queries.claim_due(process.pk, registry.task_names(), _BATCH)
         spent += time.perf_counter() - began
         claimed += len(jobs)
-        store.finish_many(jobs, process.pk)
+        queries.finish_many(jobs, process.pk)
     process.delete()
     tell(jobs=claimed, seconds=spent)

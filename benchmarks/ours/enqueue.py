@@ -11,7 +11,7 @@ from django.db import connection
 
 from benchmarks.processes import tell
 from benchmarks.tasks import store_noop
-from salon_jobs import sql
+from salon_jobs.db import statements
 from salon_jobs.tenancy.context import tenant_context
 
 _IN_TRANSACTION = 200
@@ -46,5 +46,5 @@ def _insert(store_id: UUID) -> None:
         "run_at": None, "expires_at": None, "payload": "{}", "tick": None, "concurrency_key": None, "trace": None,
     }  # fmt: skip
     with connection.cursor() as cursor:
-        cursor.execute(sql.load("enqueue"), parameters)
+        cursor.execute(statements.load("enqueue"), parameters)
         cursor.fetchone()

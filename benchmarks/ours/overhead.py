@@ -17,10 +17,10 @@ from benchmarks.processes import tell
 from benchmarks.tasks import QUERIES
 from project.salon.models import Operator
 from salon_jobs.core.records import ClaimedJob
-from salon_jobs.jobs import store
+from salon_jobs.jobs import queries
 from salon_jobs.jobs.current import RunningJob
-from salon_jobs.jobs.executor import execute, settle
 from salon_jobs.models import Process
+from salon_jobs.worker.executor import execute, settle
 from tests.tenancy.round_trips import round_trips
 
 _STORE = UUID("00000000-0000-4000-8000-000000000001")
@@ -34,7 +34,7 @@ def main(work: str, count: str) -> None:
 def _requests(count: int) -> None:
     request = RequestFactory().get("/")
     with override_settings(ROOT_URLCONF=__name__):
-        in_store, plain = _handler("salon_jobs.tenancy.middleware.TenantMiddleware"), _handler()
+        in_store, plain = _handler("salon_jobs.tenancy.request.TenantMiddleware"), _handler()
         tell(**_compared("request", lambda: in_store(request), lambda: _atomic(plain, request), count))
 
 
@@ -76,7 +76,7 @@ urlpatterns = [path("", _view)]
 def _jobs(count: int) -> None:
     """Run jobs that are queued already, of a store and of none; each makes one query in a transaction."""
     process = Process.objects.create(kind="worker", hostname="benchmark", pid=1, concurrency=1)
-    of_store, plain = (iter(store.claim_due(process.pk, [task], count + 2)) for task in QUERIES)
+    of_store, plain = (iter(queries.claim_due(process.pk, [task], count + 2)) for task in QUERIES)
 
     def run(jobs: Iterator[ClaimedJob]) -> None:
         running = RunningJob(next(jobs), process.pk)

@@ -21,8 +21,8 @@ from benchmarks.processes import tell
 from benchmarks.tasks import store_noop
 from project.settings import env
 from salon_jobs import emit
-from salon_jobs.jobs import wake as job_wake
-from salon_jobs.outbox import wake as message_wake
+from salon_jobs.jobs import enqueue as job_wake
+from salon_jobs.outbox import emit as message_wake
 from salon_jobs.tenancy.context import tenant_context
 
 _WRITERS = 16

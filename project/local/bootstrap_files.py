@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from salon_jobs.access.bootstrap import build_scripts, render_psql
+from salon_jobs.access.roles import ROLE_SPECS
 from salon_jobs.conf import Roles
-from salon_jobs.tenancy.bootstrap_sql import build_scripts, render_psql
-from salon_jobs.tenancy.roles import ROLE_SPECS
 
 FOLDER: Final = Path(__file__).resolve().parents[2] / "bootstrap_sql"
 DEMO_OWNER_ROLES: Final = ("invitation_cleanup_owner",)

@@ -8,8 +8,8 @@ from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 from django.db.migrations.state import ProjectState
 from psycopg import sql
 
+from salon_jobs.access.operations.base import DatabaseOperation, execute
 from salon_jobs.conf import settings as conf
-from salon_jobs.migration_ops.base import DatabaseOperation, execute
 
 OWNER_ROLE: Final = "invitation_cleanup_owner"
 _SIGNATURE: Final = sql.SQL("public.delete_expired_operator_invitations(timestamptz)")

@@ -15,7 +15,7 @@ from project.salon.business_day import business_day_bounds, jst_date
 from project.salon.models import Reservation
 from project.salon.models.reservation import ReservationStatus
 from project.salon.reservations import confirm
-from salon_jobs import stores_of, without_store
+from salon_jobs.tenancy import stores_of, without_store
 
 
 @require_GET

@@ -15,9 +15,9 @@ from django.forms import Form
 from django.http import HttpRequest
 from django.template.response import TemplateResponse
 
-from salon_jobs.admin.reader import sees_all_stores
-from salon_jobs.core.operated import Result
-from salon_jobs.tenancy.block import current_store_id
+from salon_jobs.admin.base import sees_all_stores
+from salon_jobs.core.records import Result
+from salon_jobs.tenancy.active import current_store_id
 
 _CONFIRMED = "confirmed"
 _STORE = "store"

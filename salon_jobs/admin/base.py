@@ -1,23 +1,140 @@
-"""Gives every admin page of salon_jobs its reader's database role, and no way to edit rows by form."""
+"""What every admin page shares: the reader's database role, bounded lists, formatted values."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+import json
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, contextmanager
+from datetime import datetime
+from functools import cached_property, wraps
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn
+from uuid import UUID
 
 from django.contrib import admin
+from django.contrib.admin import AdminSite
 from django.contrib.admin.views.main import ChangeList
+from django.core import paginator
 from django.core.exceptions import PermissionDenied
-from django.db import models
+from django.db import connections, models
 from django.db.models import QuerySet
 from django.http import HttpRequest
+from django.http.response import HttpResponseBase
+from django.template.response import SimpleTemplateResponse
 from django.urls import URLPattern, reverse
+from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from salon_jobs.admin.paginator import BoundedPaginator
-from salon_jobs.admin.reader import as_reader, reader, sees_all_stores
+from salon_jobs.access.roles import FEW_ROWS
+from salon_jobs.admin.store_choice import CHOICE, choose_store
+from salon_jobs.conf import REQUEST_STORES
+from salon_jobs.conf import settings as conf
+from salon_jobs.core.error_report import storable
+from salon_jobs.core.errors import StoreRefused
+from salon_jobs.core.redaction import redacted
 from salon_jobs.models import Job
-from salon_jobs.tenancy.block import current_store_id
+from salon_jobs.tenancy.active import current_store_id
+from salon_jobs.tenancy.context import tenant_context
+from salon_jobs.tenancy.resolvers import make_resolver
+
+ALL_STORES: Final = "salon_jobs.view_all_stores"
+
+View = Callable[..., HttpResponseBase]
+
+
+def sees_all_stores(request: HttpRequest) -> bool:
+    """Tell whether the signed-in user works as the operator; whoever does not is limited to one store at a time."""
+    user: Any = request.user
+    return conf.store_model is None or bool(user.has_perm(ALL_STORES))
+
+
+def reader(request: HttpRequest) -> str:
+    """Return the alias to read and act through: every query of the admin goes through it."""
+    return conf.reader_database if sees_all_stores(request) else conf.database
+
+
+def as_reader(view: View, site: AdminSite) -> View:
+    """Return the view that runs, for a limited user, in the context of that user's store, through the web role.
+
+    Row-level security then shows no other store's rows, whatever the view asks for; the operator's connection refuses
+    to work meanwhile, so that a query that forgot ``reader`` fails instead of showing them.
+    """
+
+    @wraps(view)
+    def read(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        if not site.has_permission(request) or sees_all_stores(request):
+            return view(request, *args, **kwargs)
+        chooses = CHOICE in request.GET or CHOICE in request.POST
+        store = None if chooses else store_of_staff(request)
+        if store is None:
+            return choose_store(request, site)
+        with tenant_context(store, using=conf.database), _without_operator():
+            with connections[conf.database].cursor() as cursor:
+                cursor.execute(f"SET LOCAL {FEW_ROWS}")
+            response = view(request, *args, **kwargs)
+            if isinstance(response, SimpleTemplateResponse):
+                response.render()  # its rows are read while it is rendered
+            return response
+
+    return read
+
+
+def store_of_staff(request: HttpRequest) -> UUID | None:
+    """Return the store that a limited user works in, as REQUEST_STORE finds it; None when one is to be chosen.
+
+    Raises PermissionDenied for a store that is not theirs, and where nothing could hold them to it.
+    """
+    if conf.roles is None:
+        raise PermissionDenied(f"without SALON_JOBS['ROLES'] nothing limits staff to a store: they need {ALL_STORES}")
+    if conf.membership_model is None and conf.request_store in REQUEST_STORES:
+        raise PermissionDenied(f"without SALON_JOBS['MEMBERSHIP_MODEL'] staff have no store: they need {ALL_STORES}")
+    resolver = make_resolver()
+    try:
+        store = resolver.resolve(request)
+    except StoreRefused as refused:
+        raise PermissionDenied(str(refused)) from refused
+    if store is not None and not resolver.allowed(request, store):
+        raise PermissionDenied("you do not belong to this store")
+    return store
+
+
+@contextmanager
+def _without_operator() -> Generator[None]:
+    with ExitStack() as stack:
+        if conf.reader_database != conf.database:
+            stack.enter_context(connections[conf.reader_database].execute_wrapper(_refuse))
+        yield
+
+
+def _refuse(*_: Any) -> NoReturn:
+    raise PermissionDenied("this page reads as the operator, which staff of one store may not")
+
+
+if TYPE_CHECKING:
+    Paginator = paginator.Paginator[Any]
+else:
+    Paginator = paginator.Paginator  # generic for type checkers alone
+
+_MOST = 10_000
+
+
+class AtLeast(int):
+    """Is a count that was given up there; shown with a plus."""
+
+    def __str__(self) -> str:
+        return f"{int(self):,}+"
+
+
+class BoundedPaginator(Paginator):
+    """Offers the first 10,000 rows: counting millions, or skipping them, costs more than the page."""
+
+    @cached_property
+    def count(self) -> int:
+        """Count up to 10,000 rows; one more is looked for, and only told."""
+        rows: Any = self.object_list
+        counted: int = rows.order_by()[: _MOST + 1].count()
+        return counted if counted <= _MOST else AtLeast(_MOST)
+
 
 if TYPE_CHECKING:
     ModelAdmin = admin.ModelAdmin[Any]
@@ -138,3 +255,18 @@ def _lookups_of(list_filter: Any) -> tuple[str, ...]:
     if isinstance(list_filter, str):
         return list_filter, f"{list_filter}__exact"
     return (list_filter.parameter_name,)
+
+
+def instant(at: datetime) -> str:
+    """Write an instant in the time zone of the page, as the admin's own columns are."""
+    return f"{timezone.localtime(at):%Y-%m-%d %H:%M:%S %Z}"
+
+
+def text(value: str) -> SafeString:
+    """Write a text of several lines."""
+    return format_html('<pre class="salon-jobs-text">{}</pre>', value)
+
+
+def as_json(value: object) -> SafeString:
+    """Write indented JSON, with what ``REDACT`` names hidden."""
+    return text(storable(json.dumps(redacted(value, conf.redact), indent=2, ensure_ascii=False)))

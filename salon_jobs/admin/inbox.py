@@ -12,12 +12,11 @@ from django.template.response import TemplateResponse
 from django.utils.safestring import SafeString
 
 from salon_jobs.admin.actions import ask_first, confirmed, how_many, operate
-from salon_jobs.admin.base import ReadOnlyAdmin, may
-from salon_jobs.admin.values import text
+from salon_jobs.admin.base import ReadOnlyAdmin, may, text
 from salon_jobs.conf import settings as conf
-from salon_jobs.core.messages import OperatedMessage
+from salon_jobs.core.records import OperatedMessage
+from salon_jobs.inbox.queries import dismiss_messages, retry_messages, shown_text
 from salon_jobs.models import InboxMessage
-from salon_jobs.outbox.inbox import dismiss_messages, retry_messages, shown_text
 
 
 @admin.register(InboxMessage)

@@ -9,8 +9,7 @@ from django.contrib import admin
 from django.db import models
 from django.http import HttpRequest
 
-from salon_jobs.admin.base import ReaderAdmin
-from salon_jobs.admin.reader import sees_all_stores
+from salon_jobs.admin.base import ReaderAdmin, sees_all_stores
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import OptionInvalid
 from salon_jobs.jobs.limits import rule_name

@@ -1,10 +1,11 @@
-"""Shows messages with their payload and what holds them back; retries, skips and sends them again."""
+"""Admin pages for the outbox: messages, blocked aggregates, destinations, replays and partitions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
@@ -16,21 +17,13 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from salon_jobs.admin.actions import ask_first, asked_about, confirmed, counted, log_changed, operate, tell
-from salon_jobs.admin.base import ReadOnlyAdmin, may_everywhere
-from salon_jobs.admin.message_filters import (
-    DestinationFilter,
-    EventFilter,
-    MessageStoreFilter,
-    bounded,
-    known_destinations,
-)
-from salon_jobs.admin.reader import reader
-from salon_jobs.admin.values import as_json, instant
+from salon_jobs.admin.base import ReadOnlyAdmin, as_json, instant, may_everywhere, reader
+from salon_jobs.admin.filters import DestinationFilter, EventFilter, MessageStoreFilter, bounded, known_destinations
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import OptionInvalid
-from salon_jobs.core.messages import MessageStatus, OperatedMessage
-from salon_jobs.models import BlockedAggregate, Message, Replay
-from salon_jobs.outbox.operate import retry_messages, skip_messages
+from salon_jobs.core.records import MessageStatus, OperatedMessage
+from salon_jobs.models import BlockedAggregate, DestinationState, Message, RelayPartition, Replay
+from salon_jobs.outbox.control import pause_destination, resume_destination, retry_heads, retry_messages, skip_messages
 from salon_jobs.outbox.replay import MOST, MessageCriteria, replay_messages
 
 _FOUND = 1000
@@ -185,3 +178,98 @@ def _of_aggregate(request: HttpRequest, aggregate_id: str) -> list[int]:
         for found in (by_index, bounded(request, rows))
         for message_id in found.values_list("pk", flat=True)[:_FOUND]
     ]
+
+
+@admin.register(BlockedAggregate)
+class BlockedAggregateAdmin(ReadOnlyAdmin):
+    """Lists what is blocked, what was blocked last first, with the message that holds it back."""
+
+    has_rows_of_stores = True
+    list_display = (
+        "id",
+        "status",
+        "aggregate_id",
+        "code",
+        "head",
+        "aggregate_type",
+        "since",
+        "retry_count",
+        "retry_at",
+    )
+    list_filter = ("status",)
+    search_fields = ("aggregate_id__exact", "head_id__exact")
+    search_help_text = "An aggregate's id, or the number of the message that holds it back, in full"
+    readonly_fields = ("head",)
+    ordering = ("-id",)
+    sortable_by = ("id",)
+    list_per_page = 50
+    actions = ("unpark",)
+
+    @admin.display(description="held back by")
+    def head(self, row: BlockedAggregate) -> SafeString:
+        """Link to the message that holds the others."""
+        return format_html('<a href="{}">message {}</a>', self.address_of(Message, row.head_id), row.head_id)
+
+    def has_retry_permission(self, request: HttpRequest) -> bool:
+        """Tell whether the user may retry messages."""
+        return may_everywhere(request, "salon_jobs.retry_message")
+
+    @admin.action(description="Try selected aggregates again (unpark)", permissions=["retry"])
+    def unpark(self, request: HttpRequest, queryset: QuerySet[BlockedAggregate]) -> None:
+        """Try the messages again at once that hold the selected aggregates back."""
+        change = partial(retry_heads, using=conf.reader_database)
+        operate(
+            request, queryset, change, done="unparked", noun="aggregate", oldest_first=True,
+            id_of=attrgetter("head_id"),
+        )  # fmt: skip
+
+
+@admin.register(DestinationState)
+class DestinationAdmin(ReadOnlyAdmin):
+    """Lists destinations with the outage that relays meet there."""
+
+    list_display = ("aggregate_type", "paused", "outage_since", "outage_code", "outage")
+    list_filter = ("paused",)
+    search_fields = ("aggregate_type__exact",)
+    ordering = ("aggregate_type",)
+    actions = ("pause", "resume")
+
+    def has_pause_permission(self, request: HttpRequest) -> bool:
+        """Tell whether the user may pause and resume destinations."""
+        return may_everywhere(request, "salon_jobs.pause_destinationstate")
+
+    @admin.action(description="Pause selected destinations", permissions=["pause"])
+    def pause(self, request: HttpRequest, queryset: QuerySet[DestinationState]) -> None:
+        """Send nothing there; messages are still written, and wait."""
+        self._set(request, queryset, pause_destination, "paused")
+
+    @admin.action(description="Resume selected destinations", permissions=["pause"])
+    def resume(self, request: HttpRequest, queryset: QuerySet[DestinationState]) -> None:
+        """Send there again what waits, in order."""
+        self._set(request, queryset, resume_destination, "resumed")
+
+    def _set(
+        self, request: HttpRequest, queryset: QuerySet[DestinationState], change: Callable[..., None], done: str
+    ) -> None:
+        rows = list(queryset)
+        for row in rows:
+            change(row.aggregate_type, using=conf.reader_database)
+        log_changed(request, rows, done)
+        tell(request, changed=len(rows), refused=[], done=done, noun="destination")
+
+
+@admin.register(Replay)
+class ReplayAdmin(ReadOnlyAdmin):
+    """Lists replays, the newest first."""
+
+    list_display = ("id", "requested_at", "requested_by", "reason", "messages")
+    ordering = ("-id",)
+    sortable_by = ("id",)
+
+
+@admin.register(RelayPartition)
+class PartitionAdmin(ReadOnlyAdmin):
+    """Lists the partitions and their owners."""
+
+    list_display = ("partition", "owner", "epoch", "beat")
+    ordering = ("partition",)

@@ -1,11 +1,16 @@
-"""Shows processes."""
+"""Admin pages for processes, cron ticks and fan-outs."""
 
 from __future__ import annotations
 
 from django.contrib import admin
+from django.urls import reverse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
 
 from salon_jobs.admin.base import ReadOnlyAdmin
-from salon_jobs.models import Process
+from salon_jobs.admin.filters import EntryFilter
+from salon_jobs.jobs.fan_out import fan_out_progress
+from salon_jobs.models import CronTick, FanOutRecord, Process
 
 
 @admin.register(Process)
@@ -14,3 +19,28 @@ class ProcessAdmin(ReadOnlyAdmin):
 
     list_display = ("id", "kind", "hostname", "pid", "supervisor_id", "concurrency", "started_at", "heartbeat_at")
     ordering = ("-heartbeat_at",)
+
+
+@admin.register(CronTick)
+class CronTickAdmin(ReadOnlyAdmin):
+    """Lists what cron fired, the newest first."""
+
+    list_display = ("entry", "tick_at", "fired_at", "job_link")
+    list_filter = (EntryFilter,)
+    ordering = ("-id",)
+    sortable_by = ()
+
+
+@admin.register(FanOutRecord)
+class FanOutAdmin(ReadOnlyAdmin):
+    """Lists the fan-outs, the newest first; a fan-out's own page counts its jobs."""
+
+    list_display = ("id", "task", "label", "tick", "inserted", "kept", "paused", "created_at")
+    readonly_fields = ("progress",)
+    ordering = ("-id",)
+    sortable_by = ()
+
+    def progress(self, record: FanOutRecord) -> SafeString:
+        """Count the jobs, and lead to them."""
+        jobs = reverse("admin:salon_jobs_job_changelist", current_app=self.admin_site.name)
+        return format_html('<a href="{}?fan_out_id__exact={}">{}</a>', jobs, record.pk, fan_out_progress(record.pk))

@@ -17,7 +17,7 @@ from django.views.decorators.csrf import csrf_protect
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.tenancy.context import tenant_context
-from salon_jobs.tenancy.memberships import stores_of
+from salon_jobs.tenancy.resolvers import stores_of
 
 # The parameter by which any page of a limited user offers the choice, and takes it.
 CHOICE: Final = "choose_store"

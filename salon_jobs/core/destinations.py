@@ -1,4 +1,4 @@
-"""Parses the names of destinations: an ARN or RN, which an ``aggregate_type`` is."""
+"""Destination names (ARN or RN), and the headers and fields that carry a message through a broker."""
 
 from __future__ import annotations
 
@@ -52,3 +52,25 @@ def place_of(name: str) -> tuple[str, str]:
     """Return service and resource of an ``aggregate_type`` that need not be well-formed: then nothing and the name."""
     parts = name.split(":", 5)
     return (parts[2], parts[5]) if len(parts) == 6 else ("", name)
+
+
+VERSION: Final = "1"
+
+# Headers, where the broker has them; those of the message itself are passed on beside them.
+ENVELOPE: Final = "Envelope"
+MESSAGE_ID: Final = "Message-Id"
+EVENT: Final = "Event"
+PRODUCER: Final = "Producer"
+AGGREGATE_TYPE: Final = "Aggregate-Type"
+AGGREGATE_ID: Final = "Aggregate-Id"
+STORE_ID: Final = "Store-Id"
+REPLAY_OF: Final = "Replay-Of"
+RESERVED: Final = frozenset(
+    name.lower() for name in (ENVELOPE, MESSAGE_ID, EVENT, PRODUCER, AGGREGATE_TYPE, AGGREGATE_ID, STORE_ID, REPLAY_OF)
+)
+
+# The keys of the JSON object.
+FIELDS: Final = (
+    "envelope", "message_id", "event", "producer", "aggregate_type", "aggregate_id", "store_id", "replay_of", "headers",
+    "payload",
+)  # fmt: skip

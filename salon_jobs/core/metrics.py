@@ -1,10 +1,13 @@
-"""Declares every metric that a process shows on /metrics, and what one value of one is. Without any SDK."""
+"""Declarations of all metrics, and histograms of durations. Imports no SDK."""
 
 from __future__ import annotations
 
+import math
+from bisect import bisect
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 # So many values of one label at most; the rest is shown as one, OTHER.
@@ -32,7 +35,7 @@ class Metric:
 
 
 class Timings(NamedTuple):
-    """Is the value of a histogram: counts in the buckets of ``salon_jobs.core.histogram``, and the sum in seconds."""
+    """Is the value of a histogram: counts in the buckets of ``salon_jobs.core.metrics``, and the sum in seconds."""
 
     counts: Sequence[int]
     sum_s: float
@@ -132,3 +135,37 @@ def _merged(metric: Metric, one: float | Timings, other: float | Timings) -> flo
         return Timings([a + b for a, b in zip(one.counts, other.counts, strict=True)], one.sum_s + other.sum_s)
     assert not isinstance(one, Timings) and not isinstance(other, Timings)  # noqa: S101, PT018 - one metric, one kind
     return max(one, other) if metric.worst else one + other
+
+
+# From one millisecond to two hours and twenty minutes. Stored counts depend on them: they never change.
+BOUNDS_S: Final = tuple(0.001 * 2 ** (half / 2) for half in range(47))
+BUCKETS: Final = len(BOUNDS_S) + 1
+_EDGES: Final = tuple(pairwise(BOUNDS_S))
+
+
+def bucket_of(seconds: float) -> int:
+    """Return the bucket of a duration: 0 below the first bound, the last from the last bound on."""
+    return bisect(BOUNDS_S, seconds)
+
+
+def percentile(counts: Sequence[int], share: float) -> float | None:
+    """Return what ``share`` (0 to 1) of the counted durations do not exceed, in seconds; None when nothing is counted.
+
+    The answer lies in the bucket of the true one (nearest rank), so it is off by half a doubling at most; in the first
+    bucket by a millisecond; of the last bucket, which has no end, the lower bound is told.
+    """
+    rank = max(1, math.ceil(share * sum(counts)))
+    for bucket, count in enumerate(counts):
+        if rank <= count:
+            return _within(bucket, (rank - 0.5) / count)
+        rank -= count
+    return None
+
+
+def _within(bucket: int, position: float) -> float:
+    if bucket == 0:
+        return BOUNDS_S[0] * position
+    if bucket == BUCKETS - 1:
+        return BOUNDS_S[-1]
+    lower, upper = _EDGES[bucket - 1]
+    return lower * math.pow(upper / lower, position)

@@ -1,11 +1,11 @@
-"""Holds the frozen values that stores return instead of model instances."""
+"""Frozen values that queries return instead of model instances."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
 # Stands for "no store" where a lane needs one: an index compares it as it compares any other.
@@ -149,3 +149,44 @@ class FanOutProgress:
         """Leave out what is zero, and what is still to come."""
         ended = ((self.failed, "failed"), (self.cancelled, "cancelled"))
         return ", ".join([f"{self.done} of {self.total} done", *(f"{n} {word}" for n, word in ended if n)])
+
+
+# Aggregates are spread over so many; relays own them. Stored rows depend on it: it never changes. A power of two.
+PARTITIONS: Final = 16
+
+
+# Why messages are skipped that a list of the settings keeps from being sent.
+TOPIC_DENIED: Final = "SNS.TOPIC_DENIED"
+EVENT_SKIPPED: Final = "SNS.EVENT_SKIPPED"
+
+
+class MessageStatus(StrEnum):
+    """Lists what can have become of a message."""
+
+    PENDING = "pending"
+    PUBLISHED = "published"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True, slots=True)
+class OperatedMessage:
+    """Says what became of one message: changed, or why not."""
+
+    id: int
+    changed: bool
+    detail: str = ""
+
+
+class Result(Protocol):
+    """Is what became of one row. ``detail`` says why not, or what is still to come."""
+
+    @property
+    def changed(self) -> bool:
+        """Tell whether it was changed."""
+        ...
+
+    @property
+    def detail(self) -> str:
+        """Say more, if there is more to say."""
+        ...

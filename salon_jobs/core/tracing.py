@@ -1,4 +1,4 @@
-"""Follows work from who asks for it to who does it, without knowing by which tool: the flows tell, tracers listen."""
+"""Observer interface for tracing and for final failures. Imports no tracing tool."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Final, Protocol, Self, TypeVar, cast
 from uuid import UUID
 
-from salon_jobs.core.log_events import JOB_SUCCEEDED, logger
+from salon_jobs.core.events import JOB_SUCCEEDED, logger
 
 T = TypeVar("T")
 # What ``messaging.system`` is where our own queue carries the work.
@@ -257,3 +257,54 @@ def _joined(all_headers: Sequence[Mapping[str, str]]) -> dict[str, str]:
 
 def _as_text(headers: Mapping[str, str]) -> str | None:
     return json.dumps(headers) if headers else None
+
+
+@dataclass(frozen=True, slots=True)
+class FinalFailure:
+    """Describes a job that will not be retried. ``payload`` is for observers that were asked to carry it."""
+
+    job_id: int
+    task: str
+    store_id: UUID | None
+    attempt: int
+    error: BaseException
+    payload: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class MessageFailure:
+    """Describes a message that waits for an operator: of a relay, or of a consumer, which ``consumer`` then names."""
+
+    message_id: str
+    destination: str
+    event: str
+    store_id: UUID | None
+    code: str
+    attempt: int
+    consumer: str = ""
+
+
+class FailureObserver(Protocol):
+    """Receives each final failure once."""
+
+    def __call__(self, failure: FinalFailure | MessageFailure, /) -> None:
+        """Report one failure; errors raised here are logged and change nothing."""
+
+
+_observers: list[FailureObserver] = []
+
+
+def observe_failures(observer: FailureObserver) -> None:
+    """Add an observer; adding it twice is once."""
+    if observer not in _observers:
+        _observers.append(observer)
+
+
+def report_failure(failure: FinalFailure | MessageFailure) -> None:
+    """Tell every observer; one that fails is logged, never the job's problem."""
+    for observer in _observers:
+        try:
+            observer(failure)
+        except BaseException:  # a job's exception may do anything when an observer shows it
+            subject = f"job {failure.job_id}" if isinstance(failure, FinalFailure) else f"message {failure.message_id}"
+            logger.exception("a failure observer raised for %s", subject)

@@ -1,7 +1,8 @@
-"""Writes numbers for people: durations, counts that were given up, rates."""
+"""Conversion of instants, and formatting of durations and numbers for people."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Final
 
 _UNITS: Final = ((86_400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"), (0.001, "ms"))
@@ -28,3 +29,16 @@ def number(value: float | None) -> str:
 def counted(value: int, most: int) -> str:
     """Write a count that ended at ``most``, with a plus then."""
     return f"{value:,}" if value < most else f"{most - 1:,}+"
+
+
+# What the job table takes: a day inside of what Python can hold, so that every time zone of a session can show it.
+# One row beyond (PostgreSQL knows infinity and BC) would be an error in whoever reads it, and stop every worker.
+EARLIEST: Final = datetime(1, 1, 2, tzinfo=UTC)
+LATEST: Final = datetime(9999, 12, 30, tzinfo=UTC)
+
+
+def as_utc(instant: datetime) -> datetime:
+    """Return ``instant`` in UTC. Raises ValueError for a naive datetime, which names no instant."""
+    if instant.utcoffset() is None:
+        raise ValueError(f"an aware datetime is needed, not the naive {instant.isoformat()}")
+    return instant.astimezone(UTC)

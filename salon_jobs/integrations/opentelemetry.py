@@ -18,14 +18,14 @@ from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode
 from opentelemetry.util.types import AttributeValue
 
 from salon_jobs.conf import settings as conf
-from salon_jobs.core import log_events
+from salon_jobs.core import events
 from salon_jobs.core.tracing import SYSTEM, Published, Received, Run, Sent, trace_by
 
 # Those of the brokers that the conventions name; the others go by their own names.
 _SYSTEMS: Final = {"sns": "aws_sns", "sqs": "aws_sqs"}
 _FAILED: Final = (
-    log_events.JOB_FAILED, log_events.JOB_RETRIED, log_events.JOB_EXPIRED, log_events.JOB_LEASE_LOST,
-    log_events.JOB_RELEASED,
+    events.JOB_FAILED, events.JOB_RETRIED, events.JOB_EXPIRED, events.JOB_LEASE_LOST,
+    events.JOB_RELEASED,
 )  # fmt: skip
 Attributes = dict[str, AttributeValue]
 

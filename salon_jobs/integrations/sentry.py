@@ -1,4 +1,4 @@
-"""Sends what needs a person to Sentry: final failures of jobs, messages that wait, and log records of other trouble."""
+"""Sentry events for final failures, and cron monitor check-ins."""
 
 from __future__ import annotations
 
@@ -6,23 +6,26 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
+from uuid import UUID, uuid5
 
 import sentry_sdk
+from django.utils.text import slugify
+from sentry_sdk.crons import capture_checkin
 from sentry_sdk.integrations.logging import ignore_logger
 from sentry_sdk.utils import capture_internal_exceptions
 
 from salon_jobs.conf import settings as conf
-from salon_jobs.core import log_events
-from salon_jobs.core.log_events import REPORTED_OTHERWISE, ROUTINE, logger
+from salon_jobs.core import events
+from salon_jobs.core.events import REPORTED_OTHERWISE, ROUTINE, logger
 from salon_jobs.core.redaction import redacted, redacted_text
-from salon_jobs.core.telemetry import FinalFailure, MessageFailure, observe_failures
-from salon_jobs.core.tracing import trace_by
+from salon_jobs.core.tracing import FinalFailure, MessageFailure, Run, observe_failures, trace_by
 from salon_jobs.integrations.sentry_spans import tracer
+from salon_jobs.schedule.entries import CronEntry, entries_of_tick
 
 if TYPE_CHECKING:
-    from sentry_sdk.types import Event, Hint
+    from sentry_sdk.types import Event, Hint, MonitorConfig
 
 
 def install() -> None:
@@ -98,22 +101,22 @@ def _rid_of_secrets(event: Event, _hint: Hint) -> Event:
 _OVER_S: Final = 300.0
 # Events that are logged again for as long as a trouble lasts, and what tells one trouble from another.
 _LASTING: Final[dict[str, tuple[str, ...]]] = {
-    log_events.CONNECTION_DISCARDED: ("database",),
-    log_events.DATABASE_LOST: (),
-    log_events.DESTINATIONS_LEFT_OUT: (),
-    log_events.ENQUEUE_NOT_IN_TRANSACTION: ("transaction_alias", "jobs_alias"),
-    log_events.JOB_NOT_RESCUED: ("job_id",),
-    log_events.LISTENER_LOST: (),
-    log_events.PUBLISHER_BROKEN: ("aggregate_type",),
-    log_events.SNS_TOPICS_NOT_READ: (),
-    log_events.SOURCE_LOST: ("consumer",),
+    events.CONNECTION_DISCARDED: ("database",),
+    events.DATABASE_LOST: (),
+    events.DESTINATIONS_LEFT_OUT: (),
+    events.ENQUEUE_NOT_IN_TRANSACTION: ("transaction_alias", "jobs_alias"),
+    events.JOB_NOT_RESCUED: ("job_id",),
+    events.LISTENER_LOST: (),
+    events.PUBLISHER_BROKEN: ("aggregate_type",),
+    events.SNS_TOPICS_NOT_READ: (),
+    events.SOURCE_LOST: ("consumer",),
 }
 # A connection that broke and is made again at once is no trouble yet.
-_FROM_SECOND: Final = frozenset({log_events.DATABASE_LOST, log_events.LISTENER_LOST})
+_FROM_SECOND: Final = frozenset({events.DATABASE_LOST, events.LISTENER_LOST})
 _ENDS: Final = {
-    log_events.DATABASE_BACK: log_events.DATABASE_LOST,
-    log_events.DESTINATION_BACK: log_events.PUBLISHER_BROKEN,
-    log_events.SOURCE_BACK: log_events.SOURCE_LOST,
+    events.DATABASE_BACK: events.DATABASE_LOST,
+    events.DESTINATION_BACK: events.PUBLISHER_BROKEN,
+    events.SOURCE_BACK: events.SOURCE_LOST,
 }
 _TAGS: Final = (
     "task_name", "job_id", "store_id", "attempt", "code", "entry", "aggregate_type", "consumer", "loop", "kind",
@@ -186,3 +189,47 @@ def _capture_record(event: str | None, record: logging.LogRecord) -> None:
             scope.capture_exception(record.exc_info[1])
         else:
             scope.capture_message(record.getMessage(), _LEVELS[record.levelno])
+
+
+_CHECK_INS: Final = UUID("9a4d2c0e-6f5b-4f0c-9d47-1f2f6f5a7c11")
+_LONGEST_SLUG: Final = 50
+_MARGIN_MINUTES: Final = 5
+# How a job ends for good; after any other end it runs again, and its check-in stays open.
+_OK: Final = (events.JOB_SUCCEEDED,)
+_ERROR: Final = (events.JOB_FAILED, events.JOB_CANCELLED, events.JOB_EXPIRED)
+
+
+def begin(run: Run) -> Sequence[CronEntry]:
+    """Check in the entries whose tick this job is, when it runs for the first time; returns them."""
+    entries = [] if run.tick is None else entries_of_tick(run.task, run.tick)
+    if run.attempt == 1:
+        for entry in entries:
+            _check_in(entry, run, "in_progress")
+    return entries
+
+
+def end(entries: Sequence[CronEntry], run: Run) -> None:
+    """Close their check-ins when the job has ended for good."""
+    if run.ended in _OK or run.ended in _ERROR:
+        for entry in entries:
+            _check_in(entry, run, "ok" if run.ended in _OK else "error")
+
+
+def _check_in(entry: CronEntry, run: Run, status: str) -> None:
+    # Made from what it stands for: whichever process runs the next attempt finds it again.
+    name = uuid5(_CHECK_INS, f"{entry.name}/{run.tick}/{run.job_id}").hex
+    config: MonitorConfig = {
+        "schedule": {"type": "crontab", "value": entry.expression.line},
+        "timezone": entry.expression.timezone,
+        "checkin_margin": _MARGIN_MINUTES,
+    }
+    capture_checkin(slug_of(entry.name), name, status, monitor_config=config)
+
+
+def slug_of(name: str) -> str:
+    """Return by what Sentry knows the monitor of an entry: its name, made distinct where a slug can not hold it all."""
+    slug = slugify(name)
+    if name.isascii() and 0 < len(slug) <= _LONGEST_SLUG:
+        return slug
+    mark = uuid5(_CHECK_INS, name).hex[:8]
+    return f"{slug[: _LONGEST_SLUG - len(mark) - 1]}-{mark}".strip("-")

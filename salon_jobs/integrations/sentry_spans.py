@@ -15,18 +15,18 @@ from sentry_sdk.tracing import Span, Transaction
 from sentry_sdk.tracing_utils import has_tracing_enabled
 
 from salon_jobs.conf import settings as conf
-from salon_jobs.core import log_events
+from salon_jobs.core import events
 from salon_jobs.core.tracing import SYSTEM, Published, Received, Run, Sent
-from salon_jobs.integrations import sentry_monitors
+from salon_jobs.integrations import sentry as sentry_monitors
 
 _TRACE: Final = "sentry-trace"
 _BAGGAGE: Final = "baggage"
 _FAILED: Final = (
-    log_events.JOB_EXPIRED,
-    log_events.JOB_FAILED,
-    log_events.JOB_RETRIED,
-    log_events.JOB_LEASE_LOST,
-    log_events.JOB_RELEASED,
+    events.JOB_EXPIRED,
+    events.JOB_FAILED,
+    events.JOB_RETRIED,
+    events.JOB_LEASE_LOST,
+    events.JOB_RELEASED,
 )
 
 

@@ -1,1 +1,9 @@
-"""Is the job flow, in the order the data moves: task, payload, enqueue, store, executor, worker, rescuer."""
+"""Declaring, enqueueing and looking after jobs: what a web process needs, and nothing a worker adds."""
+
+from salon_jobs.core.records import EnqueueResult as EnqueueResult
+from salon_jobs.core.records import FanOutProgress as FanOutProgress
+from salon_jobs.core.records import FanOutResult as FanOutResult
+from salon_jobs.core.records import JobHandle as JobHandle
+from salon_jobs.jobs.fan_out import fan_out_progress as fan_out_progress
+from salon_jobs.jobs.options import FanOut as FanOut
+from salon_jobs.jobs.task import Task as Task

@@ -1,4 +1,4 @@
-"""Gives a handler its own job: ``current_job()``."""
+"""``current_job()``: what a handler may know and do about the job it runs for."""
 
 from __future__ import annotations
 
@@ -8,20 +8,60 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from operator import itemgetter
+from typing import cast
 from uuid import UUID
 
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.transaction import TransactionManagementError
 
 from salon_jobs.conf import settings as conf
-from salon_jobs.core.errors import CancelRequested, Interrupted, LeaseLost, NoCurrentJob, OptionInvalid, TimedOut
+from salon_jobs.core.errors import (
+    CancelRequested,
+    Interrupted,
+    LeaseLost,
+    NoCurrentJob,
+    OptionInvalid,
+    TimedOut,
+    TransactionBroken,
+)
+from salon_jobs.core.events import current_run
 from salon_jobs.core.records import ClaimedJob
 from salon_jobs.core.tracing import Run, headers_of
-from salon_jobs.jobs import store
-from salon_jobs.jobs.transactions import refuse_broken_transaction
+from salon_jobs.db.connections import can_run, in_transaction
+from salon_jobs.jobs import queries
+from salon_jobs.tenancy.active import open_store
+
+
+def refuse_broken_transaction(connection: BaseDatabaseWrapper) -> None:
+    """Raise TransactionBroken in a transaction that can only roll back: a swallowed error must not look like success.
+
+    ``durable`` blocks and savepoints that were rolled back properly are fine.
+    """
+    try:
+        connection.validate_no_broken_transaction()
+    except TransactionManagementError as error:
+        raise TransactionBroken("the handler swallowed a database error or asked for a rollback") from error
+    if connection.connection is not None and not can_run(connection):
+        raise TransactionBroken("the handler left its transaction aborted or its connection closed")
+
+
+def refuse_open_transaction(connection: BaseDatabaseWrapper) -> None:
+    """Raise TransactionBroken when a transaction is open, a literal BEGIN too: what was written is never committed.
+
+    And for a tenant context that was left open: what comes after on this connection would still have its store.
+    """
+    if connection.in_atomic_block or (connection.connection is not None and not connection.autocommit):
+        raise TransactionBroken("the handler left a transaction open")
+    if in_transaction(connection):
+        raise TransactionBroken("the handler left a transaction open that it began by BEGIN; use transaction.atomic()")
+    if open_store(connection) is not None:
+        raise TransactionBroken("the handler left a tenant context open: a generator that uses one must be ended")
+
 
 _LONGEST_EXTENSION = timedelta(days=36_500)
-running: ContextVar[RunningJob | None] = ContextVar("salon_jobs_running_job", default=None)
+# The log reads it too, and knows less of it.
+running = cast("ContextVar[RunningJob | None]", current_run)
 
 
 @dataclass(slots=True)
@@ -150,8 +190,8 @@ class RunningJob:
         timeout it raises that once more: a handler that swallowed it must not look like success.
         """
         self.check_end()
-        if not store.finish(self.claimed, self.process_id) and not (
-            self.finished and store.committed(self.claimed, self.process_id)
+        if not queries.finish(self.claimed, self.process_id) and not (
+            self.finished and queries.committed(self.claimed, self.process_id)
         ):
             raise LeaseLost(f"job {self.id} is no longer leased to this run")
         self.finished = True

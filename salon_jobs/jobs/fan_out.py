@@ -9,13 +9,13 @@ from typing import Any, Final, ParamSpec
 from django.db import connections, transaction
 from django.db.backends.utils import CursorWrapper
 
-from salon_jobs import sql
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError, PayloadInvalid, UnknownFanOut
 from salon_jobs.core.records import FanOutProgress, FanOutResult, JobKeyMode
 from salon_jobs.core.tracing import SYSTEM, Sent, current_trace, sending
+from salon_jobs.db import statements
 from salon_jobs.jobs.current import running_job
-from salon_jobs.jobs.enqueue_cursor import enqueue_cursor
+from salon_jobs.jobs.enqueue import enqueue_cursor
 from salon_jobs.jobs.options import FanOut
 from salon_jobs.jobs.payload import STORE_ARGUMENT
 from salon_jobs.jobs.task import BoundTask, Task
@@ -50,10 +50,10 @@ def fan_out(task: Task[P, Any] | BoundTask[P], options: FanOut = _EVERY_STORE, /
         transaction.atomic(using=conf.database),
     ):
         parameters["trace"] = current_trace()
-        cursor.execute(sql.load("fan_out_record"), parameters)
+        cursor.execute(statements.load("fan_out_record"), parameters)
         record = cursor.fetchone()
         if record is None:
-            cursor.execute(sql.load("fan_out_found"), parameters)
+            cursor.execute(statements.load("fan_out_found"), parameters)
             found, stores, paused = cursor.fetchone()
             return FanOutResult(0, stores, found, paused)
         inserted, kept, paused = _add(cursor, parameters | {"fan_out_id": record[0]})
@@ -67,7 +67,7 @@ def fan_out_progress(fan_out_id: int, *, using: str | None = None) -> FanOutProg
     Read through ``OPERATOR_DATABASE`` when there is one, or through the alias ``using``. Raises UnknownFanOut.
     """
     with connections[using or conf.reader_database].cursor() as cursor:
-        cursor.execute(sql.load("fan_out_progress"), {"id": fan_out_id})
+        cursor.execute(statements.load("fan_out_progress"), {"id": fan_out_id})
         row = cursor.fetchone()
     if row is None:
         raise UnknownFanOut(f"no fan-out has the id {fan_out_id}")
@@ -103,7 +103,7 @@ def _add(cursor: CursorWrapper, parameters: dict[str, Any]) -> tuple[int, int, i
 
 
 def _over_stores(statement: str) -> str:
-    return sql.load(statement).replace("__function__", conf.fan_out_function)
+    return statements.load(statement).replace("__function__", conf.fan_out_function)
 
 
 def _tick() -> datetime | None:

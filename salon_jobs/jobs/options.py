@@ -1,17 +1,17 @@
-"""Holds what can be chosen for a job apart from its arguments."""
+"""Options of a job apart from its arguments, including its timeouts."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from typing import Final, Literal, TypedDict
 from uuid import UUID
 
-from salon_jobs.core.clock import EARLIEST, LATEST
 from salon_jobs.core.errors import OptionInvalid
 from salon_jobs.core.records import JobKeyMode
+from salon_jobs.core.units import EARLIEST, LATEST
 
 # A lone surrogate stands for a byte that is not UTF-8, as in a file's name.
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
@@ -116,3 +116,58 @@ def check_text(name: str, value: object, longest: int) -> None:
 def _check_number(name: str, value: object, least: int, most: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
         raise OptionInvalid(f"{name} must be a whole number from {least} to {most}, not {value!r}")
+
+
+# However long a job has waited, its run is left this much of its timeout.
+_LEAST_RUN_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeouts:
+    """Holds a task's timeouts. Raises OptionInvalid naming the field.
+
+    ``timeout`` bounds a run; ``wait_timeout`` the wait since the job became due; ``wait_overtime`` is extra grace
+    before the wait timeout counts.
+    """
+
+    timeout: timedelta | None = None
+    wait_timeout: timedelta | None = None
+    wait_overtime: timedelta | None = None
+    waiting_shortens_timeout: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("timeout", "wait_timeout", "wait_overtime"):
+            value = getattr(self, name)
+            if value is not None and not (isinstance(value, timedelta) and value > timedelta(0)):
+                raise OptionInvalid(f"{name} must be a timedelta above zero, not {value!r}")
+        if not isinstance(self.waiting_shortens_timeout, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise OptionInvalid(
+                f"waiting_shortens_timeout must be True or False, not {self.waiting_shortens_timeout!r}"
+            )
+        if self.wait_overtime is not None and self.wait_timeout is None:
+            raise OptionInvalid("wait_overtime adds to a wait_timeout: give that too")
+        if self.waiting_shortens_timeout and self.timeout is None:
+            raise OptionInvalid("waiting_shortens_timeout shortens a timeout: give that too")
+
+    @property
+    def any(self) -> bool:
+        """Tell whether any of them is set."""
+        return any(getattr(self, field.name) for field in fields(self))
+
+    def expiry(self, waited_s: float) -> str | None:
+        """Return why a job that waited this long is not worth starting; None when it is."""
+        if self.wait_timeout is None:
+            return None
+        limit_s = self.wait_timeout.total_seconds()
+        if self.wait_overtime is not None:
+            limit_s += self.wait_overtime.total_seconds()
+        return f"waited {waited_s:.3g} s, longer than {limit_s:.3g} s" if waited_s > limit_s else None
+
+    def run_s(self, waited_s: float) -> float | None:
+        """Return how long a run may take after such a wait, in seconds; None without a timeout."""
+        if self.timeout is None:
+            return None
+        whole_s = self.timeout.total_seconds()
+        if not self.waiting_shortens_timeout:
+            return whole_s
+        return max(whole_s - waited_s, min(whole_s, _LEAST_RUN_S))

@@ -10,6 +10,7 @@ from salon_jobs.core.errors import TaskInvalid, UnknownTask
 if TYPE_CHECKING:
     from salon_jobs.jobs.task import Task
 
+
 _tasks: dict[str, Task[..., Any]] = {}
 
 

@@ -16,23 +16,23 @@ from typing import Any, Final
 
 from django.db import connections
 
-from salon_jobs import sql
 from salon_jobs.conf import settings as conf
-from salon_jobs.core import log_events
-from salon_jobs.core.histogram import BOUNDS_S, BUCKETS, percentile
+from salon_jobs.core import events
+from salon_jobs.core.metrics import BOUNDS_S, BUCKETS, percentile
+from salon_jobs.db import statements
 from salon_jobs.jobs.current import RunningJob
 
 _FLUSH_EVERY_S = 5.0
 # The log event that ends a run, and the outcome it is counted as; in the order of the columns.
 _OUTCOMES: Final[Mapping[str, str]] = {
-    log_events.JOB_SUCCEEDED: "succeeded",
-    log_events.JOB_RETRIED: "retried",
-    log_events.JOB_FAILED: "failed",
-    log_events.JOB_CANCELLED: "cancelled",
-    log_events.JOB_SNOOZED: "snoozed",
-    log_events.JOB_RELEASED: "released",
-    log_events.JOB_RESCUED: "rescued",
-    log_events.JOB_EXPIRED: "expired",
+    events.JOB_SUCCEEDED: "succeeded",
+    events.JOB_RETRIED: "retried",
+    events.JOB_FAILED: "failed",
+    events.JOB_CANCELLED: "cancelled",
+    events.JOB_SNOOZED: "snoozed",
+    events.JOB_RELEASED: "released",
+    events.JOB_RESCUED: "rescued",
+    events.JOB_EXPIRED: "expired",
 }
 OUTCOMES: Final = tuple(_OUTCOMES.values())
 # The table has no column for expired jobs: it counts them as cancelled.
@@ -81,7 +81,7 @@ class TaskStatistics:
         index = _INDEX.get(event)
         if index is None:
             return
-        timed = event not in (log_events.JOB_RELEASED, log_events.JOB_EXPIRED)
+        timed = event not in (events.JOB_RELEASED, events.JOB_EXPIRED)
         now = time.monotonic()
         task = queue = None
         counts: _Counts | None = None
@@ -123,7 +123,9 @@ class TaskStatistics:
             return
         try:
             with connections[conf.database].cursor() as cursor:
-                cursor.execute(sql.load("add_statistics"), {"rows": json.dumps(list(map(_stored, counted.items())))})
+                cursor.execute(
+                    statements.load("add_statistics"), {"rows": json.dumps(list(map(_stored, counted.items())))}
+                )
         except BaseException:
             with self._lock:
                 _add(counted, to=self._unwritten)
@@ -211,7 +213,7 @@ def totals(last: timedelta, *, using: str) -> list[TaskTotals]:
     """Add up the statistics since so long ago, by task. Role: worker, operator. Some seconds are still to come."""
     parameters: dict[str, Any] = {"last": last}
     with connections[using].cursor() as cursor:
-        cursor.execute(sql.load("task_totals"), parameters)
+        cursor.execute(statements.load("task_totals"), parameters)
         rows: list[tuple[Any, ...]] = cursor.fetchall()
     return [_totals(*row) for row in rows]
 

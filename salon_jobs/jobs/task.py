@@ -14,10 +14,10 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.errors import OptionInvalid, PayloadInvalid, TaskInvalid
 from salon_jobs.core.records import JobContent, JobHandle, JobKeyMode, NewJob
-from salon_jobs.jobs import enqueue, enqueue_batches, registry
-from salon_jobs.jobs.options import LONGEST, DeclaredLimits, EnqueueOptions, JobOptions, KeyMode, check_text
+from salon_jobs.jobs import enqueue, registry
+from salon_jobs.jobs import enqueue as enqueue_batches
+from salon_jobs.jobs.options import LONGEST, DeclaredLimits, EnqueueOptions, JobOptions, KeyMode, Timeouts, check_text
 from salon_jobs.jobs.payload import STORE_ARGUMENT, Arguments, PayloadType
-from salon_jobs.jobs.timeouts import Timeouts
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -1,17 +1,20 @@
-"""Parses what several commands take, and declares the options that all long-running ones share."""
+"""Command-line arguments that several commands share."""
 
 from __future__ import annotations
 
 import argparse
+import difflib
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 from django.core.management.base import CommandParser
 
-from salon_jobs.health.server import parse_address
-from salon_jobs.runtime.logs import configure_logging
-from salon_jobs.sections.logs import FORMATS
-from salon_jobs.sections.reading import LEVELS
+from salon_jobs.conf.reader import LEVELS
+from salon_jobs.conf.sections import FORMATS
+from salon_jobs.jobs import registry
+from salon_jobs.process.health_server import parse_address
+from salon_jobs.process.logs import configure_logging
 
 _MOST = 2**31 - 1
 
@@ -93,3 +96,20 @@ def _instant(text: str, direction: int) -> datetime:
         what = "so long ago" if direction < 0 else "so far ahead"
         raise argparse.ArgumentTypeError(f"{text!r} is no time; write 12h for {what}, or 2026-05-06T03:00+09:00")
     return found
+
+
+_HAS: Final = {"task": "has that name", "queue": "names that queue"}
+
+
+def unknown_names(options: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a note for each value of ``--task`` and ``--queue`` that no task has.
+
+    A note and no refusal: jobs of another release, and queues that ``using`` alone names, are operated on as well.
+    """
+    for kind, names in {"task": registry.task_names(), "queue": registry.queue_names()}.items():
+        given: Any = options.get(kind)
+        for name in [given] if isinstance(given, str) else given or ():
+            if name not in names:
+                close = difflib.get_close_matches(name, names, n=1)
+                hint = f"; did you mean {close[0]!r}?" if close else ""
+                yield f"note: --{kind} {name!r}: no task of this release {_HAS[kind]}{hint}"

@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from salon_jobs.migration_ops import (
+from salon_jobs.access.operations import (
     InstallFunction,
     InstallSupersession,
     LocksBriefly,

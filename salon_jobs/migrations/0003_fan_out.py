@@ -2,8 +2,8 @@
 
 from typing import ClassVar
 
+from salon_jobs.access.operations import InstallFanOutFunction, LocksBriefly
 from salon_jobs.conf import settings as conf
-from salon_jobs.migration_ops import InstallFanOutFunction, LocksBriefly
 
 
 class Migration(LocksBriefly):

@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from django.db import migrations, models
 
-from salon_jobs.migration_ops import LocksBriefly, ProtectTables, SetStorageParameters
+from salon_jobs.access.operations import LocksBriefly, ProtectTables, SetStorageParameters
 from salon_jobs.models.statistics import IntegerArrayField
 
 

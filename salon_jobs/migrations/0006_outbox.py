@@ -9,13 +9,7 @@ from django.db import migrations, models
 
 import salon_jobs.models.fields
 import salon_jobs.models.message
-from salon_jobs.migration_ops import (
-    InstallFunction,
-    InstallGate,
-    LocksBriefly,
-    ProtectTables,
-    SetStorageParameters,
-)
+from salon_jobs.access.operations import InstallFunction, InstallGate, LocksBriefly, ProtectTables, SetStorageParameters
 
 
 class Migration(LocksBriefly):

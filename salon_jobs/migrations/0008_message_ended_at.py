@@ -6,7 +6,7 @@ import pgtrigger.compiler
 import pgtrigger.migrations
 from django.db import migrations, models
 
-from salon_jobs.migration_ops import InstallFunction, LocksBriefly
+from salon_jobs.access.operations import InstallFunction, LocksBriefly
 
 
 class Migration(LocksBriefly):

@@ -1,15 +1,12 @@
 """Declares the tables: columns, constraints, indexes and guarding triggers."""
 
-from salon_jobs.models.dashboard import Dashboard
-from salon_jobs.models.fan_out import FanOutRecord
-from salon_jobs.models.inbox import InboxMessage
-from salon_jobs.models.job import Job, JobError
-from salon_jobs.models.limit import Limit
-from salon_jobs.models.message import BlockedAggregate, DestinationState, Message, RelayPartition, Replay
-from salon_jobs.models.process import Process
+from __future__ import annotations
+
+from salon_jobs.models.job import FanOutRecord, Job, JobError, SupersededRun
+from salon_jobs.models.message import BlockedAggregate, DestinationState, InboxMessage, Message, RelayPartition, Replay
+from salon_jobs.models.process import Limit, Process
 from salon_jobs.models.schedule import CronEntryState, CronTick
-from salon_jobs.models.statistics import QueueMinute, TaskMinute
-from salon_jobs.models.superseded import SupersededRun
+from salon_jobs.models.statistics import Dashboard, QueueMinute, TaskMinute
 
 __all__ = [
     "BlockedAggregate",

@@ -1,4 +1,4 @@
-"""Declares the job and its per-attempt errors."""
+"""Models of jobs, the errors of their attempts, fan-outs, and superseded runs."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from django.db import models
 from django.db.models.functions import Cast, Coalesce, Now
 from django.utils import timezone
 
-from salon_jobs.core.clock import EARLIEST, LATEST
 from salon_jobs.core.errors import TimedOut
 from salon_jobs.core.records import NO_STORE, JobState
+from salon_jobs.core.units import EARLIEST, LATEST
 from salon_jobs.models.fields import ReadableJSONField
 
 _STATES = [(state.value, state.value) for state in JobState]
@@ -47,7 +47,7 @@ class LaneHash(models.Func):
 class Job(models.Model):
     """One job: due when ``queued`` and ``run_at`` has come. No foreign keys: the table is hot and operational.
 
-    Written by the statements in ``salon_jobs/sql``; the model serves reading, the admin and migrations.
+    Written by the statements in ``salon_jobs/db/sql``; the model serves reading, the admin and migrations.
     """
 
     id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
@@ -251,3 +251,58 @@ class JobError(models.Model):
 
     def __str__(self) -> str:
         return f"attempt {self.attempt} of job {self.job_id}: {self.error_class}"
+
+
+class SupersededRun(models.Model):
+    """One running job whose key a newer job took: it is not retried, also when the newer one has long finished.
+
+    A row of its own, since an enqueue never touches a running job. Written by the trigger on the job table, read when
+    a run ends without success, forgotten by the workers' maintenance.
+    """
+
+    job_id: models.BigIntegerField[int, int] = models.BigIntegerField(primary_key=True)
+    lease: models.IntegerField[int, int] = models.IntegerField(
+        help_text="The run that was superseded; a later one of the same job is not"
+    )
+
+    class Meta:
+        db_table = "salon_jobs_superseded"
+
+    def __str__(self) -> str:
+        return f"run {self.lease} of job {self.job_id}"
+
+
+class FanOutRecord(models.Model):
+    """One fan-out: what it added, never changed afterwards. How far its jobs are is counted when somebody asks.
+
+    Unique by task, tick and digest (of arguments and label): a second one for the same tick adds nothing.
+    """
+
+    id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
+    task: models.CharField[str, str] = models.CharField(max_length=255)
+    tick: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(
+        null=True, help_text="The cron tick it stems from"
+    )
+    digest: models.CharField[str, str] = models.CharField(
+        max_length=64, help_text="Hash of the arguments and the label"
+    )
+    label: models.CharField[str, str] = models.CharField(max_length=255, db_default="")
+    inserted: models.IntegerField[int, int] = models.IntegerField(db_default=0, help_text="Jobs it added")
+    kept: models.IntegerField[int, int] = models.IntegerField(
+        db_default=0, help_text="Stores whose job it met by its key"
+    )
+    paused: models.IntegerField[int, int] = models.IntegerField(
+        db_default=0, help_text="Stores it left out because they are paused"
+    )
+    created_at: models.DateTimeField[datetime, datetime] = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        db_table = "salon_jobs_fan_out"
+        verbose_name = "fan-out"
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["task", "tick", "digest"], name="salon_jobs_fan_out_once"),
+        ]
+        indexes: ClassVar = [models.Index(fields=["created_at"], name="salon_jobs_fan_out_created")]
+
+    def __str__(self) -> str:
+        return f"{self.task} #{self.pk}"

@@ -1,9 +1,9 @@
-"""Declares the row by which a process shows that it lives."""
+"""Models of processes and of limits set at run time."""
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from django.db import models
 from django.db.models.functions import Now
@@ -31,3 +31,57 @@ class Process(models.Model):
 
     def __str__(self) -> str:
         return f"{self.kind} {self.hostname}/{self.pid}"
+
+
+UUID_NAME: Final = "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
+
+
+class Limit(models.Model):
+    """One rule. Workers read it within a second; what they hold already still runs."""
+
+    class Kind(models.TextChoices):
+        """Says what a rule is on. A ``key`` is named task:key."""
+
+        QUEUE = "queue"
+        TASK = "task"
+        STORE = "store"
+        KEY = "key"
+
+    id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
+    kind: models.CharField[str, str] = models.CharField(max_length=8, choices=Kind.choices)
+    name: models.CharField[str, str] = models.CharField(
+        max_length=512, help_text="A queue, a task, a store's id, or task:key for jobs that share a concurrency key"
+    )
+    paused: models.BooleanField[bool, bool] = models.BooleanField(
+        db_default=False, default=False, help_text="Start none of these jobs"
+    )
+    max_concurrency: models.PositiveIntegerField[int | None, int | None] = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        help_text="How many may run at once, in all processes; empty: as declared; 2147483647: no limit",
+    )
+    rate: models.FloatField[float | None, float | None] = models.FloatField(
+        null=True, blank=True, help_text="How many may start a second; empty: no limit"
+    )
+    tokens: models.FloatField[float, float] = models.FloatField(db_default=0.0, default=0.0, editable=False)
+    refilled_at: models.DateTimeField[datetime, datetime] = models.DateTimeField(db_default=Now(), editable=False)
+
+    class Meta:
+        db_table = "salon_jobs_limit"
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["kind", "name"], name="salon_jobs_limit_once"),
+            models.CheckConstraint(
+                condition=models.Q(kind__in=["queue", "task", "store", "key"]), name="salon_jobs_limit_kind"
+            ),
+            models.CheckConstraint(
+                condition=models.Q(rate__isnull=True) | models.Q(rate__gt=0, rate__lte=1_000_000),
+                name="salon_jobs_limit_rate",
+            ),
+            # As PostgreSQL writes a uuid: a name that is compared with one means nothing written otherwise.
+            models.CheckConstraint(
+                condition=~models.Q(kind="store") | models.Q(name__regex=UUID_NAME), name="salon_jobs_limit_store"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"

@@ -1,4 +1,4 @@
-"""Declares the statistics: ended runs by task and minute, and how many jobs waited, by queue and minute."""
+"""Models of the statistics, and the dashboard as Django's permissions know it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from datetime import datetime
 
 from django.db import models
 from django.db.backends.base.base import BaseDatabaseWrapper
+
+from salon_jobs.models.process import Process
 
 
 class IntegerArrayField(models.Field):  # type: ignore[type-arg]
@@ -20,7 +22,7 @@ class TaskMinute(models.Model):
     """What became of the runs of one task on one queue in one minute.
 
     Workers add to it every few seconds; the minute is that of the database's clock by then. Histograms have the
-    buckets of ``salon_jobs.core.histogram``.
+    buckets of ``salon_jobs.core.metrics``.
     """
 
     pk = models.CompositePrimaryKey("minute", "task", "queue")
@@ -70,3 +72,13 @@ class QueueMinute(models.Model):
 
     def __str__(self) -> str:
         return f"{self.queue} at {self.minute:%Y-%m-%d %H:%M}"
+
+
+class Dashboard(Process):
+    """Stands for the dashboard: no rows of its own, one permission, ``view_dashboard``."""
+
+    class Meta:  # pyright: ignore[reportIncompatibleVariableOverride] - Django joins them
+        proxy = True
+        default_permissions = ("view",)
+        verbose_name = "dashboard"
+        verbose_name_plural = "dashboard"

@@ -1,1 +1,3 @@
-"""Holds the transactional outbox: emit in the business transaction, relay afterwards, consume on the way back."""
+"""The transactional outbox: emit in the business transaction, relay afterwards."""
+
+from salon_jobs.outbox.emit import Draft as Draft

@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from salon_jobs.outbox.store import Blocked, Failure, Unresolvable, Wanted
-from salon_jobs.publishers.base import OutgoingMessage
+from salon_jobs.brokers.publisher import OutgoingMessage
+from salon_jobs.outbox.queries import Blocked, Failure, Unresolvable, Wanted
 
 # Ordered aggregates by their id; a message of none by its own.
 Key = str | int

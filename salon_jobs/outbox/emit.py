@@ -1,4 +1,4 @@
-"""Writes messages in the caller's transaction: sent if and only if it commits."""
+"""Insertion of messages in the caller's transaction, and the relay's wake-up."""
 
 from __future__ import annotations
 
@@ -14,14 +14,30 @@ import msgspec
 from django.db import IntegrityError, ProgrammingError, connections
 from psycopg import errors as pg
 
-from salon_jobs import sql
+from salon_jobs.brokers.registry import checker_for
 from salon_jobs.conf import settings as conf
-from salon_jobs.core.destinations import LONGEST, parse_destination, place_of
-from salon_jobs.core.envelope import RESERVED
+from salon_jobs.core.destinations import LONGEST, RESERVED, parse_destination, place_of
 from salon_jobs.core.errors import EmitRefused, MessageInvalid, SchemaMissing
 from salon_jobs.core.tracing import Sent, active_tracers, current_headers, sending
-from salon_jobs.outbox import wake
-from salon_jobs.publishers.registry import checker_for
+from salon_jobs.db import statements
+from salon_jobs.db.notify import WakeUps
+
+CHANNEL: Final = "salon_jobs_message"
+# What a notification carries when an operator changed what relays keep in memory.
+OPERATOR: Final = "operator"
+wake_ups: Final = WakeUps(CHANNEL)
+
+
+def after_commit(*, using: str | None = None) -> None:
+    """Arrange one wake-up for when the caller's transaction commits. Never fails it."""
+    wake_ups.after_commit(using or conf.database)
+
+
+def operator_changed(*, using: str) -> None:
+    """Tell relays, with the caller's transaction, to look again at what is blocked and paused."""
+    with connections[using].cursor() as cursor:
+        cursor.execute("SELECT pg_notify(%s, %s)", [CHANNEL, OPERATOR])
+
 
 _BATCH: Final = 5000
 # The escape of NUL, and not a backslash that is escaped before "u0000".
@@ -73,12 +89,14 @@ def emit_many(drafts: Iterable[Draft]) -> list[UUID]:
             trace = current_headers()
             rows = [_row(draft, trace) for draft in batch]
             with _refusals_named(), connections[conf.database].cursor() as cursor:
-                cursor.execute(sql.load("emit_many"), [list(column) for column in zip(*rows, strict=True)] + [producer])
+                cursor.execute(
+                    statements.load("emit_many"), [list(column) for column in zip(*rows, strict=True)] + [producer]
+                )
             if len(batch) == 1:
                 sent.message_id, sent.body_size = str(rows[0][0]), len(rows[0][4].encode())
         ids += [row[0] for row in rows]
     if ids:
-        wake.after_commit()
+        after_commit()
     return ids
 
 

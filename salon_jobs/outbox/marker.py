@@ -1,4 +1,4 @@
-"""Marks in the table what brokers have acknowledged, in batches, on a connection of its own."""
+"""Threads that mark published messages and prune old ones."""
 
 from __future__ import annotations
 
@@ -7,14 +7,18 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Final
 
 from django.db import DatabaseError, InterfaceError, connections
 
-from salon_jobs.core import log_events
-from salon_jobs.core.log_events import log_event
-from salon_jobs.outbox import store
+from salon_jobs.conf import settings as conf
+from salon_jobs.core import events
+from salon_jobs.core.events import log_event
+from salon_jobs.db import statements
+from salon_jobs.outbox import queries
 from salon_jobs.outbox.backlog import Backlog
-from salon_jobs.runtime.connections import tell_lost, tidy_connections
+from salon_jobs.tenancy.connections import tell_lost, tidy_connections
 
 _MOST = 5000
 _RETRY_S = 0.2
@@ -107,17 +111,92 @@ class Marker:
             else:
                 return
         self._given_up = True
-        log_event(logging.ERROR, log_events.RELAY_UNMARKED, messages=sum(len(s.published) for s in batch))
+        log_event(logging.ERROR, events.RELAY_UNMARKED, messages=sum(len(s.published) for s in batch))
 
     def _write(self, batch: list[Settled]) -> None:
         published = [message_id for settled in batch for message_id in settled.published]
         if published:
-            store.mark_published(published)
+            queries.mark_published(published)
         skipped = {message_id: reason for settled in batch for message_id, reason in settled.skipped.items()}
         if skipped:
-            store.mark_skipped(skipped)
+            queries.mark_skipped(skipped)
         for settled in batch:
             settled.backlog.marked([*settled.published, *settled.skipped])
         self.published += len(published)
         self.skipped += len(skipped)
         self._on_marked()
+
+
+_EVERY_S: Final = 60.0
+_ROUND_S: Final = 0.5
+_FROM_THE_START_S: Final = 3600.0
+# Longer than anything is kept: nothing is deleted.
+_FOR_EVER: Final = timedelta(days=365_000)
+
+
+class MessagePruner:
+    """Walks the table by ids, round by round; any number of them may work at once.
+
+    A round ends behind half a second, or where messages are too young. The walk begins anew every hour, for what
+    was sent late (after an operator's retry, say).
+    """
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._after = 0
+        self._began = clock()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="salon-jobs-message-pruner", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; returns when it ended. Idempotent."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def run_once(self) -> int:
+        """Delete for half a second at most, and log the count; returns how many. Role: worker, autocommit.
+
+        Raises database errors; what was deleted before stays deleted.
+        """
+        end = self._clock() + _ROUND_S
+        if self._clock() - self._began >= _FROM_THE_START_S:
+            self._after, self._began = 0, self._clock()
+        total = 0
+        while True:
+            deleted, after, young = self._prune()
+            total += deleted
+            if after is None:
+                self._after = 0
+                break
+            if young:
+                break
+            self._after = after
+            if self._clock() >= end:
+                break
+        if total:
+            log_event(logging.INFO, events.PRUNED, messages=total)
+        return total
+
+    def _prune(self) -> tuple[int, int | None, bool]:
+        ages = {
+            "published": conf.outbox.retain_published or _FOR_EVER, "skipped": conf.outbox.retain_skipped or _FOR_EVER,
+        }  # fmt: skip
+        with connections[conf.database].cursor() as cursor:
+            parameters: dict[str, Any] = {"after": self._after, **ages}
+            cursor.execute(statements.load("prune_messages"), parameters)
+            row: tuple[int, int | None, bool] = cursor.fetchone()
+            return row
+
+    def _run(self) -> None:
+        while not self._stop.wait(_EVERY_S):
+            try:
+                self.run_once()
+            except (DatabaseError, InterfaceError) as error:
+                tell_lost(error, loop="message pruner")
+            tidy_connections()
+        connections.close_all()

@@ -1,4 +1,4 @@
-"""Relays messages: reads them in the order of their ids up to the gate, and hands them to the streams that publish."""
+"""Loop that reads messages in order and hands them to their destinations."""
 
 from __future__ import annotations
 
@@ -11,22 +11,19 @@ from typing import Final
 from django.db import DatabaseError, InterfaceError, connections
 
 from salon_jobs.conf import settings as conf
-from salon_jobs.core import log_events, metrics
-from salon_jobs.core.log_events import log_event
+from salon_jobs.core import events, metrics
+from salon_jobs.core.events import log_event
 from salon_jobs.core.metrics import Sample
-from salon_jobs.core.telemetry import MessageFailure, report_failure
-from salon_jobs.outbox import store, wake
-from salon_jobs.outbox.brokers import Brokers
-from salon_jobs.outbox.marker import Marker
-from salon_jobs.outbox.ownership import Ownership
-from salon_jobs.outbox.progress import Progress
-from salon_jobs.outbox.pruner import MessagePruner
-from salon_jobs.outbox.store import Failure, Gate, Unresolvable
-from salon_jobs.outbox.stream import Stream
-from salon_jobs.outbox.streams import Streams
-from salon_jobs.runtime.connections import tell_lost, tidy_connections
-from salon_jobs.runtime.listener import Listener
-from salon_jobs.tenancy.wake_up import SECOND_LOOK
+from salon_jobs.core.tracing import MessageFailure, report_failure
+from salon_jobs.db.notify import SECOND_LOOK, Listener
+from salon_jobs.outbox import emit, queries
+from salon_jobs.outbox.destination_worker import Stream
+from salon_jobs.outbox.destinations import Brokers, Progress, Streams
+from salon_jobs.outbox.marker import Marker, MessagePruner
+from salon_jobs.outbox.partitions import Ownership
+from salon_jobs.outbox.queries import Failure, Gate, Unresolvable
+from salon_jobs.process.heartbeat import Presence, delete_row
+from salon_jobs.tenancy.connections import refuse_small_pool, tell_lost, tidy_connections
 
 # How often to read what is blocked; where that is so much that it takes long, a tenth of the time at most goes there.
 # What an operator changes is heard of at once.
@@ -66,7 +63,7 @@ class Relay:
         self._ownership: Ownership | None = None
         self._marker = Marker(self._wake.set)
         self._streams = Streams(self._marker, owns=self._owns, on_change=self._wake.set)
-        self._listener = Listener(wake.CHANNEL, self._hear)
+        self._listener = Listener(emit.CHANNEL, self._hear)
         self._progress = Progress(self._marker, self._streams)
         self._brokers = Brokers()
         self._pruner = MessagePruner()
@@ -154,7 +151,7 @@ class Relay:
     def _hear(self, news: str) -> None:
         """Look now, and once more: a notification that was left out follows this one shortly."""
         self._heard = time.monotonic()
-        if news == wake.OPERATOR:
+        if news == emit.OPERATOR:
             self._refresh_at = min(self._refresh_at, self._heard)
         self._wake.set()
 
@@ -167,7 +164,7 @@ class Relay:
             self._refresh(ownership)
         if not self._marker.alive:
             raise RuntimeError("the marker has ended by an error; see the log")
-        self._gate = store.gate()
+        self._gate = queries.gate()
         self._note_gate()
         read = self._streams.read(self._gate)
         self._streams.grant()
@@ -191,16 +188,14 @@ class Relay:
     def _beat(self, ownership: Ownership) -> None:
         before = ownership.mine - ownership.leaving
         if lost := ownership.beat():
-            log_event(logging.WARNING, log_events.PARTITIONS_LOST, partitions=sorted(lost))
+            log_event(logging.WARNING, events.PARTITIONS_LOST, partitions=sorted(lost))
             # First what is left of them is forgotten, of those too that are ours again by now.
             self._streams.own(before - lost)
             self._streams.lose()
         served = ownership.mine - ownership.leaving
         if lost or before != served:
             self._refresh_at = float("-inf")
-            log_event(
-                logging.INFO, log_events.PARTITIONS_OWNED, partitions=sorted(ownership.mine), relays=ownership.relays
-            )
+            log_event(logging.INFO, events.PARTITIONS_OWNED, partitions=sorted(ownership.mine), relays=ownership.relays)
         self._streams.own(served)
         ownership.trust()
         if ownership.leaving and (released := self._streams.free_of(ownership.leaving)):
@@ -211,8 +206,8 @@ class Relay:
         began = time.monotonic()
         # Before the look: one that is asked for meanwhile stays asked for.
         self._refresh_at = began + max(_REFRESH_S, _REFRESH_SHARE * self._refresh_took_s)
-        self._streams.know(store.destinations())
-        self._streams.refresh(store.blocked(ownership.mine - ownership.leaving))
+        self._streams.know(queries.destinations())
+        self._streams.refresh(queries.blocked(ownership.mine - ownership.leaving))
         self._refresh_took_s = time.monotonic() - began
 
     def _write_failures(self) -> None:
@@ -221,17 +216,17 @@ class Relay:
             if failures:
                 self._write(stream, failures)
             for news in stream.outage_news:
-                store.note_outage(stream.aggregate_type, *(("", "") if news is None else (news.code, news.detail)))
+                queries.note_outage(stream.aggregate_type, *(("", "") if news is None else (news.code, news.detail)))
                 stream.outages_written(1)
 
     def _write(self, stream: Stream, failures: list[Failure | Unresolvable]) -> None:
         unresolvable = [each for each in failures if isinstance(each, Unresolvable)]
         wait_s = stream.backlog.on_hold / _LOOKS_PER_S
         news = (
-            store.write_unresolvable(unresolvable, owner=self._owner(), wait_s=wait_s) if unresolvable else set[int]()
+            queries.write_unresolvable(unresolvable, owner=self._owner(), wait_s=wait_s) if unresolvable else set[int]()
         )
         failed = [each for each in failures if isinstance(each, Failure)]
-        written = store.write_failures(failed, owner=self._owner()) if failed else set[int]()
+        written = queries.write_failures(failed, owner=self._owner()) if failed else set[int]()
         stream.failures_written(failures)
         _warn_of([each for each in unresolvable if each.message.id in news and not each.answer.quiet])
         for failure in failed:
@@ -260,7 +255,7 @@ class Relay:
 
     def _finish(self, ownership: Ownership) -> bool:
         """End the streams, mark what was sent, write what failed, and give the partitions back."""
-        log_event(logging.INFO, log_events.PROCESS_STOPPING, running=self._streams.in_memory)
+        log_event(logging.INFO, events.PROCESS_STOPPING, running=self._streams.in_memory)
         self._listener.stop()
         self._pruner.stop()
         end = time.monotonic() + conf.shutdown_interrupt_after.total_seconds()
@@ -275,7 +270,7 @@ class Relay:
             self._streams.own(frozenset())
             ownership.release(self._streams.free_of(ownership.mine))
         except (DatabaseError, InterfaceError) as error:
-            log_event(logging.WARNING, log_events.DATABASE_LOST, loop="relay", error=str(error).strip())
+            log_event(logging.WARNING, events.DATABASE_LOST, loop="relay", error=str(error).strip())
         self._streams.close()
         connections.close_all()
         return clean
@@ -286,7 +281,67 @@ def _warn_of(unresolvable: list[Unresolvable]) -> None:
     if unresolvable:
         first, answer = unresolvable[0].message, unresolvable[0].answer
         log_event(
-            logging.WARNING, log_events.MESSAGES_UNRESOLVABLE, aggregate_type=first.aggregate_type,
+            logging.WARNING, events.MESSAGES_UNRESOLVABLE, aggregate_type=first.aggregate_type,
             messages=len(unresolvable), message_id=first.message_id, aggregate_id=first.aggregate_id,
             event_name=first.event, store_id=first.store_id, code=answer.code, detail=answer.detail,
         )  # fmt: skip
+
+
+_RETRY_S: Final = 0.5
+# Relay, marker, pruner; heartbeat, two questions about health at a time.
+_THREADS: Final = 6
+
+
+class RelayBeside:
+    """Is the loop of ``runworker --with-relay``, for a thread of its own."""
+
+    def __init__(self, presence: Presence) -> None:
+        """Prepare; no I/O. Raises ConfigurationError when a pool is too small for its threads."""
+        refuse_small_pool(_THREADS)
+        self._presence = presence
+        self._relay = Relay(lambda: self._process_id)
+        self._stopping = threading.Event()
+        self._process_id = 0
+
+    def run(self) -> bool:
+        """Relay until stopped; True when everything that was sent is marked."""
+        if not self._register():
+            return True
+        try:
+            return self._relay.run()
+        finally:
+            self._leave()
+
+    def stop(self) -> None:
+        """Ask for the end: what is being published is finished; a second call forces it."""
+        self._stopping.set()
+        self._relay.stop()
+
+    def facts(self) -> dict[str, object]:
+        """Return what readiness shows of the relay. Raises NotReady."""
+        return {"relay": self._relay.facts()}
+
+    def samples(self) -> list[Sample]:
+        """Return the metrics of the relay."""
+        return self._relay.samples()
+
+    def _register(self) -> bool:
+        """Insert the row, as soon as the database lets us; False when stopped first."""
+        while not self._stopping.is_set():
+            try:
+                self._process_id = self._presence.register_beside("relay")
+            except (DatabaseError, InterfaceError) as error:
+                log_event(logging.WARNING, events.DATABASE_LOST, loop="relay", error=str(error).strip())
+                tidy_connections()
+                self._stopping.wait(_RETRY_S)
+            else:
+                return True
+        return False
+
+    def _leave(self) -> None:
+        self._presence.drop(self._process_id)
+        try:
+            delete_row(self._process_id)
+        except (DatabaseError, InterfaceError) as error:  # it will be buried
+            log_event(logging.WARNING, events.DATABASE_LOST, loop="relay", error=str(error).strip())
+        connections.close_all()

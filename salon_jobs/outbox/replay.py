@@ -1,21 +1,22 @@
-"""Sends messages again on purpose: as new ones, in the order of the old, with an audit row."""
+"""Messages sent once more on purpose, and skipped messages sent after all."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
 from django.db import connections, transaction
 
-from salon_jobs import sql
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import OptionInvalid
-from salon_jobs.core.messages import MessageStatus, OperatedMessage
+from salon_jobs.core.records import MessageStatus, OperatedMessage
+from salon_jobs.db import statements
 from salon_jobs.models import Message, Replay
-from salon_jobs.models.bisection import MARGIN, first_id_at
-from salon_jobs.outbox import wake
-from salon_jobs.outbox.operate import why_not
+from salon_jobs.models.fields import MARGIN, first_id_at
+from salon_jobs.outbox import emit
+from salon_jobs.outbox.control import BATCH, Key, LockedMessage, lock_holders, lock_messages, put_in_front, why_not
 
 # One transaction writes them all, and while it is open the relays send nothing that others write after it.
 MOST: Final = 100_000
@@ -111,7 +112,7 @@ def replay_messages(
                 requested_by=requested_by, reason=reason, criteria=criteria.described(), messages=len(chosen)
             )
             replay_id = row.pk
-            wake.after_commit(using=alias)
+            emit.after_commit(using=alias)
         left = sorted(set(criteria.ids) - set(chosen)) if criteria.ids else []
         reasons = why_not(left, f"only {', '.join(sorted(criteria.statuses))} ones are sent again", alias)
     refused = tuple(OperatedMessage(id_, False, reasons[id_]) for id_ in left)
@@ -122,7 +123,7 @@ def replay_messages(
 def _run(statement: str, values: dict[str, Any], using: str) -> list[int]:
     """Return the ids that the statement tells, in order."""
     with connections[using].cursor() as cursor:
-        cursor.execute(sql.load(statement), values)
+        cursor.execute(statements.load(statement), values)
         row = cursor.fetchone()
     return [] if row is None or row[0] is None else list(row[0])
 
@@ -138,3 +139,68 @@ def _values(criteria: MessageCriteria, using: str) -> dict[str, Any]:
         "aggregate_type": criteria.aggregate_type, "aggregate_id": criteria.aggregate_id, "event": criteria.event,
         "since": criteria.since, "until": criteria.until, "most": MOST + 1,  # one more says that there are more
     }  # fmt: skip
+
+
+def send_skipped_messages(ids: Iterable[int], *, using: str | None = None) -> list[OperatedMessage]:
+    """Make skipped messages pending again. Role: operator, worker.
+
+    They arrive in the order of their ids, before the later messages of their aggregate that are not sent yet. Those of
+    a blocked aggregate stay skipped: they would pass the message that blocks it, or be passed by the ones behind it.
+    Each transaction changes all messages of some aggregates, about a thousand. ``using`` None is the alias of the job
+    tables. Results come in the order of the ids.
+    """
+    alias, wanted = using or conf.database, list(ids)
+    refused = dict.fromkeys(wanted, "")
+    for batch in _batches_of_aggregates(sorted(set(wanted)), alias):
+        with transaction.atomic(using=alias):
+            sent = _send(batch, refused, alias)
+            if sent:
+                emit.operator_changed(using=alias)
+        for message_id in sent:
+            del refused[message_id]
+    unexplained = [message_id for message_id, why in refused.items() if not why]
+    refused |= why_not(unexplained, "only skipped messages can be sent", alias)
+    return [OperatedMessage(each, each not in refused, refused.get(each, "")) for each in wanted]
+
+
+def _batches_of_aggregates(ids: Sequence[int], using: str) -> Iterator[list[int]]:
+    """Yield batches that split no aggregate.
+
+    The relay catches an aggregate up from one message on, and must find all later ones there. Ones that come while it
+    does could be passed over.
+    """
+    groups: dict[tuple[str, str] | int, list[int]] = {}
+    messages = Message.objects.using(using)
+    for start in range(0, len(ids), BATCH):
+        found = messages.filter(pk__in=ids[start : start + BATCH]).order_by("pk")
+        for message_id, kind, aggregate_id in found.values_list("pk", "aggregate_type", "aggregate_id"):
+            groups.setdefault((kind, aggregate_id) if aggregate_id else message_id, []).append(message_id)
+    batch: list[int] = []
+    for group in groups.values():
+        batch += group
+        if len(batch) >= BATCH:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def _send(ids: Sequence[int], refused: dict[int, str], using: str) -> list[int]:
+    """Send one batch in the caller's transaction; return which, and note in ``refused`` what blocks the others."""
+    skipped = [message for message in lock_messages(ids, using) if message.status == MessageStatus.SKIPPED]
+    holders = lock_holders(skipped, using)
+    sent: list[int] = []
+    fronts: dict[Key, LockedMessage] = {}
+    for message in skipped:
+        if holder := holders.get(message.key):
+            refused[message.id] = (
+                f"message {holder.head_id} holds its aggregate back; send this one when that one is sent or skipped"
+            )
+            continue
+        sent.append(message.id)
+        fronts.setdefault(message.key, message)
+    Message.objects.using(using).filter(pk__in=sent).update(
+        status=MessageStatus.PENDING, retry_count=0, retry_at=None, ended_at=None, last_error=""
+    )
+    put_in_front(fronts, holders, using)
+    return sent

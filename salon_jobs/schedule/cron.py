@@ -16,8 +16,8 @@ from zoneinfo import ZoneInfo, available_timezones
 
 from croniter import CroniterError, croniter
 
-from salon_jobs.core.clock import as_utc
 from salon_jobs.core.errors import CronInvalid
+from salon_jobs.core.units import as_utc
 
 _MINUTE: Final = timedelta(minutes=1)
 _DAY: Final = timedelta(days=1)

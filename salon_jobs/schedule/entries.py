@@ -9,8 +9,8 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any, Final, Protocol, cast
 
-from salon_jobs.core.clock import as_utc
 from salon_jobs.core.errors import CronInvalid
+from salon_jobs.core.units import as_utc
 from salon_jobs.schedule.cron import CronExpression
 
 GRACE: Final = timedelta(minutes=5)

@@ -14,15 +14,15 @@ from functools import partial
 from django.db import DatabaseError, InterfaceError, OperationalError, connections
 
 from salon_jobs.conf import settings as conf
-from salon_jobs.core import log_events, metrics
+from salon_jobs.core import events, metrics
 from salon_jobs.core.errors import CronInvalid
-from salon_jobs.core.log_events import log_event
+from salon_jobs.core.events import log_event
 from salon_jobs.core.metrics import Sample
 from salon_jobs.core.records import NewJob
 from salon_jobs.jobs import enqueue, registry
-from salon_jobs.runtime.connections import tell_lost, tidy_connections
-from salon_jobs.schedule import store
+from salon_jobs.schedule import queries
 from salon_jobs.schedule.entries import CronEntry, cron_entries, due_ticks
+from salon_jobs.tenancy.connections import tell_lost, tidy_connections
 
 _LONGEST_SLEEP_S = 5.0
 _OUTAGE_S = 1.0
@@ -99,9 +99,9 @@ class Scheduler:
         """Fire everything due once; returns how long to sleep, in seconds. Raises database errors."""
         entries = cron_entries.all()
         if not self._learnt:
-            store.learn(entry.name for entry in entries)
+            queries.learn(entry.name for entry in entries)
             self._learnt = True
-        now, states = store.states()
+        now, states = queries.states()
         self._now, self._now_at = now, time.monotonic()
         next_at = now + timedelta(seconds=_LONGEST_SLEEP_S)
         for entry in entries:
@@ -111,10 +111,10 @@ class Scheduler:
             due = due_ticks(entry, states[entry.name].after, now)
             if due.missed:
                 if not due.ticks:
-                    store.skip(entry.name, due.settled_until)
+                    queries.skip(entry.name, due.settled_until)
                     self._settled[entry.name] = due.settled_until
                 first = entry.expression.next_after(states[entry.name].after)
-                log_event(logging.WARNING, log_events.CRON_MISSED, entry=entry.name, missed=due.missed, first=first)
+                log_event(logging.WARNING, events.CRON_MISSED, entry=entry.name, missed=due.missed, first=first)
             self._fire_in_order(entry, due.ticks)
             if self._settled[entry.name] > states[entry.name].after:
                 self._ticks[entry.name, "missed"] += due.missed
@@ -126,7 +126,7 @@ class Scheduler:
 
         Raises CronInvalid in the end when some could not be fired; the others are.
         """
-        store.learn(entry.name for entry in cron_entries.all())
+        queries.learn(entry.name for entry in cron_entries.all())
         due = [
             entry
             for entry in cron_entries.all()
@@ -166,7 +166,7 @@ class Scheduler:
         self._ticks[entry.name, "failed"] += 1
         if self._complained.get(entry.name) != tick:
             self._complained[entry.name] = tick
-            log_event(logging.ERROR, log_events.CRON_FAILED, exc_info=error, entry=entry.name, tick=tick)
+            log_event(logging.ERROR, events.CRON_FAILED, exc_info=error, entry=entry.name, tick=tick)
 
     def _job_of(self, entry: CronEntry, tick: datetime) -> NewJob:
         task = registry.get_task(entry.task_name)
@@ -174,11 +174,11 @@ class Scheduler:
         return replace(task.new_job(arguments, task.options), tick=tick)
 
     def _fire(self, entry: CronEntry, job: NewJob, tick: datetime, *, advance: bool) -> bool:
-        handle = store.fire(entry.name, tick, partial(enqueue.add, job), advance=advance)
+        handle = queries.fire(entry.name, tick, partial(enqueue.add, job), advance=advance)
         if handle is not None:
             self._ticks[entry.name, "fired"] += 1
             log_event(
-                logging.INFO, log_events.CRON_FIRED, entry=entry.name, tick=tick, job_id=handle.id,
+                logging.INFO, events.CRON_FIRED, entry=entry.name, tick=tick, job_id=handle.id,
                 task_name=entry.task_name, result=handle.result.value,
             )  # fmt: skip
         return handle is not None

@@ -1,1 +1,8 @@
-"""Puts the store on the connection, and nothing else in the code base does."""
+"""The store on the connection; nothing else in the code base puts it there."""
+
+from salon_jobs.tenancy.context import carry_store as carry_store
+from salon_jobs.tenancy.context import reset_store as reset_store
+from salon_jobs.tenancy.request import without_store as without_store
+from salon_jobs.tenancy.resolvers import StoreResolver as StoreResolver
+from salon_jobs.tenancy.resolvers import SubdomainResolver as SubdomainResolver
+from salon_jobs.tenancy.resolvers import stores_of as stores_of

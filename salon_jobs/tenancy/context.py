@@ -1,24 +1,141 @@
-"""Runs a block as one store: ``tenant_context``."""
+"""``tenant_context``, stores on the session, and the hand-over of a store to threads and tasks."""
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Callable, Generator
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from functools import partial
+from functools import partial, wraps
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, ParamSpec, TypeVar, cast
 from uuid import UUID
 
-from django.db import connections, transaction
+from asgiref.sync import sync_to_async
+from django.db import DatabaseError, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.signals import connection_created
+from psycopg import Connection
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import TenantContextError
-from salon_jobs.tenancy import block, guc
-from salon_jobs.tenancy.block import Block, session_block
-from salon_jobs.tenancy.session import in_session
-from salon_jobs.tenancy.thread_step import run_to_its_end
+from salon_jobs.db.connections import at_transaction_start, can_run_in_transaction, in_transaction
+from salon_jobs.tenancy import active, guc
+from salon_jobs.tenancy.active import Block, admit, current_store_id, refuse_if_held, session_block
+from salon_jobs.tenancy.session_reset import discard, reset_raw
+
+
+def reset_store(connection: Connection[Any]) -> None:
+    """Reset the session of a connection that goes back to Django's pool: for ``OPTIONS["pool"]["reset"]``.
+
+    psycopg's pool calls it on each return, and discards the connection when it raises. Where nobody watches sessions,
+    it takes off the store alone.
+    """
+    if not reset_raw(connection):
+        guc.clear_session(connection)
+
+
+@contextmanager
+def in_session(store: UUID, *, switch: bool, using: str | None, **_: object) -> Generator[None]:
+    """Run a block with the store on the session of its connection: now, or as soon as there is one.
+
+    Raises TenantContextError inside a transaction, behind a pooler, and with a pool that does not reset. At the end the
+    connection is reset, or discarded where that can not be done; TenantContextError is raised then for a transaction
+    that was left open, unless the block raised itself.
+    """
+    admit(store, switch=switch)
+    connection = connections[using or conf.database]
+    refuse_if_held(connection)
+    _refuse_pool_without_reset(connection)
+    if connection.in_atomic_block or in_transaction(connection):
+        raise TenantContextError("scope='session' can not begin inside a transaction, whose rollback would end it")
+    around = session_block(connection)
+    connection.close_if_health_check_failed()
+    with Block(connection, store, holds=True, in_session=True) as own:
+        if connection.connection is not None:
+            _put_on(connection, store)
+        try:
+            yield
+        except BaseException:
+            _take_off(own, around)  # what the block raised says more
+            raise
+        if (problem := _take_off(own, around)) is not None:
+            raise problem
+
+
+def _refuse_pool_without_reset(connection: BaseDatabaseWrapper) -> None:
+    pool: Any = connection.settings_dict["OPTIONS"].get("pool")
+    if pool and (pool is True or pool.get("reset") is not reset_store):
+        raise TenantContextError(
+            f"scope='session' on a pool needs DATABASES[{connection.alias!r}]['OPTIONS']['pool']['reset'] = "
+            "salon_jobs.tenancy.reset_store, or the next to take the connection could read as this store"
+        )
+
+
+def _put_on(connection: BaseDatabaseWrapper, store: UUID) -> None:
+    try:
+        guc.set_session(connection, store)
+    except BaseException as error:
+        discard(connection, error)
+        raise
+
+
+def _take_off(own: Block, around: Block | None) -> TenantContextError | None:
+    """Put the outer store or none on the session, or discard the connection; returns what was wrong in the block."""
+    connection = own.connection
+    if connection.connection is None:
+        return None  # closed, or back in the pool, which has reset it
+    try:
+        guc.set_session(connection, None if around is None else around.store)
+    except TenantContextError as error:
+        discard(connection, error)
+        return error
+    except DatabaseError as error:  # it carries the store or is gone; nobody uses it again, so nothing is wrong
+        discard(connection, error)
+    except BaseException as error:
+        discard(connection, error)
+        raise
+    return None
+
+
+def _put_on_when_acquired(connection: BaseDatabaseWrapper, **_: object) -> None:
+    if (own := session_block(connection)) is not None:
+        _put_on(connection, own.store)
+
+
+# Django sends it for each connection that it opens or takes from its pool.
+connection_created.connect(_put_on_when_acquired, dispatch_uid="salon_jobs.session")
+
+
+async def run_to_its_end(step: Callable[[], None]) -> None:
+    """Call ``step`` once on the thread-sensitive thread and wait until it ended, whoever cancels the task meanwhile.
+
+    asgiref lets go of a call whose task is cancelled: it may be waiting, running or done then. The thread makes one
+    call at a time, so a second call comes after the first. Raises what the step raised; CancelledError, after the step
+    has ended, when the task was cancelled.
+    """
+    ended: Future[None] = Future()
+
+    def once() -> None:
+        if ended.done():
+            return
+        try:
+            step()
+        except BaseException as error:  # it belongs to whoever awaits the step
+            ended.set_exception(error)
+        else:
+            ended.set_result(None)
+
+    cancelled: asyncio.CancelledError | None = None
+    while not ended.done():
+        try:
+            await sync_to_async(once)()
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled from ended.exception()
+    ended.result()
 
 
 def tenant_context(
@@ -74,10 +191,10 @@ class TenantContext:
             await run_to_its_end(partial(self._open, by_statement=True))
         except asyncio.CancelledError as error:
             if self._opened is not None:
-                block.surround_with(self._surrounding)
+                active.surround_with(self._surrounding)
                 await self.__aexit__(type(error), error, error.__traceback__)
             raise
-        block.surround_with(self._surrounding)
+        active.surround_with(self._surrounding)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -85,24 +202,24 @@ class TenantContext:
         try:
             await run_to_its_end(partial(self.__exit__, kind, error, traceback))
         finally:
-            block.forget_closed()
+            active.forget_closed()
 
     def _open(self, *, by_statement: bool) -> None:
         if self._opened is not None:
             raise TenantContextError("this context is open already: call tenant_context() for each block")
         opening = self._make(by_statement=by_statement)
         opening.__enter__()
-        self._opened, self._surrounding = opening, block.surrounding()
+        self._opened, self._surrounding = opening, active.surrounding()
 
 
 @contextmanager
 def _opened(
     store: UUID, *, atomic: bool, switch: bool = False, using: str | None = None, by_statement: bool = False
 ) -> Generator[None]:
-    block.admit(store, switch=switch)
+    active.admit(store, switch=switch)
     connection = connections[using or conf.database]
-    block.refuse_if_held(connection)
-    around = block.innermost(connection)
+    active.refuse_if_held(connection)
+    around = active.innermost(connection)
     changes = around is None or around.store != store
     goes_on_outside = connection.in_atomic_block or not connection.get_autocommit()
     if changes and not atomic and not goes_on_outside and session_block(connection) is not None:
@@ -115,7 +232,7 @@ def _opened(
         if atomic or (changes and connection.in_atomic_block):
             stack.enter_context(transaction.atomic(using=connection.alias))
         if atomic or changes or by_statement:
-            holds = (atomic or changes) and (guc.in_transaction(connection) or not connection.get_autocommit())
+            holds = (atomic or changes) and (in_transaction(connection) or not connection.get_autocommit())
             own = Block(connection, store, holds=holds, by_statement=by_statement and not atomic)
             stack.enter_context(own)
             if holds:
@@ -124,8 +241,8 @@ def _opened(
                 stack.callback(_restore, own, around)
         if connection.in_atomic_block:
             stack.callback(hand_over, connection, store, waiting=len(connection.run_on_commit))
-        begins = changes and guc.in_transaction(connection)
-        if begins or (connection.in_atomic_block and (changes or guc.at_transaction_start(connection))):
+        begins = changes and in_transaction(connection)
+        if begins or (connection.in_atomic_block and (changes or at_transaction_start(connection))):
             guc.set_local(connection, store)
         yield
 
@@ -145,7 +262,7 @@ def _restore(own: Block, around: Block | None) -> None:
     in a broken transaction nothing can run before it. A transaction that another task has begun meanwhile, since our
     block holds none, is that task's: it keeps its store.
     """
-    if own.held_inside() is None and guc.can_run_in_transaction(own.connection):
+    if own.held_inside() is None and can_run_in_transaction(own.connection):
         guc.set_local(own.connection, None if around is None else around.store)
 
 
@@ -183,3 +300,43 @@ class _InStore:
         """Run it. A transaction of its own holds the store, whichever block's end commits."""
         with _opened(self._store, atomic=True, switch=True, using=self._alias):
             self._function()
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def carry_store(function: Callable[P, R], *, atomic: bool = True, using: str | None = None) -> Callable[P, R]:
+    """Return ``function``, ``def`` or ``async def``, so that it runs in a ``tenant_context`` of the current store.
+
+    For what runs elsewhere or later: a thread, an executor, a task. The context is opened on the connection of the
+    thread that runs it. A ``def`` closes that connection afterwards unless it was open before: a thread that ends would
+    leave it open, and never give it back to a pool. ``atomic`` and ``using`` are those of ``tenant_context``. Raises
+    TenantContextError outside of every context.
+    """
+    store_id = current_store_id()
+    if store_id is None:
+        raise TenantContextError("there is no store to carry: call carry_store inside a tenant_context")
+    alias = using or conf.database
+
+    if inspect.iscoroutinefunction(function):
+
+        @wraps(function)
+        async def run_async(*args: P.args, **kwargs: P.kwargs) -> Any:
+            async with tenant_context(store_id, atomic=atomic, using=alias):
+                return await function(*args, **kwargs)
+
+        return cast("Callable[P, R]", run_async)
+
+    @wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        connection = connections[alias]
+        was_open = connection.connection is not None
+        try:
+            with tenant_context(store_id, atomic=atomic, using=alias):
+                return function(*args, **kwargs)
+        finally:
+            if not was_open:
+                connection.close()
+
+    return run

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Final
 from uuid import UUID
-from weakref import WeakKeyDictionary
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg import Connection
-from psycopg.pq import TransactionStatus
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import TenantContextError
-from salon_jobs.tenancy.round_trip import in_one_trip
-
-# A new cursor costs as much as a quarter of its statement's round trip. Kept for Django's connection: a cursor holds
-# psycopg's, which would never be let go if it were the key.
-_cursors: WeakKeyDictionary[BaseDatabaseWrapper, Any] = WeakKeyDictionary()
+from salon_jobs.db.connections import at_transaction_start, in_transaction, plain_cursor
+from salon_jobs.db.statements import in_one_trip
 
 
 def as_uuid(store_id: object) -> UUID:
@@ -119,40 +114,3 @@ def _require_carried(connection: BaseDatabaseWrapper, value: object, told: objec
             f"the connection does not carry the store: it was set to {value!r}, and the server answered {told!r} "
             f"{'inside' if in_transaction(connection) else 'outside'} a transaction"
         )
-
-
-def at_transaction_start(connection: BaseDatabaseWrapper) -> bool:
-    """Tell whether the next statement on this connection begins a transaction."""
-    raw: Any = connection.connection
-    return raw is not None and not connection.get_autocommit() and raw.info.transaction_status == TransactionStatus.IDLE
-
-
-def in_transaction(connection: BaseDatabaseWrapper) -> bool:
-    """Tell whether the server has a transaction open here, whoever began it."""
-    raw: Any = connection.connection
-    return raw is not None and raw.info.transaction_status in (
-        TransactionStatus.ACTIVE,
-        TransactionStatus.INTRANS,
-        TransactionStatus.INERROR,
-    )
-
-
-def can_run(connection: BaseDatabaseWrapper) -> bool:
-    """Tell whether the open transaction still takes statements: it is not aborted and its connection lives."""
-    raw: Any = connection.connection
-    return raw is not None and not raw.closed and raw.info.transaction_status != TransactionStatus.INERROR
-
-
-def can_run_in_transaction(connection: BaseDatabaseWrapper) -> bool:
-    """Tell whether a transaction is open here that still takes statements."""
-    return in_transaction(connection) and can_run(connection)
-
-
-def plain_cursor(connection: BaseDatabaseWrapper) -> Any:
-    """Return the psycopg cursor kept for Django's own connection, connecting first if need be."""
-    connection.ensure_connection()
-    raw: Any = connection.connection
-    cursor = _cursors.get(connection)
-    if cursor is None or cursor.connection is not raw:
-        cursor = _cursors[connection] = raw.cursor()
-    return cursor

@@ -20,12 +20,12 @@ from psycopg import Connection, sql
 from psycopg.generators import fetch_many
 from psycopg.pq import TransactionStatus
 
-from salon_jobs.core import log_events
+from salon_jobs.core import events
 from salon_jobs.core.errors import TenantContextError
-from salon_jobs.core.log_events import log_event
-from salon_jobs.tenancy.block import open_store, session_block
-from salon_jobs.tenancy.guc import in_transaction
-from salon_jobs.tenancy.round_trip import in_one_trip, rows_in_one_trip, run_statements, succeeded
+from salon_jobs.core.events import log_event
+from salon_jobs.db.connections import in_transaction
+from salon_jobs.db.statements import in_one_trip, rows_in_one_trip, run_statements, succeeded
+from salon_jobs.tenancy.active import open_store, session_block
 
 # What has been set since the server took the connection. Settings with a custom name are not among them: the server
 # lists those nowhere. Behind a pooler another process answers than the one the connection was told of: of its settings
@@ -223,7 +223,7 @@ def reset_after_request(connection: BaseDatabaseWrapper) -> None:
 
 def discard(connection: BaseDatabaseWrapper, why: object) -> None:
     """Close a connection for good: a pool gets it back closed, and makes another."""
-    log_event(logging.WARNING, log_events.CONNECTION_DISCARDED, database=connection.alias, reason=str(why).strip())
+    log_event(logging.WARNING, events.CONNECTION_DISCARDED, database=connection.alias, reason=str(why).strip())
     raw: Any = connection.connection
     if raw is not None:
         raw.close()

@@ -1,9 +1,10 @@
 """Tests host projects: runs their jobs without a worker, takes on roles and stores, and proves that tables isolate."""
 
+from __future__ import annotations
+
+from salon_jobs.testing.drain import DrainedJob, DrainedMessage, assert_enqueued, drain_jobs, drain_outbox, perform_job
 from salon_jobs.testing.identity import as_role, as_store
 from salon_jobs.testing.isolation import assert_isolated
-from salon_jobs.testing.jobs import DrainedJob, assert_enqueued, drain_jobs, perform_job
-from salon_jobs.testing.outbox import DrainedMessage, drain_outbox
 
 __all__ = [
     "DrainedJob",

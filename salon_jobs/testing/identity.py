@@ -13,7 +13,7 @@ from psycopg import errors
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError
-from salon_jobs.tenancy import guc
+from salon_jobs.db.connections import can_run
 from salon_jobs.tenancy.context import tenant_context
 
 _KEYS: Final = ("web", "worker", "operator", "migrator")
@@ -39,7 +39,7 @@ def as_role(role: str, *, using: str | None = None) -> Generator[None]:
                 raise _refusal(name, login, error) from error
         yield
         # RELEASE SAVEPOINT keeps a local set. After an error the rollback to it takes the role along.
-        if guc.can_run(connection):
+        if can_run(connection):
             with connection.cursor() as cursor:
                 cursor.execute("SELECT set_config('role', %s, true)", [before])
 

@@ -17,7 +17,7 @@ EACH_STORE = """
 from django.apps import apps
 from django.db import connection
 from django.db.migrations.state import ProjectState
-from salon_jobs.migration_ops import RunForEachStore
+from salon_jobs.access.operations import RunForEachStore
 def count(apps, editor, store_id):
     print(store_id, 'has', apps.get_model('salon', 'OperatorInvitation').objects.count())
 state = ProjectState.from_apps(apps)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from project import settings
-from salon_jobs.core import log_events
+from salon_jobs.core import events as log_events
 from tests.conftest import ROOT
 from tests.sentry_server import SentryServer
 
@@ -21,8 +21,8 @@ LOG_ALL = """
 import json, logging, sys
 import django
 django.setup()
-from salon_jobs.core.log_events import log_event
-from salon_jobs.runtime.logs import configure_logging
+from salon_jobs.core.events import log_event
+from salon_jobs.process.logs import configure_logging
 configure_logging(%(configured)s)
 for event, level in json.loads(sys.argv[2]).items():
     for _ in range(2):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from salon_jobs.core.messages import PARTITIONS
+from salon_jobs.core.records import PARTITIONS
 from salon_jobs.jobs.statistics import OUTCOMES
 from tests.docs.markdown import anchors, read, section
 from tests.metrics import SERIES

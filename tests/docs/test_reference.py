@@ -6,6 +6,7 @@ import re
 from argparse import SUPPRESS
 from dataclasses import fields
 from datetime import timedelta
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -15,9 +16,11 @@ from django.db.models import Model
 
 import salon_jobs
 from project import settings as project_settings
-from salon_jobs import testing
+from salon_jobs import access, control, jobs, outbox, tenancy, testing
 from salon_jobs.conf import Roles, Settings
-from salon_jobs.core import errors, log_events
+from salon_jobs.conf.brokers import AzureSettings, NatsSettings, SnsSettings
+from salon_jobs.conf.sections import LoggingSettings, OutboxSettings, ReadinessSettings
+from salon_jobs.core import errors, events
 from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.metrics import METRICS
 from salon_jobs.integrations import sentry
@@ -42,14 +45,8 @@ from salon_jobs.models import (
     SupersededRun,
     TaskMinute,
 )
-from salon_jobs.sections.azure import AzureSettings
-from salon_jobs.sections.logs import LoggingSettings
-from salon_jobs.sections.nats import NatsSettings
-from salon_jobs.sections.outbox import OutboxSettings
-from salon_jobs.sections.readiness import ReadinessSettings
-from salon_jobs.sections.sns import SnsSettings
 from tests.docs.markdown import ROOT, read, rows, section
-from tests.support import seen
+from tests.support import public_names, seen
 
 SOURCES = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "salon_jobs").rglob("*.py"))]
 
@@ -58,7 +55,7 @@ def shown(value: object) -> str:
     """Write a default as the reference does."""
     if isinstance(value, timedelta):
         return f"{value.total_seconds():.0f} s"
-    if type(value).__module__.startswith("salon_jobs.sections."):
+    if type(value).__module__.startswith("salon_jobs.conf."):
         return "{}"
     return "Backoff()" if isinstance(value, Backoff) else repr(value)
 
@@ -116,13 +113,13 @@ def test_logging_settings_and_their_variables() -> None:
 def test_what_sentry_gets_of_the_log_and_the_demos_variables() -> None:
     told = section(read("docs/how-to/sentry.md"), "### Log records")
     _, reported, routine, lasting = re.split(r"^- \*\*", told, flags=re.MULTILINE)
-    known = {value for name, value in vars(log_events).items() if name.isupper() and isinstance(value, str)}
+    known = {value for name, value in vars(events).items() if name.isupper() and isinstance(value, str)}
 
     def named(text: str) -> set[str]:
         return set(re.findall(r"`(\w+)`", text)) & known
 
-    assert named(reported) == log_events.REPORTED_OTHERWISE
-    assert named(routine) == log_events.ROUTINE
+    assert named(reported) == events.REPORTED_OTHERWISE
+    assert named(routine) == events.ROUTINE
     assert named(lasting) == set(sentry._LASTING)
     table = rows(section(read("docs/how-to/sentry.md"), "## In the demo"))
     assert {row[0] for row in table} == set(re.findall(r'"(SENTRY_\w+)"(?=[,)])', read("project/settings.py")))
@@ -208,7 +205,7 @@ def test_error_codes() -> None:
 
 
 def test_log_events() -> None:
-    named = {value for name, value in vars(log_events).items() if name.isupper() and isinstance(value, str)}
+    named = {value for name, value in vars(events).items() if name.isupper() and isinstance(value, str)}
     literal = {
         event
         for source in SOURCES
@@ -219,9 +216,15 @@ def test_log_events() -> None:
     assert {row[0] for row in documented("log-events.md")} == named | literal
 
 
-def test_public_names() -> None:
-    table = read("docs/reference/public-api.md").split("## Declare")[0]
-    assert {row[0] for row in rows(table)} == set(salon_jobs.__all__)
+@pytest.mark.parametrize(
+    "module", [salon_jobs, jobs, tenancy, outbox, access, control], ids=lambda module: module.__name__
+)
+def test_public_names_by_module(module: ModuleType) -> None:
+    table = section(read("docs/reference/public-api.md"), f"## `{module.__name__}`")
+    assert {row[0] for row in rows(table)} == public_names(module)
+
+
+def test_public_names_of_the_testing_module() -> None:
     named = re.findall(r"`(\w+)`", section(read("docs/reference/public-api.md"), "## Testing"))
     assert set(testing.__all__) == set(named) - {"salon_jobs"}
 

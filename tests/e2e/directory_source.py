@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 
-from salon_jobs.sources.base import Delivery, Envelope, Source
+from salon_jobs.brokers.source import Delivery, Envelope, Source
 
 
 def send(queue: Path, message_id: str, *, payload: str = "{}", event: str = "noted") -> None:

@@ -16,7 +16,7 @@ from django.db import connection, transaction
 
 from project.salon.models import Customer
 from salon_jobs import current_job, emit, store_task, task
-from salon_jobs.runtime.run_board import RunBoard
+from salon_jobs.worker.in_flight import RunBoard
 
 
 def _write(store_id: UUID) -> None:

@@ -11,12 +11,12 @@ import pytest
 
 from salon_jobs import tenant_context
 from salon_jobs.core.metrics import Sample
-from salon_jobs.jobs.worker import WorkerOptions
-from salon_jobs.jobs.worker_processes import WorkerProcesses
-from salon_jobs.runtime.presence import Presence
-from tests.brokers.nats import NatsBroker
+from salon_jobs.process.heartbeat import Presence
+from salon_jobs.worker.processes import WorkerProcesses
+from salon_jobs.worker.worker import WorkerOptions
 from tests.e2e import tasks
 from tests.e2e.worker_process import WorkerProcess, eventually
+from tests.servers.nats import NatsBroker
 from tests.settings import url_for
 from tests.support import seen
 

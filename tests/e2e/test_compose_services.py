@@ -16,9 +16,9 @@ import pytest
 from psycopg import sql
 
 from project.local.nats import NatsServer
-from tests.brokers.azure import AzureBroker
-from tests.contracts.test_compose import RUNTIMES, SERVICES
+from tests.deployment.test_compose import RUNTIMES, SERVICES
 from tests.e2e.worker_process import WorkerProcess
+from tests.servers.azure import AzureBroker
 from tests.settings import PASSWORD, url_for
 
 ROOT = Path(__file__).resolve().parents[2]

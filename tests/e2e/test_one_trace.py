@@ -12,10 +12,10 @@ import pytest
 from django.db import connections
 
 from salon_jobs import tenant_context
-from tests.brokers.nats import NatsBroker
 from tests.e2e import tasks
 from tests.e2e.span_file import read_spans
 from tests.e2e.worker_process import WorkerProcess, eventually
+from tests.servers.nats import NatsBroker
 from tests.settings import url_for
 from tests.support import seen
 

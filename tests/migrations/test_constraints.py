@@ -18,12 +18,13 @@ from django.test import override_settings
 from django.test.utils import isolate_apps
 
 from project.salon.models import Customer, Operator, Store
-from salon_jobs import StoreIsolation, SystemScope, tenant_context
+from salon_jobs import tenant_context
+from salon_jobs.access import StoreIsolation, SystemScope
+from salon_jobs.access.operations.for_hosts import declarations, declared_in_meta
+from salon_jobs.access.policies import TableAccess
 from salon_jobs.conf import Roles
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError
-from salon_jobs.migration_ops.declared import declarations, declared_in_meta
-from salon_jobs.tenancy.access import TableAccess
 from tests.migrations.operations import access_of, create, migrate, tables
 from tests.support import change, seen
 
@@ -186,7 +187,7 @@ def test_makemigrations_finds_what_changed() -> None:
 
 def test_a_migration_names_it_as_one_imports_it() -> None:
     text, imports = MigrationWriter.serialize(StoreIsolation(field="id", name="i"))
-    assert (text, imports) == ("salon_jobs.StoreIsolation(field='id', name='i')", {"import salon_jobs"})
+    assert (text, imports) == ("salon_jobs.access.StoreIsolation(field='id', name='i')", {"import salon_jobs"})
     text, _ = MigrationWriter.serialize(ISOLATION)
     assert "web=('SELECT', 'INSERT'), worker={'SELECT': (), 'UPDATE': ('label',)}" in text
 

@@ -15,11 +15,12 @@ from django.db.migrations.state import ProjectState
 from django.db.models.signals import pre_migrate
 from django.test import override_settings
 
-from salon_jobs import StoreIsolation, SystemScope, tenant_context
+from salon_jobs import tenant_context
+from salon_jobs.access import StoreIsolation, SystemScope
+from salon_jobs.access.operations import RunForEachStore
+from salon_jobs.access.operations.for_hosts import store_demanded
+from salon_jobs.access.policies import DEMAND_GUC, NO_STORE
 from salon_jobs.core.errors import ConfigurationError
-from salon_jobs.migration_ops import RunForEachStore
-from salon_jobs.tenancy.policy import DEMAND_GUC, NO_STORE
-from salon_jobs.tenancy.store_demand import store_demanded
 from tests.migrations.operations import create, migrate, tables
 from tests.support import change, seen
 

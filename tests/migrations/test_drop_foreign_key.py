@@ -10,8 +10,8 @@ from django.db import IntegrityError, ProgrammingError, models
 from django.db.migrations import RunSQL
 from django.db.migrations.state import ProjectState
 
-from salon_jobs import StoreIsolation
-from salon_jobs.migration_ops import DropForeignKey
+from salon_jobs.access import StoreIsolation
+from salon_jobs.access.operations import DropForeignKey
 from tests.migrations.operations import UNIQUE, access_of, create, migrate, tables, written
 from tests.support import change, seen
 

@@ -14,8 +14,8 @@ from django.apps import apps
 from django.db import OperationalError, connections, migrations, models
 from django.db.migrations.state import ProjectState
 
-from salon_jobs.migration_ops import LocksBriefly, ProtectTables
-from salon_jobs.migration_ops.migration import LOCKS_MS
+from salon_jobs.access.operations import LocksBriefly, ProtectTables
+from salon_jobs.access.operations.base import LOCKS_MS
 from tests.settings import url_for
 from tests.support import seen
 

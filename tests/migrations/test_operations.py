@@ -13,15 +13,15 @@ from django.db import OperationalError, connections
 from django.db.migrations.state import ProjectState
 from django.test import override_settings
 
-from salon_jobs import StoreIsolation
-from salon_jobs.migration_ops import (
+from salon_jobs.access import StoreIsolation
+from salon_jobs.access.operations import (
     InstallFanOutFunction,
     InstallFunction,
     InstallSupersession,
     ProtectModel,
     ProtectTables,
 )
-from salon_jobs.migration_ops.base import DatabaseOperation
+from salon_jobs.access.operations.base import DatabaseOperation
 from tests.conftest import manage
 from tests.migrations.test_migrations import environment, fresh, rows
 from tests.settings import url_for

@@ -14,7 +14,7 @@ from django.db.migrations.state import ProjectState
 from django.db.migrations.writer import MigrationWriter
 
 from project.salon.models import Customer, CustomerNote
-from salon_jobs import SameStoreForeignKey, StoreIsolation
+from salon_jobs.access import SameStoreForeignKey, StoreIsolation
 from tests.migrations.operations import UNIQUE, access_of, create, migrate, tables, written
 from tests.settings import url_for
 from tests.support import change, seen
@@ -147,7 +147,7 @@ def test_the_key_may_stand_in_the_models_first_migration(default: object) -> Non
 
 def test_how_a_migration_names_it() -> None:
     text, imports = MigrationWriter.serialize(KEY)
-    assert text == "salon_jobs.SameStoreForeignKey(field='shelf', name='book_shelf_of_same_store')"
+    assert text == "salon_jobs.access.SameStoreForeignKey(field='shelf', name='book_shelf_of_same_store')"
     assert imports == {"import salon_jobs"}
     other = SameStoreForeignKey(field="a", name="b", store_field="owner", to_store_field="salon")
     assert other.clone() == other

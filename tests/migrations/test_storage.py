@@ -6,7 +6,7 @@ import psycopg
 from django.db import connections, transaction
 from django.db.migrations.state import ProjectState
 
-from salon_jobs.migration_ops import SetStorageParameters
+from salon_jobs.access.operations import SetStorageParameters
 from tests.settings import url_for
 from tests.support import seen
 

@@ -18,8 +18,8 @@ from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.operations.base import Operation
 from django.db.migrations.state import ProjectState
 
-from salon_jobs.migration_ops import LocksBriefly
-from salon_jobs.migration_ops.migration import LOCKS_MS
+from salon_jobs.access.operations import LocksBriefly
+from salon_jobs.access.operations.base import LOCKS_MS
 from tests.conftest import manage
 from tests.migrations.test_migrations import CATALOGUE, environment, fresh, rows
 from tests.settings import PASSWORD, url_for

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from salon_jobs.publishers.memory import MemoryPublisher
+from salon_jobs.brokers.memory import MemoryPublisher
 
 
 @pytest.fixture(autouse=True)

@@ -11,9 +11,9 @@ from uuid import UUID
 from django.db import connections, transaction
 
 from salon_jobs import emit
+from salon_jobs.brokers.memory import MemoryPublisher
 from salon_jobs.models import Process
 from salon_jobs.outbox.relay import Relay
-from salon_jobs.publishers.memory import MemoryPublisher
 from tests.support import seen
 
 ORDERS = "rn::memory:::orders"

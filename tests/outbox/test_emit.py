@@ -10,11 +10,12 @@ from uuid import UUID, uuid4
 import pytest
 from django.db import DatabaseError, IntegrityError, connections, transaction
 
-from salon_jobs import Draft, emit, emit_many, tenant_context
+from salon_jobs import emit, emit_many, tenant_context
 from salon_jobs.checks import check_publishers
 from salon_jobs.core import tracing
 from salon_jobs.core.errors import ConfigurationError, EmitRefused, MessageInvalid
 from salon_jobs.models import Message
+from salon_jobs.outbox import Draft
 from tests.e2e.worker_process import eventually
 from tests.outbox.scene import ORDERS, arrived, emitted, relay_in_burst, relaying
 from tests.support import change, seen
@@ -160,7 +161,7 @@ def test_all_emits_of_a_transaction_take_one_lock() -> None:
 
 def test_the_check_names_publishers_that_are_none(settings: Any) -> None:
     assert check_publishers() == []
-    named = {"good": "salon_jobs.publishers.memory.NullPublisher", "gone": "shop.Gone", "other": "collections.deque"}
+    named = {"good": "salon_jobs.brokers.memory.NullPublisher", "gone": "shop.Gone", "other": "collections.deque"}
     outbox = {**settings.SALON_JOBS["OUTBOX"], "PUBLISHERS": named}
     settings.SALON_JOBS = {**settings.SALON_JOBS, "OUTBOX": outbox}
     found = check_publishers()

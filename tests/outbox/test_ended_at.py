@@ -7,13 +7,14 @@ from uuid import UUID
 import pytest
 from django.db import connection
 
-from salon_jobs import retry_messages, skip_messages, tenant_context
+from salon_jobs import tenant_context
+from salon_jobs.brokers.memory import MemoryPublisher
+from salon_jobs.brokers.publisher import OutgoingMessage, Unpublished, Verdict
+from salon_jobs.control import retry_messages, skip_messages
+from salon_jobs.inbox.queries import dismiss_messages
 from salon_jobs.models import InboxMessage
-from salon_jobs.outbox import store
-from salon_jobs.outbox.inbox import dismiss_messages
-from salon_jobs.outbox.pruner import MessagePruner
-from salon_jobs.publishers.base import OutgoingMessage, Unpublished, Verdict
-from salon_jobs.publishers.memory import MemoryPublisher
+from salon_jobs.outbox import queries
+from salon_jobs.outbox.marker import MessagePruner
 from tests.outbox.scene import emitted, relay_in_burst
 from tests.support import change, seen
 
@@ -86,7 +87,7 @@ def test_a_message_that_arrived_although_it_was_skipped_was_sent() -> None:
     emitted(event="crossed")
     assert skip_messages([id_of("crossed")], using=OPERATOR)[0].changed
     assert times() == {"crossed": ("skipped", False, True)}
-    store.mark_published([id_of("crossed")])
+    queries.mark_published([id_of("crossed")])
     assert times() == {"crossed": ("published", True, False)}
 
 

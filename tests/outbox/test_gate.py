@@ -13,11 +13,11 @@ import pytest
 from django.db import connections
 
 from project.local.postgres import EmbeddedPostgres
-from salon_jobs import sql
-from salon_jobs.core.messages import PARTITIONS
+from salon_jobs.core.records import PARTITIONS
+from salon_jobs.db import statements
+from salon_jobs.outbox import queries
 from salon_jobs.outbox import relay as relay_module
-from salon_jobs.outbox import store
-from salon_jobs.outbox.store import Gate, Wanted
+from salon_jobs.outbox.queries import Gate, Wanted
 from tests import settings as test_settings
 from tests.e2e.worker_process import eventually
 from tests.outbox.scene import ORDERS, arrived, emitted, relay_in_burst, relaying, statuses
@@ -46,7 +46,7 @@ def say(connection: psycopg.Connection[Any], aggregate: str, number: int) -> Non
 def read(gate: Gate) -> list[int]:
     """Return the numbers that a relay reads up to a gate."""
     wanted = [Wanted(ORDERS, partition, 0, 100) for partition in range(PARTITIONS)]
-    return [int(m.payload.rpartition(":")[2].strip(" }")) for m in sorted(store.fetch(wanted, gate.bound))]
+    return [int(m.payload.rpartition(":")[2].strip(" }")) for m in sorted(queries.fetch(wanted, gate.bound))]
 
 
 def test_a_writer_that_came_before_the_look_bounds_it(database: None) -> None:
@@ -54,24 +54,24 @@ def test_a_writer_that_came_before_the_look_bounds_it(database: None) -> None:
     with writer() as slow:
         say(slow, "a", 2)
         emitted("a", number=3)
-        gate = store.gate()
+        gate = queries.gate()
         assert (gate.allocated, gate.bound, gate.holders) == (3, 1, (slow.info.backend_pid,))
         assert read(gate) == [1]
         slow.commit()
         assert read(gate) == [1]
-    assert read(store.gate()) == [1, 2, 3]
+    assert read(queries.gate()) == [1, 2, 3]
 
 
 def test_a_writer_that_comes_after_the_look_is_beyond_it(database: None) -> None:
     emitted("a", number=1)
-    gate = store.gate()
+    gate = queries.gate()
     with writer() as late:
         say(late, "a", 2)
         emitted("a", number=3)
         assert read(gate) == [1]
         late.commit()
     assert read(gate) == [1]
-    assert read(store.gate()) == [1, 2, 3]
+    assert read(queries.gate()) == [1, 2, 3]
 
 
 def test_a_writer_that_ends_between_the_look_and_the_reading_is_read(database: None) -> None:
@@ -79,11 +79,11 @@ def test_a_writer_that_ends_between_the_look_and_the_reading_is_read(database: N
         say(first, "a", 1)
         say(second, "b", 2)
         first.commit()
-        gate = store.gate()
+        gate = queries.gate()
         assert gate.bound == 1  # one id was given when the second came
         second.commit()
         assert read(gate) == [1]
-    assert read(store.gate()) == [1, 2]
+    assert read(queries.gate()) == [1, 2]
 
 
 def test_lock_and_mark_go_together_with_a_savepoint(database: None) -> None:
@@ -92,17 +92,17 @@ def test_lock_and_mark_go_together_with_a_savepoint(database: None) -> None:
         one.execute("SAVEPOINT s")
         say(one, "a", 1)
         one.execute("ROLLBACK TO SAVEPOINT s")
-        assert store.gate().holders == ()
+        assert queries.gate().holders == ()
         say(one, "a", 2)
-        assert store.gate().bound == 1
+        assert queries.gate().bound == 1
         one.execute("SAVEPOINT t")
         one.execute("SAVEPOINT u")
         say(one, "a", 3)
         one.execute("RELEASE SAVEPOINT u")
         one.execute("ROLLBACK TO SAVEPOINT t")
-        assert store.gate().bound == 1
+        assert queries.gate().bound == 1
         one.commit()
-    gate = store.gate()
+    gate = queries.gate()
     assert gate.holders == ()
     assert read(gate) == [2]
 
@@ -113,14 +113,14 @@ def test_a_released_savepoint_keeps_the_gate(database: None) -> None:
         say(one, "a", 1)
         one.execute("RELEASE SAVEPOINT s")
         say(one, "a", 2)
-        assert store.gate()[1:] == (0, (one.info.backend_pid,))
+        assert queries.gate()[1:] == (0, (one.info.backend_pid,))
 
 
 def test_a_transaction_that_was_rolled_back_lets_go(database: None) -> None:
     with writer() as one:
         say(one, "a", 1)
         one.rollback()
-        assert store.gate() == Gate(1, 1, ())
+        assert queries.gate() == Gate(1, 1, ())
 
 
 def test_twenty_thousand_messages_of_a_transaction_take_one_lock(database: None) -> None:
@@ -145,7 +145,7 @@ def test_a_stricter_isolation_changes_nothing(database: None, isolation: str) ->
             other.commit()
             say(one, "a", 2)
             emitted("a", number=3)
-            assert read(store.gate()) == [1]
+            assert read(queries.gate()) == [1]
             one.commit()
         assert relay_in_burst()
         assert arrived() == [("a", 1), ("a", 2), ("a", 3)]
@@ -158,14 +158,14 @@ def test_a_stricter_isolation_changes_nothing(database: None, isolation: str) ->
 def test_operators_hold_the_gate_by_insert_and_by_copy(database: None) -> None:
     with writer(None) as one:
         one.execute(INSERT, (ORDERS, 1, 3))
-        assert store.gate()[1:] == (0, (one.info.backend_pid,))
+        assert queries.gate()[1:] == (0, (one.info.backend_pid,))
         one.commit()
         columns = "message_id, aggregate_type, aggregate_id, event, payload"
         with one.cursor().copy(f"COPY salon_jobs_message ({columns}) FROM STDIN") as copy:
             copy.write_row(("7b1c4b8e-4d0e-4f3c-9f38-4a8b7f1f2a11", ORDERS, "a", "e", '{"number": 4}'))
-        assert store.gate()[1:] == (3, (one.info.backend_pid,))
+        assert queries.gate()[1:] == (3, (one.info.backend_pid,))
         one.commit()
-    assert read(store.gate()) == [1, 2, 3, 4]
+    assert read(queries.gate()) == [1, 2, 3, 4]
 
 
 def test_a_prepared_transaction_holds_the_gate_and_is_told_as_nobody() -> None:
@@ -174,7 +174,7 @@ def test_a_prepared_transaction_holds_the_gate_and_is_told_as_nobody() -> None:
         with psycopg.connect(server.url) as one, psycopg.connect(server.url, autocommit=True) as other:
             other.execute("CREATE TABLE salon_jobs_message (id bigint GENERATED ALWAYS AS IDENTITY, number int)")
             for name in ("hold_gate_function", "gate_function"):
-                other.execute(sql.load(name).replace("__schema__", "public").encode())
+                other.execute(statements.load(name).replace("__schema__", "public").encode())
             other.execute(
                 "CREATE TRIGGER hold BEFORE INSERT ON salon_jobs_message FOR EACH STATEMENT"
                 " EXECUTE FUNCTION salon_jobs_hold_gate()"
@@ -200,11 +200,11 @@ def test_a_lock_of_the_gate_taken_by_hand_for_a_session_holds_nobody(database: N
         one.execute("SELECT pg_advisory_lock_shared(23117::bigint << 48)")
         one.commit()
         emitted("a", number=1)
-        assert store.gate() == Gate(1, 1, ())
+        assert queries.gate() == Gate(1, 1, ())
         say(one, "a", 2)
-        assert store.gate() == Gate(2, 0, (one.info.backend_pid,))
+        assert queries.gate() == Gate(2, 0, (one.info.backend_pid,))
         one.commit()
-        assert read(store.gate()) == [1, 2]
+        assert read(queries.gate()) == [1, 2]
 
 
 def test_what_was_written_past_the_gate_is_found_by_the_sweep(database: None, monkeypatch: Any) -> None:

@@ -20,11 +20,11 @@ from asgiref.sync import sync_to_async
 from django.db import transaction
 
 from salon_jobs import Discard, Snooze, current_job, emit, task, tenant_context
+from salon_jobs.brokers.memory import MemoryPublisher
+from salon_jobs.brokers.publisher import Unpublished, Verdict
 from salon_jobs.core import tracing
 from salon_jobs.jobs import registry
-from salon_jobs.publishers.base import Unpublished, Verdict
-from salon_jobs.publishers.memory import MemoryPublisher
-from salon_jobs.runtime.logs import configure_logging
+from salon_jobs.process.logs import configure_logging
 from tests import tasks
 from tests.outbox.scene import ORDERS, relay_in_burst
 from tests.outbox.whole_way import delivered, intake, run_all

@@ -12,9 +12,9 @@ from django.db import connections
 from django.test import Client, override_settings
 from django.test.utils import CaptureQueriesContext
 
-from salon_jobs.outbox import find
+from salon_jobs.outbox import search
 from tests.outbox.test_operate_messages import ORDERS, block, blocked, statuses, write
-from tests.sql.test_admin_plans import AdminRouter
+from tests.plans.test_admin_plans import AdminRouter
 from tests.support import change, plan_nodes, seen
 
 MESSAGES = "/admin/salon_jobs/message/"
@@ -145,7 +145,7 @@ def test_each_action_has_its_permission(client: Client) -> None:
 
 
 def test_every_list_is_bounded(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(find, "NEWEST", 1000)
+    monkeypatch.setattr(search, "NEWEST", 1000)
     change("INSERT INTO salon_jobs_destination (aggregate_type) VALUES (%s)", ORDERS)
     change(
         "INSERT INTO salon_jobs_message (message_id, aggregate_type, aggregate_id, event, payload, status, store_id)"

@@ -12,7 +12,7 @@ from django.core.management import CommandError, call_command
 from django.db import connections
 from django.test.utils import CaptureQueriesContext
 
-from salon_jobs.outbox import find
+from salon_jobs.outbox import search
 from tests.outbox.test_operate_messages import ORDERS, block, blocked, statuses, write
 from tests.settings import url_for
 from tests.support import change, plan_nodes, seen
@@ -56,7 +56,7 @@ def test_list_filters_and_is_bounded(stores: list[UUID]) -> None:
 
 
 def test_what_no_index_serves_is_looked_for_among_the_newest(database: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(find, "NEWEST", 1000)
+    monkeypatch.setattr(search, "NEWEST", 1000)
     change(
         "INSERT INTO salon_jobs_message (message_id, aggregate_type, aggregate_id, event, payload, status, store_id)"
         " SELECT gen_random_uuid(), %s, (n %% 500)::text, CASE WHEN n = 5 THEN 'rare' ELSE 'made' END, '{}',"

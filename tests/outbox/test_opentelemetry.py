@@ -18,12 +18,13 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanContext, SpanKind, StatusCode
 
-from salon_jobs import Draft, emit, emit_many, fan_out, tenant_context
+from salon_jobs import emit, emit_many, fan_out, tenant_context
+from salon_jobs.brokers.memory import MemoryPublisher
+from salon_jobs.brokers.publisher import Unpublished, Verdict
 from salon_jobs.core import tracing
 from salon_jobs.core.errors import EnqueueRefused
 from salon_jobs.integrations import opentelemetry
-from salon_jobs.publishers.base import Unpublished, Verdict
-from salon_jobs.publishers.memory import MemoryPublisher
+from salon_jobs.outbox import Draft
 from tests import tasks
 from tests.conftest import ROOT
 from tests.outbox.scene import ORDERS, relay_in_burst

@@ -11,17 +11,17 @@ import psycopg
 import pytest
 from django.db import ProgrammingError, connections, transaction
 
-from salon_jobs import (
+from salon_jobs import tenant_context
+from salon_jobs.control import (
     OperatedMessage,
     pause_destination,
     resume_destination,
     retry_messages,
     skip_messages,
-    tenant_context,
     unpark,
 )
 from salon_jobs.core.errors import MessageInvalid, OptionInvalid
-from salon_jobs.outbox.operate import OperatedAggregate
+from salon_jobs.outbox.control import OperatedAggregate
 from tests.settings import url_for
 from tests.support import change, elsewhere, seen
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from salon_jobs import (
+from salon_jobs.brokers.memory import MemoryPublisher
+from salon_jobs.brokers.publisher import Verdict
+from salon_jobs.control import (
     MessageCriteria,
     pause_destination,
     replay_messages,
@@ -13,8 +15,6 @@ from salon_jobs import (
     skip_messages,
     unpark,
 )
-from salon_jobs.publishers.base import Verdict
-from salon_jobs.publishers.memory import MemoryPublisher
 from tests.e2e.worker_process import eventually
 from tests.outbox.scene import ORDERS, arrived, emitted, relaying, statuses
 from tests.outbox.test_relay import Failing

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from salon_jobs.core.messages import PARTITIONS
-from salon_jobs.outbox import store
-from salon_jobs.outbox.ownership import Ownership
+from salon_jobs.core.records import PARTITIONS
+from salon_jobs.outbox import queries
+from salon_jobs.outbox.partitions import Ownership
 from tests.outbox.scene import ORDERS, emitted
+from tests.outbox.test_backlog import failure
 from tests.support import change, seen
-from tests.unit.test_backlog import failure
 
 ALL = frozenset(range(PARTITIONS))
 
@@ -69,15 +69,15 @@ def test_a_beat_that_came_while_a_challenger_asked_counts_from_when_it_was_read(
     owner: Ownership, clock: Clock, monkeypatch: Any
 ) -> None:
     challenger = Ownership(2, clock=clock)
-    read = store.partitions
+    read = queries.partitions
 
     def slowly() -> Any:
-        monkeypatch.setattr(store, "partitions", read)
+        monkeypatch.setattr(queries, "partitions", read)
         clock.now = 5
         beat(owner)
         return read()
 
-    monkeypatch.setattr(store, "partitions", slowly)
+    monkeypatch.setattr(queries, "partitions", slowly)
     beat(challenger)  # it began at 0, and read at 5 what the owner wrote at 5
     clock.now = 11
     beat(challenger)
@@ -126,19 +126,19 @@ def test_steps_of_the_databases_clock_change_no_owner(owner: Ownership, clock: C
 
 
 def test_of_two_that_take_at_once_one_gets_each_partition(clock: Clock) -> None:
-    store.make_partitions()
-    states, _ = store.partitions()
-    first = store.take_partitions(states, owner=1)
-    assert (first, store.take_partitions(states, owner=2)) == (set(ALL), set())
+    queries.make_partitions()
+    states, _ = queries.partitions()
+    first = queries.take_partitions(states, owner=1)
+    assert (first, queries.take_partitions(states, owner=2)) == (set(ALL), set())
 
 
 def test_no_failure_is_written_by_a_relay_that_lost_the_partition(owner: Ownership, clock: Clock) -> None:
     emitted("a")
-    [message] = store.fetch([store.Wanted(ORDERS, partition, 0, 9) for partition in ALL], store.gate().bound)
+    [message] = queries.fetch([queries.Wanted(ORDERS, partition, 0, 9) for partition in ALL], queries.gate().bound)
     unpublished = failure(message)
     other = Ownership(2, clock=clock)
     beat(other)
     clock.now = 20
     beat(other)
-    assert store.write_failures([unpublished], owner=1) == set()
-    assert store.write_failures([unpublished], owner=2) == {message.id}
+    assert queries.write_failures([unpublished], owner=1) == set()
+    assert queries.write_failures([unpublished], owner=2) == {message.id}

@@ -14,7 +14,8 @@ from django.test import Client
 
 from salon_jobs import emit
 from salon_jobs.models import Message
-from salon_jobs.outbox import store, streams
+from salon_jobs.outbox import destinations as streams
+from salon_jobs.outbox import queries
 from tests.e2e.worker_process import eventually
 from tests.outbox.scene import ORDERS, arrived, emitted, relay_in_burst, relaying, statuses
 from tests.outbox.test_message_admin import MESSAGES, client  # noqa: F401
@@ -75,7 +76,7 @@ def test_a_destination_that_nobody_serves_makes_no_relay_unready(database: None,
 
 def test_any_number_of_destinations_holds_up_none_that_was_known(database: None, monkeypatch: Any) -> None:
     monkeypatch.setattr(streams, "_MOST", 5)
-    store.know_destinations([ORDERS])
+    queries.know_destinations([ORDERS])
     change("SELECT salon_jobs_emit('rn::memory:::a' || n, 'a', 'e', '{}') FROM generate_series(1, 20) n")
     emitted("a", number=1)
     assert relay_in_burst()

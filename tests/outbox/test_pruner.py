@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from salon_jobs.outbox.pruner import MessagePruner
+from salon_jobs.outbox.marker import MessagePruner
 from tests.support import change, seen
 
 

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 from django.db import connections, transaction
 
-from salon_jobs import Draft, emit, emit_many
-from salon_jobs.outbox import store, wake
-from salon_jobs.outbox.ownership import Ownership
+from salon_jobs import emit, emit_many
+from salon_jobs.brokers.memory import MemoryPublisher
+from salon_jobs.brokers.publisher import OutgoingMessage, Unpublished, Verdict
+from salon_jobs.outbox import Draft, queries
+from salon_jobs.outbox import emit as wake
+from salon_jobs.outbox.partitions import Ownership
 from salon_jobs.outbox.relay import Relay
-from salon_jobs.publishers.base import OutgoingMessage, Unpublished, Verdict
-from salon_jobs.publishers.memory import MemoryPublisher
 from tests.e2e.worker_process import eventually
 from tests.outbox.scene import ORDERS, RunningRelay, arrived, emitted, relay_in_burst, relaying, statuses
 from tests.support import change, seen
@@ -62,7 +63,7 @@ def test_reading_what_is_blocked_takes_a_tenth_of_the_time_where_it_is_much(monk
         return []
 
     monkeypatch.setattr("salon_jobs.outbox.relay.time", SimpleNamespace(monotonic=lambda: now))
-    monkeypatch.setattr(store, "blocked", slow)
+    monkeypatch.setattr(queries, "blocked", slow)
     relay, ownership = Relay(lambda: 1), Ownership(1)
     relay._refresh(ownership)
     assert relay._refresh_at == 1001
@@ -185,7 +186,7 @@ def test_two_relays_share_the_partitions_and_hand_them_over(settings: Any) -> No
 
 def test_a_busy_destination_keeps_no_new_one_from_being_found(settings: Any) -> None:
     settings.SALON_JOBS = {**settings.SALON_JOBS, "OUTBOX": {**settings.SALON_JOBS["OUTBOX"], "FETCH_LIMIT": 5}}
-    store.know_destinations([ORDERS])
+    queries.know_destinations([ORDERS])
     with transaction.atomic():
         emit_many(Draft(aggregate_type=ORDERS, event="e", payload={"number": n}) for n in range(500))
         emit("rn::memory:::new", event="e", payload={})
@@ -274,6 +275,6 @@ def test_what_a_former_owner_published_holds_nothing_back_although_it_was_parked
     emitted("a", number=1)
     assert relay_in_burst()
     [(head,)] = seen("SELECT head_id FROM salon_jobs_blocked_aggregate WHERE status = 'parked'")
-    store.mark_published([head])
+    queries.mark_published([head])
     assert statuses() == {"published": 1}
     assert seen("SELECT count(*) FROM salon_jobs_blocked_aggregate") == [(0,)]

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from django.db import OperationalError, connections
 
-from salon_jobs.outbox.relay_beside import RelayBeside
-from salon_jobs.runtime.presence import Presence
+from salon_jobs.outbox.relay import RelayBeside
+from salon_jobs.process.heartbeat import Presence
 from tests.e2e.worker_process import eventually
 from tests.outbox.scene import emitted, statuses
 from tests.support import change, seen

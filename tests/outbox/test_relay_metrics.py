@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from django.db import connections, transaction
 
+from salon_jobs.brokers.memory import MemoryPublisher
+from salon_jobs.brokers.publisher import OutgoingMessage, Unpublished, Verdict
 from salon_jobs.core.errors import NotReady
-from salon_jobs.outbox import progress
-from salon_jobs.outbox.brokers import Broker
-from salon_jobs.publishers.base import OutgoingMessage, Unpublished, Verdict
-from salon_jobs.publishers.memory import MemoryPublisher
+from salon_jobs.outbox import destinations as progress
+from salon_jobs.outbox.destinations import Broker
 from tests.e2e.worker_process import eventually
 from tests.metrics import of, shown
 from tests.outbox.scene import ORDERS, emitted, relaying, statuses
@@ -33,7 +33,7 @@ def require(settings: Any) -> Require:
 
 
 def test_a_relay_tells_of_its_destinations(require: Require, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "_EVERY_S", 0.0)
+    monkeypatch.setattr(progress, "_PROGRESS_EVERY_S", 0.0)
     monkeypatch.setattr(MemoryPublisher, "answer", staticmethod(_by_event))
     for event in ("good", "good", "skipped", "refused", "once"):
         emitted(event, event=event)
@@ -132,7 +132,7 @@ def test_a_broker_that_hangs_hangs_nobody_and_is_asked_once_in_ten_seconds() -> 
 def test_a_broker_that_is_away_makes_a_relay_unready_and_is_found_again(
     require: Require, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("salon_jobs.outbox.brokers._EVERY_S", 0.0)
+    monkeypatch.setattr("salon_jobs.outbox.destinations._EVERY_S", 0.0)
     away = [True]
 
     def ping(_publisher: MemoryPublisher) -> None:

@@ -11,10 +11,11 @@ import psycopg
 import pytest
 from django.db import ProgrammingError, transaction
 
-from salon_jobs import MessageCriteria, OperatedMessage, replay_messages, tenant_context
+from salon_jobs import tenant_context
+from salon_jobs.control import MessageCriteria, OperatedMessage, replay_messages
 from salon_jobs.core.errors import OptionInvalid
 from salon_jobs.models import Message
-from salon_jobs.models.bisection import first_id_at
+from salon_jobs.models.fields import first_id_at
 from salon_jobs.outbox import replay
 from tests.outbox.test_operate_messages import OPERATOR, ORDERS, wait_for_a_lock, write
 from tests.settings import url_for

@@ -7,11 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg
 import pytest
 
-from salon_jobs import OperatedMessage, skip_messages
-from salon_jobs.outbox import send_skipped
-from salon_jobs.outbox.send_skipped import send_skipped_messages
-from salon_jobs.publishers.base import OutgoingMessage, Unpublished, Verdict
-from salon_jobs.publishers.memory import MemoryPublisher
+from salon_jobs.brokers.memory import MemoryPublisher
+from salon_jobs.brokers.publisher import OutgoingMessage, Unpublished, Verdict
+from salon_jobs.control import OperatedMessage, skip_messages
+from salon_jobs.outbox import replay as send_skipped
+from salon_jobs.outbox.replay import send_skipped_messages
 from tests.e2e.worker_process import eventually
 from tests.outbox.scene import ORDERS, arrived, emitted, relay_in_burst, relaying, statuses
 from tests.outbox.test_operate_messages import OPERATOR, block, blocked, write

@@ -14,12 +14,12 @@ from django.db import transaction
 
 from project.sentry import report_to
 from salon_jobs import cron
-from salon_jobs.core import log_events
-from salon_jobs.core.log_events import log_event, logger
+from salon_jobs.brokers.memory import MemoryPublisher
+from salon_jobs.brokers.publisher import OutgoingMessage, Unpublished, Verdict
+from salon_jobs.core import events as log_events
+from salon_jobs.core.events import log_event, logger
 from salon_jobs.integrations.sentry import RecordReporter
-from salon_jobs.publishers.base import OutgoingMessage, Unpublished, Verdict
-from salon_jobs.publishers.memory import MemoryPublisher
-from salon_jobs.schedule import store
+from salon_jobs.schedule import queries
 from salon_jobs.schedule.entries import cron_entries
 from salon_jobs.schedule.scheduler import Scheduler
 from tests import tasks
@@ -60,7 +60,7 @@ def test_a_cron_entry_that_can_not_fire_is_one_event_a_tick(
 
     monkeypatch.setattr(cron_entries, "_by_name", {})
     cron("0 18 * * *", tasks.system, payload=payload, name="nightly", backfill=timedelta(days=2))
-    store.learn(["nightly"])
+    queries.learn(["nightly"])
     change("UPDATE salon_jobs_cron_entry SET known_since = now() - interval '1 day'")
     scheduler = Scheduler()
     for _ in range(3):

@@ -19,9 +19,9 @@ from sentry_sdk.integrations.logging import LoggingIntegration
 from sentry_sdk.transport import Transport
 
 from salon_jobs import Discard, Snooze, cron, emit, fan_out, tenant_context
-from salon_jobs.integrations.sentry_monitors import slug_of
-from salon_jobs.publishers.base import Unpublished, Verdict
-from salon_jobs.publishers.memory import MemoryPublisher
+from salon_jobs.brokers.memory import MemoryPublisher
+from salon_jobs.brokers.publisher import Unpublished, Verdict
+from salon_jobs.integrations.sentry import slug_of
 from salon_jobs.schedule.entries import cron_entries
 from salon_jobs.schedule.scheduler import Scheduler
 from tests import tasks

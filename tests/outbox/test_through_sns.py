@@ -10,12 +10,12 @@ from uuid import uuid4
 
 import pytest
 
-from salon_jobs.outbox import store
-from salon_jobs.publishers import sns_topics
-from salon_jobs.publishers.sns_connection import SnsConnection
-from tests.brokers.sns import SnsBroker, SnsFifoBroker
+from salon_jobs.brokers.aws import sns_connection as sns_topics
+from salon_jobs.brokers.aws.sns_connection import SnsConnection
+from salon_jobs.outbox import queries
 from tests.e2e.worker_process import eventually
 from tests.outbox.scene import emitted, relay_in_burst, relaying, statuses
+from tests.servers.sns import SnsBroker, SnsFifoBroker
 from tests.support import seen
 
 
@@ -102,11 +102,11 @@ def test_a_relay_reads_the_topics_when_it_starts(topic: str, readings: list[list
 def test_a_relay_reads_the_topics_for_a_destination_that_it_knows(
     topic: str, readings: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("salon_jobs.outbox.streams.is_set", lambda key: False, raising=False)
+    monkeypatch.setattr("salon_jobs.outbox.destinations.is_set", lambda key: False, raising=False)
     with relaying() as running:
         eventually(lambda: running.facts()["partitions"] != [])
     assert readings == [], "nothing says that this deployment uses SNS"
-    store.know_destinations([topic])
+    queries.know_destinations([topic])
     with relaying():
         eventually(lambda: bool(readings))
     assert statuses() == {}

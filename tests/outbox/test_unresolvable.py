@@ -15,16 +15,16 @@ from django.core.management import call_command
 from django.db import transaction
 from nats.aio.client import Client
 
-from salon_jobs import Draft, emit_many
-from salon_jobs.nats.subjects import aggregate_of
-from salon_jobs.outbox import store
-from salon_jobs.outbox.store import Unresolvable
-from salon_jobs.publishers.base import OutgoingMessage, Unpublished, Verdict
-from salon_jobs.publishers.memory import MemoryPublisher
-from tests.brokers.nats import NatsBroker
-from tests.brokers.nats_cluster import NatsCluster
+from salon_jobs import emit_many
+from salon_jobs.brokers.memory import MemoryPublisher
+from salon_jobs.brokers.nats.subjects import aggregate_of
+from salon_jobs.brokers.publisher import OutgoingMessage, Unpublished, Verdict
+from salon_jobs.outbox import Draft, queries
+from salon_jobs.outbox.queries import Unresolvable
 from tests.e2e.worker_process import eventually
 from tests.outbox.scene import ORDERS, RunningRelay, arrived, emitted, relay_in_burst, relaying, statuses
+from tests.servers.nats import NatsBroker
+from tests.servers.nats_cluster import NatsCluster
 from tests.support import seen
 
 TO = "rn::nats:::orders"
@@ -369,12 +369,12 @@ def test_on_the_ignore_list_it_warns_nobody(
 def test_a_relay_that_lost_the_partition_blocks_nothing(database: None) -> None:
     emitted("a")
     [row] = seen("SELECT id, partition FROM salon_jobs_message")
-    store.make_partitions()
+    queries.make_partitions()
     message = OutgoingMessage(
         row[0], None, ORDERS, "a", "e", "{}", "{}", None, "", 0.0, None, row[1]  # type: ignore[arg-type]
     )  # fmt: skip
     answer = Unpublished(Verdict.UNRESOLVABLE, "TEST.NOWHERE")
-    assert store.write_unresolvable([Unresolvable(message, answer)], owner=1) == set()
+    assert queries.write_unresolvable([Unresolvable(message, answer)], owner=1) == set()
     assert blocked() == []
 
 

@@ -13,10 +13,10 @@ import pytest
 from django.db import connection, transaction
 
 from salon_jobs import emit, tenant_context
-from salon_jobs.outbox.consumers import Consumers
-from tests.brokers.azure import AzureBroker
+from salon_jobs.inbox.consumer import Consumers
 from tests.e2e.worker_process import eventually
 from tests.outbox.scene import relay_in_burst, relaying, statuses
+from tests.servers.azure import AzureBroker
 from tests.settings import url_for
 from tests.support import change, run_due, seen
 from tests.tasks import Hooks, in_store, keyed

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from salon_jobs.outbox.intake import Intake
-from salon_jobs.publishers.base import OutgoingMessage
-from salon_jobs.publishers.memory import MemoryPublisher
-from salon_jobs.sections.consumers import read_consumers
-from salon_jobs.sources.base import Delivery, Envelope
+from salon_jobs.brokers.memory import MemoryPublisher
+from salon_jobs.brokers.publisher import OutgoingMessage
+from salon_jobs.brokers.source import Delivery, Envelope
+from salon_jobs.conf.sections import read_consumers
+from salon_jobs.inbox.processor import Intake
 from tests.outbox.scene import ORDERS, relay_in_burst
 from tests.support import claim, running_on_a_thread
 

@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 from playwright.sync_api import Page, Route, expect
 
-from salon_jobs.core.histogram import BUCKETS, bucket_of
+from salon_jobs.core.metrics import BUCKETS, bucket_of
 from tests.outbox.test_operate_messages import ORDERS, block, write
 from tests.support import change, seen
 from tests.system.conftest import sign_in, staff

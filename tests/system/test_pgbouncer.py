@@ -19,10 +19,10 @@ from django.db import connections, transaction
 from project.salon.models import Store
 from salon_jobs import tenant_context
 from salon_jobs.core.errors import TenantContextError
-from tests.brokers.nats import NatsBroker
 from tests.conftest import ROOT, manage
 from tests.e2e import tasks
 from tests.e2e.worker_process import WorkerProcess, eventually
+from tests.servers.nats import NatsBroker
 from tests.settings import url_for
 from tests.support import job_row, seen
 from tests.system.pgbouncer import pgbouncer

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from salon_jobs import reset_store
+from salon_jobs.tenancy import reset_store
 from tests.tenancy.pooled import pool_of_one
 
 

@@ -13,9 +13,10 @@ from asgiref.sync import sync_to_async
 from django.db import connection, connections, transaction
 
 from project.salon.models import Store
-from salon_jobs import carry_store, current_store_id, tenant_context
+from salon_jobs import current_store_id, tenant_context
 from salon_jobs.core.errors import TenantContextError
 from salon_jobs.core.outcomes import Succeeded
+from salon_jobs.tenancy import carry_store
 from tests import tasks
 from tests.support import run_due, seen
 

@@ -10,7 +10,8 @@ from django.db import connections, transaction
 from django.test import TestCase, override_settings
 
 from project.salon.models import Customer, Operator, Store
-from salon_jobs import StoreIsolation, current_store_id
+from salon_jobs import current_store_id
+from salon_jobs.access import StoreIsolation
 from salon_jobs.core.errors import ConfigurationError, TenantContextError
 from salon_jobs.models import Job, Process
 from salon_jobs.testing import as_role, as_store, assert_isolated, perform_job

@@ -12,8 +12,8 @@ import psycopg
 import pytest
 from psycopg import errors, sql
 
+from salon_jobs.access.roles import ROLE_SPECS
 from salon_jobs.conf import settings as conf
-from salon_jobs.tenancy.roles import ROLE_SPECS
 from tests.settings import url_for
 from tests.tenancy import canaries
 from tests.tenancy.matrix import COMMANDS, LETTERS, LOGINS, MATRIX, OWNERS, Command, Right, Table

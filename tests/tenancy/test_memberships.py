@@ -12,7 +12,7 @@ from django.db.utils import ProgrammingError
 from project.salon.models import Membership
 from salon_jobs import tenant_context
 from salon_jobs.core.errors import ConfigurationError
-from salon_jobs.tenancy.memberships import stores_of
+from salon_jobs.tenancy.resolvers import stores_of
 from tests.conftest import manage
 from tests.settings import url_for
 from tests.support import seen

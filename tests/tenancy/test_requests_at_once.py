@@ -14,8 +14,8 @@ from django.db import connection, connections
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 
-from salon_jobs.tenancy.block import open_store
-from salon_jobs.tenancy.scope import StoreScope
+from salon_jobs.tenancy.active import open_store
+from salon_jobs.tenancy.request import StoreScope
 from tests.tenancy.asgi import leave, serve
 from tests.tenancy.test_middleware import alook, expected, signed_in, write, written
 from tests.tenancy.web import Hook, canaries, look, member_of, two, web_role

@@ -19,10 +19,10 @@ from django.db.utils import DatabaseError
 from project.salon.models import Store
 from salon_jobs import Discard, Snooze, current_job
 from salon_jobs.core.errors import CancelRequested, Interrupted, TimedOut
+from salon_jobs.db.statements import rows_in_one_trip
 from salon_jobs.jobs.current import RunningJob
-from salon_jobs.jobs.runner import Runner
-from salon_jobs.tenancy.round_trip import rows_in_one_trip
 from salon_jobs.tenancy.session_reset import AS_CONNECTED
+from salon_jobs.worker.runner import Runner
 from tests import tasks
 from tests.settings import TEST_DATABASE
 from tests.support import change, claim, running_on_a_thread, seen

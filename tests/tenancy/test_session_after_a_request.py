@@ -13,7 +13,8 @@ from django.db import close_old_connections, connection, connections
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.http.response import HttpResponseBase
 
-from salon_jobs import reset_store, tenant_context
+from salon_jobs import tenant_context
+from salon_jobs.tenancy import reset_store
 from tests.tenancy.pooled import POOLED, backend, carried, in_session, in_thread, pool_of_one, visible
 from tests.tenancy.test_middleware import signed_in
 from tests.tenancy.web import Hook, canaries, member_of, two, web_role

@@ -113,7 +113,7 @@ def test_the_pools_reset_takes_off_what_was_set_by_hand_and_in_manual_transactio
 
 def test_a_pool_that_does_not_reset_is_refused(stores: list[UUID], pool_without_reset: Any) -> None:
     with pytest.raises(
-        TenantContextError, match=r"\['pooled'\]\['OPTIONS'\]\['pool'\]\['reset'\] = salon_jobs.reset_store"
+        TenantContextError, match=r"\['pooled'\]\['OPTIONS'\]\['pool'\]\['reset'\] = salon_jobs.tenancy.reset_store"
     ):
         in_session(stores[0]).__enter__()
 

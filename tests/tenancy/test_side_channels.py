@@ -15,7 +15,7 @@ import pytest
 from django.db import transaction
 from psycopg import errors, sql
 
-from salon_jobs.jobs import operate, wake
+from salon_jobs.jobs import control, enqueue
 from tests import tasks
 from tests.settings import url_for
 from tests.support import change, seen
@@ -371,9 +371,9 @@ def test_wake_ups_carry_neither_store_nor_payload(web: Connection, two: Two, mon
     web.rollback()
     web.execute("LISTEN salon_jobs_job")
     web.commit()
-    monkeypatch.setattr(wake.wake_ups, "last_sent", float("-inf"))
+    monkeypatch.setattr(enqueue.wake_ups, "last_sent", float("-inf"))
     job = tasks.keyed.enqueue(store_id=two.other, number=7, note=SECRET)
-    operate.cancel_jobs([job.id])
+    control.cancel_jobs([job.id])
     change("SELECT pg_notify('salon_jobs_job', 'end')")
     heard = [(notify.channel, notify.payload) for notify in web.notifies(timeout=10, stop_after=1)]
     while heard[-1][1] != "end":

@@ -21,8 +21,7 @@ from django.test import Client, RequestFactory
 from project.salon.models import Customer
 from salon_jobs import current_store_id, tenant_context
 from salon_jobs.core.errors import TenantContextError
-from salon_jobs.tenancy.scope import StoreScope
-from salon_jobs.tenancy.streaming import stream_as
+from salon_jobs.tenancy.request import StoreScope, stream_as
 from tests.support import change
 from tests.tenancy.asgi import serve
 from tests.tenancy.test_middleware import signed_in, write, written

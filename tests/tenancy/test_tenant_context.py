@@ -18,7 +18,7 @@ from psycopg import IsolationLevel
 from project.salon.models import Store
 from salon_jobs import current_store_id, tenant_context
 from salon_jobs.core.errors import TenantContextError
-from salon_jobs.tenancy import block, guc
+from salon_jobs.tenancy import active, guc
 from tests import tasks
 from tests.e2e.worker_process import eventually
 from tests.support import seen
@@ -214,7 +214,7 @@ def test_a_context_may_end_in_another_copy_of_the_context_than_it_began(stores: 
     context = tenant_context(stores[0])
     began, ended = copy_context(), copy_context()
     began.run(context.__enter__)
-    ended.run(block.surround_with, began.run(block.surrounding))
+    ended.run(active.surround_with, began.run(active.surrounding))
     ended.run(context.__exit__, None, None, None)
     assert (ended.run(current_store_id), began.run(current_store_id), visible()) == (None, None, [])
 

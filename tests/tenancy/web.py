@@ -16,7 +16,7 @@ from django.urls import path, re_path
 
 from project.salon.models import Customer, Membership
 from salon_jobs import current_store_id
-from salon_jobs.tenancy.middleware import without_store
+from salon_jobs.tenancy.request import without_store
 from tests.settings import SALON_JOBS
 from tests.support import change
 

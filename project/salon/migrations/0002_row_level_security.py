@@ -2,8 +2,8 @@
 
 from django.db import migrations
 
-from salon_jobs import StoreIsolation
-from salon_jobs.migration_ops import LocksBriefly
+from salon_jobs.access import StoreIsolation
+from salon_jobs.access.operations import LocksBriefly
 
 
 class Migration(LocksBriefly):

@@ -1,7 +1,7 @@
 """Installs the function that deletes expired invitations of all stores."""
 
 from project.salon.invitation_cleanup import InstallInvitationCleanup
-from salon_jobs.migration_ops import LocksBriefly
+from salon_jobs.access.operations import LocksBriefly
 
 
 class Migration(LocksBriefly):

@@ -4,8 +4,8 @@ from typing import Final
 
 from django.db import migrations
 
-from salon_jobs import SystemScope
-from salon_jobs.migration_ops import LocksBriefly, ProtectModel
+from salon_jobs.access import SystemScope
+from salon_jobs.access.operations import LocksBriefly, ProtectModel
 
 _ADMIN_MODELS: Final = (
     "admin.LogEntry",

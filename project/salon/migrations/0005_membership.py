@@ -6,8 +6,8 @@ import django.db.models.deletion
 from django.conf import settings
 from django.db import migrations, models
 
-from salon_jobs import MembershipIsolation
-from salon_jobs.migration_ops import LocksBriefly
+from salon_jobs.access import MembershipIsolation
+from salon_jobs.access.operations import LocksBriefly
 
 
 class Migration(LocksBriefly):

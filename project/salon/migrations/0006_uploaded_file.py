@@ -5,8 +5,8 @@ import uuid
 import django.db.models.deletion
 from django.db import migrations, models
 
-from salon_jobs import StoreIsolation
-from salon_jobs.migration_ops import LocksBriefly
+from salon_jobs.access import StoreIsolation
+from salon_jobs.access.operations import LocksBriefly
 
 
 class Migration(LocksBriefly):

@@ -7,7 +7,7 @@ from typing import ClassVar
 from django.db import models
 
 from project.salon.models.store import StoreOwned
-from salon_jobs import SameStoreForeignKey, StoreIsolation
+from salon_jobs.access import SameStoreForeignKey, StoreIsolation
 
 
 class Customer(StoreOwned):

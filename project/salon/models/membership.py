@@ -8,7 +8,7 @@ from django.conf import settings
 from django.db import models
 
 from project.salon.models.store import StoreOwned
-from salon_jobs import MembershipIsolation
+from salon_jobs.access import MembershipIsolation
 
 
 class Membership(StoreOwned):

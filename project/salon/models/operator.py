@@ -8,7 +8,7 @@ from typing import ClassVar
 from django.db import models
 
 from project.salon.models.store import StoreOwned
-from salon_jobs import StoreIsolation, SystemScope
+from salon_jobs.access import StoreIsolation, SystemScope
 
 
 class Operator(models.Model):

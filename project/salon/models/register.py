@@ -7,7 +7,7 @@ from typing import ClassVar
 from django.db import models
 
 from project.salon.models.store import StoreOwned
-from salon_jobs import StoreIsolation
+from salon_jobs.access import StoreIsolation
 
 
 class Sale(StoreOwned):

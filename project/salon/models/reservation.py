@@ -8,7 +8,7 @@ from django.db import models
 
 from project.salon.models.customer import Customer
 from project.salon.models.store import StoreOwned
-from salon_jobs import SameStoreForeignKey, StoreIsolation
+from salon_jobs.access import SameStoreForeignKey, StoreIsolation
 
 
 class ReservationStatus(models.TextChoices):

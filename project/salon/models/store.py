@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 from django.db import models
 
 from project.salon.business_day import JST
-from salon_jobs import StoreIsolation
+from salon_jobs.access import StoreIsolation
 
 
 class Store(models.Model):

@@ -7,11 +7,9 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from salon_jobs.access.bootstrap import Bootstrapped, bootstrap, build_scripts, render_psql
 from salon_jobs.conf import settings as conf
-from salon_jobs.management.asking import ask
-from salon_jobs.management.refusals import told_in_one_line
-from salon_jobs.tenancy.bootstrap import Bootstrapped, bootstrap
-from salon_jobs.tenancy.bootstrap_sql import build_scripts, render_psql
+from salon_jobs.management.output import ask, told_in_one_line
 
 
 class Command(BaseCommand):

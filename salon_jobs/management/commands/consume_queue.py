@@ -6,10 +6,10 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
+from salon_jobs.inbox.consumer import Consumers
 from salon_jobs.management.arguments import add_service_arguments, configure_from, health_address
-from salon_jobs.management.refusals import told_in_one_line
-from salon_jobs.outbox.consumers import Consumers
-from salon_jobs.runtime.service import Service
+from salon_jobs.management.output import told_in_one_line
+from salon_jobs.process.service import Service
 
 _HEALTH_PORT = 8083
 

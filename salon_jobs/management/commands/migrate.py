@@ -8,10 +8,10 @@ from typing import Any
 from django.core.management.base import CommandError
 from django.core.management.commands.migrate import Command as MigrateCommand
 
+from salon_jobs.access.operations.for_hosts import store_demanded
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import BootstrapMissing, ConversionMissing
-from salon_jobs.runtime.preflight import require_login
-from salon_jobs.tenancy.store_demand import store_demanded
+from salon_jobs.process.preflight import require_login
 
 
 class Command(MigrateCommand):

@@ -8,10 +8,10 @@ from django.core.management.base import BaseCommand, CommandParser
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.management.arguments import add_service_arguments, configure_from, health_address
-from salon_jobs.management.refusals import told_in_one_line
+from salon_jobs.management.output import told_in_one_line
 from salon_jobs.outbox.relay import Relay
-from salon_jobs.runtime.presence import Presence
-from salon_jobs.runtime.service import Service
+from salon_jobs.process.heartbeat import Presence
+from salon_jobs.process.service import Service
 
 _HEALTH_PORT = 8082
 

@@ -10,9 +10,9 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.management.arguments import add_service_arguments, configure_from, health_address
-from salon_jobs.management.refusals import told_in_one_line
-from salon_jobs.runtime.preflight import check_drift, check_role, check_schema
-from salon_jobs.runtime.service import Service
+from salon_jobs.management.output import told_in_one_line
+from salon_jobs.process.preflight import check_drift, check_role, check_schema
+from salon_jobs.process.service import Service
 from salon_jobs.schedule.scheduler import Scheduler
 
 

@@ -9,20 +9,24 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 
 from salon_jobs.conf import settings as conf
-from salon_jobs.jobs.worker import WorkerOptions
-from salon_jobs.jobs.worker_loop import WorkerLoop
-from salon_jobs.jobs.worker_processes import KIND, WorkerProcesses
-from salon_jobs.management.arguments import add_service_arguments, configure_from, health_address, positive
-from salon_jobs.management.known import unknown_names
-from salon_jobs.management.refusals import told_in_one_line
-from salon_jobs.outbox.consumers import Consumers
-from salon_jobs.outbox.relay_beside import RelayBeside
-from salon_jobs.runtime.child import run_child
-from salon_jobs.runtime.child_process import same_command
-from salon_jobs.runtime.presence import Presence
-from salon_jobs.runtime.run_board import RunBoard
-from salon_jobs.runtime.service import ServedLoop, Service
+from salon_jobs.inbox.consumer import Consumers
+from salon_jobs.management.arguments import (
+    add_service_arguments,
+    configure_from,
+    health_address,
+    positive,
+    unknown_names,
+)
+from salon_jobs.management.output import told_in_one_line
+from salon_jobs.outbox.relay import RelayBeside
+from salon_jobs.process.heartbeat import Presence
+from salon_jobs.process.service import ServedLoop, Service
 from salon_jobs.schedule.scheduler import Scheduler
+from salon_jobs.worker.child import run_child
+from salon_jobs.worker.child_process import same_command
+from salon_jobs.worker.in_flight import RunBoard
+from salon_jobs.worker.processes import KIND, WorkerProcesses
+from salon_jobs.worker.worker import WorkerLoop, WorkerOptions
 
 _HEALTH_PORT = 8080
 

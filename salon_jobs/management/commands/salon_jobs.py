@@ -10,10 +10,10 @@ from typing import Any, Final
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from salon_jobs.conf import settings as conf
-from salon_jobs.management.known import unknown_names
-from salon_jobs.management.refusals import told_in_one_line
+from salon_jobs.management.arguments import unknown_names
+from salon_jobs.management.output import told_in_one_line
 from salon_jobs.management.subcommands import SUBCOMMANDS
-from salon_jobs.runtime.preflight import check_role
+from salon_jobs.process.preflight import check_role
 
 _INTERRUPTED: Final = 130
 _PIPE_CLOSED: Final = 141

@@ -5,20 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 from salon_jobs.management.subcommands.base import Subcommand
-from salon_jobs.management.subcommands.cancel import Cancel
-from salon_jobs.management.subcommands.convert import Convert
-from salon_jobs.management.subcommands.doctor import Doctor
-from salon_jobs.management.subcommands.erase_store import EraseStore
-from salon_jobs.management.subcommands.export_store import ExportStore
+from salon_jobs.management.subcommands.database import Convert, Doctor
 from salon_jobs.management.subcommands.inbox import Inbox
-from salon_jobs.management.subcommands.limit import Limit
-from salon_jobs.management.subcommands.list import List
+from salon_jobs.management.subcommands.jobs import Cancel, List, Retry, Show
+from salon_jobs.management.subcommands.limits import Limit, Pause, Resume
 from salon_jobs.management.subcommands.messages import Messages
-from salon_jobs.management.subcommands.pause import Pause, Resume
-from salon_jobs.management.subcommands.prune import Prune
-from salon_jobs.management.subcommands.retry import Retry
-from salon_jobs.management.subcommands.show import Show
-from salon_jobs.management.subcommands.stats import Stats
+from salon_jobs.management.subcommands.statistics import Prune, Stats
+from salon_jobs.management.subcommands.stores import EraseStore, ExportStore
 from salon_jobs.management.subcommands.top import Top
 
 SUBCOMMANDS: Final[tuple[Subcommand, ...]] = (

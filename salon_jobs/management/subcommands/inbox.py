@@ -9,13 +9,11 @@ from typing import Any, Final
 from django.core.management.base import CommandError, CommandParser, OutputWrapper
 
 from salon_jobs.conf import settings as conf
+from salon_jobs.inbox.queries import Status, dismiss_messages, retry_messages, shown_text
 from salon_jobs.management.arguments import positive
-from salon_jobs.management.asking import ask
-from salon_jobs.management.operating import in_batches, tell
+from salon_jobs.management.output import ask, in_batches, printable_lines, table, tell
 from salon_jobs.management.subcommands.base import Subcommand
-from salon_jobs.management.table import printable_lines, table
 from salon_jobs.models import InboxMessage
-from salon_jobs.outbox.inbox import Status, dismiss_messages, retry_messages, shown_text
 
 _HEAD: Final = ("message", "id", "consumer", "event", "code", "deliveries", "received", "status")
 _WAITING: Final = (Status.SET_ASIDE, Status.RETRY)

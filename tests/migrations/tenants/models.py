@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from django.db import models
 
-from salon_jobs import StoreIsolation
+from salon_jobs.access import StoreIsolation
 
 
 class Store(models.Model):

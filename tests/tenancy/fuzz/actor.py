@@ -13,8 +13,9 @@ from uuid import UUID, uuid4
 from django.db import DatabaseError, OperationalError, ProgrammingError, connections, transaction
 
 from project.salon.models import Customer
-from salon_jobs import carry_store, current_store_id, tenant_context
+from salon_jobs import current_store_id, tenant_context
 from salon_jobs.core.errors import TenantContextError
+from salon_jobs.tenancy import carry_store
 from tests.tenancy.fuzz.witness import READ, Witness
 
 INSERT = "INSERT INTO customer (id, store_id, name, email) VALUES (%s, %s, 'stray', '')"

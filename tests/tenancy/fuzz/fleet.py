@@ -16,8 +16,8 @@ from django.conf import settings
 from django.db import connections
 from django.test import override_settings
 
-from salon_jobs import reset_store
 from salon_jobs.models import Process
+from salon_jobs.tenancy import reset_store
 from tests import tasks
 from tests.support import change
 from tests.tenancy.fuzz.visits import KEPT, POOLED, ByHeader, Visitor, in_a_job

@@ -19,7 +19,7 @@ from django.test import RequestFactory
 
 from salon_jobs import tenant_context
 from salon_jobs.core.errors import LeaseLost, TenantContextError
-from salon_jobs.tenancy.middleware import TenantMiddleware
+from salon_jobs.tenancy.request import TenantMiddleware
 from tests import tasks
 from tests.support import claim, run
 from tests.tenancy.fuzz.actor import Actor, Boom

@@ -1,7 +1,7 @@
 from django.db import migrations
 
-from salon_jobs import StoreIsolation
-from salon_jobs.migration_ops import InstallFanOutFunction
+from salon_jobs.access import StoreIsolation
+from salon_jobs.access.operations import InstallFanOutFunction
 
 
 class Migration(migrations.Migration):

@@ -1,0 +1,6 @@
+"""Who may touch what: constraints for models here, migration operations in ``salon_jobs.access.operations``."""
+
+from salon_jobs.access.constraints import MembershipIsolation as MembershipIsolation
+from salon_jobs.access.constraints import SameStoreForeignKey as SameStoreForeignKey
+from salon_jobs.access.constraints import StoreIsolation as StoreIsolation
+from salon_jobs.access.constraints import SystemScope as SystemScope

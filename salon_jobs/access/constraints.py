@@ -1,0 +1,393 @@
+"""Constraints for ``Meta.constraints``: which rows of a table belong to whom, and references within one store."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, TypeAlias, cast
+
+from django.apps import apps
+from django.core.exceptions import ValidationError
+from django.db import DEFAULT_DB_ALIAS, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.base.schema import BaseDatabaseSchemaEditor
+from django.db.backends.ddl_references import Columns, Statement, Table
+from django.db.models import BaseConstraint, ForeignKey, Model
+from psycopg import sql
+
+from salon_jobs.access.policies import (
+    ALL_ROWS,
+    MEMBERSHIP_POLICY,
+    Policy,
+    Privilege,
+    Privileges,
+    TableAccess,
+    store_access,
+    system_access,
+    user_condition,
+)
+from salon_jobs.access.roles import ROLE_SPECS
+from salon_jobs.conf import Roles
+from salon_jobs.conf import settings as conf
+from salon_jobs.core.errors import ConfigurationError
+from salon_jobs.db.locks import brief_locks
+from salon_jobs.tenancy.active import current_store_id
+
+Statements: TypeAlias = Sequence[sql.Composable]
+May: TypeAlias = Sequence[Privilege] | Mapping[Privilege, Sequence[str]]
+
+
+class AccessConstraint(BaseConstraint):
+    """Puts a model's table under row-level security and grants each role what is told, no more.
+
+    ``web`` and ``worker`` name what those roles may do: some of SELECT, INSERT, UPDATE, DELETE; as a dict, each with
+    the fields it is meant for (none named: all). ``makemigrations`` finds it like any other constraint. Changes read
+    SALON_JOBS when they run and wait for the table's lock only briefly. Taken away, it leaves a table without
+    row-level security, with what the default privileges give.
+    """
+
+    def __init__(self, *, name: str, web: May = ALL_ROWS, worker: May = ALL_ROWS, **messages: Any) -> None:
+        super().__init__(name=name, **messages)
+        self.web, self.worker = _privileges(name, web), _privileges(name, worker)
+
+    @abstractmethod
+    def access(self, model: type[Model], roles: Roles | None) -> TableAccess | None:
+        """Return what is declared of the model's table; None: nothing, with one database user (``roles`` None)."""
+
+    def constraint_sql(self, model: Any, schema_editor: Any) -> Any:
+        """Leave CREATE TABLE as it is; the table's access comes after it, at the end of the migration."""
+        schema_editor.deferred_sql.append(self.create_sql(model, schema_editor))
+
+    def create_sql(self, model: Any, schema_editor: Any) -> Any:
+        """Return what takes back what default privileges gave, grants, creates the policies, switches RLS on."""
+        return self._statement(_protect, model, schema_editor)
+
+    def remove_sql(self, model: Any, schema_editor: Any) -> Any:
+        """Return what switches row-level security off and grants again what default privileges give."""
+        # A table of the same migration, such as a squashed one, would get at its end what is taken from it here.
+        schema_editor.deferred_sql[:] = [
+            statement
+            for statement in schema_editor.deferred_sql
+            if not (isinstance(statement, Statement) and _is_access_of(statement, model))
+        ]
+        return self._statement(_unprotect, model, schema_editor)
+
+    def _statement(
+        self, write: Callable[[TableAccess], Statements], model: type[Model], schema_editor: BaseDatabaseSchemaEditor
+    ) -> Statement:
+        access = self.access(model, conf.roles)
+        if access is None:  # Django puts off to the end, and then runs, whatever is returned here
+            return Statement("SELECT")
+        return Statement("%(sql)s", sql=_AccessSQL(access, write, brief_locks(schema_editor.connection)))
+
+    def deconstruct(self) -> tuple[str, Sequence[Any], dict[str, Any]]:
+        """Return how to write it; the public name is shorter than the module's."""
+        path, arguments, keywords = super().deconstruct()
+        for role, may in (("web", self.web), ("worker", self.worker)):
+            if any(may.values()):
+                keywords[role] = may
+            elif tuple(may) != ALL_ROWS:
+                keywords[role] = tuple(may)
+        return path.replace(f"{__name__}.", "salon_jobs.access."), arguments, keywords
+
+    def validate(
+        self, model: type[Model], instance: Model, exclude: Iterable[str] | None = None, using: str = DEFAULT_DB_ALIAS
+    ) -> None:
+        """Accept every instance."""
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, AccessConstraint):
+            return NotImplemented
+        return self.deconstruct() == other.deconstruct()
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.name))
+
+
+class StoreIsolation(AccessConstraint):
+    """Shows and accepts a model's rows for the current store only, by forced row-level security.
+
+    ``field`` names the model's field that holds the store; ``"id"`` in the store model itself. The migrator is held to
+    it as well. A policy for each command, TO the roles that may run it; with one database user TO PUBLIC, and the store
+    model itself, STORE_MODEL, is left open to its owner (no FORCE), who must list the stores for a fan-out.
+    ``full_clean`` refuses, inside a tenant context, an instance of another store.
+    """
+
+    default_violation_error_message = "This belongs to another store than the current one."
+
+    def __init__(self, *, field: str, name: str, web: May = ALL_ROWS, worker: May = ALL_ROWS, **messages: Any) -> None:
+        super().__init__(name=name, web=web, worker=worker, **messages)
+        self.field = field
+
+    def access(self, model: type[Model], roles: Roles | None) -> TableAccess:
+        """Return what is declared of the model's table."""
+        field: Any = model._meta.get_field(self.field)
+        return store_access(
+            model._meta.db_table, field.column, roles=roles, is_store=is_store_model(model, field),
+            web=_columns(model, self.web), worker=_columns(model, self.worker),
+        )  # fmt: skip
+
+    def deconstruct(self) -> tuple[str, Sequence[Any], dict[str, Any]]:
+        """Return how to write it."""
+        path, arguments, keywords = super().deconstruct()
+        return path, arguments, {"field": self.field, **keywords}
+
+    def validate(
+        self, model: type[Model], instance: Model, exclude: Iterable[str] | None = None, using: str = DEFAULT_DB_ALIAS
+    ) -> None:
+        """Refuse an instance of another store than the current one, if there is one. Raises ValidationError."""
+        current, field = current_store_id(), cast("Any", model._meta.get_field(self.field))
+        store = getattr(instance, field.attname)
+        if None not in (current, store) and self.field not in (exclude or ()) and field.to_python(store) != current:
+            raise ValidationError(cast("Any", self.get_violation_error_message()), code=self.violation_error_code)
+
+
+class MembershipIsolation(StoreIsolation):
+    """Does as ``StoreIsolation``, and shows the web role the rows of the signed-in user while no store is known.
+
+    For the model that says which user belongs to which store; ``user_field`` names its field of the user. Asked by
+    ``TenantMiddleware``, which puts the user's key into ``USER_GUC`` for that one statement.
+    """
+
+    def __init__(
+        self, *, field: str, user_field: str, name: str, web: May = ALL_ROWS, worker: May = ALL_ROWS, **messages: Any
+    ) -> None:
+        super().__init__(field=field, name=name, web=web, worker=worker, **messages)
+        self.user_field = user_field
+
+    def access(self, model: type[Model], roles: Roles | None) -> TableAccess:
+        """Return what is declared of the model's table."""
+        access = super().access(model, roles)
+        user: Any = model._meta.get_field(self.user_field)
+        own = user_condition(user.column, user.db_type(connections[conf.database]))
+        web = () if roles is None else (roles.web,)
+        policy = Policy(name=MEMBERSHIP_POLICY, command="SELECT", roles=web, using=own)
+        return replace(access, policies=(*access.policies, policy))
+
+    def deconstruct(self) -> tuple[str, Sequence[Any], dict[str, Any]]:
+        """Return how to write it."""
+        path, arguments, keywords = super().deconstruct()
+        return path, arguments, {"user_field": self.user_field, **keywords}
+
+
+class SystemScope(AccessConstraint):
+    """Puts a model without a store under forced row-level security: each role sees all its rows or none.
+
+    Says that the table is meant to have no store. With one database user it does nothing.
+    """
+
+    def access(self, model: type[Model], roles: Roles | None) -> TableAccess | None:
+        """Return what is declared of the model's table."""
+        if roles is None:
+            return None
+        web, worker = _columns(model, self.web), _columns(model, self.worker)
+        return system_access(model._meta.db_table, roles=roles, web=web, worker=worker)
+
+
+class _AccessSQL(Table):
+    """Writes the SQL when it is run: the table may have another name by then."""
+
+    def __init__(
+        self, access: TableAccess, write: Callable[[TableAccess], Statements], around: tuple[Statements, Statements]
+    ) -> None:
+        super().__init__(access.table, lambda name: name)
+        self._access, self._write, self._around = access, write, around
+
+    def __str__(self) -> str:
+        before, after = self._around
+        written = self._write(replace(self._access, table=self.table))
+        return ";\n".join(statement.as_string() for statement in (*before, *written, *after))
+
+
+def _is_access_of(statement: Statement, model: type[Model]) -> bool:
+    written = statement.parts.get("sql")
+    return isinstance(written, _AccessSQL) and written.table == model._meta.db_table
+
+
+def _protect(access: TableAccess) -> Statements:
+    given = access.give(conf.roles.runtime) if conf.roles is not None else []
+    return [*given, *access.protect()]
+
+
+def _unprotect(access: TableAccess) -> Statements:
+    roles = conf.roles
+    if roles is None:
+        return access.unprotect()
+    default = [spec.name(roles) for spec in ROLE_SPECS if spec.business_dml]
+    return [*access.unprotect(), *access.take(roles.runtime), *access.give_by_default(default)]
+
+
+def is_store_model(model: type[Model], field: Any) -> bool:
+    """Tell whether a model, whose ``field`` holds the store, is that of the stores, not of what each of them has.
+
+    By its key alone where STORE_MODEL is not set yet, and where an old migration knows a model that is gone or renamed.
+    """
+    try:
+        if conf.store_model is not None:
+            return apps.get_model(model._meta.label) is apps.get_model(conf.store_model)
+    except LookupError:
+        pass
+    return bool(field.primary_key and not field.is_relation)
+
+
+def _privileges(name: str, may: May) -> dict[Privilege, tuple[str, ...]]:
+    """Return what a role may do, in one order. Raises ConfigurationError."""
+    given = (
+        {what: tuple(fields) for what, fields in may.items()} if isinstance(may, Mapping) else dict.fromkeys(may, ())
+    )
+    if unknown := set(given) - set(ALL_ROWS):
+        raise ConfigurationError(f"constraint {name!r}: {sorted(unknown)} are none of {', '.join(ALL_ROWS)}")
+    if given.get("DELETE"):
+        raise ConfigurationError(f"constraint {name!r}: DELETE is for whole rows; name no fields with it")
+    return {privilege: given[privilege] for privilege in ALL_ROWS if privilege in given}
+
+
+def _columns(model: type[Model], may: Privileges) -> dict[Privilege, tuple[str, ...]]:
+    return {what: tuple(column_of(model, name) for name in names) for what, names in may.items()}
+
+
+def column_of(model: type[Model], name: str) -> str:
+    """Return the column of a field."""
+    field: Any = model._meta.get_field(name)
+    column: str = field.column
+    return column
+
+
+_ADD: Final = (
+    "%(before)sALTER TABLE %(table)s ADD CONSTRAINT %(name)s FOREIGN KEY (%(columns)s) REFERENCES %(to_table)s "
+    "(%(to_columns)s) DEFERRABLE INITIALLY DEFERRED NOT VALID%(after)s"
+)
+# VALIDATE first tries one query, with the caller's rights, and that query obeys FORCEd row-level security: it passes
+# over rows that violate the constraint and refuses rows that do not. Without SELECT on the table PostgreSQL checks row
+# by row instead, without row-level security; and should it ever try the query all the same, row_security = off makes
+# that an error, never a lie. Nobody else sees the owner without its right: the transaction gives it back. Unlike
+# taking FORCE off for the while, this blocks nobody who reads or writes.
+VALIDATE: Final = (
+    "SET LOCAL row_security = off;\nREVOKE SELECT ON %(table)s FROM CURRENT_USER;\n"
+    "ALTER TABLE %(table)s VALIDATE CONSTRAINT %(name)s;\n"
+    "GRANT SELECT ON %(table)s TO CURRENT_USER;\nSET LOCAL row_security = %(row_security)s"
+)
+_VALIDATE: Final = f"%(before)s{VALIDATE}%(after)s"
+_DROP: Final = "%(before)sALTER TABLE %(table)s DROP CONSTRAINT %(name)s%(after)s"
+
+
+def row_security_of(connection: BaseDatabaseWrapper) -> str:
+    """Return what ``VALIDATE`` sets ``row_security`` back to."""
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW row_security")
+        row: tuple[str] = cursor.fetchone()
+    return row[0]
+
+
+class SameStoreForeignKey(BaseConstraint):
+    """Is the composite foreign key ``(store, field)`` to a row of the same store, checked at the end of a transaction.
+
+    PostgreSQL checks foreign keys without row-level security: a plain one lets a row refer to another store's, and
+    tells that it exists. ``field`` names the model's ForeignKey, which says ``db_constraint=False``; ``store_field``
+    the field that holds the store, in this model and (unless ``to_store_field`` says otherwise) in the other one, which
+    needs a UniqueConstraint on (store, key). A row without a reference is fine.
+
+    The key is added at the end of the migration, NOT VALID, and then validated truthfully, whatever row-level security
+    shows the migrator. In a migration with ``atomic = False`` writers wait for neither.
+    """
+
+    default_violation_error_message = "This refers to a row of another store, or to none."
+
+    def __init__(
+        self, *, field: str, name: str, store_field: str = "store", to_store_field: str | None = None, **messages: Any
+    ) -> None:
+        super().__init__(name=name, **messages)
+        self.field, self.store_field = field, store_field
+        self.to_store_field = to_store_field or store_field
+
+    def constraint_sql(self, model: Any, schema_editor: Any) -> Any:
+        """Leave CREATE TABLE as it is: the other table's unique constraint may come later in the migration."""
+        self._add_at_the_end(model, schema_editor)
+
+    def create_sql(self, model: Any, schema_editor: Any) -> Any:
+        """Return what checks now the rows that wait for it: no table with such can be altered."""
+        self._add_at_the_end(model, schema_editor)
+        return Statement("SET CONSTRAINTS ALL IMMEDIATE")
+
+    def remove_sql(self, model: Any, schema_editor: Any) -> Any:
+        """Return what drops the key; one that this migration was to add at its end is not added."""
+        drop = self._statement(_DROP, model, schema_editor)
+        waiting: list[Any] = schema_editor.deferred_sql
+        others = [statement for statement in waiting if not _adds(statement, drop)]
+        if len(others) == len(waiting):
+            return drop
+        waiting[:] = others
+        return Statement("SELECT")
+
+    def _add_at_the_end(self, model: type[Model], schema_editor: BaseDatabaseSchemaEditor) -> None:
+        schema_editor.deferred_sql += [
+            self._statement(_ADD, model, schema_editor),
+            self._statement(_VALIDATE, model, schema_editor),
+        ]  # fmt: skip
+
+    def reference(self, model: type[Model]) -> tuple[list[str], type[Model], list[str]]:
+        """Return the key's columns, the model it refers to, and the columns there."""
+        key = cast("ForeignKey[Any]", model._meta.get_field(self.field))
+        to: type[Model] = key.remote_field.model
+        to_columns = [column_of(to, self.to_store_field), column_of(to, key.target_field.name)]
+        return [column_of(model, self.store_field), key.column], to, to_columns
+
+    def _statement(self, template: str, model: type[Model], schema_editor: BaseDatabaseSchemaEditor) -> Statement:
+        quote, meta = schema_editor.quote_name, model._meta
+        columns, to, to_columns = self.reference(model)
+        before, after = brief_locks(schema_editor.connection)
+        return Statement(
+            template,
+            before="".join(f"{each.as_string()};\n" for each in before),
+            after="".join(f";\n{each.as_string()}" for each in after),
+            name=quote(self.name),
+            table=Table(meta.db_table, quote),
+            columns=Columns(meta.db_table, columns, quote),
+            to_table=Table(to._meta.db_table, quote),
+            to_columns=Columns(to._meta.db_table, to_columns, quote),
+            row_security=row_security_of(schema_editor.connection),
+        )
+
+    def deconstruct(self) -> tuple[str, Sequence[Any], dict[str, Any]]:
+        """Return how to write it; the public name is shorter than the module's."""
+        path, arguments, keywords = super().deconstruct()
+        keywords["field"] = self.field
+        if self.store_field != "store":
+            keywords["store_field"] = self.store_field
+        if self.to_store_field != self.store_field:
+            keywords["to_store_field"] = self.to_store_field
+        return path.replace(f"{__name__}.", "salon_jobs.access."), arguments, keywords
+
+    def validate(
+        self, model: type[Model], instance: Model, exclude: Iterable[str] | None = None, using: str = DEFAULT_DB_ALIAS
+    ) -> None:
+        """Refuse an instance whose reference has no row in its store. Raises ValidationError."""
+        meta: Any = model._meta
+        key, store = meta.get_field(self.field), meta.get_field(self.store_field)
+        to: Any = key.remote_field.model
+        wanted = {
+            key.target_field.attname: getattr(instance, key.attname),
+            to._meta.get_field(self.to_store_field).attname: getattr(instance, store.attname),
+        }
+        if None in wanted.values() or {self.field, self.store_field} & set(exclude or ()):
+            return
+        if not to._base_manager.using(using).filter(**wanted).exists():
+            raise ValidationError(cast("Any", self.get_violation_error_message()), code=self.violation_error_code)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, SameStoreForeignKey):
+            return NotImplemented
+        return self.deconstruct() == other.deconstruct()
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.name))
+
+
+def _adds(statement: object, drop: Statement) -> bool:
+    """Tell whether a statement adds or validates the key that ``drop`` drops."""
+    return (
+        isinstance(statement, Statement)
+        and statement.template in (_ADD, _VALIDATE)
+        and all(str(statement.parts[part]) == str(drop.parts[part]) for part in ("table", "name"))
+    )

@@ -1,0 +1,117 @@
+"""The system catalogue of one database, and the connections the doctor reads it through."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, LiteralString
+
+import psycopg
+from django.db import connections
+from psycopg import sql
+
+from salon_jobs.access.bootstrap import connect
+from salon_jobs.conf import settings as conf
+from salon_jobs.core.errors import ConfigurationError
+
+PUBLIC: Final = "PUBLIC"
+# What ALTER calls a row c of pg_class.
+KIND_OF_RELATION: Final = (
+    "CASE c.relkind WHEN 'S' THEN 'SEQUENCE' WHEN 'v' THEN 'VIEW' WHEN 'm' THEN 'MATERIALIZED VIEW'"
+    " WHEN 'f' THEN 'FOREIGN TABLE' ELSE 'TABLE' END"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Relation:
+    """Is a table as the catalogue has it."""
+
+    oid: int
+    schema: str
+    name: str
+    owner: str
+    is_enabled: bool
+    is_forced: bool
+
+    @property
+    def identifier(self) -> sql.Identifier:
+        """Return its name, with the schema."""
+        return sql.Identifier(self.schema, self.name)
+
+    @property
+    def sql(self) -> str:
+        """Return the same as text."""
+        return self.identifier.as_string()
+
+
+class Catalogue:
+    """Reads over one connection, as whatever role it has."""
+
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        self.connection = connection
+        ((self.database, self.role, self.is_superuser, self.sees_all_rows),) = self.rows(
+            "SELECT current_database(), current_user, rolsuper, rolsuper OR rolbypassrls FROM pg_roles"
+            " WHERE rolname = current_user"
+        )
+        self.version = connection.info.server_version
+
+    def rows(self, query: LiteralString, *parameters: Any, **named: Any) -> list[tuple[Any, ...]]:
+        """Return what a query finds."""
+        return self.connection.execute(query, named or parameters or None).fetchall()
+
+    @contextmanager
+    def unchanged(self) -> Generator[None]:
+        """Run a block in a transaction that is rolled back."""
+        with self.connection.transaction(force_rollback=True):
+            yield
+
+    def relations(self, names: Iterable[str]) -> dict[str, Relation]:
+        """Return the tables of these names that the search path finds, or else the schema ``public`` holds.
+
+        A search path that somebody stored for the database hides them from the doctor, too.
+        """
+        found = self.rows(
+            """
+            SELECT t.name, c.oid::bigint, n.nspname, c.relname, c.relowner::regrole::name, c.relrowsecurity,
+                   c.relforcerowsecurity
+              FROM unnest(%s::text[]) AS t (name)
+              JOIN pg_class c
+                ON c.oid = coalesce(to_regclass(quote_ident(t.name)), to_regclass('public.' || quote_ident(t.name)))
+              JOIN pg_namespace n ON n.oid = c.relnamespace
+            """,
+            list(names),
+        )
+        return {
+            name: Relation(
+                oid=oid, schema=schema, name=relname, owner=owner, is_enabled=is_enabled, is_forced=is_forced
+            )
+            for name, oid, schema, relname, owner, is_enabled, is_forced in found
+        }
+
+    def qualify(self) -> None:
+        """Have the rest of the transaction resolve names in pg_catalog alone, so that others show their schema."""
+        self.rows("SELECT set_config('search_path', 'pg_catalog', true)")
+
+
+def by_alias(alias: str) -> psycopg.Connection[Any]:
+    """Return the connection beneath Django's. Raises ConfigurationError for an alias that does not exist."""
+    if alias not in connections:
+        raise ConfigurationError(f"DATABASES has no alias {alias!r}")
+    connections[alias].ensure_connection()
+    raw: psycopg.Connection[Any] = connections[alias].connection
+    return raw
+
+
+def database_name() -> str | None:
+    """Return the name of the jobs' database; None where the URL of the superuser has to say it."""
+    return str(connections[conf.database].settings_dict["NAME"] or "") or None
+
+
+@contextmanager
+def as_superuser() -> Generator[psycopg.Connection[Any]]:
+    """Connect to the jobs' database by BOOTSTRAP_URL, and close at the end. Raises ConfigurationError, NotReady."""
+    if conf.bootstrap_url is None:
+        raise ConfigurationError("SALON_JOBS['BOOTSTRAP_URL'] is not set: name a superuser's URL")
+    with connect(conf.bootstrap_url, database_name()) as connection:
+        yield connection

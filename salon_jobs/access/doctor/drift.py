@@ -1,0 +1,100 @@
+"""Differences between the declaration and the live catalogue, and the GRANTs and REVOKEs that mend rights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from salon_jobs.access.doctor.catalogue import PUBLIC
+from salon_jobs.access.roles import identifier
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drift:
+    """Is one difference: what and where, what is declared and what is there, and the statements that mend it.
+
+    ``mend`` runs as a superuser, in order. ``is_decision``: only a person can say whether ``mend`` is right or the
+    declaration is wrong, so that nothing runs it by itself; ``hint`` says what else to do.
+    """
+
+    kind: str
+    where: str
+    expected: str
+    seen: str
+    mend: tuple[str, ...]
+    is_decision: bool = False
+    hint: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.where}: expected {self.expected}, found {self.seen}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Right:
+    """Is one privilege of one role; ``column`` empty: on all of the object. ``may_grant``: WITH GRANT OPTION."""
+
+    grantee: str
+    privilege: str
+    column: str = ""
+    may_grant: bool = False
+
+    @classmethod
+    def of(cls, text: str) -> Right:
+        """Read what a query wrote as "grantee privilege option"."""
+        grantee, privilege, option = text.rsplit(" ", 2)
+        return cls(grantee, privilege, may_grant=option == "true")
+
+    @property
+    def text(self) -> str:
+        """Return it for people."""
+        column = f" ({self.column})" if self.column else ""
+        return f"{self.privilege}{column}{' WITH GRANT OPTION' if self.may_grant else ''}"
+
+
+def compare_rights(on: str, where: str, expected: Iterable[Right], seen: Iterable[Right]) -> list[Drift]:
+    """Return the drifts of one object, one for each role. ``on`` is the object as GRANT … ON names it."""
+    wanted, found = set(expected), set(seen)
+    drifts: list[Drift] = []
+    for grantee in sorted({right.grantee for right in wanted ^ found}):
+        mine = {right for right in wanted if right.grantee == grantee}
+        theirs = {right for right in found if right.grantee == grantee}
+        extra, missing = theirs - mine, mine - theirs
+        # A REVOKE of the whole takes the columns along.
+        taken = {right.privilege for right in extra if not right.column}
+        given = missing | {right for right in mine if right.privilege in taken}
+        mend = (*_statements("REVOKE", extra, on, grantee), *_statements("GRANT", given, on, grantee))
+        drifts.append(
+            Drift(kind="grant", where=f"{where}, role {grantee}", expected=_shown(mine), seen=_shown(theirs), mend=mend)
+        )
+    return drifts
+
+
+def role(name: str) -> str:
+    """Return a grantee for a statement."""
+    return PUBLIC if name == PUBLIC else identifier(name)
+
+
+def _statements(verb: str, rights: set[Right], on: str, grantee: str) -> list[str]:
+    columns: dict[str, list[str]] = {}
+    for right in sorted(rights):
+        columns.setdefault(right.privilege, []).extend([identifier(right.column)] if right.column else [])
+    whole = {right.privilege for right in rights if not right.column}
+    if not columns:
+        return []
+    what = ", ".join(
+        privilege if privilege in whole else f"{privilege} ({', '.join(names)})" for privilege, names in columns.items()
+    )
+    if verb == "GRANT":
+        return [f"GRANT {what} ON {on} TO {role(grantee)}"]
+    cascade = " CASCADE" if any(right.may_grant for right in rights) else ""
+    return [f"REVOKE {what} ON {on} FROM {role(grantee)}{cascade}"]
+
+
+def _shown(rights: Iterable[Right]) -> str:
+    whole = [right.text for right in sorted(rights) if not right.column]
+    columns: dict[str, list[str]] = {}
+    for right in sorted(rights):
+        if right.column:
+            columns.setdefault(right.privilege, []).append(right.column)
+    whole += [f"{privilege} ({', '.join(names)})" for privilege, names in columns.items()]
+    return ", ".join(whole) or "nothing"

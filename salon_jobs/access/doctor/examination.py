@@ -1,0 +1,133 @@
+"""Comparison of a database with the declaration, and the run of the statements that mend it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import psycopg
+
+from salon_jobs.access.doctor import functions, policies, roles, tables, undeclared
+from salon_jobs.access.doctor import roles as surroundings
+from salon_jobs.access.doctor import tables as foreign_keys
+from salon_jobs.access.doctor.catalogue import Catalogue
+from salon_jobs.access.doctor.declaration import Declaration, declare, declare_tables
+from salon_jobs.access.doctor.drift import Drift
+from salon_jobs.core.errors import MendIncomplete
+from salon_jobs.db.locks import LOCK_TIMEOUT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examination:
+    """Is what was found, and what this role could not look at."""
+
+    database: str
+    role: str
+    drifts: tuple[Drift, ...]
+    not_looked_at: tuple[str, ...] = ()
+
+
+def examine(connection: psycopg.Connection[Any], *, with_orphans: bool = True) -> Examination:
+    """Compare everything; changes nothing. Any role may run it.
+
+    Orphans of foreign keys, which take a read of both tables, are looked for where the role bypasses row-level
+    security. Raises SchemaMissing where the job tables are not there.
+    """
+    catalogue = Catalogue(connection)
+    with catalogue.unchanged():
+        declared = declare(catalogue)
+        drifts = [*_compare(catalogue, declared)]
+        not_looked_at: list[str] = []
+        if with_orphans and catalogue.sees_all_rows:
+            drifts += foreign_keys.find_orphans(catalogue)
+        elif with_orphans:
+            not_looked_at.append(
+                f"orphans across foreign keys: {catalogue.role} does not see all rows; a superuser does"
+            )
+    return Examination(
+        database=catalogue.database, role=catalogue.role, drifts=tuple(drifts), not_looked_at=tuple(not_looked_at)
+    )
+
+
+def examine_tables(connection: psycopg.Connection[Any]) -> Examination:
+    """Compare row-level security and policies alone: in a few statements, for a process that starts."""
+    catalogue = Catalogue(connection)
+    with catalogue.unchanged():
+        declared = declare_tables()
+        relations = catalogue.relations(access.table for access in (*declared.protected, *declared.plain))
+        catalogue.qualify()
+        drifts = (
+            # Tables that are missing are a matter of migrations.
+            *(drift for drift in tables.compare_security(relations, declared) if drift.kind != "table"),
+            *policies.compare_policies(catalogue, relations, declared),
+        )
+    return Examination(database=catalogue.database, role=catalogue.role, drifts=drifts)
+
+
+def _compare(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:
+    relations = catalogue.relations(access.table for access in (*declared.protected, *declared.plain))
+    keyed = catalogue.relations(table for key in declared.keys for table in (key.table, key.to_table))
+    catalogue.qualify()
+    if declared.roles is None:
+        yield from roles.compare_one_user(catalogue, declared)
+    else:
+        yield from roles.compare_roles(catalogue, declared)
+        yield from roles.compare_memberships(catalogue, declared)
+    yield from roles.compare_settings(catalogue, declared)
+    if declared.roles is not None:
+        yield from surroundings.compare_schema(catalogue, declared)
+        yield from surroundings.compare_other_schemas(catalogue, declared)
+        yield from surroundings.compare_database(catalogue, declared)
+        yield from surroundings.compare_default_privileges(catalogue, declared)
+        yield from surroundings.compare_parameters(catalogue, declared)
+    yield from tables.compare_security(relations, declared)
+    yield from policies.compare_policies(catalogue, relations, declared)
+    yield from tables.compare_tables(catalogue, relations, declared)
+    yield from tables.compare_triggers(catalogue, relations)
+    yield from tables.compare_rules(catalogue, relations)
+    yield from foreign_keys.compare_store_keys(catalogue, keyed, declared)
+    yield from functions.compare_functions(catalogue, declared)
+    yield from undeclared.find_undeclared(catalogue, relations, declared)
+
+
+# One mend can show what it hid: a table's former owner keeps rights that only then are more than declared.
+_ROUNDS: Final = 3
+
+
+def mend(connection: psycopg.Connection[Any], *, with_orphans: bool = True) -> tuple[Drift, ...]:
+    """Run the mends of all drifts that need no decision, in one transaction; returns the drifts that were mended.
+
+    For a superuser, or for the migrator where no role and no owner's function is concerned. Waits briefly for each
+    table's lock. Raises MendIncomplete, and nothing is changed, when a statement is refused or drifts are left.
+    """
+    mended: list[Drift] = []
+    drifts: list[Drift] = []
+    with connection.transaction():
+        connection.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
+        for _ in range(_ROUNDS):
+            # A key that was made is yet to be validated.
+            looks = not mended or any(drift.kind == "foreign key" for drift in drifts)
+            drifts = mendable(examine(connection, with_orphans=with_orphans and looks).drifts)
+            if not drifts:
+                break
+            for drift in drifts:
+                for statement in drift.mend:
+                    run(connection, statement)
+            mended += drifts
+        else:
+            raise MendIncomplete("; ".join(map(str, drifts)))
+    return tuple(mended)
+
+
+def run(connection: psycopg.Connection[Any], statement: str) -> None:
+    """Run one statement. Raises MendIncomplete with the server's words and the statement."""
+    try:
+        connection.execute(statement.encode())
+    except psycopg.Error as error:
+        raise MendIncomplete(f"{str(error).strip()}: {statement}") from error
+
+
+def mendable(drifts: tuple[Drift, ...]) -> list[Drift]:
+    """Return those whose mend needs no decision."""
+    return [drift for drift in drifts if not drift.is_decision]

@@ -1,0 +1,252 @@
+"""Publisher for Amazon SNS topics, standard and FIFO."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import replace
+from threading import Event, Lock, Thread
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
+from uuid import UUID
+
+from salon_jobs.brokers.ordering import Lanes
+from salon_jobs.brokers.publisher import Answers, OutgoingMessage, Publisher, Unpublished, Verdict
+from salon_jobs.conf import settings
+from salon_jobs.core import destinations as envelope
+from salon_jobs.core import events
+from salon_jobs.core.destinations import Destination, parse_destination
+from salon_jobs.core.errors import ConfigurationError, MessageInvalid
+from salon_jobs.core.events import log_event
+from salon_jobs.core.records import EVENT_SKIPPED, TOPIC_DENIED
+
+if TYPE_CHECKING:
+    from mypy_boto3_sns.type_defs import PublishBatchRequestEntryTypeDef
+
+    from salon_jobs.brokers.aws.sns_connection import SnsConnection
+
+
+# Of one message with its attributes, and again of all the messages of one request.
+MOST_BYTES: Final = 262_144
+MOST_ENTRIES: Final = 10
+# The headers of the message are one attribute: with raw delivery SQS takes ten at most, and drops what has more.
+HEADERS: Final = "Headers"
+
+
+class Entry(NamedTuple):
+    """Is one message of a batch, and its size in bytes."""
+
+    fields: PublishBatchRequestEntryTypeDef
+    size: int
+
+
+def attributes_of(message: OutgoingMessage) -> dict[str, str]:
+    """Return the attributes of a message, nine at most. One without a value is left out: SNS takes no empty one."""
+    values = {
+        envelope.ENVELOPE: envelope.VERSION,
+        envelope.MESSAGE_ID: str(message.message_id),
+        envelope.EVENT: message.event,
+        envelope.PRODUCER: message.producer,
+        envelope.AGGREGATE_TYPE: message.aggregate_type,
+        envelope.AGGREGATE_ID: message.aggregate_id,
+        envelope.STORE_ID: "" if message.store_id is None else str(message.store_id),
+        envelope.REPLAY_OF: "" if message.replay_of is None else str(message.replay_of),
+        HEADERS: "" if message.headers == "{}" else message.headers,
+    }
+    return {name: value for name, value in values.items() if value}
+
+
+def size_of(payload: str, attributes: dict[str, str]) -> int:
+    """Count bytes of UTF-8: the body, and of each attribute its name, its type and its value."""
+    carried = sum(len(name) + len("String") + len(value.encode()) for name, value in attributes.items())
+    return len(payload.encode()) + carried
+
+
+def entry_of(message: OutgoingMessage, *, fifo: bool) -> Entry:
+    """Write one entry; whoever puts it into a batch gives it an ``Id`` of its own there."""
+    attributes = attributes_of(message)
+    fields: PublishBatchRequestEntryTypeDef = {
+        "Id": "0",
+        "Message": message.payload,
+        "MessageAttributes": {name: {"DataType": "String", "StringValue": value} for name, value in attributes.items()},
+    }
+    if fifo:
+        fields["MessageGroupId"] = message.aggregate_id
+        fields["MessageDeduplicationId"] = str(message.message_id)
+    return Entry(fields, size_of(message.payload, attributes))
+
+
+_TOPIC: Final = re.compile(r"[A-Za-z0-9_-]{1,256}|[A-Za-z0-9_-]{1,251}\.fifo")
+_GROUP: Final = re.compile(r"[!-~]{1,128}")
+_NO_TEXT: Final = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_ANY_ID: Final = UUID(int=0)
+# A reading that is under way at the end is not waited for any longer: its thread ends with the process.
+_JOIN_S: Final = 1.0
+
+
+class SnsPublisher(Publisher):
+    """Publishes batches of up to ten, several at once, and never two messages of one aggregate at once.
+
+    SNS answers for each entry of a batch, so an earlier one can fail and a later one be published. The next of an
+    aggregate is sent when the one before is known to be published: its order holds through every error, and one
+    aggregate gets no more than a message for each round trip. Many aggregates fill the batches.
+    """
+
+    service: ClassVar[str] = "sns"
+
+    def __init__(
+        self, *, clock: Callable[[], float] = time.monotonic, wait: Callable[[Event, float], bool] = Event.wait
+    ) -> None:
+        self._clock = clock
+        self._wait = wait
+        self._making = Lock()
+        self._made: SnsConnection | None = None
+        self._closing = Event()
+        self._reader: Thread | None = None
+
+    def check(self, destination: Destination, *, aggregate_id: str, event: str, payload: str, headers: str) -> None:
+        """Refuse what SNS would refuse, counting with a store and as a replay, so that it can be sent again."""
+        if not _TOPIC.fullmatch(destination.resource):
+            raise MessageInvalid(
+                f"aggregate_type {destination.name!r} names no topic of SNS: the last part may hold up to 256 letters, "
+                "digits, '-' and '_', and '.fifo' at its end"
+            )
+        if _is_fifo(destination) and not _GROUP.fullmatch(aggregate_id):
+            raise MessageInvalid(
+                f"aggregate_id {aggregate_id[:150]!r} can not be the message group that a FIFO topic demands: give 1 "
+                "to 128 letters, digits and punctuation of ASCII, without spaces"
+            )
+        given = {"aggregate_id": aggregate_id, "event": event, "payload": payload, "headers": headers}
+        for field, value in given.items():
+            if found := _NO_TEXT.search(value):
+                raise MessageInvalid(f"{field} holds the character U+{ord(found[0]):04X}, which SNS takes nowhere")
+        sent = OutgoingMessage(
+            id=0, message_id=_ANY_ID, aggregate_type=destination.name, aggregate_id=aggregate_id, event=event,
+            payload=payload, headers=headers, store_id=_ANY_ID, producer=settings.outbox.producer or "",
+            created_at_s=0, replay_of=_ANY_ID,
+        )  # fmt: skip
+        if (size := size_of(payload, attributes_of(sent))) > MOST_BYTES:
+            raise MessageInvalid(
+                f"payload: the message has {size:,} bytes with its attributes; SNS takes {MOST_BYTES:,}. "
+                "Store the data elsewhere and send a reference to it"
+            )
+
+    def start(self) -> None:
+        """Read the topics now and again each ``REFETCH_INTERVAL``, on a thread of its own."""
+        if self._reader is None:
+            self._closing = Event()
+            self._reader = Thread(target=self._read_topics, args=(self._closing,), name="sns-topics", daemon=True)
+            self._reader.start()
+
+    def open(self) -> None:
+        """Discover the topics unless they are known; when SNS does not answer, that is done at first use."""
+        self._connection().topics.discover()
+
+    def publish(self, messages: Sequence[OutgoingMessage], *, may_go_on: Callable[[], bool]) -> Answers:
+        """Publish to one topic, found by its name: region and account of the ARN are not looked at."""
+        if not messages:
+            return []
+        destination = parse_destination(messages[0].aggregate_type)
+        lanes = Lanes(messages, skipped=[_filtered(destination.resource, message.event) for message in messages])
+        if lanes.ready and may_go_on():
+            self._send(destination, messages, lanes, may_go_on=may_go_on)
+        if destination.resource in settings.sns.ignore_list:
+            return [_quietly(answer) for answer in lanes.answers]
+        return lanes.answers
+
+    def ping(self) -> None:
+        """Ask SNS for its topics."""
+        self._connection().ping()
+
+    def close(self) -> None:
+        """Stop reading the topics and close the connections; a later use makes new ones."""
+        self._closing.set()
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.join(_JOIN_S)
+        with self._making:
+            made, self._made = self._made, None
+        if made is not None:
+            made.close()
+
+    def _read_topics(self, closing: Event) -> None:
+        try:
+            topics = self._connection().topics
+        except ConfigurationError as error:  # the first message meets it again
+            log_event(logging.ERROR, events.SNS_TOPICS_NOT_READ, error=str(error))
+            return
+        while (due_in_s := topics.refresh_when_due()) is not None:
+            if self._wait(closing, due_in_s):
+                return
+
+    def _connection(self) -> SnsConnection:
+        with self._making:
+            if self._made is None:
+                # Whoever only writes messages needs no boto3.
+                from salon_jobs.brokers.aws.sns_connection import SnsConnection  # noqa: PLC0415
+
+                self._made = SnsConnection(clock=self._clock)
+            return self._made
+
+    def _send(
+        self, destination: Destination, messages: Sequence[OutgoingMessage], lanes: Lanes, *,
+        may_go_on: Callable[[], bool],
+    ) -> None:  # fmt: skip
+        connection = self._connection()
+        arn = connection.find_topic(destination.resource)
+        if isinstance(arn, Unpublished):
+            lanes.stop(arn)
+            return
+        most = settings.sns.concurrency
+        running: dict[Future[Answers], list[int]] = {}
+        # Threads of its own: with shared ones a slow topic would hold up the others.
+        with ThreadPoolExecutor(most, thread_name_prefix="sns") as pool:
+            while running or lanes.ready:
+                while lanes.ready and len(running) < most and may_go_on():
+                    places, entries = _take_batch(lanes, messages, fifo=_is_fifo(destination))
+                    running[pool.submit(connection.publish_batch, arn, entries, may_go_on=may_go_on)] = places
+                if not running:
+                    break
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    lanes.answer(running.pop(future), future.result())
+        if any(answer is not None and answer.verdict is Verdict.MISSING for answer in lanes.answers):
+            connection.topics.forget(destination.resource)
+
+
+def _is_fifo(destination: Destination) -> bool:
+    return destination.resource.endswith(".fifo")
+
+
+def _filtered(topic: str, event: str) -> Unpublished | None:
+    """Say why the settings let a message not be sent; None: it is sent."""
+    given = settings.sns
+    if topic in given.deny_list:
+        return Unpublished(Verdict.SKIPPED, TOPIC_DENIED, f"{topic!r} is in DENY_LIST")
+    if given.allow_list and topic not in given.allow_list:
+        return Unpublished(Verdict.SKIPPED, TOPIC_DENIED, f"{topic!r} is not in ALLOW_LIST")
+    if event in given.skip_events:
+        return Unpublished(Verdict.SKIPPED, EVENT_SKIPPED, f"{event!r} is in SKIP_EVENTS")
+    return None
+
+
+def _quietly(answer: Unpublished | None) -> Unpublished | None:
+    if answer is None or answer.verdict is not Verdict.MISSING:
+        return answer
+    return replace(answer, quiet=True)
+
+
+def _take_batch(lanes: Lanes, messages: Sequence[OutgoingMessage], *, fifo: bool) -> tuple[list[int], list[Entry]]:
+    """Take as many as one request may hold; the first in any case, so that one too large is refused by SNS itself."""
+    places: list[int] = []
+    entries: list[Entry] = []
+    left = MOST_BYTES
+    while lanes.ready and len(places) < MOST_ENTRIES:
+        entry = entry_of(messages[lanes.ready[0]], fifo=fifo)
+        left -= entry.size
+        if left < 0 and places:
+            break
+        places.append(lanes.ready.popleft())
+        entries.append(entry)
+    return places, entries

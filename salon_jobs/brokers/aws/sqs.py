@@ -1,0 +1,211 @@
+"""Source that receives from an Amazon SQS queue, including messages SNS delivered to it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
+
+from salon_jobs.brokers.aws import client as aws
+from salon_jobs.brokers.aws.sns import HEADERS
+from salon_jobs.brokers.source import Delivery, Envelope, Source
+from salon_jobs.conf import settings
+from salon_jobs.core import destinations as envelope
+from salon_jobs.core.destinations import Destination
+from salon_jobs.core.errors import NotReady
+
+if TYPE_CHECKING:
+    from mypy_boto3_sqs.type_defs import BatchResultErrorEntryTypeDef, MessageTypeDef
+
+
+def delivery_of(message: MessageTypeDef) -> Delivery:
+    """Read one message. Whatever can not be read is a fault, never an error: one message must not stop the others."""
+    raw = body = message.get("Body", "")
+    attributes = {name: value.get("StringValue", "") for name, value in message.get("MessageAttributes", {}).items()}
+    broker_id = message.get("MessageId", "")
+    if attributes:
+        raw = "".join(f"{name}: {value}\n" for name, value in attributes.items()) + f"\n{body}"
+    elif (wrapped := _notification(body)) is not None:
+        body, attributes, broker_id = wrapped
+    try:
+        read, fault = _envelope(body, attributes, broker_id=broker_id), ""
+    except ValueError as error:
+        read, fault = None, str(error)
+    return Delivery(
+        count=int(message.get("Attributes", {}).get("ApproximateReceiveCount", "1")),
+        raw=raw,
+        handle=message.get("ReceiptHandle", ""), envelope=read, fault=fault,
+    )  # fmt: skip
+
+
+def _notification(body: str) -> tuple[str, dict[str, str], str] | None:
+    """Unwrap a notification of SNS: its message, attributes and id. None: it is none."""
+    found = _object(body)
+    if found is None or found.get("Type") != "Notification" or not isinstance(found.get("Message"), str):
+        return None
+    given = _members(found.get("MessageAttributes"))
+    attributes = {name: str(_members(value).get("Value", "")) for name, value in given.items()}
+    return found["Message"], attributes, str(found.get("MessageId", ""))
+
+
+def _envelope(body: str, attributes: Mapping[str, str], *, broker_id: str) -> Envelope:
+    version = attributes.get(envelope.ENVELOPE, envelope.VERSION)
+    if version != envelope.VERSION:
+        raise ValueError(f"attribute {envelope.ENVELOPE} is {version!r}; known is {envelope.VERSION!r}")
+    if envelope.EVENT not in attributes:
+        raise ValueError(f"there is no attribute {envelope.EVENT}, neither on the message nor in a notification of SNS")
+    try:
+        json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"the body is no JSON: {error}") from error
+    headers = _object(attributes.get(HEADERS, "{}"))
+    if headers is None:
+        raise ValueError(f"attribute {HEADERS} is no JSON object")
+    return Envelope(
+        # Whoever sends without salon_jobs may give no id: that of the broker stays the same when it delivers again.
+        message_id=attributes.get(envelope.MESSAGE_ID) or broker_id,
+        event=attributes[envelope.EVENT], payload=body,
+        producer=attributes.get(envelope.PRODUCER, ""),
+        aggregate_type=attributes.get(envelope.AGGREGATE_TYPE, ""),
+        aggregate_id=attributes.get(envelope.AGGREGATE_ID, ""),
+        store_id=attributes.get(envelope.STORE_ID, ""),
+        replay_of=attributes.get(envelope.REPLAY_OF, ""),
+        headers={name: str(value) for name, value in headers.items()},
+    )  # fmt: skip
+
+
+def _object(text: str) -> dict[str, Any] | None:
+    try:
+        found: Any = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return cast("dict[str, Any]", found) if isinstance(found, dict) else None
+
+
+def _members(value: object) -> dict[str, Any]:
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+_MOST_AT_ONCE: Final = 10  # of each call
+_LONGEST_WAIT_S: Final = 20
+_LONGEST_HIDDEN_S: Final = 43_200
+_PING_S: Final = 2.0  # to connect, and again for the answer
+
+
+class SqsSource(Source):
+    """Receives by long polling: ``wait`` and ``visibility`` are rounded up to whole seconds, and 20 s and 12 h at most.
+
+    The queue is found by its name, in the region and account of its ARN, or in those of the settings where they are
+    left out (``rn::sqs:::orders``).
+    """
+
+    service: ClassVar[str] = "sqs"
+
+    def __init__(self, destination: Destination, *, consumer: str) -> None:
+        super().__init__(destination, consumer=consumer)
+        timeout_s = settings.sns.timeout.total_seconds()
+        # A long poll is answered late. No second attempt: what the first one received would be hidden for nothing.
+        self._receiving = aws.client(
+            "sqs", timeout_s=timeout_s + _LONGEST_WAIT_S, attempts=1, region=destination.region
+        )
+        self._answering = aws.client("sqs", timeout_s=timeout_s, attempts=2, region=destination.region)
+        self._pinging = aws.client("sqs", timeout_s=_PING_S, attempts=1, region=destination.region)
+        self._known_url = ""
+
+    def receive(self, limit: int, *, wait: timedelta, visibility: timedelta) -> list[Delivery]:
+        """Return up to ``limit`` deliveries, by calls for ten each."""
+        received: list[Delivery] = []
+        wait_s = min(_seconds(wait), _LONGEST_WAIT_S)
+        try:
+            while len(received) < limit:
+                answer = self._receiving.receive_message(
+                    QueueUrl=self._url(), MaxNumberOfMessages=min(limit - len(received), _MOST_AT_ONCE),
+                    WaitTimeSeconds=0 if received else wait_s, VisibilityTimeout=_hidden_s(visibility),
+                    MessageAttributeNames=["All"], MessageSystemAttributeNames=["ApproximateReceiveCount"],
+                )  # fmt: skip
+                messages = answer.get("Messages", [])
+                received += map(delivery_of, messages)
+                if not messages:
+                    break
+        except aws.ERRORS as error:
+            if not received:
+                raise self._not_ready(error) from error
+        return received
+
+    def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
+        """Delete them. A receipt that is no longer valid belongs to a message that is somebody else's by now."""
+
+        def delete(entries: list[Any]) -> list[BatchResultErrorEntryTypeDef]:
+            return self._answering.delete_message_batch(QueueUrl=self._url(), Entries=entries).get("Failed", [])
+
+        self._answer(deliveries, delete)
+
+    def extend(self, deliveries: Sequence[Delivery], *, visibility: timedelta) -> None:
+        """Hide them for that long from now on, 12 h after they were received at most."""
+        self._hide(deliveries, seconds=_hidden_s(visibility))
+
+    def give_back(self, deliveries: Sequence[Delivery], *, after: timedelta) -> None:
+        """Show them again after that long."""
+        self._hide(deliveries, seconds=_hidden_s(after))
+
+    def ping(self) -> None:
+        """Ask for the queue's address."""
+        try:
+            self._pinging.get_queue_url(**self._queue())
+        except aws.ERRORS as error:
+            raise self._not_ready(error) from error
+
+    def close(self) -> None:
+        """Close the connections; a later use opens new ones."""
+        for client in (self._receiving, self._answering, self._pinging):
+            client.close()
+
+    def _hide(self, deliveries: Sequence[Delivery], *, seconds: int) -> None:
+        def hide(entries: list[Any]) -> list[BatchResultErrorEntryTypeDef]:
+            entries = [{**entry, "VisibilityTimeout": seconds} for entry in entries]
+            return self._answering.change_message_visibility_batch(QueueUrl=self._url(), Entries=entries).get(
+                "Failed", []
+            )
+
+        self._answer(deliveries, hide)
+
+    def _answer(
+        self, deliveries: Sequence[Delivery], send: Callable[[list[Any]], list[BatchResultErrorEntryTypeDef]]
+    ) -> None:
+        """Send all in batches, then tell of those that SQS did not take; what is no longer ours is no fault of its."""
+        failed: list[str] = []
+        try:
+            for entries in _batches(deliveries):
+                failed += [failure["Code"] for failure in send(entries) if not failure["SenderFault"]]
+        except aws.ERRORS as error:
+            raise self._not_ready(error) from error
+        if failed:
+            raise NotReady(f"queue {self.destination} did not take {len(failed)} answers: {failed[0]}")
+
+    def _url(self) -> str:
+        if not self._known_url:
+            self._known_url = self._answering.get_queue_url(**self._queue())["QueueUrl"]
+        return self._known_url
+
+    def _queue(self) -> Any:
+        owner = {"QueueOwnerAWSAccountId": self.destination.account} if self.destination.account else {}
+        return {"QueueName": self.destination.resource, **owner}
+
+    def _not_ready(self, error: Exception) -> NotReady:
+        return NotReady(f"queue {self.destination} does not answer: {error}")
+
+
+def _batches(deliveries: Sequence[Delivery]) -> Iterator[list[Any]]:
+    for start in range(0, len(deliveries), _MOST_AT_ONCE):
+        some = deliveries[start : start + _MOST_AT_ONCE]
+        yield [{"Id": str(place), "ReceiptHandle": delivery.handle} for place, delivery in enumerate(some)]
+
+
+def _hidden_s(duration: timedelta) -> int:
+    return min(_seconds(duration), _LONGEST_HIDDEN_S)
+
+
+def _seconds(duration: timedelta) -> int:
+    return math.ceil(duration.total_seconds())

@@ -1,0 +1,169 @@
+"""Talks to the queues of one Azure storage account, alone in knowing its SDK: few requests, and errors of one kind."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from salon_jobs.brokers.azure.errors import AzureFailure, NotOurs
+from salon_jobs.brokers.publisher import Verdict
+from salon_jobs.conf import settings as conf
+from salon_jobs.core.errors import ConfigurationError
+
+try:
+    from azure.core.exceptions import AzureError, ClientAuthenticationError, HttpResponseError
+    from azure.core.pipeline.transport import RequestsTransport
+    from azure.storage.queue import QueueClient, QueueMessage, QueueServiceClient
+    from requests import Session
+    from requests.adapters import HTTPAdapter
+except ImportError as error:
+    raise ConfigurationError(
+        "Azure Queue Storage needs the SDK of the extra azure: pip install 'salon-jobs[azure]'"
+    ) from error
+
+# The most that one request may receive.
+PAGE: Final = 32
+FOR_EVER: Final = -1
+# The SDK would log two records of many lines for every request at INFO.
+_HTTP_LOG: Final = logging.getLogger(f"{__name__}.http")
+_HTTP_LOG.setLevel(logging.WARNING)
+_NO_QUEUE: Final = frozenset({"QueueNotFound", "QueueBeingDeleted", "QueueDisabled", "ResourceNotFound"})
+_NOT_OURS: Final = frozenset({"MessageNotFound", "PopReceiptMismatch"})
+_THE_MESSAGE: Final = frozenset({
+    "RequestBodyTooLarge", "MessageTooLarge", "InvalidMessage", "InvalidXmlDocument", "InvalidXmlNodeValue",
+    "OutOfRangeInput", "OutOfRangeQueryParameterValue", "InvalidResourceName", "InvalidUri",
+})  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """Is one message as it came."""
+
+    id: str
+    receipt: str
+    count: int
+    text: str
+
+
+class AzureAccount:
+    """Holds one pool of connections to the account of the settings. Every method may be called from any thread.
+
+    Requests are bounded by the setting's timeout and never repeated by the SDK: a repeated put would be a duplicate
+    out of order. Raises AzureFailure.
+    """
+
+    def __init__(self) -> None:
+        settings = conf.azure
+        if settings.connection_string is None:
+            raise ConfigurationError(
+                "SALON_JOBS['AZURE']['CONNECTION_STRING'] is missing; Azure Queue Storage can not be reached without it"
+            )
+        self._is_signature = "sharedaccesssignature=" in settings.connection_string.lower()
+        session = Session()
+        for scheme in ("https://", "http://"):
+            session.mount(scheme, HTTPAdapter(pool_maxsize=settings.concurrency))
+        seconds = settings.timeout.total_seconds()
+        self._service = QueueServiceClient.from_connection_string(
+            settings.connection_string, transport=RequestsTransport(session=session), retry_total=0, logger=_HTTP_LOG,
+            connection_timeout=seconds, read_timeout=seconds,
+        )  # fmt: skip
+        self._queues: dict[str, QueueClient] = {}
+
+    def put(self, queue: str, text: str) -> None:
+        """Add a message at the end of a queue, for ever."""
+        with _failures():
+            self._queue(queue).send_message(text, time_to_live=FOR_EVER)
+
+    def receive(self, queue: str, limit: int, *, visibility: timedelta) -> Sequence[Received]:
+        """Receive up to ``limit`` messages (at most PAGE), at once."""
+        with _failures():
+            found = self._queue(queue).receive_messages(
+                messages_per_page=min(limit, PAGE), visibility_timeout=_seconds(visibility, least=1)
+            )
+            return [_received(message) for message in next(found.by_page(), ())]
+
+    def hide(self, queue: str, message_id: str, receipt: str, *, visibility: timedelta) -> str:
+        """Hide a received message for that long from now on; returns its next receipt. Raises NotOurs, too."""
+        with _failures():
+            updated = self._queue(queue).update_message(
+                message_id, receipt, visibility_timeout=_seconds(visibility, least=0)
+            )
+        return str(updated.pop_receipt)
+
+    def delete(self, queue: str, message_id: str, receipt: str) -> None:
+        """Remove a received message. Raises NotOurs, too."""
+        with _failures():
+            self._queue(queue).delete_message(message_id, receipt)
+
+    def ping(self, queue: str | None = None) -> None:
+        """Ask for one queue, or (None) for the account; there, any answer will do to a signature."""
+        with _failures():
+            if queue is not None:
+                self._queue(queue).get_queue_properties()
+                return
+            try:
+                next(self._service.list_queues(results_per_page=1).by_page(), None)
+            except HttpResponseError as error:
+                if not (self._is_signature and error.status_code == 403):
+                    raise
+
+    def close(self) -> None:
+        """Close the connections. Idempotent."""
+        self._service.close()
+
+    def _queue(self, name: str) -> QueueClient:
+        # Two threads may both make one, which is harmless: it holds no connection.
+        client = self._queues.get(name)
+        if client is None:
+            client = self._queues[name] = self._service.get_queue_client(name)
+        return client
+
+
+@contextmanager
+def _failures() -> Generator[None]:
+    try:
+        yield
+    except AzureError as error:
+        raise _failure(error) from None
+
+
+def _failure(error: AzureError) -> Exception:
+    if not isinstance(error, HttpResponseError) or error.response is None:
+        if isinstance(error, ClientAuthenticationError):  # a key that can not sign
+            return AzureFailure(Verdict.OUTAGE, "AZURE.NOT_AUTHORIZED", "the key can not sign a request")
+        # Its text may hold the address, whose query is a secret when the connection string has a signature.
+        cause = type(error.inner_exception or error).__name__
+        return AzureFailure(Verdict.OUTAGE, "AZURE.UNREACHABLE", f"no answer: {cause}")
+    status, code = error.status_code or 0, _code(error)
+    detail = f"{status} {code or error.reason}"
+    if code in _NOT_OURS:
+        return NotOurs(detail)
+    if code in _NO_QUEUE or status == 404:
+        return AzureFailure(Verdict.MISSING, "AZURE.QUEUE_NOT_FOUND", detail)
+    if status in (401, 403):
+        return AzureFailure(Verdict.OUTAGE, "AZURE.NOT_AUTHORIZED", detail)
+    if status >= 500 or status in (408, 429):
+        return AzureFailure(Verdict.OUTAGE, "AZURE.BUSY", detail)
+    if status < 400 or status == 407:  # the answer of something else, such as a proxy
+        return AzureFailure(Verdict.OUTAGE, "AZURE.UNREACHABLE", detail)
+    if code in _THE_MESSAGE or status == 413:
+        return AzureFailure(Verdict.REFUSED, "AZURE.REFUSED", detail)
+    return AzureFailure(Verdict.RETRY, "AZURE.FAILED", detail)
+
+
+def _code(error: HttpResponseError) -> str:
+    code: object = getattr(error, "error_code", None)
+    return str(getattr(code, "value", code) or "")
+
+
+def _received(message: QueueMessage) -> Received:
+    return Received(str(message.id), str(message.pop_receipt), message.dequeue_count or 1, str(message.content))
+
+
+def _seconds(duration: timedelta, *, least: int) -> int:
+    return max(least, math.ceil(duration.total_seconds()))

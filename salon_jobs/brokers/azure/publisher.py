@@ -1,0 +1,174 @@
+"""Publishes to Azure Queue Storage: one JSON object in the body of each message, one request each."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final
+
+from salon_jobs.brokers.azure.errors import AzureFailure
+from salon_jobs.brokers.publisher import NOT_SENT, Answers, OutgoingMessage, Publisher, Unpublished, Verdict
+from salon_jobs.conf import settings as conf
+from salon_jobs.conf.brokers import QUEUE_NAME
+from salon_jobs.core import destinations as envelope
+from salon_jobs.core.destinations import Destination, parse_destination
+from salon_jobs.core.errors import MessageInvalid, NotReady
+
+if TYPE_CHECKING:
+    from salon_jobs.brokers.azure.account import AzureAccount
+
+
+# 64 KiB of text: so many bytes before base64.
+LARGEST_BYTES: Final = 49_152
+_A_UUID: Final = "00000000-0000-0000-0000-000000000000"
+
+
+class AzureQueuePublisher(Publisher):
+    """Publishes to ``rn::azurequeue:::QUEUE`` of the account of the settings.
+
+    Aggregates go in parallel, as many requests at once as the setting CONCURRENCY says; the messages of one go one by
+    one. The queue is never created here: whoever may publish needs no more rights than adding messages.
+    """
+
+    service = "azurequeue"
+
+    def __init__(self) -> None:
+        self._connecting = threading.Lock()
+        self._connected: tuple[AzureAccount, ThreadPoolExecutor] | None = None
+
+    def check(self, destination: Destination, *, aggregate_id: str, event: str, payload: str, headers: str) -> None:
+        """Refuse a name that is no queue's, and more than a message holds."""
+        if not QUEUE_NAME.fullmatch(destination.resource):
+            raise MessageInvalid(
+                f"aggregate_type {destination} names no queue of Azure; write 3 to 63 lower case letters, digits and "
+                "single hyphens between them, such as 'rn::azurequeue:::parse-tasks'"
+            )
+        if destination.region or destination.account:
+            raise MessageInvalid(
+                f"aggregate_type {destination} names a region or an account, but the settings do; "
+                f"write 'rn::azurequeue:::{destination.resource}'"
+            )
+        alone = size = len(payload.encode())
+        if destination.resource not in conf.azure.plain_queues:
+            # A replay of a store's message is the largest that this one can become.
+            size = len(_json(
+                message_id=_A_UUID, event=event, producer=conf.outbox.producer or "",
+                aggregate_type=destination.name, aggregate_id=aggregate_id, store_id=_A_UUID, replay_of=_A_UUID,
+                headers=headers, payload=payload,
+            ))  # fmt: skip
+        if size > LARGEST_BYTES:
+            raise MessageInvalid(
+                f"payload is {alone} bytes long, and {size} with what goes with it; Azure Queue "
+                f"Storage takes {LARGEST_BYTES} in all: keep the content elsewhere and send where it is"
+            )
+
+    def open(self) -> None:
+        """Make the pool of connections; the first message connects."""
+        self._connect()
+
+    def publish(self, messages: Sequence[OutgoingMessage], *, may_go_on: Callable[[], bool]) -> Answers:
+        """Put the messages, those of different aggregates at once."""
+        if not messages:
+            return []
+        account, threads = self._connect()
+        batch = _Batch(account, messages, may_go_on)
+        for _ in threads.map(batch.put, _lanes(messages)):
+            pass
+        return batch.answers
+
+    def ping(self) -> None:
+        """Ask the account whether it answers, and knows its key. What it answers to a signature does not matter."""
+        account, _ = self._connect()
+        try:
+            account.ping()
+        except AzureFailure as failure:
+            raise NotReady(f"Azure Queue Storage is not usable: {failure}") from None
+
+    def close(self) -> None:
+        """Close the connections, when what is under way has ended."""
+        with self._connecting:
+            connected, self._connected = self._connected, None
+        if connected is not None:
+            account, threads = connected
+            threads.shutdown()
+            account.close()
+
+    def _connect(self) -> tuple[AzureAccount, ThreadPoolExecutor]:
+        with self._connecting:
+            if self._connected is None:
+                # Its SDK takes half a second to import: a web process, which only calls check, goes without.
+                from salon_jobs.brokers.azure.account import AzureAccount  # noqa: PLC0415
+
+                threads = ThreadPoolExecutor(conf.azure.concurrency, thread_name_prefix="azure-publisher")
+                self._connected = AzureAccount(), threads
+            return self._connected
+
+
+class _Batch:
+    """Collects the answers for the messages of one call."""
+
+    def __init__(
+        self, account: AzureAccount, messages: Sequence[OutgoingMessage], may_go_on: Callable[[], bool]
+    ) -> None:
+        self._account = account
+        self._queue = parse_destination(messages[0].aggregate_type).resource
+        self._is_plain = self._queue in conf.azure.plain_queues
+        self._messages = messages
+        self._may_go_on = may_go_on
+        # What is wrong with the queue or the way to it answers for all aggregates: none is tried in vain after it.
+        self._everywhere: Unpublished | None = None
+        self.answers: Answers = [NOT_SENT] * len(messages)
+
+    def put(self, lane: Sequence[int]) -> None:
+        """Put the messages of one aggregate until one fails."""
+        for index in lane:
+            if not self._may_go_on():
+                return
+            answer = self.answers[index] = self._everywhere or self._put_one(self._messages[index])
+            if answer is not None:
+                return
+
+    def _put_one(self, message: OutgoingMessage) -> Unpublished | None:
+        body = message.payload.encode() if self._is_plain else _body(message)
+        if len(body) > LARGEST_BYTES:
+            return Unpublished(Verdict.REFUSED, "AZURE.TOO_LARGE", f"{len(body)} bytes of at most {LARGEST_BYTES}")
+        try:
+            self._account.put(self._queue, base64.b64encode(body).decode())
+        except AzureFailure as failure:
+            answer = Unpublished(failure.verdict, failure.code, failure.detail)
+            if failure.verdict in (Verdict.OUTAGE, Verdict.MISSING):
+                self._everywhere = answer
+            return answer
+        return None
+
+
+def _lanes(messages: Sequence[OutgoingMessage]) -> list[list[int]]:
+    """Return the places of each aggregate's messages, in order; a message without one is alone."""
+    aggregates: dict[str, list[int]] = {}
+    alone: list[list[int]] = []
+    for index, message in enumerate(messages):
+        if message.aggregate_id:
+            aggregates.setdefault(message.aggregate_id, []).append(index)
+        else:
+            alone.append([index])
+    return [*aggregates.values(), *alone]
+
+
+def _body(message: OutgoingMessage) -> bytes:
+    return _json(
+        message_id=str(message.message_id), event=message.event, producer=message.producer,
+        aggregate_type=message.aggregate_type, aggregate_id=message.aggregate_id,
+        store_id=str(message.store_id or ""), replay_of=str(message.replay_of or ""),
+        headers=message.headers, payload=message.payload,
+    )  # fmt: skip
+
+
+def _json(*, headers: str, payload: str, **texts: str) -> bytes:
+    """Return the object of ``envelope.FIELDS``; headers and payload are JSON already, and stay as they are."""
+    words = {"envelope": envelope.VERSION, **texts}
+    quoted = {name: json.dumps(text, ensure_ascii=False) for name, text in words.items()}
+    values = {**quoted, "headers": headers, "payload": payload}
+    return ("{" + ",".join(f'"{name}":{values[name]}' for name in envelope.FIELDS) + "}").encode()

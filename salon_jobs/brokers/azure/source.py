@@ -1,0 +1,197 @@
+"""Receives from Azure Queue Storage, which answers at once: an empty queue is asked again every second."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import threading
+import time
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Annotated, Final, cast
+
+import msgspec
+
+from salon_jobs.brokers.azure.account import PAGE, AzureAccount, Received
+from salon_jobs.brokers.azure.errors import AzureFailure, NotOurs
+from salon_jobs.brokers.source import Delivery, Envelope, Source
+from salon_jobs.conf import settings as conf
+from salon_jobs.core import destinations as envelope
+from salon_jobs.core.destinations import Destination
+from salon_jobs.core.errors import NotReady
+
+POLL_S: Final = 1.0
+_MARK: Final = "\ufeff"
+
+
+class AzureQueueSource(Source):
+    """Receives from the queue of ``rn::azurequeue:::QUEUE``; all consumers share it, ``consumer`` names nothing."""
+
+    service = "azurequeue"
+
+    def __init__(self, destination: Destination, *, consumer: str) -> None:
+        super().__init__(destination, consumer=consumer)
+        self._queue = destination.resource
+        self._connecting = threading.Lock()
+        self._connected: tuple[AzureAccount, ThreadPoolExecutor] | None = None
+        self._closed = threading.Event()
+
+    @property
+    def visibility(self) -> timedelta:
+        """Return the setting of all queues."""
+        visibility: timedelta = conf.azure.visibility_timeout
+        return visibility
+
+    def receive(self, limit: int, *, wait: timedelta, visibility: timedelta) -> list[Delivery]:
+        """Return what is there, by 32 a request; else ask every second."""
+        until = time.monotonic() + wait.total_seconds()
+        while True:
+            deliveries = self._receive_now(limit, visibility)
+            left = until - time.monotonic()
+            if deliveries or left <= 0 or self._closed.wait(min(POLL_S, left)):
+                return deliveries
+
+    def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
+        """Delete each under its newest receipt."""
+        account = self._account()
+        self._each(deliveries, lambda handle: account.delete(self._queue, handle.id, handle.receipt))
+
+    def extend(self, deliveries: Sequence[Delivery], *, visibility: timedelta) -> None:
+        """Hide each for longer, and remember its new receipt."""
+        account = self._account()
+
+        def hide(handle: _Handle) -> None:
+            handle.receipt = account.hide(self._queue, handle.id, handle.receipt, visibility=visibility)
+
+        self._each(deliveries, hide)
+
+    def give_back(self, deliveries: Sequence[Delivery], *, after: timedelta) -> None:
+        """Hide each for that long only."""
+        self.extend(deliveries, visibility=after)
+
+    def ping(self) -> None:
+        """Ask for the queue's properties."""
+        with _not_ready(self.destination):
+            self._account().ping(self._queue)
+
+    def close(self) -> None:
+        """End a wait at once, and close the connections."""
+        self._closed.set()
+        with self._connecting:
+            connected, self._connected = self._connected, None
+        if connected is not None:
+            account, threads = connected
+            threads.shutdown()
+            account.close()
+
+    def _receive_now(self, limit: int, visibility: timedelta) -> list[Delivery]:
+        account, deliveries = self._account(), list[Delivery]()
+        while len(deliveries) < limit:
+            asked = min(PAGE, limit - len(deliveries))
+            try:
+                with _not_ready(self.destination):
+                    page = account.receive(self._queue, asked, visibility=visibility)
+            except NotReady:
+                if deliveries:
+                    return deliveries  # they are ours: the next call meets the error again
+                raise
+            deliveries += map(_delivery, page)
+            if len(page) < asked:
+                break
+        return deliveries
+
+    def _each(self, deliveries: Sequence[Delivery], do: Callable[[_Handle], None]) -> None:
+        """Do it for each of them, many at once; those that are not ours any more are left to others."""
+
+        def locked(delivery: Delivery) -> None:
+            handle = cast("_Handle", delivery.handle)
+            # A receipt is valid until the next one: it must not change between being read and being used.
+            with handle.lock, suppress(NotOurs):
+                do(handle)
+
+        _, threads = self._connect()
+        with _not_ready(self.destination):
+            for _ in threads.map(locked, deliveries):
+                pass
+
+    def _account(self) -> AzureAccount:
+        return self._connect()[0]
+
+    def _connect(self) -> tuple[AzureAccount, ThreadPoolExecutor]:
+        with self._connecting:
+            if self._connected is None:
+                threads = ThreadPoolExecutor(conf.azure.concurrency, thread_name_prefix="azure-source")
+                self._connected = AzureAccount(), threads
+            return self._connected
+
+
+@dataclass(slots=True)
+class _Handle:
+    id: str
+    receipt: str
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class _Body(msgspec.Struct):
+    """Is what a body holds (``envelope.FIELDS``); the payload stays as it was written."""
+
+    envelope: str
+    message_id: Annotated[str, msgspec.Meta(min_length=1)]
+    event: Annotated[str, msgspec.Meta(min_length=1)]
+    payload: msgspec.Raw
+    producer: str = ""
+    aggregate_type: str = ""
+    aggregate_id: str = ""
+    store_id: str = ""
+    replay_of: str = ""
+    headers: dict[str, str] = {}
+
+
+_DECODER: Final = msgspec.json.Decoder(_Body)
+
+
+def _delivery(received: Received) -> Delivery:
+    handle, raw = _Handle(received.id, received.receipt), received.text
+    envelope, fault = None, ""
+    try:
+        raw = _text(raw)
+        envelope = _read(raw)
+    except (ValueError, RecursionError) as error:  # the second: it nests too deep
+        fault = f"the body is no message: {error}"
+    return Delivery(count=received.count, raw=raw, handle=handle, envelope=envelope, fault=fault, broker_id=received.id)
+
+
+def _text(body: str) -> str:
+    """Return the JSON text of a body.
+
+    Other writers may have put it there as it is, without base64, or in lines of base64, or with a byte order mark.
+    """
+    body = body.removeprefix(_MARK)
+    if body.lstrip().startswith("{"):
+        return body
+    try:
+        return base64.b64decode("".join(body.split()), validate=True).decode().removeprefix(_MARK)
+    except binascii.Error:
+        raise ValueError("it is neither base64 nor a JSON object") from None
+
+
+def _read(text: str) -> Envelope:
+    body = _DECODER.decode(text)
+    if body.envelope != envelope.VERSION:
+        raise ValueError(f"its envelope is of version {body.envelope!r}, not {envelope.VERSION!r}")
+    return Envelope(
+        message_id=body.message_id, event=body.event, payload=bytes(body.payload).decode(), producer=body.producer,
+        aggregate_type=body.aggregate_type, aggregate_id=body.aggregate_id, store_id=body.store_id,
+        replay_of=body.replay_of, headers=body.headers,
+    )  # fmt: skip
+
+
+@contextmanager
+def _not_ready(destination: Destination) -> Generator[None]:
+    try:
+        yield
+    except AzureFailure as failure:
+        raise NotReady(f"{destination} is not usable: {failure}") from None

@@ -1,0 +1,483 @@
+"""Pipelined sending to NATS JetStream over one connection, in order within each aggregate."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import OrderedDict, deque
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from salon_jobs.brokers.nats.connection import NatsConnection, Unreachable, describe, errors
+from salon_jobs.brokers.nats.subjects import (
+    FIXED_BYTES,
+    Ack,
+    Stored,
+    headers_of,
+    judge,
+    read_ack,
+    read_names,
+    read_stored,
+    require_resource,
+    size_of,
+    subject_of,
+)
+from salon_jobs.brokers.publisher import NOT_SENT, Answers, OutgoingMessage, Unpublished, Verdict
+from salon_jobs.conf import settings
+from salon_jobs.core.destinations import parse_destination
+from salon_jobs.core.errors import MessageInvalid, NotReady
+
+_TRIES: Final = 5
+_MOST_SUBJECTS: Final = 100_000
+_MESSAGE_ID: Final = b"Nats-Msg-Id"
+_EXPECTED: Final = b"Nats-Expected-Last-Subject-Sequence"
+
+
+class Sequences:
+    """Remembers the last sequence of the subjects that were published to lately."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[str, int] = OrderedDict()
+
+    def get(self, subject: str) -> int:
+        """Return it; 0, which no message has, when it is not known: the server says whether that is right."""
+        return self._known.get(subject, 0)
+
+    def remember(self, subject: str, sequence: int) -> None:
+        """Keep it, and forget the one that was not used for longest."""
+        self._known[subject] = sequence
+        self._known.move_to_end(subject)
+        if len(self._known) > _MOST_SUBJECTS:
+            self._known.popitem(last=False)
+
+
+@dataclass(slots=True, eq=False)
+class Lane:
+    """Is what is left to publish of one aggregate: positions in the call's messages, the first is next."""
+
+    subject: str
+    fenced: bool
+    positions: deque[int]
+    tries: int = 0
+
+
+class Wire(Protocol):
+    """Sends for a batch; answers come to ``Batch.acknowledged``."""
+
+    sequences: Sequences
+    # Subjects that no stream took when they were published to: asked about before the next try, since a subscriber that
+    # is no stream would make that last until its timeout.
+    untaken: set[str]
+
+    async def send(self, batch: Batch, lane: Lane, message: OutgoingMessage) -> Unpublished | str:
+        """Send a lane's first message and return the token of its answer; or why it can not be sent."""
+        ...
+
+    async def ask(self, subject: str, body: bytes) -> bytes:
+        """Ask JetStream's API. Raises Unreachable."""
+        ...
+
+    async def probe(self) -> tuple[bool, str]:
+        """Drop a dead connection; return whether it lives, and what the server complained about last."""
+        ...
+
+
+class Batch:
+    """Is one call of publish, in the loop of the connection."""
+
+    def __init__(
+        self, wire: Wire, resource: str, messages: Sequence[OutgoingMessage], *, may_go_on: Callable[[], bool]
+    ) -> None:
+        """Take the messages, all to one destination. No I/O."""
+        self.answers: Answers = [NOT_SENT] * len(messages)
+        self._wire = wire
+        self._resource = resource
+        self._messages = messages
+        self._may_go_on = may_go_on
+        self._ready: deque[Lane] = deque()
+        # By the token of their answer, the oldest first; with the time it is waited for.
+        self._flying: dict[str, tuple[Lane, float]] = {}
+        self._asking: set[asyncio.Task[None]] = set()
+        self._outage: Unpublished | None = None
+        # Streams that took a message, and those that take none now, with the lanes that wait for the verdict.
+        self._taking: set[str] = set()
+        self._unavailable: set[str] = set()
+        self._waiting: list[tuple[Lane, Unpublished]] = []
+        # The streams that take a subject, asked for once.
+        self._streams: dict[str, asyncio.Task[list[str]]] = {}
+        self._waiter: asyncio.Future[None] | None = None
+        self._timeout_s = settings.nats.timeout.total_seconds()
+        self._loop = asyncio.get_running_loop()
+
+    async def run(self, lanes: Sequence[Lane]) -> Answers:
+        """Publish all lanes, and return when each message has its answer."""
+        self._ready.extend(lanes)
+        window = settings.nats.window
+        timer = self._loop.call_later(self._timeout_s, self._wake)
+        try:
+            while True:
+                while self._ready and self._outage is None and len(self._flying) + len(self._asking) < window:
+                    if not self._may_go_on():
+                        self._ready.clear()
+                        break
+                    await self._send(self._ready.popleft())
+                if not self._flying and not self._asking:
+                    break
+                self._waiter = self._loop.create_future()
+                if timer.when() <= self._loop.time():
+                    timer = self._loop.call_later(await self._expire(), self._wake)
+                    continue
+                await self._waiter
+        finally:
+            timer.cancel()
+        await self._answer_waiting()
+        for lane in self._ready:  # an outage left them
+            self._lose(lane)
+        return self.answers
+
+    def acknowledged(self, token: str, ack: Ack | None) -> None:
+        """Take the server's answer; None: nobody takes messages of this subject."""
+        if (flying := self._flying.pop(token, None)) is None:
+            return
+        lane = flying[0]
+        if ack is None:
+            self._start(self._explain(lane, Unpublished(Verdict.OUTAGE, "NATS.NO_LEADER", "it has no leader")))
+        elif ack.error is None:
+            self._taking.add(ack.stream)
+            self._published(lane, ack.seq)
+        elif ack.error.fenced and lane.fenced:
+            self._start(self._look_again(lane, ack.stream))
+        elif (why := judge(ack.error)).verdict is Verdict.OUTAGE:
+            self._start(self._put_off(lane, ack.stream, why))
+        else:
+            self._refused(lane, why)
+        self._wake()
+
+    def lose(self, outage: Unpublished) -> None:
+        """Give up: the connection is lost, or silent."""
+        self._outage = outage
+        for lane, _ in self._flying.values():
+            self._lose(lane)
+        self._flying.clear()
+        self._wake()
+
+    async def _send(self, lane: Lane) -> None:
+        if lane.subject in self._wire.untaken:
+            self._start(self._find_stream(lane))
+            return
+        sent = await self._wire.send(self, lane, self._messages[lane.positions[0]])
+        if isinstance(sent, str):
+            self._flying[sent] = (lane, self._loop.time() + self._timeout_s)
+        else:
+            self._refused(lane, sent)
+
+    def _published(self, lane: Lane, sequence: int) -> None:
+        self.answers[lane.positions.popleft()] = None
+        lane.tries = 0
+        if lane.fenced:
+            self._wire.sequences.remember(lane.subject, sequence)
+        if lane.positions:
+            self._ready.append(lane)
+
+    def _refused(self, lane: Lane, why: Unpublished) -> None:
+        self.answers[lane.positions[0]] = why
+        if why.verdict in (Verdict.OUTAGE, Verdict.MISSING):
+            self._outage = why
+
+    def _lose(self, lane: Lane) -> None:
+        self.answers[lane.positions[0]] = self._outage
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def _expire(self) -> float:
+        """Look into answers that are overdue; give up when the connection is dead. Return when to look again."""
+        due = next(iter(self._flying.values()))[1] if self._flying else self._loop.time() + self._timeout_s
+        if (left_s := due - self._loop.time()) > 0:
+            return left_s
+        lives, said = await self._wire.probe()
+        silent = Unpublished(Verdict.OUTAGE, "NATS.TIMEOUT", f"no acknowledgement within {self._timeout_s:g} s{said}")
+        if not lives:
+            self.lose(silent)
+            return self._timeout_s
+        for token in [token for token, (_, due) in self._flying.items() if due <= self._loop.time()]:
+            self._start(self._explain(self._flying.pop(token)[0], silent))
+        return 0.0
+
+    def _start(self, question: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(question)
+        self._asking.add(task)
+        task.add_done_callback(self._asked)
+
+    def _asked(self, task: asyncio.Task[None]) -> None:
+        self._asking.discard(task)
+        self._wake()
+
+    async def _find_stream(self, lane: Lane) -> None:
+        """Go on with a subject that had no stream, if it has one by now."""
+        try:
+            taken = await self._streams_taking(lane.subject)
+        except Unreachable as outage:
+            return self._refused(lane, outage_of(outage))
+        if not taken:
+            return await self._explain(lane, NOT_SENT)
+        self._wire.untaken.discard(lane.subject)
+        self._ready.append(lane)
+        return None
+
+    async def _explain(self, lane: Lane, why: Unpublished) -> None:
+        """Tell a subject that no stream takes from a stream that takes nothing now."""
+        try:
+            streams = await self._streams_of_destination()
+            taking = await self._streams_taking(lane.subject) if streams else []
+        except Unreachable as outage:
+            return self._refused(lane, outage_of(outage))
+        if taking:
+            return await self._put_off(lane, taking[0], why)
+        if len(self._wire.untaken) >= _MOST_SUBJECTS:
+            self._wire.untaken.clear()
+        self._wire.untaken.add(lane.subject)
+        if streams:
+            detail = f"no stream takes the subject {lane.subject}; add it to one"
+            return self._refused(lane, Unpublished(Verdict.UNRESOLVABLE, "NATS.NO_STREAM", detail))
+        detail = f"no stream takes {self._resource} or {self._resource}.*; create one"
+        return self._refused(lane, Unpublished(Verdict.MISSING, "NATS.NO_STREAM", detail))
+
+    async def _put_off(self, lane: Lane, stream: str, why: Unpublished) -> None:
+        """Put a lane off whose stream takes nothing now; give up when that was the only stream."""
+        why = replace(why, detail=f"stream {stream}: {why.detail}")
+        self._unavailable.add(stream)
+        self._waiting.append((lane, why))
+        try:
+            if self._unavailable.issuperset(await self._streams_of_destination()):
+                self._outage = why
+        except Unreachable as outage:
+            self._outage = outage_of(outage)
+
+    async def _answer_waiting(self) -> None:
+        """Answer for the lanes that were put off: it is an outage unless another stream of the destination answers."""
+        if not self._waiting:
+            return
+        if self._outage is None and self._taking <= self._unavailable and not await self._another_answers():
+            self._outage = self._waiting[0][1]
+        for lane, why in self._waiting:
+            self.answers[lane.positions[0]] = self._outage or replace(why, verdict=Verdict.UNRESOLVABLE)
+
+    async def _another_answers(self) -> bool:
+        try:
+            others = [each for each in await self._streams_of_destination() if each not in self._unavailable]
+        except Unreachable:
+            return False
+        asked = islice(others, settings.nats.window)
+        return any(await asyncio.gather(*(self._answers(stream) for stream in asked)))
+
+    async def _answers(self, stream: str) -> bool:
+        try:
+            await self._stored(stream, {"last_by_subj": self._resource})
+        except Unreachable:
+            return False
+        return True
+
+    async def _streams_of_destination(self) -> list[str]:
+        """Return the streams that take the subject of no aggregate, or of any. Raises Unreachable."""
+        found = await asyncio.gather(
+            self._streams_taking(self._resource), self._streams_taking(f"{self._resource}.*")
+        )  # fmt: skip
+        return sorted({stream for streams in found for stream in streams})
+
+    async def _streams_taking(self, subject: str) -> list[str]:
+        """Return the streams that take messages of a subject, asked for once in this call. Raises Unreachable."""
+        task = self._streams.get(subject)
+        if task is None:
+            task = self._streams[subject] = self._loop.create_task(self._ask_for_streams(subject))
+        return await task
+
+    async def _ask_for_streams(self, subject: str) -> list[str]:
+        answer = read_names(await self._wire.ask("STREAM.NAMES", msgspec.json.encode({"subject": subject})))
+        if answer.error is not None:
+            raise Unreachable(answer.error.description, code=f"NATS.{answer.error.err_code}")
+        return answer.streams or []
+
+    async def _look_again(self, lane: Lane, stream: str) -> None:
+        """Read what the subject ends with: skip what is there already, go on behind it."""
+        lane.tries += 1
+        if lane.tries > _TRIES:
+            detail = f"somebody else publishes to {lane.subject} all the time"
+            return self._refused(lane, Unpublished(Verdict.RETRY, "NATS.CONTENDED", detail))
+        if not self._may_go_on():
+            return None
+        try:
+            last, found = await self._published_before(lane, stream)
+        except Unreachable as outage:
+            return await self._put_off(lane, stream, outage_of(outage))
+        for position in found:
+            self.answers[position] = None
+            lane.positions.remove(position)
+        self._wire.sequences.remember(lane.subject, last)
+        if lane.positions:
+            self._ready.append(lane)  # may_go_on is asked again before it is sent
+        return None
+
+    async def _published_before(self, lane: Lane, stream: str) -> tuple[int, list[int]]:
+        """Return the last sequence of the subject, 0 when it is empty, and which of the lane's messages end it."""
+        ours = {str(self._messages[position].message_id): position for position in lane.positions}
+        last: int | None = None
+        found: list[int] = []
+        question: dict[str, object] = {"last_by_subj": lane.subject}
+        while (stored := await self._stored(stream, question)) is not None:
+            last = stored.seq if last is None else last
+            position = ours.get(stored.header(_MESSAGE_ID))
+            if position is None or position in found:
+                break
+            found.append(position)
+            before = stored.header(_EXPECTED)
+            if not before.isdigit() or before == "0":
+                break
+            question = {"seq": int(before)}
+        return last or 0, found
+
+    async def _stored(self, stream: str, question: dict[str, object]) -> Stored | None:
+        answer = read_stored(await self._wire.ask(f"STREAM.MSG.GET.{stream}", msgspec.json.encode(question)))
+        if answer.error is not None and answer.error.code != 404:
+            raise Unreachable(answer.error.description, code=f"NATS.{answer.error.err_code}")
+        return answer.message
+
+
+def outage_of(why: Unreachable) -> Unpublished:
+    """Return the answer for what could not be sent or found out."""
+    return Unpublished(Verdict.OUTAGE, why.code, str(why))
+
+
+class NatsSender:
+    """Is the wire of all batches of one publisher. Threads share it."""
+
+    def __init__(self) -> None:
+        """Make it without I/O."""
+        self.sequences = Sequences()
+        self.untaken: set[str] = set()
+        self._connection = NatsConnection()
+        self._connection.on_connected = self._subscribe
+        self._connection.on_lost = self._lost
+        self._inbox = ""
+        self._tokens = itertools.count(1)
+        # Who waits for the answer with this token.
+        self._waiting: dict[str, Batch] = {}
+
+    def publish(self, messages: Sequence[OutgoingMessage], *, may_go_on: Callable[[], bool]) -> Answers:
+        """Publish messages of one destination, and return an answer for each."""
+        return self._connection.run(self._publish(messages, may_go_on))
+
+    def ping(self) -> None:
+        """Ask the server for a pong. Raises NotReady."""
+        try:
+            self._connection.run(self._connection.probe())
+        except Unreachable as error:
+            raise NotReady(f"{error.code}: {error}") from error
+
+    def close(self) -> None:
+        """Close the connection and end its thread. Idempotent; a later use begins anew."""
+        self._connection.close()
+
+    async def send(self, batch: Batch, lane: Lane, message: OutgoingMessage) -> Unpublished | str:
+        """Send a lane's first message and return the token of its answer; or why it can not be sent."""
+        if (client := self._connection.connected) is None:
+            return Unpublished(Verdict.OUTAGE, "NATS.UNREACHABLE", "the connection was lost")
+        try:
+            headers = headers_of(message)
+        except ValueError as error:
+            return Unpublished(Verdict.REFUSED, "NATS.BAD_HEADER", describe(error))
+        try:
+            if lane.fenced:
+                headers["Nats-Expected-Last-Subject-Sequence"] = str(self.sequences.get(lane.subject))
+            payload = message.payload.encode()
+            # More would make the server close the connection, and every message after it fail.
+            if len(payload) + FIXED_BYTES + 4 * len(message.headers) > client.max_payload // 2:
+                _require_size(len(payload) + size_of(headers.items()), client.max_payload)
+            token = str(next(self._tokens))
+            self._waiting[token] = batch
+            await client.publish(lane.subject, payload, reply=self._inbox + token, headers=headers)
+        except (MessageInvalid, errors.MaxPayloadError) as error:
+            return Unpublished(Verdict.REFUSED, "NATS.TOO_LARGE", describe(error))
+        except errors.BadHeaderError as error:
+            return Unpublished(Verdict.REFUSED, "NATS.BAD_HEADER", describe(error))
+        except (errors.Error, OSError) as error:
+            return Unpublished(Verdict.OUTAGE, "NATS.UNREACHABLE", describe(error))
+        return token
+
+    async def ask(self, subject: str, body: bytes) -> bytes:
+        """Ask JetStream's API. Raises Unreachable."""
+        return await self._connection.request(f"{api_prefix()}.{subject}", body)
+
+    async def probe(self) -> tuple[bool, str]:
+        """Drop a dead connection; return whether it lives, and what the server complained about last."""
+        try:
+            await self._connection.probe()
+        except Unreachable as error:
+            return False, f"; {error}"
+        said = self._connection.last_error
+        return True, f"; the server said: {said}" if said else ""
+
+    async def _publish(self, messages: Sequence[OutgoingMessage], may_go_on: Callable[[], bool]) -> Answers:
+        if not messages:
+            return []
+        resource = parse_destination(messages[0].aggregate_type).resource
+        try:
+            require_resource(resource)
+        except MessageInvalid as error:
+            return [Unpublished(Verdict.REFUSED, "NATS.BAD_SUBJECT", str(error))] * len(messages)
+        batch = Batch(self, resource, messages, may_go_on=may_go_on)
+        lanes = _lanes(resource, messages)
+        try:
+            await self._connection.client()
+        except Unreachable as error:
+            batch.lose(outage_of(error))
+        try:
+            return await batch.run(lanes)
+        finally:
+            self._waiting = {token: other for token, other in self._waiting.items() if other is not batch}
+
+    async def _subscribe(self, client: Any) -> None:
+        inbox = f"{client.new_inbox()}."
+        await client.subscribe(f"{inbox}*", cb=self._answered)
+        self._inbox = inbox
+
+    async def _answered(self, answer: Any) -> None:
+        token = answer.subject.rpartition(".")[2]
+        if (batch := self._waiting.pop(token, None)) is not None:
+            batch.acknowledged(token, read_ack(answer.data) if answer.data else None)
+
+    def _lost(self, why: Unreachable) -> None:
+        batches, self._waiting = set(self._waiting.values()), {}
+        for batch in batches:
+            batch.lose(outage_of(why))
+
+
+def api_prefix() -> str:
+    """Return where JetStream's API is: in the settings' domain."""
+    return f"$JS.{settings.nats.domain}.API" if settings.nats.domain else "$JS.API"
+
+
+def _lanes(resource: str, messages: Sequence[OutgoingMessage]) -> list[Lane]:
+    """Return one lane for each aggregate, and one for each message without."""
+    lanes: list[Lane] = []
+    by_aggregate: dict[str, Lane] = {}
+    for position, message in enumerate(messages):
+        aggregate_id = message.aggregate_id
+        if lane := by_aggregate.get(aggregate_id):
+            lane.positions.append(position)
+            continue
+        lane = Lane(subject_of(resource, aggregate_id), bool(aggregate_id), deque((position,)))
+        lanes.append(lane)
+        if aggregate_id:
+            by_aggregate[aggregate_id] = lane
+    return lanes
+
+
+def _require_size(size: int, most: int) -> None:
+    if size > most:
+        raise MessageInvalid(f"payload with its headers takes {size} bytes; the server takes {most}")

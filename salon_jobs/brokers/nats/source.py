@@ -1,0 +1,185 @@
+"""Receives from NATS JetStream, through a durable pull consumer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from datetime import timedelta
+from typing import Any, Final, TypeVar
+from urllib.parse import quote
+
+from salon_jobs.brokers.nats.connection import NatsConnection, Unreachable, api, describe, errors, js_errors
+from salon_jobs.brokers.nats.subjects import aggregate_of
+from salon_jobs.brokers.source import Delivery, Envelope, Source
+from salon_jobs.conf import settings
+from salon_jobs.core import destinations as names
+from salon_jobs.core.destinations import Destination, parse_destination
+from salon_jobs.core.errors import MessageInvalid, NotReady
+
+T = TypeVar("T")
+_LEAST_WAIT_S: Final = 0.05
+# The server delivers no more while so many are not answered.
+_MOST_UNANSWERED: Final = 10_000
+
+
+class NatsSource(Source):
+    """Receives what is published to a destination: the subject of that name, and all below it.
+
+    The stream is found by the subject; the consumer is created in it at the first receive. It is durable, named as the
+    consumer in the settings, shared by all processes, starts with the oldest message, and never gives one up. A message
+    without an id of its writer's is known by its place in the stream.
+    """
+
+    service = "nats"
+
+    def __init__(self, destination: Destination, *, consumer: str) -> None:
+        """Make it without I/O."""
+        super().__init__(destination, consumer=consumer)
+        self._connection = NatsConnection()
+        # A name must not hold what divides subjects or paths.
+        self._name = re.sub(r"[^A-Za-z0-9_-]", lambda found: quote(found[0], safe="").replace(".", "%2E"), consumer)
+        self._bound: tuple[Any, Any, timedelta] | None = None
+
+    def receive(self, limit: int, *, wait: timedelta, visibility: timedelta) -> list[Delivery]:
+        """Return up to ``limit`` deliveries. Raises NotReady."""
+        return self._run(self._receive(limit, max(wait.total_seconds(), _LEAST_WAIT_S), visibility))
+
+    def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
+        """Acknowledge, and wait until the server has noted it. Raises NotReady."""
+        timeout_s = settings.nats.timeout.total_seconds()
+        self._answer(deliveries, lambda client, reply: client.request(reply, b"+ACK", timeout=timeout_s))
+
+    def extend(self, deliveries: Sequence[Delivery], *, visibility: timedelta) -> None:
+        """Have them delivered again only after that. Raises NotReady."""
+        self.give_back(deliveries, after=visibility)
+
+    def give_back(self, deliveries: Sequence[Delivery], *, after: timedelta) -> None:
+        """Have them delivered again; until then they can still be acknowledged. Raises NotReady."""
+        verb = _again_after(after)
+        self._answer(deliveries, lambda client, reply: client.publish(reply, verb))
+
+    def ping(self) -> None:
+        """Ask whether there is a stream for the destination. Raises NotReady."""
+        self._run(self._ping())
+
+    def close(self) -> None:
+        """Close the connection and end its thread. Idempotent."""
+        self._connection.close()
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        try:
+            return self._connection.run(work)
+        except Unreachable as error:
+            raise NotReady(f"{error.code}: {error}") from error
+        except (errors.Error, TimeoutError, OSError) as error:
+            raise NotReady(f"{self.destination}: {describe(error)}") from error
+
+    async def _ping(self) -> None:
+        await self._stream((await self._connection.client()).jetstream(**_context()))
+
+    async def _receive(self, limit: int, wait_s: float, visibility: timedelta) -> list[Delivery]:
+        subscription, ack_wait = await self._subscription(visibility)
+        try:
+            messages: list[Any] = await subscription.fetch(limit, timeout=wait_s)
+        except TimeoutError:
+            # Nothing came: because there is nothing, or because nobody is there, or answers any more.
+            await (await self._connection.client()).flush(timeout=settings.nats.timeout.total_seconds())
+            return []
+        except errors.Error:
+            self._bound = None
+            raise
+        if visibility != ack_wait:
+            client = await self._connection.client()
+            for message in messages:
+                await client.publish(message.reply, _again_after(visibility))
+        return [_delivery(message) for message in messages]
+
+    def _answer(self, deliveries: Sequence[Delivery], how: Callable[[Any, str], Awaitable[Any]]) -> None:
+        async def answer() -> None:
+            client = await self._connection.client()  # which may be another than brought them
+            await asyncio.gather(*(how(client, str(delivery.handle)) for delivery in deliveries))
+            await client.flush(timeout=settings.nats.timeout.total_seconds())
+
+        self._run(answer())
+
+    async def _subscription(self, visibility: timedelta) -> tuple[Any, timedelta]:
+        """Return the subscription, and how long it hides what it delivers: the visibility it was made with."""
+        client = await self._connection.client()
+        if self._bound is None or self._bound[0] is not client:
+            js = client.jetstream(**_context())
+            stream = await self._stream(js)
+            resource = self.destination.resource
+            await js.add_consumer(
+                stream,
+                api.ConsumerConfig(
+                    durable_name=self._name, ack_policy=api.AckPolicy.EXPLICIT, ack_wait=visibility.total_seconds(),
+                    filter_subjects=[resource, f"{resource}.>"], max_ack_pending=_MOST_UNANSWERED,
+                ),
+            )  # fmt: skip
+            self._bound = (client, await js.pull_subscribe_bind(self._name, stream), visibility)
+        return self._bound[1:]
+
+    async def _stream(self, js: Any) -> str:
+        for subject in (f"{self.destination.resource}.>", self.destination.resource):
+            try:
+                return str(await js.find_stream_name_by_subject(subject))
+            except js_errors.NotFoundError:
+                continue
+        raise Unreachable(f"no stream takes the subject {self.destination.resource}; create one", code="NATS.NO_STREAM")
+
+
+def _again_after(time: timedelta) -> bytes:
+    """Return the answer that has a message delivered again after a time; it stays hidden, and can be acknowledged."""
+    delay_ns = int(time.total_seconds() * 1e9)
+    return b'-NAK {"delay": %d}' % delay_ns if delay_ns else b"-NAK"
+
+
+def _context() -> dict[str, Any]:
+    return {"domain": settings.nats.domain, "timeout": settings.nats.timeout.total_seconds()}
+
+
+def _delivery(message: Any) -> Delivery:
+    headers: dict[str, str] = message.headers or {}
+    meta = message.metadata
+    body = message.data.decode(errors="replace")
+    raw = "\n".join((message.subject, *(f"{name}: {value}" for name, value in headers.items()), "", body))
+    fault = _fault(message.data, headers)
+    place = f"{meta.stream}:{meta.sequence.stream}"
+    envelope = None if fault else _envelope(message.subject, headers, body, place=place)
+    return Delivery(count=meta.num_delivered, raw=raw, handle=message.reply, envelope=envelope, fault=fault)
+
+
+def _fault(data: bytes, headers: dict[str, str]) -> str:
+    named = {name.lower(): value for name, value in headers.items()}
+    if (version := named.get(names.ENVELOPE.lower(), names.VERSION)) != names.VERSION:
+        return f"the header {names.ENVELOPE} is {version!r}; known is {names.VERSION!r}"
+    if not named.get(names.EVENT.lower()):
+        return f"the header {names.EVENT} is missing"
+    try:
+        json.loads(data)
+    except (ValueError, RecursionError) as error:  # what is no UTF-8, or nests too deep, too
+        return f"the body is no JSON: {error}"
+    return ""
+
+
+def _envelope(subject: str, headers: dict[str, str], body: str, *, place: str) -> Envelope:
+    named = {name.lower(): value for name, value in headers.items()}
+    aggregate_type = named.get(names.AGGREGATE_TYPE.lower(), "")
+    try:
+        # The subject is exact; a header's value has lost the white space at its ends.
+        aggregate_id = aggregate_of(parse_destination(aggregate_type).resource, subject)
+    except MessageInvalid:
+        aggregate_id = named.get(names.AGGREGATE_ID.lower(), "")
+    return Envelope(
+        message_id=named.get(names.MESSAGE_ID.lower()) or named.get("nats-msg-id") or place,
+        event=named[names.EVENT.lower()], payload=body, producer=named.get(names.PRODUCER.lower(), ""),
+        aggregate_type=aggregate_type, aggregate_id=aggregate_id, store_id=named.get(names.STORE_ID.lower(), ""),
+        replay_of=named.get(names.REPLAY_OF.lower(), ""),
+        headers={
+            name: value
+            for name, value in headers.items()
+            if name.lower() not in names.RESERVED and not name.lower().startswith("nats-")
+        },
+    )  # fmt: skip

@@ -1,0 +1,466 @@
+"""System checks; each message says what is wrong and how to fix it."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
+from functools import cache
+from typing import Any, Final, TypeAlias
+
+from django.apps import AppConfig, apps
+from django.core.checks import CheckMessage, Error, Tags, Warning, register
+from django.core.exceptions import FieldDoesNotExist
+from django.core.management import get_commands
+from django.db import connections, router
+from django.db.models import Model, UniqueConstraint
+from django.utils.module_loading import import_string
+from psycopg import Error as PsycopgError
+from psycopg import IsolationLevel
+
+from salon_jobs.access.constraints import (
+    AccessConstraint,
+    MembershipIsolation,
+    SameStoreForeignKey,
+    StoreIsolation,
+    is_store_model,
+)
+from salon_jobs.access.doctor.catalogue import by_alias
+from salon_jobs.access.doctor.examination import examine
+from salon_jobs.access.operations.for_hosts import declared_by_operations, declared_in_meta
+from salon_jobs.brokers.registry import make_publisher, make_source
+from salon_jobs.conf import REQUEST_STORES, given_keys, middleware, root_urlconf, uses_time_zones
+from salon_jobs.conf import settings as conf
+from salon_jobs.core.destinations import parse_destination
+from salon_jobs.core.errors import ConfigurationError, NotReady, SchemaMissing
+from salon_jobs.inbox.processor import find_tasks
+from salon_jobs.outbox.emit import Draft, emit, emit_many
+from salon_jobs.process.preflight import check_schema
+from salon_jobs.tenancy.request import TenantMiddleware
+from salon_jobs.tenancy.resolvers import make_resolver
+
+_SHOWN: Final = 5
+
+
+@register(Tags.database)
+def check_catalogue(databases: Sequence[str] | None = None, **_: Any) -> list[CheckMessage]:
+    """Compare the live catalogue with the declaration; nothing before the migrations have run, or while some wait."""
+    try:
+        if conf.on_drift == "ignore" or conf.database not in (databases or ()):
+            return []
+        if connections[conf.database].vendor != "postgresql":
+            return []  # E002
+        check_schema(conf.database)
+        found = examine(by_alias(conf.database), with_orphans=False)
+    except (SchemaMissing, ConfigurationError):
+        return []  # told by others
+    except (NotReady, PsycopgError) as error:
+        return [Warning(f"the live catalogue can not be looked at: {error}", id="salon_jobs.W021")]
+    if not found.drifts:
+        return []
+    shown = "".join(f"\n    {drift}" for drift in found.drifts[:_SHOWN])
+    more = f"\n    and {len(found.drifts) - _SHOWN} more" if len(found.drifts) > _SHOWN else ""
+    text = f"the database is not as declared:{shown}{more}"
+    hint = "python manage.py salon_jobs doctor names each with the statements that mend it"
+    if conf.on_drift == "refuse":
+        return [Error(text, hint=hint, id="salon_jobs.E020")]
+    return [Warning(text, hint=hint, id="salon_jobs.W020")]
+
+
+_LONGEST_PICK_UP = timedelta(seconds=5)
+
+
+@register("salon_jobs")
+def check_settings(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> list[CheckMessage]:
+    """Check SALON_JOBS, the database's vendor, the store model and the apps this one needs."""
+    try:
+        store_model, database = conf.store_model, conf.database
+    except ConfigurationError as error:
+        return [Error(str(error), id="salon_jobs.E001", hint="mend the setting SALON_JOBS")]
+    errors: list[CheckMessage] = []
+    if connections[database].vendor != "postgresql":
+        errors.append(Error(f"the database {database!r} is not PostgreSQL", id="salon_jobs.E002"))
+    else:
+        errors += _check_isolation(database)
+    if not uses_time_zones():
+        hint = "set USE_TZ = True: jobs are due at instants, and those that it leaves without a zone compare with none"
+        errors.append(Error("USE_TZ is False", hint=hint, id="salon_jobs.E007"))
+    if not apps.is_installed("pgtrigger"):
+        errors.append(
+            Error("pgtrigger is not installed", hint="add 'pgtrigger' to INSTALLED_APPS", id="salon_jobs.E003")
+        )
+    if conf.poll_interval > _LONGEST_PICK_UP:
+        errors.append(_slow_polling())
+    if conf.roles is not None:
+        errors += _check_migrate(get_commands()["migrate"])
+    if store_model is not None:
+        errors += _check_store_model(store_model)
+    return errors
+
+
+def _check_isolation(database: str) -> list[CheckMessage]:
+    level = connections[database].settings_dict.get("OPTIONS", {}).get("isolation_level")
+    # READ UNCOMMITTED is READ COMMITTED in PostgreSQL.
+    if level in (None, IsolationLevel.READ_UNCOMMITTED, IsolationLevel.READ_COMMITTED):
+        return []
+    hint = (
+        "take isolation_level out of the alias's OPTIONS, and give what needs it an alias of its own: claims, enqueues"
+        " with keys and limits go on with what others committed while they waited, which fails under a snapshot"
+    )
+    text = f"OPTIONS['isolation_level'] of the database {database!r} is not READ COMMITTED"
+    return [Error(text, hint=hint, id="salon_jobs.E006")]
+
+
+def _slow_polling() -> CheckMessage:
+    hint = (
+        "set it to 5 s or less: a job whose wake-up is lost (no listener, a pooler, a lost connection) waits until the"
+        " next poll"
+    )
+    return Warning("SALON_JOBS['POLL_INTERVAL'] is more than 5 s", hint=hint, id="salon_jobs.W002")
+
+
+def _check_migrate(winner: object) -> list[CheckMessage]:
+    if winner == "salon_jobs":
+        return []
+    hint = (
+        "put 'salon_jobs' before it in INSTALLED_APPS; or, when its migrate is needed, silence this check: a login that"
+        " is refused before bootstrap_roles was run is then told in Django's words"
+    )
+    text = f"the command migrate is that of {winner!r}, not that of salon_jobs"
+    return [Warning(text, hint=hint, id="salon_jobs.W001")]
+
+
+def _check_store_model(name: str) -> list[CheckMessage]:
+    try:
+        model = apps.get_model(name)
+    except LookupError:
+        hint = "name an installed model as 'app_label.Model'"
+        return [Error(f"SALON_JOBS['STORE_MODEL'] {name!r} does not exist", hint=hint, id="salon_jobs.E004")]
+    if model._meta.pk.get_internal_type() != "UUIDField":
+        hint = "give the store model id = models.UUIDField(primary_key=True, default=uuid.uuid4)"
+        return [Error(f"the primary key of {name} is not a UUIDField", hint=hint, id="salon_jobs.E005")]
+    return []
+
+
+# The longest that SQS keeps a message, which is the longest of the built-in brokers by default.
+_LONGEST_KEPT: Final = timedelta(days=14)
+
+
+@register("salon_jobs")
+def check_consumers(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> list[CheckMessage]:
+    """Check that the tasks exist and the sources can be made, and that the inbox remembers for long enough."""
+    try:
+        consumers, retain = conf.consumers, conf.outbox.retain_inbox
+    except ConfigurationError:
+        return []  # E001
+    found: list[CheckMessage] = []
+    for name, settings in consumers.items():
+        try:
+            find_tasks(name, settings)
+            make_source(settings.source, consumer=name).close()
+        except ConfigurationError as error:
+            found.append(Error(str(error), id="salon_jobs.E050"))
+    if consumers and retain is not None and retain < _LONGEST_KEPT:
+        hint = "set it to 14 days or more: an older message that its broker brings again would become a second job"
+        found.append(Warning("OUTBOX['RETAIN_INBOX'] is shorter than 14 days", hint=hint, id="salon_jobs.W050"))
+    return found
+
+
+@register("salon_jobs")
+def check_publishers(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> list[CheckMessage]:
+    """Check that what ``OUTBOX["PUBLISHERS"]`` names are publishers: a relay meets them at their first message only."""
+    try:
+        services = list(conf.outbox.publishers)
+    except ConfigurationError:
+        return []  # E001
+    found: list[CheckMessage] = []
+    for service in services:
+        try:
+            make_publisher(service)
+        except ConfigurationError as error:
+            found.append(Error(str(error), id="salon_jobs.E051"))
+    return found
+
+
+# The sections of the brokers, and the services by which consumers read from them.
+_BROKERS: Final = {"NATS": {"nats"}, "SNS": {"sns", "sqs"}, "AZURE": {"azurequeue"}}
+# Keys of OUTBOX that consumers alone need.
+_OF_CONSUMERS: Final = {"SOURCES", "RETAIN_INBOX"}
+_EMITTING: Final = frozenset(map(id, (emit, emit_many, Draft)))
+
+
+@register("salon_jobs")
+def check_producer(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> list[CheckMessage]:
+    """Require ``OUTBOX["PRODUCER"]`` where the settings show an outbox, or loaded code imports ``emit``."""
+    try:
+        if conf.outbox.producer is not None:
+            return []
+        sign = _section_in_use() or ("the code imports emit" if _emit_is_imported_at_first() else "")
+    except ConfigurationError:
+        return []  # E001
+    return [_missing_producer(sign)] if sign else []
+
+
+@register(Tags.urls)
+def check_producer_of_views(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> list[CheckMessage]:
+    """Require it also where only views import ``emit``: they are loaded by the URLconf, as for Django's own checks."""
+    urlconf = root_urlconf()
+    if urlconf is None or _emit_is_imported_at_first():
+        return []
+    importlib.import_module(urlconf)
+    try:
+        told_by_now = conf.outbox.producer is not None or bool(_section_in_use())
+    except ConfigurationError:
+        return []  # E001
+    return [] if told_by_now or not _emit_is_imported() else [_missing_producer("the code imports emit")]
+
+
+@cache
+def _emit_is_imported_at_first() -> bool:
+    """Return what ``_emit_is_imported`` said when the first check asked: the URLconf may not be loaded yet."""
+    return _emit_is_imported()
+
+
+def _emit_is_imported() -> bool:
+    """Return whether loaded code outside of salon_jobs holds ``emit``, ``emit_many`` or ``Draft`` under any name."""
+    outside = (module for name, module in list(sys.modules.items()) if name.partition(".")[0] != "salon_jobs")
+    return any(not _EMITTING.isdisjoint(map(id, list(getattr(module, "__dict__", {}).values()))) for module in outside)
+
+
+def _section_in_use() -> str:
+    """Name a section of SALON_JOBS that is there for messages to be sent, or return an empty string.
+
+    That of a broker counts unless a consumer reads from it.
+    """
+    if given_keys("OUTBOX") - _OF_CONSUMERS:
+        return "SALON_JOBS['OUTBOX'] is"
+    read = {parse_destination(consumer.source).service for consumer in conf.consumers.values()}
+    sending = (key for key, services in _BROKERS.items() if given_keys(key) and not services & read)
+    return next((f"SALON_JOBS[{key!r}] is" for key in sending), "")
+
+
+def _missing_producer(sign: str) -> CheckMessage:
+    hint = (
+        "set it to the name of this application, which every message carries: "
+        "SALON_JOBS = {'OUTBOX': {'PRODUCER': 'shop'}}"
+    )
+    return Error(f"SALON_JOBS['OUTBOX']['PRODUCER'] is not set, and {sign}", hint=hint, id="salon_jobs.E052")
+
+
+_OURS: Final = f"{TenantMiddleware.__module__}.{TenantMiddleware.__name__}"
+# By its name: the module can only be imported where django.contrib.auth is installed.
+_SIGNS_IN: Final = "django.contrib.auth.middleware.AuthenticationMiddleware"
+
+
+@register("salon_jobs")
+def check_requests(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> list[CheckMessage]:
+    """Check that TenantMiddleware is there when it is meant to be, in its place, and can be made."""
+    try:
+        meant, how = conf.membership_model is not None, conf.request_store
+    except ConfigurationError:
+        return []  # check_settings tells
+    found = [_names_of(path) for path in middleware()]
+    place = next((number for number, names in enumerate(found) if _OURS in names), None)
+    if place is None:
+        return [_missing()] if meant else []
+    errors: list[CheckMessage] = []
+    try:
+        make_resolver()
+    except ConfigurationError as error:
+        hint = "TenantMiddleware needs it: mend the setting SALON_JOBS"
+        errors.append(Error(str(error), hint=hint, id="salon_jobs.E030"))
+    if how in REQUEST_STORES and not any(_SIGNS_IN in names for names in found[:place]):
+        hint = f"put '{_OURS}' after AuthenticationMiddleware: the store is that of the signed-in user"
+        text = "TenantMiddleware stands before AuthenticationMiddleware, or without it"
+        errors.append(Error(text, hint=hint, id="salon_jobs.E031"))
+    return errors
+
+
+def _missing() -> CheckMessage:
+    hint = f"put '{_OURS}' after AuthenticationMiddleware in MIDDLEWARE"
+    text = "SALON_JOBS['MEMBERSHIP_MODEL'] is set and TenantMiddleware is not in MIDDLEWARE: requests have no store"
+    return Warning(text, hint=hint, id="salon_jobs.W030")
+
+
+def _names_of(path: str) -> set[str]:
+    """Return the dotted names of a middleware's class and of those it is made of."""
+    try:
+        found: object = import_string(path)
+    except ImportError:  # Django tells of it
+        return set()
+    return {f"{kind.__module__}.{kind.__name__}" for kind in found.__mro__} if isinstance(found, type) else set()
+
+
+Declared: TypeAlias = Mapping[type[Model], AccessConstraint]
+
+
+@register("salon_jobs")
+def check_isolation(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> list[CheckMessage]:
+    """Check that models which belong to stores say so, and that their keys hold the store."""
+    try:
+        store_model, database = conf.store_model, conf.database
+        store = None if store_model is None else apps.get_model(store_model)
+    except (ConfigurationError, LookupError):
+        return []  # check_settings tells
+    if store is None or connections[database].vendor != "postgresql":
+        return []
+    models = [model for model in apps.get_models(include_auto_created=True) if _has_table(model, database)]
+    declared: Declared = declared_in_meta()
+    if any(_undeclared(model, declared, store) for model in models):
+        declared = {**declared_by_operations(), **declared}
+    messages: list[CheckMessage] = [_open(model) for model in models if _undeclared(model, declared, store)]
+    for model in models:
+        isolation = declared.get(model)
+        if isolation is not None:
+            messages += _check_names(model, isolation)
+        if isinstance(isolation, StoreIsolation):
+            messages += _check_field(model, isolation) or [
+                *_check_uniques(model, isolation),
+                *_check_references(model, isolation, declared),
+            ]
+        messages += [error for key in _same_store_keys(model) for error in _check_target(model, key)]
+    return messages
+
+
+def _has_table(model: type[Model], database: str) -> bool:
+    meta = model._meta
+    return bool(meta.managed and not meta.proxy and not meta.swapped and router.allow_migrate_model(database, model))
+
+
+def _undeclared(model: type[Model], declared: Declared, store: type[Model]) -> bool:
+    """Tell whether a model holds what belongs to a store, and nothing says who may see it."""
+    if model in declared:
+        return False
+    targets = {key.remote_field.model for key in _foreign_keys(model)}
+    return (
+        model is store
+        or store in targets
+        or any(isinstance(declared.get(target), StoreIsolation) for target in targets)
+    )
+
+
+def _open(model: type[Model]) -> CheckMessage:
+    meta = model._meta
+    hint = (
+        'give it the store and, in Meta.constraints, StoreIsolation(field="store", name="…"), then run makemigrations;'
+        " a model that is not yours, the operation ProtectModel; the table of a ManyToManyField, a through model; or"
+        ' say SystemScope(name="…") where stores may see each other\'s rows'
+    )
+    text = f"{meta.label} refers to stores or their rows, or is the store, and its table shows all of them to everybody"
+    return Warning(text, hint=hint, obj=model, id="salon_jobs.W010")
+
+
+def _check_field(model: type[Model], isolation: StoreIsolation) -> list[CheckMessage]:
+    text = None
+    try:
+        field: Any = model._meta.get_field(isolation.field)
+        if (field.target_field if field.is_relation else field).get_internal_type() != "UUIDField":
+            text = "is not a uuid, as stores are"
+    except FieldDoesNotExist:
+        text = "is no field of it"
+    if text is None:
+        return []
+    hint = 'name the field that holds the store; "id" in the store model itself'
+    text = f"{isolation.name}: {isolation.field!r} {text}"
+    return [Error(text, hint=hint, obj=model, id="salon_jobs.E010")]
+
+
+def _check_names(model: type[Model], constraint: AccessConstraint) -> Iterator[CheckMessage]:
+    """Check the fields that ``web``, ``worker`` and ``user_field`` name."""
+    named = {name for may in (constraint.web, constraint.worker) for names in may.values() for name in names}
+    if isinstance(constraint, MembershipIsolation):
+        named.add(constraint.user_field)
+    for name in sorted(named):
+        try:
+            column = getattr(model._meta.get_field(name), "column", None)
+        except FieldDoesNotExist:
+            column = None
+        if column is None:
+            text = f"{constraint.name}: {name!r} is no field of its table"
+            hint = "name fields of the model in web, worker and user_field"
+            yield Error(text, hint=hint, obj=model, id="salon_jobs.E010")
+
+
+def _check_uniques(model: type[Model], isolation: StoreIsolation) -> Iterator[CheckMessage]:
+    field: Any = model._meta.get_field(isolation.field)
+    if is_store_model(model, field):
+        return
+    for label, first in _uniques(model):
+        if first not in (field.name, field.attname):
+            hint = (
+                "make it UniqueConstraint(fields=[…]) with the store first: row-level security does not reach it, so it"
+                " tells a store what another one has, and keeps it from having the same"
+            )
+            text = f"the unique {label} is not led by {isolation.field!r}"
+            yield Warning(text, hint=hint, obj=model, id="salon_jobs.W011")
+
+
+def _uniques(model: type[Model]) -> Iterator[tuple[str, str | None]]:
+    """Yield each unique thing and its first field; None for an expression."""
+    meta = model._meta
+    for field in meta.local_fields:
+        if field.unique and not field.primary_key:
+            yield f"field {field.name!r}", field.name
+    for names in meta.unique_together:
+        yield f"unique_together {tuple(names)!r}", names[0]
+    for constraint in meta.constraints:
+        if isinstance(constraint, UniqueConstraint):
+            first = constraint.fields[0] if constraint.fields else getattr(constraint.expressions[0], "name", None)
+            yield f"constraint {constraint.name!r}", first
+
+
+def _check_references(model: type[Model], isolation: StoreIsolation, declared: Declared) -> Iterator[CheckMessage]:
+    held = {key.field for key in _same_store_keys(model)}
+    for key in _foreign_keys(model):
+        target = declared.get(key.remote_field.model)
+        if key.name == isolation.field or not isinstance(target, StoreIsolation):
+            continue
+        same_store = f'SameStoreForeignKey(field="{key.name}", name="…") in Meta.constraints'
+        if key.db_constraint and not key.remote_field.model._meta.get_field(target.field).primary_key:
+            hint = (
+                f"say db_constraint=False and add {same_store}: a plain foreign key lets a row refer to another"
+                " store's, and tells that it exists"
+            )
+            text = f"the foreign key {key.name!r} does not hold the store"
+            yield Warning(text, hint=hint, obj=model, id="salon_jobs.W012")
+        elif not key.db_constraint and key.name not in held:
+            text = f"nothing in the database holds the reference {key.name!r}"
+            yield Warning(text, hint=f"add {same_store}", obj=model, id="salon_jobs.W013")
+
+
+def _check_target(model: type[Model], key: SameStoreForeignKey) -> list[CheckMessage]:
+    try:
+        field: Any = model._meta.get_field(key.field)
+        model._meta.get_field(key.store_field)
+        target = field.remote_field.model._meta
+        needed = {target.get_field(key.to_store_field).name, field.target_field.name}
+    except (FieldDoesNotExist, AttributeError):
+        text = f"{key.name}: {key.field!r} is no foreign key, or there is no {key.store_field!r}, here or there"
+        return [Error(text, hint="name a ForeignKey and the fields of the store", obj=model, id="salon_jobs.E011")]
+    uniques = [set(constraint.fields) for constraint in target.total_unique_constraints]
+    if needed in [*uniques, *map(set, target.unique_together)]:
+        return []
+    fields = f'["{key.to_store_field}", "{field.target_field.name}"]'
+    hint = f'add UniqueConstraint(fields={fields}, name="…") to {target.label}, whose rows it refers to'
+    return [Error(f"{key.name} refers to what is not unique", hint=hint, obj=model, id="salon_jobs.E011")]
+
+
+def _same_store_keys(model: type[Model]) -> list[SameStoreForeignKey]:
+    return [constraint for constraint in model._meta.constraints if isinstance(constraint, SameStoreForeignKey)]
+
+
+def _foreign_keys(model: type[Model]) -> list[Any]:
+    return [field for field in model._meta.local_fields if field.remote_field is not None]
+
+
+__all__ = [
+    "check_catalogue",
+    "check_consumers",
+    "check_isolation",
+    "check_producer",
+    "check_producer_of_views",
+    "check_publishers",
+    "check_requests",
+    "check_settings",
+]

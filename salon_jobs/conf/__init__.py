@@ -1,0 +1,286 @@
+"""Reads the one setting ``SALON_JOBS``, validates it, and is alone in doing so."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from django.conf import settings as django_settings
+from django.core.signals import setting_changed
+from django.db import DEFAULT_DB_ALIAS
+from psycopg import ProgrammingError
+from psycopg.conninfo import conninfo_to_dict
+
+from salon_jobs.conf.brokers import AzureSettings, NatsSettings, SnsSettings
+from salon_jobs.conf.reader import count, duration, flag, log_level, names, one_of, read_section, setting, text, texts
+from salon_jobs.conf.sections import (
+    ConsumerSettings,
+    LoggingSettings,
+    OutboxSettings,
+    ReadinessSettings,
+    read_consumers,
+)
+from salon_jobs.core.backoff import Backoff
+from salon_jobs.core.errors import ConfigurationError
+from salon_jobs.core.events import ROUTINE
+from salon_jobs.core.redaction import SENSITIVE
+
+_IDENTIFIER = re.compile(r"[a-z_][a-z0-9_$]{0,62}")
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """Names the database roles of this deployment (SPEC: least privilege, one role a purpose)."""
+
+    migrator: str = "migrator"
+    web: str = "app"
+    worker: str = "worker_runtime"
+    operator: str = "jobs_operator"
+    fan_out_owner: str = "worker_fanout_owner"
+
+    @property
+    def runtime(self) -> tuple[str, ...]:
+        """Return the roles that log in to work, and own nothing."""
+        return (self.web, self.worker, self.operator)
+
+
+_LENGTH: Final = duration()
+_RETENTION: Final = duration(optional=True)  # None keeps for ever
+_NAME: Final = text()
+_OPTIONAL_NAME: Final = text(optional=True)
+
+
+def _url(value: Any) -> Any:
+    """Read a URL of a database, or None. What is wrong with one is not told: libpq's words repeat the password."""
+    url = _OPTIONAL_NAME(value)
+    try:
+        conninfo_to_dict(url or "")
+    except ProgrammingError:
+        raise ValueError("a URL such as postgresql://role:password@host:5432/database") from None
+    return url
+
+
+def _backoff(value: Any) -> Backoff:
+    if not isinstance(value, Backoff):
+        raise ValueError("a salon_jobs.core.backoff.Backoff")  # noqa: TRY004 - the section's reader tells it
+    return value
+
+
+def _passwords(value: Any) -> Mapping[str, str]:
+    known = {f.name for f in fields(Roles)}
+    read = texts(value)
+    if not known.issuperset(read):
+        raise ValueError(f"a dict of role key ({', '.join(sorted(known))}) to password")
+    return read
+
+
+def _role_names(value: Any) -> tuple[str, ...]:
+    read = names(value)
+    if not all(map(_IDENTIFIER.fullmatch, read)):
+        raise ValueError("a list of plain lower-case role names")
+    return read
+
+
+def _routine_events(value: Any) -> tuple[str, ...]:
+    read = names(value)
+    if not ROUTINE.issuperset(read):
+        raise ValueError(f"a list of {', '.join(sorted(ROUTINE))}")
+    return read
+
+
+def _paths(value: Any) -> tuple[str, ...]:
+    read = names(value)
+    if not all(path.startswith("/") and path.endswith("/") for path in read):
+        raise ValueError("a list of paths that begin and end with a slash, such as '/admin/'")
+    return read
+
+
+def _roles(value: Any) -> Roles | None:
+    if value is None or isinstance(value, Roles):
+        return value
+    if not isinstance(value, dict):
+        raise ValueError("a dict of role names, or None for one database user")  # noqa: TRY004 - as above
+    given = cast("dict[str, Any]", value)
+    known = {f.name for f in fields(Roles)}
+    if unknown := set(given) - known:
+        shown = sorted(map(str, unknown))
+        raise ConfigurationError(f"SALON_JOBS['ROLES'] has unknown keys {shown}; known are {sorted(known)}")
+    roles = Roles(**given)
+    named = [getattr(roles, name) for name in known]
+    for name in named:
+        if not isinstance(name, str) or not _IDENTIFIER.fullmatch(name):
+            raise ConfigurationError(f"SALON_JOBS['ROLES']: {name!r} is not a plain lower-case role name")
+    if len(set(named)) != len(named):
+        raise ConfigurationError("SALON_JOBS['ROLES'] gives one role two purposes; each needs its own")
+    return roles
+
+
+def _part(kind: type[Any], key: str) -> Any:
+    """Declare a nested part with keys of its own."""
+    return setting(kind, partial(read_section, kind, path=f"SALON_JOBS[{key!r}]"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Holds the validated settings; the field names in upper case are the keys of ``SALON_JOBS``.
+
+    ``store_model`` unset: a plain job queue without tenants. ``roles`` unset: one database user, no RLS on the job
+    tables, a forbidden role is a warning. Durations are ``timedelta`` or a number of seconds.
+    """
+
+    store_model: str | None = setting(None, _OPTIONAL_NAME)
+    store_guc: str = setting("app.current_store_id", _NAME)
+    user_guc: str = setting("app.current_user_id", _NAME)
+    request_store: str = setting("membership", _NAME)
+    request_without_store: str = setting("refuse", one_of("refuse", "continue"))
+    paths_without_store: tuple[str, ...] = setting((), _paths)
+    membership_model: str | None = setting(None, _OPTIONAL_NAME)
+    membership_user_field: str = setting("user", _NAME)
+    membership_store_field: str = setting("store", _NAME)
+    store_header: str = setting("X-Store-Id", _NAME)
+    store_session_key: str = setting("store_id", _NAME)
+    store_domain: str | None = setting(None, _OPTIONAL_NAME)
+    fan_out_function: str = setting("public.list_store_ids_for_fan_out", _NAME)
+    database: str = setting(DEFAULT_DB_ALIAS, _NAME)
+    cross_database_enqueue: str = setting("refuse", one_of("refuse", "warn", "allow"))
+    operator_database: str | None = setting(None, _OPTIONAL_NAME)
+    roles: Roles | None = setting(None, _roles)
+    bootstrap_url: str | None = setting(None, _url, secret=True)
+    role_passwords: Mapping[str, str] = setting(dict[str, str], _passwords, secret=True)
+    extra_owner_roles: tuple[str, ...] = setting((), _role_names)
+    on_drift: str = setting("warn", one_of("refuse", "warn", "ignore"))
+    listen: bool = setting(True, flag)
+    listen_url: str | None = setting(None, _url, secret=True)
+    poll_interval: timedelta = setting(timedelta(seconds=1), _LENGTH)
+    heartbeat_interval: timedelta = setting(timedelta(seconds=3), _LENGTH)
+    process_silent_after: timedelta = setting(timedelta(seconds=15), _LENGTH)
+    shutdown_interrupt_after: timedelta = setting(timedelta(seconds=25), _LENGTH)
+    shutdown_grace: timedelta = setting(timedelta(seconds=30), _LENGTH)
+    concurrency: int = setting(8, count(1, 1000))
+    store_concurrency: int | None = setting(None, count(1, 1_000_000, optional=True))
+    keep_succeeded: bool = setting(False, flag)
+    retain_succeeded: timedelta | None = setting(timedelta(days=1), _RETENTION)
+    retain_cancelled: timedelta | None = setting(timedelta(days=7), _RETENTION)
+    retain_failed: timedelta | None = setting(timedelta(days=90), _RETENTION)
+    retain_cron_ticks: timedelta | None = setting(timedelta(days=30), _RETENTION)
+    retain_stats: timedelta | None = setting(timedelta(days=14), _RETENTION)
+    max_attempts: int = setting(25, count(1, 32767))
+    timeout_grace: timedelta = setting(timedelta(seconds=10), _LENGTH)
+    cancel_grace: timedelta = setting(timedelta(seconds=5), _LENGTH)
+    terminate_after_timeouts: int | None = setting(None, count(1, 1_000_000, optional=True))
+    backoff: Backoff = setting(Backoff, _backoff)
+    logging: LoggingSettings = _part(LoggingSettings, "LOGGING")
+    sentry_level: str | None = setting("WARNING", log_level(optional=True))
+    sentry_events: tuple[str, ...] = setting((), _routine_events)
+    sentry_payload: bool = setting(False, flag)
+    redact: tuple[str, ...] = setting(SENSITIVE, names)
+    trace_link: str | None = setting(None, _OPTIONAL_NAME)
+    sentry_monitors: bool = setting(False, flag)
+    tracing: bool = setting(False, flag)
+    outbox: OutboxSettings = _part(OutboxSettings, "OUTBOX")
+    nats: NatsSettings = _part(NatsSettings, "NATS")
+    sns: SnsSettings = _part(SnsSettings, "SNS")
+    azure: AzureSettings = _part(AzureSettings, "AZURE")
+    consumers: Mapping[str, ConsumerSettings] = setting(
+        dict[str, ConsumerSettings], partial(read_consumers, path="SALON_JOBS['CONSUMERS']")
+    )
+    readiness: ReadinessSettings = _part(ReadinessSettings, "READINESS")
+
+    @property
+    def reader_database(self) -> str:
+        """Name the alias through which operators see the jobs of all stores."""
+        return self.operator_database or self.database
+
+
+def _load() -> Settings:
+    loaded = read_section(Settings, getattr(django_settings, "SALON_JOBS", {}), path="SALON_JOBS")
+    _validate(loaded)
+    return loaded
+
+
+# How a request finds its store; anything else is the dotted path of a class.
+REQUEST_STORES = ("membership", "header", "session", "subdomain")
+
+
+def _validate(loaded: Settings) -> None:
+    for key, guc in (("STORE_GUC", loaded.store_guc), ("USER_GUC", loaded.user_guc)):
+        if not re.fullmatch(r"[a-z_][a-z0-9_]*(\.[a-z_][a-z0-9_]*)+", guc):
+            raise ConfigurationError(f"SALON_JOBS[{key!r}] must be a dotted name such as 'app.current_store_id'")
+    if loaded.store_guc == loaded.user_guc:
+        raise ConfigurationError("SALON_JOBS['USER_GUC'] must be another name than STORE_GUC")
+    if not re.fullmatch(r"[a-z_][a-z0-9_]*\.[a-z_][a-z0-9_]*", loaded.fan_out_function):
+        raise ConfigurationError("SALON_JOBS['FAN_OUT_FUNCTION'] must be schema.name in lower case")
+    for key, model in (("STORE_MODEL", loaded.store_model), ("MEMBERSHIP_MODEL", loaded.membership_model)):
+        if model is not None and not re.fullmatch(r"\w+\.\w+", model):
+            raise ConfigurationError(f"SALON_JOBS[{key!r}] must be 'app_label.Model'")
+    _validate_request_store(loaded)
+    link = loaded.trace_link
+    if link is not None and not (link.startswith(("https://", "http://")) and "{trace_id}" in link):
+        raise ConfigurationError("SALON_JOBS['TRACE_LINK'] must be an address with {trace_id} in it")
+    if loaded.shutdown_interrupt_after >= loaded.shutdown_grace:
+        raise ConfigurationError("SALON_JOBS['SHUTDOWN_INTERRUPT_AFTER'] must be less than SHUTDOWN_GRACE")
+    if loaded.heartbeat_interval * 2 > loaded.process_silent_after:
+        raise ConfigurationError("SALON_JOBS['HEARTBEAT_INTERVAL'] must be at most half of PROCESS_SILENT_AFTER")
+    loaded.outbox.check_sns_rates(in_use=bool(given_keys("SNS")))
+    for key, alias in (("DATABASE", loaded.database), ("OPERATOR_DATABASE", loaded.operator_database)):
+        if alias is not None and alias not in django_settings.DATABASES:
+            raise ConfigurationError(f"SALON_JOBS[{key!r}] names {alias!r}, which is not in DATABASES")
+
+
+def _validate_request_store(loaded: Settings) -> None:
+    how = loaded.request_store
+    if how not in REQUEST_STORES and not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", how):
+        known = ", ".join(REQUEST_STORES)
+        raise ConfigurationError(f"SALON_JOBS['REQUEST_STORE'] must be one of {known}, or the dotted path of a class")
+    if how == "subdomain" and loaded.store_domain is None:
+        raise ConfigurationError("SALON_JOBS['STORE_DOMAIN'] must name the domain that the stores' names stand before")
+    if loaded.store_domain is not None and not re.fullmatch(r"[a-z0-9-]+(\.[a-z0-9-]+)*", loaded.store_domain):
+        raise ConfigurationError("SALON_JOBS['STORE_DOMAIN'] must be a domain in lower case, such as 'salons.example'")
+    if not re.fullmatch(r"[A-Za-z0-9-]+", loaded.store_header):
+        raise ConfigurationError("SALON_JOBS['STORE_HEADER'] must be the name of a header, such as 'X-Store-Id'")
+
+
+def middleware() -> tuple[str, ...]:
+    """Return the dotted paths of Django's MIDDLEWARE, in its order."""
+    return tuple(django_settings.MIDDLEWARE)
+
+
+def root_urlconf() -> str | None:
+    """Return the dotted path of Django's ROOT_URLCONF, or None."""
+    return getattr(django_settings, "ROOT_URLCONF", None)
+
+
+def given_keys(section: str) -> set[str]:
+    """Return the keys that the settings give in one of the nested parts, whatever their values."""
+    return set(getattr(django_settings, "SALON_JOBS", {}).get(section, ()))
+
+
+def uses_time_zones() -> bool:
+    """Tell whether Django reads instants with their time zone, as all code here expects."""
+    return bool(django_settings.USE_TZ)
+
+
+class _LazySettings:
+    """Loads the settings at first use and again after Django's test tools changed them."""
+
+    def __getattr__(self, name: str) -> Any:
+        # Called for what is not there yet: from then on a setting is an ordinary attribute, and as cheap.
+        loaded = _load()
+        value = getattr(loaded, name)
+        self.__dict__.update({field.name: getattr(loaded, field.name) for field in fields(Settings)})
+        return value
+
+    def reset(self, *, setting: str, **_: object) -> None:
+        if setting in ("SALON_JOBS", "DATABASES"):
+            self.__dict__.clear()
+
+
+if TYPE_CHECKING:
+    settings: Settings
+else:
+    settings = _LazySettings()
+    setting_changed.connect(settings.reset)

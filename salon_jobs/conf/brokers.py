@@ -1,0 +1,194 @@
+"""Settings for reaching Azure Queue Storage, NATS JetStream and AWS."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from salon_jobs.conf.reader import count, duration, flag, names, setting, text
+from salon_jobs.core.errors import ConfigurationError
+
+QUEUE_NAME: Final = re.compile(r"(?=.{3,63}$)[a-z0-9]+(?:-[a-z0-9]+)*")
+_LEAST, _MOST = timedelta(seconds=1), timedelta(days=7)
+
+
+def _connection_string(value: Any) -> Any:
+    """Read an account's connection string; what is wrong is said without showing it."""
+    if value is None:
+        return None
+    parts = [part.partition("=") for part in value.rstrip(";").split(";")] if isinstance(value, str) else []
+    given = {name.lower(): text for name, _, text in parts if text}
+    if not parts or len(given) != len(parts):
+        raise ValueError("a connection string of name=value parts joined by semicolons, or None")
+    if given == {"usedevelopmentstorage": "true"}:
+        return value
+    if not given.keys() & {"accountname", "queueendpoint"}:
+        raise ValueError("a connection string that names the account (AccountName or QueueEndpoint)")
+    if not given.keys() & {"accountkey", "sharedaccesssignature"}:
+        raise ValueError("a connection string with a key (AccountKey or SharedAccessSignature)")
+    try:
+        base64.b64decode(given.get("accountkey", ""), validate=True)
+    except binascii.Error:
+        raise ValueError("a connection string whose AccountKey is complete: it is no base64") from None
+    return value
+
+
+def _visibility(value: Any) -> timedelta:
+    visibility: timedelta = duration()(value)
+    if not _LEAST <= visibility <= _MOST:
+        raise ValueError("a timedelta or a number of seconds, from one second to seven days")
+    return visibility
+
+
+def _queues(value: Any) -> tuple[str, ...]:
+    try:
+        found = names(value)
+    except ValueError:
+        found = ("",)
+    if not all(map(QUEUE_NAME.fullmatch, found)):
+        raise ValueError("a list of names of queues, such as ['parse-tasks']")
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AzureSettings:
+    """Holds how to reach Azure Queue Storage.
+
+    ``visibility_timeout``: how long a consumer has a message for itself. ``timeout``: of one request, to connect and
+    to wait for each part of the answer. ``concurrency``: how many requests of one process are in flight at most.
+    ``plain_queues``: those whose bodies are the payload alone, without an envelope.
+    """
+
+    connection_string: str | None = setting(None, _connection_string, secret=True)
+    visibility_timeout: timedelta = setting(timedelta(seconds=30), _visibility)
+    timeout: timedelta = setting(timedelta(seconds=5), duration())
+    concurrency: int = setting(16, count(1, 256))
+    plain_queues: tuple[str, ...] = setting((), _queues)
+
+
+def _servers(value: Any) -> tuple[str, ...]:
+    given: Any = value.split(",") if isinstance(value, str) else value
+    urls: tuple[Any, ...] = tuple(given) if type(given) in (list, tuple) else ()
+    if not urls or not all(isinstance(url, str) and _is_server(url.strip()) for url in urls):
+        raise ValueError(
+            "a URL such as nats://host:4222 or tls://host:4222, several in a list or separated by commas, without user "
+            "and password, which are settings of their own"
+        )
+    return tuple(url.strip() for url in urls)
+
+
+def _is_server(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("nats", "tls") and bool(parts.hostname) and parts.port != 0 and parts.username is None
+    except ValueError:
+        return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NatsSettings:
+    """Holds how to reach NATS JetStream. ``window`` is how many messages of a publish may be on their way at once.
+
+    After a connection is lost, or can not be made, it is tried ``max_reconnects`` times more, ``reconnect_wait`` apart,
+    plus up to ``reconnect_jitter`` (``reconnect_jitter_tls`` with TLS); then the next publish begins anew.
+    """
+
+    server: tuple[str, ...] = setting(("nats://127.0.0.1:4222",), _servers)
+    client_name: str = setting("salon_jobs", text())
+    max_reconnects: int = setting(5, count(0, 1_000_000))
+    reconnect_wait: timedelta = setting(timedelta(seconds=2), duration())
+    reconnect_jitter: timedelta = setting(timedelta(milliseconds=100), duration(zero=True))
+    reconnect_jitter_tls: timedelta = setting(timedelta(seconds=1), duration(zero=True))
+    timeout: timedelta = setting(timedelta(seconds=5), duration())
+    domain: str | None = setting(None, text(optional=True))
+    tls_ca_file: str | None = setting(None, text(optional=True))
+    tls_certificate_file: str | None = setting(None, text(optional=True))
+    tls_key_file: str | None = setting(None, text(optional=True))
+    user: str | None = setting(None, text(optional=True))
+    password: str | None = setting(None, text(optional=True), secret=True)
+    credentials_file: str | None = setting(None, text(optional=True))
+    token: str | None = setting(None, text(optional=True), secret=True)
+    window: int = setting(256, count(1, 65_536))
+    max_payload: int = setting(1_048_576, count(1, 67_108_864))
+
+    def __post_init__(self) -> None:
+        """Refuse what contradicts itself."""
+        for one, other in (("user", "password"), ("tls_certificate_file", "tls_key_file")):
+            if (getattr(self, one) is None) != (getattr(self, other) is None):
+                raise _wrong(f"{one.upper()} and {other.upper()} belong together; set both or neither")
+        ways = [name for name in ("user", "credentials_file", "token") if getattr(self, name) is not None]
+        if len(ways) > 1:
+            raise _wrong(f"{' and '.join(map(str.upper, ways))} are ways to log in that exclude each other; set one")
+
+    @property
+    def tls(self) -> bool:
+        """Say whether a connection without TLS is refused."""
+        return any((self.tls_ca_file, self.tls_certificate_file)) or any(u.startswith("tls://") for u in self.server)
+
+
+def _wrong(what: str) -> ConfigurationError:
+    return ConfigurationError(f"SALON_JOBS['NATS']: {what}")
+
+
+_REGION: Final = re.compile(r"[a-z]{2}[a-z0-9-]+")
+_ENDPOINT: Final = re.compile(r"https?://[^\s/]+\S*")
+_TOPIC: Final = re.compile(r"(?:arn:aws[a-z-]*:sns:[a-z0-9-]*:[0-9]*:)?([A-Za-z0-9_-]{1,256}(?:\.fifo)?)")
+
+
+def _region(value: Any) -> str:
+    if not isinstance(value, str) or not _REGION.fullmatch(value):
+        raise ValueError("a region such as 'ap-northeast-1'")
+    return value
+
+
+def _endpoint(value: Any) -> str | None:
+    if value is not None and (not isinstance(value, str) or not _ENDPOINT.fullmatch(value)):
+        raise ValueError("an address such as 'https://sns.ap-northeast-1.amazonaws.com', or None for that of AWS")
+    return value
+
+
+def _topics(value: Any) -> tuple[str, ...]:
+    try:
+        found = [_TOPIC.fullmatch(name) for name in names(value)]
+    except ValueError:
+        found = [None]
+    topics = [match[1] for match in found if match is not None]
+    if len(topics) != len(found):
+        raise ValueError("a list of topics, each a name or an ARN of SNS")
+    return tuple(topics)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnsSettings:
+    """Holds how to reach AWS SNS, and SQS on the way back.
+
+    Without keys boto3 finds its credentials itself (environment, profile, the role of the machine). The lists of
+    topics hold names; an ARN that is given is reduced to its name. ``concurrency`` is batches at once, for each topic.
+    """
+
+    region: str = setting("ap-northeast-1", _region)
+    endpoint: str | None = setting(None, _endpoint)
+    sqs_endpoint: str | None = setting(None, _endpoint)
+    access_key: str | None = setting(None, text(optional=True))
+    secret_key: str | None = setting(None, text(optional=True), secret=True)
+    allow_list: tuple[str, ...] = setting((), _topics)
+    deny_list: tuple[str, ...] = setting((), _topics)
+    skip_events: tuple[str, ...] = setting((), names)
+    ignore_list: tuple[str, ...] = setting((), _topics)
+    refetch: bool = setting(True, flag)
+    refetch_interval: timedelta = setting(timedelta(hours=24), duration())
+    timeout: timedelta = setting(timedelta(seconds=5), duration())
+    concurrency: int = setting(8, count(1, 100))
+
+    def __post_init__(self) -> None:
+        """Refuse one key without the other."""
+        if (self.access_key is None) != (self.secret_key is None):
+            missing = "ACCESS_KEY" if self.access_key is None else "SECRET_KEY"
+            raise ConfigurationError(
+                f"SALON_JOBS['SNS'] has no {missing}: give both keys, or neither to use the credentials of the machine"
+            )

@@ -1,0 +1,256 @@
+"""Settings sections for the outbox, consumers and readiness."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final, cast
+from uuid import UUID
+
+from salon_jobs.conf.reader import count, duration, log_level, names, one_of, read_section, setting, text, texts
+from salon_jobs.core.destinations import parse_destination
+from salon_jobs.core.errors import ConfigurationError, MessageInvalid, NotReady
+
+# What AWS takes for a topic in a second.
+_MOST_FOR_SNS: Final = 3000
+_SERVICE: Final = re.compile(r"[a-z][a-z0-9-]*")
+_rate: Final = count(1, 10_000_000, optional=True)
+
+
+def _rates(value: Any) -> dict[str, int | None]:
+    try:
+        given = dict[Any, Any](cast("Any", value)) if isinstance(value, dict) else {"": None}
+        for name in given:
+            if not isinstance(name, str) or not _SERVICE.fullmatch(name):
+                parse_destination(name)
+        return {name: _rate(rate) for name, rate in given.items()}
+    except (MessageInvalid, TypeError, ValueError):
+        raise ValueError(
+            "a dict of services such as 'nats', or ARNs and RNs, to whole numbers from 1 to 10000000, or None"
+        ) from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutboxSettings:
+    """Holds what emit and relay need. ``throughput`` is messages a second for each aggregate type; None: no limit.
+
+    ``throughput_of`` has other rates, by service or by aggregate type. SNS never gets more than 3,000.
+
+    ``publishers`` maps a service (the third part of an ``aggregate_type``) to the dotted path of its class, and
+    ``sources`` does for ``consume_queue``.
+    """
+
+    producer: str | None = setting(None, text(optional=True))
+    poll_interval: timedelta = setting(timedelta(seconds=5), duration())
+    fetch_limit: int = setting(1000, count(1, 10_000))
+    retry_count: int = setting(10, count(1, 1000))
+    retry_backoff: timedelta = setting(timedelta(seconds=20), duration())
+    throughput: int | None = setting(3000, _rate)
+    throughput_of: Mapping[str, int | None] = setting(dict[str, "int | None"], _rates)
+    publishers: Mapping[str, str] = setting(dict[str, str], texts)
+    sources: Mapping[str, str] = setting(dict[str, str], texts)
+    ownership: timedelta = setting(timedelta(seconds=15), duration())
+    retain_published: timedelta | None = setting(timedelta(days=7), duration(optional=True))
+    retain_skipped: timedelta | None = setting(timedelta(days=30), duration(optional=True))
+    retain_inbox: timedelta | None = setting(timedelta(days=30), duration(optional=True))
+
+    def rate_of(self, aggregate_type: str) -> int | None:
+        """Return how many messages a second may go to a destination: its own rate, else its service's, else all's."""
+        service = _service_of(aggregate_type)
+        rate = self.throughput_of.get(aggregate_type, self.throughput_of.get(service, self.throughput))
+        return min(rate or _MOST_FOR_SNS, _MOST_FOR_SNS) if service == "sns" else rate
+
+    def check_sns_rates(self, *, in_use: bool) -> None:
+        """Refuse rates above what SNS takes. Raises ConfigurationError naming the key.
+
+        ``in_use``: there is a section for SNS, so that the rate of all destinations is meant for it too.
+        """
+        for name, rate in self.throughput_of.items():
+            if _service_of(name) == "sns":
+                in_use = True
+                if not _fits_sns(rate):
+                    raise ConfigurationError(
+                        f"SALON_JOBS['OUTBOX']['THROUGHPUT_OF'][{name!r}] must be {_MOST_FOR_SNS} or less, the most "
+                        f"that SNS takes a second, not {rate}"
+                    )
+        if in_use and "sns" not in self.throughput_of and not _fits_sns(self.throughput):
+            raise ConfigurationError(
+                f"SALON_JOBS['OUTBOX']['THROUGHPUT'] is {self.throughput}, and SNS takes {_MOST_FOR_SNS} a second at "
+                f"most: set SALON_JOBS['OUTBOX']['THROUGHPUT_OF']['sns'] to {_MOST_FOR_SNS} or less"
+            )
+
+    def require_producer(self) -> str:
+        """Return the name that messages carry. Raises ConfigurationError."""
+        if self.producer is None:
+            raise ConfigurationError("SALON_JOBS['OUTBOX']['PRODUCER'] must name this application: messages carry it")
+        return self.producer
+
+
+def _service_of(name: str) -> str:
+    """Return the service of a service's own name, an ARN or an RN."""
+    return name.split(":")[2] if name.count(":") > 1 else name
+
+
+def _fits_sns(rate: int | None) -> bool:
+    return rate is not None and rate <= _MOST_FOR_SNS
+
+
+# As the column of the inbox.
+LONGEST_NAME: Final = 100
+# What TASKS calls the only task of messages that name no event.
+ANY_EVENT: Final = "*"
+
+
+def _source(value: Any) -> str:
+    try:
+        return parse_destination(value).name
+    except (MessageInvalid, TypeError):
+        raise ValueError("an ARN or RN, such as 'rn::nats:::orders' or 'rn::azurequeue:::orders'") from None
+
+
+def _store(value: Any) -> str | UUID:
+    try:
+        return value if value == "envelope" or isinstance(value, UUID) else UUID(value)
+    except (ValueError, TypeError, AttributeError):
+        raise ValueError("'envelope', or a store's uuid") from None
+
+
+def _producers(value: Any) -> tuple[str, ...] | None:
+    return None if value is None else names(value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerSettings:
+    """Holds one source that consume_queue reads, and which event of it becomes which task.
+
+    ``source`` is an ARN or RN. ``wait``: how long a look waits for a message. ``visibility`` None: the source's own.
+    ``max_deliveries``: how often a message that can not become a job now, but perhaps later, is tried. ``store``: whose
+    jobs a store task's are, ``envelope`` or always the same. ``producers``: whose messages are taken; None:
+    everybody's. ``envelope`` none: bodies are the arguments alone, as JSON, and the message id is the broker's.
+    """
+
+    source: str = setting("", _source)
+    tasks: Mapping[str, str] = setting(dict[str, str], texts)
+    envelope: str = setting("salon_jobs", one_of("salon_jobs", "none"))
+    batch: int = setting(100, count(1, 1000))
+    wait: timedelta = setting(timedelta(seconds=1), duration())
+    visibility: timedelta | None = setting(None, duration(optional=True))
+    max_deliveries: int = setting(5, count(1, 1000))
+    replays: str = setting("accept", one_of("accept", "refuse"))
+    store: str | UUID = setting("envelope", _store)
+    producers: tuple[str, ...] | None = setting(None, _producers)
+
+    @property
+    def has_envelope(self) -> bool:
+        """Return whether messages say more than their payload: event, producer, store, id."""
+        return self.envelope != "none"
+
+
+def read_consumers(value: Any, *, path: str) -> dict[str, ConsumerSettings]:
+    """Read all consumers by name. Raises ConfigurationError naming the field."""
+    given = cast("dict[str, Any]", value) if isinstance(value, dict) else {"": None}
+    if not all(map(_is_name, given)):
+        raise ConfigurationError(f"{path} must be a dict of names, of 1 to {LONGEST_NAME} characters, to dicts")
+    return {name: _read(each, path=f"{path}[{name!r}]") for name, each in given.items()}
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and 1 <= len(value) <= LONGEST_NAME and value.isprintable()
+
+
+def _read(value: object, *, path: str) -> ConsumerSettings:
+    read = read_section(ConsumerSettings, value, path=path)
+    if not read.source:
+        raise ConfigurationError(f"{path}['SOURCE'] must be set: an ARN or RN, such as 'rn::nats:::orders'")
+    if not read.tasks:
+        raise ConfigurationError(f"{path}['TASKS'] must map at least one event to a task, such as {{'e': 'do-it'}}")
+    if not read.has_envelope:
+        _check_without_envelope(read, path=path)
+    return read
+
+
+def _check_without_envelope(read: ConsumerSettings, *, path: str) -> None:
+    """Refuse what needs an envelope."""
+    if parse_destination(read.source).service != "azurequeue":
+        raise ConfigurationError(
+            f"{path}['ENVELOPE'] 'none' is for queues of Azure, such as 'rn::azurequeue:::parse-tasks', "
+            f"not {read.source!r}: other brokers carry the event in a header"
+        )
+    if set(read.tasks) != {ANY_EVENT}:
+        raise ConfigurationError(
+            f"{path}['TASKS'] must be {{{ANY_EVENT!r}: 'do-it'}}, one task for all, with ENVELOPE 'none': "
+            "bodies without an envelope name no event"
+        )
+    if read.producers is not None:
+        raise ConfigurationError(
+            f"{path}['PRODUCERS'] can not be set with ENVELOPE 'none': bodies without an envelope name no producer"
+        )
+    if read.replays == "refuse":
+        raise ConfigurationError(
+            f"{path}['REPLAYS'] can not be 'refuse' with ENVELOPE 'none': bodies without an envelope do not say "
+            "what they repeat"
+        )
+
+
+EVERY_OTHER_QUEUE: Final = "*"
+_off = duration(optional=True)
+
+
+def _by_queue(value: Any) -> dict[str, timedelta]:
+    """Read a dict of queues to durations; a duration by itself is every queue's."""
+    given: dict[Any, Any] = cast("Any", value) if isinstance(value, dict) else {EVERY_OTHER_QUEUE: value}
+    read = duration()
+    try:
+        if not all(isinstance(queue, str) and queue for queue in given):
+            raise ValueError
+        return {queue: read(limit) for queue, limit in given.items()}
+    except ValueError:
+        raise ValueError("a duration, or a dict of queues ('*': every other) to durations") from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadinessSettings:
+    """Holds how old what readiness looks at may be; None: any age. ``oldest_due`` is by queue.
+
+    On by default is what ails the process itself. What ails the whole (jobs or messages that are late, a writer that
+    holds the gate, wake-ups that are not heard) is off: no other process would do better, and metrics tell it.
+    """
+
+    loop_stale: timedelta = setting(timedelta(seconds=30), duration())
+    last_sweep: timedelta | None = setting(timedelta(seconds=60), _off)
+    last_tick: timedelta | None = setting(timedelta(minutes=2), _off)
+    broker: timedelta | None = setting(timedelta(seconds=30), _off)
+    listener_silent: timedelta | None = setting(None, _off)
+    oldest_due: Mapping[str, timedelta] = setting(dict[str, timedelta], _by_queue)
+    relay_lag: timedelta | None = setting(None, _off)
+    gate_held: timedelta | None = setting(None, _off)
+
+    def require(self, key: str, age_s: float, complaint: str) -> None:
+        """Raise NotReady with the complaint when an age is above the threshold of this name."""
+        limit: timedelta | None = getattr(self, key)
+        if limit is not None and age_s > limit.total_seconds():
+            raise NotReady(
+                f"{complaint} for {age_s:.0f} s; READINESS[{key.upper()!r}] allows {limit.total_seconds():g} s"
+            )
+
+    def require_due(self, queue: str, late_s: float) -> None:
+        """Raise NotReady when the oldest due job of a queue is later than that queue allows."""
+        limit = self.oldest_due.get(queue, self.oldest_due.get(EVERY_OTHER_QUEUE))
+        if limit is not None and late_s > limit.total_seconds():
+            raise NotReady(
+                f"a job of queue {queue!r} has been due for {late_s:.0f} s; READINESS['OLDEST_DUE'] allows"
+                f" {limit.total_seconds():g} s"
+            )
+
+
+FORMATS: Final = ("json", "text")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggingSettings:
+    """Level and format of the log. ``--log-level`` and ``--log-format`` of a command override them."""
+
+    level: str = setting("INFO", log_level())
+    format: str = setting("json", one_of(*FORMATS))

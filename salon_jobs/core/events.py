@@ -1,0 +1,199 @@
+"""Names the log events and formats them as JSON lines. Never the payload."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Iterable
+from contextlib import nullcontext
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from typing import Any, Final, Protocol, TextIO
+from uuid import UUID
+
+import msgspec
+
+logger: Final = logging.getLogger("salon_jobs")
+
+JOB_SUCCEEDED: Final = "job_succeeded"
+JOB_RETRIED: Final = "job_retried"
+JOB_FAILED: Final = "job_failed"
+JOB_SNOOZED: Final = "job_snoozed"
+JOB_CANCELLED: Final = "job_cancelled"
+JOB_CANCEL_NOTICED: Final = "job_cancel_noticed"
+JOB_EXPIRED: Final = "job_expired"
+JOB_TIMED_OUT: Final = "job_timed_out"
+JOB_RELEASED: Final = "job_released"
+JOB_LEASE_LOST: Final = "job_lease_lost"
+JOB_RESCUED: Final = "job_rescued"
+JOB_NOT_RESCUED: Final = "job_not_rescued"
+JOB_CALLBACK_FAILED: Final = "job_callback_failed"
+ENQUEUE_NOT_IN_TRANSACTION: Final = "enqueue_not_in_transaction"
+TASKS_UNKNOWN: Final = "tasks_unknown"
+PROCESS_STARTED: Final = "process_started"
+PROCESS_DRAINING: Final = "process_draining"
+PROCESS_STOPPING: Final = "process_stopping"
+PROCESS_STOPPED: Final = "process_stopped"
+PROCESS_BURIED: Final = "process_buried"
+PROCESS_WAS_BURIED: Final = "process_was_buried"
+CHILD_DIED: Final = "child_died"
+CHILD_KILLED: Final = "child_killed"
+HEALTH_LISTENING: Final = "health_listening"
+WAITING: Final = "waiting"
+DATABASE_LOST: Final = "database_lost"
+DATABASE_BACK: Final = "database_back"
+CONNECTION_DISCARDED: Final = "connection_discarded"
+LISTENER_LOST: Final = "listener_lost"
+LISTENER_DEAF: Final = "listener_deaf"
+MESSAGE_RETRIED: Final = "message_retried"
+MESSAGE_FAILED: Final = "message_failed"
+DESTINATIONS_LEFT_OUT: Final = "destinations_left_out"
+MESSAGES_PASSED_OVER: Final = "messages_passed_over"
+DESTINATION_LOST: Final = "destination_lost"
+DESTINATION_BACK: Final = "destination_back"
+DESTINATION_UNRESOLVABLE: Final = "destination_unresolvable"
+MESSAGES_UNRESOLVABLE: Final = "messages_unresolvable"
+PUBLISHER_BROKEN: Final = "publisher_broken"
+SNS_TOPICS_READ: Final = "sns_topics_read"
+SNS_TOPICS_NOT_READ: Final = "sns_topics_not_read"
+PARTITIONS_OWNED: Final = "partitions_owned"
+PARTITIONS_LOST: Final = "partitions_lost"
+RELAYED: Final = "relayed"
+RELAY_UNMARKED: Final = "relay_unmarked"
+CRON_FIRED: Final = "cron_fired"
+CRON_MISSED: Final = "cron_missed"
+CRON_FAILED: Final = "cron_failed"
+ROLE_WARNING: Final = "role_warning"
+CATALOGUE_DRIFT: Final = "catalogue_drift"
+REQUEST_REFUSED: Final = "request_refused"
+QUEUE_LAG: Final = "queue_lag"
+MESSAGES_TAKEN: Final = "messages_taken"
+MESSAGE_SET_ASIDE: Final = "message_set_aside"
+MESSAGES_RETRIED: Final = "messages_retried"
+SOURCE_LOST: Final = "source_lost"
+SOURCE_BACK: Final = "source_back"
+CONSUMER_FAILED: Final = "consumer_failed"
+PRUNED: Final = "pruned"
+STORE_MIGRATED: Final = "store_migrated"
+STORE_ERASED: Final = "store_erased"
+
+
+# Failures that an observer reports, with more than the record says (``telemetry.report_failure``).
+REPORTED_OTHERWISE: Final = frozenset({JOB_FAILED, MESSAGE_FAILED, MESSAGE_SET_ASIDE})
+# Warnings that call for nobody: each is about one job, message or request, or the consequence of another event.
+ROUTINE: Final = frozenset({
+    JOB_RETRIED, JOB_CANCELLED, JOB_EXPIRED, JOB_TIMED_OUT, JOB_RELEASED, JOB_LEASE_LOST, JOB_RESCUED, MESSAGE_RETRIED,
+    CHILD_KILLED, PROCESS_BURIED, REQUEST_REFUSED, STORE_ERASED,
+})  # fmt: skip
+
+
+class LoggedRun(Protocol):
+    """The run that log records belong to."""
+
+    @property
+    def task(self) -> str: ...
+    @property
+    def id(self) -> int: ...
+    @property
+    def store_id(self) -> UUID | None: ...
+    @property
+    def attempt(self) -> int: ...
+
+
+# Whoever runs a job sets it; None outside.
+current_run: ContextVar[LoggedRun | None] = ContextVar("salon_jobs_current_run", default=None)
+
+# What is bound to every record of a run, beside its own fields.
+BOUND: Final = ("task_name", "job_id", "store_id", "attempt", "trace_id")
+
+
+def log_event(level: int, event: str, /, *, exc_info: BaseException | None = None, **fields: Any) -> None:
+    """Log ``event`` with its fields; a plain formatter shows them too. Never raises, whatever ``exc_info`` does."""
+    if not logger.isEnabledFor(level):
+        return
+    try:
+        text = " ".join(f"{name}={value}" for name, value in fields.items())
+        logger.log(level, "%s %s", event, text, exc_info=exc_info, extra={"event": event, "event_fields": fields})
+    except BaseException as fault:  # a job's exception may do anything when it is shown, even ask for an exit
+        logger.error("%s could not be logged in full: %s", event, type(fault).__name__)  # noqa: TRY400 - it would raise again
+
+
+def log_batch(level: int, event: str, records: Iterable[dict[str, Any]]) -> None:
+    """Log ``event`` once for each of ``records``; in one write where our own handler is the only one that listens."""
+    if not logger.isEnabledFor(level):
+        return
+    handlers = logging.getLogger().handlers
+    writer = handlers[0] if len(handlers) == 1 and logger.propagate and not logger.handlers else None
+    if isinstance(writer, JsonLinesHandler) and level >= writer.level:
+        writer.write_batch(level, event, records)
+        return
+    for fields in records:
+        log_event(level, event, **fields)
+
+
+class JsonLinesHandler(logging.StreamHandler[TextIO]):
+    """Writes each record as one JSON line, and many events at once when they come together."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self.setFormatter(JsonFormatter())
+
+    def write_batch(self, level: int, event: str, records: Iterable[dict[str, Any]]) -> None:
+        """Write one line for each of ``records``, as the formatter would, with one time and in one write.
+
+        As ``emit``, it tells of an error on standard error and raises none.
+        """
+        try:
+            head = {**JsonFormatter.head(time.time(), level, logger.name), "event": event}
+            lines = [head | fields for fields in records]
+            try:
+                text = _encode_lines(lines).decode()
+            except ValueError:
+                text = "".join(f"{_storable_json(line)}\n" for line in lines)
+            if lines:
+                with self.lock or nullcontext():
+                    self.stream.write(text)
+                    self.flush()
+        except Exception:  # whoever logs is not the one to mend it
+            self.handleError(logging.LogRecord(logger.name, level, "", 0, event, None, None))
+
+
+class JsonFormatter(logging.Formatter):
+    """Format any record as one JSON line: time (UTC), level, logger, event or message, fields, traceback."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = self.head(record.created, record.levelno, record.name)
+        bound = record.__dict__
+        line.update((name, bound[name]) for name in BOUND if name in bound)
+        event = getattr(record, "event", None)
+        if event is None:
+            line["message"] = record.getMessage()
+        else:
+            line["event"] = event
+            line.update(getattr(record, "event_fields", {}))
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return _storable_json(line)
+
+    @staticmethod
+    def head(created: float, level: int, name: str) -> dict[str, Any]:
+        """Return what every line begins with."""
+        return {
+            "time": datetime.fromtimestamp(created, UTC).isoformat(timespec="milliseconds"),
+            "level": logging.getLevelName(level).lower(),
+            "logger": name,
+        }
+
+
+_encoder: Final = msgspec.json.Encoder(enc_hook=str)
+_encode, _encode_lines = _encoder.encode, _encoder.encode_lines
+
+
+def _storable_json(line: dict[str, Any]) -> str:
+    try:
+        return _encode(line).decode()
+    except ValueError:
+        # A lone surrogate (from undecodable bytes) would break the stream that writes the line.
+        text = json.dumps(line, default=str, ensure_ascii=False)
+        return text.encode("utf-8", "backslashreplace").decode()

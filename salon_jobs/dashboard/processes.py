@@ -1,0 +1,109 @@
+"""Tells what processes there are, what each holds, and what the schedulers fired and will fire."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from django.utils import timezone
+
+from salon_jobs.conf import settings as conf
+from salon_jobs.db.statements import rows
+from salon_jobs.schedule.entries import cron_entries
+
+
+@dataclass(frozen=True, slots=True)
+class HeldJob:
+    """Is one job that a process holds, for so long. The first ones run; the others wait in the process for a thread."""
+
+    id: int
+    task: str
+    store: UUID | None
+    for_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessAtWork:
+    """Is one process; ``held`` is how many jobs it has claimed, up to 1,001, ``jobs`` the first five of them."""
+
+    id: int
+    kind: str
+    hostname: str
+    pid: int
+    supervisor_id: int | None
+    queues: tuple[str, ...] | None
+    concurrency: int
+    started_at: datetime
+    beat_s_ago: float
+    held: int
+    jobs: tuple[HeldJob, ...]
+
+    @property
+    def silent(self) -> bool:
+        """Tell whether it is taken for dead."""
+        return self.beat_s_ago > conf.process_silent_after.total_seconds()
+
+
+@dataclass(frozen=True, slots=True)
+class CronAtWork:
+    """Is one cron entry; ``next_at`` None: this process does not know it. ``result`` is what became of the last job."""
+
+    name: str
+    next_at: datetime | None
+    last_tick: datetime | None
+    fired_at: datetime | None
+    job_id: int | None
+    result: str
+
+    @property
+    def failed(self) -> bool:
+        """Tell whether the last job failed."""
+        return self.result.startswith("failed")
+
+
+def processes(*, using: str) -> tuple[ProcessAtWork, ...]:
+    """List the processes, each supervisor before its children. One query. Role: operator, worker."""
+    return tuple(map(_process, rows("processes_at_work", using=using)))
+
+
+def cron(*, using: str) -> tuple[CronAtWork, ...]:
+    """List the entries that schedulers have seen and those declared here. One query. Role: operator, worker."""
+    now = timezone.now()
+    known = {row[0]: row[1:] for row in rows("cron_results", using=using)}
+    next_at = {entry.name: entry.expression.next_after(now) for entry in cron_entries.all()}
+    return tuple(
+        _entry(name, next_at.get(name), *known.get(name, (None, None, None, None, None)))
+        for name in sorted({*known, *next_at})
+    )
+
+
+def _process(row: tuple[Any, ...]) -> ProcessAtWork:
+    number, kind, hostname, pid, supervisor_id, queues, concurrency, started_at, beat_s_ago, held, jobs = row
+    listed: list[str] | None = json.loads(queues) if isinstance(queues, str) else queues
+    found: list[dict[str, Any]] = json.loads(jobs) if isinstance(jobs, str) else jobs
+    return ProcessAtWork(
+        number, kind, hostname, pid, supervisor_id, None if listed is None else tuple(listed), concurrency,
+        started_at, beat_s_ago, held,
+        tuple(HeldJob(each["id"], each["task"], each["store"], each["for_s"] or 0.0) for each in found),
+    )  # fmt: skip
+
+
+def _entry(
+    name: str, next_at: datetime | None, tick: datetime | None, fired_at: datetime | None, job_id: int | None,
+    state: str | None, reason: str | None,
+) -> CronAtWork:  # fmt: skip
+    if tick is None:
+        result = "never fired"
+    elif state is None and job_id is None:
+        result = "met a waiting job"
+    elif state is None:
+        kept = [age for age in (conf.retain_failed, conf.retain_cancelled) if age is not None]
+        # The row of one that succeeded is gone; so is, after its time, that of one that did not.
+        pruned = bool(kept) and fired_at is not None and timezone.now() - fired_at >= min(kept)
+        result = "succeeded, or pruned since" if pruned else "succeeded"
+    else:
+        result = f"{state}: {reason}" if reason else state
+    return CronAtWork(name, next_at, tick, fired_at, job_id if state else None, result)

@@ -1,0 +1,195 @@
+"""What each queue and store has waiting, running and failing, now and over time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+from uuid import UUID
+
+from django.utils import timezone
+
+from salon_jobs.core.metrics import percentile
+from salon_jobs.db.statements import rows
+from salon_jobs.jobs.queue_stats import Depth, depths, with_declared
+from salon_jobs.models import Limit
+
+HOUR: Final = timedelta(hours=1)
+_RATE_MINUTES: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class QueueAtWork:
+    """Is one queue. Rates are jobs a minute over the last five; None: not known. Failures are of the last hour."""
+
+    name: str
+    depth: Depth
+    in_a_minute: float | None
+    out_a_minute: float
+    failed: int
+    retried: int
+    paused: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StoreAtWork:
+    """Is one of the stores with the most jobs waiting."""
+
+    store: str
+    depth: Depth
+    paused: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FailingStore:
+    """Is one of the stores with the most failed attempts in the last hour."""
+
+    store: UUID
+    attempts: int
+    jobs: int
+    error_class: str
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Holds the queues and stores; not exact, their depths are estimates. ``paused``: every rule that pauses."""
+
+    queues: tuple[QueueAtWork, ...]
+    stores: tuple[StoreAtWork, ...]
+    exact: bool
+    stores_exact: bool
+    paused: tuple[str, ...]
+
+    @property
+    def waiting(self) -> int:
+        """Return how many jobs wait in all."""
+        return sum(queue.depth.waiting for queue in self.queues)
+
+    @property
+    def due(self) -> int:
+        """Return how many are due."""
+        return sum(queue.depth.due for queue in self.queues)
+
+    @property
+    def oldest_due_s(self) -> float | None:
+        """Return how long the oldest due job has been due."""
+        return max(
+            (each.depth.oldest_due_s for each in self.queues if each.depth.oldest_due_s is not None), default=None
+        )
+
+
+def waiting(*, using: str) -> Waiting:
+    """Look at the queues: three queries, or four when more waits than is counted. Role: operator, worker."""
+    found = depths(using=using)
+    rates = {row[0]: row[1:] for row in rows("queue_rates", using=using, last=HOUR)}
+    pauses: Any = Limit.objects.using(using).filter(paused=True).order_by("kind", "name").values_list("kind", "name")
+    paused = set(pauses[:200])
+    queues = with_declared({**{name: Depth(0, 0, None) for name in rates}, **found.queues})
+    return Waiting(
+        queues=tuple(
+            _queue(name, depth, rates.get(name, (0, None, 0, 0)), paused=("queue", name) in paused)
+            for name, depth in queues.items()
+        ),
+        stores=tuple(
+            StoreAtWork(name, depth, ("store", name) in paused)
+            for name, depth in sorted(found.stores.items(), key=lambda each: -each[1].waiting)
+        ),
+        exact=found.exact,
+        stores_exact=found.stores_exact,
+        paused=tuple(f"{kind} {name}" for kind, name in sorted(paused)),
+    )
+
+
+def failing_stores(*, using: str) -> tuple[FailingStore, ...]:
+    """Return the stores with the most failed attempts in the last hour. Role: operator, worker."""
+    return tuple(FailingStore(*row) for row in rows("failing_stores", using=using, last=HOUR))
+
+
+def _queue(name: str, depth: Depth, rate: tuple[Any, ...], *, paused: bool) -> QueueAtWork:
+    ended, growth, failed, retried = rate
+    # What came in is what went out and what is left more than before.
+    came = None if growth is None else max(0, ended + growth) / _RATE_MINUTES
+    return QueueAtWork(name, depth, came, ended / _RATE_MINUTES, failed, retried, paused)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Is a length of time and the steps it is read in."""
+
+    length: timedelta
+    step: timedelta
+
+
+SPANS: Final[Mapping[str, Span]] = {
+    "hour": Span(timedelta(hours=1), timedelta(minutes=1)),
+    "day": Span(timedelta(days=1), timedelta(minutes=15)),
+    "week": Span(timedelta(days=7), timedelta(hours=2)),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Is what happened in one step; rates are a minute, waits in seconds. None: nothing is known of it."""
+
+    at: datetime
+    succeeded: float = 0.0
+    retried: float = 0.0
+    failed: float = 0.0
+    wait_p50_s: float | None = None
+    wait_p95_s: float | None = None
+    waiting: int | None = None
+    due: int | None = None
+
+
+def history(span: Span, *, using: str, now: datetime | None = None) -> tuple[Step, ...]:
+    """Return the steps up to now; of the last one a minute is over at least. Two queries. Role: operator, worker.
+
+    A minute that has just begun would look as if everything had stopped.
+    """
+    step_s = span.step.total_seconds()
+    until = now or timezone.now()
+    ended = until - timedelta(minutes=1)
+    first = ended.timestamp() - span.length.total_seconds() + step_s
+    since = datetime.fromtimestamp(first - first % step_s, tz=until.tzinfo)
+    runs = {row[0]: row[1:] for row in rows("runs_over_time", using=using, step=span.step, since=since)}
+    depths = {row[0]: row[1:] for row in rows("depth_over_time", using=using, step=span.step, since=since)}
+    steps: list[Step] = []
+    at = since
+    while at <= ended:
+        minutes = min(step_s, (until - at).total_seconds()) / 60
+        steps.append(_step(at, minutes, runs.get(at), depths.get(at, (None, None))))
+        at += span.step
+    return tuple(steps)
+
+
+def _step(at: datetime, minutes: float, runs: tuple[Any, ...] | None, depth: tuple[Any, ...]) -> Step:
+    if runs is None:
+        return Step(at, waiting=depth[0], due=depth[1])
+    succeeded, retried, failed, waits = runs
+    return Step(
+        at, succeeded / minutes, retried / minutes, failed / minutes,
+        percentile(waits, 0.5), percentile(waits, 0.95), depth[0], depth[1],
+    )  # fmt: skip
+
+
+LOOKED_AT: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class TaskOfStore:
+    """Counts the newest jobs of one task; ``oldest_due_s`` is how long the oldest due one of them has been due."""
+
+    task: str
+    waiting: int
+    due: int
+    running: int
+    failed: int
+    cancelled: int
+    jobs: int
+    oldest_due_s: float | None
+
+
+def tasks_of(store: UUID, *, using: str) -> tuple[TaskOfStore, ...]:
+    """Count the newest 10,000 jobs of the current store. Call it inside ``tenant_context``. Role: web."""
+    return tuple(TaskOfStore(*row) for row in rows("store_at_work", using=using, store=store, most=LOOKED_AT))

@@ -1,0 +1,88 @@
+"""Tells how messages go out and come in: partitions, the gate, destinations, and what waits for an operator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+from uuid import UUID
+
+from salon_jobs.core.records import PARTITIONS
+from salon_jobs.db.statements import rows
+from salon_jobs.models import RelayPartition
+from salon_jobs.outbox.queries import GateState, gate_state
+
+# Counting what waits for an operator ends here.
+COUNTED: Final = 10_001
+
+
+@dataclass(frozen=True, slots=True)
+class DestinationAtWork:
+    """Is one destination: how many messages wait, up to 1,001, for how long the oldest, and the outage met there."""
+
+    aggregate_type: str
+    paused: bool
+    outage_since: datetime | None
+    outage_code: str
+    outage: str
+    waiting: int
+    oldest_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """Is one aggregate that waits for an operator."""
+
+    id: int
+    aggregate_type: str
+    aggregate_id: str
+    head_id: int
+    store: UUID | None
+    since: datetime
+    code: str
+
+
+@dataclass(frozen=True, slots=True)
+class Relaying:
+    """Holds the relays: partitions by the process that owns them, those of nobody, the gate and the destinations."""
+
+    partitions: dict[int, tuple[int, ...]]
+    unowned: tuple[int, ...]
+    gate: GateState
+    destinations: tuple[DestinationAtWork, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Counts what waits for an operator, each up to 10,001."""
+
+    failed: int
+    set_aside: int
+    parked: int
+
+
+def relaying(*, using: str) -> Relaying:
+    """Look at the relays: five queries. Role: operator, worker."""
+    partitions: dict[int, tuple[int, ...]] = {}
+    unowned: list[int] = []
+    owners = RelayPartition.objects.using(using).order_by("partition").values_list("partition", "owner")
+    for partition, owner in owners:
+        if owner is None:
+            unowned.append(partition)
+        else:
+            partitions[owner] = (*partitions.get(owner, ()), partition)
+    found = rows("destinations_at_work", using=using, partitions=PARTITIONS)
+    return Relaying(
+        partitions, tuple(unowned), gate_state(using=using), tuple(DestinationAtWork(*row) for row in found)
+    )
+
+
+def parked(*, using: str) -> tuple[Parked, ...]:
+    """List the aggregates that were parked last. Role: operator, worker; web: its current store's."""
+    return tuple(Parked(*row) for row in rows("newest_parked", using=using))
+
+
+def totals(*, using: str) -> Totals:
+    """Count what waits for an operator. One query. Role: operator, worker."""
+    [row] = rows("bounded_totals", using=using, most=COUNTED)
+    return Totals(*row)

@@ -1,0 +1,1 @@
+"""SQL statements, connections, notifications and locks."""

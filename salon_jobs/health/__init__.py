@@ -1,1 +1,0 @@
-"""Tells whether a process lives and whether it can work."""

@@ -1,0 +1,1 @@
+"""The way back: messages from brokers become jobs exactly once."""

@@ -1,0 +1,111 @@
+"""Turns messages into jobs of this database: ``rn::jobs:::task-name`` enqueues that task, once for each message."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any, cast
+
+from django.db import DatabaseError, InterfaceError, connections, transaction
+
+from salon_jobs.brokers.publisher import NOT_SENT, Answers, OutgoingMessage, Publisher, Unpublished, Verdict
+from salon_jobs.conf import settings as conf
+from salon_jobs.core.destinations import Destination
+from salon_jobs.core.errors import EnqueueRefused, MessageInvalid, PayloadInvalid, UnknownTask
+from salon_jobs.core.tracing import Received, consuming, headers_of
+from salon_jobs.jobs import registry
+from salon_jobs.jobs.enqueue import add
+from salon_jobs.models import InboxMessage
+from salon_jobs.tenancy.connections import tidy_connections
+from salon_jobs.tenancy.context import tenant_context
+
+# In the inbox, by which a message becomes one job however often it is relayed.
+CONSUMER = "jobs"
+
+
+class JobsPublisher(Publisher):
+    """Enqueues the task that the resource names, with the payload as its arguments, in the message's store.
+
+    The inbox row and the job commit together: exactly one job a message, whatever crashes. The event is not looked at.
+    """
+
+    service = "jobs"
+
+    def check(self, destination: Destination, *, aggregate_id: str, event: str, payload: str, headers: str) -> None:
+        """Refuse a task that is not registered, and a payload that is no JSON object."""
+        if destination.resource not in registry.task_names():
+            raise MessageInvalid(
+                f"aggregate_type {destination}: no task {destination.resource!r} is registered in this process"
+            )
+        if not payload.startswith("{"):
+            raise MessageInvalid("payload must be a dict of the task's arguments, when the destination is a task")
+
+    def publish(self, messages: Sequence[OutgoingMessage], *, may_go_on: Callable[[], bool]) -> Answers:
+        """Enqueue one job for each message, a transaction each."""
+        answers: Answers = []
+        held: set[str] = set()
+        if not connections[conf.database].in_atomic_block:  # a test may drain in its own transaction
+            tidy_connections(after_idling=True)
+        for message in messages:
+            answer = NOT_SENT if message.aggregate_id in held or not may_go_on() else self._enqueue(message)
+            answers.append(answer)
+            if answer is not None and message.aggregate_id:
+                held.add(message.aggregate_id)
+        return answers
+
+    def ping(self) -> None:
+        """Do nothing: the relay's own readiness asks the database."""
+
+    def _enqueue(self, message: OutgoingMessage) -> Unpublished | None:
+        task = message.aggregate_type.rpartition(":")[2]
+        try:
+            with self._in_store(message), transaction.atomic(using=conf.database):
+                inbox, is_new = InboxMessage.objects.using(conf.database).get_or_create(
+                    consumer=CONSUMER, message_id=str(message.message_id),
+                    defaults={
+                        "event": message.event, "producer": message.producer, "store_id": message.store_id,
+                        "status": InboxMessage.Status.ENQUEUED,
+                    },
+                )  # fmt: skip
+                if is_new:
+                    inbox.job_id = self._add_job(task, message)
+                    inbox.save(using=conf.database, update_fields=["job_id"])
+        except UnknownTask as error:
+            return Unpublished(Verdict.MISSING, error.code, str(error))
+        except (PayloadInvalid, EnqueueRefused) as error:
+            return Unpublished(Verdict.REFUSED, error.code, str(error))
+        except (DatabaseError, InterfaceError) as error:
+            connections[conf.database].errors_occurred = True
+            return Unpublished(Verdict.OUTAGE, "JOBS.DATABASE", str(error).strip())
+        return None
+
+    def _add_job(self, name: str, message: OutgoingMessage) -> int:
+        task = registry.get_task(name)
+        job = task.new_job(task.payload.bind((), self._arguments(message)), task.options)
+        with consuming([message], self._received) as [trace]:
+            return add(replace(job, trace=trace)).id
+
+    def _received(self, message: OutgoingMessage) -> Received:
+        return Received(
+            consumer=CONSUMER, system=self.service, destination=message.aggregate_type.rpartition(":")[2],
+            event=message.event,
+            message_id=str(message.message_id), store_id=message.store_id, deliveries=1,
+            body_size=len(message.payload.encode()), headers=headers_of(message.headers),
+        )  # fmt: skip
+
+    def _in_store(self, message: OutgoingMessage) -> Any:
+        return nullcontext() if message.store_id is None else tenant_context(message.store_id)
+
+    def _arguments(self, message: OutgoingMessage) -> dict[str, Any]:
+        try:
+            given: object = json.loads(message.payload)
+        except (ValueError, RecursionError) as error:  # nested too deep, a number too long: SQL wrote it
+            raise PayloadInvalid(f"the payload can not be read: {error}") from error
+        if not isinstance(given, dict):
+            raise PayloadInvalid(f"the payload must be a dict of arguments, not {type(given).__name__}")
+        arguments = cast("dict[str, Any]", given)
+        if message.store_id is not None and registry.get_task(message.aggregate_type.rpartition(":")[2]).is_store_task:
+            arguments["store_id"] = str(message.store_id)
+        return arguments

@@ -1,0 +1,170 @@
+"""Writes down what came in, once for each consumer; and what operators decide about what was set aside."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict
+from datetime import timedelta
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from django.db import connections, transaction
+from django.db.models.functions import Now
+
+from salon_jobs.brokers.source import Envelope
+from salon_jobs.conf import settings as conf
+from salon_jobs.core.error_report import storable
+from salon_jobs.core.records import OperatedMessage
+from salon_jobs.core.redaction import redacted, redacted_text
+from salon_jobs.db import statements
+from salon_jobs.models import InboxMessage
+
+Status: Final = InboxMessage.Status
+# As in the statement.
+PRUNE_BATCH: Final = 1000
+_LONGEST_RAW: Final = 2_000_000
+_LONGEST_REASON: Final = 4_000
+
+
+class InboxRow(NamedTuple):
+    """Is one message to write down. ``code`` and ``reason`` say why it is set aside, ``raw`` is then what is kept."""
+
+    message_id: str
+    event: str
+    producer: str
+    store_id: UUID | None
+    status: str
+    code: str
+    reason: str
+    deliveries: int
+    raw: str
+
+
+class SetAside(NamedTuple):
+    """Is one message that an operator asked to try again."""
+
+    id: int
+    message_id: str
+    raw: str
+    deliveries: int
+
+
+def take(consumer: str, rows: Sequence[InboxRow]) -> set[str]:
+    """Write messages down, in the caller's transaction; returns the ids of those that were new. Role: worker."""
+    columns = zip(*rows, strict=True)
+    named = zip(_COLUMNS, map(list, columns), strict=True)
+    # What makes a lost commit impossible after the broker forgot the message.
+    _execute("SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'")
+    return {row[0] for row in _execute(statements.load("take_messages"), {"consumer": consumer, **dict(named)})}
+
+
+_COLUMNS: Final = (
+    "message_ids", "events", "producers", "store_ids", "statuses", "codes", "reasons", "deliveries", "raws",
+)  # fmt: skip
+
+
+def record_jobs(consumer: str, jobs: Mapping[str, int]) -> None:
+    """Write which jobs these messages became, in the transaction that took them. Role: worker."""
+    with connections[conf.database].cursor() as cursor:
+        cursor.execute(
+            statements.load("taken_messages"),
+            {"consumer": consumer, "message_ids": list(jobs), "job_ids": list(jobs.values())},
+        )
+
+
+def known_stores(store_ids: Collection[UUID | None]) -> set[UUID]:
+    """Return which of these stores there are. Role: worker."""
+    statement = statements.load("known_stores").replace("__function__", conf.fan_out_function)
+    return {row[0] for row in _execute(statement, {"store_ids": list(store_ids)})}
+
+
+def next_to_retry(consumer: str) -> SetAside | None:
+    """Lock and return one message to be tried again, in the caller's transaction; None: there is none. Role: worker."""
+    waiting = InboxMessage.objects.using(conf.database).filter(consumer=consumer, status=Status.RETRY)
+    row = (
+        waiting.select_for_update(skip_locked=True)
+        .order_by("id")
+        .values_list("id", "message_id", "raw", "deliveries")
+        .first()
+    )
+    return None if row is None else SetAside(*row)
+
+
+def set_aside_again(inbox_id: int, *, code: str, reason: str) -> None:
+    """Give a message that was tried again its new reason. Role: worker."""
+    row = InboxMessage.objects.using(conf.database).filter(id=inbox_id, status=Status.RETRY)
+    row.update(status=Status.SET_ASIDE, code=code, reason=short(reason))
+
+
+def count_set_aside(consumer: str) -> int:
+    """Count what waits for an operator. Role: worker."""
+    return InboxMessage.objects.using(conf.database).filter(consumer=consumer, status=Status.SET_ASIDE).count()
+
+
+def retry_messages(ids: Sequence[int], *, using: str) -> list[OperatedMessage]:
+    """Have ``consume_queue`` try these again at its next look, those that are set aside. Role: operator.
+
+    One transaction. Results come in the order of the ids.
+    """
+    return _decide(ids, (Status.SET_ASIDE,), Status.RETRY, using)
+
+
+def dismiss_messages(ids: Sequence[int], *, using: str) -> list[OperatedMessage]:
+    """Decide that nothing is done about these, those that wait; they stay unique. As ``retry_messages``."""
+    return _decide(ids, (Status.SET_ASIDE, Status.RETRY), Status.DISMISSED, using, ended_at=Now())
+
+
+def prune_inbox(age: timedelta, *, using: str | None = None) -> int:
+    """Delete one batch of messages that came in longer than ``age`` ago and are done with; returns how many.
+
+    Less than ``PRUNE_BATCH``: there are no more. What is set aside stays. Role: worker, operator.
+    """
+    [(deleted,)] = _execute(statements.load("prune_inbox"), {"age": age}, using=using)
+    return int(deleted)
+
+
+def kept_text(envelope: Envelope | None, raw: str) -> str:
+    """Return what is kept of a message that is set aside: its envelope as JSON, else what came; bounded."""
+    return storable(raw if envelope is None else json.dumps(asdict(envelope)))[:_LONGEST_RAW]
+
+
+def kept_envelope(text: str) -> Envelope | None:
+    """Read what ``kept_text`` wrote; None: it is no envelope."""
+    try:
+        return Envelope(**json.loads(text))
+    except (ValueError, TypeError, RecursionError):
+        return None
+
+
+def shown_text(text: str) -> str:
+    """Return what ``kept_text`` wrote for people to read, REDACT applied."""
+    envelope = kept_envelope(text)
+    if envelope is None:
+        shown = redacted_text(text, conf.redact)
+    else:
+        shown = redacted(asdict(envelope), conf.redact) | {"payload": redacted_text(envelope.payload, conf.redact)}
+    return storable(shown if isinstance(shown, str) else json.dumps(shown, indent=2, ensure_ascii=False))
+
+
+def short(reason: str) -> str:
+    """Bound a reason, and escape what PostgreSQL's text can not hold."""
+    return storable(reason)[:_LONGEST_REASON]
+
+
+def _decide(
+    ids: Sequence[int], waiting: Collection[str], decided: str, using: str, **changes: Any
+) -> list[OperatedMessage]:
+    rows = InboxMessage.objects.using(using)
+    with transaction.atomic(using=using):
+        chosen = rows.filter(id__in=ids, status__in=waiting).order_by("id").select_for_update()
+        changed = set(chosen.values_list("id", flat=True))
+        rows.filter(id__in=changed).update(status=decided, **changes)
+    return [OperatedMessage(id_, id_ in changed, "" if id_ in changed else "it is not set aside") for id_ in ids]
+
+
+def _execute(statement: str, parameters: Mapping[str, Any] | None = None, *, using: str | None = None) -> list[Any]:
+    with connections[using or conf.database].cursor() as cursor:
+        cursor.execute(statement, parameters)
+        rows: list[Any] = cursor.fetchall()
+        return rows

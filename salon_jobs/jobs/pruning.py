@@ -1,0 +1,139 @@
+"""Deletes what is past its retention, in small batches: ended jobs, error rows, cron ticks, fan-outs, statistics."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
+from functools import partial
+from typing import Any, Final, TypeAlias
+
+from django.db import connections
+
+from salon_jobs.conf import settings as conf
+from salon_jobs.core import events
+from salon_jobs.core.events import log_event
+from salon_jobs.core.records import JobState
+from salon_jobs.db import statements
+
+# Deletes one batch: how many rows of which kind, and whether there may be more.
+_Turn: TypeAlias = Callable[[], tuple[Mapping[str, int], bool]]
+# As in the statements.
+BATCH: Final = 1000
+_ROUND_S = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PruneCounts:
+    """Counts the rows one round deleted; ``more`` tells that its time was over before the work was."""
+
+    succeeded: int = 0
+    cancelled: int = 0
+    failed: int = 0
+    errors: int = 0
+    ticks: int = 0
+    fan_outs: int = 0
+    statistics: int = 0
+    depths: int = 0
+    more: bool = False
+
+    @property
+    def deleted(self) -> dict[str, Any]:
+        """Return the kinds of which anything was deleted, with their counts."""
+        return {name: count for name, count in asdict(self).items() if count and name != "more"}
+
+
+class Pruner:
+    """Deletes round by round what the RETAIN settings no longer keep. Any number of them may work at once."""
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._errors_after = 0
+
+    def run_once(self) -> PruneCounts:
+        """Delete for half a second at most, and log the counts when there are any. Worker role, autocommit.
+
+        Never touches a job that is queued or running. Raises database errors; what was deleted before stays deleted.
+        """
+        end = self._clock() + _ROUND_S
+        turns = self._turns()
+        counts = PruneCounts()
+        while turns:
+            # One batch of each in turn, so that a kind that never ends starves no other.
+            for turn in list(turns):
+                deleted, more = turn()
+                counts = replace(counts, **{name: getattr(counts, name) + count for name, count in deleted.items()})
+                if not more:
+                    turns.remove(turn)
+            if self._clock() >= end:
+                break
+        counts = replace(counts, more=bool(turns))
+        if counts.deleted:
+            log_event(logging.INFO, events.PRUNED, **counts.deleted)
+        return counts
+
+    def _turns(self) -> list[_Turn]:
+        turns: list[_Turn] = []
+        # Before its failed jobs: without them a fan-out would look as if they had been done.
+        ages = [age for age in (conf.retain_cron_ticks, conf.retain_failed) if age is not None]
+        if ages:
+            turns.append(partial(_plain_turn, "fan_outs", min(ages)))
+        for state, age in retained().items():
+            if age is not None:
+                turns.append(partial(_jobs_turn, state, age))
+        if (age := conf.retain_succeeded) is not None:
+            turns.append(partial(self._errors_turn, age))
+        if (age := conf.retain_cron_ticks) is not None:
+            turns.append(partial(_plain_turn, "ticks", age))
+        if (age := conf.retain_stats) is not None:
+            turns += [partial(_plain_turn, kind, age) for kind in ("statistics", "depths")]
+        return turns
+
+    def _errors_turn(self, age: timedelta) -> tuple[Mapping[str, int], bool]:
+        """Walk on through the error rows; a page without an orphan ends the round, the next one goes on behind it."""
+        [(deleted, after)] = _rows("prune_errors", {"after": self._errors_after, "age": age}, conf.database)
+        self._errors_after = after or 0
+        return {"errors": deleted}, bool(deleted and after)
+
+
+def retained() -> dict[JobState, timedelta | None]:
+    """Return how long ended jobs of each state are kept; None: for ever."""
+    return {
+        JobState.SUCCEEDED: conf.retain_succeeded,
+        JobState.CANCELLED: conf.retain_cancelled,
+        JobState.FAILED: conf.retain_failed,
+    }
+
+
+def prune_jobs(state: JobState, age: timedelta, *, using: str) -> tuple[int, int]:
+    """Delete one batch of jobs that ended in ``state`` longer than ``age`` ago; returns (jobs, error rows).
+
+    Fewer than ``BATCH`` jobs: there are no more, or others hold them. Role: worker, operator.
+    """
+    [(jobs, errors)] = _rows("prune_jobs", {"state": state.value, "age": age}, using)
+    return jobs, errors
+
+
+def count_prunable(state: JobState, age: timedelta, *, using: str) -> int:
+    """Count the jobs that ended in ``state`` longer than ``age`` ago. Role: worker, operator."""
+    [(count,)] = _rows("count_prunable", {"state": state.value, "age": age}, using)
+    return int(count)
+
+
+def _jobs_turn(state: JobState, age: timedelta) -> tuple[Mapping[str, int], bool]:
+    jobs, errors = prune_jobs(state, age, using=conf.database)
+    return {state.value: jobs, "errors": errors}, jobs == BATCH
+
+
+def _plain_turn(kind: str, age: timedelta) -> tuple[Mapping[str, int], bool]:
+    [(deleted,)] = _rows(f"prune_{kind}", {"age": age}, conf.database)
+    return {kind: deleted}, deleted == BATCH
+
+
+def _rows(statement: str, parameters: dict[str, Any], using: str) -> list[tuple[Any, ...]]:
+    with connections[using].cursor() as cursor:
+        cursor.execute(statements.load(statement), parameters)
+        rows: list[tuple[Any, ...]] = cursor.fetchall()
+        return rows

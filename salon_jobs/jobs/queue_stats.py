@@ -1,0 +1,139 @@
+"""Counts of waiting jobs by queue and store, each from a bounded number of rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from django.db import connections
+
+from salon_jobs.conf import settings as conf
+from salon_jobs.core import metrics
+from salon_jobs.core.metrics import Sample
+from salon_jobs.db import statements
+from salon_jobs.jobs import registry
+
+# So many are counted one by one; so many of them by store, since that needs the rows and not an index alone.
+_COUNTED: Final = 10_000
+_COUNTED_BY_STORE: Final = 2000
+# So many pages of the table are read for an estimate, and so many groups of lanes.
+_PAGES: Final = 1000
+_LANES: Final = 1000
+_STORES: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Depth:
+    """Says how many jobs of a queue or store wait, how many of them are due, and for how long the oldest has been."""
+
+    waiting: int
+    due: int
+    oldest_due_s: float | None
+
+    def at_least(self, other: Depth) -> Depth:
+        """Return the larger of each."""
+        ages = [age for age in (self.oldest_due_s, other.oldest_due_s) if age is not None]
+        return Depth(max(self.waiting, other.waiting), max(self.due, other.due), max(ages, default=None))
+
+
+@dataclass(frozen=True, slots=True)
+class Depths:
+    """Holds what waits by queue and, of the ten stores with the most, by store. Not exact: an estimate."""
+
+    queues: Mapping[str, Depth]
+    stores: Mapping[str, Depth]
+    exact: bool
+    stores_exact: bool
+
+
+def depths(*, using: str) -> Depths:
+    """Count. Role: worker, operator. Costs the same with ten thousand queued as with millions."""
+    bounds = {"most": _COUNTED, "few": _COUNTED_BY_STORE, "stores": _STORES}
+    kinds, pages, counted = _read("count_waiting", bounds, using)
+    queues, stores, exact = kinds["queue"], kinds["store"], counted < _COUNTED
+    stores_exact = counted < _COUNTED_BY_STORE
+    if not stores_exact:
+        percent = min(100.0, 100 * _PAGES / max(1, pages))
+        estimates, _, _ = _read("estimate_waiting", {"percent": percent, "lanes": _LANES, "stores": _STORES}, using)
+        stores = estimates["store"]
+        for name, depth in () if exact else estimates["queue"].items():
+            queues[name] = depth.at_least(queues.get(name, Depth(0, 0, None)))
+    return Depths(queues, stores, exact, stores_exact)
+
+
+def record_depths() -> None:
+    """Keep the counts of this minute, unless another worker has. Idempotent. Worker role, autocommit."""
+    with connections[conf.database].cursor() as cursor:
+        cursor.execute("SELECT EXISTS (SELECT FROM salon_jobs_queue_minute WHERE minute = date_trunc('minute', now()))")
+        if cursor.fetchone()[0]:
+            return
+        now = depths(using=conf.database)
+        rows = [
+            {"queue": name, **asdict(depth), "oldest_due_s": depth.oldest_due_s or 0.0, "exact": now.exact}
+            for name, depth in with_declared(now.queues).items()
+        ]
+        cursor.execute(statements.load("record_waiting"), {"rows": json.dumps(rows)})
+
+
+def with_declared(queues: Mapping[str, Depth]) -> dict[str, Depth]:
+    """Return the queues by name, with those that tasks name and that are empty."""
+    return {name: queues.get(name, Depth(0, 0, None)) for name in sorted({*registry.queue_names(), *queues})}
+
+
+def _read(statement: str, parameters: dict[str, Any], using: str) -> tuple[dict[str, dict[str, Depth]], int, int]:
+    """Return the depths by kind and name, the table's pages, and how many jobs were counted."""
+    kinds: dict[str, dict[str, Depth]] = {"queue": {}, "store": {}}
+    pages = counted = 0
+    with connections[using].cursor() as cursor:
+        cursor.execute(statements.load(statement), parameters)
+        rows: Iterable[tuple[str, str, int, int, float | None]] = cursor.fetchall()
+    for kind, name, waiting, due, oldest_s in rows:
+        if kind == "all":
+            counted, pages = waiting, due
+        else:
+            kinds[kind][name] = Depth(int(waiting), int(due), oldest_s)
+    return kinds, pages, counted
+
+
+@dataclass(frozen=True, slots=True)
+class QueueFront:
+    """Says how late the oldest due job is, in seconds, and which due tasks are registered nowhere here.
+
+    ``due`` counts the first 10,000 due jobs by queue; ``late_s`` tells how late the oldest of each queue is among them.
+    """
+
+    lag_s: float = 0.0
+    unknown_tasks: tuple[str, ...] = ()
+    due: Mapping[str, int] = field(default_factory=dict[str, int])
+    late_s: Mapping[str, float] = field(default_factory=dict[str, float])
+
+    def samples(self) -> list[Sample]:
+        """Return what metrics show of it."""
+        return [
+            Sample(metrics.UNKNOWN_TASKS, len(self.unknown_tasks)),
+            *(Sample(metrics.QUEUE_DEPTH, count, (queue, "due")) for queue, count in self.due.items()),
+            *(Sample(metrics.OLDEST_DUE, late_s, (queue,)) for queue, late_s in self.late_s.items()),
+        ]
+
+
+def look_at_queue(*, using: str | None = None) -> QueueFront:
+    """Look at the front of the queue. Raises database errors. Role: worker, operator; others see too few jobs.
+
+    ``using`` None is the alias of the job tables.
+    """
+    with connections[using or conf.database].cursor() as cursor:
+        cursor.execute(statements.load("queue_front"), {"tasks": registry.task_names()})
+        lag_s, unknown, queues, due, late_s = cursor.fetchone()
+    return QueueFront(
+        lag_s or 0.0, tuple(unknown or ()), dict(zip(queues, due, strict=True)),
+        {queue: late for queue, late in zip(queues, late_s, strict=True) if late is not None},
+    )  # fmt: skip
+
+
+def count_rest() -> dict[tuple[str, str], int]:
+    """Count scheduled and failed jobs by queue and state, as far as sql/queue_rest.sql goes. Raises database errors."""
+    with connections[conf.database].cursor() as cursor:
+        cursor.execute(statements.load("queue_rest"))
+        return {(queue, state): count for queue, state, count in cursor.fetchall()}

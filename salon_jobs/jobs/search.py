@@ -1,0 +1,147 @@
+"""Job search for people: by criteria, by kind of failure, and the retries still ahead."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+from uuid import UUID
+
+from django.db import connections
+from django.db.models import Q, QuerySet
+
+from salon_jobs.conf import settings as conf
+from salon_jobs.core.records import JobState
+from salon_jobs.db import statements
+from salon_jobs.jobs import registry
+from salon_jobs.models import Job
+from salon_jobs.models.fields import MARGIN, first_id_at
+
+ENDED: Final = Q(state__in=[JobState.FAILED, JobState.CANCELLED, JobState.SUCCEEDED])
+_LIVE: Final = [JobState.QUEUED, JobState.RUNNING]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobCriteria:
+    """Names jobs by all of these; None: any. ``since`` and ``until`` are when they were enqueued."""
+
+    states: tuple[str, ...] = ()
+    task: str | None = None
+    queue: str | None = None
+    store_id: UUID | None = None
+    job_key: str | None = None
+    error_class: str | None = None
+    fingerprint: int | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+
+
+def find_jobs(criteria: JobCriteria, *, using: str) -> QuerySet[Job]:
+    """Return the jobs that match, the newest first. An error's class and a fingerprint name failed jobs alone."""
+    found = Job.objects.using(using).order_by("-pk")
+    if criteria.states:
+        found = found.filter(state__in=criteria.states)
+    for name in ("task", "queue"):
+        if (value := getattr(criteria, name)) is not None:
+            found = found.filter(in_every_state(Q(**{name: value})))
+    if criteria.store_id is not None:
+        found = found.filter(store_id=criteria.store_id)
+    if criteria.job_key is not None:
+        found = found.filter(with_key(criteria.job_key))
+    for name in ("error_class", "fingerprint"):
+        if (value := getattr(criteria, name)) is not None:
+            found = found.filter(state=JobState.FAILED, **{name: value})
+    return enqueued(found, since=criteria.since, until=criteria.until)
+
+
+def enqueued(jobs: QuerySet[Job], *, since: datetime | None = None, until: datetime | None = None) -> QuerySet[Job]:
+    """Return those that were enqueued in a time, from ``since`` on, before ``until``: by their ids."""
+    everything = Job.objects.using(jobs.db)
+    if since is not None:
+        jobs = jobs.filter(pk__gte=first_id_at(since - MARGIN, everything), created_at__gte=since)
+    if until is not None:
+        jobs = jobs.filter(pk__lt=first_id_at(until + MARGIN, everything), created_at__lt=until)
+    return jobs
+
+
+def in_every_state(condition: Q) -> Q:
+    """Spell a condition out for queued, running and ended jobs, so that each part can use its own partial index.
+
+    An index over all states would be written by every enqueue and every claim, for a page that few people open.
+    """
+    return (Q(state=JobState.QUEUED) & condition) | (Q(state=JobState.RUNNING) & condition) | (ENDED & condition)
+
+
+def with_key(job_key: str) -> Q:
+    """Match a key: by the index of the live ones, and by that of the ended ones."""
+    return Q(state__in=_LIVE, job_key=job_key) | (ENDED & Q(job_key=job_key))
+
+
+# So many are told; a job can have 32,767.
+SHOWN: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Names an attempt, and between which instants it becomes due if all before it fail at once."""
+
+    attempt: int
+    earliest: datetime
+    latest: datetime
+
+
+def retries_ahead(job: Job, now: datetime) -> list[Retry]:
+    """Return the next attempts of a queued or running job, at most ``SHOWN``; none of one that ended.
+
+    The first of a queued job is its ``run_at``, exactly. How long the runs take, and how long the job waits for a free
+    worker, comes on top. Reckons with the backoff of this process's code; with the settings' for tasks it lacks.
+    """
+    row: Any = job  # the types of Django's fields are known to mypy alone
+    if row.state not in (JobState.QUEUED, JobState.RUNNING):
+        return []
+    backoff = registry.get_task(row.task).backoff if row.task in registry.task_names() else conf.backoff
+    earliest = latest = row.run_at if row.state == JobState.QUEUED else now
+    ahead = [Retry(row.attempts + 1, earliest, latest)] if row.state == JobState.QUEUED else []
+    for failed in range(row.attempts + 1, min(row.max_attempts, row.attempts + SHOWN + 1)):
+        shortest, longest = backoff.bounds(failed)
+        # A job that is due already runs now, whenever it was due.
+        earliest, latest = max(earliest, now) + shortest, max(latest, now) + longest
+        ahead.append(Retry(failed + 1, earliest, latest))
+    return ahead[:SHOWN]
+
+
+# A page reads no more than this, however many failed.
+MOST_KINDS: Final = 200
+COUNTED: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class FailureKind:
+    """Tells of failed jobs that failed alike; first and last are those of the lowest and the highest id.
+
+    ``jobs`` is counted up to ``COUNTED``. ``message`` is that of the newest, the sample.
+    """
+
+    fingerprint: int
+    task: str
+    error_class: str
+    first_at: datetime | None
+    last_at: datetime | None
+    newest_id: int
+    jobs: int
+    message: str
+
+
+def failure_kinds(*, using: str) -> list[FailureKind]:
+    """Return up to ``MOST_KINDS`` kinds of failures, the one that was seen last first. Role: operator, worker, web."""
+    with connections[using].cursor() as cursor:
+        cursor.execute(statements.load("failure_kinds"), {"kinds": MOST_KINDS, "most": COUNTED + 1})
+        rows = cursor.fetchall()
+    return sorted((FailureKind(*row) for row in rows), key=lambda kind: kind.newest_id, reverse=True)
+
+
+def error_classes(*, using: str) -> list[str]:
+    """Return up to 50 classes of errors by which jobs failed. Roles as ``failure_kinds``."""
+    with connections[using].cursor() as cursor:
+        cursor.execute(statements.load("error_classes"))
+        return [row[0] for row in cursor.fetchall()]

@@ -1,0 +1,123 @@
+"""Tables, questions, progress and error lines that commands print."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Any, ClassVar, Final, Protocol, TypeVar
+
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management.base import CommandError, OutputWrapper
+from django.db import DatabaseError, InterfaceError
+from psycopg import Error as PsycopgError
+
+from salon_jobs.core.errors import ConfigurationError, NotReady, SalonJobsError
+from salon_jobs.core.records import Result
+
+_LONGEST: Final = 60
+
+
+def table(rows: Sequence[Sequence[object]]) -> str:
+    """Align the first column to the left and the others to the right; the first row is the head. Nothing is a dash."""
+    lines = [["-" if cell is None or cell == "" else printable(str(cell)) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        "  ".join([cells[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(cells[1:], widths[1:], strict=True))])
+        for cells in lines
+    )
+
+
+def printable(text: str) -> str:
+    """Return the text with a question mark for each character that could command the terminal; in one line."""
+    return printable_lines(" ".join(text.split()))
+
+
+def printable_lines(text: str) -> str:
+    """Do the same, and leave lines and their indents."""
+    return "".join(each if each.isprintable() or each == "\n" else "?" for each in text.expandtabs())
+
+
+def shortened(text: str | None) -> str:
+    """Cut off the end of a long text, such as an error's, that nobody copies from a table."""
+    line = " ".join((text or "").split())
+    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"
+
+
+def ask(question: str, err: OutputWrapper, *, otherwise: str, remedy: str) -> None:
+    """Go on after a yes. Raises CommandError with ``otherwise`` after anything else; with ``remedy`` off a terminal."""
+    if not sys.stdin.isatty():
+        raise CommandError(f"{question} Nobody can be asked here: {remedy}")
+    err.write(f"{question} [y/N] ", ending="")
+    err.flush()
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise CommandError(otherwise)
+
+
+_EVERY_S: Final = 2.0
+
+
+class Progress:
+    """Writes a line every two seconds."""
+
+    def __init__(self, err: OutputWrapper) -> None:
+        self._err = err
+        self._told = time.monotonic()
+
+    def tell(self, what: str, count: int) -> None:
+        """Say how many of something are done, unless it said so a moment ago."""
+        if time.monotonic() - self._told >= _EVERY_S:
+            self._told = time.monotonic()
+            self._err.write(f"{count:,} {what}")
+
+
+@contextmanager
+def told_in_one_line() -> Generator[None]:
+    """Turn refusals of ours, of Django's settings, of the database and of the machine into a CommandError with code."""
+    try:
+        yield
+    except SalonJobsError as error:
+        raise CommandError(f"{error.code}: {error}") from error
+    except ImproperlyConfigured as error:
+        raise CommandError(f"{ConfigurationError.code}: {error}") from error
+    except (DatabaseError, InterfaceError, PsycopgError, OSError) as error:
+        raise CommandError(f"{NotReady.code}: {error}") from error
+
+
+class Written(Result, Protocol):
+    """Is a result that can be written as JSON: a frozen dataclass."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+
+R = TypeVar("R", bound=Written)
+
+
+def in_batches(
+    ids: Sequence[int], operate: Callable[[Sequence[int]], list[R]], *, batch: int, err: OutputWrapper
+) -> list[R]:
+    """Operate on ``batch`` ids at a time; the progress of more than one batch, and an early end, go to ``err``."""
+    results: list[R] = []
+    try:
+        for start in range(0, len(ids), batch):
+            results += operate(ids[start : start + batch])
+            if len(ids) > batch:
+                err.write(f"{len(results):,} of {len(ids):,}")
+    except BaseException:
+        err.write(f"stopped after {len(results):,} of {len(ids):,}")
+        raise
+    return results
+
+
+def tell(results: Sequence[R], done: str, named: Callable[[R], object], *, as_json: bool, out: OutputWrapper) -> None:
+    """Write the results as JSON, or what there is to say of each, by its name, and how many were changed."""
+    if as_json:
+        out.write(json.dumps([asdict(result) for result in results]))
+        return
+    for result in results:
+        if result.detail:
+            out.write(printable(f"{named(result)}: {result.detail}"))
+    out.write(f"{done}: {sum(result.changed for result in results):,} of {len(results):,}")

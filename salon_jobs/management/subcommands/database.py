@@ -1,0 +1,125 @@
+"""``salon_jobs doctor`` and ``salon_jobs convert``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Any
+
+import psycopg
+from django.core.management.base import CommandError, CommandParser, OutputWrapper
+
+from salon_jobs.access.bootstrap import bootstrap
+from salon_jobs.access.doctor.catalogue import as_superuser, by_alias, database_name
+from salon_jobs.access.doctor.conversion import convert, plan_conversion
+from salon_jobs.access.doctor.drift import Drift
+from salon_jobs.access.doctor.examination import Examination, examine, mend, mendable
+from salon_jobs.conf import settings as conf
+from salon_jobs.management.output import ask
+from salon_jobs.management.subcommands.base import Subcommand
+
+
+class Doctor(Subcommand):
+    """Names every drift between declaration and catalogue with the statements that mend it, and runs them if asked."""
+
+    name = "doctor"
+    help = "Compare roles, rights, policies and functions of the database with the declaration; any role may."
+    needs_role = False
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Declare the options."""
+        who = parser.add_mutually_exclusive_group()
+        who.add_argument("--database", metavar="ALIAS", help="connect by this alias (default OPERATOR_DATABASE)")
+        who.add_argument("--superuser", action="store_true", help="connect by BOOTSTRAP_URL, which sees all rows")
+        parser.add_argument("--skip-orphans", action="store_true", help="do not read tables for orphans")
+        parser.add_argument("--fail", action="store_true", help="exit with 1 when there is a drift")
+        parser.add_argument("--mend", action="store_true", help="run the statements, as superuser unless --database")
+        parser.add_argument("--yes", action="store_true", help="do not ask")
+        parser.add_argument("--json", action="store_true", help="write what was found as JSON")
+
+    def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
+        """Compare, tell, mend if asked. Raises CommandError with --fail, or when nobody can be asked."""
+        with _connection(options) as connection:
+            found = examine(connection, with_orphans=not options["skip_orphans"])
+            left: Sequence[Drift] = found.drifts
+            if options["json"]:
+                out.write(json.dumps(asdict(found), indent=2))
+            else:
+                _tell(found, out, err)
+            if options["mend"] and (mends := mendable(found.drifts)):
+                if not options["yes"]:
+                    ask(f"Mend {len(mends):,} of them?", err, otherwise="nothing was mended", remedy="add --yes")
+                err.write(f"mended: {len(mend(connection, with_orphans=not options['skip_orphans'])):,}")
+                left = [drift for drift in found.drifts if drift.is_decision]
+        if options["fail"] and left:
+            raise CommandError(f"the database is not as declared: {_counted(left)}")
+
+
+@contextmanager
+def _connection(options: dict[str, Any]) -> Generator[psycopg.Connection[Any]]:
+    if options["superuser"] or (options["mend"] and options["database"] is None):
+        with as_superuser() as connection:
+            yield connection
+    else:
+        yield by_alias(options["database"] or conf.reader_database)
+
+
+def _tell(found: Examination, out: OutputWrapper, err: OutputWrapper) -> None:
+    for drift in found.drifts:
+        out.write(f"{drift.kind}: {drift.where}")
+        lines = [("expected", drift.expected), ("found", drift.seen)]
+        lines += [("decide" if drift.is_decision else "mend", f"{statement};") for statement in drift.mend]
+        lines += [("hint", drift.hint)] if drift.hint else []
+        for label, text in lines:
+            out.write(f"  {label:<10}{text}")
+        out.write("")
+    for text in found.not_looked_at:
+        err.write(f"not looked at: {text}")
+    out.write(f"{found.database}, as {found.role}: {_counted(found.drifts)}")
+
+
+def _counted(drifts: Sequence[Drift]) -> str:
+    return {0: "no drift", 1: "1 drift"}.get(len(drifts), f"{len(drifts):,} drifts")
+
+
+class Convert(Subcommand):
+    """Makes the database what ``ROLES`` says: roles of least privilege, or one user that owns everything."""
+
+    name = "convert"
+    help = "Convert the database from one user to roles, or back, as SALON_JOBS['ROLES'] says now; as superuser."
+    needs_role = False
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Declare the options."""
+        parser.add_argument(
+            "--share-roles", action="store_true", help="use roles that other databases on the server already use"
+        )
+        parser.add_argument("--yes", action="store_true", help="do not ask")
+
+    def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
+        """Ask, bootstrap the roles where there shall be some, convert. Raises CommandError, SalonJobsError."""
+        with as_superuser() as connection:
+            plan = plan_conversion(connection)
+            if plan is None:
+                raise CommandError(
+                    "nothing to convert: the database is what SALON_JOBS['ROLES'] says; python manage.py salon_jobs "
+                    "doctor shows what differs"
+                )
+            what = "roles" if plan.to_roles else f"the one user {plan.owner}"
+            if not options["yes"]:
+                ask(
+                    f"Convert database {plan.database} from {', '.join(plan.former)} to {what}?", err,
+                    otherwise="nothing was converted", remedy="add --yes",
+                )  # fmt: skip
+            if conf.roles is not None and conf.bootstrap_url is not None:
+                bootstrap(
+                    conf.bootstrap_url, roles=conf.roles, passwords=conf.role_passwords,
+                    extra_owner_roles=conf.extra_owner_roles, database=database_name(),
+                    share_roles=options["share_roles"],
+                )  # fmt: skip
+            left = convert(connection, plan)
+        out.write(f"{plan.database} belongs to {plan.owner} now, who took over from {', '.join(plan.former)}")
+        for policy in left:
+            err.write(f"still names a former role, and is not declared: policy {policy}")

@@ -1,0 +1,149 @@
+"""``salon_jobs stats`` and ``salon_jobs prune``."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from django.core.management.base import CommandError, CommandParser, OutputWrapper
+
+from salon_jobs.conf import settings as conf
+from salon_jobs.core import units
+from salon_jobs.core.records import JobState
+from salon_jobs.jobs.pruning import BATCH, count_prunable, prune_jobs, retained
+from salon_jobs.jobs.statistics import TaskTotals, totals
+from salon_jobs.management.arguments import duration
+from salon_jobs.management.output import ask, table
+from salon_jobs.management.subcommands.base import Subcommand
+
+_HEAD = (
+    "task", "runs", "succeeded", "retried", "failed", "mean", "p50", "p95", "wait mean", "wait p50", "wait p95",
+)  # fmt: skip
+
+
+class Stats(Subcommand):
+    """Adds up the statistics by task, over as long as asked."""
+
+    name = "stats"
+    help = "Show runs, failures, retries, durations and waits of each task."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Declare the options."""
+        parser.add_argument(
+            "--last", type=duration, default=timedelta(hours=1), metavar="AGE",
+            help="so long ago until now (15m, 24h, 7d …; default 1h)",
+        )  # fmt: skip
+        parser.add_argument("--task", action="append", metavar="NAME", help="this task only; repeatable")
+        parser.add_argument("--json", action="store_true", help="write JSON, times in seconds")
+
+    def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
+        """Write a table, or JSON."""
+        rows = [
+            each
+            for each in totals(options["last"], using=conf.reader_database)
+            if options["task"] is None or each.task in options["task"]
+        ]
+        if options["json"]:
+            out.write(json.dumps(list(map(_described, rows)), indent=2))
+        elif rows:
+            out.write(table([_HEAD, *map(_cells, rows)]))
+        else:
+            err.write("no run ended in that time")
+
+
+def _described(row: TaskTotals) -> dict[str, Any]:
+    return {
+        "task": row.task, "runs": row.runs, **row.outcomes,
+        "duration_s": {"mean": row.mean_duration_s, "p50": row.duration(0.5), "p95": row.duration(0.95)},
+        "wait_s": {"mean": row.mean_wait_s, "p50": row.wait(0.5), "p95": row.wait(0.95)},
+    }  # fmt: skip
+
+
+def _cells(row: TaskTotals) -> tuple[str, ...]:
+    counts = (row.runs, *(row.outcomes[name] for name in ("succeeded", "retried", "failed")))
+    times = (
+        row.mean_duration_s, row.duration(0.5), row.duration(0.95),
+        row.mean_wait_s, row.wait(0.5), row.wait(0.95),
+    )  # fmt: skip
+    return (row.task, *(f"{count:,}" for count in counts), *map(units.duration, times))
+
+
+_TELL_EVERY_S = 2.0
+
+
+class Prune(Subcommand):
+    """Deletes jobs of the chosen states and ages with their error rows, in batches that block nobody."""
+
+    name = "prune"
+    help = "Delete ended jobs and their errors: those past their retention, or older than you say."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Declare the options."""
+        parser.add_argument(
+            "--older-than",
+            type=duration,
+            metavar="AGE",
+            help="ended longer ago than that (7d, 12h …); default RETAIN_…",
+        )
+        parser.add_argument(
+            "--state",
+            action="append",
+            choices=[state.value for state in retained()],
+            help="this state only; repeatable",
+        )
+        parser.add_argument("--dry-run", action="store_true", help="count them and delete nothing")
+        parser.add_argument("--yes", action="store_true", help="do not ask")
+        parser.add_argument("--json", action="store_true", help="write the counts as JSON")
+
+    def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
+        """Count, ask, delete, tell the counts. Raises CommandError when nobody can be asked."""
+        ages = _ages(options["state"], options["older_than"])
+        if not ages:
+            raise CommandError("these jobs are kept for ever, by the RETAIN settings; give an age with --older-than")
+        using = conf.reader_database
+        found = {state: count_prunable(state, age, using=using) for state, age in ages.items()}
+        if options["dry_run"]:
+            _tell("would be deleted", {state.value: count for state, count in found.items()}, options, out)
+            return
+        total = sum(found.values())
+        if total and not options["yes"]:
+            ask(
+                f"Delete {total:,} jobs ({_listed({s.value: n for s, n in found.items()})})?", err,
+                otherwise="nothing was deleted", remedy="add --yes, or --dry-run to count only",
+            )  # fmt: skip
+        deleted = {state.value: 0 for state in ages}
+        errors, told = 0, time.monotonic()
+        try:
+            for state, age in ages.items():
+                while True:
+                    jobs, their_errors = prune_jobs(state, age, using=using)
+                    deleted[state.value] += jobs
+                    errors += their_errors
+                    if jobs < BATCH:
+                        break
+                    if time.monotonic() - told > _TELL_EVERY_S:
+                        told = time.monotonic()
+                        err.write(f"{sum(deleted.values()):,} of {total:,} deleted")
+        finally:  # also what was deleted before it was interrupted, or the database went away
+            _tell("deleted", {**deleted, "errors": errors}, options, out)
+
+
+def _ages(states: list[str] | None, older_than: timedelta | None) -> dict[JobState, timedelta]:
+    """Return the age from which jobs of each state go; states kept for ever are left out unless an age is given."""
+    chosen = {state: age for state, age in retained().items() if states is None or state.value in states}
+    ages = {state: older_than or age for state, age in chosen.items()}
+    return {state: age for state, age in ages.items() if age is not None}
+
+
+def _tell(verb: str, counts: Mapping[str, int], options: dict[str, Any], out: OutputWrapper) -> None:
+    if options["json"]:
+        out.write(json.dumps({verb.replace(" ", "_"): counts}))
+    else:
+        out.write(f"{verb}: {_listed(counts)}")
+
+
+def _listed(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count:,} {kind}" for kind, count in counts.items())

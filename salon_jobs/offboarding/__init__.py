@@ -1,1 +1,0 @@
-"""Hands out and erases what the tables of salon_jobs hold of one store."""

@@ -1,0 +1,325 @@
+"""Thread that publishes the messages of one destination, with its circuit breaker."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from functools import partial
+from typing import Final
+
+from django.db import connections
+
+from salon_jobs.brokers.publisher import Answers, OutgoingMessage, Publisher, Unpublished, Verdict
+from salon_jobs.conf import settings as conf
+from salon_jobs.core import events
+from salon_jobs.core.backoff import Backoff
+from salon_jobs.core.events import log_event
+from salon_jobs.outbox.backlog import Backlog
+from salon_jobs.outbox.marker import Marker, Settled
+from salon_jobs.outbox.queries import Failure, Unresolvable
+from salon_jobs.outbox.traces import follow_published
+
+_WAIT_S: Final = (0.25, 30.0)
+
+
+class Breaker:
+    """Is closed while the destination answers; open after an outage; half open when its wait is over.
+
+    Waits grow from a quarter of a second to thirty, doubling.
+    """
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._wait_s = _WAIT_S[0]
+        self._open_until = float("-inf")
+        self.outage: Unpublished | None = None
+
+    @property
+    def wait_s(self) -> float:
+        """Return how long to wait before the next try; 0 when there may be one."""
+        return max(0.0, self._open_until - self._clock())
+
+    @property
+    def is_closed(self) -> bool:
+        """Tell whether more than a single message may be tried."""
+        return self.outage is None
+
+    def trip(self, outage: Unpublished) -> bool:
+        """Open, or stay open for longer; returns whether that, or its code, is news."""
+        with self._lock:
+            news = self.outage is None or self.outage.code != outage.code
+            self.outage = outage
+            self._open_until = self._clock() + self._wait_s
+            self._wait_s = min(_WAIT_S[1], self._wait_s * 2)
+            return news
+
+    def close(self, *, healed: bool = True) -> bool:
+        """Close, since the destination answered; returns whether that is news.
+
+        ``healed`` False: it took nothing yet, so the next outage waits as long as if this one had gone on.
+        """
+        with self._lock:
+            news = self.outage is not None
+            self.outage, self._open_until = None, float("-inf")
+            if healed:
+                self._wait_s = _WAIT_S[0]
+            return news
+
+
+_LOOK_S: Final = 0.5
+# Verdicts that say nothing about the message itself.
+_AWAY: Final = (Verdict.OUTAGE, Verdict.MISSING)
+
+
+class Stream:
+    """Takes from its backlog, publishes, and hands on what came of it: marks to the marker, failures to the relay."""
+
+    def __init__(
+        self, aggregate_type: str, publisher: Publisher, marker: Marker, *, owns: Callable[[], bool],
+        on_change: Callable[[], None],
+    ) -> None:  # fmt: skip
+        self.aggregate_type = aggregate_type
+        self.backlog = Backlog(conf.outbox.fetch_limit)
+        self.breaker = Breaker()
+        self.paused = False
+        # Messages a second. None: no limit, and no tokens.
+        self.rate: int | None = conf.outbox.rate_of(aggregate_type)
+        self.tokens = None if self.rate is None else 0
+        # What became of its messages, as the broker answered; metrics show it.
+        self.counts = dict.fromkeys(("published", "skipped", "retried", "failed"), 0)
+        self.publisher = publisher
+        self._marker = marker
+        self._owns = owns
+        self._on_change = on_change
+        self._generation = 0
+        self._busy = self._opened = False
+        self._stop = threading.Event()
+        self._forced = threading.Event()
+        self._failures: list[Failure | Unresolvable] = []
+        self._outage_news: list[Unpublished | None] = []
+        base = conf.outbox.retry_backoff
+        self._backoff = Backoff(base=base, cap=max(base, timedelta(hours=1)))
+        self._thread = threading.Thread(target=self._run, name=f"salon-jobs-{aggregate_type}"[:60], daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self, *, force: bool = False) -> None:
+        """Ask for the end after the batch that is being published; force: after the message. Idempotent."""
+        self._stop.set()
+        if force:
+            self._forced.set()
+        with self.backlog.changed:
+            self.backlog.changed.notify_all()
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the end; returns whether it came."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def lose(self) -> None:
+        """Send nothing more of the batch that is being published: some of it belongs to another relay by now.
+
+        After the backlog was told what we own: what is taken from then on is ours.
+        """
+        with self.backlog.changed:
+            self._generation += 1
+
+    def give_tokens(self, tokens: int) -> None:
+        """Allow so many messages more."""
+        with self.backlog.changed:
+            self.tokens = (self.tokens or 0) + tokens
+            self.backlog.changed.notify_all()
+
+    @property
+    def wanted_tokens(self) -> int:
+        """Return how many messages could be sent beyond those allowed: at least a few, to be ready for the next."""
+        if self.rate is None or self.tokens is None:
+            return 0
+        reserve = max(1, self.rate // 20)
+        return reserve - self.tokens if self.tokens < max(1, reserve // 2) else 0
+
+    @property
+    def idle(self) -> bool:
+        """Tell whether nothing is on its way, nor could be."""
+        return not self._busy and not self.backlog.size and not self._failures
+
+    @property
+    def alive(self) -> bool:
+        """Tell whether the thread runs: an error that nobody expected ended it, or ``stop``."""
+        return self._thread.is_alive()
+
+    def holds_of(self, partition: int) -> bool:
+        """Tell whether messages of a partition are in memory, or failures of it are to be written down."""
+        with self.backlog.changed:
+            unwritten = any(failure.message.partition == partition for failure in self._failures)
+            return unwritten or self.backlog.holds_of(partition)
+
+    @property
+    def blocked_by_outage(self) -> bool:
+        """Tell whether what is in memory can not be sent now."""
+        return self.paused or not self.breaker.is_closed
+
+    def take_failures(self) -> list[Failure | Unresolvable]:
+        """Return the failures that are to be written down. They are not forgotten until ``failures_written``."""
+        with self.backlog.changed:
+            return list(self._failures)
+
+    def failures_written(self, failures: Sequence[Failure | Unresolvable]) -> None:
+        """Forget failures that were written, or are not ours to write."""
+        with self.backlog.changed:
+            del self._failures[: len(failures)]
+        self.backlog.written(failures)
+
+    @property
+    def outage_news(self) -> list[Unpublished | None]:
+        """Return what changed about the destination: outages, and None where one was over. See ``outages_written``."""
+        with self.backlog.changed:
+            return list(self._outage_news)
+
+    def outages_written(self, count: int) -> None:
+        """Forget so many of the oldest news, which were written down."""
+        with self.backlog.changed:
+            del self._outage_news[:count]
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.is_set():
+                batch, may_go_on = self._next_batch()
+                if batch:
+                    began_ns = time.time_ns()
+                    answers = self._publish(batch, may_go_on)
+                    follow_published(batch, answers, began_ns)
+                    self._settle(batch, answers, may_go_on)
+                    self._busy = False
+                    self._on_change()
+        finally:
+            connections.close_all()  # those that a publisher opened in this thread
+
+    def _next_batch(self) -> tuple[list[OutgoingMessage], Callable[[], bool]]:
+        changed = self.backlog.changed
+        with changed:
+            may_go_on = partial(self._may_go_on, self._generation)
+            wait_s = self.breaker.wait_s
+            if self.paused or wait_s or not self.backlog.waiting or self.tokens == 0 or not self._owns():
+                if not self._stop.is_set():
+                    changed.wait(min(_LOOK_S, wait_s or _LOOK_S))
+                return [], may_go_on
+            self._busy = True
+            most = conf.outbox.fetch_limit if self.breaker.is_closed else 1
+            batch = self.backlog.take(most if self.tokens is None else min(most, self.tokens))
+            if self.tokens is not None:
+                self.tokens -= len(batch)
+            return batch, may_go_on
+
+    def _publish(self, batch: Sequence[OutgoingMessage], may_go_on: Callable[[], bool]) -> Answers:
+        try:
+            if not self._opened:
+                self.publisher.open()
+                self._opened = True
+            answers = self.publisher.publish(batch, may_go_on=may_go_on)
+            if len(answers) != len(batch):
+                raise RuntimeError(f"{len(answers)} answers to {len(batch)} messages")
+        except Exception as error:  # a publisher that breaks its promise must not end the relay
+            log_event(
+                logging.ERROR, events.PUBLISHER_BROKEN, exc_info=error, aggregate_type=self.aggregate_type,
+            )  # fmt: skip
+            broken = Unpublished(Verdict.OUTAGE, "OUTBOX.PUBLISHER_BROKEN", f"{type(error).__name__}: {error}")
+            return [broken] * len(batch)
+        return answers
+
+    def _may_go_on(self, generation: int) -> bool:
+        return generation == self._generation and not self._forced.is_set() and self._owns()
+
+    def _settle(self, batch: Sequence[OutgoingMessage], answers: Answers, may_go_on: Callable[[], bool]) -> None:
+        if not any(answers):
+            self.backlog.settled(batch)
+            self._mark(batch, {})
+            self._close_breaker()
+            return
+        sent: list[OutgoingMessage] = []
+        skipped: dict[int, str] = {}
+        settled: list[OutgoingMessage] = []
+        left: list[OutgoingMessage] = []
+        failures: list[Failure | Unresolvable] = []
+        uncharged = 0
+        outage: Unpublished | None = None
+        for message, answer in zip(batch, answers, strict=True):
+            if answer is None:
+                sent.append(message)
+            elif answer.verdict is Verdict.SKIPPED:
+                skipped[message.id] = str(answer)
+                settled.append(message)
+            elif answer.verdict in (Verdict.RETRY, Verdict.REFUSED):
+                failures.append(self._failure(message, answer))
+            elif answer.verdict is Verdict.UNRESOLVABLE:
+                failures.append(Unresolvable(message, answer))
+                uncharged += 1
+            else:
+                left.append(message)
+                if answer.verdict in _AWAY:
+                    outage = outage or answer
+        # At once: the relay must neither write a failure that holds nothing yet, nor catch an aggregate up while some
+        # of it is still to be put back.
+        with self.backlog.changed:
+            self.backlog.settled([*sent, *settled])
+            self.backlog.fail(failures)
+            self._failures += failures
+            self.backlog.put_back(left)
+        self._mark(sent, skipped)
+        if self.tokens is not None:
+            self.give_tokens(len(left) + uncharged)
+        if outage is None and left and not (sent or failures or skipped) and may_go_on():
+            outage = Unpublished(Verdict.OUTAGE, "OUTBOX.NOT_SENT", "the publisher sent nothing and did not say why")
+        if outage is not None:
+            self._trip_breaker(outage)
+        elif sent or failures:
+            self._close_breaker(healed=bool(sent) or uncharged < len(failures))
+
+    def _mark(self, sent: Sequence[OutgoingMessage], skipped: dict[int, str]) -> None:
+        self.counts["published"] += len(sent)
+        self.counts["skipped"] += len(skipped)
+        if sent or skipped:
+            self._marker.put(Settled(self.backlog, [message.id for message in sent], skipped))
+
+    def _failure(self, message: OutgoingMessage, answer: Unpublished) -> Failure:
+        tries = self.backlog.tries(message) + 1
+        final = answer.verdict is Verdict.REFUSED or tries >= conf.outbox.retry_count
+        self.counts["failed" if final else "retried"] += 1
+        failure = Failure(
+            message=message, code=answer.code, error=str(answer), tries=tries,
+            wait=self._backoff.delay(tries), final=final,
+        )  # fmt: skip
+        log_event(
+            logging.ERROR if final else logging.WARNING,
+            events.MESSAGE_FAILED if final else events.MESSAGE_RETRIED,
+            message_id=message.message_id, aggregate_type=message.aggregate_type, aggregate_id=message.aggregate_id,
+            event_name=message.event, store_id=message.store_id, code=answer.code, attempt=tries, detail=answer.detail,
+            retry_in_s=None if final else round(failure.wait.total_seconds(), 1),
+        )  # fmt: skip
+        return failure
+
+    def _trip_breaker(self, outage: Unpublished) -> None:
+        if self.breaker.trip(outage):
+            self._tell(outage)
+            if not outage.quiet:
+                event = (
+                    events.DESTINATION_UNRESOLVABLE if outage.verdict is Verdict.MISSING else events.DESTINATION_LOST
+                )
+                log_event(
+                    logging.WARNING, event, aggregate_type=self.aggregate_type, code=outage.code, detail=outage.detail
+                )
+
+    def _close_breaker(self, *, healed: bool = True) -> None:
+        if self.breaker.close(healed=healed):
+            self._tell(None)
+            log_event(logging.INFO, events.DESTINATION_BACK, aggregate_type=self.aggregate_type)
+
+    def _tell(self, news: Unpublished | None) -> None:
+        with self.backlog.changed:
+            self._outage_news.append(news)

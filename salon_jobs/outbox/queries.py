@@ -1,0 +1,297 @@
+"""Every statement of the relay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final, NamedTuple
+
+from django.db import connections, transaction
+
+from salon_jobs.brokers.publisher import OutgoingMessage, Unpublished
+from salon_jobs.conf import settings as conf
+from salon_jobs.core.error_report import storable
+from salon_jobs.core.records import PARTITIONS
+from salon_jobs.db import statements
+from salon_jobs.db.statements import many_rows_of, rows_changed, rows_of
+
+_LONGEST_ERROR = 4000
+
+
+class Gate(NamedTuple):
+    """Says how far messages may be relayed now: up to ``bound``. ``holders``: the backends that hold it below."""
+
+    allocated: int
+    bound: int
+    holders: tuple[int, ...]
+
+
+class Wanted(NamedTuple):
+    """Asks for up to ``take`` messages of one partition of one aggregate type, after an id."""
+
+    aggregate_type: str
+    partition: int
+    after: int
+    take: int
+
+
+class Blocked(NamedTuple):
+    """Is one row that blocks an aggregate; ``due``: its head is to be tried again now."""
+
+    aggregate_type: str
+    aggregate_id: str
+    partition: int
+    head_id: int
+    retry_count: int
+    due: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Is one message that could not be published: for the ``tries``-th time; final: it is not tried again."""
+
+    message: OutgoingMessage
+    code: str
+    error: str
+    tries: int
+    wait: timedelta
+    final: bool
+
+
+class Unresolvable(NamedTuple):
+    """Message that nothing at its destination takes now. It is charged no attempt, and always tried again."""
+
+    message: OutgoingMessage
+    answer: Unpublished
+    final: bool = False
+
+
+class PartitionState(NamedTuple):
+    """Is one partition as it was seen."""
+
+    partition: int
+    owner: int | None
+    epoch: int
+    beat: int
+
+
+def gate() -> Gate:
+    """Read the gate. What is read up to its bound is read afterwards, by a statement of its own."""
+    [(allocated, bound, holders)] = rows_of("gate", {})
+    return Gate(allocated, bound, tuple(holders))
+
+
+def fetch(wanted: Sequence[Wanted], bound: int, *, held: Iterable[str] = ()) -> list[OutgoingMessage]:
+    """Return what comes next, in the order asked and of ids; nothing of the aggregates ``held``, all of one type."""
+    parameters = {
+        "types": [w.aggregate_type for w in wanted], "partitions": [w.partition for w in wanted],
+        "afters": [w.after for w in wanted], "takes": [w.take for w in wanted], "bound": bound, "held": list(held),
+    }  # fmt: skip
+    return _messages("fetch_messages", parameters)
+
+
+def fetch_heads(ids: Sequence[int]) -> dict[int, OutgoingMessage]:
+    """Return those of these messages that are pending, by their ids."""
+    return {message.id: message for message in _messages("fetch_heads", {"ids": list(ids)})} if ids else {}
+
+
+def fetch_aggregate(
+    aggregate_type: str, aggregate_id: str, *, after: int, upto: int, take: int
+) -> list[OutgoingMessage]:
+    """Return what was passed over of one aggregate while it was blocked."""
+    parameters = {
+        "aggregate_type": aggregate_type, "aggregate_id": aggregate_id, "after": after, "upto": upto, "take": take,
+    }  # fmt: skip
+    return _messages("fetch_aggregate", parameters)
+
+
+def fetch_passed_over(
+    aggregate_type: str, partition: int, *, upto: int, known: Iterable[int], take: int
+) -> list[OutgoingMessage]:
+    """Return pending messages up to an id that nothing accounts for."""
+    parameters = {
+        "aggregate_type": aggregate_type, "partition": partition, "upto": upto, "known": list(known), "take": take,
+    }  # fmt: skip
+    return _messages("fetch_passed_over", parameters)
+
+
+def message_types() -> list[str]:
+    """Return the aggregate types that have pending messages."""
+    return [row[0] for row in rows_of("message_types", {})]
+
+
+def mark_published(ids: Sequence[int]) -> None:
+    """Mark messages as published; whichever blocked its aggregate does so no more."""
+    rows_changed("mark_published", {"ids": _array(ids)})
+
+
+def mark_skipped(reasons: Mapping[int, str]) -> None:
+    """Mark messages as skipped, with the reason of each."""
+    rows_changed("mark_skipped", {"ids": list(reasons), "reasons": list(reasons.values())})
+
+
+def write_failures(failures: Sequence[Failure], *, owner: int) -> set[int]:
+    """Write failures down and block their aggregates; returns the ids still this owner's to judge."""
+    ids = [failure.message.id for failure in failures]
+    parameters = {
+        "ids": ids, "tries": [failure.tries for failure in failures], "finals": [failure.final for failure in failures],
+        "waits": [failure.wait.total_seconds() for failure in failures],
+        "errors": [storable(failure.error)[:_LONGEST_ERROR] for failure in failures], "owner": owner,
+    }  # fmt: skip
+    with transaction.atomic(using=conf.database):
+        written = {row[0] for row in rows_of("mark_unpublished", parameters)}
+        ours = [failure for failure in failures if failure.message.id in written]
+        unblock(ours)
+        codes = [failure.code[:64] for failure in ours]
+        rows_changed("block", {"ids": [failure.message.id for failure in ours], "codes": codes})
+    return written
+
+
+def write_unresolvable(messages: Sequence[Unresolvable], *, owner: int, wait_s: float = 0.0) -> set[int]:
+    """Block the aggregates of messages that nothing takes now; returns the ids of those that were not blocked by it.
+
+    None is looked at again before ``wait_s``.
+    """
+    parameters = {
+        "ids": [each.message.id for each in messages], "codes": [each.answer.code[:64] for each in messages],
+        "errors": [storable(str(each.answer))[:_LONGEST_ERROR] for each in messages], "owner": owner,
+        "wait_s": wait_s,
+    }  # fmt: skip
+    return {row[0] for row in rows_of("block_unresolvable", parameters)}
+
+
+def unblock(failures: Sequence[Failure]) -> None:
+    """Forget that these messages and their aggregates are blocked."""
+    rows_changed(
+        "unblock",
+        {
+            "heads": [failure.message.id for failure in failures],
+            "types": [failure.message.aggregate_type for failure in failures],
+            "aggregates": [failure.message.aggregate_id for failure in failures],
+        },
+    )
+
+
+def forget_head(head_id: int) -> None:
+    """Forget a row whose head is not pending any more."""
+    rows_changed("unblock", {"heads": [head_id], "types": [""], "aggregates": [""]})
+
+
+def blocked(partitions: Iterable[int]) -> list[Blocked]:
+    """Return what is blocked in these partitions."""
+    return [Blocked._make(row) for row in rows_of("blocked_aggregates", {"partitions": list(partitions)})]
+
+
+def count_blocked() -> dict[tuple[str, str], int]:
+    """Count the blocked aggregates of all relays by aggregate type and status, up to 10,000."""
+    return {(row[0], row[1]): row[2] for row in rows_of("count_blocked", {})}
+
+
+def make_partitions() -> None:
+    """Make the rows of the partitions where they are missing. Idempotent."""
+    rows_changed("make_partitions", {"partitions": PARTITIONS})
+
+
+def beat_partitions(owner: int) -> None:
+    """Show that the owner of partitions lives."""
+    rows_changed("beat_partitions", {"owner": owner})
+
+
+def partitions() -> tuple[list[PartitionState], int]:
+    """Return all partitions, and how many relays live."""
+    rows = rows_of("partitions", {"silent_after": conf.process_silent_after})
+    return [PartitionState._make(row[:4]) for row in rows], rows[0][4] if rows else 0
+
+
+def take_partitions(seen: Sequence[PartitionState], *, owner: int) -> set[int]:
+    """Take partitions that still are as they were seen; returns those taken."""
+    parameters = {
+        "partitions": [s.partition for s in seen], "epochs": [s.epoch for s in seen], "beats": [s.beat for s in seen],
+        "owner": owner,
+    }  # fmt: skip
+    return {row[0] for row in rows_of("take_partitions", parameters)}
+
+
+def release_partitions(partitions: Iterable[int], *, owner: int) -> None:
+    """Give partitions back. Idempotent."""
+    rows_changed("release_partitions", {"partitions": list(partitions), "owner": owner})
+
+
+def know_destinations(types: Iterable[str]) -> None:
+    """Make the rows of these destinations where they are missing. Idempotent."""
+    rows_changed("know_destinations", {"types": list(types)})
+
+
+def destinations() -> dict[str, bool]:
+    """Return the known destinations, and whether each is paused."""
+    return {row[0]: row[1] for row in rows_of("destinations", {})}
+
+
+def grant_tokens(wanted: Sequence[tuple[str, int, int]]) -> dict[str, int]:
+    """Take tokens: for each destination up to how many, at how many a second; returns how many each was given."""
+    types, counts, rates = map(list, zip(*wanted, strict=True))
+    parameters = {"types": types, "wanted": counts, "rates": rates}
+    return {row[0]: row[1] for row in rows_of("grant_tokens", parameters)}
+
+
+def note_outage(aggregate_type: str, code: str = "", detail: str = "") -> None:
+    """Write down that a destination is out of reach, or without a code that it answers again."""
+    parameters = {"aggregate_type": aggregate_type, "code": code[:64], "detail": storable(detail)[:_LONGEST_ERROR]}
+    rows_changed("note_outage", parameters)
+
+
+def oldest(types: Iterable[str]) -> dict[str, float]:
+    """Return the age in seconds of the oldest pending message of each aggregate type that has one."""
+    return {row[0]: row[1] for row in rows_of("oldest_message", {"types": list(types), "partitions": PARTITIONS})}
+
+
+def _messages(statement: str, parameters: dict[str, Any]) -> list[OutgoingMessage]:
+    return list(map(OutgoingMessage._make, many_rows_of(statement, parameters)))
+
+
+def _array(ids: Sequence[int]) -> str:
+    # As PostgreSQL writes it: psycopg would go through it element by element.
+    return f"{{{','.join(map(str, ids))}}}"
+
+
+# Counting the messages behind ends here.
+COUNTED: Final = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class GateHolder:
+    """Is one session whose open transaction wrote messages; pid 0: a prepared transaction (``pg_prepared_xacts``).
+
+    ``since`` is when its transaction began, ``state`` and ``query`` what it does: None and "" where the role may not
+    see them, which membership in ``pg_read_all_stats`` changes.
+    """
+
+    pid: int
+    role: str
+    application: str
+    since: datetime | None
+    state: str
+    query: str
+
+
+@dataclass(frozen=True, slots=True)
+class GateState:
+    """Says how far messages are relayed, how many wait behind that (counted to 100,000), and for whom."""
+
+    bound: int
+    allocated: int
+    behind: int
+    holders: tuple[GateHolder, ...]
+
+
+def gate_state(*, using: str) -> GateState:
+    """Look at the gate. Role: operator, worker."""
+    with connections[using].cursor() as cursor:
+        cursor.execute(statements.load("gate"))
+        [(allocated, bound, pids)] = cursor.fetchall()
+        cursor.execute(statements.load("messages_behind"), {"bound": bound, "most": COUNTED})
+        [(behind,)] = cursor.fetchall()
+        cursor.execute(statements.load("gate_holders"), {"pids": pids})
+        holders = tuple(GateHolder(*row) for row in cursor.fetchall())
+    return GateState(bound, allocated, behind, holders)

@@ -1,0 +1,1 @@
+"""What every long-running process shares: service, heartbeat, checks at start, health server, logs."""

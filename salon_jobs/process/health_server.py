@@ -1,0 +1,163 @@
+"""Answers /healthz, /readyz and /metrics from a thread of its own."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from salon_jobs.core.errors import ConfigurationError, NotReady, SalonJobsError
+from salon_jobs.core.events import logger
+from salon_jobs.core.metrics import Sample
+from salon_jobs.process.exposition import exposition
+
+_PATIENCE_S = 5
+# More than probes and scrapers need; whoever floods it, or sends a byte now and then, costs few threads and files.
+_MOST = 32
+_LONGEST_S = 15
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        self._since: dict[Any, float] = {}
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        super().__init__(address, handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Begin a request, or hang up when there are too many."""
+        if len(self._since) >= _MOST:
+            self.shutdown_request(request)
+            return
+        self._since[request] = time.monotonic()
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """End a request."""
+        self._since.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """Hang up on those that take too long. Called twice a second."""
+        oldest = time.monotonic() - _LONGEST_S
+        for request, since in list(self._since.items()):
+            if since < oldest:
+                with suppress(OSError):  # it has just ended
+                    request.shutdown(socket.SHUT_RDWR)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Log what went wrong with one request: a client that hangs up is no news."""
+        error = sys.exception()
+        level = logging.DEBUG if isinstance(error, ConnectionError) else logging.ERROR
+        logger.log(level, "a health request from %s failed", client_address, exc_info=error)
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Parse ``HOST:PORT`` (``[::1]:8080`` too). Raises ValueError saying what is expected."""
+    host, separator, port = text.rpartition(":")
+    if not separator or not host or not port.isdigit() or int(port) > 65535:
+        raise ValueError(f"expected HOST:PORT, such as 127.0.0.1:8080, not {text!r}")
+    return host.strip("[]"), int(port)
+
+
+class HealthServer:
+    """Serves liveness (200 while the process lives), readiness (200, or 503 with an error code), and metrics.
+
+    ``readiness`` returns facts for whoever reads the answer, or raises: a SalonJobsError with its code. Metrics are
+    200, or 501 without prometheus-client.
+    """
+
+    def __init__(
+        self,
+        address: tuple[str, int],
+        readiness: Callable[[], dict[str, object]],
+        samples: Callable[[], Iterable[Sample]] = tuple,
+    ) -> None:
+        """Take the address. Raises NotReady when it is in use or not of this machine."""
+        self._readiness = readiness
+        self._samples = samples
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            timeout = _PATIENCE_S
+
+            def do_GET(self) -> None:
+                server.answer(self)
+
+            def log_message(self, format: str, *args: Any) -> None:
+                logger.debug(format, *args)
+
+        try:
+            self._server = _Server(address, Handler)
+        except (OSError, UnicodeError) as error:
+            raise NotReady(
+                f"can not listen on {address[0]}:{address[1]} for health: {error}; name another address with"
+                " --health-addr HOST:PORT (port 0 takes a free one)"
+            ) from error
+        self._thread = threading.Thread(target=self._server.serve_forever, name="salon-jobs-health", daemon=True)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Return the bound address; tells the port when 0 was asked for."""
+        host, port = self._server.server_address[:2]
+        return str(host), int(port)
+
+    def start(self) -> None:
+        """Serve from now on."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop serving; returns when stopped. Idempotent."""
+        if self._thread.is_alive():
+            self._server.shutdown()
+            self._thread.join()
+        self._server.server_close()
+
+    def answer(self, request: BaseHTTPRequestHandler) -> None:
+        """Answer one request."""
+        path = request.path.partition("?")[0]
+        if path == "/healthz":
+            self._send(request, 200, {"status": "ok"})
+        elif path == "/readyz":
+            self._send(request, *self._ask())
+        elif path == "/metrics":
+            self._send_metrics(request)
+        else:
+            self._send(request, 404, {"status": "unknown path", "paths": ["/healthz", "/readyz", "/metrics"]})
+
+    def _ask(self) -> tuple[int, dict[str, object]]:
+        try:
+            return 200, {"status": "ready", **self._readiness()}
+        except SalonJobsError as error:
+            return 503, {"status": "not ready", "code": error.code, "detail": str(error)}
+        except Exception as error:
+            logger.log(logging.ERROR, "readiness could not be told", exc_info=error)
+            detail = f"{type(error).__name__}: {error}"
+            return 503, {"status": "not ready", "code": NotReady.code, "detail": detail}
+
+    def _send_metrics(self, request: BaseHTTPRequestHandler) -> None:
+        try:
+            content, content_type = exposition(self._samples(), accept=request.headers.get("Accept", ""))
+        except ConfigurationError as error:
+            self._send(request, 501, {"status": "no metrics", "code": error.code, "detail": str(error)})
+        else:
+            self._send_content(request, 200, content, content_type)
+
+    def _send(self, request: BaseHTTPRequestHandler, status: int, body: dict[str, object]) -> None:
+        self._send_content(request, status, json.dumps(body, default=str).encode(), "application/json")
+
+    def _send_content(self, request: BaseHTTPRequestHandler, status: int, content: bytes, content_type: str) -> None:
+        request.send_response(status)
+        request.send_header("Content-Type", content_type)
+        request.send_header("Content-Length", str(len(content)))
+        request.send_header("Cache-Control", "no-store")
+        request.end_headers()
+        request.wfile.write(content)

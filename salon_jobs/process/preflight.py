@@ -1,0 +1,164 @@
+"""Checks, before a process works, that it may: its role, its tables, its migrations."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+
+from django.core.management.base import CommandError
+from django.db import DatabaseError, InterfaceError, OperationalError, connections
+from django.db.migrations.executor import MigrationExecutor
+from psycopg import Error as PsycopgError
+
+from salon_jobs.access.doctor.catalogue import by_alias
+from salon_jobs.access.doctor.examination import examine_tables
+from salon_jobs.access.roles import named_roles
+from salon_jobs.conf import settings as conf
+from salon_jobs.core import events
+from salon_jobs.core.errors import (
+    BootstrapMissing,
+    CatalogueDrift,
+    ConversionMissing,
+    ForbiddenRole,
+    NotReady,
+    SchemaMissing,
+)
+from salon_jobs.core.events import log_event
+
+_ROLE = """
+SELECT current_user, r.rolsuper, r.rolbypassrls,
+       EXISTS (SELECT FROM pg_class c WHERE c.oid = to_regclass('salon_jobs_job') AND pg_has_role(c.relowner, 'MEMBER'))
+  FROM pg_roles r WHERE r.rolname = current_user
+"""
+
+
+@contextmanager
+def _answering() -> Generator[None]:
+    try:
+        yield
+    except (DatabaseError, InterfaceError, PsycopgError) as error:
+        raise NotReady(f"the database does not answer: {str(error).strip()}") from error
+
+
+def check_role(alias: str, expected: str | None = None) -> None:
+    """Refuse a role that no runtime may use. Raises ForbiddenRole; with one database user (no ROLES) it only warns.
+
+    Forbidden: superuser, BYPASSRLS, owner of the job tables or member of their owner, the migrator, and any role but
+    ``expected`` where one is given. Raises NotReady when the database does not answer.
+    """
+    with _answering(), connections[alias].cursor() as cursor:
+        cursor.execute(_ROLE)
+        user, is_superuser, bypasses_rls, owns_tables = cursor.fetchone()
+    faults = [
+        fault
+        for fault, holds in (
+            ("is a superuser", is_superuser),
+            ("bypasses row-level security", bypasses_rls),
+            ("owns the job tables", owns_tables),
+            ("is the migrator", conf.roles is not None and user == conf.roles.migrator),
+            (f"is not {expected!r}", conf.roles is not None and expected is not None and user != expected),
+        )
+        if holds
+    ]
+    if not faults:
+        return
+    text = f"database role {user!r} {' and '.join(faults)}; connect as a runtime role"
+    if conf.roles is not None:
+        raise ForbiddenRole(text)
+    log_event(logging.WARNING, events.ROLE_WARNING, detail=text)
+
+
+def check_tables(alias: str) -> None:
+    """Check that the database answers and the job tables are there. Raises NotReady, SchemaMissing."""
+    with _answering(), connections[alias].cursor() as cursor:
+        cursor.execute("SELECT to_regclass('salon_jobs_job') IS NOT NULL")
+        (present,) = cursor.fetchone()
+    if not present:
+        raise SchemaMissing("the job tables are missing; run: python manage.py migrate")
+
+
+def check_schema(alias: str) -> None:
+    """Check that the job tables are there and no migration is pending. Raises SchemaMissing, NotReady."""
+    check_tables(alias)
+    with _answering():
+        executor = MigrationExecutor(connections[alias])
+        pending = executor.migration_plan(executor.loader.graph.leaf_nodes())
+    if pending:
+        names = ", ".join(f"{migration.app_label}.{migration.name}" for migration, _ in pending[:3])
+        raise SchemaMissing(f"{len(pending)} migrations are pending ({names} …); run: python manage.py migrate")
+
+
+def check_drift(alias: str) -> None:
+    """Look whether row-level security and policies are those declared, and do as ON_DRIFT says.
+
+    The rest is ``salon_jobs doctor``'s to compare; this costs milliseconds. Raises CatalogueDrift, NotReady.
+    """
+    if conf.on_drift == "ignore":
+        return
+    with _answering():
+        drifts = examine_tables(by_alias(alias)).drifts
+    if not drifts:
+        return
+    text = f"{'; '.join(map(str, drifts[:3]))}{' …' if drifts[3:] else ''}; run: python manage.py salon_jobs doctor"
+    if conf.on_drift == "refuse":
+        raise CatalogueDrift(text)
+    log_event(logging.WARNING, events.CATALOGUE_DRIFT, drifts=len(drifts), detail=text)
+
+
+_OLDEST_POSTGRESQL = 150000
+_BOOTSTRAP = (
+    "before migrate, run python manage.py bootstrap_roles (or the files in bootstrap_sql with psql) as a superuser"
+)
+
+
+def require_login(alias: str) -> None:
+    """Refuse to migrate on an old server (CommandError), or as a role that can not log in (BootstrapMissing).
+
+    Or as one that may not change the job tables (ConversionMissing): ``ROLES`` was changed and nothing converted.
+    Other trouble with the connection is Django's to report.
+    """
+    if alias != conf.database:
+        return
+    connection: Any = connections[alias]
+    try:
+        if connection.pg_version < _OLDEST_POSTGRESQL:
+            raise CommandError("salon_jobs needs PostgreSQL 15 or newer: unique job keys use NULLS NOT DISTINCT")
+    except OperationalError as error:
+        reason = str(error).strip().splitlines()[-1]
+        # A login refused in the handshake carries no SQLSTATE here, only the server's words.
+        if conf.roles is not None and ("authentication failed" in reason or "does not exist" in reason):
+            raise BootstrapMissing(
+                f"can not log in as {connection.settings_dict['USER']!r}: {reason}; "
+                f"{_BOOTSTRAP}, with the passwords of your URLs"
+            ) from error
+    else:
+        _require_owner(connection)
+
+
+def _require_owner(connection: Any) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            # By its name alone: without rights on the schema to_regclass finds nothing.
+            "SELECT min(relowner::regrole::text) FROM pg_class WHERE relname = 'salon_jobs_job' AND relkind = 'r'"
+            " HAVING NOT bool_or(pg_has_role(relowner, 'MEMBER'))"
+        )
+        found = cursor.fetchone()
+    if found is not None:
+        raise ConversionMissing(
+            f"the job tables belong to {found[0]!r}, not to {connection.settings_dict['USER']!r}: connect as the "
+            "owner, or, when ROLES was changed in the settings, run python manage.py salon_jobs convert"
+        )
+
+
+def require_roles(*, using: str, **_: Any) -> None:
+    """Refuse to migrate before the roles exist. Receives ``pre_migrate``; raises BootstrapMissing."""
+    if conf.roles is None or using != conf.database:
+        return
+    wanted = [name for _, name in named_roles(conf.roles, conf.extra_owner_roles)]
+    with connections[using].cursor() as cursor:
+        cursor.execute("SELECT rolname FROM pg_roles WHERE rolname = ANY (%s)", [wanted])
+        present = {row[0] for row in cursor.fetchall()}
+    if missing := [name for name in wanted if name not in present]:
+        raise BootstrapMissing(f"database roles are missing: {', '.join(missing)}; {_BOOTSTRAP}")

@@ -1,0 +1,252 @@
+"""Life of one process: health first, wait for the database, register, work, and stop in order."""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from types import FrameType
+from typing import NoReturn, Protocol
+
+from django.db import DatabaseError, InterfaceError, connections
+
+from salon_jobs.conf import settings as conf
+from salon_jobs.core import events, metrics, tracing
+from salon_jobs.core.errors import NotReady, SchemaMissing
+from salon_jobs.core.events import log_event
+from salon_jobs.core.metrics import Sample
+from salon_jobs.process.health_server import HealthServer
+from salon_jobs.process.heartbeat import Presence
+from salon_jobs.process.preflight import check_drift, check_role, check_schema, check_tables
+from salon_jobs.process.probe import Question
+
+
+class StopSignals:
+    """Collects stop signals. The handler only puts into a SimpleQueue: safe at any bytecode, as an Event is not."""
+
+    def __init__(self) -> None:
+        self._arrived: queue.SimpleQueue[int] = queue.SimpleQueue()
+
+    def install(self) -> None:
+        """Take over SIGTERM and SIGINT. Main thread only."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._handle)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for a signal; False when none came in time."""
+        try:
+            self._arrived.get(timeout=timeout_s)
+        except queue.Empty:
+            return False
+        return True
+
+    def _handle(self, number: int, _frame: FrameType | None) -> None:
+        self._arrived.put(number)
+
+
+_SIGNAL_LOOK_S = 0.2
+_RETRY_S = 0.5
+_MARGIN_S = 0.25
+# How long the last spans and errors may take to be sent: normally, within the margin, and while others run our jobs.
+_EXPORT_S = 2.0
+_LAST_EXPORT_S = 0.1
+_BURIED_EXPORT_S = 0.5
+_BURIED_EXIT = 70
+
+
+class Loop(Protocol):
+    """Is what a service runs: a worker, a scheduler. ``run`` returns True when it ended cleanly."""
+
+    def run(self) -> bool:
+        """Work until stopped."""
+        ...
+
+    def stop(self) -> None:
+        """Ask for the end; a second call forces it."""
+        ...
+
+    def facts(self) -> dict[str, object]:
+        """Return what readiness shows; raises NotReady when the loop does not do its work."""
+        ...
+
+
+class ServedLoop(Loop, Protocol):
+    """Is a loop that a service runs by itself, and shows on /metrics."""
+
+    def samples(self) -> list[Sample]:
+        """Return the metrics now, without asking the database: it may be what is ill. Never raises for that."""
+        ...
+
+
+class Service:
+    """Runs one loop as a registered process with a health endpoint. One per process.
+
+    ``make_loop`` is called before the database is asked for anything, so that the loop can prepare meanwhile; its
+    ``run`` is called when this process is registered.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        make_loop: Callable[[Presence], ServedLoop],
+        *,
+        health_address: tuple[str, int],
+        concurrency: int = 1,
+        queues: Sequence[str] | None = None,
+        burst: bool = False,
+    ) -> None:
+        self._kind = kind
+        self._make_loop = make_loop
+        self._burst = burst
+        self._database = Question(self._look_at_database)
+        self._health = HealthServer(health_address, self._readiness, self._samples)
+        self._presence = Presence(kind, concurrency=concurrency, queues=queues, on_buried=self._die)
+        self._loop: ServedLoop | None = None
+        self._stopping = threading.Event()
+        self._schema_seen = self._registered = False
+        self._clean = True
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        """Run until a signal or the end of a burst. Main thread only.
+
+        Raises what keeps the process from starting (ForbiddenRole; in a burst NotReady and SchemaMissing too). Ends the
+        interpreter at once, with status 1, when a job outlived its grace, since its thread can not be ended otherwise,
+        and in any case when the grace is over, whatever the loop waits for.
+        """
+        signals = StopSignals()
+        signals.install()
+        self._health.start()
+        host, port = self._health.address
+        log_event(logging.INFO, events.HEALTH_LISTENING, kind=self._kind, address=f"{host}:{port}")
+        end = float("inf")
+        work = threading.Thread(target=self._work, name=f"salon-jobs-{self._kind}", daemon=True)
+        work.start()
+        while work.is_alive():
+            if time.monotonic() > end:
+                log_event(logging.WARNING, events.PROCESS_STOPPED, kind=self._kind, clean=False)
+                tracing.flush(_LAST_EXPORT_S)
+                end_at_once(1)
+            if signals.wait(_SIGNAL_LOOK_S):
+                end = min(end, time.monotonic() + conf.shutdown_grace.total_seconds() - _SIGNAL_LOOK_S - _MARGIN_S)
+                self._stopping.set()
+                if self._loop is not None:
+                    self._loop.stop()
+        unclean = self._error is None and not self._clean
+        log_event(
+            logging.WARNING if unclean else logging.INFO, events.PROCESS_STOPPED, kind=self._kind, clean=self._clean
+        )
+        if unclean:
+            tracing.flush(max(_LAST_EXPORT_S, min(_EXPORT_S, end - time.monotonic())))
+            end_at_once(1)
+        self._health.stop()
+        if self._stopping.is_set():
+            # What exporters of traces and errors hold back is sent while the interpreter ends: one whose agent does not
+            # answer must not hold it up for half a minute more.
+            last = threading.Timer(_EXPORT_S, end_at_once, [0 if self._error is None else 1])
+            last.daemon = True
+            last.start()
+        if self._error is not None:
+            raise self._error
+
+    def _work(self) -> None:
+        try:
+            self._loop = self._make_loop(self._presence)
+            if not self._wait_until_usable():
+                return
+            process_id = self._presence.register()
+            self._registered = True
+            log_event(logging.INFO, events.PROCESS_STARTED, kind=self._kind, process_id=process_id, pid=os.getpid())
+            self._clean = self._loop.run()
+        except Exception as error:  # handed to the main thread, which raises it
+            self._error, self._clean = error, False
+        finally:
+            self._leave()
+
+    def _leave(self) -> None:
+        try:
+            self._presence.stop()
+        except (DatabaseError, InterfaceError) as error:
+            log_event(logging.WARNING, events.DATABASE_LOST, loop="presence", error=str(error).strip())
+        connections.close_all()
+
+    def _wait_until_usable(self) -> bool:
+        """Wait for database, role and schema; False when stopped first."""
+        logged = ""
+        while not self._stopping.is_set():
+            try:
+                expected = None if conf.roles is None else conf.roles.worker
+                check_role(conf.database, expected)
+                check_schema(conf.database)
+                check_drift(conf.database)
+            except (NotReady, SchemaMissing) as error:
+                connections.close_all()
+                if self._burst:
+                    raise
+                if str(error) != logged:
+                    logged = str(error)
+                    log_event(logging.ERROR, events.WAITING, code=error.code, detail=str(error))
+                self._stopping.wait(_RETRY_S)
+            else:
+                self._schema_seen = True
+                return True
+        return False
+
+    def _readiness(self) -> dict[str, object]:
+        """Return the facts of a process that can work now. Runs in a health thread."""
+        self._database.answer()
+        return {"kind": self._kind, **self._own_facts()}
+
+    def _look_at_database(self) -> None:
+        (check_tables if self._schema_seen else check_schema)(conf.database)
+
+    def _own_facts(self) -> dict[str, object]:
+        """Return the facts of a process that works, by its own view. Raises NotReady."""
+        if self._loop is None or not self._registered:
+            raise NotReady("the process is starting")
+        if self._stopping.is_set():
+            raise NotReady("the process is stopping")
+        # Others bury a process that is silent, and it would claim nothing from then on.
+        conf.readiness.require("loop_stale", self._presence.beaten_s_ago, "no heartbeat was written")
+        return self._loop.facts()
+
+    def _samples(self) -> list[Sample]:
+        """Return the metrics of this process. Runs in a health thread."""
+        try:
+            self._own_facts()
+            ready = 1
+        except NotReady:
+            ready = 0
+        return [
+            Sample(metrics.PROCESS_INFO, 1, (self._kind, release())),
+            Sample(metrics.READY, ready, (self._kind,)),
+            *(self._loop.samples() if self._loop is not None else ()),
+        ]
+
+    def _die(self) -> None:
+        """End at once: others own our jobs, and whatever still runs here must not go on."""
+        log_event(logging.CRITICAL, events.PROCESS_WAS_BURIED, kind=self._kind)
+        tracing.flush(_BURIED_EXPORT_S)
+        end_at_once(_BURIED_EXIT)
+
+
+def release() -> str:
+    """Return the version of salon_jobs that is installed; "" where it is only on the path."""
+    try:
+        return version("salon-jobs")
+    except PackageNotFoundError:
+        return ""
+
+
+def end_at_once(status: int) -> NoReturn:
+    """End the interpreter at once: threads that can not be ended otherwise do not hold it."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)

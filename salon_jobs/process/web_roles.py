@@ -1,0 +1,46 @@
+"""Keeps a web process from working as a role that no runtime may use."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import connections
+from django.db.backends.signals import connection_created
+
+from salon_jobs.conf import settings as conf
+from salon_jobs.core.errors import CatalogueDrift, ForbiddenRole, NotReady
+from salon_jobs.process.preflight import check_drift, check_role
+
+
+def guard_web_roles() -> None:
+    """Refuse the migrator, superusers, owners and every role but those meant for the web; call it in wsgi.py, asgi.py.
+
+    Looks at the jobs' alias (the web role) and OPERATOR_DATABASE (the operator role) now, and at the first connection
+    when the database is not there yet; a refused connection is closed. Raises ForbiddenRole; with one database user
+    (no ROLES) it only warns. Row-level security and policies are looked at as ON_DRIFT says: raises CatalogueDrift.
+    """
+    roles = conf.roles
+    unchecked: dict[str, str | None] = {conf.database: None if roles is None else roles.web}
+    if conf.reader_database != conf.database:
+        unchecked[conf.reader_database] = None if roles is None else roles.operator
+
+    def check(connection: Any, **_: Any) -> None:
+        if connection.alias not in unchecked:
+            return
+        try:
+            check_role(connection.alias, unchecked[connection.alias])
+            if connection.alias == conf.database:
+                check_drift(connection.alias)
+        except (ForbiddenRole, CatalogueDrift):
+            connection.close()
+            raise
+        unchecked.pop(connection.alias, None)
+
+    connection_created.connect(check, weak=False, dispatch_uid=guard_web_roles)
+    for alias in list(unchecked):
+        try:
+            check(connections[alias])
+        except NotReady:
+            continue
+        finally:
+            connections[alias].close()

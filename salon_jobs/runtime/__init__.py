@@ -1,1 +1,0 @@
-"""Runs processes: presence, signals, connections, the service around a loop."""

@@ -1,0 +1,71 @@
+"""Statements about cron entries and ticks. A tick fires at most once, in the transaction of its job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.db import connections, transaction
+
+from salon_jobs.conf import settings as conf
+from salon_jobs.core.records import JobHandle
+from salon_jobs.db import statements
+from salon_jobs.models import CronEntryState, CronTick, Job
+
+
+@dataclass(frozen=True, slots=True)
+class EntryState:
+    """Says from when on an entry is owed its ticks: after its last one, or since it is known."""
+
+    after: datetime
+
+
+def learn(names: Iterable[str]) -> None:
+    """Remember new entries from now on, by the database's clock; known ones stay as they are."""
+    rows = [CronEntryState(name=name) for name in names]
+    CronEntryState.objects.using(conf.database).bulk_create(rows, ignore_conflicts=True)
+
+
+def states() -> tuple[datetime, dict[str, EntryState]]:
+    """Return the database's time and every known entry's state."""
+    with connections[conf.database].cursor() as cursor:
+        cursor.execute(statements.load("cron_states"))
+        rows = cursor.fetchall()
+    return rows[0][0], {name: EntryState(after) for _, name, after in rows if name is not None}
+
+
+def fire(entry: str, tick: datetime, add_job: Callable[[], JobHandle], *, advance: bool = True) -> JobHandle | None:
+    """Insert the tick and add its job in one transaction; None when another scheduler was first.
+
+    ``advance`` moves the entry's last tick, forwards only: a clock that steps back fires nothing again.
+    """
+    with transaction.atomic(using=conf.database), connections[conf.database].cursor() as cursor:
+        cursor.execute(statements.load("cron_tick"), {"entry": entry, "tick_at": tick})
+        row = cursor.fetchone()
+        if row is None:
+            return None
+        handle = add_job()
+        cursor.execute("UPDATE salon_jobs_cron_tick SET job_id = %s WHERE id = %s", [handle.id, row[0]])
+        if advance:
+            skip(entry, tick)
+        return handle
+
+
+def skip(entry: str, until: datetime) -> None:
+    """Owe the entry no tick up to ``until`` any more; never moves backwards."""
+    with connections[conf.database].cursor() as cursor:
+        cursor.execute(
+            "UPDATE salon_jobs_cron_entry SET last_tick_at = greatest(last_tick_at, %s) WHERE name = %s", [until, entry]
+        )
+
+
+def tick_of(job: Job, *, using: str) -> CronTick | None:
+    """Return the tick whose firing added this job, or met it; None for others, and when the tick is pruned."""
+    row: Any = job  # the types of Django's fields are known to mypy alone
+    if row.tick is None:
+        return None
+    # By name, though the tick alone would do: the index begins with the entry.
+    entries = list(CronEntryState.objects.using(using).values_list("name", flat=True))
+    return CronTick.objects.using(using).filter(entry__in=entries, tick_at=row.tick, job_id=job.pk).first()

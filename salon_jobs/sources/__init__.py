@@ -1,1 +1,0 @@
-"""Holds what receives messages from brokers: one file for each."""

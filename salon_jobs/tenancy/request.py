@@ -1,0 +1,355 @@
+"""``TenantMiddleware``: the store of a request, through streaming bodies and asynchronous views."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextvars import ContextVar, copy_context
+from io import BytesIO
+from types import TracebackType
+from typing import Any, ClassVar, TypeAlias, TypeVar, cast
+from uuid import UUID
+
+from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
+from django.core.signals import request_finished, request_started
+from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from django.http.response import HttpResponseBase
+from django.urls import Resolver404, resolve
+from django.utils.cache import patch_vary_headers
+
+from salon_jobs.conf import settings as conf
+from salon_jobs.core.errors import StoreRefused, TenantContextError
+from salon_jobs.core.events import REQUEST_REFUSED, log_event
+from salon_jobs.tenancy.active import Block, surrounding
+from salon_jobs.tenancy.context import tenant_context
+from salon_jobs.tenancy.resolvers import make_resolver
+from salon_jobs.tenancy.session_reset import discard, reset_after_request, watch_sessions
+
+
+class StoreScope:
+    """Is one ``tenant_context`` from its opening to its close, both in the same thread, or both from coroutines."""
+
+    def __init__(self, store: UUID, *, atomic: bool) -> None:
+        self.store, self.atomic = store, atomic
+        self.is_open = False
+        self._context = tenant_context(store, atomic=atomic)
+
+    def again(self) -> StoreScope:
+        """Return another one, of the same store and kind."""
+        return StoreScope(self.store, atomic=self.atomic)
+
+    def open(self) -> None:
+        """Enter the context."""
+        self._context.__enter__()
+        self.is_open = True
+
+    def close(self, *, undo: bool) -> None:
+        """Leave the context, committing or, with ``undo``, rolling back its transaction. Again: do nothing."""
+        self.is_open = False
+        self._context.__exit__(*_end(undo))
+
+    async def aopen(self) -> None:
+        """Enter the context from a coroutine."""
+        await self._context.__aenter__()
+        self.is_open = True
+
+    async def aclose(self, *, undo: bool) -> None:
+        """Leave the context from a coroutine."""
+        self.is_open = False
+        await self._context.__aexit__(*_end(undo))
+
+
+class _Undone(Exception):
+    """Rolls back what a request did; it goes no further than to the context."""
+
+
+def _end(undo: bool) -> tuple[type[BaseException] | None, BaseException | None, TracebackType | None]:
+    return (_Undone, _Undone(), None) if undo else (None, None, None)
+
+
+Closers: TypeAlias = tuple[Callable[[], object], ...]
+
+
+def stream_as(scope: StoreScope, response: HttpResponseBase) -> None:
+    """Have a streaming response's body made as the store of a request, in a transaction of its own if the view had one.
+
+    It begins with the first part. It commits when the body has ended, and rolls back when the body raises or the
+    response is closed before. A plain file, which asks no database, is left as it is, for the server to send. Raises
+    TenantContextError for a response whose body can not be reached.
+    """
+    if not getattr(response, "streaming", False):
+        return
+    if not isinstance(response, StreamingHttpResponse):
+        raise TenantContextError(f"{type(response).__name__} streams in a way of its own: use StreamingHttpResponse")
+    if _is_plain_file(response):
+        return
+    # What closes the parts, a generator's own close among it, must come before our end, and inside the context.
+    closers: list[Callable[[], object]] = cast("Any", response)._resource_closers
+    body = _AsyncBody if response.is_async else _Body
+    wrapped: Any = body(response.streaming_content, scope, tuple(closers))
+    closers.clear()
+    response.streaming_content = wrapped
+
+
+def _is_plain_file(response: StreamingHttpResponse) -> bool:
+    file: Any = getattr(response, "file_to_stream", None)
+    if isinstance(file, BytesIO):
+        return True
+    try:
+        return file is not None and file.fileno() >= 0
+    except (AttributeError, OSError):
+        return False
+
+
+class _Body(Iterator[bytes]):
+    """Makes each part as the store; between them the thread that iterates has none."""
+
+    def __init__(self, parts: Any, scope: StoreScope, closers: Closers) -> None:
+        self._parts: Iterator[bytes] = iter(parts)
+        self._scope, self._closers = scope, closers
+        self._context = copy_context()
+        self._begun = False
+
+    def __next__(self) -> bytes:
+        return self._context.run(self._next)
+
+    def _next(self) -> bytes:
+        try:
+            if not self._begun:
+                self._begun = True
+                self._scope.open()
+            return next(self._parts)
+        except BaseException as error:
+            self._parts = iter(())  # whoever asks again is given none, not one that is made without the store
+            self._scope.close(undo=not isinstance(error, StopIteration))
+            raise
+
+    def close(self) -> None:
+        """Roll back, unless the body has ended. Django calls it with the response's own."""
+        self._parts = iter(())
+        self._context.run(_close, self._scope, self._closers)
+
+
+class _AsyncBody(AsyncIterator[bytes]):
+    """Does the same with an asynchronous iterator: its database work is done in the request's thread."""
+
+    def __init__(self, parts: Any, scope: StoreScope, closers: Closers) -> None:
+        self._parts: AsyncIterator[bytes] = aiter(parts)
+        self._scope, self._closers = scope, closers
+        self._context = copy_context()
+        self._begun = False
+
+    async def __anext__(self) -> bytes:
+        # Whichever task asks for the part, it is made in one and the same context.
+        part = await asyncio.create_task(self._next(), context=self._context)
+        if part is None:
+            raise StopAsyncIteration
+        return part
+
+    async def _next(self) -> bytes | None:
+        try:
+            if not self._begun:
+                self._begun = True
+                await self._scope.aopen()
+            return await anext(self._parts)
+        except StopAsyncIteration:
+            await self._scope.aclose(undo=False)
+            return None
+        except BaseException:
+            self._parts = _nothing()
+            await self._scope.aclose(undo=True)
+            raise
+
+    def close(self) -> None:
+        """Roll back, unless the body has ended. Django calls it in the thread of the synchronous parts."""
+        self._parts = _nothing()
+        self._context.run(_close, self._scope, self._closers)
+
+
+def _close(scope: StoreScope, closers: Closers) -> None:
+    try:
+        for close in closers:
+            close()
+    finally:
+        scope.close(undo=True)
+
+
+async def _nothing() -> AsyncIterator[bytes]:
+    """Yield nothing: a response that was closed has no more parts."""
+    return
+    yield b""
+
+
+V = TypeVar("V", bound=Callable[..., Any])
+
+
+def without_store(view: V) -> V:
+    """Mark a view that has no store: it runs without one, in no transaction of ours, and row-level security shows none.
+
+    For views such as sign-in and the choice of a store. Of a class: ``method_decorator(without_store, "dispatch")``.
+    """
+    view.salon_jobs_without_store = True  # type: ignore[attr-defined]
+    return view
+
+
+class TenantMiddleware:
+    """Opens a transaction as the store of the request, runs the view in it, and commits.
+
+    Stands after AuthenticationMiddleware. ``REQUEST_STORE`` says how the store is found; a store that the user does
+    not belong to is answered with 403, and so is none unless ``REQUEST_WITHOUT_STORE`` is ``continue``. An exception
+    that leaves the view, and a response of 500 or more, roll back; other responses commit. A view marked with Django's
+    ``non_atomic_requests`` has no transaction: the store is set at every one it begins.
+    """
+
+    sync_capable: ClassVar[bool] = True
+    async_capable: ClassVar[bool] = True
+
+    def __init__(self, get_response: Callable[[HttpRequest], Any]) -> None:
+        self.get_response = get_response
+        self.resolver = make_resolver()
+        self.is_async = iscoroutinefunction(get_response)  # pyright: ignore[reportDeprecated] - inspect's does not know marks, in Python 3.11
+        if self.is_async:
+            markcoroutinefunction(self)
+
+    def __call__(self, request: HttpRequest) -> HttpResponseBase | Awaitable[HttpResponseBase]:
+        """Answer the request."""
+        if self.is_async:
+            return self._acall(request)
+        view = _view_of(request)
+        if view is None:
+            return cast("HttpResponseBase", self.get_response(request))
+        try:
+            store = self._store_of(request)
+        except StoreRefused as refused:
+            return self._vary(self.refuse(request, refused))
+        if store is None:
+            return self._vary(self.get_response(request))
+        scope = _begin(request, view, store)
+        scope.open()
+        try:
+            response: HttpResponseBase = self.get_response(request)
+            if scope.is_open:
+                stream_as(scope.again(), response)
+        except BaseException:
+            scope.close(undo=True)
+            raise
+        scope.close(undo=response.status_code >= 500)
+        return self._vary(response)
+
+    async def _acall(self, request: HttpRequest) -> HttpResponseBase:
+        """Do the same, with all that touches the database in the thread of the request's synchronous parts."""
+        view = _view_of(request)
+        if view is None:
+            return cast("HttpResponseBase", await self.get_response(request))
+        try:
+            store = await sync_to_async(self._store_of)(request)
+        except StoreRefused as refused:
+            return self._vary(self.refuse(request, refused))
+        if store is None:
+            return self._vary(await self.get_response(request))
+        scope = _begin(request, view, store)
+        await scope.aopen()
+        try:
+            response: HttpResponseBase = await self.get_response(request)
+            if scope.is_open:
+                stream_as(scope.again(), response)
+        except BaseException:
+            await scope.aclose(undo=True)
+            raise
+        await scope.aclose(undo=response.status_code >= 500)
+        return self._vary(response)
+
+    def process_exception(self, request: HttpRequest, exception: Exception) -> None:
+        """Roll back at once what the view did: error pages are made without a store, outside its transaction."""
+        scope: StoreScope | None = getattr(request, "_salon_jobs_scope", None)
+        if scope is not None:
+            scope.close(undo=True)
+
+    def refuse(self, request: HttpRequest, refused: StoreRefused) -> HttpResponseBase:
+        """Answer a request whose store is refused: plain text. Override it for a page of your own."""
+        return HttpResponse(f"{refused}\n", status=refused.status, content_type="text/plain; charset=utf-8")
+
+    def _store_of(self, request: HttpRequest) -> UUID | None:
+        """Resolve the store. Raises StoreRefused."""
+        try:
+            store = self.resolver.resolve(request)
+            if store is not None and not self.resolver.allowed(request, store):
+                raise StoreRefused("you do not belong to this store")
+            if store is None and conf.request_without_store == "refuse":
+                raise StoreRefused("this needs a store: sign in, or choose one of yours")
+        except StoreRefused as refused:
+            user = getattr(getattr(request, "user", None), "pk", None)
+            path = request.path.encode("unicode_escape").decode()  # a line break in it would look like another record
+            log_event(logging.WARNING, REQUEST_REFUSED, detail=str(refused), user_id=user, path=path)
+            raise
+        return store
+
+    def _vary(self, response: HttpResponseBase) -> HttpResponseBase:
+        """Tell caches which headers chose the store."""
+        if vary := getattr(self.resolver, "vary", ()):
+            patch_vary_headers(response, vary)
+        return response
+
+
+def _view_of(request: HttpRequest) -> Callable[..., Any] | None:
+    """Return the view that needs a store; None for paths and views that have none, and where there is no view.
+
+    Whoever is taken for one of them wrongly sees no rows.
+    """
+    path = request.path_info
+    if any(path.startswith(prefix) or path == prefix[:-1] for prefix in conf.paths_without_store):
+        return None
+    try:
+        view = resolve(path, getattr(request, "urlconf", None)).func
+    except Resolver404:
+        return None
+    return None if getattr(view, "salon_jobs_without_store", False) else view
+
+
+def _begin(request: HttpRequest, view: Callable[..., Any], store: UUID) -> StoreScope:
+    """Return the context for a view, and leave it where ``process_exception`` finds it."""
+    atomic = conf.database not in getattr(view, "_non_atomic_requests", ())
+    scope = StoreScope(store, atomic=atomic)
+    request.__dict__["_salon_jobs_scope"] = scope
+    return scope
+
+
+# Those around the request, as a test's own, in which it calls its client.
+_around: ContextVar[tuple[Block, ...]] = ContextVar("salon_jobs_around_request", default=())
+
+
+def watch_requests() -> None:
+    """Look at the beginning and the end of each request of this process."""
+    watch_sessions()
+    request_started.connect(_watch_from_now_on, dispatch_uid="salon_jobs.session_reset")
+    request_started.connect(_remember, dispatch_uid="salon_jobs.left_open")
+    request_finished.connect(_end_what_is_left, dispatch_uid="salon_jobs.left_open")
+
+
+def _watch_from_now_on(**_: object) -> None:
+    """Come after the receivers that other apps connected when they were ready."""
+    request_started.disconnect(dispatch_uid="salon_jobs.session_reset")
+    watch_sessions()
+
+
+def _remember(**_: object) -> None:
+    _around.set(surrounding())
+
+
+def _end_what_is_left(**_: object) -> None:
+    left = [block for block in surrounding() if block not in _around.get() and _is_ours(block.connection)]
+    for block in left:
+        block.close()
+    for connection in {block.connection for block in left}:
+        discard(connection, "a request left a tenant context open")
+        # One that was closed inside a transaction stays unusable: Django makes another.
+        del connections[connection.alias]
+    for connection in connections.all(initialized_only=True):
+        reset_after_request(connection)
+
+
+def _is_ours(connection: BaseDatabaseWrapper) -> bool:
+    return connections[connection.alias] is connection

@@ -1,0 +1,164 @@
+"""Helpers that run jobs and publish messages inside a test, on the caller's connection."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, ParamSpec, TypeVar, overload
+from uuid import UUID
+
+from salon_jobs.brokers.publisher import OutgoingMessage, Unpublished, Verdict
+from salon_jobs.brokers.registry import make_publisher
+from salon_jobs.conf import settings as conf
+from salon_jobs.core.destinations import parse_destination
+from salon_jobs.core.outcomes import Outcome
+from salon_jobs.core.records import PARTITIONS, JobState
+from salon_jobs.jobs import queries as store
+from salon_jobs.jobs import registry
+from salon_jobs.jobs.current import RunningJob
+from salon_jobs.jobs.payload import STORE_ARGUMENT
+from salon_jobs.jobs.task import Task
+from salon_jobs.models import Job, Process
+from salon_jobs.outbox import queries as outbox_store
+from salon_jobs.outbox.queries import Wanted
+from salon_jobs.tenancy.active import as_system_task
+from salon_jobs.tenancy.context import tenant_context, tenant_statements
+from salon_jobs.worker.async_handlers import run_coroutine
+from salon_jobs.worker.executor import execute, settle
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class DrainedJob:
+    """Names one run of a drain and how it ended; a handler's error is ``outcome.error``, not raised."""
+
+    id: int
+    task: str
+    store_id: UUID | None
+    outcome: Outcome
+
+
+def drain_jobs(
+    *, queues: Sequence[str] | None = None, now: datetime | None = None, limit: int = 1000
+) -> list[DrainedJob]:
+    """Run due jobs, and those they enqueue, until none is due; returns every run in order.
+
+    ``now`` makes jobs due that wait for a later time (retries, ``run_at``). Raises AssertionError after ``limit`` runs:
+    jobs that enqueue each other would never end.
+    """
+    process = Process.objects.using(conf.database).create(
+        kind="test", hostname=socket.gethostname()[:255], pid=os.getpid()
+    )
+    drained: list[DrainedJob] = []
+    try:
+        while claimed := store.claim_due(process.pk, registry.task_names(), 1, queues=queues, now=now):
+            if len(drained) == limit:
+                raise AssertionError(f"{limit} jobs ran and still more are due; the next is {claimed[0].task!r}")
+            running = RunningJob(claimed[0], process.pk)
+            outcome = settle(running, execute(running))
+            drained.append(DrainedJob(running.id, running.task, running.store_id, outcome))
+    finally:
+        process.delete()
+    return drained
+
+
+@overload
+def perform_job(task: Task[P, Coroutine[Any, Any, R]], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+@overload
+def perform_job(task: Task[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+def perform_job(task: Task[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> Any:
+    """Run a task's handler here, with its arguments converted and its store set as a worker would; errors come through.
+
+    An ``async def`` handler is run to its end, and gives what it returns. Not from async code: use sync_to_async there.
+    Nothing is enqueued and ``current_job()`` is not there. Raises PayloadInvalid.
+    """
+    arguments = task.payload.bind(args, kwargs)
+    converted = task.payload.decode(arguments.json, arguments.store_id)
+    with ExitStack() as stack:
+        if arguments.store_id is None:
+            stack.enter_context(as_system_task(task.name))
+        else:
+            store_id = arguments.store_id
+            as_store = tenant_statements(store_id) if task.is_async else tenant_context(store_id, atomic=task.atomic)
+            stack.enter_context(as_store)
+        run: Callable[..., Any] = task.function
+        result = run(**converted)
+        return run_coroutine(result, lambda _: None) if task.is_async else result
+
+
+def assert_enqueued(task: Task[..., Any], *, count: int | None = None, **arguments: Any) -> list[int]:
+    """Assert that jobs of ``task`` wait whose payload has these arguments; returns their ids.
+
+    ``count`` None means one or more. Raises AssertionError that shows what waits instead.
+    """
+    waiting = Job.objects.using(conf.database).filter(task=task.name, state=JobState.QUEUED).order_by("id")
+    store_id = arguments.pop(STORE_ARGUMENT, None)
+    wanted = {name: task.payload.stored(name, value) for name, value in arguments.items()}
+    rows: list[tuple[int, UUID | None, dict[str, Any]]] = list(waiting.values_list("pk", "store_id", "payload"))
+    found = [
+        pk
+        for pk, store, payload in rows
+        if wanted.items() <= payload.items() and (store_id is None or str(store) == str(store_id))
+    ]
+    if (count is None and not found) or (count is not None and len(found) != count):
+        seen = [(str(store), payload) for _, store, payload in rows[:10]]
+        wish = "at least 1" if count is None else str(count)
+        raise AssertionError(f"{len(found)} jobs of {task.name!r} with {wanted} wait, not {wish}; waiting are {seen}")
+    return found
+
+
+_NO_GATE = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class DrainedMessage:
+    """Names one message of a drain and what became of it; ``answer`` None: published."""
+
+    message_id: UUID
+    aggregate_type: str
+    aggregate_id: str
+    event: str
+    payload: str
+    answer: Unpublished | None
+
+
+def drain_outbox(*, limit: int = 1000) -> list[DrainedMessage]:
+    """Publish what is pending, the caller's own transaction's messages too, once; returns them in order.
+
+    By the publishers of the settings (``rn::memory:::…`` keeps them in ``MemoryPublisher.published``). What was not
+    published stays pending. Needs a role that may update messages: the worker's, or the tables' owner. Raises
+    AssertionError beyond ``limit`` messages.
+    """
+    drained: list[DrainedMessage] = []
+    for aggregate_type in outbox_store.message_types():
+        wanted = [Wanted(aggregate_type, partition, 0, limit + 1) for partition in range(PARTITIONS)]
+        messages = sorted(outbox_store.fetch(wanted, _NO_GATE), key=lambda message: message.id)
+        if len(drained) + len(messages) > limit:
+            raise AssertionError(f"more than {limit} messages are pending; raise the limit of drain_outbox()")
+        if messages:
+            drained += _publish(messages)
+    return drained
+
+
+def _publish(messages: list[OutgoingMessage]) -> list[DrainedMessage]:
+    publisher = make_publisher(parse_destination(messages[0].aggregate_type).service)
+    publisher.open()
+    try:
+        answers = publisher.publish(messages, may_go_on=lambda: True)
+    finally:
+        publisher.close()
+    pairs = list(zip(messages, answers, strict=True))
+    outbox_store.mark_published([message.id for message, answer in pairs if answer is None])
+    skipped = {m.id: answer.code for m, answer in pairs if answer and answer.verdict is Verdict.SKIPPED}
+    if skipped:
+        outbox_store.mark_skipped(skipped)
+    return [
+        DrainedMessage(m.message_id, m.aggregate_type, m.aggregate_id, m.event, m.payload, answer)
+        for m, answer in pairs
+    ]

@@ -1,0 +1,1 @@
+"""Everything only a worker process needs."""

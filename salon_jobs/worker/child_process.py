@@ -1,0 +1,162 @@
+"""The supervisor's side of one child process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from salon_jobs.worker.child import Link
+from salon_jobs.worker.in_flight import RunBoard, ShownRun
+
+_CHUNK = 1 << 16
+_LONGEST = 1 << 20
+
+
+def relay_lines(source: int) -> None:
+    """Copy a pipe to our standard output until its end; a line that its writer's death cut off is ended.
+
+    A log that can not be written, to a reader that is gone say, is dropped: it must not hold the child up.
+    """
+    rest = b""
+    while chunk := os.read(source, _CHUNK):
+        whole, newline, rest = (rest + chunk).rpartition(b"\n")
+        if len(rest) > _LONGEST:
+            whole, newline, rest = whole + newline + rest, b"\n", b""
+        if newline:
+            _write(whole + newline)
+    if rest:
+        _write(rest + b"\n")
+
+
+def _write(lines: bytes) -> None:
+    out = getattr(sys.stdout, "buffer", None)
+    try:
+        if out is None:  # the caller of a command put something else in its place
+            sys.stdout.write(lines.decode(errors="replace"))
+            return
+        # One call on the binary buffer is never divided by another thread's, nor by a line of our own handler.
+        out.write(lines)
+        out.flush()
+    except (OSError, ValueError):
+        return
+
+
+_LAST_LINES_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildPlan:
+    """Says how children are started: ``options`` is what they are told besides their process id.
+
+    ``on_counted`` gets what each of them counted, as they report it, from a thread for each.
+    """
+
+    kind: str
+    command: Sequence[str]
+    concurrency: int
+    queues: Sequence[str] | None = None
+    burst: bool = False
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    on_counted: Callable[[dict[str, Any]], None]
+
+
+class ChildProcess:
+    """Is one fresh interpreter in a session of its own, linked to this process, which it does not outlive.
+
+    The thread that starts it must live as long: the kernel takes that thread for its parent.
+    """
+
+    def __init__(self, plan: ChildPlan) -> None:
+        """Start ``command --child DESCRIPTORS``. Raises OSError."""
+        ours, theirs = socket.socketpair()
+        with theirs, tempfile.TemporaryFile() as file:
+            file.truncate(RunBoard.size(plan.concurrency))
+            self._board = RunBoard(plan.concurrency, fileno=file.fileno())
+            inherited = (theirs.fileno(), file.fileno())
+            self._process = subprocess.Popen(
+                [*plan.command, "--skip-checks", "--child", ":".join(map(str, inherited))],
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, pass_fds=inherited, start_new_session=True,
+            )  # fmt: skip
+        self._link = Link(ours)
+        self._on_counted = plan.on_counted
+        self.process_id = 0
+        self.report: dict[str, Any] | None = None
+        self._began = self._heard = time.monotonic()
+        self._threads = [
+            threading.Thread(target=work, name=f"salon-jobs-{name}-{self.pid}", daemon=True)
+            for name, work in (("listen", self._listen), ("relay", self._relay))
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def pid(self) -> int:
+        """Return the process id of the operating system."""
+        return self._process.pid
+
+    @property
+    def lived_s(self) -> float:
+        """Return how long ago it was started."""
+        return time.monotonic() - self._began
+
+    @property
+    def silent_s(self) -> float:
+        """Return the age of its last report; it grows while a handler holds the GIL, and that is no fault."""
+        return time.monotonic() - self._heard
+
+    def runs(self) -> list[ShownRun]:
+        """Return what its threads run now, or ran when it died."""
+        return self._board.shown()
+
+    def start(self, process_id: int, **options: Any) -> None:
+        """Let it work as this registered process."""
+        self.process_id = process_id
+        self._link.send(start={"process_id": process_id, **options})
+
+    def stop(self) -> None:
+        """Ask for its end; a second call forces it."""
+        self._link.send(stop=True)
+
+    def kill(self) -> None:
+        """End it at once."""
+        self._process.kill()
+
+    def wait(self) -> int:
+        """Wait until it has ended; returns its status, minus the number of the signal that killed it."""
+        return self._process.wait()
+
+    def close(self) -> None:
+        """Pass on the last lines of one that has ended, for a while: what a handler left behind may hold the pipe."""
+        for thread in self._threads:
+            thread.join(_LAST_LINES_S)
+        self._link.close()
+
+    def _listen(self) -> None:
+        for message in self._link.received():
+            self._heard = time.monotonic()
+            self._on_counted(message.pop("counted"))
+            self.report = message
+
+    def _relay(self) -> None:
+        assert self._process.stdout is not None  # noqa: S101 - a pipe was asked for
+        with self._process.stdout as source:
+            relay_lines(source.fileno())
+
+
+def end_of(status: int) -> str:
+    """Say in words how a process ended."""
+    return f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+
+
+def same_command() -> list[str]:
+    """Return the command line of this process for a fresh interpreter: manage.py, django-admin and -m alike."""
+    return [sys.executable, *sys.orig_argv[1:]]

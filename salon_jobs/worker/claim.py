@@ -1,0 +1,237 @@
+"""Decides how the next batch is claimed: in the order due, or lane by lane where stores must share or limits hold."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import Final
+from uuid import UUID
+
+from django.db import transaction
+
+from salon_jobs.conf import settings as conf
+from salon_jobs.core.records import NO_STORE, ClaimedJob
+from salon_jobs.db.statements import rows_changed
+from salon_jobs.jobs import queries, registry
+from salon_jobs.jobs.limits import Rules, rules_in_force
+from salon_jobs.worker import fair_claim
+from salon_jobs.worker.fair_claim import Lane, Listed, Lister, Runnable, Share, aside
+
+# Rules are read after a claim, so that a job that wakes an idle process does not wait for it; before one when older.
+_RULES_EVERY_S: Final = 0.5
+# A list of lanes serves for so long, or for ten times what it took; then new lanes are looked for, and jobs of late
+# commits, which lie before those that were claimed from a lane already.
+_LIST_EVERY_S: Final = (0.05, 3.0)
+# After a look that took longer, behind dead rows, the next one goes on beside the claims.
+_ASIDE_S: Final = 0.1
+# A claim in the order due that takes longer wades through dead rows: lanes have a low-water.
+_SLOW_S: Final = 0.05
+# Who found a limit full looks again after so long, then after twice that, up to the most: nobody says when a job of
+# another process ends. When one of this process does, it looks at once, though not sooner than after the least; so it
+# does when the next job that a rate lets start is due.
+THROTTLED_S: Final = (0.025, 0.25)
+
+
+class Claimer:
+    """Claims for one process. Not for several threads at once.
+
+    Without a backlog and without rules in force everything due is claimed in the order due, by one statement. With a
+    backlog the stores share each batch alike, and rules are kept by counting under a lock per limited scope.
+    """
+
+    def __init__(self, process_id: int, queues: Sequence[str] | None) -> None:
+        self._process_id = process_id
+        self._queues = queues
+        self._rules = Rules({})
+        self._rules_read = float("-inf")
+        self._by_lanes = False
+        self._lanes: Sequence[Lane] = []
+        self._list_again = float("-inf")
+        self._took_s = 0.0
+        self._lister = Lister()
+        self._aside: Future[Listed] | None = None
+        # Whether the lanes are those of all stores, and what came of this round of them so far.
+        self._complete = True
+        self._fruitful = self._throttled = False
+        # Whether the last claim found a limit full, and how long the next one waits then.
+        self.throttled = False
+        self._throttled_s = THROTTLED_S[0]
+        # When the next bucket of a rate will hold a whole token, as seconds from the last claim on.
+        self._token_in_s = float("inf")
+        self._low: dict[tuple[UUID, int], tuple[int, int]] = {}
+        # After how many seconds another claim is worth while, though nobody wakes us; 0: at once; None: who knows.
+        self.again_s: float | None = None
+
+    def claim(self, room: int) -> list[ClaimedJob]:
+        """Claim up to ``room`` jobs; ``again_s`` tells when to ask again. Raises database errors."""
+        now = time.monotonic()
+        self._read_rules(now, 2 * _RULES_EVERY_S)
+        if self._rules or self._by_lanes:
+            return self._claim_by_lanes(room)
+        self.throttled = False
+        # Some at first: mostly, one job woke an idle process.
+        jobs = self._claim_due(min(room, queries.FEW))
+        if len(jobs) == queries.FEW < room:
+            jobs += self._claim_due(room - len(jobs))
+        self._by_lanes = len(jobs) == room or time.monotonic() - now > _SLOW_S
+        self.again_s = 0.0 if self._by_lanes else None
+        return jobs
+
+    def _claim_due(self, room: int) -> list[ClaimedJob]:
+        return queries.claim_due(self._process_id, registry.task_names(), room, queues=self._queues)
+
+    def claim_afresh(self, room: int) -> list[ClaimedJob]:
+        """Claim by what is there now, not by a list of lanes made before; else as ``claim``."""
+        if self._aside is not None:
+            self._adopt_aside(self._aside)
+        self._list_again = float("-inf")
+        self._took_s = 0.0
+        return self.claim(room)
+
+    def follow_rules(self) -> None:
+        """Read the rules when they are half a second old; call it after each claim. Raises database errors."""
+        self._read_rules(time.monotonic(), _RULES_EVERY_S)
+
+    def _read_rules(self, now: float, older_than_s: float) -> None:
+        if now - self._rules_read >= older_than_s:
+            self._rules, self._rules_read = rules_in_force(), now
+
+    def _claim_by_lanes(self, room: int) -> list[ClaimedJob]:
+        fresh = self._list()
+        served = [lane for lane in self._lanes if self._rules.allows(lane)]
+        # Whoever comes first may take what is left of a share or a limit: nobody comes first each time.
+        random.shuffle(served)
+        self._token_in_s = float("inf")
+        jobs, shares, throttled = self._claim_shares(served, room)
+        self._raise_low_water(jobs)
+        self._fruitful |= bool(jobs)
+        self._throttled |= throttled
+        if jobs or not self.throttled:
+            self._throttled_s = THROTTLED_S[0]
+        if _more(jobs, shares, room):
+            self.again_s = 0.0
+        elif self._aside is not None:
+            self.throttled = False
+            self.again_s = _LIST_EVERY_S[0]
+        elif not self._complete:
+            self._list_again = float("-inf")
+            self.again_s = 0.0
+        elif self._throttled:
+            self.throttled = True
+            self.again_s = min(self._throttled_s, max(THROTTLED_S[0], self._token_in_s))
+            self._throttled_s = min(THROTTLED_S[1], 2 * self._throttled_s)
+        elif not fresh:
+            self.throttled = False
+            self.again_s = max(0.0, self._list_again - time.monotonic())
+        else:
+            # All lanes are known and none holds more: the plain claim is as fair, unless dead rows make it slow.
+            self._by_lanes = 10 * self._took_s > _LIST_EVERY_S[0]
+            self.throttled = False
+            self.again_s = None
+        return jobs
+
+    def _list(self) -> bool:
+        """List lanes when it is time to, beside the claims if that takes long; tell whether the list is a new one."""
+        if self._aside is not None:
+            if not self._aside.done():
+                return False
+            self._adopt_aside(self._aside)
+            return True
+        if time.monotonic() < self._list_again:
+            return False
+        look = partial(self._lister.look, self._runnable(), afresh=self._fruitful)
+        if self._complete or self._fruitful:
+            # The last round of the stores is over, or gave something: another one begins.
+            self._fruitful = self._throttled = False
+        if self._took_s > _ASIDE_S:
+            self._aside = aside(look)
+            return False
+        self._adopt(look())
+        return True
+
+    def _adopt_aside(self, listed: Future[Listed]) -> None:
+        self._aside = None
+        self._adopt(listed.result())
+
+    def _adopt(self, listed: Listed) -> None:
+        self._lanes, self._complete, self._took_s = listed.lanes, listed.complete, listed.took_s
+        self._low = {(lane.store, lane.number): (lane.first_us, lane.first_id - 1) for lane in listed.lanes}
+        least, most = _LIST_EVERY_S
+        self._list_again = time.monotonic() + min(most, max(least, 10 * listed.took_s))
+
+    def _runnable(self) -> Runnable:
+        forbidden = set(self._rules.forbidden("task"))
+        return Runnable(
+            tasks=[name for name in registry.task_names() if name not in forbidden], queues=self._queues,
+            paused_queues=self._rules.forbidden("queue"), paused_stores=self._rules.forbidden("store"),
+        )  # fmt: skip
+
+    def _claim_shares(self, served: list[Lane], room: int) -> tuple[list[ClaimedJob], list[Share], bool]:
+        limited = {scope for lane in served for scope in self._rules.limits_of(lane)}
+        if not served:
+            return [], [], False
+        if not limited:
+            shares = fair_claim.share_out(served, room, {}, lambda _: ())
+            return fair_claim.claim_lanes(self._process_id, shares, room, self._low), shares, False
+        with transaction.atomic(using=conf.database):
+            # A limit that a task declares for its keys is on any number of them: those wait until lanes are chosen.
+            keys = {scope for scope in limited if scope.startswith("key:") and self._rules[scope].rate is None}
+            capacity, tokens = self._capacity(fair_claim.lock_scopes(limited - keys) | keys)
+            # A scope that is full, or another process's just now, keeps no place from lanes that may run.
+            free = self._free(served, capacity)
+            if keys:
+                free = fair_claim.choose(free)
+                wanted = keys.intersection(scope for lane in free for scope in lane.scopes)
+                held, _ = self._capacity(fair_claim.lock_scopes(wanted))
+                capacity = {scope: held.get(scope, 0) if scope in keys else left for scope, left in capacity.items()}
+                free = self._free(free, capacity)
+            shares = fair_claim.share_out(free, room, capacity, self._rules.limits_of)
+            jobs = fair_claim.claim_lanes(self._process_id, shares, room, self._low) if shares else []
+            if tokens:
+                scopes = {(share.lane.store, share.lane.number): share.lane.scopes for share in shares}
+                started = Counter(scope for job in jobs if not job.expired for scope in scopes[_lane_of(job)])
+                for scope in tokens.keys() & started.keys():
+                    rows_changed("spend_tokens", {"scope": scope, "spent": started[scope]})
+        throttled = len(shares) < len(served) or any(
+            share.quota < share.store_quota and self._rules.limits_of(share.lane) for share in shares
+        )
+        return jobs, shares, throttled
+
+    def _free(self, served: Sequence[Lane], capacity: Mapping[str, int]) -> list[Lane]:
+        return [lane for lane in served if all(capacity.get(scope, 0) > 0 for scope in self._rules.limits_of(lane))]
+
+    def _capacity(self, held: set[str]) -> tuple[dict[str, int], dict[str, float]]:
+        """Return how many more jobs may start in each scope, and the buckets of those with a rate."""
+        tokens = fair_claim.refill_tokens(scope for scope in held if self._rules[scope].rate is not None)
+        counted = any(self._rules[scope].max_concurrency is not None for scope in held)
+        running = fair_claim.running_by_scope() if counted else {}
+        capacity: dict[str, int] = {}
+        for scope in held:
+            most = self._rules[scope].max_concurrency
+            free = 2**31 if most is None else max(0, most - running.get(scope, 0))
+            if scope in tokens and tokens[scope] < 1:
+                self._token_in_s = min(self._token_in_s, (1 - tokens[scope]) / (self._rules[scope].rate or 1))
+            capacity[scope] = min(free, int(tokens[scope])) if scope in tokens else free
+        return capacity, tokens
+
+    def _raise_low_water(self, jobs: Sequence[ClaimedJob]) -> None:
+        """Read each lane from after the last job claimed from it on; jobs of a lane come in its order."""
+        last = {_lane_of(job): (job.run_at_s, job.id) for job in jobs}
+        for key, (run_at_s, job_id) in last.items():
+            self._low[key] = max(self._low.get(key, (0, 0)), (round(run_at_s * 1_000_000), job_id))
+
+
+def _lane_of(job: ClaimedJob) -> tuple[UUID, int]:
+    return job.store_id or NO_STORE, job.lane
+
+
+def _more(jobs: Sequence[ClaimedJob], shares: Sequence[Share], room: int) -> bool:
+    """Tell whether a store gave all it was asked for, so that it may hold more."""
+    if len(jobs) >= room:
+        return True
+    by_store = Counter(job.store_id or NO_STORE for job in jobs)
+    return any(by_store[share.lane.store] >= share.store_quota for share in shares)

@@ -1,0 +1,372 @@
+"""Execution of one claimed job: task, tenant context, handler, outcome."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import sys
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from functools import cache, partial
+from typing import Any
+from uuid import UUID
+
+from django.apps import apps
+from django.db import DatabaseError, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+from psycopg import sql as compose
+
+from salon_jobs.conf import settings as conf
+from salon_jobs.core import events
+from salon_jobs.core.error_report import report
+from salon_jobs.core.errors import Expired, LeaseLost, PayloadInvalid, TaskInvalid, TimedOut
+from salon_jobs.core.events import log_batch, log_event
+from salon_jobs.core.outcomes import (
+    Cancelled,
+    Discard,
+    Errored,
+    Lost,
+    NotStarted,
+    Outcome,
+    Released,
+    Snooze,
+    Snoozed,
+    Succeeded,
+)
+from salon_jobs.core.records import JobState
+from salon_jobs.core.tracing import FinalFailure, report_failure
+from salon_jobs.db.statements import in_one_trip
+from salon_jobs.jobs import current, registry
+from salon_jobs.jobs import queries as store
+from salon_jobs.jobs.current import RunningJob, refuse_open_transaction
+from salon_jobs.jobs.statistics import ended_runs
+from salon_jobs.jobs.task import Task
+from salon_jobs.tenancy import guc
+from salon_jobs.tenancy.active import Block, as_system_task, current_store_id, open_store
+from salon_jobs.tenancy.context import hand_over, tenant_context, tenant_statements
+from salon_jobs.tenancy.session_reset import watched
+from salon_jobs.worker.async_handlers import run_coroutine
+
+
+class StoreTransaction:
+    """Runs a job's block as ``tenant_context(store)`` does, from BEGIN to COMMIT on an idle connection.
+
+    The same steps without the branches for nesting, and in two round trips: a store's job spends most of its own time
+    in them. Entering gives what ``and_ask`` says, an expression evaluated as the store; ``afresh`` as in ``begin_as``.
+    ``resets``: a session that the block has used is reset in the round trip that commits.
+    """
+
+    def __init__(
+        self, connection: BaseDatabaseWrapper, store: UUID, and_ask: str, *, afresh: bool = False, resets: bool = False
+    ) -> None:
+        self._connection, self._store, self._question, self._afresh = connection, store, and_ask, afresh
+        self._atomic: Any = transaction.atomic(using=connection.alias)
+        self._block = Block(connection, store, holds=True)
+        self._resets = resets
+        self._committed = False
+
+    @staticmethod
+    def fits(connection: BaseDatabaseWrapper) -> bool:
+        """Tell whether the connection is idle, in autocommit and outside every context."""
+        return (
+            current_store_id() is None
+            and not connection.in_atomic_block
+            and connection.get_autocommit()
+            and open_store(connection) is None
+        )
+
+    def __enter__(self) -> bool:
+        self._atomic.__enter__()
+        try:
+            self._block.open()
+            return guc.begin_as(self._connection, self._store, and_ask=self._question, afresh=self._afresh)
+        except BaseException:
+            self.__exit__(*sys.exc_info())
+            raise
+
+    def commit_after(self, statement: str) -> bool:
+        """Run a last statement and commit, in one round trip; False, with nothing done, where a block is still open.
+
+        When the statement fails nothing is committed. To be called at the end of the block. Raises Django's errors.
+        """
+        if self._connection.atomic_blocks != [self._atomic]:
+            return False
+        session = watched(self._connection) if self._resets else None
+        if session is None or not session.used or self._connection.run_on_commit:  # callbacks come before a reset
+            in_one_trip(self._connection, f"{statement}; COMMIT")
+        else:
+            in_one_trip(self._connection, f"{session.before_end}; {statement}; COMMIT; {session.reset}")
+            session.used = False
+        self._committed = True
+        return True
+
+    def __exit__(self, *error: Any) -> None:
+        if self._connection.run_on_commit:
+            hand_over(self._connection, self._store, waiting=0)
+        self._block.close()
+        # What is committed keeps its callbacks, whatever struck since then.
+        self._atomic.__exit__(*((None, None, None) if self._committed else error))
+
+
+DISCARDED = "discarded"
+CANCELLED = "cancelled"
+
+
+def execute(running: RunningJob) -> Outcome:
+    """Run the handler and return how it ended. Never raises, but what strikes between two bytecodes at shutdown."""
+    job = running.claimed
+    if job.expired:
+        return NotStarted(Expired("claimed after expires_at"))
+    task = registry.get_task(job.task)
+    if task.timeouts is not None and (why := task.timeouts.expiry(running.waited_s)):
+        return NotStarted(Expired(why))
+    try:
+        arguments = task.payload.decode(job.payload, job.store_id)
+    except PayloadInvalid as error:
+        return Errored(error, retryable=False)
+    in_transaction = running.connection.in_atomic_block
+    token = current.running.set(running)
+    try:
+        finished = task.is_store_task and task.atomic
+        if finished:
+            _run_in_transaction(task, arguments, running)
+        else:
+            _run_outside(task, arguments, running)
+            if running.struck is not None:
+                raise running.struck
+        if not in_transaction:
+            refuse_open_transaction(running.connection)
+        return Succeeded(finished=finished)
+    except LeaseLost:
+        return Lost()
+    except Snooze as wish:
+        return Cancelled(CANCELLED, CANCELLED) if running.cancelled() else Snoozed(wish.delay)
+    except Discard as wish:
+        return Cancelled(DISCARDED, wish.reason)
+    except BaseException as error:  # a handler may raise anything, SystemExit too; it fails the job alone
+        return ended_by(running, error)
+    finally:
+        current.running.reset(token)
+
+
+def ended_by(running: RunningJob, error: BaseException) -> Outcome:
+    """Return how a run ended that an error left: what struck it from outside counts, not how that looked inside."""
+    if running.struck is None:
+        return Errored(error)
+    if running.struck is not TimedOut:
+        return Cancelled(CANCELLED, CANCELLED) if running.cancelled() else Released()
+    took_s = time.monotonic() - running.started
+    timed_out = TimedOut(f"timed out after {took_s:.3g} s").with_traceback(error.__traceback__)
+    timed_out.__cause__ = None if isinstance(error, TimedOut) else error
+    return Errored(timed_out)
+
+
+def settle(running: RunningJob, outcome: Outcome) -> Outcome:
+    """Write the outcome, fenced, and report it; returns what really happened. Raises database errors: call it again."""
+    written = _write(running, outcome)
+    if written is None:
+        if not isinstance(outcome, Lost) and store.committed(running.claimed, running.process_id):
+            # What struck it late is no error of a callback.
+            error = outcome.error if isinstance(outcome, Errored) and running.struck is None else None
+            return _report_success(running, Succeeded(finished=True, callback_error=error))
+        _log(logging.WARNING, events.JOB_LEASE_LOST, running)
+        return Lost()
+    return written
+
+
+def _write(running: RunningJob, outcome: Outcome) -> Outcome | None:
+    """Write one outcome; None when this run no longer owns the row."""
+    job, process_id = running.claimed, running.process_id
+    match outcome:
+        case Succeeded(finished=finished):
+            if not finished and not store.finish(job, process_id):
+                return None
+            return _report_success(running, outcome)
+        case Snoozed(delay=delay):
+            if not store.requeue([(job.id, job.lease)], process_id, delay=delay):
+                return None
+            _log(logging.INFO, events.JOB_SNOOZED, running, delay_s=delay.total_seconds())
+        case Released():
+            if not store.requeue([(job.id, job.lease)], process_id):
+                return None
+            _log(logging.WARNING, events.JOB_RELEASED, running)
+        case Cancelled(kind=kind, detail=detail):
+            reason = kind if kind == detail else f"{kind}: {detail}"
+            if not store.cancel_run(job, process_id, reason):
+                return None
+            _log(logging.INFO, events.JOB_CANCELLED, running, reason=reason)
+        case NotStarted(error=error):
+            if not _write_expiry(running, error):
+                return None
+        case Errored():
+            return _write_error(running, outcome)
+        case Lost():
+            return None
+    return outcome
+
+
+def _write_expiry(running: RunningJob, error: Expired) -> bool:
+    if running.followed is not None:
+        running.followed.error = error
+    described = report(error)
+    reason = f"expired: {error}"
+    if not store.expire_run(running.claimed, running.process_id, described, reason):
+        return False
+    _log(
+        logging.WARNING, events.JOB_EXPIRED, running, reason=reason, waited_s=round(running.waited_s, 3),
+        error_class=described.error_class, code=described.code,
+    )  # fmt: skip
+    return True
+
+
+def _write_error(running: RunningJob, outcome: Errored) -> Outcome | None:
+    job, error = running.claimed, outcome.error
+    if running.followed is not None:
+        running.followed.error = error
+    task = registry.get_task(job.task)
+    delay = task.retry_delay(job.attempt)
+    described = report(error)
+    reason = described.code or "attempts_exhausted"
+    ended = store.fail(job, running.process_id, described, delay=delay, final=not outcome.retryable, reason=reason)
+    if ended is None and not store.failed_by(job):
+        return None
+    # No row was owned any more, but it failed by this very lease: an earlier try was written and its answer lost.
+    state = JobState.FAILED if ended is None else ended.state
+    fields: dict[str, Any] = {"error_class": described.error_class, "code": described.code}
+    match state:
+        case JobState.FAILED:
+            _log(logging.ERROR, events.JOB_FAILED, running, exc_info=error, **fields)
+            report_failure(FinalFailure(job.id, job.task, job.store_id, job.attempt, error, job.payload))
+        case JobState.CANCELLED:
+            _log(logging.WARNING, events.JOB_CANCELLED, running, reason=ended.reason if ended else "", **fields)
+        case _:
+            _log(logging.WARNING, events.JOB_RETRIED, running, delay_s=round(delay.total_seconds(), 3), **fields)
+    return outcome
+
+
+def report_successes(runs: Sequence[RunningJob]) -> None:
+    """Log runs whose success is written, in one write."""
+    ended_runs.count(events.JOB_SUCCEEDED, runs)
+    log_batch(logging.INFO, events.JOB_SUCCEEDED, map(_described, runs))
+
+
+def _report_success(running: RunningJob, outcome: Succeeded) -> Outcome:
+    if outcome.callback_error is not None:
+        _log(logging.ERROR, events.JOB_CALLBACK_FAILED, running, exc_info=outcome.callback_error)
+    _log(logging.INFO, events.JOB_SUCCEEDED, running)
+    return outcome
+
+
+def _run_in_transaction(task: Task[..., Any], arguments: dict[str, Any], running: RunningJob) -> None:
+    with _store_transaction(running) as own:
+        _call(task, arguments, running)
+        if own is None or running.finished or not _commit_finished(own, running):
+            running.finish()
+
+
+def _commit_finished(own: StoreTransaction, running: RunningJob) -> bool:
+    """Finish and commit in one round trip; False, with nothing done, where a block is still open. Raises LeaseLost."""
+    running.check_end()
+    try:
+        running.finished = own.commit_after(store.finish_call(running.claimed, running.process_id))
+    except DatabaseError as error:
+        if getattr(error.__cause__, "sqlstate", None) == store.LEASE_LOST:
+            raise LeaseLost(f"job {running.id} is no longer leased to this run") from error
+        raise
+    return running.finished
+
+
+def _run_outside(task: Task[..., Any], arguments: dict[str, Any], running: RunningJob) -> None:
+    if running.store_id is None:
+        with as_system_task(task.name):
+            _call(task, arguments, running)
+        return
+    # Between its transactions it must see no rows, also when a job before it on this connection used SET by hand.
+    with _store_transaction(running, afresh=True) as own:
+        if own is not None:
+            own.commit_after("SELECT")
+    with tenant_statements(running.store_id) if task.is_async else tenant_context(running.store_id, atomic=False):
+        _call(task, arguments, running)
+
+
+def _call(task: Task[..., Any], arguments: dict[str, Any], running: RunningJob) -> None:
+    """Call the handler. Raises TaskInvalid when it gave something to await: nothing has run then."""
+    result = task.function(**arguments)
+    if task.is_async:
+        run_coroutine(result, partial(_let_strike, running))
+    elif result is not None and inspect.isawaitable(result):
+        if inspect.iscoroutine(result):
+            result.close()
+        raise TaskInvalid(f"task {task.name!r} returned something to await; declare its handler with async def")
+
+
+def _let_strike(running: RunningJob, cancel: Callable[[], None]) -> None:
+    """Let a strike cancel the coroutine, one that came just before too."""
+    running.cancel_coroutine = cancel
+    if running.struck is not None:
+        cancel()
+
+
+@contextmanager
+def _store_transaction(running: RunningJob, *, afresh: bool = False) -> Generator[StoreTransaction | None]:
+    """Open a transaction as the job's store. Raises Discard when that store is gone: it sees its own row alone."""
+    connection, store_id = running.connection, running.store_id
+    assert store_id is not None  # noqa: S101 - decode refused a store task without one
+    exists = _store_exists(conf.store_model, store_id)
+    if StoreTransaction.fits(connection):
+        own = StoreTransaction(connection, store_id, exists, afresh=afresh, resets=running.resets_session)
+        with own as found:
+            # Nothing promises that the one statement set the store before it looked. A store that is there costs no
+            # second look, and one that seems to be gone is looked for again.
+            if not found:
+                _refuse_vanished_store(running, exists)
+            yield own
+        return
+    with tenant_context(store_id):
+        _refuse_vanished_store(running, exists)
+        yield None
+
+
+def _refuse_vanished_store(running: RunningJob, exists: str) -> None:
+    if in_one_trip(running.connection, f"SELECT {exists}").get_value(0, 0) != b"t":
+        raise Discard("the store no longer exists")
+
+
+def _store_exists(store_model: str | None, store_id: UUID) -> str:
+    """Return the expression that tells whether a store's row is visible; always, without a store model."""
+    return "true" if store_model is None else f"{_store_look_up(store_model)}'{store_id}')"
+
+
+@cache
+def _store_look_up(store_model: str) -> str:
+    meta = apps.get_model(store_model)._meta
+    table, key = compose.Identifier(meta.db_table), compose.Identifier(meta.pk.column)
+    return compose.SQL("EXISTS (SELECT FROM {} WHERE {} = ").format(table, key).as_string(None)
+
+
+def identify(running: RunningJob) -> dict[str, Any]:
+    """Return what every log record of a run carries."""
+    job = running.claimed
+    return {"task_name": job.task, "job_id": job.id, "store_id": job.store_id, "attempt": job.attempt}
+
+
+def _trace_of(running: RunningJob) -> dict[str, Any]:
+    followed = running.followed
+    return {} if followed is None or followed.trace_id is None else {"trace_id": followed.trace_id}
+
+
+def _log(
+    level: int, event: str, running: RunningJob, *, exc_info: BaseException | None = None, **fields: object
+) -> None:
+    ended_runs.count(event, (running,))
+    if running.followed is not None:
+        running.followed.ended = event
+    log_event(level, event, exc_info=exc_info, **_described(running), **fields)
+
+
+def _described(running: RunningJob) -> dict[str, Any]:
+    return {
+        **identify(running), "queue": running.claimed.queue, "duration_ms": round(running.duration_s * 1000, 3),
+        **_trace_of(running),
+    }  # fmt: skip

@@ -1,0 +1,259 @@
+"""Fair claims: groups of alike jobs, scanned store by store, and a batch shared among stores."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from django.db import connections
+
+from salon_jobs.core.records import NO_STORE, ClaimedJob
+from salon_jobs.db.statements import many_rows_of, rows_of
+from salon_jobs.jobs.queries import in_claim_order
+
+STORES_A_LOOK: Final = 64
+GROUPS_A_STORE: Final = 32
+LANES_A_GROUP: Final = 32
+LANES_A_CLAIM: Final = 256
+FIRST_GROUP: Final = -(2**31)
+
+
+class Lane(NamedTuple):
+    """Names one lane, in the column order of ``sql/list_lanes.sql``; ``store`` is NO_STORE for system tasks.
+
+    ``first_us`` and ``first_id`` are the instant (microseconds since 1970) and id of the first job it held then.
+    """
+
+    store: UUID
+    number: int
+    queue: str
+    task: str
+    priority: int
+    concurrency_key: str | None
+    due: bool
+    first_us: int = 0
+    first_id: int = 0
+
+    @property
+    def group(self) -> tuple[UUID, int]:
+        """Return what it shares with the lanes that differ in their keys alone."""
+        return self.store, self.number >> 32
+
+    @property
+    def scopes(self) -> tuple[str, ...]:
+        """Return what a limit can be on, as ``kind:name``."""
+        names = (f"queue:{self.queue}", f"task:{self.task}", f"store:{self.store}")
+        return names if self.concurrency_key is None else (*names, f"key:{self.task}:{self.concurrency_key}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runnable:
+    """Says what a process may run now: these tasks, these queues (None: all), without what is paused."""
+
+    tasks: Sequence[str]
+    queues: Sequence[str] | None = None
+    paused_queues: Sequence[str] = ()
+    paused_stores: Sequence[str] = ()
+
+
+class Look(NamedTuple):
+    """Holds the lanes that one look found, how many stores it passed, and the last of them."""
+
+    lanes: list[Lane]
+    stores: int
+    last: UUID | None
+
+
+# From where on a lane is read: the instant (microseconds since 1970) and id of the job claimed last from it.
+LowWater = Mapping[tuple[UUID, int], tuple[int, int]]
+_FROM_THE_START: Final = (-62_135_510_400_000_000, 0)  # 0001-01-02, the earliest instant a job can have
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Says how many jobs one claim may take from a lane, and from its store."""
+
+    lane: Lane
+    quota: int
+    store_quota: int
+
+
+def list_lanes(after: UUID | None, runnable: Runnable, *, group: int = FIRST_GROUP, key: int = 0) -> Look:
+    """List the lanes of the next stores, some of each, from a group and within each from a key on. Role: worker."""
+    rows = rows_of("list_lanes", list_parameters(after, runnable, group=group, key=key))
+    found = [Lane(*row) for row in rows if row[1] is not None]
+    return Look(found, len({row[0] for row in rows}), rows[-1][0] if rows else None)
+
+
+def list_parameters(
+    after: UUID | None, runnable: Runnable, *, group: int = FIRST_GROUP, key: int = 0
+) -> dict[str, Any]:
+    """Return what ``sql/list_lanes.sql`` takes."""
+    return {
+        "after": after, "stores": STORES_A_LOOK, "groups": GROUPS_A_STORE, "lanes": LANES_A_GROUP,
+        "group": group, "key": key, "tasks": list(runnable.tasks),
+        "queues": None if runnable.queues is None else list(runnable.queues),
+        "paused_queues": list(runnable.paused_queues), "paused_stores": list(runnable.paused_stores),
+    }  # fmt: skip
+
+
+def claim_lanes(process_id: int, shares: Sequence[Share], room: int, low: LowWater) -> list[ClaimedJob]:
+    """Claim up to ``room`` due jobs by shares; returns them in claim order. A buried process gets none."""
+    return in_claim_order(many_rows_of("claim_lanes", claim_parameters(process_id, shares, room, low)))
+
+
+def claim_parameters(process_id: int, shares: Sequence[Share], room: int, low: LowWater) -> dict[str, Any]:
+    """Return what ``sql/claim_lanes.sql`` takes."""
+    lows = [low.get((share.lane.store, share.lane.number), _FROM_THE_START) for share in shares]
+    each_store = {share.lane.store: share.store_quota for share in shares}
+    return {
+        "process_id": process_id, "room": room, "clock": time.monotonic(),
+        "stores": [share.lane.store for share in shares], "lanes": [share.lane.number for share in shares],
+        "quotas": [share.quota for share in shares], "keys": [share.lane.concurrency_key for share in shares],
+        "lows_us": [us for us, _ in lows], "low_ids": [job_id for _, job_id in lows],
+        "each_store": list(each_store), "store_quotas": list(each_store.values()),
+    }  # fmt: skip
+
+
+def lock_scopes(scopes: Iterable[str]) -> set[str]:
+    """Take the right to claim within these scopes until the transaction ends; returns those nobody else has now."""
+    names = sorted(scopes)
+    return {row[0] for row in rows_of("lock_scopes", {"scopes": names})} if names else set()
+
+
+def running_by_scope() -> dict[str, int]:
+    """Count the running jobs of every scope that has any."""
+    counts: dict[str, int] = {}
+    for queue, task, store_id, key, running in rows_of("running_counts", {}):
+        lane = Lane(store_id or NO_STORE, 0, queue, task, 0, key, due=False)
+        for scope in lane.scopes:
+            counts[scope] = counts.get(scope, 0) + running
+    return counts
+
+
+def refill_tokens(scopes: Iterable[str]) -> dict[str, float]:
+    """Refill the buckets of rate limits and return what each holds."""
+    names = sorted(scopes)
+    rows: list[Any] = rows_of("refill_tokens", {"scopes": names}) if names else []
+    return dict(rows)
+
+
+def choose(lanes: Sequence[Lane]) -> list[Lane]:
+    """Choose as many lanes as one claim reads: of each store alike, within it by priority."""
+    by_store = [list(group) for _, group in groupby(sorted(lanes, key=attrgetter("store")), key=attrgetter("store"))]
+    most = max(1, LANES_A_CLAIM // max(1, len(by_store)))
+    return [lane for group in by_store for lane in sorted(group, key=attrgetter("priority"))[:most]]
+
+
+def share_out(
+    lanes: Sequence[Lane], room: int, capacity: dict[str, int], limits_of: Callable[[Lane], Sequence[str]]
+) -> list[Share]:
+    """Share a batch among the stores of ``lanes``: each store alike, within it by priority, all within ``capacity``.
+
+    ``capacity`` says how many more may run in a limited scope; what a share may take is reserved there. A scope that
+    several lanes want is shared alike among them.
+    """
+    chosen = choose(lanes)
+    store_quota = -(-room // max(1, len({lane.store for lane in chosen})))
+    wanted: dict[str, int] = {}
+    for lane in chosen:
+        for scope in limits_of(lane):
+            wanted[scope] = wanted.get(scope, 0) + 1
+    shares: list[Share] = []
+    for lane in chosen:
+        quota = store_quota
+        scopes = limits_of(lane)
+        for scope in scopes:
+            quota = min(quota, -(-capacity[scope] // wanted[scope]))
+            wanted[scope] -= 1
+        if quota > 0:
+            shares.append(Share(lane, quota, store_quota))
+            for scope in scopes:
+                capacity[scope] -= quota
+    return shares
+
+
+# So long, and so many stores, does one look for lanes go on.
+_LOOK_S: Final = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """Is what one look found: lanes with due jobs, whether that was the rest of the stores, and how long it took."""
+
+    lanes: Sequence[Lane]
+    complete: bool
+    took_s: float
+
+
+class Lister:
+    """Goes round the stores for one process, some at each look. Not for several threads at once."""
+
+    def __init__(self) -> None:
+        # Each process begins its round of the stores at another one.
+        self._after: UUID | None = UUID(int=random.getrandbits(128))
+        self._crowded = False
+        self._complete = True
+        # Where the round of the stores began, and whether it passed the last one.
+        self._began_at: UUID | None = self._after
+        self._wrapped = False
+
+    def look(self, runnable: Runnable, *, afresh: bool) -> Listed:
+        """Look from where the last look ended, for a while; ``afresh`` begins another round. Raises database errors."""
+        began = time.monotonic()
+        found: dict[tuple[UUID, int], Lane] = {}
+        # Every other look begins inside a crowded store's lanes at random, so that none of them waits for ever.
+        group, key = FIRST_GROUP, 0
+        if inside := self._crowded:
+            group, key = random.randrange(-(2**31), 2**31), random.randrange(2**32)  # noqa: S311 - no secret
+        self._crowded = False
+        if self._complete or afresh:
+            self._complete = False
+            self._began_at, self._wrapped = self._after, self._after is None
+        over = False
+        while not over:
+            look = list_lanes(self._after, runnable, group=group, key=key)
+            self._crowded |= not inside and _crowds(look.lanes)
+            found.update(((lane.store, lane.number), lane) for lane in look.lanes if lane.due)
+            self._after = look.last
+            if look.stores < STORES_A_LOOK:
+                self._after = None
+                over, self._wrapped = self._wrapped, True
+            elif self._wrapped and self._began_at is not None and look.last is not None:
+                over = look.last >= self._began_at
+            self._complete = over and not inside
+            if len({store_id for store_id, _ in found}) >= STORES_A_LOOK or time.monotonic() - began > _LOOK_S:
+                break
+        return Listed(list(found.values()), self._complete, time.monotonic() - began)
+
+
+def aside(look: Callable[[], Listed]) -> Future[Listed]:
+    """Run one look on a thread, with a connection of its own, while the caller goes on claiming."""
+    listed: Future[Listed] = Future()
+
+    def run() -> None:
+        try:
+            listed.set_result(look())
+        except BaseException as error:  # whoever asks for the result gets it
+            listed.set_exception(error)
+        finally:
+            connections.close_all()
+
+    threading.Thread(target=run, name="salon-jobs-lister", daemon=True).start()
+    return listed
+
+
+def _crowds(listed: Sequence[Lane]) -> bool:
+    """Tell whether a store has more groups, or a group more lanes, than a look lists."""
+    per_group = Counter(lane.group for lane in listed)
+    per_store = Counter(store_id for store_id, _ in per_group)
+    return LANES_A_GROUP in per_group.values() or GROUPS_A_STORE in per_store.values()

@@ -1,0 +1,246 @@
+"""Background upkeep beside the claims: rescue of dead processes' jobs, queue stats, pruning."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from django.db import DatabaseError, InterfaceError, connections, transaction
+
+from salon_jobs.conf import settings as conf
+from salon_jobs.core import events, metrics
+from salon_jobs.core.errors import ProcessDied, TimedOut
+from salon_jobs.core.events import log_event
+from salon_jobs.core.metrics import Sample
+from salon_jobs.core.outcomes import Errored
+from salon_jobs.core.records import JobState
+from salon_jobs.core.tracing import FinalFailure, report_failure
+from salon_jobs.db import statements
+from salon_jobs.jobs import enqueue, queries
+from salon_jobs.jobs.current import RunningJob
+from salon_jobs.jobs.pruning import Pruner
+from salon_jobs.jobs.queue_stats import QueueFront, count_rest, look_at_queue, record_depths
+from salon_jobs.jobs.statistics import ended_runs
+from salon_jobs.process.heartbeat import application_name
+from salon_jobs.tenancy.connections import tell_lost, tidy_connections
+from salon_jobs.worker.executor import settle
+from salon_jobs.worker.in_flight import ShownRun
+
+# What a job of a dead process counts as.
+_EVENTS = {
+    JobState.QUEUED: events.JOB_RESCUED,
+    JobState.FAILED: events.JOB_FAILED,
+    JobState.CANCELLED: events.JOB_CANCELLED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RescueCounts:
+    """Counts what one sweep did."""
+
+    buried: int = 0
+    queued: int = 0
+    failed: int = 0
+
+
+class Rescuer:
+    """Buries silent processes.
+
+    After an outage it waits a full silence first: nobody could beat without a database. So it does when its own
+    question had to wait for longer than a heartbeat (a pooler without a free connection): theirs may wait still.
+    """
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._blind_until = float("-inf")
+
+    def run_once(self, *, silent_after: timedelta | None = None) -> RescueCounts:
+        """Bury every silent process once and return the counts. Raises database errors; then call it again later."""
+        silence = silent_after or conf.process_silent_after
+        asked = self._clock()
+        if asked < self._blind_until:
+            return RescueCounts()
+        try:
+            dead = [row[0] for row in _query("silent_processes", {"silent_after": silence})]
+            if self._clock() - asked > conf.heartbeat_interval.total_seconds():
+                self._blind_until = self._clock() + silence.total_seconds()
+                return RescueCounts()
+            counts = [bury(process_id, silence) for process_id in dead]
+        except DatabaseError:
+            self._blind_until = self._clock() + silence.total_seconds()
+            raise
+        return RescueCounts(
+            sum(count.buried for count in counts),
+            sum(count.queued for count in counts),
+            sum(count.failed for count in counts),
+        )
+
+
+def bury(
+    process_id: int,
+    silence: timedelta | None,
+    *,
+    end: str = "went silent",
+    charged: Collection[int] | None = None,
+    overdue: Iterable[ShownRun] = (),
+) -> RescueCounts:
+    """Delete the row, end the dead process's backends, queue its jobs again: in one transaction, in this order.
+
+    The order matters: a claim in flight holds KEY SHARE on the row and is waited for; a later one finds no row. A
+    process that beats meanwhile keeps its row and nothing happens. ``silence`` None: it is known to be dead; ``end``
+    says how it ended, ``charged`` which jobs had started (None: nobody knows), and ``overdue`` runs for which it was
+    killed count as failed attempts. Raises database errors; then call it again.
+    """
+    with transaction.atomic(using=conf.database):
+        rows = _query("delete_process", {"process_id": process_id, "silent_after": silence})
+        if not rows:
+            return RescueCounts()
+        label: str = rows[0][0]
+        _query("end_backends", {"application_name": application_name(process_id)})
+        for run in overdue:
+            _fail_overdue(run, process_id)
+        rescued = queries.rescue(process_id, f"{label} {end} and was buried", charged=charged)
+        enqueue.after_commit(None)
+    log_event(logging.WARNING, events.PROCESS_BURIED, process=label, process_id=process_id, jobs=len(rescued), end=end)
+    for job in rescued:
+        ended_runs.count_untimed(_EVENTS[job.state], job.task, job.queue)
+        _report(job, label)
+    failed = sum(job.state is JobState.FAILED for job in rescued)
+    return RescueCounts(1, len(rescued) - failed, failed)
+
+
+def _fail_overdue(run: ShownRun, process_id: int) -> None:
+    """Settle, in its dead process's place, a run that had to be killed. It may have ended just before."""
+    job = queries.leased_job(process_id, run.job_id, run.lease)
+    if job is not None:
+        running = RunningJob(job, process_id)
+        running.started = run.began
+        settle(
+            running,
+            Errored(
+                TimedOut(f"timed out, went on for {run.kill_at - run.began:.3g} s and was killed with its process")
+            ),
+        )
+
+
+def _report(job: queries.Rescued, label: str) -> None:
+    fields: dict[str, Any] = {
+        "task_name": job.task,
+        "job_id": job.id,
+        "store_id": job.store_id,
+        "attempt": job.attempts + 1,
+    }
+    log_event(logging.WARNING, events.JOB_RESCUED, state=job.state.value, charged=job.charged, **fields)
+    if job.state is JobState.FAILED:
+        error = ProcessDied(f"{label} died running it, too often")
+        log_event(logging.ERROR, events.JOB_FAILED, code=error.code, **fields)
+        report_failure(FinalFailure(job.id, job.task, job.store_id, job.attempts + 1, error, None))
+
+
+def _query(statement: str, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
+    with connections[conf.database].cursor() as cursor:
+        cursor.execute(statements.load(statement), parameters)
+        rows: list[tuple[Any, ...]] = cursor.fetchall()
+        return rows
+
+
+_EVERY_S = 1.0
+_LOOK_EVERY_S = 10.0
+_PRUNE_EVERY_S = 60.0
+_RESCUE_AFTER_BEATS = 2
+
+
+def forget_superseded() -> None:
+    """Forget which runs were superseded when those have ended. Idempotent. Raises database errors."""
+    with connections[conf.database].cursor() as cursor:
+        cursor.execute(statements.load("forget_superseded"))
+
+
+class Maintenance:
+    """Is a thread that rescues every second, looks at the queue every ten and prunes every minute.
+
+    It rescues from the second heartbeat on: after an outage that it did not see, the others get the time to beat.
+    """
+
+    def __init__(self) -> None:
+        self._rescuer = Rescuer()
+        self._pruner = Pruner()
+        self._prune_at = float("-inf")
+        self._stop = threading.Event()
+        self._looked = float("-inf")
+        self._thread = threading.Thread(target=self._run, name="salon-jobs-maintenance", daemon=True)
+        self._swept = time.monotonic()
+        self._rest: dict[tuple[str, str], int] = {}
+        self.front = QueueFront()
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; returns when it ended. Idempotent."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def require_ready(self) -> None:
+        """Raise NotReady when the last sweep, or the oldest due job of a queue, is older than the settings allow."""
+        thresholds = conf.readiness
+        thresholds.require("last_sweep", self._swept_s_ago, "no sweep for dead processes has succeeded")
+        for queue, late_s in self.front.late_s.items():
+            thresholds.require_due(queue, late_s)
+
+    def samples(self) -> list[Sample]:
+        """Return what metrics show: the queues, as of the last look, and the age of the last sweep."""
+        return [
+            Sample(metrics.LOOP_AGE, self._swept_s_ago, ("sweep",)),
+            *self.front.samples(),
+            *(Sample(metrics.QUEUE_DEPTH, count, labels) for labels, count in self._rest.items()),
+        ]
+
+    @property
+    def _swept_s_ago(self) -> float:
+        return time.monotonic() - self._swept
+
+    def _run(self) -> None:
+        rescue_from = time.monotonic() + _RESCUE_AFTER_BEATS * conf.heartbeat_interval.total_seconds()
+        while not self._stop.wait(_EVERY_S):
+            try:
+                if time.monotonic() >= rescue_from:
+                    self._rescuer.run_once()
+                self._swept = time.monotonic()
+                if time.monotonic() - self._looked >= _LOOK_EVERY_S:
+                    self._look()
+                    forget_superseded()
+                    record_depths()
+                ended_runs.flush_when_due()
+                if time.monotonic() >= self._prune_at:
+                    self._prune()
+            except (DatabaseError, InterfaceError) as error:
+                tell_lost(error, loop="maintenance")
+            tidy_connections()
+        self._end()
+        connections.close_all()
+
+    def _end(self) -> None:
+        try:
+            ended_runs.flush()
+        except (DatabaseError, InterfaceError) as error:
+            log_event(logging.WARNING, events.DATABASE_LOST, loop="statistics", error=str(error).strip())
+
+    def _prune(self) -> None:
+        more = self._pruner.run_once().more
+        self._prune_at = time.monotonic() + (0.0 if more else _PRUNE_EVERY_S)
+
+    def _look(self) -> None:
+        front, self._rest = look_at_queue(), count_rest()
+        self._looked = time.monotonic()
+        if front.unknown_tasks and front.unknown_tasks != self.front.unknown_tasks:
+            log_event(logging.WARNING, events.TASKS_UNKNOWN, code="JOB.UNKNOWN_TASK", tasks=list(front.unknown_tasks))
+        log_event(logging.INFO, events.QUEUE_LAG, lag_s=round(front.lag_s, 3))
+        self.front = front

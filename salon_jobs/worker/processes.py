@@ -1,0 +1,152 @@
+"""The loop of ``runworker``: children that run jobs, maintenance, and embedded loops."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from salon_jobs.core import metrics
+from salon_jobs.core.metrics import BUCKETS, OTHER, Sample, Timings
+from salon_jobs.jobs import registry
+from salon_jobs.jobs.statistics import OUTCOMES, ended_runs
+from salon_jobs.process.heartbeat import Presence
+from salon_jobs.process.service import ServedLoop
+from salon_jobs.tenancy.connections import refuse_small_pool
+from salon_jobs.worker.child_process import ChildPlan
+from salon_jobs.worker.maintenance import Maintenance
+from salon_jobs.worker.supervisor import Supervisor
+from salon_jobs.worker.worker import OTHER_THREADS, WorkerOptions
+
+
+@dataclass(slots=True)
+class _Total:
+    outcomes: list[int] = field(default_factory=lambda: [0] * len(OUTCOMES))
+    durations: list[int] = field(default_factory=lambda: [0] * BUCKETS)
+    duration_s: float = 0.0
+    waits: list[int] = field(default_factory=lambda: [0] * BUCKETS)
+    wait_s: float = 0.0
+
+
+_NONE: Final = _Total()
+
+
+class RunTotals:
+    """Is added to from any thread. Tasks that this process does not know are one, ``other``."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._claimed = 0
+        self._by_task: dict[str, _Total] = {}
+
+    def add(self, rows: Iterable[Mapping[str, Any]], *, claimed: int = 0) -> None:
+        """Add one report: rows of ``TaskStatistics.take_report``, and how many jobs were claimed since the last."""
+        with self._lock:
+            self._claimed += claimed
+            for row in rows:
+                task = row["task"] if row["task"] in registry.task_names() else OTHER
+                total = self._by_task.setdefault(task, _Total())
+                total.outcomes = [a + row[name] for a, name in zip(total.outcomes, OUTCOMES, strict=True)]
+                total.durations = [a + b for a, b in zip(total.durations, row["durations"], strict=True)]
+                total.waits = [a + b for a, b in zip(total.waits, row["waits"], strict=True)]
+                total.duration_s += row["duration_s"]
+                total.wait_s += row["wait_s"]
+
+    def samples(self) -> list[Sample]:
+        """Return the counters and histograms."""
+        with self._lock:
+            samples = [Sample(metrics.CLAIMED, self._claimed)]
+            # A counter that appears at five hides those five from rate().
+            for task in sorted({*registry.task_names(), *self._by_task}):
+                total = self._by_task.get(task, _NONE)
+                samples += [
+                    Sample(metrics.FINISHED, count, (task, outcome))
+                    for outcome, count in zip(OUTCOMES, total.outcomes, strict=True)
+                ]
+            for task, total in self._by_task.items():
+                samples.append(Sample(metrics.DURATION, Timings(list(total.durations), total.duration_s), (task,)))
+                samples.append(Sample(metrics.WAIT, Timings(list(total.waits), total.wait_s), (task,)))
+        return samples
+
+
+KIND = "worker"
+# Heartbeat, maintenance, two questions about health at a time; each loop beside, and each child's keeper.
+_THREADS = 4
+
+
+class WorkerProcesses:
+    """Is the loop of the supervisor; ``beside`` are run in a thread each (scheduler, relay, consumer)."""
+
+    def __init__(
+        self,
+        presence: Presence,
+        command: Sequence[str],
+        options: WorkerOptions,
+        *,
+        processes: int,
+        beside: Sequence[ServedLoop] = (),
+    ) -> None:
+        """Start the children. Raises ConfigurationError when a pool is too small for theirs or our threads."""
+        refuse_small_pool(max(_THREADS + len(beside) + processes, options.concurrency + OTHER_THREADS))
+        plan = ChildPlan(
+            kind=KIND, command=command, concurrency=options.concurrency, queues=options.queues, burst=options.burst,
+            options={"options": asdict(options)}, on_counted=self._add,
+        )  # fmt: skip
+        self._totals = RunTotals()
+        self._maintenance = Maintenance()
+        self._beside = tuple(beside)
+        self._stopping = threading.Event()
+        self._supervisor = Supervisor(presence, plan, processes=processes)
+
+    def run(self) -> bool:
+        """Work until stopped; True when every job ended or was given back in time."""
+        self._maintenance.start()
+        threads = [
+            threading.Thread(target=loop.run, name=f"salon-jobs-{type(loop).__name__.lower()}", daemon=True)
+            for loop in self._beside
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            return self._supervisor.run()
+        finally:
+            if not self._stopping.is_set():  # a second call would force their end
+                self._stop_beside()
+            for thread in threads:
+                thread.join()
+            self._maintenance.stop()
+
+    def stop(self) -> None:
+        """Stop gracefully; a second call forces it."""
+        self._stopping.set()
+        self._stop_beside()
+        self._supervisor.stop()
+
+    def facts(self) -> dict[str, object]:
+        """Return queue lag, unknown tasks, the children and what runs beside them. Raises NotReady."""
+        self._maintenance.require_ready()
+        front = self._maintenance.front
+        facts: dict[str, object] = {
+            "lag_s": round(front.lag_s, 3),
+            "unknown_tasks": list(front.unknown_tasks),
+            **self._supervisor.facts(),
+        }
+        for loop in self._beside:
+            facts |= loop.facts()
+        return facts
+
+    def _stop_beside(self) -> None:
+        for loop in self._beside:
+            loop.stop()
+
+    def samples(self) -> list[Sample]:
+        """Return the metrics of the children, of their runs, of the queues, and of what runs beside them."""
+        self._add({"rows": ended_runs.take_report()})  # what this process counted: jobs of children that died
+        samples = [*self._supervisor.samples(), *self._totals.samples(), *self._maintenance.samples()]
+        for loop in self._beside:
+            samples += loop.samples()
+        return samples
+
+    def _add(self, counted: dict[str, Any]) -> None:
+        self._totals.add(**counted)

@@ -1,0 +1,258 @@
+"""Runs jobs on one thread: takes them from the local queue, executes and settles each, keeps its connections clean."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import threading
+import time
+from contextvars import copy_context
+from typing import Any
+
+from django.db import DatabaseError, DataError, InterfaceError, connections
+from psycopg import Error as PsycopgError
+from psycopg.pq import TransactionStatus
+
+from salon_jobs.conf import settings as conf
+from salon_jobs.core import events
+from salon_jobs.core.error_report import report
+from salon_jobs.core.errors import Interrupted
+from salon_jobs.core.events import log_event, logger
+from salon_jobs.core.outcomes import Errored, Outcome, Succeeded
+from salon_jobs.core.tracing import active_tracers, following_run
+from salon_jobs.jobs import queries as store
+from salon_jobs.jobs import registry
+from salon_jobs.jobs.current import RunningJob
+from salon_jobs.tenancy.connections import drop_connections, finish_resets, reset_sessions, tidy_connections
+from salon_jobs.tenancy.session_reset import watch_sessions
+from salon_jobs.worker.buffer import LocalQueue
+from salon_jobs.worker.deadlines import Timekeeper
+from salon_jobs.worker.executor import ended_by, execute, identify, settle
+from salon_jobs.worker.finisher import Finisher
+from salon_jobs.worker.in_flight import NEVER, RunBoard
+
+_SETTLE_RETRY_S = 0.5
+_CANCEL_S = 2.0
+# A thread that waited so long looks at its connections before the next job; a busy one did after the last.
+_TIDY_AFTER_S = 0.05
+
+
+class Runner:
+    """Is one thread that runs jobs until the local queue closes. ``strike`` ends its current run."""
+
+    def __init__(
+        self,
+        jobs: LocalQueue,
+        finisher: Finisher,
+        process_id: int,
+        number: int,
+        abandon: threading.Event,
+        *,
+        board: RunBoard,
+        timekeeper: Timekeeper,
+    ) -> None:
+        self._jobs = jobs
+        self._finisher = finisher
+        self._process_id = process_id
+        self._number = number
+        self._abandon = abandon
+        self._board = board
+        self._timekeeper = timekeeper
+        self._lock = threading.Lock()
+        self._running: RunningJob | None = None
+        self._thread = self._new_thread()
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the thread to end; False when it has not."""
+        end = time.monotonic() + timeout_s
+        while (thread := self._thread).is_alive() and (left := end - time.monotonic()) > 0:
+            thread.join(left)  # one that was struck starts another before it ends
+        return not self._thread.is_alive()
+
+    def interrupt(self) -> None:
+        """Strike whatever runs now by Interrupted: rolled back, attempt not counted."""
+        running = self._running
+        if running is not None:
+            self.strike(running, Interrupted)
+
+    def strike(self, running: RunningJob, kind: type[Interrupted]) -> bool:
+        """Raise ``kind`` in the handler of this very run and cancel its query; False when it is not there to be struck.
+
+        An async handler is cancelled as asyncio does: it gets CancelledError where it awaits.
+        Only a shutdown strikes twice. The lock is held until the server took the cancel, and the thread takes it before
+        it goes on to anything else: neither can hit what comes after the run.
+        """
+        with self._lock:
+            if self._running is not running or (running.struck is not None and kind is not Interrupted):
+                return False
+            running.struck = running.struck or kind
+            raw: Any = running.connection.connection
+            queries = raw if raw is not None and raw.info.transaction_status == TransactionStatus.ACTIVE else None
+            if registry.get_task(running.task).is_async:
+                # The thread itself serves the coroutine, and has to go on until that has ended.
+                if running.cancel_coroutine is not None:
+                    running.cancel_coroutine()
+            else:
+                # Delivered at the thread's next bytecode: a handler inside one long C call does not feel it.
+                _raise_in(self._thread, kind)
+            if queries is not None:
+                try:
+                    queries.cancel_safe(timeout=_CANCEL_S)
+                except PsycopgError as error:
+                    logger.warning("could not cancel the query of job %s: %s", running.id, error)
+        return True
+
+    def ask_to_end(self, job_id: int, lease: int) -> None:
+        """Let the handler know, when it runs this very job, that it is cancelled; strike it after the grace."""
+        with self._lock:
+            running = self._running
+            if running is None or running.cancelled() or (running.id, running.claimed.lease) != (job_id, lease):
+                return
+            running.cancel_at = time.monotonic() + conf.cancel_grace.total_seconds()
+            self._timekeeper.watch(running, self.strike)
+        log_event(logging.INFO, events.JOB_CANCEL_NOTICED, **identify(running))
+
+    @property
+    def ended(self) -> bool:
+        """Tell whether the thread was started and runs no more."""
+        return self._thread.ident is not None and not self._thread.is_alive()
+
+    def _new_thread(self) -> threading.Thread:
+        return threading.Thread(target=self._run, name=f"salon-jobs-runner-{self._number}", daemon=True)
+
+    def _run(self) -> None:
+        self._thread = threading.current_thread()
+        watch_sessions(keep_all=True)
+        try:
+            struck = self._run_until_struck()
+        finally:
+            connections.close_all()
+        if struck:
+            # The strike can have kept any block from being left in order: a new thread has no thread-locals that could
+            # still name this job's store.
+            thread = self._new_thread()
+            thread.start()
+            self._thread = thread
+
+    def _run_until_struck(self) -> bool:
+        """Run jobs until one of them was struck; False once the local queue is closed."""
+        idle_since = float("-inf")
+        while (job := self._jobs.take()) is not None:
+            finish_resets()
+            # Before the run begins: it keeps the connection it finds, which this may replace.
+            if time.monotonic() - idle_since > _TIDY_AFTER_S:
+                tidy_connections(after_idling=True)
+            running = RunningJob(job, self._process_id, resets_session=True)
+            try:
+                # Whatever a handler, or an exception in the midst of ours, leaves in the context ends with the run.
+                copy_context().run(self._run_in_scope, running)
+            except BaseException:  # a thread that ends takes a share of the capacity with it
+                logger.exception("the end of job %s could not be written; it stays leased and is given back", job.id)
+                self._jobs.forget([job])
+            self._board.clear(self._number)
+            if running.struck is not None:
+                return True
+            idle_since = time.monotonic()
+        return False
+
+    def _run_in_scope(self, running: RunningJob) -> None:
+        if not active_tracers():
+            self._run_job(running)
+            return
+        with following_run(running.follow()):
+            self._run_job(running)
+
+    def _run_job(self, running: RunningJob) -> None:
+        self._begin(running)
+        outcome: Outcome | None = None
+        while True:
+            try:
+                if outcome is None:
+                    self._running = running
+                    outcome = execute(running)
+                with self._lock:
+                    # From here on nobody strikes, and what has not come yet is taken back: the outcome is written.
+                    self._running = None
+                    if running.struck is not None:
+                        _raise_in(self._thread, None)
+                break
+            except Interrupted as error:
+                # It struck beside the handler. Whether that had finished, the fenced row tells.
+                outcome = outcome or ended_by(running, error)
+        self._end(running)
+        if isinstance(outcome, Succeeded) and outcome.finished is running.finished:
+            self._finisher.add(running)
+        else:
+            self._settle(running, outcome)
+            self._jobs.forget([running.claimed])
+
+    def _begin(self, running: RunningJob) -> None:
+        """Show the run, and have it struck, then killed, when it takes too long."""
+        timeouts = registry.get_task(running.task).timeouts
+        run_s = None if timeouts is None else timeouts.run_s(running.waited_s)
+        kill_at = NEVER
+        if run_s is not None:
+            grace_s = conf.timeout_grace.total_seconds()
+            running.times_out_at = running.started + run_s
+            running.on_extended = lambda times_out_at: self._board.move(self._number, times_out_at + grace_s)
+            kill_at = running.times_out_at + grace_s
+            self._timekeeper.watch(running, self.strike)
+        self._board.show(self._number, running.id, running.claimed.lease, kill_at=kill_at)
+
+    def _end(self, running: RunningJob) -> None:
+        running.ended = time.monotonic()
+        self._jobs.ran(running.claimed)
+        if running.times_out_at is not None:
+            self._board.move(self._number, NEVER)
+        if running.times_out_at is not None or running.cancel_at is not None:
+            self._timekeeper.forget(running)
+        if running.struck is None:
+            tidy_connections()
+            reset_sessions()
+        else:
+            # Nobody knows what the strike left on them.
+            drop_connections()
+
+    def _settle(self, running: RunningJob, outcome: Outcome) -> None:
+        """Write the outcome, through an outage if need be: until it is written the job is ours and not run twice.
+
+        An outcome that can not be written at all (a Snooze beyond the calendar) becomes an error of the job.
+        """
+        finish_resets()
+        while True:
+            try:
+                settle(running, outcome)
+            except BaseException as error:
+                if isinstance(error, DataError) or not isinstance(error, (DatabaseError, InterfaceError)):
+                    if isinstance(outcome, Errored):
+                        self._fail_plainly(running, error)
+                        return
+                    outcome = Errored(error)
+                    continue
+                connections[conf.database].errors_occurred = True
+                log_event(
+                    logging.WARNING, events.DATABASE_LOST, loop="settle", error=str(error).strip(),
+                    **identify(running),
+                )  # fmt: skip
+                if self._abandon.wait(_SETTLE_RETRY_S):
+                    return
+                tidy_connections()
+            else:
+                return
+
+    def _fail_plainly(self, running: RunningJob, error: BaseException) -> None:
+        """Charge the attempt when even the error's own end can not be told: else the job would come back for ever."""
+        reason, retry_in = "attempts_exhausted", conf.backoff.cap
+        store.fail(running.claimed, self._process_id, report(error), delay=retry_in, final=False, reason=reason)
+        logger.error("the end of job %s could not be told: %s", running.id, type(error).__name__)
+
+
+def _raise_in(thread: threading.Thread, kind: type[Interrupted] | None) -> None:
+    """Have ``kind`` raised in a thread at its next bytecode; None takes back what has not been raised yet."""
+    assert thread.ident is not None  # noqa: S101 - it runs
+    raised = None if kind is None else ctypes.py_object(kind)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), raised)

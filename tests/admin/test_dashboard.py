@@ -1,0 +1,259 @@
+"""Opens the dashboard as operators and as staff of one store, over rows that are told from each other."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from html import unescape
+from urllib.parse import urlencode
+from uuid import UUID
+
+import pytest
+from django.contrib.auth.models import Permission, User
+from django.db import connections
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from salon_jobs.admin.dashboard import Line, Plot
+from salon_jobs.core.metrics import BUCKETS, bucket_of
+from salon_jobs.core.units import counted, duration, number
+from salon_jobs.dashboard.queues import SPANS, history, waiting
+from tests.admin.test_admin_readers import Rows, staff, two, web
+from tests.outbox.test_operate_messages import ORDERS
+from tests.support import change, seen
+
+__all__ = ["two", "web"]  # fixtures
+
+DASHBOARD = "/admin/salon_jobs/dashboard/"
+MOST_QUERIES = 20
+
+
+@pytest.fixture
+def busy(two: tuple[Rows, Rows], stores: list[UUID]) -> tuple[Rows, Rows]:
+    """Have something of everything: queues, processes, statistics, cron, relays, an outage, a pause."""
+    [(supervisor,)] = seen(
+        "INSERT INTO salon_jobs_process (kind, hostname, pid) VALUES ('supervisor', 'shop-1', 10) RETURNING id"
+    )
+    [(worker,)] = seen(
+        "INSERT INTO salon_jobs_process (kind, hostname, pid, supervisor_id, concurrency, queues)"
+        " VALUES ('worker', 'shop-1', 11, %s, 8, '[\"mail\"]') RETURNING id",
+        supervisor,
+    )
+    change(
+        "INSERT INTO salon_jobs_process (id, kind, hostname, pid, heartbeat_at)"
+        " OVERRIDING SYSTEM VALUE VALUES (77, 'relay', 'shop-2', 12, now() - interval '1 hour')"
+    )
+    change(
+        "INSERT INTO salon_jobs_job (task, queue, store_id, run_at)"
+        " VALUES ('send-mail', 'mail', %s, now() - interval '90 s'),"
+        " ('send-mail', 'mail', %s, now() + interval '1 day'), ('ping', 'default', NULL, now())",
+        stores[0], stores[1],
+    )  # fmt: skip
+    change(
+        "INSERT INTO salon_jobs_job (task, queue, store_id, state, leased_by, lease, started_at)"
+        " VALUES ('long-haul', 'mail', %s, 'running', %s, 1, now() - interval '3 minutes')",
+        stores[0], worker,
+    )  # fmt: skip
+    change(
+        "INSERT INTO salon_jobs_job_error (job_id, store_id, attempt, error_class)"
+        " SELECT n, (ARRAY[%s, %s]::uuid[])[1 + (n %% 3 = 0)::int], 1, 'TillOnFire' FROM generate_series(1, 9) AS n",
+        stores[0], stores[1],
+    )  # fmt: skip
+    waits = [0] * BUCKETS
+    waits[bucket_of(0.5)] = 40
+    for minutes in (0, 2, 4, 300, 5000):
+        change(
+            "INSERT INTO salon_jobs_task_minute SELECT date_trunc('minute', now()) - %s * interval '1 minute',"
+            " 'send-mail', 'mail', 30, 5, 2, 3, 0, 0, 0, 20.0, %s, 20.0, %s",
+            minutes, waits, waits,
+        )  # fmt: skip
+    change(
+        "INSERT INTO salon_jobs_queue_minute SELECT date_trunc('minute', now()) - n * interval '1 minute', 'mail',"
+        " 100 - 10 * n, 50, 1.0, true FROM generate_series(0, 5) AS n"
+    )
+    change("INSERT INTO salon_jobs_cron_entry (name) VALUES ('nightly'), ('monthly'), ('hourly')")
+    change(
+        "INSERT INTO salon_jobs_cron_tick (entry, tick_at, fired_at, job_id) VALUES"
+        " ('monthly', now() - interval '8 days', now() - interval '8 days', 1000001),"
+        " ('hourly', now() - interval '6 days', now() - interval '6 days', 1000002)"
+    )
+    change(
+        "INSERT INTO salon_jobs_cron_tick (entry, tick_at, job_id) VALUES ('nightly', now() - interval '1 h', %s)",
+        two[1].job,
+    )
+    change(
+        "INSERT INTO salon_jobs_partition (partition, owner) SELECT 0, id FROM salon_jobs_process WHERE kind = 'relay'"
+    )
+    change("INSERT INTO salon_jobs_partition (partition) VALUES (1)")
+    change(
+        "INSERT INTO salon_jobs_destination (aggregate_type, paused, outage_since, outage_code) VALUES"
+        " (%s, true, now() - interval '5 minutes', 'BROKER.DOWN')",
+        ORDERS,
+    )
+    change("INSERT INTO salon_jobs_limit (kind, name, paused) VALUES ('queue', 'mail', true)")
+    return two
+
+
+def worker() -> int:
+    [(number,)] = seen("SELECT id FROM salon_jobs_process WHERE kind = 'worker'")
+    return int(number)
+
+
+def text_of(client: Client, query: str = "") -> str:
+    """Return the page's text without tags, blanks as one."""
+    answer = client.get(DASHBOARD + query)
+    assert answer.status_code == 200
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", answer.content.decode()))
+
+
+def test_an_operator_sees_everything_by_few_queries(busy: tuple[Rows, Rows]) -> None:
+    client = staff(everything=True)
+    client.get(DASHBOARD)
+    with CaptureQueriesContext(connections["operator"]) as asked, CaptureQueriesContext(connections["web"]) as other:
+        text = text_of(client)
+    assert len(asked) + len(other) <= MOST_QUERIES, [query["sql"][:90] for query in asked.captured_queries]
+    for expected in (
+        "Failed jobs 2", "Parked aggregates 2", "Paused: queue mail",
+        "mail paused 2 1 1.5 min",  # waiting, due, for so long
+        "send-mail 90 15 6 9 0",  # succeeded, retried, failed, cancelled, rescued in the last hour
+        f"{busy[0].store} 6 6 TillOnFire", f"{busy[1].store} 3 3 TillOnFire",
+        "Processes 3 1 silent", "long-haul for 3 min mail", "shop-2/12 relay", "1 h ago, silent",
+        "nightly not declared here", "failed: reason-of-1",
+        "expire-tentative-reservations", "Relay shop-2/12 owns partition 0. ", "Nobody owns 1", "The gate is open",
+        "BROKER.DOWN", "aggregate-of-1",
+    ):  # fmt: skip
+        assert expected in text, expected
+    assert re.search(r"hourly not declared here [^A-Z]*UTC succeeded monthly", text), (
+        "in its time it is there unless it did"
+    )
+    assert re.search(r"monthly not declared here [^A-Z]*UTC succeeded, or pruned since nightly", text)
+    row = re.search(r"mail paused .{0,60}", text)
+    assert row is not None
+    # In five minutes 70 ended (of the whole minutes), and 50 more wait: 24 a minute came in.
+    assert "24 14" in row[0], row[0]
+
+
+def test_what_is_counted_leads_to_its_rows_for_whoever_may_see_them(busy: tuple[Rows, Rows]) -> None:
+    client = staff(everything=True)
+    page = client.get(DASHBOARD).content.decode().split('id="salon-jobs-dashboard"')[1]
+    links = {unescape(link) for link in re.findall(r'href="(/admin/salon_jobs/[^"]+)"', page)}
+    for wanted, shown in (
+        ("job/?queue=mail&state__exact=queued", "2 jobs"), ("job/?queue=default&state__exact=failed", "2 jobs"),
+        ("job/?state__exact=queued", "3 jobs"), (f"job/?store={busy[0].store}&state__exact=queued", "1 job"),
+        ("job/?task=send-mail&state__exact=failed", "0 jobs"), ("crontick/?entry=nightly", "1 cron tick"),
+        (f"message/?{urlencode({'destination': ORDERS, 'status__exact': 'pending'})}", "0 messages"),
+        ("limit/?paused__exact=1", "1 limit"), ("process/?", "3 processes"),
+        (f"job/?leased_by__exact={worker()}&state__exact=running", "1 job"),
+    ):  # fmt: skip
+        assert f"/admin/salon_jobs/{wanted}" in links, wanted
+        assert shown in client.get(f"/admin/salon_jobs/{wanted}").content.decode(), wanted
+    ids = re.findall(r' id="([^"]+)"', page)
+    assert len(ids) == len(set(ids))
+    limited = staff(may=("view_dashboard", "view_all_stores"))
+    for link in re.findall(r'href="(/admin/salon_jobs/[^"]+)"', limited.get(DASHBOARD).content.decode()):
+        assert limited.get(unescape(link)).status_code == 200, link
+
+
+def test_rates_stay_while_a_new_minute_is_not_counted_yet(busy: tuple[Rows, Rows]) -> None:
+    change("UPDATE salon_jobs_queue_minute SET minute = minute - interval '2 minutes' - interval '1 hour'")
+    change("UPDATE salon_jobs_queue_minute SET minute = minute + interval '1 hour'")
+    change("UPDATE salon_jobs_task_minute SET minute = minute - interval '10 hours'")
+    change("UPDATE salon_jobs_task_minute SET minute = minute + interval '10 hours' - interval '2 minutes'")
+    [mail] = [queue for queue in waiting(using="operator").queues if queue.name == "mail"]
+    assert (mail.in_a_minute, mail.out_a_minute) == (24, 14)
+    change("UPDATE salon_jobs_queue_minute SET exact = false WHERE waiting = 100")
+    [mail] = [queue for queue in waiting(using="operator").queues if queue.name == "mail"]
+    assert (mail.in_a_minute, mail.out_a_minute) == (None, 14), "of an estimate no rate is made"
+
+
+@pytest.mark.parametrize(("part", "present", "absent"), [("now", "Queues", "<svg"), ("plots", "<svg", "Queues")])
+def test_a_part_is_read_by_itself(busy: tuple[Rows, Rows], part: str, present: str, absent: str) -> None:
+    answer = staff(everything=True).get(f"{DASHBOARD}?part={part}")
+    body = answer.content.decode()
+    assert present in body
+    assert absent not in body
+    assert re.findall(r'<section id="part-(\w+)"', body) == {"now": ["tiles", "tables"], "plots": ["plots"]}[part]
+    assert "<html" not in body
+    assert answer.headers["Cache-Control"].startswith("max-age=0, no-cache, no-store")
+
+
+@pytest.mark.parametrize(("span", "steps", "runs"), [("hour", 60, 3), ("day", 96, 4), ("week", 84, 5)])
+def test_each_span_adds_up_the_same_minutes(busy: tuple[Rows, Rows], span: str, steps: int, runs: int) -> None:
+    found = history(SPANS[span], using="operator")
+    assert steps <= len(found) <= steps + 1
+    assert found[-1].at <= timezone.now() - timedelta(minutes=1) < found[-1].at + SPANS[span].step
+    known = [step for step in found if step.succeeded]
+    assert 1 <= len(known) <= runs
+    assert all(step.wait_p50_s == pytest.approx(0.5, rel=0.3) for step in known)
+    assert max(step.waiting or 0 for step in found) in (90, 100), "100 is of the minute that may not be over"
+    assert f"span={span}" in staff(everything=True).get(f"{DASHBOARD}?span={span}").content.decode()
+
+
+def test_rates_are_a_minute_whatever_the_step(busy: tuple[Rows, Rows]) -> None:
+    [(minute,)] = seen("SELECT max(minute) FROM salon_jobs_task_minute")
+
+    def rates(span: str, at: datetime) -> list[float]:
+        found = history(SPANS[span], using="operator", now=at)
+        return [step.succeeded for step in found if step.succeeded]
+
+    assert rates("hour", minute + timedelta(seconds=59)) == [30, 30], "a minute that has just begun looks like a fall"
+    assert rates("hour", minute + timedelta(seconds=60)) == [30, 30, 30]
+    of_two = minute.replace(minute=0) + timedelta(minutes=2)
+    change("DELETE FROM salon_jobs_task_minute WHERE minute <> %s", minute)
+    change("UPDATE salon_jobs_task_minute SET minute = %s WHERE minute = %s", of_two - timedelta(minutes=2), minute)
+    assert rates("day", of_two)[-1] == 15, "of the newest step two minutes are over"
+
+
+def test_the_admins_index_leads_there_for_whoever_may_see_it(two: tuple[Rows, Rows]) -> None:
+    for client, expected in (
+        (staff(may=("view_dashboard", "view_all_stores")), True),
+        (staff(may=("view_all_stores",)), False),
+    ):
+        for index in ("/admin/", "/admin/salon_jobs/"):
+            assert (f'href="{DASHBOARD}"' in client.get(index).content.decode()) is expected
+        assert client.get(DASHBOARD).status_code == (200 if expected else 403)
+    assert Client().get(DASHBOARD).status_code == 302
+    assert staff(everything=True).get(f"{DASHBOARD}1/change/").status_code == 404
+
+
+def test_staff_of_a_store_see_its_jobs_and_nothing_of_the_others(busy: tuple[Rows, Rows]) -> None:
+    own, other = busy
+    client = staff(own.store, may=("view_dashboard",))
+    with CaptureQueriesContext(connections["operator"]) as asked:
+        text = text_of(client)
+        for part in ("now", "plots"):
+            text += text_of(client, f"?part={part}")
+    assert len(asked) == 0, "the operator's role is not used"
+    assert "send-mail 1 1 1.5 min 0 0 0" in text
+    assert "long-haul 0 0 – 1 0 0" in text
+    assert "aggregate-of-0" in text
+    for hidden in (str(other.store), "aggregate-of-1", "ping", "shop-1", "BROKER", "nightly", "TillOnFire"):
+        assert hidden not in text, hidden
+
+
+def test_a_page_is_shown_without_a_single_row(two: tuple[Rows, Rows]) -> None:
+    change("TRUNCATE salon_jobs_job, salon_jobs_message, salon_jobs_blocked_aggregate")
+    text = text_of(staff(everything=True))
+    assert "No process is running" in text
+    assert "Nothing waits." in text
+    user = User.objects.get(is_superuser=True)
+    assert not user.user_permissions.filter(pk__in=Permission.objects.filter(codename="nonsense")).exists()
+
+
+def test_a_plot_says_in_words_what_it_shows_and_breaks_where_nothing_is_known() -> None:
+    times = tuple(datetime(2026, 1, 1, tzinfo=UTC) + timedelta(minutes=n) for n in range(4))
+    plot = Plot("x", "Jobs <that> wait", (Line("all", [1, None, 4, 2]), Line("due", [None] * 4)), times, number)
+    assert plot.words == "Jobs <that> wait. all: now 2, at most 4; due: now –, at most 0."
+    svg = str(plot.svg)
+    assert 'aria-label="Jobs &lt;that&gt; wait. all: now 2' in svg
+    assert svg.count("M") == 3 + 2, "three lines of the grid, and two parts of the first line"
+    assert " style=" not in svg
+
+
+def test_numbers_are_written_for_people() -> None:
+    assert [duration(s) for s in (None, 0, 0.0005, 0.25, 3, 90, 7200, 200_000)] == [
+        "–", "0 s", "<1 ms", "250 ms", "3 s", "1.5 min", "2 h", "2.3 d",
+    ]  # fmt: skip
+    assert [number(n) for n in (None, 0, 1, 0.25, 12.6, 4_950_000)] == ["–", "0", "1", "0.25", "13", "4,950,000"]
+    assert [counted(n, 1001) for n in (0, 1000, 1001)] == ["0", "1,000", "1,000+"]

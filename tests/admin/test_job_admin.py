@@ -1,0 +1,204 @@
+"""Takes every action on jobs in the admin, by Django's test client: what is asked, changed, refused, logged."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.contrib.auth.models import Permission, User
+from django.test import Client, override_settings
+
+from salon_jobs.conf import settings as conf
+from salon_jobs.core.errors import ConfigurationError
+from tests.plans.test_admin_plans import JOBS, AdminRouter
+from tests.support import change, seen
+
+
+@pytest.fixture
+def client(database: None) -> Iterator[Client]:
+    """Sign in as somebody who may do everything."""
+    with override_settings(DATABASE_ROUTERS=[AdminRouter()], ROOT_URLCONF="project.urls"):
+        user, _ = User.objects.get_or_create(username="boss", is_superuser=True, is_staff=True)
+        signed_in = Client()
+        signed_in.force_login(user)
+        yield signed_in
+    change("TRUNCATE django_admin_log")
+
+
+def add(**columns: Any) -> int:
+    values = {"task": "ping", **columns}
+    marks = ", ".join("%s" for _ in values)
+    statement = f"INSERT INTO salon_jobs_job ({', '.join(values)}) VALUES ({marks}) RETURNING id"
+    return int(seen(statement, *values.values())[0][0])
+
+
+def act(client: Client, action: str, ids: list[int], **fields: Any) -> str:
+    form = {"action": action, "index": "0", "select_across": "0", "_selected_action": [str(each) for each in ids]}
+    answer = client.post(JOBS, {**form, **fields}, follow=True)
+    assert answer.status_code == 200
+    return answer.content.decode()
+
+
+def logged() -> list[tuple[Any, ...]]:
+    return seen("SELECT object_id, change_message FROM django_admin_log ORDER BY id")
+
+
+def test_nothing_is_changed_before_it_is_confirmed(client: Client) -> None:
+    ids = [add(state="failed"), add()]
+    before = seen("SELECT * FROM salon_jobs_job ORDER BY id")
+    for action in ("retry", "cancel", "discard", "change", "pause"):
+        assert "2 jobs selected" in (text := act(client, action, ids)), action
+    assert "Queue default" in text
+    assert seen("SELECT * FROM salon_jobs_job ORDER BY id") == before
+    assert logged() == []
+
+
+def test_what_was_enqueued_after_the_question_is_left(client: Client) -> None:
+    asked = add()
+    form = {"action": "cancel", "index": "0", "select_across": "1", "_selected_action": str(asked)}
+    question = client.post(f"{JOBS}?task=ping", form).content.decode()
+    assert "1 job selected" in question
+    answer = dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', question))
+    later = add()
+    client.post(f"{JOBS}?task=ping", {**answer, "confirmed": "1"})
+    assert dict(seen("SELECT id, state FROM salon_jobs_job")) == {asked: "cancelled", later: "queued"}
+
+
+def test_a_retry_can_be_for_later(client: Client) -> None:
+    failed, waiting = add(state="failed"), add()
+    text = act(client, "retry", [failed, waiting], at="2030-05-06T03:00", confirmed="1")
+    assert "1 job queued again for 2030-05-06 03:00" in text
+    assert f"Job {waiting} was not queued again for 2030" in text
+    assert seen("SELECT run_at FROM salon_jobs_job WHERE id = %s", failed) == [(datetime(2030, 5, 6, 3, tzinfo=UTC),)]
+    assert "Enter a valid date/time" in act(client, "retry", [failed], at="tomorrow", confirmed="1")
+
+
+def test_a_discard_is_logged_and_leaves_running_jobs(client: Client) -> None:
+    failed, running = add(state="failed"), add(state="running")
+    text = act(client, "discard", [failed, running], confirmed="1")
+    assert "1 job discarded." in text
+    assert "only queued and failed jobs can be discarded" in text
+    assert logged() == [(str(failed), "discarded")]
+
+
+def test_priority_and_queue_change_together_or_alone(client: Client) -> None:
+    job_id = add()
+    assert "1 job given priority -5 and given queue night." in act(
+        client, "change", [job_id], priority="-5", queue="night", confirmed="1"
+    )
+    act(client, "change", [job_id], priority="0", confirmed="1")
+    assert seen("SELECT priority, queue FROM salon_jobs_job") == [(0, "night")]
+    assert "Give a priority, a queue or both." in act(client, "change", [job_id], confirmed="1")
+    assert "less than or equal to 32767" in act(client, "change", [job_id], priority="40000", confirmed="1")
+
+
+def test_what_selected_jobs_belong_to_is_paused_and_resumed(client: Client, stores: list[UUID]) -> None:
+    ids = [add(store_id=stores[0]), add(queue="night")]
+    scopes = ["queue:night", "task:ping", f"store:{stores[0]}"]
+    text = act(client, "pause", ids, verb="paused", scopes=scopes, confirmed="1")
+    assert "Queue night paused." in text
+    rules = "SELECT kind, name, paused FROM salon_jobs_limit ORDER BY id"
+    assert seen(rules) == [("queue", "night", True), ("task", "ping", True), ("store", str(stores[0]), True)]
+    act(client, "pause", ids, verb="resumed", scopes=scopes[:1], confirmed="1")
+    assert seen(rules)[0] == ("queue", "night", False)
+    assert [message for _, message in logged()] == ["paused", "paused", "paused", "resumed"]
+    assert "is not one of the available choices" in act(
+        client, "pause", ids, verb="paused", scopes=["queue:others"], confirmed="1"
+    )
+
+
+def test_each_action_needs_its_permission(client: Client) -> None:
+    user, _ = User.objects.get_or_create(username="reader", is_staff=True)
+    user.user_permissions.set(Permission.objects.filter(codename__in=["view_job", "view_all_stores", "retry_job"]))
+    reader = Client()
+    reader.force_login(User.objects.get(pk=user.pk))
+    job_id = add(state="failed")
+    text = reader.get(f"{JOBS}{job_id}/change/").content.decode()
+    assert 'value="retry"' in text
+    for action in ("cancel", "discard", "change", "pause"):
+        assert f'value="{action}"' not in text
+        act(reader, action, [job_id], confirmed="1", priority="1", scopes=["task:ping"], verb="paused")
+    assert seen("SELECT state, priority FROM salon_jobs_job") == [("failed", 0)]
+    assert seen("SELECT count(*) FROM salon_jobs_limit") == [(0,)]
+    user.user_permissions.set(Permission.objects.filter(codename="view_all_stores"))
+    reader.force_login(User.objects.get(pk=user.pk))
+    assert reader.get(f"{JOBS}failures/").status_code == 403
+
+
+def test_a_kind_of_failures_is_listed_and_retried_as_a_whole(client: Client) -> None:
+    alike = [add(state="failed", fingerprint=-7, error_class="builtins.KeyError") for _ in range(3)]
+    other = add(state="failed", fingerprint=8, error_class="builtins.ValueError")
+    change(
+        "INSERT INTO salon_jobs_job_error (job_id, attempt, error_class, message) VALUES (%s, 1, '', 'the sample')",
+        alike[2],
+    )
+    text = client.get(f"{JOBS}failures/").content.decode()
+    assert "the sample" in text
+    assert text.index("ValueError") < text.index("KeyError")
+    query = "?state__exact=failed&fingerprint=-7"
+    assert "3 jobs" in client.get(JOBS + query).content.decode()
+    form = {"action": "retry", "index": "0", "select_across": "1", "_selected_action": str(alike[2])}
+    assert "3 jobs selected" in client.post(JOBS + query, form).content.decode()
+    client.post(JOBS + query, {**form, "confirmed": "1"})
+    assert seen("SELECT id FROM salon_jobs_job WHERE state = 'failed'") == [(other,)]
+    assert "0 jobs" in client.get(f"{JOBS}?fingerprint=rubbish").content.decode()
+
+
+def test_no_address_has_every_row_sorted(client: Client) -> None:
+    ids = [add(task="b"), add(task="a"), add(task="c")]
+    for order, expected in (("2", ids[::-1]), ("-2.9", ids[::-1]), ("1", ids), ("-1", ids[::-1])):
+        text = client.get(f"{JOBS}?o={order}").content.decode()
+        assert list(map(int, re.findall(r"/job/(\d+)/change/", text))) == expected, order
+
+
+def test_its_buttons_name_ids_also_where_numbers_have_separators(client: Client, settings: Any) -> None:
+    settings.USE_THOUSAND_SEPARATOR = True
+    job_id = add(id=1_234_567, state="failed", fingerprint=-1_000_000, error_class="E")
+    for page, place in ((f"{JOBS}{job_id}/change/", JOBS), (f"{JOBS}failures/", f"{JOBS}?fingerprint=-1000000")):
+        text = client.get(page).content.decode()
+        assert '"_selected_action" value="1234567"' in text
+        question = client.post(place, {"action": "retry", "index": "0", "_selected_action": "1234567"}).content.decode()
+        assert 'name="newest" value="1234567"' in question
+    assert "fingerprint=-1000000" in text
+
+
+def test_a_jobs_page_shows_where_it_comes_from_and_what_lies_ahead_and_no_secret(client: Client) -> None:
+    tick = datetime(2026, 5, 6, tzinfo=UTC)
+    job_id = add(tick=tick, payload='{"api_key": "tulip", "number": 41}', run_at=tick + timedelta(days=9000))
+    change("INSERT INTO salon_jobs_cron_entry (name) VALUES ('nightly')")
+    change("INSERT INTO salon_jobs_cron_tick (entry, tick_at, job_id) VALUES ('nightly', %s, %s)", tick, job_id)
+    text = client.get(f"{JOBS}{job_id}/change/").content.decode()
+    assert "cron entry nightly" in text
+    assert "tulip" not in text
+    assert "Attempt 1: 2050-" in text
+    assert "and 15 more" in text
+    child = add(fan_out_id=77)
+    assert "/admin/salon_jobs/fanoutrecord/77/change/" in client.get(f"{JOBS}{child}/change/").content.decode()
+    assert f'href="{JOBS}{job_id}/change/"' in client.get("/admin/salon_jobs/crontick/").content.decode()
+    change(
+        "INSERT INTO salon_jobs_fan_out (id, task, digest, inserted) OVERRIDING SYSTEM VALUE VALUES (77, 'ping', '', 9)"
+    )
+    page = client.get("/admin/salon_jobs/fanoutrecord/77/change/").content.decode()
+    assert f'<a href="{JOBS}?fan_out_id__exact=77">8 of 9 done</a>' in page
+    assert "1 job" in client.get(f"{JOBS}?fan_out_id__exact=77").content.decode()
+
+
+def test_a_jobs_page_links_its_trace_where_the_settings_say_so(client: Client, settings: Any) -> None:
+    trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+    page = f"{JOBS}{add(trace=json.dumps({'traceparent': f'00-{trace}-00f067aa0ba902b7-01'}))}/change/"
+    text = client.get(page).content.decode()
+    assert trace in text
+    assert f'{trace}"' not in text
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "TRACE_LINK": "https://tempo.example/trace/{trace_id}"}
+    assert f'href="https://tempo.example/trace/{trace}"' in client.get(page).content.decode()
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "TRACE_LINK": "javascript:{trace_id}"}
+    with pytest.raises(ConfigurationError, match="TRACE_LINK"):
+        _ = conf.trace_link
+    odd = add(trace='"<script>"')
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "TRACE_LINK": None}
+    assert "<script>" not in client.get(f"{JOBS}{odd}/change/").content.decode().split("field-trace_link")[1][:300]

@@ -1,0 +1,182 @@
+"""Turns what a real broker delivers into jobs, once each: duplicates, lost acknowledgements, poison, outages."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from salon_jobs.brokers.publisher import Publisher
+from salon_jobs.brokers.source import Delivery, Source
+from salon_jobs.conf.sections import read_consumers
+from salon_jobs.core.errors import SourceLost
+from salon_jobs.inbox import queries as inbox
+from salon_jobs.inbox.consumer import Consumer
+from tests.brokers.messages import make, publish
+from tests.e2e.worker_process import eventually
+from tests.servers.base import Broker
+from tests.servers.registry import BROKERS
+from tests.support import seen
+
+pytestmark = [
+    pytest.mark.usefixtures("database"),
+    pytest.mark.parametrize("running", [name for name, kind in BROKERS.items() if kind.has_source], indirect=True),
+]
+ORDERS: dict[str, Any] = {"TASKS": {"order.created": "test-system", "order.sold": "test-store"}, "VISIBILITY": 2}
+PATIENCE_S = 40
+
+
+@pytest.fixture
+def source(broker: Broker, destination: str) -> Iterator[Source]:
+    """Receive from the destination of the test."""
+    source = broker.source(destination, consumer="orders")
+    yield source
+    source.close()
+
+
+def consumer(source: Source, *, burst: bool = False, **changes: Any) -> Consumer:
+    given = {"orders": {"SOURCE": "rn::x:::y", **ORDERS, **changes}}
+    return Consumer("orders", read_consumers(given, path="CONSUMERS")["orders"], source, burst=burst)
+
+
+@contextmanager
+def running_consumer(loop: Consumer) -> Generator[None]:
+    thread = threading.Thread(target=loop.run)
+    thread.start()
+    try:
+        yield
+    finally:
+        loop.stop()
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+def notes() -> list[str]:
+    return [row[0] for row in seen("SELECT payload::jsonb ->> 'note' FROM salon_jobs_job ORDER BY 1")]
+
+
+def rows() -> list[tuple[Any, ...]]:
+    return seen("SELECT status, code FROM salon_jobs_inbox ORDER BY id")
+
+
+def expected(count: int) -> list[str]:
+    return [f"{n:02}" for n in range(count)]
+
+
+def batch(destination: str, count: int, **fields: Any) -> list[Any]:
+    return [make(destination, str(n % 3), payload=f'{{"note": "{n:02}"}}', **fields) for n in range(count)]
+
+
+def test_each_message_becomes_one_job_however_often_it_is_published_and_the_queue_is_empty_then(
+    broker: Broker, source: Source, publisher: Publisher, destination: str
+) -> None:
+    messages = batch(destination, 30)
+    assert publish(publisher, *messages) == [None] * 30
+    assert publish(publisher, *messages[:10]) == [None] * 10  # as after a relay's crash before its mark
+    consumer(source, burst=True).run()
+    assert notes() == expected(30)
+    assert rows() == [("enqueued", "")] * 30
+    other = broker.source(destination, consumer="orders")
+    assert other.receive(10, wait=timedelta(seconds=3), visibility=timedelta(seconds=2)) == []
+    other.close()
+
+
+def test_acknowledgements_that_never_arrived_bring_no_second_job(
+    broker: Broker, source: Source, publisher: Publisher, destination: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert publish(publisher, *batch(destination, 5)) == [None] * 5
+    lost: list[Delivery] = []
+    acknowledge = source.acknowledge
+
+    def lose(deliveries: list[Delivery]) -> None:
+        if lost:
+            acknowledge(deliveries)
+        else:
+            lost.extend(deliveries)
+
+    monkeypatch.setattr(source, "acknowledge", lose)
+
+    def answer(deliveries: list[Delivery]) -> None:
+        acknowledge(deliveries)
+        answered.append(len(deliveries))
+
+    loop = consumer(source)
+    answered: list[int] = []
+    with running_consumer(loop):
+        eventually(lambda: len(notes()) == 5, PATIENCE_S)
+        eventually(lambda: len(lost) > 0, PATIENCE_S)
+        # It comes again when its visibility is over, is known, and is acknowledged.
+        monkeypatch.setattr(source, "acknowledge", answer)
+        eventually(lambda: sum(answered) >= len(lost), PATIENCE_S)
+    assert notes() == expected(5)
+
+
+def test_poison_is_set_aside_after_so_many_deliveries_and_holds_up_no_other(
+    source: Source, publisher: Publisher, destination: str
+) -> None:
+    nobody = make(destination, "p", event="order.sold", store_id=uuid4())
+    unknown = make(destination, "u", event="order.lost")
+    assert publish(publisher, nobody, unknown, *batch(destination, 3)) == [None] * 5
+    with running_consumer(consumer(source, MAX_DELIVERIES=3, VISIBILITY=1)):
+        eventually(lambda: len(notes()) == 3, PATIENCE_S)
+        eventually(lambda: ("set_aside", "INBOX.UNKNOWN_STORE") in rows(), PATIENCE_S)
+    assert sorted(rows()) == [("enqueued", "")] * 3 + [
+        ("set_aside", "INBOX.UNKNOWN_EVENT"), ("set_aside", "INBOX.UNKNOWN_STORE"),
+    ]  # fmt: skip
+    assert seen("SELECT deliveries FROM salon_jobs_inbox WHERE code = 'INBOX.UNKNOWN_STORE'") == [(3,)]
+
+
+def test_what_is_no_message_is_set_aside_and_the_queue_goes_on(
+    broker: Broker, source: Source, publisher: Publisher, destination: str
+) -> None:
+    broker.spoil(destination, "this is no message")
+    assert publish(publisher, *batch(destination, 2)) == [None] * 2
+    consumer(source, burst=True).run()
+    assert sorted(rows()) == [("enqueued", ""), ("enqueued", ""), ("set_aside", "INBOX.UNREADABLE")]
+    assert "this is no message" in seen("SELECT raw FROM salon_jobs_inbox WHERE status = 'set_aside'")[0][0]
+
+
+def test_a_replay_is_refused_by_rule_and_let_through_by_an_operator(
+    source: Source, publisher: Publisher, destination: str
+) -> None:
+    original = make(destination, payload='{"note": "00"}')
+    replay = make(destination, payload='{"note": "00"}', replay_of=original.message_id)
+    assert publish(publisher, original, replay) == [None, None]
+    loop = consumer(source, REPLAYS="refuse")
+    with running_consumer(loop):
+        eventually(lambda: ("set_aside", "INBOX.REPLAY_REFUSED") in rows(), PATIENCE_S)
+        eventually(lambda: notes() == ["00"], PATIENCE_S)
+        [(row,)] = seen("SELECT id FROM salon_jobs_inbox WHERE status = 'set_aside'")
+        inbox.retry_messages([row], using="operator")
+        eventually(lambda: notes() == ["00", "00"], PATIENCE_S)
+
+
+def test_a_broker_that_goes_and_comes_back_is_consumed_further(
+    broker: Broker, source: Source, publisher: Publisher, destination: str
+) -> None:
+    def lost() -> bool:
+        try:
+            loop.facts()
+        except SourceLost:
+            return True
+        return False
+
+    assert publish(publisher, *batch(destination, 3)) == [None] * 3
+    loop = consumer(source)
+    with running_consumer(loop):
+        eventually(lambda: len(notes()) == 3, PATIENCE_S)
+        broker.stop()
+        try:
+            eventually(lost, PATIENCE_S)
+        finally:
+            broker.start()
+        late = make(destination, "9", payload='{"note": "03"}')
+        published: Callable[[], bool] = lambda: publish(publisher, late) == [None]  # noqa: E731
+        eventually(published, PATIENCE_S)
+        eventually(lambda: notes() == expected(4), PATIENCE_S)
+        eventually(lambda: not lost(), PATIENCE_S)

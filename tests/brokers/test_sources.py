@@ -1,0 +1,170 @@
+"""Holds every source to the same promises, fed by its own publisher through a real broker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+
+import pytest
+
+from salon_jobs.brokers.publisher import OutgoingMessage, Publisher
+from salon_jobs.brokers.source import Delivery, Source
+from salon_jobs.core.errors import NotReady
+from tests.brokers.messages import make, publish
+from tests.servers.base import Broker
+from tests.servers.registry import BROKERS
+
+pytestmark = pytest.mark.parametrize(
+    "running", [name for name, kind in BROKERS.items() if kind.has_source], indirect=True
+)
+NO_TIME, SHORT, LONG = timedelta(0), timedelta(seconds=1), timedelta(minutes=1)
+# How long a receive may wait for what comes again after SHORT.
+WAIT = timedelta(seconds=10)
+
+
+@pytest.fixture
+def source(broker: Broker, destination: str) -> Iterator[Source]:
+    """Receive from the destination of the test."""
+    source = broker.source(destination)
+    yield source
+    source.close()
+
+
+def receive(source: Source, limit: int = 10, *, wait: timedelta = WAIT, visibility: timedelta = LONG) -> list[Delivery]:
+    """Receive once; whatever comes can be read."""
+    deliveries = source.receive(limit, wait=wait, visibility=visibility)
+    assert len(deliveries) <= limit
+    assert all(delivery.envelope is not None and not delivery.fault for delivery in deliveries)
+    return deliveries
+
+
+def message_ids(deliveries: list[Delivery]) -> set[str]:
+    return {delivery.envelope.message_id for delivery in deliveries if delivery.envelope is not None}
+
+
+@pytest.fixture
+def message(source: Source, publisher: Publisher, destination: str) -> OutgoingMessage:
+    """Publish one message to the source."""
+    message = make(destination, "42", payload='{"id":  "é"}', headers='{"Tenant": "a"}')
+    assert publish(publisher, message) == [None]
+    return message
+
+
+def test_what_was_published_is_received_once_and_gone_when_acknowledged(
+    source: Source, message: OutgoingMessage, destination: str
+) -> None:
+    [delivery] = receive(source, visibility=SHORT)
+    envelope = delivery.envelope
+    assert envelope is not None
+    assert envelope.message_id == str(message.message_id)
+    assert (envelope.event, envelope.payload) == (message.event, message.payload)
+    assert (envelope.producer, envelope.aggregate_type, envelope.aggregate_id) == ("contract-tests", destination, "42")
+    assert dict(envelope.headers) == {"Tenant": "a"}
+    assert message.payload in delivery.raw
+    assert delivery.count == 1
+
+    source.acknowledge([delivery])
+    assert receive(source, wait=2 * SHORT) == []
+
+
+def test_an_empty_queue_is_waited_for_and_then_nothing(source: Source) -> None:
+    assert receive(source, wait=NO_TIME) == []
+    assert receive(source, wait=SHORT) == []
+
+
+def test_many_are_received_up_to_the_limit(source: Source, publisher: Publisher, destination: str) -> None:
+    messages = [make(destination, str(n % 5)) for n in range(50)]
+    assert publish(publisher, *messages) == [None] * 50
+    there: list[Delivery] = []
+    while deliveries := receive(source, 45, wait=SHORT):
+        there += deliveries
+    assert len(there) == 50
+    assert message_ids(there) == {str(message.message_id) for message in messages}
+    source.acknowledge(there)
+
+
+def test_what_is_not_acknowledged_comes_again(source: Source, message: OutgoingMessage) -> None:
+    [first] = receive(source, visibility=SHORT)
+    [second] = receive(source)
+    assert message_ids([second]) == {str(message.message_id)}
+    assert (first.count, second.count) == (1, 2)
+    source.acknowledge([second])
+
+
+def test_one_that_was_delivered_to_somebody_else_is_left_to_them(source: Source, message: OutgoingMessage) -> None:
+    [first] = receive(source, visibility=SHORT)
+    [second] = receive(source, visibility=SHORT)
+    source.extend([first, second], visibility=LONG)
+    source.acknowledge([second])
+    source.acknowledge([first])
+    assert receive(source, wait=2 * SHORT) == []
+
+
+def test_extending_holds_a_message_that_can_be_acknowledged_later(source: Source, message: OutgoingMessage) -> None:
+    held = receive(source, visibility=2 * SHORT)
+    source.extend(held, visibility=LONG)
+    assert receive(source, wait=3 * SHORT) == []
+    source.acknowledge(held)
+
+
+def test_what_is_given_back_comes_again(source: Source, message: OutgoingMessage) -> None:
+    source.give_back(receive(source), after=NO_TIME)
+    [second] = receive(source)
+    assert second.count == 2
+    source.give_back([second], after=SHORT)
+    [third] = receive(source)
+    assert message_ids([third]) == {str(message.message_id)}
+    assert third.count == 3
+    source.acknowledge([third])
+
+
+def test_what_can_not_be_read_is_received_with_its_fault(broker: Broker, source: Source, destination: str) -> None:
+    broker.spoil(destination, "this is no message")
+    [delivery] = source.receive(10, wait=WAIT, visibility=LONG)
+    assert delivery.envelope is None
+    assert delivery.fault
+    assert "this is no message" in delivery.raw
+    source.acknowledge([delivery])
+
+
+def test_what_nests_too_deep_is_received_like_anything_else(
+    source: Source, publisher: Publisher, destination: str
+) -> None:
+    deep = make(destination, "a", payload="[" * 20_000 + "]" * 20_000)
+    assert publish(publisher, deep, make(destination, "b")) == [None, None]
+    received = source.receive(10, wait=WAIT, visibility=LONG)
+    received += [] if len(received) == 2 else source.receive(10, wait=WAIT, visibility=LONG)
+    assert len(received) == 2
+    source.acknowledge(received)
+
+
+def test_a_broker_that_is_down_is_not_ready_and_heals_without_a_restart(
+    broker: Broker, source: Source, message: OutgoingMessage
+) -> None:
+    source.ping()
+    broker.stop()
+    try:
+        asks: list[Callable[[], object]] = [
+            source.ping, lambda: source.receive(1, wait=NO_TIME, visibility=LONG),
+        ]  # fmt: skip
+        for ask in asks:
+            with pytest.raises(NotReady):
+                ask()
+    finally:
+        broker.start()
+    source.ping()
+    source.acknowledge(receive(source))
+
+
+def test_a_queue_that_is_not_there_is_not_ready(broker: Broker, destination: str) -> None:
+    there, resource = destination.rsplit(":", 1)
+    missing = broker.source(f"{there}:missing-{resource}")
+    with pytest.raises(NotReady):
+        missing.ping()
+    missing.close()
+
+
+def test_closing_again_is_nothing(source: Source, message: OutgoingMessage) -> None:
+    source.acknowledge(receive(source))
+    source.close()
+    source.close()

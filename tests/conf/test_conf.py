@@ -1,0 +1,174 @@
+"""Loads SALON_JOBS with right and wrong values; every error names the key."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.test import override_settings
+
+from salon_jobs import conf
+from salon_jobs.checks import check_requests, check_settings
+from salon_jobs.conf import Roles, settings
+from salon_jobs.core.errors import ConfigurationError
+
+
+def test_defaults_are_a_plain_queue() -> None:
+    with override_settings(SALON_JOBS={}):
+        assert settings.store_model is None
+        assert settings.roles is None
+        assert settings.database == "default"
+        assert settings.reader_database == "default"
+        assert settings.poll_interval == timedelta(seconds=1)
+        assert settings.max_attempts == 25
+        assert settings.shutdown_grace == timedelta(seconds=30)
+
+
+def test_no_secret_is_shown_where_settings_are() -> None:
+    wanted: dict[str, Any] = {
+        "BOOTSTRAP_URL": "postgresql://u:tulip@h/x", "LISTEN_URL": "postgresql://u:tulip@h/x",
+        "ROLE_PASSWORDS": {"web": "tulip"}, "NATS": {"USER": "u", "PASSWORD": "tulip"},
+        "SNS": {"ACCESS_KEY": "a", "SECRET_KEY": "tulip"},
+        "AZURE": {"CONNECTION_STRING": "AccountName=a;SharedAccessSignature=tulip"},
+    }  # fmt: skip
+    with override_settings(SALON_JOBS=wanted):
+        assert settings.nats.password == "tulip"
+        assert "tulip" not in repr(conf._load()), "local variables of an error are shown so"
+    with override_settings(SALON_JOBS={"NATS": {"TOKEN": "tulip"}}):
+        assert "tulip" not in repr(settings.nats)
+
+
+def test_values_are_converted() -> None:
+    wanted: dict[str, Any] = {"POLL_INTERVAL": 0.5, "ROLES": {"web": "site"}, "OPERATOR_DATABASE": "operator"}
+    with override_settings(SALON_JOBS=wanted):
+        assert settings.poll_interval == timedelta(milliseconds=500)
+        assert settings.roles == Roles(web="site")
+        assert settings.reader_database == "operator"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ([], "SALON_JOBS must be a dict"),
+        ({"POL_INTERVAL": 1}, "unknown key 'POL_INTERVAL'; did you mean 'POLL_INTERVAL'"),
+        ({"ZZZ": 1}, "unknown key 'ZZZ'; known are .*STORE_MODEL"),
+        ({"POLL_INTERVAL": 0}, "POLL_INTERVAL.* more than zero"),
+        ({"POLL_INTERVAL": True}, "POLL_INTERVAL"),
+        ({"POLL_INTERVAL": float("nan")}, "POLL_INTERVAL.* more than zero, .*not nan"),
+        ({"PROCESS_SILENT_AFTER": float("inf")}, "PROCESS_SILENT_AFTER.* more than zero, .*not inf"),
+        ({"SHUTDOWN_GRACE": "30"}, "SHUTDOWN_GRACE.* not '30'"),
+        ({"CROSS_DATABASE_ENQUEUE": "raise"}, "CROSS_DATABASE_ENQUEUE.* one of refuse, warn, allow, not 'raise'"),
+        ({"SENTRY_PAYLOAD": 1}, "SENTRY_PAYLOAD.* True or False"),
+        ({"LISTEN": "no"}, "LISTEN.* True or False"),
+        ({"RETAIN_FAILED": 0}, "RETAIN_FAILED.* more than zero, .*or None, not 0"),
+        ({"RETAIN_STATS": "90 days"}, "RETAIN_STATS.* not '90 days'"),
+        ({"RETAIN_SUCCEEDED": timedelta(days=3651)}, "RETAIN_SUCCEEDED.* at most ten years"),
+        ({"LISTEN_URL": 5}, "LISTEN_URL.* a string that is not empty, or None, not int"),
+        ({"LISTEN_URL": "postgresql//u:secret@h/x"}, "LISTEN_URL.* a URL such as postgresql://.*, not str$"),
+        ({"BOOTSTRAP_URL": "postgresql://u:secret@[::1/x"}, "BOOTSTRAP_URL.* a URL such as .*, not str$"),
+        ({"BOOTSTRAP_URL": ""}, "BOOTSTRAP_URL.* a string that is not empty, or None, not str"),
+        ({"OPERATOR_DATABASE": "nowhere"}, "OPERATOR_DATABASE.*'nowhere'.* not in DATABASES"),
+        ({"CONCURRENCY": 0}, "CONCURRENCY.* from 1 to"),
+        ({"MAX_ATTEMPTS": "3"}, "MAX_ATTEMPTS"),
+        ({"KEEP_SUCCEEDED": "no"}, "KEEP_SUCCEEDED.* True or False"),
+        ({"STORE_MODEL": ""}, "STORE_MODEL"),
+        ({"STORE_MODEL": "Store"}, "STORE_MODEL.*app_label.Model"),
+        (
+            {"REQUEST_STORE": "cookie"},
+            "REQUEST_STORE.* one of membership, header, session, subdomain, or the dotted path",
+        ),
+        ({"REQUEST_STORE": "my app.Resolver"}, "REQUEST_STORE"),
+        ({"REQUEST_STORE": "subdomain"}, "STORE_DOMAIN.* must name the domain"),
+        ({"STORE_DOMAIN": "Salons.example/x"}, "STORE_DOMAIN.* a domain in lower case"),
+        ({"STORE_HEADER": "X Store"}, "STORE_HEADER.* the name of a header"),
+        ({"REQUEST_WITHOUT_STORE": "ignore"}, "REQUEST_WITHOUT_STORE.* one of refuse, continue, not 'ignore'"),
+        ({"PATHS_WITHOUT_STORE": ["/admin"]}, "PATHS_WITHOUT_STORE.* begin and end with a slash"),
+        ({"PATHS_WITHOUT_STORE": "/admin/"}, "PATHS_WITHOUT_STORE.* a list of strings"),
+        ({"MEMBERSHIP_MODEL": "Membership"}, "MEMBERSHIP_MODEL.*app_label.Model"),
+        ({"USER_GUC": "nodot"}, "USER_GUC.* dotted name"),
+        ({"USER_GUC": "app.current_store_id"}, "USER_GUC.* another name than STORE_GUC"),
+        ({"STORE_GUC": "nodot"}, "STORE_GUC.* dotted name"),
+        ({"STORE_GUC": "app.x'; DROP"}, "STORE_GUC"),
+        ({"FAN_OUT_FUNCTION": "nodot"}, "FAN_OUT_FUNCTION.* schema.name"),
+        ({"DATABASE": "nowhere"}, "DATABASE.*'nowhere'.* not in DATABASES"),
+        ({"ROLES": ["app"]}, "ROLES.* dict of role names"),
+        ({"ROLES": {"webb": "x"}}, "unknown keys.*webb"),
+        ({"ROLES": {"webb": "x", 1: "y"}}, "unknown keys.*webb"),
+        ({"ROLES": {"web": 1}}, "1 is not a plain"),
+        ({"ROLES": {"web": "no good"}}, "'no good' is not a plain"),
+        ({"ROLES": {"web": "worker_runtime"}}, "one role two purposes"),
+        ({"BACKOFF": 2}, "BACKOFF"),
+        ({"ROLE_PASSWORDS": "secret"}, "ROLE_PASSWORDS"),
+        ({"ROLE_PASSWORDS": {"workr": "x"}}, "ROLE_PASSWORDS.*web, worker"),
+        ({"ROLE_PASSWORDS": {"web": 5}}, "ROLE_PASSWORDS"),
+        ({"EXTRA_OWNER_ROLES": "one"}, "EXTRA_OWNER_ROLES"),
+        ({"SHUTDOWN_INTERRUPT_AFTER": 40}, "SHUTDOWN_INTERRUPT_AFTER"),
+        ({"STORE_CONCURRENCY": 0}, "STORE_CONCURRENCY.*a whole number from 1 to 1000000, or None, not 0"),
+        ({"STORE_CONCURRENCY": "2"}, "STORE_CONCURRENCY"),
+        ({"HEARTBEAT_INTERVAL": 10}, "HEARTBEAT_INTERVAL"),
+    ],
+)
+def test_a_wrong_value_names_its_key(wrong: object, message: str) -> None:
+    with override_settings(SALON_JOBS=wrong):
+        with pytest.raises(ConfigurationError, match=message):
+            _ = settings.database
+        [error] = check_settings()
+        assert error.id == "salon_jobs.E001"
+
+
+def test_no_secret_is_shown() -> None:
+    for wrong in ("hunter2", {"worker": "hunter2", "nobody": "hunter2"}):
+        with override_settings(SALON_JOBS={"ROLE_PASSWORDS": wrong}), pytest.raises(ConfigurationError) as caught:
+            _ = settings.database
+        assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "identity"), [("nowhere.Store", "salon_jobs.E004"), ("auth.User", "salon_jobs.E005")]
+)
+def test_the_store_model_is_checked(wrong: str, identity: str) -> None:
+    with override_settings(SALON_JOBS={"STORE_MODEL": wrong}):
+        assert [error.id for error in check_settings()] == [identity]
+
+
+@pytest.mark.parametrize(("interval_s", "expected"), [(5, []), (5.1, ["salon_jobs.W002"])])
+def test_slow_polling_is_warned_of(interval_s: float, expected: list[str]) -> None:
+    with override_settings(SALON_JOBS={"POLL_INTERVAL": interval_s}):
+        assert [warning.id for warning in check_settings()] == expected
+
+
+def test_pgtrigger_must_be_installed() -> None:
+    from django.conf import settings as django_settings
+
+    apps = [app for app in django_settings.INSTALLED_APPS if app != "pgtrigger"]
+    with override_settings(INSTALLED_APPS=apps):
+        assert "salon_jobs.E003" in [error.id for error in check_settings()]
+
+
+def test_instants_must_have_their_zone() -> None:
+    with override_settings(USE_TZ=False, SALON_JOBS={}):
+        assert [error.id for error in check_settings()] == ["salon_jobs.E007"]
+
+
+@pytest.mark.parametrize(
+    ("move", "options", "expected"),
+    [
+        ("stay", {}, []),
+        ("first", {}, ["salon_jobs.E031"]),
+        ("away", {}, ["salon_jobs.W030"]),
+        ("away", {"MEMBERSHIP_MODEL": None}, []),
+        ("stay", {"MEMBERSHIP_MODEL": None}, ["salon_jobs.E030"]),
+        ("stay", {"REQUEST_STORE": "tests.conf.nowhere.Resolver"}, ["salon_jobs.E030"]),
+        ("stay", {"REQUEST_STORE": "builtins.object"}, ["salon_jobs.E030"]),
+        ("first", {"REQUEST_STORE": "salon_jobs.tenancy.resolvers.HeaderResolver"}, []),
+    ],
+)
+def test_the_middleware_is_checked(move: str, options: dict[str, Any], expected: list[str]) -> None:
+    from django.conf import settings as django_settings
+
+    ours = "salon_jobs.tenancy.request.TenantMiddleware"
+    others = [path for path in django_settings.MIDDLEWARE if path != ours]
+    moved = {"stay": django_settings.MIDDLEWARE, "first": [ours, *others], "away": others}[move]
+    with override_settings(MIDDLEWARE=moved, SALON_JOBS={**django_settings.SALON_JOBS, **options}):
+        assert [message.id for message in check_requests()] == expected

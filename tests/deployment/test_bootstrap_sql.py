@@ -1,0 +1,62 @@
+"""Holds the files of bootstrap_sql/ to the declaration of the roles they are built from."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from project.local.bootstrap_files import DEMO_OWNER_ROLES, FOLDER, bootstrap_files
+from salon_jobs.access.bootstrap import build_scripts, render_psql
+from salon_jobs.conf import Roles
+from salon_jobs.conf import settings as conf
+from salon_jobs.core.errors import ConfigurationError
+
+NAMES = [
+    "001_migrator_role.sql",
+    "002_worker_runtime_role.sql",
+    "003_worker_fanout_owner_role.sql",
+    "004_app_role.sql",
+    "005_jobs_operator_role.sql",
+    "101_demo_invitation_cleanup_owner_role.sql",
+]
+
+
+def test_the_folder_holds_exactly_the_declared_files() -> None:
+    assert sorted(path.name for path in FOLDER.iterdir()) == NAMES == sorted(bootstrap_files())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_file_is_what_the_declaration_says(name: str) -> None:
+    assert (FOLDER / name).read_text(encoding="utf-8") == bootstrap_files()[name], "run `make bootstrap-sql`"
+
+
+def test_the_demo_files_are_those_of_the_demo_settings() -> None:
+    assert conf.extra_owner_roles == DEMO_OWNER_ROLES
+    assert conf.roles == Roles()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_file_holds_a_password(name: str) -> None:
+    values = re.findall(r"PASSWORD (?!is\b|in\b)(\S+)", (FOLDER / name).read_text(encoding="utf-8"))
+    assert all(re.fullmatch(r"NULL;|:'\w+_password';", value) for value in values)
+
+
+def test_every_login_role_refuses_superuser_and_bypassrls_and_only_owners_bypass() -> None:
+    for script in build_scripts(Roles(), DEMO_OWNER_ROLES):
+        attributes = next(line for text in script.cluster for line in text.splitlines() if "ALTER ROLE" in line)
+        assert "NOSUPERUSER NOCREATEDB NOCREATEROLE" in attributes
+        assert (" NOLOGIN BYPASSRLS " in attributes) is script.spec.owns_functions
+        assert (" NOBYPASSRLS " in attributes) is not script.spec.owns_functions
+
+
+def test_a_hostile_name_stays_a_name() -> None:
+    name = "o'; DROP ROLE \"x"
+    text = render_psql(build_scripts(Roles(), [name])[-1])
+    assert 'CREATE ROLE "o\'; DROP ROLE ""x"' in text
+    assert "rolname = 'o''; DROP ROLE \"x'" in text
+
+
+def test_one_name_for_two_purposes_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="two purposes"):
+        build_scripts(Roles(), ["app"])

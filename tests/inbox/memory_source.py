@@ -1,0 +1,81 @@
+"""Is a queue in memory, with which tests do what no broker does on demand, such as to deliver twice."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, ClassVar
+from uuid import uuid4
+
+from salon_jobs.brokers.source import Delivery, Envelope, Source
+from salon_jobs.core.destinations import Destination
+from salon_jobs.core.errors import NotReady
+
+
+class MemorySource(Source):
+    """Delivers what is in ``queue``; what is given back comes again with a higher count, whatever the visibility."""
+
+    service = "memory"
+    queues: ClassVar[dict[str, list[Delivery]]] = {}
+
+    def __init__(self, destination: Destination, *, consumer: str) -> None:
+        super().__init__(destination, consumer=consumer)
+        self.queue = self.queues.setdefault(destination.resource, [])
+        self.down = False
+        self.closed = False
+        self.acknowledged: list[Delivery] = []
+        self.given_back: list[tuple[Delivery, timedelta]] = []
+        self.extended = threading.Semaphore(0)
+        self.before_receive: Callable[[], None] = lambda: None
+        self.before_acknowledge: Callable[[], None] = lambda: None
+
+    def receive(self, limit: int, *, wait: timedelta, visibility: timedelta) -> list[Delivery]:
+        """Take from the front."""
+        self.before_receive()
+        self._require()
+        found, self.queue[:] = self.queue[:limit], self.queue[limit:]
+        return found
+
+    def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
+        """Remember them."""
+        self.before_acknowledge()
+        self._require()
+        self.acknowledged += deliveries
+
+    def extend(self, deliveries: Sequence[Delivery], *, visibility: timedelta) -> None:
+        """Count it."""
+        self._require()
+        self.extended.release()
+
+    def give_back(self, deliveries: Sequence[Delivery], *, after: timedelta) -> None:
+        """Put them at the end, as delivered once more."""
+        self._require()
+        self.given_back += [(delivery, after) for delivery in deliveries]
+        self.queue += [again(delivery) for delivery in deliveries]
+
+    def ping(self) -> None:
+        """Tell whether it is up."""
+        self._require()
+
+    def close(self) -> None:
+        """Remember it."""
+        self.closed = True
+
+    def _require(self) -> None:
+        if self.down:
+            raise NotReady("the broker in memory is down")
+
+
+def message(payload: str = "{}", event: str = "noted", *, count: int = 1, **fields: str) -> Delivery:
+    """Make the first delivery of a message."""
+    given: dict[str, Any] = {"message_id": str(uuid4()), "producer": "test", **fields}
+    envelope = Envelope(event=event, payload=payload, **given)
+    return Delivery(count=count, raw="as it came", handle=object(), envelope=envelope)
+
+
+def again(delivery: Delivery) -> Delivery:
+    """Deliver it once more."""
+    return Delivery(
+        count=delivery.count + 1, raw=delivery.raw, handle=object(), envelope=delivery.envelope, fault=delivery.fault
+    )

@@ -1,0 +1,152 @@
+"""Decides about what was set aside as operators do: by the command and in the admin, as the operator's role."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from io import StringIO
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Permission, User
+from django.core.management import CommandError, call_command
+from django.db import connections
+from django.test import Client, override_settings
+
+from salon_jobs.brokers.source import Envelope
+from salon_jobs.inbox.queries import kept_text
+from tests.plans.test_admin_plans import AdminRouter
+from tests.support import change, seen
+
+PAGE = "/admin/salon_jobs/inboxmessage/"
+pytestmark = pytest.mark.usefixtures("database")
+
+
+@pytest.fixture
+def waiting(database: None) -> list[int]:
+    """Set three messages aside, and take one; returns the ids, the taken one last."""
+    rows = seen(
+        "INSERT INTO salon_jobs_inbox (consumer, message_id, event, status, code, reason, raw)"
+        " SELECT CASE n WHEN 3 THEN 'notes' ELSE 'orders' END, 'm' || n, 'placed',"
+        "   CASE n WHEN 4 THEN 'enqueued' ELSE 'set_aside' END, 'INBOX.UNKNOWN_EVENT', 'why', '<raw>'"
+        " FROM generate_series(1, 4) n RETURNING id"
+    )
+    return [row[0] for row in rows]
+
+
+@pytest.fixture
+def client() -> Iterator[tuple[Client, User]]:
+    """Sign in a member of staff who may view incoming messages, of all stores."""
+    with override_settings(DATABASE_ROUTERS=[AdminRouter()]):
+        user = User.objects.create_user("inbox-staff", is_staff=True)
+        permit(user, "view_inboxmessage")
+        permit(user, "view_all_stores")
+        client = Client()
+        client.force_login(user)
+        yield client, user
+        change("DELETE FROM django_admin_log")
+        user.delete()
+    connections["owner"].close()
+
+
+def permit(user: User, codename: str) -> None:
+    user.user_permissions.add(Permission.objects.get(codename=codename))
+
+
+def run(*arguments: str) -> tuple[str, str]:
+    out, err = StringIO(), StringIO()
+    call_command("salon_jobs", "inbox", *arguments, stdout=out, stderr=err)
+    return out.getvalue(), err.getvalue()
+
+
+def statuses() -> list[str]:
+    return [row[0] for row in seen("SELECT status FROM salon_jobs_inbox ORDER BY id")]
+
+
+def test_the_list_shows_what_waits(waiting: list[int]) -> None:
+    out, _ = run()
+    assert out.splitlines()[0].split() == [
+        "message", "id", "consumer", "event", "code", "deliveries", "received", "status",
+    ]  # fmt: skip
+    assert [line.split()[0] for line in out.splitlines()[1:]] == ["m1", "m2", "m3"]
+    assert [each["message_id"] for each in json.loads(run("list", "--consumer", "notes", "--json")[0])] == ["m3"]
+    out, err = run("--limit", "2")
+    assert [line.split()[0] for line in out.splitlines()[1:]] == ["m1", "m2"]
+    assert err == "the first 2; there are more: --limit\n"
+    assert run("--limit", "3")[1] == ""
+    change("DELETE FROM salon_jobs_inbox")
+    assert run() == ("", "nothing is set aside\n")
+
+
+def test_show_tells_everything(waiting: list[int]) -> None:
+    out, _ = run("show", str(waiting[0]))
+    assert "reason: why" in out
+    assert "raw: <raw>" in out
+    assert json.loads(run("show", str(waiting[3]), "--json")[0])["status"] == "enqueued"
+    with pytest.raises(CommandError, match="the inbox has no message 99"):
+        run("show", "99")
+    with pytest.raises(CommandError, match="name one message by its id"):
+        run("show")
+
+
+def test_what_came_commands_no_terminal(waiting: list[int]) -> None:
+    change("UPDATE salon_jobs_inbox SET event = E'\\x1b[2J', reason = E'a\\x1b]0;b\\nc', raw = E'\\x1b[1m'")
+    shown = run()[0] + run("show", str(waiting[0]))[0]
+    assert "?[2J" in shown
+    assert "reason: a?]0;b\nc" in shown
+    assert "\x1b" not in shown
+
+
+def test_retry_and_dismiss_ask_and_change_what_waits_alone(waiting: list[int], monkeypatch: Any) -> None:
+    monkeypatch.setattr("sys.stdin", StringIO("y\n"))
+    with pytest.raises(CommandError, match=r"Retry 2 messages\? .*add --yes"):
+        run("retry", "--consumer", "orders")
+    with pytest.raises(CommandError, match="name the messages by ids, or all of one consumer's by --consumer"):
+        run("dismiss", "--yes")
+    out, _ = run("retry", *map(str, waiting[1:]), "--yes")
+    assert out.splitlines() == [
+        f"{waiting[3]}: it is not set aside", "to be tried again by consume_queue at its next look: 2 of 3",
+    ]  # fmt: skip
+    assert statuses() == ["set_aside", "retry", "retry", "enqueued"]
+    assert run("dismiss", "--yes", "--consumer", "orders")[0] == "dismissed: 2 of 2\n"
+    assert statuses() == ["dismissed", "dismissed", "retry", "enqueued"]
+
+
+def test_secrets_of_an_envelope_are_hidden(waiting: list[int], client: tuple[Client, User]) -> None:
+    envelope = Envelope(message_id="m1", event="e", payload='{"card": {"cvc": "777"}}', headers={"X-Token": "hunter2"})
+    change("UPDATE salon_jobs_inbox SET raw = %s WHERE id = %s", kept_text(envelope, ""), waiting[0])
+    shown = json.loads(run("show", str(waiting[0]), "--json")[0])["raw"]
+    page = client[0].get(f"{PAGE}{waiting[0]}/change/").content.decode()
+    for text in (shown, page):
+        assert "cvc" in text
+        assert "777" not in text
+        assert "hunter2" not in text
+    for raw in ('{"password": "hunter2"}', kept_text(envelope, "")[:-20], '"hunter2", "password'):
+        change("UPDATE salon_jobs_inbox SET raw = %s WHERE id = %s", raw, waiting[0])
+        text = run("show", str(waiting[0]))[0]
+        assert "777" not in text
+        assert "hunter2" not in text, "what is no envelope, or is cut, is hidden as well"
+
+
+def test_the_admin_shows_messages_and_decides_for_those_who_may(
+    waiting: list[int], client: tuple[Client, User]
+) -> None:
+    browser, user = client
+    assert browser.get(PAGE).status_code == 200
+    page = browser.get(f"{PAGE}{waiting[0]}/change/").content.decode()
+    assert "&lt;raw&gt;" in page
+    assert "<raw>" not in page
+    browser.post(PAGE, {"action": "retry", "_selected_action": waiting})
+    assert "retry" not in statuses()
+    permit(user, "retry_inboxmessage")
+    permit(user, "dismiss_inboxmessage")
+    browser.post(PAGE, {"action": "retry", "_selected_action": waiting[1:]})
+    assert statuses() == ["set_aside", "retry", "retry", "enqueued"]
+    dismiss = {"action": "dismiss", "_selected_action": waiting}
+    assert "4 messages selected" in browser.post(PAGE, dismiss).content.decode()
+    assert statuses() == ["set_aside", "retry", "retry", "enqueued"]
+    answer = browser.post(PAGE, {**dismiss, "confirmed": "1"}, follow=True)
+    assert "3 messages dismissed." in answer.content.decode()
+    assert f"Message {waiting[3]} was not dismissed: it is not set aside." in answer.content.decode()
+    assert statuses() == ["dismissed", "dismissed", "dismissed", "enqueued"]
+    assert seen("SELECT count(*) FROM django_admin_log") == [(5,)]

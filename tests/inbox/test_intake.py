@@ -1,0 +1,377 @@
+"""Turns deliveries into jobs on a real database as the worker role: each message into one job, whatever happens."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+from django.db import OperationalError, connections
+
+from salon_jobs.brokers.source import Delivery
+from salon_jobs.conf.sections import read_consumers
+from salon_jobs.core.errors import ConfigurationError
+from salon_jobs.inbox import queries as inbox
+from salon_jobs.inbox.processor import Intake, Taken
+from tests.inbox.memory_source import again, message
+from tests.settings import url_for
+from tests.support import change, elsewhere, seen
+
+TASKS = {"noted": "test-system", "placed": "test-store", "keyed": "test-keyed-system"}
+pytestmark = pytest.mark.usefixtures("database")
+
+
+def intake(**settings: Any) -> Intake:
+    given = {"SOURCE": "rn::memory:::orders", "TASKS": TASKS, **settings}
+    return Intake("orders", read_consumers({"orders": given}, path="CONSUMERS")["orders"])
+
+
+def jobs() -> list[tuple[Any, ...]]:
+    rows = seen("SELECT task, store_id, payload FROM salon_jobs_job ORDER BY id")
+    return [(task, store_id, json.loads(payload)) for task, store_id, payload in rows]
+
+
+def inbox_rows() -> list[tuple[Any, ...]]:
+    return seen("SELECT message_id, status, code FROM salon_jobs_inbox ORDER BY id")
+
+
+def counts(taken: Taken) -> tuple[int, int, int, int, int]:
+    return taken.enqueued, taken.duplicates, taken.set_aside, len(taken.acknowledge), len(taken.give_back)
+
+
+def id_of(delivery: Delivery) -> str:
+    assert delivery.envelope is not None
+    return delivery.envelope.message_id
+
+
+def test_a_batch_becomes_jobs_and_the_inbox_knows_which(stores: list[UUID]) -> None:
+    batch = [
+        message('{"note": "a"}'),
+        message('{"number": 3}', "placed", store_id=str(stores[1])),
+        message('{"note": "b"}'),
+    ]
+    taken = intake().take(batch)
+    assert counts(taken) == (3, 0, 0, 3, 0)
+    assert taken.acknowledge == batch
+    assert sorted(jobs(), key=str) == sorted(
+        [("test-system", None, {"note": "a"}), ("test-system", None, {"note": "b"}),
+         ("test-store", stores[1], {"number": 3})], key=str,
+    )  # fmt: skip
+    linked = seen(
+        "SELECT i.message_id, j.payload ->> 'note', i.store_id, i.producer, i.event, i.raw FROM salon_jobs_inbox i"
+        " JOIN salon_jobs_job j ON j.id = i.job_id"
+    )
+    assert set(linked) == {
+        (id_of(batch[0]), "a", None, "test", "noted", ""),
+        (id_of(batch[1]), None, stores[1], "test", "placed", ""),
+        (id_of(batch[2]), "b", None, "test", "noted", ""),
+    }
+
+
+def test_what_is_delivered_twice_becomes_one_job(database: None) -> None:
+    first, other = message(), message()
+    # A crash between the commit and the acknowledgement looks like this: the whole batch comes again.
+    assert counts(intake().take([first, other, again(first)])) == (2, 1, 0, 3, 0)
+    taken = intake().take([again(other), again(first), message()])
+    assert counts(taken) == (1, 2, 0, 3, 0)
+    assert len(jobs()) == 3
+
+
+def test_two_consumers_with_the_same_messages_at_once_make_one_job_each(database: None) -> None:
+    batch = [message() for _ in range(50)]
+    together = threading.Barrier(2)
+
+    def take(deliveries: list[Delivery]) -> int:
+        together.wait()
+        return sum(intake().take(deliveries[n : n + 10]).enqueued for n in range(0, 50, 10))
+
+    with ThreadPoolExecutor(2) as pool:
+        found = [elsewhere(pool, lambda: take(batch)), elsewhere(pool, lambda: take(batch[::-1]))]
+        assert sum(each.result(30) for each in found) == 50
+    assert len(jobs()) == 50
+
+
+def test_equal_payloads_are_different_messages_and_another_consumer_takes_its_own(database: None) -> None:
+    one = message('{"note": "same"}')
+    assert intake().take([one, message('{"note": "same"}')]).enqueued == 2
+    other = Intake("audit", read_consumers(
+        {"audit": {"SOURCE": "rn::memory:::orders", "TASKS": TASKS}}, path="CONSUMERS")["audit"])  # fmt: skip
+    assert other.take([again(one)]).enqueued == 1
+
+
+@pytest.mark.parametrize(
+    ("delivery", "code"),
+    [
+        (message(event="unheard-of"), "INBOX.UNKNOWN_EVENT"),
+        (message('{"note": 7}'), "JOB.PAYLOAD_INVALID"),
+        (message('{"nope": 7}'), "JOB.PAYLOAD_INVALID"),
+        (message("[1]"), "JOB.PAYLOAD_INVALID"),
+        (message("{"), "JOB.PAYLOAD_INVALID"),
+        (message("[" * 100_000), "JOB.PAYLOAD_INVALID"),
+        (message('{"note": "\\u0000"}'), "JOB.PAYLOAD_INVALID"),
+        (message('{"note": "\\ud800"}'), "JOB.PAYLOAD_INVALID"),
+        (message(event="placed"), "JOB.PAYLOAD_INVALID"),
+        (message(event="placed", store_id="no uuid"), "JOB.PAYLOAD_INVALID"),
+        (message(f'{{"store_id": "{uuid4()}"}}', "placed", store_id=str(uuid4())), "JOB.PAYLOAD_INVALID"),
+        (message(message_id=""), "INBOX.UNREADABLE"),
+        (message(message_id="x" * 256), "INBOX.UNREADABLE"),
+        (message(message_id="a\0b"), "INBOX.UNREADABLE"),
+        (Delivery(count=1, raw="gar\0bage \ud800", handle=1, fault="no JSON"), "INBOX.UNREADABLE"),
+        (message(producer="stranger"), "INBOX.PRODUCER_REFUSED"),
+        (message(replay_of=str(uuid4())), "INBOX.REPLAY_REFUSED"),
+        (message('{"note": "' + "x" * 2000 + '"}', "keyed"), "JOB.PAYLOAD_INVALID"),
+    ],
+)  # fmt: skip
+def test_what_never_becomes_a_job_is_set_aside_at_once_and_holds_up_no_other(
+    delivery: Delivery, code: str, database: None
+) -> None:
+    good = message()
+    taken = intake(PRODUCERS=["test"], REPLAYS="refuse").take([delivery, good])
+    assert counts(taken) == (1, 0, 1, 2, 0)
+    assert {row[1:] for row in inbox_rows()} == {("set_aside", code), ("enqueued", "")}
+    assert counts(intake(PRODUCERS=["test"], REPLAYS="refuse").take([again(delivery)])) == (0, 1, 0, 1, 0)
+    assert len(jobs()) == 1
+
+
+def plain(raw: str, broker_id: str = "azure-1", *, count: int = 1) -> Delivery:
+    return Delivery(count=count, raw=raw, handle=object(), fault="it is no message of ours", broker_id=broker_id)
+
+
+PLAIN = {"SOURCE": "rn::azurequeue:::parse-tasks", "ENVELOPE": "none"}
+
+
+def test_a_body_without_an_envelope_is_the_arguments_and_the_id_is_the_brokers(stores: list[UUID]) -> None:
+    system = intake(**PLAIN, TASKS={"*": "test-system"})
+    body = '{"note": "a"}'
+    assert counts(system.take([plain(body, "1"), plain(body, "2")])) == (2, 0, 0, 2, 0)
+    assert counts(system.take([plain(body, "1", count=2)])) == (0, 1, 0, 1, 0)
+
+    of_the_body = intake(**PLAIN, TASKS={"*": "test-store"})
+    assert counts(of_the_body.take([plain(f'{{"number": 7, "store_id": "{stores[1]}"}}', "3")])) == (1, 0, 0, 1, 0)
+    of_one_store = intake(**PLAIN, TASKS={"*": "test-store"}, STORE=str(stores[0]))
+    assert counts(of_one_store.take([plain('{"number": 8}', "4")])) == (1, 0, 0, 1, 0)
+
+    # What looks like an envelope is none here.
+    looks = plain('{"envelope": "1", "message_id": "9", "event": "noted", "payload": {}}', "5")
+    ours = Delivery(count=1, raw=looks.raw, handle=1, envelope=message().envelope, broker_id="5")
+    assert counts(system.take([ours])) == (0, 0, 1, 1, 0)
+
+    assert jobs() == [
+        ("test-system", None, {"note": "a"}), ("test-system", None, {"note": "a"}),
+        ("test-store", stores[1], {"number": 7}), ("test-store", stores[0], {"number": 8}),
+    ]  # fmt: skip
+    assert inbox_rows() == [
+        *((str(n), "enqueued", "") for n in (1, 2, 3, 4)),
+        ("5", "set_aside", "JOB.PAYLOAD_INVALID"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("raw", "reason"),
+    [
+        ("{", "its body is no JSON, plain or in base64: Expecting property name"),
+        ("bm8ganNvbg", "its body is no JSON, plain or in base64: Expecting value"),
+        ("", "its body is no JSON, plain or in base64"),
+        ("[" * 100_000, "its body is no JSON, plain or in base64"),
+        ("[1]", "its body must be a JSON object, not list"),
+        ('"a"', "its body must be a JSON object, not str"),
+        ('{"number": "x", "store_id": "STORE"}', "number"),
+        ('{"number": 1}', "its body has no store_id; send one, or set STORE when all are one store's"),
+        ('{"number": 1, "store_id": "mine"}', "its store id is no uuid"),
+        ('{"number": 1, "store_id": 5}', "its store id is no uuid"),
+    ],
+)
+def test_a_body_without_an_envelope_that_is_no_job_is_set_aside_and_can_be_tried_again(
+    stores: list[UUID], raw: str, reason: str
+) -> None:
+    consumer = intake(**PLAIN, TASKS={"*": "test-store"})
+    good = plain(f'{{"store_id": "{stores[0]}"}}', "good")
+    bad = raw.replace("STORE", str(stores[0]))
+    assert counts(consumer.take([plain(bad, "bad"), good])) == (1, 0, 1, 2, 0)
+    assert counts(consumer.take([plain(bad, "bad", count=2)])) == (0, 1, 0, 1, 0)
+    [(code, told, kept)] = seen("SELECT code, reason, raw FROM salon_jobs_inbox WHERE message_id = 'bad'")
+    assert code == "JOB.PAYLOAD_INVALID"
+    assert reason in told
+    envelope = inbox.kept_envelope(kept)
+    assert envelope is not None
+    assert envelope.payload == bad
+    change("UPDATE salon_jobs_inbox SET status = 'retry' WHERE message_id = 'bad'")
+    again_with_store = intake(**PLAIN, TASKS={"*": "test-store"}, STORE=str(stores[1]))
+    assert again_with_store.retry_asked() == 1
+    mended = "send one" in reason
+    assert seen("SELECT status FROM salon_jobs_inbox WHERE message_id = 'bad'") == [
+        ("enqueued" if mended else "set_aside",)
+    ]
+    assert len(jobs()) == 1 + mended
+
+
+def test_the_reason_and_what_came_are_kept_but_no_payload_is_logged(
+    database: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    bad = message('{"note": "secret"}', "unheard-of")
+    intake().take([bad, Delivery(count=3, raw="gar\0bage", handle=1, fault="it is no JSON")])
+    rows = seen("SELECT raw, reason, deliveries FROM salon_jobs_inbox ORDER BY deliveries")
+    assert inbox.kept_envelope(rows[0][0]) == bad.envelope
+    assert rows[0][1] == "TASKS maps no task to the event 'unheard-of'"
+    assert rows[1] == ("gar\\0bage", "it is no JSON", 3)
+    assert "message_set_aside" in caplog.text
+    assert "secret" not in caplog.text
+
+
+def test_a_store_that_is_not_there_yet_is_waited_for_so_many_deliveries(stores: list[UUID]) -> None:
+    late = uuid4()
+    taking = intake(MAX_DELIVERIES=3)
+    delivery = message(event="placed", store_id=str(late))
+    taken = taking.take([delivery, message(event="placed", store_id=str(stores[0]))])
+    assert counts(taken) == (1, 0, 0, 1, 1)
+    assert taken.give_back == [delivery]
+    change("INSERT INTO store (id, name) VALUES (%s, 'late')", late)
+    assert counts(taking.take([again(delivery)])) == (1, 0, 0, 1, 0)
+    never = message(event="placed", store_id=str(uuid4()), count=3)
+    assert counts(taking.take([never])) == (0, 0, 1, 1, 0)
+    assert inbox_rows()[-1] == (id_of(never), "set_aside", "INBOX.UNKNOWN_STORE")
+
+
+def test_the_store_of_the_settings_stands_for_the_envelopes(stores: list[UUID]) -> None:
+    intake(STORE=str(stores[2])).take([message(event="placed"), message(event="placed", store_id=str(stores[0]))])
+    assert {row[1] for row in jobs()} == {stores[2]}
+
+
+def test_what_the_database_refuses_of_one_message_holds_up_no_other(database: None) -> None:
+    change(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS"
+        " $$BEGIN IF NEW.payload ->> 'note' = 'poison' THEN RAISE 'no poison' USING ERRCODE = 'check_violation';"
+        " END IF; RETURN NEW; END$$"
+    )
+    change("CREATE TRIGGER refuse BEFORE INSERT ON salon_jobs_job FOR EACH ROW EXECUTE FUNCTION refuse()")
+    try:
+        poison = message('{"note": "poison"}')
+        batch = [message(), poison, message()]
+        taken = intake(MAX_DELIVERIES=2).take(batch)
+        assert counts(taken) == (2, 0, 0, 2, 1)
+        assert counts(intake(MAX_DELIVERIES=2).take([again(poison)])) == (0, 0, 1, 1, 0)
+        assert inbox_rows()[-1] == (id_of(poison), "set_aside", "INBOX.ENQUEUE_FAILED")
+    finally:
+        change("DROP FUNCTION refuse CASCADE")
+
+
+def test_a_database_that_is_lost_in_the_middle_is_no_messages_fault(database: None) -> None:
+    batch = [message(count=99), message(count=99)]
+    taking = intake()
+
+    def kill(execute: Any, statement: str, *call: Any) -> Any:
+        if "job_ids" in statement or "SET status = 'enqueued'" in statement:
+            change("SELECT pg_terminate_backend(%s)", connections["default"].connection.info.backend_pid)
+        return execute(statement, *call)
+
+    with connections["default"].execute_wrapper(kill), pytest.raises(OperationalError):
+        taking.take(batch)
+    connections["default"].close()
+    assert (jobs(), inbox_rows()) == ([], [])
+    assert counts(taking.take(batch)) == (2, 0, 0, 2, 0)
+    assert len(jobs()) == 2
+
+
+def test_a_lock_that_is_not_given_in_time_costs_no_delivery(database: None) -> None:
+    held, free = message(count=99), message(count=99)
+    with psycopg.connect(url_for("worker_runtime")) as other:
+        other.execute(
+            "INSERT INTO salon_jobs_inbox (consumer, message_id, status) VALUES ('orders', %s, 'enqueued')",
+            [id_of(held)],
+        )
+        with connections["default"].cursor() as cursor:
+            cursor.execute("SET lock_timeout = '50ms'")
+        taken = intake().take([held, free])
+        assert counts(taken) == (1, 0, 0, 1, 1)
+        assert taken.give_back == [held]
+        other.rollback()
+    assert intake().take([held]).enqueued == 1
+    connections["default"].close()
+
+
+def test_when_it_must_stop_the_rest_of_a_batch_that_goes_one_by_one_is_given_back(database: None) -> None:
+    bad = message('{"note": "' + "x" * 2000 + '"}', "keyed")
+    answers: Iterator[bool] = iter([False, True, True])
+    taken = intake().take([message(), bad, message()], stopping=lambda: next(answers))
+    assert counts(taken) == (1, 0, 0, 1, 2)
+
+
+def test_an_operator_has_what_was_set_aside_tried_again(stores: list[UUID]) -> None:
+    late = uuid4()
+    intake(MAX_DELIVERIES=1).take(
+        [message('{"number": 5}', "placed", store_id=str(late)), message(event="unheard-of"),
+         Delivery(count=1, raw="garbage", handle=1, fault="no JSON")]
+    )  # fmt: skip
+    change("INSERT INTO store (id, name) VALUES (%s, 'late')", late)
+    ids = [row[0] for row in seen("SELECT id FROM salon_jobs_inbox ORDER BY id")]
+    assert all(each.changed for each in inbox.retry_messages(ids, using="operator"))
+    assert not any(each.changed for each in inbox.retry_messages(ids, using="operator"))
+    assert intake().retry_asked() == 3
+    assert jobs() == [("test-store", late, {"number": 5})]
+    assert {row[1:] for row in inbox_rows()} == {
+        ("enqueued", ""), ("set_aside", "INBOX.UNKNOWN_EVENT"), ("set_aside", "INBOX.UNREADABLE"),
+    }  # fmt: skip
+    assert sorted(each.changed for each in inbox.dismiss_messages(ids, using="operator")) == [False, True, True]
+    assert intake().retry_asked() == 0
+
+
+def test_an_operators_retry_lets_a_refused_replay_through_and_fails_with_its_reason(database: None) -> None:
+    intake(REPLAYS="refuse").take([message(replay_of=str(uuid4()))])
+    [(row,)] = seen("SELECT id FROM salon_jobs_inbox")
+    inbox.retry_messages([row], using="operator")
+    change("ALTER TABLE salon_jobs_job ADD CONSTRAINT none_now CHECK (task <> 'test-system') NOT VALID")
+    try:
+        assert intake(REPLAYS="refuse").retry_asked() == 1
+        assert inbox_rows()[0][1:] == ("set_aside", "INBOX.ENQUEUE_FAILED")
+    finally:
+        change("ALTER TABLE salon_jobs_job DROP CONSTRAINT none_now")
+    inbox.retry_messages([row], using="operator")
+    assert intake(REPLAYS="refuse").retry_asked() == 1
+    assert len(jobs()) == 1
+
+
+def test_pruning_leaves_what_waits_for_an_operator(database: None) -> None:
+    change(
+        "INSERT INTO salon_jobs_inbox (consumer, message_id, status, received_at) SELECT 'orders', status || n, status,"
+        " now() - make_interval(days => n) FROM generate_series(29, 31) n,"
+        " unnest(ARRAY['enqueued', 'set_aside', 'retry', 'dismissed']) status"
+    )
+    assert inbox.prune_inbox(timedelta(days=30)) == 4  # of 30 and 31 days
+    left = {row[0] for row in inbox_rows()}
+    assert {"enqueued31", "dismissed31"}.isdisjoint(left)
+    assert {"set_aside31", "retry31", "enqueued29", "dismissed29"} <= left
+
+
+def test_a_task_that_is_not_there_is_refused_at_once(database: None) -> None:
+    with pytest.raises(ConfigurationError, match=r"\['TASKS'\]\['e'\]: no task .*did you mean 'test-system'"):
+        intake(TASKS={"e": "test-sistem"})
+
+
+def test_the_row_is_durable_before_anything_is_acknowledged(database: None) -> None:
+    with connections["default"].cursor() as cursor:
+        cursor.execute("SET synchronous_commit = off")
+    told: list[str] = []
+
+    def look(execute: Any, statement: str, *call: Any) -> Any:
+        result = execute(statement, *call)
+        if "salon_jobs_inbox" in statement and "ON CONFLICT" in statement:
+            with connections["default"].connection.cursor() as raw:
+                told.append(raw.execute("SHOW synchronous_commit").fetchone()[0])
+        return result
+
+    with connections["default"].execute_wrapper(look):
+        intake().take([message()])
+    connections["default"].close()
+    assert told[-1] == "on"
+
+
+def test_the_kept_envelope_is_whole(database: None) -> None:
+    given = message(json.dumps({"note": "é\0"}), aggregate_id="a", replay_of="b").envelope
+    assert given is not None
+    assert inbox.kept_envelope(inbox.kept_text(given, "")) == given

@@ -1,0 +1,152 @@
+"""Shows what reaches Sentry, by a transport that keeps the events, with the SDK's own integrations at work."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+from uuid import UUID
+
+import pytest
+import sentry_sdk
+from sentry_sdk.envelope import Envelope
+from sentry_sdk.integrations.django import DjangoIntegration
+from sentry_sdk.transport import Transport
+
+from salon_jobs import Discard, current_job
+from salon_jobs.worker import maintenance as rescuer
+from tests import tasks
+from tests.support import change, claim, run_due, running_on_a_thread
+
+SECRET = "a-customers-name"
+Events = list[dict[str, Any]]
+
+
+@pytest.fixture
+def events() -> Iterator[Events]:
+    """Initialise the SDK as a project would, and collect the events it would send."""
+    sent: Events = []
+
+    class Keep(Transport):
+        def capture_envelope(self, envelope: Envelope) -> None:
+            event: Any = envelope.get_event()
+            if event is not None:
+                sent.append(event)
+
+    sentry_sdk.init(
+        dsn="http://key@127.0.0.1:9/1", transport=Keep(), integrations=[DjangoIntegration()],
+        auto_enabling_integrations=False, include_local_variables=True,
+    )  # fmt: skip
+    yield sent
+    sentry_sdk.get_client().close()
+    sentry_sdk.get_global_scope().set_client(None)
+
+
+def fail_until_the_end(process_id: int, hooks: tasks.Hooks, attempts: int) -> None:
+    def body(note: str = "", **_: object) -> None:
+        arguments = {"note": note, "attempt": current_job().attempt}
+        raise RuntimeError("the till is closed") from KeyError(len(arguments))
+
+    hooks.system = hooks.store = body
+    for _ in range(attempts):
+        change("UPDATE salon_jobs_job SET run_at = now() WHERE state = 'queued'")
+        run_due(process_id)
+
+
+def test_exhausted_attempts_are_exactly_one_event_with_its_tags(
+    stores: list[UUID], hooks: tasks.Hooks, process_id: int, events: Events
+) -> None:
+    handle = tasks.in_store.enqueue(store_id=stores[0], number=7)
+    fail_until_the_end(process_id, hooks, 2)
+    assert events == [], "nothing on a retry"
+    fail_until_the_end(process_id, hooks, 2)
+    [event] = events
+    assert event["tags"] == {
+        "task_name": "test-store", "store_id": str(stores[0]), "attempt": 3, "job_id": handle.id,
+    }  # fmt: skip
+    assert event["transaction"] == "test-store"
+    assert [value["type"] for value in event["exception"]["values"]] == ["KeyError", "RuntimeError"]
+    assert event["exception"]["values"][-1]["stacktrace"]["frames"][-1]["function"] == "body"
+
+
+@pytest.mark.parametrize("wanted", [False, True])
+def test_the_payload_goes_along_only_when_asked_for(
+    database: None, hooks: tasks.Hooks, process_id: int, events: Events, settings: Any, wanted: bool
+) -> None:
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "SENTRY_PAYLOAD": wanted}
+    tasks.system.enqueue(note=SECRET)
+    fail_until_the_end(process_id, hooks, 3)
+    [event] = events
+    assert event["tags"]["store_id"] == ""
+    assert (SECRET in json.dumps(event, default=str)) is wanted
+    assert ("job" in event["contexts"]) is wanted
+
+
+def test_what_goes_along_is_rid_of_secrets(
+    database: None, hooks: tasks.Hooks, process_id: int, events: Events, settings: Any
+) -> None:
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "SENTRY_PAYLOAD": True, "REDACT": ["note"]}
+    tasks.system.enqueue(note=SECRET)
+    fail_until_the_end(process_id, hooks, 3)
+    [event] = events
+    assert SECRET not in json.dumps(event, default=str)
+    assert json.loads(event["contexts"]["job"]["payload"])["note"] == "***"
+    assert event["exception"]["values"][-1]["stacktrace"]["frames"][-1]["vars"]["note"] == "***"
+
+
+def test_no_other_end_is_an_event(stores: list[UUID], hooks: tasks.Hooks, process_id: int, events: Events) -> None:
+    def discard(**_: object) -> None:
+        raise Discard("gone")
+
+    tasks.system.enqueue()
+    run_due(process_id)
+    hooks.store = discard
+    tasks.in_store.enqueue(store_id=stores[0])
+    run_due(process_id)
+    assert events == []
+
+
+def test_a_payload_that_can_never_fit_is_one_event(database: None, process_id: int, events: Events) -> None:
+    tasks.system.enqueue(note=SECRET)
+    change("""UPDATE salon_jobs_job SET payload = payload || '{"gone": 1}'""")
+    run_due(process_id)
+    [event] = events
+    assert event["exception"]["values"][-1]["type"] == "PayloadInvalid"
+    assert SECRET not in json.dumps(event, default=str)
+
+
+def test_a_job_that_kills_its_processes_is_one_event(stores: list[UUID], process_id: int, events: Events) -> None:
+    handle = tasks.in_store.using(max_attempts=1).enqueue(store_id=stores[0])
+    for number in range(3):
+        assert events == []
+        change("INSERT INTO salon_jobs_process (id, kind, hostname, pid, heartbeat_at)"
+               " VALUES (%s, 'worker', 'h', 1, now() - interval '1 h')", 1000 + number)  # fmt: skip
+        claim(1000 + number)
+        rescuer.Rescuer().run_once()
+    [event] = events
+    assert event["exception"]["values"][-1]["type"] == "ProcessDied"
+    assert event["tags"]["job_id"] == handle.id
+
+
+def test_without_a_client_a_failure_passes_quietly(database: None, hooks: tasks.Hooks, process_id: int) -> None:
+    tasks.system.enqueue()
+    fail_until_the_end(process_id, hooks, 3)
+
+
+def test_what_one_stores_job_left_behind_is_not_told_with_anothers_failure(
+    stores: list[UUID], hooks: tasks.Hooks, process_id: int, events: Events
+) -> None:
+    def body(store_id: UUID, **_: object) -> None:
+        sentry_sdk.add_breadcrumb(message=f"worked on {store_id}")
+        sentry_sdk.get_isolation_scope().set_tag("customer", str(store_id))
+        if store_id == stores[1]:
+            raise RuntimeError("the till is closed")
+
+    hooks.store = body
+    for store_id in stores[:2]:
+        tasks.in_store.using(max_attempts=1).enqueue(store_id=store_id)
+    with running_on_a_thread(process_id, claim(process_id)):
+        pass
+    [event] = events
+    assert str(stores[0]) not in json.dumps(event, default=str)
+    assert f"worked on {stores[1]}" in [crumb.get("message") for crumb in event["breadcrumbs"]["values"]]

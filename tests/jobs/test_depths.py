@@ -1,0 +1,97 @@
+"""Counts what waits: exactly up to a bound, by estimate beyond it, and once a minute for the history."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from uuid import UUID
+
+import pytest
+from django.db import connections
+
+from salon_jobs.db import statements
+from salon_jobs.jobs import queue_stats as depths_module
+from salon_jobs.jobs.pruning import Pruner
+from salon_jobs.jobs.queue_stats import Depth, depths, record_depths
+from tests.support import change, plan_nodes, seen
+
+INSERT = "INSERT INTO salon_jobs_job (task, queue, store_id, priority, run_at, state)"
+
+
+def test_each_queue_and_store_is_counted(stores: list[UUID]) -> None:
+    change(
+        f"{INSERT} VALUES ('a', 'mail', %s, 0, now() - interval '1 minute', 'queued'),"
+        " ('a', 'mail', %s, 5, now() + interval '1 hour', 'queued'), ('b', 'bulk', %s, -3, now(), 'queued'),"
+        " ('b', 'bulk', NULL, 0, now(), 'failed'), ('b', 'other', NULL, 0, now(), 'running')",
+        stores[0], stores[0], stores[1],
+    )  # fmt: skip
+    found = depths(using="operator")
+    assert found.exact
+    mail, bulk = found.queues.pop("mail"), found.queues.pop("bulk")  # type: ignore[attr-defined]
+    assert not found.queues
+    assert (mail.waiting, mail.due, bulk.waiting, bulk.due) == (2, 1, 1, 1)
+    assert mail.oldest_due_s == pytest.approx(60, abs=10)
+    assert {name: depth.waiting for name, depth in found.stores.items()} == {str(stores[0]): 2, str(stores[1]): 1}
+
+
+def test_beyond_the_bound_it_estimates_and_forgets_no_small_queue(
+    stores: list[UUID], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change(
+        f"{INSERT} SELECT 'a', 'bulk', (ARRAY[%s, %s]::uuid[])[1 + (n %% 4 = 0)::int], 0, now() - interval '1 day',"
+        " 'queued' FROM generate_series(1, 60000) AS n",
+        stores[0], stores[1],
+    )  # fmt: skip
+    change(f"{INSERT} VALUES ('a', 'mail', %s, 0, now() - interval '1 minute', 'queued')", stores[2])
+    monkeypatch.setattr(depths_module, "_PAGES", 200)
+    found = depths(using="operator")
+    assert not found.exact
+    assert found.queues["bulk"].waiting == pytest.approx(60_000, rel=0.2)
+    assert found.queues["bulk"].due == pytest.approx(60_000, rel=0.2)
+    assert found.queues["mail"].waiting >= 1
+    assert found.queues["mail"].due >= 1
+    assert found.queues["mail"].oldest_due_s == pytest.approx(60, abs=30)
+    assert found.stores[str(stores[0])].waiting == pytest.approx(45_000, rel=0.25)
+    assert found == depths(using="operator") or found.queues.keys() == depths(using="operator").queues.keys()
+
+
+def test_counting_reads_no_more_than_the_bound(database: None) -> None:
+    change(
+        f"{INSERT} SELECT 'a', 'bulk', NULL, n %% 3, now() - n * interval '1 s', 'queued'"
+        " FROM generate_series(1, 40000) AS n"
+    )
+    change(f"{INSERT} SELECT 'a', 'bulk', NULL, 0, now(), 'failed' FROM generate_series(1, 40000) AS n")
+    change("VACUUM ANALYZE salon_jobs_job")
+    with connections["operator"].cursor() as cursor:
+        cursor.execute(
+            f"EXPLAIN (ANALYZE, FORMAT JSON) {statements.load('count_waiting')}",
+            {"most": 10_000, "few": 2000, "stores": 10},
+        )
+        nodes = [node for node in plan_nodes(cursor.fetchone()[0]) if "Relation Name" in node]
+    assert {node.get("Index Name") for node in nodes} == {"salon_jobs_job_due"}
+    assert sum(node["Actual Loops"] * node["Actual Rows"] for node in nodes) <= 12_100
+
+
+def test_one_worker_writes_the_minute_with_empty_queues_too(database: None) -> None:
+    change(f"{INSERT} VALUES ('a', 'mail', NULL, 0, now() - interval '1 minute', 'queued')")
+    rows = "SELECT queue, waiting, due, oldest_due_s >= 60, exact FROM salon_jobs_queue_minute ORDER BY queue"
+    record_depths()
+    first = seen(rows)
+    assert ("mail", 1, 1, True, True) in first
+    assert ("default", 0, 0, False, True) in first
+    change(f"{INSERT} VALUES ('a', 'mail', NULL, 0, now(), 'queued')")
+    record_depths()
+    minutes = seen("SELECT count(DISTINCT minute) FROM salon_jobs_queue_minute")
+    assert (minutes == [(1,)] and seen(rows) == first) or minutes == [(2,)], "a new minute may have begun"
+
+
+def test_old_rows_are_pruned(database: None) -> None:
+    change(
+        "INSERT INTO salon_jobs_queue_minute SELECT now() - age, 'default', 1, 1, 0, true"
+        " FROM unnest(ARRAY['15 days', '13 days']::interval[]) AS age"
+    )
+    assert Pruner().run_once().depths == 1
+    assert [age > timedelta(days=12) for (age,) in seen("SELECT now() - minute FROM salon_jobs_queue_minute")] == [True]
+
+
+def test_depths_of_two_looks_are_joined_by_the_larger() -> None:
+    assert Depth(1, 5, None).at_least(Depth(3, 2, 1.0)) == Depth(3, 5, 1.0)

@@ -1,0 +1,255 @@
+"""Shows what an enqueue does to the table, for store tasks and for system tasks (which go through the function)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from uuid import UUID, uuid4
+
+import pytest
+from django.db import connection, transaction
+
+from salon_jobs import enqueue_job
+from salon_jobs.core.errors import OptionInvalid, PayloadInvalid, UnknownTask
+from salon_jobs.core.records import JobKeyMode
+from salon_jobs.jobs import EnqueueResult, JobHandle, enqueue
+from tests import tasks
+from tests.support import change, claim, job_row, run, seen
+
+Enqueue = Callable[..., JobHandle]
+LATER = datetime(2030, 1, 1, tzinfo=UTC)
+MUCH_LATER = datetime(2031, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture(params=["store", "system"])
+def enqueue_keyed(request: pytest.FixtureRequest, stores: list[UUID]) -> Enqueue:
+    """Return an enqueue under one key, by each of the two ways into the table."""
+
+    def add(mode: str, note: str = "", **options: object) -> JobHandle:
+        if request.param == "store":
+            bound = tasks.keyed.using(job_key="same", job_key_mode=mode, **options)  # type: ignore[arg-type]
+            return bound.enqueue(store_id=stores[0], number=1, note=note)
+        return tasks.keyed_system.using(job_key="same", job_key_mode=mode, **options).enqueue(note=note)  # type: ignore[arg-type]
+
+    return add
+
+
+def test_the_insert_is_part_of_the_callers_transaction(stores: list[UUID]) -> None:
+    with transaction.atomic():
+        handle = tasks.in_store.enqueue(store_id=stores[0], number=7)
+        assert job_row(handle.id) is None, "nobody else sees it before the commit"
+        transaction.set_rollback(True)
+    assert job_row(handle.id) is None
+    handle = tasks.in_store.enqueue(store_id=stores[0], number=7)
+    row = job_row(handle.id)
+    assert row is not None
+    assert (row["store_id"], row["payload"], row["state"], row["attempts"], row["max_attempts"]) == (
+        stores[0], '{"number": 7}', "queued", 0, 3,
+    )  # fmt: skip
+
+
+def test_mode_replace_overwrites_a_waiting_job_and_resets_its_attempts(enqueue_keyed: Enqueue) -> None:
+    first = enqueue_keyed("replace", "a", run_at=LATER)
+    change("UPDATE salon_jobs_job SET attempts = 2 WHERE id = %s", first.id)
+    second = enqueue_keyed("replace", "b", run_at=MUCH_LATER, priority=5)
+    assert (first.result, second.result) == (EnqueueResult.INSERTED, EnqueueResult.REPLACED)
+    assert second.id == first.id
+    row = job_row(first.id)
+    assert row is not None
+    assert (row["run_at"], row["priority"], row["attempts"]) == (MUCH_LATER, 5, 0)
+    assert '"note": "b"' in row["payload"]
+
+
+def test_mode_preserve_run_at_keeps_run_at_and_attempts_but_takes_the_rest(enqueue_keyed: Enqueue) -> None:
+    first = enqueue_keyed("preserve_run_at", "a", run_at=LATER)
+    change("UPDATE salon_jobs_job SET attempts = 2 WHERE id = %s", first.id)
+    second = enqueue_keyed("preserve_run_at", "b", run_at=MUCH_LATER, priority=5)
+    assert (second.id, second.result) == (first.id, EnqueueResult.KEPT)
+    row = job_row(first.id)
+    assert row is not None
+    assert (row["run_at"], row["priority"], row["attempts"]) == (LATER, 5, 2)
+    assert '"note": "b"' in row["payload"]
+
+
+@pytest.mark.parametrize("mode", ["replace", "preserve_run_at"])
+def test_a_running_holder_is_left_alone_and_a_new_job_added(enqueue_keyed: Enqueue, mode: str, process_id: int) -> None:
+    first = enqueue_keyed(mode, "a")
+    [running] = claim(process_id)
+    second = enqueue_keyed(mode, "b")
+    assert second.result is EnqueueResult.SUPERSEDED_RUNNING
+    assert second.id != first.id == running.id
+    assert [row[0] for row in seen("SELECT state FROM salon_jobs_job ORDER BY id")] == ["running", "queued"]
+
+
+@pytest.mark.parametrize("state", ["queued", "running"])
+def test_mode_unsafe_dedupe_changes_nothing_while_a_job_lives(
+    enqueue_keyed: Enqueue, state: str, process_id: int
+) -> None:
+    first = enqueue_keyed("unsafe_dedupe", "a")
+    if state == "running":
+        claim(process_id)
+    second = enqueue_keyed("unsafe_dedupe", "b", priority=9)
+    assert (second.id, second.result) == (first.id, EnqueueResult.KEPT)
+    row = job_row(first.id)
+    assert row is not None
+    assert row["priority"] == 0
+    assert '"note": "a"' in row["payload"]
+
+
+@pytest.mark.parametrize("mode", list(JobKeyMode))
+@pytest.mark.parametrize("state", ["failed", "cancelled"])
+def test_an_ended_job_gives_its_key_back(enqueue_keyed: Enqueue, mode: str, state: str, process_id: int) -> None:
+    first = enqueue_keyed("replace", "a")
+    claim(process_id)
+    change("UPDATE salon_jobs_job SET state = %s, leased_by = NULL WHERE id = %s", state, first.id)
+    second = enqueue_keyed(mode, "b")
+    assert second.result is EnqueueResult.INSERTED
+    assert second.id != first.id
+
+
+def test_a_conflict_burns_no_id(enqueue_keyed: Enqueue) -> None:
+    first = enqueue_keyed("replace")
+    for _ in range(20):
+        enqueue_keyed("preserve_run_at")
+    assert enqueue_keyed("replace").id == first.id
+    assert tasks.system.enqueue().id == first.id + 1
+
+
+def test_keys_are_scoped_by_task_and_store(stores: list[UUID]) -> None:
+    handles = [tasks.keyed.enqueue(store_id=store, number=1) for store in stores]
+    handles.append(tasks.in_store.using(job_key="k:1").enqueue(store_id=stores[0]))
+    assert {handle.result for handle in handles} == {EnqueueResult.INSERTED}
+    assert len({handle.id for handle in handles}) == 4
+
+
+def test_a_retry_that_meets_a_waiting_twin_ends_as_superseded(
+    stores: list[UUID], hooks: tasks.Hooks, process_id: int
+) -> None:
+    def enqueue_twin_then_fail(**_: object) -> None:
+        raise RuntimeError("boom")
+
+    first = tasks.keyed.enqueue(store_id=stores[0], number=1)
+    [running] = claim(process_id)
+    second = tasks.keyed.enqueue(store_id=stores[0], number=1)
+    hooks.store = enqueue_twin_then_fail
+    run(running, process_id)
+    row = job_row(first.id)
+    assert row is not None
+    assert (row["state"], row["reason"], row["attempts"]) == ("cancelled", "superseded", 1)
+    other = job_row(second.id)
+    assert other is not None
+    assert other["state"] == "queued"
+
+
+def test_enqueue_many_keeps_order_and_merges_equal_keys(stores: list[UUID]) -> None:
+    calls = [tasks.keyed.call(store_id=stores[0], number=n, note=str(i)) for i, n in enumerate([1, 2, 1])]
+    one, two, three = tasks.keyed.enqueue_many(calls)
+    assert one.id == three.id != two.id
+    assert three.result is EnqueueResult.KEPT
+    row = job_row(one.id)
+    assert row is not None
+    assert '"note": "2"' in row["payload"]
+    plain = tasks.in_store.enqueue_many(tasks.in_store.call(store_id=stores[0], number=n) for n in range(50))
+    assert [seen("SELECT payload->>'number' FROM salon_jobs_job WHERE id = %s", h.id)[0][0] for h in plain[:3]] == [
+        "0", "1", "2",
+    ]  # fmt: skip
+    assert tasks.in_store.enqueue_many([]) == []
+
+
+def test_options_reach_the_row(stores: list[UUID]) -> None:
+    bound = tasks.in_store.using(queue="mail", priority=-5, max_attempts=2, run_at=LATER, expires_at=MUCH_LATER)
+    row = job_row(bound.enqueue(store_id=stores[0]).id)
+    assert row is not None
+    assert [row[name] for name in ("queue", "priority", "max_attempts", "run_at", "expires_at")] == [
+        "mail", -5, 2, LATER, MUCH_LATER,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("payload", "expected"),
+    [
+        ({}, "store_id"),
+        ({"store_id": "nonsense"}, r"\$\.store_id"),
+        ({"store_id": 5}, "uuid"),
+        ({"store_id": str(uuid4()), "number": "x"}, r"Expected `int`, got `str` - at `\$\.number`"),
+        ({"store_id": str(uuid4()), "extra": 1}, "extra"),
+    ],
+)
+def test_gwt_02_a_wrong_payload_is_refused_with_path_and_type(
+    database: None, payload: dict[str, object], expected: str
+) -> None:
+    with pytest.raises(PayloadInvalid, match=expected) as caught:
+        enqueue_job("test-store", payload)
+    assert caught.value.code == "JOB.PAYLOAD_INVALID"
+    assert seen("SELECT count(*) FROM salon_jobs_job") == [(0,)]
+
+
+def test_bad_calls_name_the_field(stores: list[UUID]) -> None:
+    with pytest.raises(UnknownTask, match="did you mean 'test-store'"):
+        enqueue_job("test-stor", {})
+    with pytest.raises(OptionInvalid, match="priority"):
+        enqueue_job("test-system", {}, priority=99999)
+    with pytest.raises(OptionInvalid, match="prioritty"):
+        enqueue_job("test-system", {}, prioritty=1)  # type: ignore[call-arg]
+    with pytest.raises(OptionInvalid, match="run_at must be an aware datetime"):
+        tasks.system.using(run_at=datetime(2026, 1, 1))  # noqa: DTZ001 - the point
+    with pytest.raises(OptionInvalid, match="max_attempts"):
+        tasks.system.using(max_attempts=0)
+    with pytest.raises(OptionInvalid, match="queue"):
+        tasks.system.using(queue="")
+    with pytest.raises(PayloadInvalid, match=r"a call of .test-keyed"):
+        tasks.in_store.enqueue_many([tasks.keyed.call(store_id=stores[0], number=1)])  # type: ignore[list-item]
+    with pytest.raises(PayloadInvalid, match="must be a dict"):
+        enqueue_job("test-system", [])  # type: ignore[arg-type]
+
+
+def test_a_nul_character_is_refused_and_the_transaction_lives_on(database: None) -> None:
+    with transaction.atomic():
+        with pytest.raises(PayloadInvalid, match="NUL"):
+            tasks.system.enqueue(note="a\0b")
+        tasks.system.enqueue(note="a\\u0000b is six harmless characters")
+    assert seen("SELECT count(*) FROM salon_jobs_job") == [(1,)]
+
+
+def test_arguments_are_converted_from_the_signature(hooks: tasks.Hooks, process_id: int) -> None:
+    got: dict[str, object] = {}
+    hooks.system = lambda **arguments: got.update(arguments)
+    at = datetime.fromisoformat("2026-05-06T03:00:00+09:00")
+    enqueue_job("test-typed", {"day": "2026-05-05", "at": at, "amount": "12.50", "tags": ["a"]})
+    [job] = claim(process_id)
+    assert '"at": "2026-05-05T18:00:00Z"' in job.payload
+    run(job, process_id)
+    assert str(got["day"]) == "2026-05-05"
+    assert got["at"] == at
+    assert str(got["amount"]) == "12.50"
+    with pytest.raises(PayloadInvalid, match="day"):
+        tasks.typed.enqueue(day=at, at=at, amount=1, tags=[])  # type: ignore[arg-type]
+    with pytest.raises(PayloadInvalid, match=r"\$\.at"):
+        enqueue_job("test-typed", {"day": "2026-05-05", "at": "2026-05-05T00:00:00", "amount": 1, "tags": []})
+
+
+def test_a_wake_up_that_fails_after_the_commit_is_logged_and_not_the_callers_problem(
+    database: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(enqueue.wake_ups, "last_sent", float("-inf"))
+    with transaction.atomic():
+        handle = tasks.system.enqueue()
+        transaction.on_commit(lambda: None)
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_backend_pid()")
+            pid = cursor.fetchone()[0]
+        # Runs first, so the wake-up finds its backend gone after the commit.
+        hook = (set[str](), lambda: change("SELECT pg_terminate_backend(%s, 5000)", pid), True)
+        connection.run_on_commit.insert(0, hook)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    assert "WakeUp" in caplog.text
+    connection.close()
+    assert job_row(handle.id) is not None
+
+
+def test_one_wake_up_is_sent_after_the_commit(database: None) -> None:
+    with transaction.atomic():
+        for _ in range(5):
+            tasks.system.enqueue()
+        assert len(connection.run_on_commit) == 1
+        tasks.system.using(run_at=datetime.now(UTC) + timedelta(hours=1)).enqueue()
+        assert len(connection.run_on_commit) == 1

@@ -1,0 +1,186 @@
+"""Shows that many jobs come as one: in order over several statements, all or none, for every role."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.db import ProgrammingError, connection, transaction
+from django.test import override_settings
+from django.test.utils import CaptureQueriesContext
+
+from project.salon.models import Customer
+from salon_jobs import store_task, tenant_context
+from salon_jobs.core.errors import EnqueueRefused, PayloadInvalid
+from salon_jobs.jobs import EnqueueResult, enqueue, registry
+from salon_jobs.jobs.task import Call
+from tests import tasks
+from tests.settings import SALON_JOBS
+from tests.support import change, seen
+
+
+@pytest.fixture
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make a statement of ten jobs."""
+    monkeypatch.setattr(enqueue, "_ROWS", 10)
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_handles_come_in_the_order_of_a_generators_calls_over_several_statements(stores: list[UUID]) -> None:
+    with CaptureQueriesContext(connection) as queries:
+        handles = tasks.in_store.using(priority=3, queue="slow").enqueue_many(
+            tasks.in_store.call(store_id=stores[n % 3], number=n) for n in range(25)
+        )
+    assert len([query for query in queries.captured_queries if "INSERT" in query["sql"]]) == 3
+    assert {handle.result for handle in handles} == {EnqueueResult.INSERTED}
+    rows = seen("SELECT id, store_id, (payload->>'number')::int, priority, queue FROM salon_jobs_job")
+    assert sorted(rows) == [(handle.id, stores[n % 3], n, 3, "slow") for n, handle in enumerate(handles)]
+
+
+@pytest.mark.usefixtures("small_batches")
+@pytest.mark.parametrize("alias", ["default", "web"])
+def test_system_jobs_come_in_order_too_whatever_role_adds_them(database: None, alias: str) -> None:
+    with override_settings(SALON_JOBS={**SALON_JOBS, "DATABASE": alias}):
+        handles = tasks.system.enqueue_many(tasks.system.call(note=f"line\n{n}, \\ '") for n in range(25))
+        alone = tasks.system.using(priority=3).enqueue(note="alone")
+    rows = seen("SELECT id, payload->>'note', priority, store_id FROM salon_jobs_job ORDER BY id")
+    assert rows[:-1] == [(handle.id, f"line\n{n}, \\ '", 0, None) for n, handle in enumerate(handles)]
+    assert rows[-1] == (alone.id, "alone", 3, None)
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_keyed_jobs_of_one_key_in_many_stores_and_of_many_keys_in_one(stores: list[UUID]) -> None:
+    calls = [tasks.keyed.call(store_id=stores[n % 3], number=n % 12, note=str(n)) for n in range(36)]
+    handles = tasks.keyed.enqueue_many(calls)
+    assert [handle.result for handle in handles] == ["inserted"] * 12 + ["kept"] * 24
+    assert [handle.id for handle in handles] == [handle.id for handle in handles[:12]] * 3
+    rows = seen("SELECT id, payload->>'note' FROM salon_jobs_job ORDER BY (payload->>'note')::int")
+    assert rows == [(handle.id, str(n)) for n, handle in enumerate(handles) if n >= 24]
+    same = tasks.keyed.using(job_key="same").enqueue_many(calls[:3])
+    assert [handle.result for handle in same] == ["inserted"] * 3, "a key belongs to its store"
+
+
+@pytest.mark.usefixtures("small_batches")
+@pytest.mark.parametrize("around", [False, True])
+def test_a_refused_call_after_many_good_ones_leaves_none_and_the_transaction_usable(
+    stores: list[UUID], around: bool
+) -> None:
+    def calls() -> Iterator[Call[...]]:
+        for number in range(15):
+            yield tasks.in_store.call(store_id=stores[0], number=number)
+        yield tasks.keyed.call(store_id=stores[0], number=1)
+
+    if around:
+        with transaction.atomic():
+            tasks.in_store.enqueue(store_id=stores[0], number=99)
+            with pytest.raises(PayloadInvalid, match="a call of 'test-keyed'"):
+                tasks.in_store.enqueue_many(calls())
+    else:
+        with pytest.raises(PayloadInvalid, match="a call of 'test-keyed'"):
+            tasks.in_store.enqueue_many(calls())
+    assert seen("SELECT payload->>'number' FROM salon_jobs_job") == [("99",)] * around
+    assert tasks.in_store.enqueue_many([]) == []
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_whoever_makes_the_calls_may_query_while_the_server_inserts(stores: list[UUID]) -> None:
+    change(
+        "INSERT INTO customer (id, store_id, name, email)"
+        " SELECT gen_random_uuid(), %s, 'c' || n, 'e' FROM generate_series(1, 45) AS n",
+        stores[0],
+    )
+
+    def calls() -> Iterator[Call[...]]:
+        # One cursor of the server is open all the time, and a query comes between each two calls.
+        for number, customer in enumerate(Customer.objects.order_by("id").iterator(chunk_size=7)):
+            assert Customer.objects.filter(pk=customer.pk).exists()
+            yield tasks.in_store.call(store_id=stores[0], number=number)
+
+    with tenant_context(stores[0]):
+        handles = tasks.in_store.enqueue_many(calls())
+    rows = seen("SELECT id, (payload->>'number')::int FROM salon_jobs_job ORDER BY id")
+    assert rows == [(handle.id, n) for n, handle in enumerate(handles)]
+    assert len(rows) == 45
+
+
+@pytest.mark.usefixtures("small_batches")
+@pytest.mark.parametrize("queries", [False, True])
+def test_a_batch_that_is_refused_tells_why_and_leaves_none(stores: list[UUID], *, queries: bool) -> None:
+    def calls() -> Iterator[Call[...]]:
+        for number in range(45):
+            if queries and number > 30:
+                Customer.objects.using("web").count()
+            yield tasks.in_store.call(store_id=stores[number > 25], number=number)
+
+    with override_settings(SALON_JOBS={**SALON_JOBS, "DATABASE": "web"}):
+        with pytest.raises(EnqueueRefused, match="row-level security"), tenant_context(stores[0]):
+            tasks.in_store.enqueue_many(calls())
+        assert seen("SELECT count(*) FROM salon_jobs_job") == [(0,)]
+        with tenant_context(stores[0]):
+            assert len(tasks.in_store.enqueue_many(tasks.in_store.call(store_id=stores[0]) for _ in range(25))) == 25
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_a_savepoint_that_is_rolled_back_takes_no_jobs_along(stores: list[UUID]) -> None:
+    saved, inserted = threading.Event(), threading.Event()
+    caller = threading.current_thread()
+
+    def held(execute: Callable[..., Any], *call: Any) -> Any:
+        if threading.current_thread() is caller:
+            return execute(*call)
+        saved.wait(0.5)  # in vain: the caller's savepoint waits for this insert
+        try:
+            return execute(*call)
+        finally:
+            inserted.set()
+
+    def calls() -> Iterator[Call[...]]:
+        for number in range(45):
+            if number == 25:
+                with suppress(ZeroDivisionError), transaction.atomic():
+                    saved.set()
+                    assert inserted.wait(10)
+                    raise ZeroDivisionError
+            yield tasks.in_store.call(store_id=stores[0], number=number)
+
+    with connection.execute_wrapper(held):
+        handles = tasks.in_store.enqueue_many(calls())
+    assert seen("SELECT id FROM salon_jobs_job ORDER BY id") == [(handle.id,) for handle in handles]
+    assert len(handles) == 45
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_what_ends_the_calls_is_told_and_not_what_came_of_it(stores: list[UUID]) -> None:
+    def calls() -> Iterator[Call[...]]:
+        for number in range(45):
+            if number == 25:
+                Customer.objects.extra(where=["no_such_column"]).count()
+            yield tasks.in_store.call(store_id=stores[0], number=number)
+
+    with pytest.raises(ProgrammingError, match="no_such_column"):
+        tasks.in_store.enqueue_many(calls())
+    assert seen("SELECT count(*) FROM salon_jobs_job") == [(0,)]
+
+
+def test_a_running_holder_of_another_store_supersedes_nobody(stores: list[UUID], process_id: int) -> None:
+    tasks.keyed.enqueue(store_id=stores[0], number=1)
+    change("UPDATE salon_jobs_job SET state = 'running', leased_by = %s, lease = 1", process_id)
+    handles = tasks.keyed.enqueue_many([tasks.keyed.call(store_id=store, number=1) for store in stores])
+    assert [handle.result for handle in handles] == ["superseded_running", "inserted", "inserted"]
+    assert seen("SELECT count(*) FROM salon_jobs_superseded") == [(1,)]
+
+
+def test_the_order_of_a_set_makes_no_other_payload(database: None) -> None:
+    @store_task(name="test-sets", job_key="{tags}")
+    def of_sets(store_id: UUID, tags: set[str]) -> None: ...
+
+    try:
+        tags = {f"tag {n}" for n in range(20)}
+        bound = of_sets.payload.bind((), {"store_id": UUID(int=1), "tags": tags})
+        assert bound.plain["tags"] == sorted(tags)
+    finally:
+        registry.unregister("test-sets")

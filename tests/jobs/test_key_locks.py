@@ -1,0 +1,180 @@
+"""Shows, with connections of their own, that enqueuers of the same keys wait for each other and never for a circle."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+from uuid import UUID
+
+import pytest
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
+
+from salon_jobs import fan_out, store_task
+from salon_jobs.jobs import EnqueueResult, FanOutResult, JobHandle, registry
+from salon_jobs.jobs import queries as store
+from salon_jobs.jobs.options import KeyMode
+from salon_jobs.jobs.task import Task
+from tests import tasks
+from tests.support import change, claim, elsewhere, seen
+
+T = TypeVar("T")
+LATER = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+def wait_until_waiting(count: int) -> None:
+    """Return when so many connections wait for a lock."""
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND usename = 'worker_runtime'"
+    deadline = time.monotonic() + 10
+    while seen(waiting) != [(count,)]:
+        assert time.monotonic() < deadline, f"never {count} waiting"
+        time.sleep(0.01)
+
+
+def enqueue_numbers(store_id: UUID, *numbers: int) -> Callable[[], list[JobHandle]]:
+    return lambda: tasks.keyed.enqueue_many([tasks.keyed.call(store_id=store_id, number=n) for n in numbers])
+
+
+def enqueue_notes(*notes: str) -> Callable[[], list[JobHandle]]:
+    return lambda: tasks.keyed_system.enqueue_many([tasks.keyed_system.call(note=note) for note in notes])
+
+
+def commit_a_waiting_job(store_id: UUID, key: str) -> None:
+    change("INSERT INTO salon_jobs_job (task, store_id, job_key) VALUES ('test-keyed', %s, %s)", store_id, key)
+
+
+def test_two_batches_whose_keys_wait_and_are_new_crosswise_do_not_deadlock(stores: list[UUID]) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        with transaction.atomic():
+            tasks.keyed.enqueue(store_id=stores[0], number=5)
+            # It has added 1 and not yet looked at 9 …
+            first = elsewhere(pool, enqueue_numbers(stores[0], 1, 5, 9))
+            wait_until_waiting(1)
+            commit_a_waiting_job(stores[0], "k:9")
+            # … which this one would hold already, while it wants 1.
+            second = elsewhere(pool, enqueue_numbers(stores[0], 9, 1))
+            wait_until_waiting(2)
+        assert [handle.result for handle in first.result(10)] == ["inserted", "kept", "kept"]
+        assert [handle.result for handle in second.result(10)] == ["kept", "kept"]
+    assert seen("SELECT job_key FROM salon_jobs_job ORDER BY 1") == [("k:1",), ("k:5",), ("k:9",)]
+
+
+def test_a_fan_out_and_a_batch_do_not_deadlock(stores: list[UUID]) -> None:
+    calls = [tasks.keyed.call(store_id=store_id, number=7) for store_id in (stores[2], stores[0])]
+    with ThreadPoolExecutor(2) as pool:
+        with transaction.atomic():
+            tasks.keyed.enqueue(store_id=stores[1], number=7)
+            first = elsewhere(pool, lambda: fan_out(tasks.keyed, number=7))
+            wait_until_waiting(1)
+            commit_a_waiting_job(stores[2], "k:7")
+            second = elsewhere(pool, lambda: tasks.keyed.enqueue_many(calls))
+            wait_until_waiting(2)
+        assert first.result(10) == FanOutResult(inserted=1, kept=2)
+        assert [handle.result for handle in second.result(10)] == ["kept", "kept"]
+
+
+def test_two_batches_of_system_jobs_in_opposite_order_do_not_deadlock(database: None) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        with transaction.atomic():
+            tasks.keyed_system.enqueue(note="5")
+            first = elsewhere(pool, enqueue_notes("1", "5", "9"))
+            wait_until_waiting(1)
+            second = elsewhere(pool, enqueue_notes("9", "1"))
+            wait_until_waiting(2)
+        handles = first.result(10)
+        crosswise = second.result(10)
+    assert [handle.result for handle in handles] == ["inserted", "replaced", "inserted"]
+    assert crosswise == [JobHandle(handles[i].id, EnqueueResult.REPLACED) for i in (2, 0)], "in the order given"
+
+
+def test_equal_keys_of_a_system_batch_stay_in_the_order_given(database: None) -> None:
+    bound = tasks.keyed_system.using(job_key="same")
+    handles = bound.enqueue_many([tasks.keyed_system.call(note=note) for note in ("z", "a", "m")])
+    assert [handle.result for handle in handles] == ["inserted", "replaced", "replaced"]
+    assert seen("SELECT payload->>'note' FROM salon_jobs_job") == [("m",)]
+
+
+def test_one_job_by_its_key_takes_one_statement_and_no_lock_of_its_key(stores: list[UUID]) -> None:
+    with transaction.atomic(), CaptureQueriesContext(connection) as queries:
+        tasks.keyed.enqueue(store_id=stores[0], number=1)
+    assert len([query for query in queries.captured_queries if "SAVEPOINT" not in query["sql"]]) == 1
+
+
+@pytest.mark.parametrize(("count", "locks"), [(2, 3), (1000, 1001), (1001, 1)])
+def test_many_keys_take_one_lock_instead_of_the_servers_whole_table(stores: list[UUID], count: int, locks: int) -> None:
+    with transaction.atomic():
+        enqueue_numbers(stores[0], *range(count))()
+        assert seen("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'") == [(locks,)]
+
+
+def test_the_lock_of_many_keys_keeps_out_the_holder_of_one(stores: list[UUID]) -> None:
+    deduped = tasks.keyed.using(job_key_mode="unsafe_dedupe")
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic():
+            deduped.enqueue_many([tasks.keyed.call(store_id=stores[0], number=n) for n in range(1001)])
+            single = elsewhere(pool, lambda: deduped.enqueue(store_id=stores[1], number=1))
+            wait_until_waiting(1)
+        assert single.result(10).result is EnqueueResult.INSERTED
+
+
+def test_unsafe_dedupe_through_the_function_keeps_what_another_mode_adds_meanwhile(database: None) -> None:
+    deduped = tasks.keyed_system.using(job_key="z", job_key_mode="unsafe_dedupe")
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic():
+            first = tasks.keyed_system.using(job_key="z", priority=5).enqueue(note="first")
+            second = elsewhere(pool, lambda: deduped.enqueue(note="second"))
+            wait_until_waiting(1)
+        assert second.result(10) == JobHandle(first.id, EnqueueResult.KEPT)
+    assert seen("SELECT payload->>'note', priority FROM salon_jobs_job") == [("first", 5)]
+
+
+@pytest.fixture
+def by_mode() -> Iterator[Callable[[KeyMode], Task[..., None]]]:
+    """Declare a store task with one key in the mode asked for."""
+
+    def declare(mode: KeyMode) -> Task[..., None]:
+        @store_task(name="test-by-mode", job_key="k", job_key_mode=mode)
+        def by_mode(store_id: UUID, note: str) -> None: ...
+
+        return by_mode
+
+    yield declare
+    registry.unregister("test-by-mode")
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected"),
+    [
+        ("replace", ("second", 0, "default", 25, True, 0)),
+        ("preserve_run_at", ("second", 0, "default", 25, False, 2)),
+        ("unsafe_dedupe", ("first", 5, "slow", 9, False, 2)),
+    ],
+)
+def test_a_fan_out_meets_what_is_added_meanwhile_by_its_mode(
+    stores: list[UUID], by_mode: Callable[[KeyMode], Task[..., None]], mode: KeyMode, expected: tuple[Any, ...]
+) -> None:
+    task = by_mode(mode)
+    first = task.using(run_at=LATER, priority=5, queue="slow", max_attempts=9, job_key_mode="replace")
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic(), connection.cursor() as cursor:
+            handle = first.enqueue(store_id=stores[0], note="first")
+            cursor.execute("UPDATE salon_jobs_job SET attempts = 2")
+            fanned = elsewhere(pool, lambda: fan_out(task, note="second"))
+            wait_until_waiting(1)
+        assert fanned.result(10) == FanOutResult(inserted=2, kept=1)
+    columns = "payload->>'note', priority, queue, max_attempts, run_at <= now(), attempts"
+    assert seen(f"SELECT {columns} FROM salon_jobs_job WHERE id = %s", handle.id) == [expected]
+
+
+def test_a_fan_out_by_unsafe_dedupe_never_waits_for_a_run_to_finish(
+    stores: list[UUID], by_mode: Callable[[KeyMode], Task[..., None]], process_id: int
+) -> None:
+    task = by_mode("unsafe_dedupe")
+    task.enqueue(store_id=stores[0], note="running")
+    [job] = claim(process_id)
+    with ThreadPoolExecutor(1) as pool, transaction.atomic():
+        assert store.finish(job, process_id)
+        assert elsewhere(pool, lambda: fan_out(task, note="new")).result(10) == FanOutResult(inserted=2, kept=1)

@@ -1,0 +1,172 @@
+"""Shows what an operator's retry and cancel do to many jobs at once, and what they say of each."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.db import IntegrityError, connections
+from django.test.utils import CaptureQueriesContext
+
+from salon_jobs import tenant_context
+from salon_jobs.control import retry_jobs
+from salon_jobs.core.errors import OptionInvalid
+from salon_jobs.jobs import control
+from salon_jobs.jobs.control import Operated
+from tests.support import change, seen
+
+OPERATOR = "operator"
+NOT_RETRIED = "only failed and cancelled jobs can be retried"
+
+
+@pytest.fixture
+def jobs(database: None) -> dict[str, int]:
+    """Make one job of each state; returns their ids by state."""
+    return {
+        state: seen(
+            "INSERT INTO salon_jobs_job (task, state, attempts, max_attempts, finished_at, reason)"
+            " VALUES ('ping', %s, 3, 3, now(), 'x') RETURNING id",
+            state,
+        )[0][0]
+        for state in ("queued", "running", "succeeded", "failed", "cancelled")
+    }
+
+
+def add(key: str, state: str) -> int:
+    [(job_id,)] = seen(
+        "INSERT INTO salon_jobs_job (task, state, job_key) VALUES ('ping', %s, %s) RETURNING id", state, key
+    )
+    return int(job_id)
+
+
+def test_a_retry_is_one_statement_and_tells_each_result(jobs: dict[str, int]) -> None:
+    ids = [*jobs.values(), 10**9]
+    with CaptureQueriesContext(connections[OPERATOR]) as captured:
+        results = control.retry_jobs(ids, using=OPERATOR)
+    assert sum("UPDATE salon_jobs_job" in query["sql"] for query in captured.captured_queries) == 1
+    changed = {jobs["failed"], jobs["cancelled"]}
+    assert results == [Operated(i, True) if i in changed else Operated(i, False, NOT_RETRIED) for i in ids]
+    for job_id in changed:
+        assert seen(
+            "SELECT state, max_attempts, reason, finished_at, run_at <= now() FROM salon_jobs_job WHERE id = %s", job_id
+        ) == [("queued", 4, "", None, True)]
+
+
+def test_a_retry_takes_off_an_expiry_that_is_over(database: None) -> None:
+    over, ahead = add("over", "cancelled"), add("ahead", "failed")
+    change("UPDATE salon_jobs_job SET expires_at = now() - interval '1 second' WHERE id = %s", over)
+    change("UPDATE salon_jobs_job SET expires_at = now() + interval '1 hour' WHERE id = %s", ahead)
+    assert [result.changed for result in control.retry_jobs([over, ahead], using=OPERATOR)] == [True, True]
+    assert seen("SELECT id, expires_at IS NULL FROM salon_jobs_job ORDER BY id") == [(over, True), (ahead, False)]
+
+
+def test_a_cancel_is_one_statement_and_tells_each_result(jobs: dict[str, int]) -> None:
+    del jobs["running"]  # test_cancellation.py
+    with CaptureQueriesContext(connections[OPERATOR]) as captured:
+        results = control.cancel_jobs(jobs.values(), using=OPERATOR)
+    assert sum("UPDATE salon_jobs_job" in query["sql"] for query in captured.captured_queries) == 1
+    assert {result.job_id for result in results if result.changed} == {jobs["queued"], jobs["failed"]}
+    assert {r.detail for r in results if not r.changed} == {"only queued, running and failed jobs can be cancelled"}
+
+
+def test_a_collision_holds_no_other_job_back_and_names_the_holder(database: None) -> None:
+    holder = add("held", "queued")
+    free, held, first, second = add("free", "failed"), add("held", "failed"), add("two", "failed"), add("two", "failed")
+    results = control.retry_jobs([free, held, first, second], using=OPERATOR)
+    assert results == [
+        Operated(free, True),
+        Operated(held, False, f"job {holder} waits under its key; cancel that one first"),
+        Operated(first, True),
+        Operated(second, False, f"job {first} waits under its key; cancel that one first"),
+    ]
+
+
+def test_an_error_that_is_no_collision_is_not_taken_for_one(jobs: dict[str, int]) -> None:
+    change("ALTER TABLE salon_jobs_job ADD CONSTRAINT for_this_test CHECK (state <> 'queued') NOT VALID")
+    try:
+        with pytest.raises(IntegrityError, match="for_this_test"):
+            control.retry_jobs([jobs["failed"]], using=OPERATOR)
+    finally:
+        change("ALTER TABLE salon_jobs_job DROP CONSTRAINT for_this_test")
+
+
+def test_two_operators_with_the_same_jobs_in_opposite_order_do_not_deadlock(database: None) -> None:
+    ids = [add(f"k:{number}", "failed") for number in range(500)]
+    ready = threading.Barrier(2)
+
+    def run(order: list[int]) -> int:
+        try:
+            ready.wait(10)
+            return sum(result.changed for result in control.retry_jobs(order, using=OPERATOR))
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(2) as pool:
+        counts = [work.result(30) for work in [pool.submit(run, ids), pool.submit(run, ids[::-1])]]
+    assert sum(counts) == 500
+
+
+def test_without_an_alias_a_store_retries_its_own_jobs_through_that_of_the_tables(stores: list[UUID]) -> None:
+    ids = [
+        seen("INSERT INTO salon_jobs_job (task, state, store_id) VALUES ('ping', 'failed', %s) RETURNING id", store_id)[
+            0
+        ][0]
+        for store_id in stores[:2]
+    ]
+    with tenant_context(stores[0], using="web"):
+        assert retry_jobs(ids, using="web") == [Operated(ids[0], True), Operated(ids[1], False, NOT_RETRIED)]
+    assert retry_jobs(ids) == [Operated(ids[0], False, NOT_RETRIED), Operated(ids[1], True)]
+
+
+def test_a_retry_at_an_instant_is_due_then_and_keeps_no_expiry_before_it(jobs: dict[str, int]) -> None:
+    at = datetime.now(UTC) + timedelta(hours=5)
+    change("UPDATE salon_jobs_job SET expires_at = now() + interval '1 hour' WHERE id = %s", jobs["failed"])
+    assert control.retry_jobs([jobs["failed"]], at=at, using=OPERATOR) == [Operated(jobs["failed"], True)]
+    assert seen("SELECT state, run_at, expires_at FROM salon_jobs_job WHERE id = %s", jobs["failed"]) == [
+        ("queued", at, None)
+    ]
+    with pytest.raises(OptionInvalid, match="time zone"):
+        control.retry_jobs([jobs["cancelled"]], at=datetime(2026, 5, 6), using=OPERATOR)  # noqa: DTZ001
+
+
+def test_a_discard_ends_queued_and_failed_jobs_alone(jobs: dict[str, int]) -> None:
+    results = control.discard_jobs(jobs.values(), using=OPERATOR)
+    assert {result.job_id for result in results if result.changed} == {jobs["queued"], jobs["failed"]}
+    assert {r.detail for r in results if not r.changed} == {"only queued and failed jobs can be discarded"}
+    assert seen(
+        "SELECT count(*) FROM salon_jobs_job WHERE reason = 'discarded: by an operator' AND state = 'cancelled'"
+        " AND finished_at IS NOT NULL"
+    ) == [(2,)]
+    assert seen("SELECT cancel_requested_at FROM salon_jobs_job WHERE id = %s", jobs["running"]) == [(None,)]
+
+
+def test_queued_jobs_alone_get_another_priority_or_queue(jobs: dict[str, int]) -> None:
+    results = control.change_jobs(jobs.values(), priority=-5, using=OPERATOR)
+    assert {result.job_id for result in results if result.changed} == {jobs["queued"]}
+    control.change_jobs([jobs["queued"]], queue="night", using=OPERATOR)
+    assert seen("SELECT id, priority FROM salon_jobs_job WHERE queue = 'night' OR priority <> 0") == [
+        (jobs["queued"], -5)
+    ]
+
+
+def test_the_web_role_changes_and_discards_its_stores_jobs_alone(stores: list[UUID]) -> None:
+    ids = [
+        seen("INSERT INTO salon_jobs_job (task, store_id) VALUES ('ping', %s) RETURNING id", store)[0][0]
+        for store in stores[:2]
+    ]
+    with tenant_context(stores[0], using="web"):
+        assert [r.changed for r in control.change_jobs(ids, queue="night", using="web")] == [True, False]
+        assert [r.changed for r in control.discard_jobs(ids, using="web")] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [({}, "priority or queue"), ({"priority": 40_000}, "priority must be"), ({"queue": ""}, "queue must be")],
+)
+def test_a_change_of_nothing_or_to_what_can_not_be_is_refused(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionInvalid, match=message):
+        control.change_jobs([1], using=OPERATOR, **values)

@@ -1,0 +1,216 @@
+"""Prunes as the worker role beside operators, other pruners and schedulers: what is old goes, nothing else does."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from typing import Any
+
+import psycopg
+import pytest
+from django.db import connections
+
+from salon_jobs.core.records import JobState
+from salon_jobs.db import statements
+from salon_jobs.jobs import control
+from salon_jobs.jobs import pruning as pruner
+from salon_jobs.jobs.pruning import BATCH, PruneCounts, Pruner
+from salon_jobs.models import Process
+from salon_jobs.schedule.queries import fire, learn, skip
+from salon_jobs.worker.maintenance import RescueCounts, Rescuer
+from tests import tasks
+from tests.settings import url_for
+from tests.support import change, seen
+
+DAYS = {"succeeded": 1, "cancelled": 7, "failed": 90}
+
+
+def ended(state: str, age: timedelta, number: int = 1) -> list[int]:
+    """Insert jobs that ended so long ago, each with an error row; returns their ids."""
+    rows = seen(
+        "WITH job AS (INSERT INTO salon_jobs_job (task, state, attempts, max_attempts, finished_at)"
+        "  SELECT 'ping', %s, 1, 1, now() - %s FROM generate_series(1, %s) RETURNING id),"
+        " error AS (INSERT INTO salon_jobs_job_error (job_id, attempt, error_class, occurred_at)"
+        "  SELECT id, 1, 'X', now() - %s FROM job)"
+        " SELECT id FROM job ORDER BY id",
+        state, age, number, age,
+    )  # fmt: skip
+    return [row[0] for row in rows]
+
+
+def left() -> set[int]:
+    return {row[0] for row in seen("SELECT id FROM salon_jobs_job")}
+
+
+@contextmanager
+def another_session(statement: str, *parameters: Any) -> Generator[None]:
+    """Hold what a statement locks, in an open transaction of another connection."""
+    with psycopg.connect(url_for("jobs_operator")) as other:
+        other.execute(statement.encode(), parameters)
+        yield
+        other.rollback()
+
+
+def test_what_is_past_its_retention_goes_with_its_errors_and_nothing_else(database: None) -> None:
+    gone = {state: ended(state, timedelta(days=days, minutes=1))[0] for state, days in DAYS.items()}
+    stays = {ended(state, timedelta(days=days, minutes=-1))[0] for state, days in DAYS.items()}
+    assert Pruner().run_once() == PruneCounts(succeeded=1, cancelled=1, failed=1, errors=3)
+    assert left() == stays
+    assert {row[0] for row in seen("SELECT job_id FROM salon_jobs_job_error")} == stays
+    assert not left() & set(gone.values())
+    assert Pruner().run_once() == PruneCounts()
+
+
+@pytest.mark.parametrize("state", ["queued", "running"])
+def test_a_job_that_has_not_ended_is_never_touched(database: None, state: str) -> None:
+    [job] = ended(state, timedelta(days=9999))
+    change("UPDATE salon_jobs_job SET created_at = now() - interval '27 years', run_at = created_at")
+    assert Pruner().run_once() == PruneCounts()
+    assert left() == {job}
+    assert seen("SELECT count(*) FROM salon_jobs_job_error") == [(1,)]
+
+
+def test_none_keeps_for_ever(database: None, settings: Any) -> None:
+    keys = ("RETAIN_SUCCEEDED", "RETAIN_CANCELLED", "RETAIN_FAILED", "RETAIN_CRON_TICKS", "RETAIN_STATS")
+    settings.SALON_JOBS = {**settings.SALON_JOBS, **dict.fromkeys(keys)}
+    for state in DAYS:
+        ended(state, timedelta(days=9999))
+    change(
+        "INSERT INTO salon_jobs_job_error (job_id, attempt, error_class, occurred_at) VALUES (1, 1, 'X', '1999-1-1')"
+    )
+    assert Pruner().run_once() == PruneCounts()
+
+
+def test_an_operators_retry_in_flight_is_left_alone_and_never_waits(database: None) -> None:
+    mine, other = ended("failed", timedelta(days=91), 2)
+    with another_session("UPDATE salon_jobs_job SET state = 'queued', finished_at = NULL WHERE id = %s", mine):
+        with connections["default"].cursor() as cursor:
+            cursor.execute("SET lock_timeout = '2s'")
+            try:
+                assert Pruner().run_once().failed == 1, "it does not wait for the retry"
+            finally:
+                cursor.execute("RESET lock_timeout")
+        assert left() == {mine}
+    assert control.retry_jobs([mine, other], using="operator")[0].changed
+    assert Pruner().run_once() == PruneCounts()
+
+
+def test_two_pruners_share_the_work_and_neither_waits(database: None) -> None:
+    ids = ended("failed", timedelta(days=91), 2 * BATCH)
+    with psycopg.connect(url_for("jobs_operator")) as other:
+        statement = statements.load("prune_jobs")
+        done = other.execute(statement.encode(), {"state": "failed", "age": timedelta(days=90)}).fetchone()
+        assert done == (BATCH, BATCH)
+        assert pruner.prune_jobs(JobState.FAILED, timedelta(days=90), using="default") == (BATCH, BATCH)
+        assert pruner.prune_jobs(JobState.FAILED, timedelta(days=90), using="default") == (0, 0)
+        other.rollback()
+    assert left() == set(ids[:BATCH]), "the oldest first; those of the other came back with its rollback"
+
+
+def test_a_round_is_bounded_and_the_next_one_goes_on(database: None, caplog: pytest.LogCaptureFixture) -> None:
+    ended("failed", timedelta(days=91), 2 * BATCH + 1)
+    ended("cancelled", timedelta(days=8))
+    ticking = count(step=0.2)
+    caplog.set_level("INFO", "salon_jobs")
+    work = Pruner(clock=lambda: next(ticking))
+    assert work.run_once() == PruneCounts(failed=2 * BATCH + 1, cancelled=1, errors=2 * BATCH + 2)
+    [record] = [record for record in caplog.records if getattr(record, "event", "") == "pruned"]
+    assert record.event_fields == {"failed": 2001, "cancelled": 1, "errors": 2002}  # type: ignore[attr-defined]
+    ended("failed", timedelta(days=91), 2 * BATCH + 1)
+    ended("cancelled", timedelta(days=8))
+    ticking = count(step=10)
+    assert work.run_once() == PruneCounts(failed=BATCH, cancelled=1, errors=BATCH + 1, more=True)
+    assert work.run_once().more
+    assert not work.run_once().more
+
+
+def test_errors_of_jobs_that_are_gone_go_page_by_page(database: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    [job] = ended("failed", timedelta(days=80))
+    insert = "INSERT INTO salon_jobs_job_error (job_id, attempt, error_class, occurred_at)"
+    change(f"{insert} SELECT 10000000, 1, 'X', now() - interval '25 h' FROM generate_series(1, 10000)")
+    change(f"{insert} VALUES (%s, 2, 'X', now() - interval '25 h'), (10000000, 1, 'X', now())", job)
+    work = Pruner()
+    assert work.run_once() == PruneCounts(errors=10_000)
+    assert seen("SELECT job_id FROM salon_jobs_job_error ORDER BY id") == [(job,), (job,), (10_000_000,)]
+    assert work.run_once() == PruneCounts()
+
+
+def test_a_tick_is_kept_while_it_could_fire_again(database: None) -> None:
+    old = datetime.now(UTC).replace(microsecond=0) - timedelta(days=31)
+    learn(["entry"])
+    change("UPDATE salon_jobs_cron_entry SET known_since = %s", old - timedelta(days=2))
+    added = tasks.system.enqueue()
+    # Fired ahead of its time by --at, which does not advance the entry: it is still owed.
+    assert fire("entry", old, lambda: added, advance=False)
+    change("UPDATE salon_jobs_cron_tick SET fired_at = tick_at")
+    assert Pruner().run_once() == PruneCounts()
+    assert fire("entry", old, lambda: added) is None, "the row keeps it from firing again"
+    skip("entry", old)
+    assert Pruner().run_once() == PruneCounts(ticks=1)
+    # Long past, but fired just now: a second --at must not fire it again.
+    assert fire("entry", old, lambda: added, advance=False)
+    assert Pruner().run_once() == PruneCounts()
+    assert fire("entry", old, lambda: added, advance=False) is None
+
+
+def test_a_record_of_a_fan_out_goes_with_the_ticks_but_never_after_its_failed_jobs(
+    database: None, settings: Any
+) -> None:
+    insert = "INSERT INTO salon_jobs_fan_out (task, digest, created_at) VALUES ('ping', '', now() - %s)"
+    for days in (31, 29, 11, 9):
+        change(insert, timedelta(days=days))
+    assert Pruner().run_once() == PruneCounts(fan_outs=1)
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "RETAIN_FAILED": timedelta(days=10)}
+    assert Pruner().run_once() == PruneCounts(fan_outs=2)
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "RETAIN_FAILED": None, "RETAIN_CRON_TICKS": None}
+    change(insert, timedelta(days=9999))
+    assert Pruner().run_once() == PruneCounts()
+
+
+@pytest.mark.parametrize("kind", ["worker", "scheduler", "test"])
+def test_the_row_of_a_process_that_stopped_without_cleaning_goes_whatever_it_was(database: None, kind: str) -> None:
+    Process.objects.create(kind=kind, hostname="gone", pid=1)
+    assert Rescuer().run_once() == RescueCounts()
+    change("UPDATE salon_jobs_process SET heartbeat_at = now() - interval '16 s'")
+    assert Rescuer().run_once() == RescueCounts(buried=1)
+    assert seen("SELECT count(*) FROM salon_jobs_process") == [(0,)]
+
+
+def test_many_pruners_beside_retries_lose_no_job_and_do_not_deadlock(database: None) -> None:
+    ids = ended("failed", timedelta(days=91), 3 * BATCH)
+    ready = threading.Barrier(4)
+    retried: list[int] = []
+    failures: list[BaseException] = []
+
+    def prune() -> None:
+        try:
+            ready.wait(10)
+            while Pruner().run_once().deleted:
+                pass
+        except BaseException as error:
+            failures.append(error)
+        finally:
+            connections.close_all()
+
+    def retry() -> None:
+        try:
+            ready.wait(10)
+            for start in range(3 * BATCH - 10, 0, -100):
+                results = control.retry_jobs(ids[start : start + 10], using="operator")
+                retried.extend(result.job_id for result in results if result.changed)
+        except BaseException as error:
+            failures.append(error)
+        finally:
+            connections.close_all()
+
+    threads = [threading.Thread(target=work) for work in (prune, prune, prune, retry)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert failures == []
+    Pruner().run_once()
+    assert left() == set(retried), "what was retried stays, everything else is gone"

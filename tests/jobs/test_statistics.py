@@ -1,0 +1,243 @@
+"""Counts ended runs in memory and adds them to the database, from many threads and processes, through outages."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pytest
+from django.db import DatabaseError, connections
+
+from salon_jobs.core import events
+from salon_jobs.core.metrics import BUCKETS, bucket_of
+from salon_jobs.core.outcomes import Discard, Released, Snooze
+from salon_jobs.jobs import statistics
+from salon_jobs.jobs.current import RunningJob
+from salon_jobs.jobs.pruning import PruneCounts, Pruner
+from salon_jobs.jobs.statistics import STORED_OUTCOMES, TaskStatistics, totals
+from salon_jobs.worker import executor
+from salon_jobs.worker import maintenance as rescuer
+from salon_jobs.worker.maintenance import Maintenance, Rescuer
+from salon_jobs.worker.worker import Worker, WorkerOptions
+from tests import tasks
+from tests.settings import url_for
+from tests.support import change, claim, run_due, running_on_a_thread, seen
+from tests.tasks import Hooks
+
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture(autouse=True)
+def counted(monkeypatch: pytest.MonkeyPatch) -> TaskStatistics:
+    """Give each test statistics of its own."""
+    fresh = TaskStatistics()
+    for module in (executor, rescuer, statistics):
+        monkeypatch.setattr(module, "ended_runs", fresh)
+    monkeypatch.setattr("salon_jobs.worker.maintenance.ended_runs", fresh)
+    monkeypatch.setattr("salon_jobs.worker.worker.ended_runs", fresh)
+    return fresh
+
+
+def outcomes() -> dict[str, dict[str, int]]:
+    """Return what was counted of each task, without zeros, as the operator sees it."""
+    return {each.task: {k: v for k, v in each.outcomes.items() if v} for each in totals(HOUR, using="operator")}
+
+
+def ended_run(process_id: int, *, took_s: float, waited_s: float) -> RunningJob:
+    """Return a run of a claimed job that took and waited so long."""
+    tasks.system.enqueue()
+    [job] = claim(process_id, 1)
+    running = RunningJob(job._replace(due_at=job.due_at - waited_s), process_id)
+    running.ended = running.started + took_s
+    return running
+
+
+def test_every_end_of_a_run_is_counted_where_it_is_written(
+    stores: list[UUID], process_id: int, hooks: Hooks, counted: TaskStatistics
+) -> None:
+    for error in (None, Snooze(timedelta(days=1)), Discard("gone"), ValueError("once")):
+        hooks.store = _raising(error)
+        tasks.in_store.enqueue(store_id=stores[0])
+        run_due(process_id)
+    hooks.store = _raising(ValueError("for the last time"))
+    tasks.in_store.using(max_attempts=1).enqueue(store_id=stores[0])
+    run_due(process_id)
+    tasks.in_store.enqueue(store_id=stores[0])
+    [job] = claim(process_id)
+    executor.settle(RunningJob(job, process_id), Released())
+    counted.flush()
+    assert outcomes() == {
+        "test-store": {"succeeded": 1, "snoozed": 1, "cancelled": 1, "retried": 1, "failed": 1, "released": 1}
+    }
+    [of_store] = totals(HOUR, using="operator")
+    assert of_store.runs == 5, "a run that was interrupted says nothing about how long it takes"
+
+
+def test_successes_written_in_batches_are_counted(process_id: int, counted: TaskStatistics) -> None:
+    for _ in range(3):
+        tasks.system.enqueue()
+    with running_on_a_thread(process_id, claim(process_id)):
+        pass
+    counted.flush()
+    assert outcomes() == {"test-system": {"succeeded": 3}}
+
+
+def test_jobs_of_a_dead_process_are_counted_where_they_are_taken_from_it(
+    stores: list[UUID], process_id: int, counted: TaskStatistics
+) -> None:
+    tasks.in_store.enqueue(store_id=stores[0])
+    tasks.system.using(queue="other", max_attempts=1).enqueue()
+    claim(process_id)
+    change("UPDATE salon_jobs_job SET rescues = 5 WHERE queue = 'other'")
+    change("UPDATE salon_jobs_process SET heartbeat_at = now() - interval '16 s'")
+    Rescuer().run_once()
+    counted.flush()
+    assert outcomes() == {"test-store": {"rescued": 1}, "test-system": {"failed": 1}}
+    assert seen("SELECT queue FROM salon_jobs_task_minute ORDER BY 1") == [("default",), ("other",)]
+
+
+def test_durations_and_waits_are_added_up(process_id: int, counted: TaskStatistics) -> None:
+    for took_s, waited_s in ((0.01, 100), (0.01, 100), (2, 0)):
+        counted.count(events.JOB_SUCCEEDED, [ended_run(process_id, took_s=took_s, waited_s=waited_s)])
+        counted.flush()
+    [row] = totals(HOUR, using="operator")
+    assert row.outcomes == {**dict.fromkeys(STORED_OUTCOMES, 0), "succeeded": 3}
+    assert row.runs == 3
+    assert row.mean_duration_s == pytest.approx(2.02 / 3)
+    assert row.mean_wait_s == pytest.approx(200 / 3, abs=5)
+    assert row.durations[bucket_of(0.01)] == 2
+    assert row.durations[bucket_of(2)] == 1
+    assert row.duration(0.5) == pytest.approx(0.01, rel=0.42)
+    assert row.duration(0.95) == pytest.approx(2, rel=0.42)
+    assert row.wait(0.95) == pytest.approx(100, rel=0.42)
+
+
+def test_nothing_to_add_asks_the_database_nothing(database: None, counted: TaskStatistics) -> None:
+    counted.flush()
+    counted.count(events.JOB_LEASE_LOST, [])
+    counted.count(events.JOB_CALLBACK_FAILED, [])
+    counted.flush()
+    assert outcomes() == {}
+
+
+def test_an_outage_keeps_the_counts_for_the_next_time(process_id: int, counted: TaskStatistics) -> None:
+    counted.count(events.JOB_SUCCEEDED, [ended_run(process_id, took_s=1, waited_s=1)])
+    with connections["default"].cursor() as cursor:
+        cursor.execute("SELECT pg_backend_pid()")
+        change("SELECT pg_terminate_backend(%s)", cursor.fetchone()[0])
+    with pytest.raises(DatabaseError):
+        counted.flush()
+    connections["default"].close()
+    counted.count(events.JOB_SUCCEEDED, [ended_run(process_id, took_s=1, waited_s=1)])
+    counted.flush()
+    counted.flush()
+    assert outcomes() == {"test-system": {"succeeded": 2}}
+
+
+def test_a_flush_waits_its_time(process_id: int, counted: TaskStatistics, monkeypatch: pytest.MonkeyPatch) -> None:
+    counted.count(events.JOB_SUCCEEDED, [ended_run(process_id, took_s=1, waited_s=1)])
+    counted.flush_when_due()
+    assert outcomes() == {}
+    monkeypatch.setattr(statistics, "_FLUSH_EVERY_S", 0.0)
+    counted.flush_when_due()
+    assert outcomes() == {"test-system": {"succeeded": 1}}
+
+
+def test_what_was_counted_is_added_when_maintenance_stops(process_id: int, counted: TaskStatistics) -> None:
+    counted.count(events.JOB_SUCCEEDED, [ended_run(process_id, took_s=1, waited_s=1)])
+    maintenance = Maintenance()
+    maintenance.start()
+    maintenance.stop()
+    assert outcomes() == {"test-system": {"succeeded": 1}}
+
+
+def test_threads_count_and_flush_at_once_and_none_is_lost(process_id: int, counted: TaskStatistics) -> None:
+    runs = [ended_run(process_id, took_s=0.001, waited_s=0)] * 10
+    ready = threading.Barrier(5)
+
+    def count() -> None:
+        ready.wait(10)
+        for _ in range(500):
+            counted.count(events.JOB_SUCCEEDED, runs)
+
+    def flush() -> None:
+        ready.wait(10)
+        for _ in range(50):
+            counted.flush()
+        connections.close_all()
+
+    threads = [threading.Thread(target=work) for work in (count, count, count, flush, flush)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    counted.flush()
+    assert outcomes() == {"test-system": {"succeeded": 15_000}}
+
+
+def test_processes_that_add_the_same_tasks_in_any_order_do_not_deadlock(database: None) -> None:
+    names = [f"task-{number}" for number in range(200)]
+    ready = threading.Barrier(4)
+    failures: list[BaseException] = []
+
+    def add(order: list[str]) -> None:
+        try:
+            mine = TaskStatistics()
+            ready.wait(10)
+            for _ in range(10):
+                for name in order:
+                    mine.count_untimed(events.JOB_RESCUED, name, "default")
+                mine.flush()
+        except BaseException as error:
+            failures.append(error)
+        finally:
+            connections.close_all()
+
+    threads = [threading.Thread(target=add, args=(names[::step],)) for step in (1, -1, 1, -1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert failures == []
+    assert outcomes() == {name: {"rescued": 40} for name in names}
+
+
+def test_old_statistics_are_pruned_in_batches_beside_other_pruners(database: None) -> None:
+    zeros = [0] * BUCKETS
+    change(
+        "INSERT INTO salon_jobs_task_minute SELECT now() - n * interval '1 minute' - interval '13 days 22:59:30',"
+        " 'ping', 'default', 1, 0, 0, 0, 0, 0, 0, 0, %s, 0, %s FROM generate_series(1, 1560) AS n",
+        zeros, zeros,
+    )  # fmt: skip
+    with psycopg.connect(url_for("worker_runtime")) as other:
+        other.execute("SELECT FROM salon_jobs_task_minute ORDER BY minute LIMIT 100 FOR UPDATE")
+        assert Pruner().run_once() == PruneCounts(statistics=1400)
+    assert Pruner().run_once() == PruneCounts(statistics=100)
+    assert seen("SELECT count(*) FROM salon_jobs_task_minute") == [(60,)]
+
+
+def test_the_web_role_sees_none_and_the_operator_changes_none(database: None) -> None:
+    for alias, statement in (
+        ("web", "SELECT FROM salon_jobs_task_minute"),
+        ("operator", "DELETE FROM salon_jobs_task_minute"),
+    ):
+        with connections[alias].cursor() as cursor, pytest.raises(DatabaseError, match="permission denied"):
+            cursor.execute(statement)
+
+
+def _raising(error: Exception | None) -> Any:
+    def handler(*_: object, **__: object) -> None:
+        if error is not None:
+            raise error
+
+    return handler
+
+
+def test_a_worker_adds_what_it_counted_when_it_ends(process_id: int) -> None:
+    for _ in range(3):
+        tasks.system.enqueue()
+    assert Worker(process_id, WorkerOptions(concurrency=2, burst=True)).run()
+    assert outcomes() == {"test-system": {"succeeded": 3}}

@@ -1,0 +1,154 @@
+"""Runs ``salon_jobs list``, ``show`` and ``retry --at`` as an operator, and shows what they tell of a job."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from io import StringIO
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from salon_jobs.jobs import queries as store
+from salon_jobs.jobs.search import failure_kinds, retries_ahead
+from salon_jobs.models import Job
+from tests import tasks
+from tests.support import change, run_due, seen
+
+
+def run(*arguments: str) -> tuple[str, str]:
+    out, err = StringIO(), StringIO()
+    call_command("salon_jobs", *arguments, stdout=out, stderr=err)
+    return out.getvalue(), err.getvalue()
+
+
+def add(**columns: Any) -> int:
+    values = {"task": "ping", **columns}
+    names, marks = ", ".join(values), ", ".join("%s" for _ in values)
+    [(job_id,)] = seen(f"INSERT INTO salon_jobs_job ({names}) VALUES ({marks}) RETURNING id", *values.values())
+    return int(job_id)
+
+
+def _listed(*arguments: str) -> list[int]:
+    return [row["id"] for row in json.loads(run("list", "--json", *arguments)[0])]
+
+
+def test_list_filters_by_each_option_the_newest_first(stores: list[UUID]) -> None:
+    now = datetime.now(UTC)
+    old = add(state="succeeded", created_at=now - timedelta(days=3), finished_at=now)
+    failed = add(task="charge", state="failed", finished_at=now, error_class="builtins.KeyError", job_key="k:1")
+    night = add(queue="night", store_id=stores[0], job_key="k:2")
+    assert _listed() == [night, failed, old]
+    assert _listed("--state", "failed", "--state", "queued") == [night, failed]
+    assert _listed("--task", "charge") == [failed]
+    assert _listed("--queue", "night") == [night] == _listed("--store", str(stores[0])) == _listed("--key", "k:2")
+    assert _listed("--key", "k:1") == [failed] == _listed("--error-class", "builtins.KeyError")
+    assert _listed("--since", "1d") == [night, failed]
+    assert _listed("--until", "1d") == [old]
+    assert _listed("--limit", "1") == [night]
+    head, *rows = run("list")[0].splitlines()
+    assert head.split()[:3] == ["id", "task", "state"]
+    assert len(rows) == 3
+    assert run("list", "--task", "nonsense")[1].endswith("\nno job matches\n")
+
+
+def test_show_tells_everything_but_what_is_to_be_hidden(
+    stores: list[UUID], process_id: int, hooks: tasks.Hooks
+) -> None:
+    def boom(**_: object) -> None:
+        raise RuntimeError("the till is on fire")
+
+    hooks.store = boom
+    job_id = tasks.in_store.enqueue(store_id=stores[0], number=41).id
+    run_due(process_id)
+    change('UPDATE salon_jobs_job SET payload = \'{"number": 41, "api_token": "tulip"}\' WHERE id = %s', job_id)
+    out, _ = run("show", str(job_id))
+    assert '"number": 41' in out
+    assert "tulip" not in out
+    assert "attempt 1 at" in out
+    assert "RuntimeError: the till is on fire" in out
+    shown = json.loads(run("show", str(job_id), "--json")[0])
+    assert shown["payload"] == {"number": 41, "api_token": "***"}
+    assert [retry["attempt"] for retry in shown["retries_ahead"]] == [2, 3]
+    with pytest.raises(CommandError, match="there is no job 999"):
+        run("show", "999")
+
+
+def test_show_names_the_cron_entry(database: None) -> None:
+    job_id = add(tick=datetime(2026, 5, 6, tzinfo=UTC))
+    change("INSERT INTO salon_jobs_cron_entry (name) VALUES ('nightly')")
+    change("INSERT INTO salon_jobs_cron_tick (entry, tick_at, job_id) VALUES ('nightly', '2026-05-06Z', %s)", job_id)
+    assert json.loads(run("show", str(job_id), "--json")[0])["cron_entry"] == "nightly"
+
+
+def test_the_retries_ahead_are_spans_that_hold_what_comes(database: None) -> None:
+    now = datetime.now(UTC)
+    job = Job(task="test-store", state="queued", run_at=now, attempts=1, max_attempts=4)
+    [second, third, fourth] = retries_ahead(job, now)
+    backoff = tasks.in_store.backoff
+    assert (second.attempt, second.earliest, second.latest) == (2, now, now)
+    shortest, longest = backoff.bounds(2)
+    assert (third.attempt, third.earliest, third.latest) == (3, now + shortest, now + longest)
+    assert fourth.latest - fourth.earliest > third.latest - third.earliest
+    assert retries_ahead(Job(state="failed", max_attempts=4), now) == []
+    running = Job(task="no-such-task", state="running", run_at=now, attempts=0, max_attempts=25)
+    assert [retry.attempt for retry in retries_ahead(running, now)] == list(range(2, 12))
+
+
+def test_retry_at_makes_jobs_due_later(database: None) -> None:
+    job_id = add(state="failed")
+    run("retry", str(job_id), "--at", "12h", "--yes")
+    [(state, ahead)] = seen("SELECT state, run_at - now() FROM salon_jobs_job WHERE id = %s", job_id)
+    assert state == "queued"
+    assert timedelta(hours=11.9) < ahead < timedelta(hours=12.1)
+    with pytest.raises(CommandError, match="so far ahead"):
+        run("retry", str(job_id), "--at", "tomorrow")
+
+
+def test_jobs_that_fail_alike_are_of_one_kind(stores: list[UUID], process_id: int, hooks: tasks.Hooks) -> None:
+    def boom(number: int, **_: object) -> None:
+        if number < 10:
+            raise LookupError(f"no customer {number} named 'Mori{number}'")
+        if number < 20:
+            raise LookupError("the shelf is empty")
+        raise ValueError(f"no customer {number} named 'Mori{number}'")
+
+    hooks.store = boom
+    ids = [
+        tasks.in_store.using(max_attempts=1).enqueue(store_id=stores[0], number=number).id
+        for number in (1, 2, 3, 10, 20)
+    ]
+    other = tasks.outside.using(max_attempts=1).enqueue(store_id=stores[0], number=1).id
+    run_due(process_id)
+    kinds = failure_kinds(using="operator")
+    assert [(kind.newest_id, kind.jobs, kind.task, kind.error_class) for kind in kinds] == [
+        (other, 1, "test-store-outside", "builtins.LookupError"),
+        (ids[4], 1, "test-store", "builtins.ValueError"),
+        (ids[3], 1, "test-store", "builtins.LookupError"),
+        (ids[2], 3, "test-store", "builtins.LookupError"),
+    ]
+    assert kinds[3].message == "no customer 3 named 'Mori3'"
+    assert kinds[3].first_at is not None
+    assert kinds[3].last_at is not None
+    assert kinds[3].first_at <= kinds[3].last_at
+
+
+def test_jobs_whose_process_died_are_of_one_kind(process_id: int) -> None:
+
+    for _ in range(2):
+        add(state="running", leased_by=process_id, lease=1, rescues=5, max_attempts=1)
+    store.rescue(process_id, "its process died")
+    [kind] = failure_kinds(using="operator")
+    assert (kind.jobs, kind.error_class) == (2, "salon_jobs.core.errors.ProcessDied")
+
+
+@pytest.mark.parametrize("payload", ["[" * 3000 + "]" * 3000, "[" * 300 + "]" * 300, f'{{"n": {"9" * 5000}}}'])
+def test_a_payload_that_python_can_not_read_hides_no_job(database: None, payload: str) -> None:
+    store = uuid4()
+    job_id = add(payload=payload, store_id=store)
+    for arguments in (("show", str(job_id)), ("show", str(job_id), "--json"), ("export-store", str(store))):
+        out, _ = run(*arguments)
+        assert "nested too deep" in out or "JSON that Python can not read" in out
+        assert str(job_id) in out

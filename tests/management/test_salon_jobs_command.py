@@ -1,0 +1,343 @@
+"""Runs ``manage.py salon_jobs`` as operators do."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import nullcontext
+from io import StringIO
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from salon_jobs import task
+from salon_jobs.conf import settings as conf
+from salon_jobs.core.metrics import BUCKETS, bucket_of
+from salon_jobs.jobs import queries as store
+from salon_jobs.jobs import registry
+from tests import tasks
+from tests.conftest import ROOT
+from tests.support import change, seen
+
+
+def test_without_a_subcommand_it_shows_what_there_is() -> None:
+    out = StringIO()
+    call_command("salon_jobs", stdout=out)
+    assert "See and change the jobs and messages of all stores" in out.getvalue()
+    assert "SUBCOMMAND" in out.getvalue()
+
+
+def test_an_unknown_subcommand_is_refused() -> None:
+    with pytest.raises(CommandError, match="invalid choice: 'no-such-thing'"):
+        call_command("salon_jobs", "no-such-thing")
+
+
+def run(*arguments: str) -> tuple[str, str]:
+    """Run a subcommand; returns what it wrote to standard output and standard error."""
+    out, err = StringIO(), StringIO()
+    call_command("salon_jobs", *arguments, stdout=out, stderr=err)
+    return out.getvalue(), err.getvalue()
+
+
+def failed(days: int, number: int = 1) -> None:
+    change(
+        "INSERT INTO salon_jobs_job (task, state, finished_at)"
+        " SELECT 'ping', 'failed', now() - make_interval(days => %s) FROM generate_series(1, %s)",
+        days, number,
+    )  # fmt: skip
+
+
+def count() -> int:
+    return int(seen("SELECT count(*) FROM salon_jobs_job")[0][0])
+
+
+def test_prune_counts_asks_and_deletes_as_the_operator(database: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert conf.reader_database == "operator"
+    failed(91, 1001)
+    failed(89)
+    assert run("prune", "--dry-run") == ("would be deleted: 0 succeeded, 0 cancelled, 1,001 failed\n", "")
+    monkeypatch.setattr("sys.stdin", StringIO("y\n"))
+    with pytest.raises(CommandError, match=r"Delete 1,001 jobs .*add --yes"):
+        run("prune")
+    assert count() == 1002
+    out, _ = run("prune", "--yes", "--json")
+    assert json.loads(out) == {"deleted": {"succeeded": 0, "cancelled": 0, "failed": 1001, "errors": 0}}
+    assert count() == 1
+
+
+@pytest.mark.parametrize(("answer", "left"), [("y", 0), ("n", 1), ("", 1)])
+def test_prune_deletes_only_when_the_answer_is_yes(
+    database: None, monkeypatch: pytest.MonkeyPatch, answer: str, left: int
+) -> None:
+    failed(91)
+    terminal = StringIO(f"{answer}\n")
+    terminal.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setattr("sys.stdin", terminal)
+    with nullcontext() if left == 0 else pytest.raises(CommandError, match="nothing was deleted"):
+        assert run("prune")[1].startswith("Delete 1 jobs")
+    assert count() == left
+
+
+def test_prune_takes_an_age_and_states(database: None, settings: Any) -> None:
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "RETAIN_FAILED": None}
+    failed(3)
+    with pytest.raises(CommandError, match=r"kept for ever.*--older-than"):
+        run("prune", "--state", "failed", "--yes")
+    run("prune", "--state", "cancelled", "--older-than", "1s", "--yes")
+    run("prune", "--older-than", "4d", "--yes")
+    assert count() == 1
+    run("prune", "--state", "failed", "--older-than", "71h", "--yes")
+    assert count() == 0
+
+
+@pytest.mark.parametrize("wrong", ["7", "d", "0d", "-1d", "1.5h", "7 days", "9999999d", "٣d", "7x"])
+def test_a_duration_that_is_none_is_refused(wrong: str) -> None:
+    with pytest.raises(CommandError, match="--older-than"):
+        run("prune", "--older-than", wrong)
+
+
+def test_the_web_role_is_refused_with_what_to_do(database: None, settings: Any) -> None:
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "OPERATOR_DATABASE": None, "DATABASE": "web"}
+    with pytest.raises(CommandError, match=r"WORKER.FORBIDDEN_ROLE: .*'app' is not 'worker_runtime'"):
+        run("prune", "--yes")
+
+
+def minute(task: str, minutes_ago: int, **counts: int) -> None:
+    """Add a row of statistics: ten runs of 10 ms and one of 2 s, each due for a minute."""
+    durations, waits = [0] * BUCKETS, [0] * BUCKETS
+    durations[bucket_of(0.01)], durations[bucket_of(2)], waits[bucket_of(60)] = 10, 1, 11
+    names = ("succeeded", "retried", "failed", "cancelled", "snoozed", "released", "rescued")
+    change(
+        "INSERT INTO salon_jobs_task_minute VALUES (now() - make_interval(mins => %s), %s, 'default',"
+        " %s, %s, %s, %s, %s, %s, %s, 2.1, %s, 660, %s)",
+        minutes_ago, task, *(counts.get(name, 0) for name in names), durations, waits,
+    )  # fmt: skip
+
+
+def test_stats_adds_up_each_task_over_the_time_asked_for(database: None) -> None:
+    minute("ping", 1, succeeded=9, retried=1, failed=1)
+    minute("ping", 30, succeeded=1000)
+    minute("ping", 70, succeeded=1, rescued=1)
+    minute("sweep", 5, cancelled=11)
+    out, _ = run("stats")
+    assert out.splitlines()[0].split()[:8] == ["task", "runs", "succeeded", "retried", "failed", "mean", "p50", "p95"]
+    assert out.splitlines()[1].split()[:7] == ["ping", "22", "1,009", "1", "1", "191", "ms"]
+    assert [line.split()[0] for line in out.splitlines()[1:]] == ["ping", "sweep"]
+    [ping] = json.loads(run("stats", "--last", "2h", "--task", "ping", "--json")[0])
+    assert (ping["runs"], ping["succeeded"], ping["rescued"]) == (33, 1010, 1)
+    assert ping["duration_s"]["mean"] == pytest.approx(6.3 / 33)
+    assert ping["duration_s"]["p50"] == pytest.approx(0.01, rel=0.42)
+    assert ping["duration_s"]["p95"] == pytest.approx(2, rel=0.42)
+    assert ping["wait_s"] == {
+        "mean": pytest.approx(60),
+        "p50": pytest.approx(60, rel=0.42),
+        "p95": pytest.approx(60, rel=0.42),
+    }
+
+
+def test_stats_of_nothing_and_of_runs_that_took_no_time_of_their_own(database: None) -> None:
+    assert run("stats") == ("", "no run ended in that time\n")
+    change(
+        "INSERT INTO salon_jobs_task_minute VALUES (now(), 'ping', 'default', 0, 0, 0, 0, 0, 0, 1, 0, %s, 0, %s)",
+        [0] * BUCKETS, [0] * BUCKETS,
+    )  # fmt: skip
+    assert run("stats")[0].splitlines()[1].split() == ["ping", "0", "0", "0", "0", *("–" * 6)]
+    assert run("stats", "--task", "other")[1].endswith("\nno run ended in that time\n")
+
+
+def test_cancel_takes_ids_or_all_that_are_named(stores: list[UUID], process_id: int) -> None:
+    first, second = (tasks.system.enqueue().id for _ in range(2))
+    running, other = (tasks.in_store.enqueue(store_id=store).id for store in stores[:2])
+    assert store.claim_due(process_id, ["test-store"], 1)
+    ended = tasks.system.using(queue="mail").enqueue().id
+    assert json.loads(run("cancel", str(ended), "--yes", "--json")[0]) == [
+        {"job_id": ended, "changed": True, "detail": ""}
+    ]
+    out, _ = run("cancel", str(first), str(ended), "999", "--yes")
+    assert out.splitlines()[-1] == "cancelled or asked to end: 1 of 3"
+    with pytest.raises(CommandError, match=r"Cancel 1 jobs\? Nobody can be asked here: add --yes"):
+        run("cancel", "--task", "test-store", "--store", str(stores[1]))
+    out, _ = run("cancel", "--task", "test-store", "--yes")
+    assert f"{running}: it runs" in out
+    states = dict(seen("SELECT id, state FROM salon_jobs_job WHERE cancel_requested_at IS NULL"))
+    assert states == {first: "cancelled", second: "queued", other: "cancelled", ended: "cancelled"}
+    assert seen("SELECT id, state FROM salon_jobs_job WHERE cancel_requested_at IS NOT NULL") == [(running, "running")]
+
+
+def test_cancel_refuses_what_names_no_job_or_two_ways(database: None) -> None:
+    for arguments in ((), ("1", "--task", "test-store")):
+        with pytest.raises(CommandError, match="name the jobs by ids, or by --task"):
+            run("cancel", *arguments, "--yes")
+
+
+def test_pause_and_resume(stores: list[UUID]) -> None:
+    assert run("pause", "--queue", "mail")[0] == "paused: queue mail\n"
+    assert json.loads(run("pause", "--store", str(stores[0]), "--json")[0]) == {"paused": {"store": str(stores[0])}}
+    assert run("resume", "--queue", "mail")[0] == "resumed: queue mail\n"
+    assert seen("SELECT kind, name, paused FROM salon_jobs_limit ORDER BY kind") == [
+        ("queue", "mail", False),
+        ("store", str(stores[0]), True),
+    ]
+    with pytest.raises(CommandError, match="one of the arguments --queue --task --store is required"):
+        run("pause")
+
+
+def test_retry_takes_ids_or_all_failed_ones_that_are_named(stores: list[UUID]) -> None:
+    first, second, waiting = (tasks.system.enqueue().id for _ in range(3))
+    mail, other = (tasks.in_store.using(queue="mail").enqueue(store_id=store).id for store in stores[:2])
+    change("UPDATE salon_jobs_job SET state = 'running', attempts = 3 WHERE id <> %s", waiting)
+    change("UPDATE salon_jobs_job SET state = 'failed', finished_at = now() WHERE state = 'running'")
+    cancelled = tasks.system.enqueue().id
+    change("UPDATE salon_jobs_job SET state = 'cancelled', finished_at = now() WHERE id = %s", cancelled)
+    out, _ = run("retry", str(first), str(waiting), str(cancelled), "999", "--yes")
+    assert out.splitlines() == [
+        f"{waiting}: only failed and cancelled jobs can be retried",
+        "999: only failed and cancelled jobs can be retried",
+        "queued again: 2 of 4",
+    ]
+    with pytest.raises(CommandError, match=r"Retry 1 jobs\? Nobody can be asked here: add --yes"):
+        run("retry", "--queue", "mail", "--store", str(stores[0]))
+    assert json.loads(run("retry", "--task", "test-store", "--store", str(stores[0]), "--yes", "--json")[0]) == [
+        {"job_id": mail, "changed": True, "detail": ""}
+    ]
+    queued = dict(seen("SELECT id, max_attempts FROM salon_jobs_job WHERE state = 'queued'"))
+    assert queued == {first: 4, waiting: 3, cancelled: 3, mail: 4}, "one more attempt where they were spent"
+    failed_still = {row[0] for row in seen("SELECT id FROM salon_jobs_job WHERE state = 'failed'")}
+    assert failed_still == {second, other}
+    with pytest.raises(CommandError, match="name the jobs by ids, or by --task"):
+        run("retry", "--yes")
+
+
+def test_limit_sets_a_rule_and_lists_what_is_in_force(stores: list[UUID], settings: Any) -> None:
+    assert run("limit") == ("", "there are no rules, and nothing is declared\n")
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "STORE_CONCURRENCY": 8}
+
+    @task(name="test-limited", max_concurrency=4, concurrency_key="{card}")
+    def limited(card: str) -> None: ...
+
+    try:
+        run("pause", "--store", str(stores[0]))
+        run("limit", "--queue", "mail", "--rate", "2.5")
+        run("limit", "--task", "test-limited", "--key", "a:b", "--lift")
+        out, _ = run("limit", "--task", "test-limited", "--max-concurrency", "1000")
+        assert [line.split() for line in out.splitlines()] == [
+            ["rule", "paused", "at", "once", "a", "second", "declared"],
+            ["key", "test-limited:*", "-", "1", "-", "1"],
+            ["key", "test-limited:a:b", "-", "-", "-", "1"],
+            ["queue", "mail", "-", "-", "2.5", "-"],
+            ["store", "*", "-", "8", "-", "8"],
+            ["store", str(stores[0]), "yes", "8", "-", "8"],
+            ["task", "test-limited", "-", "1,000", "-", "4"],
+        ]
+        run("limit", "--queue", "mail", "--max-concurrency", "3")
+        assert seen("SELECT max_concurrency, rate FROM salon_jobs_limit WHERE kind = 'queue'") == [(3, 2.5)]
+        run("limit", "--queue", "mail", "--no-rate")
+        assert seen("SELECT max_concurrency, rate FROM salon_jobs_limit WHERE kind = 'queue'") == [(3, None)]
+        run("limit", "--queue", "mail", "--as-declared")
+        rules = json.loads(run("limit", "--task", "test-limited", "--as-declared", "--json")[0])
+        assert rules[-1] == {
+            "kind": "task", "name": "test-limited", "paused": False, "max_concurrency": 4, "rate": None, "declared": 4,
+        }  # fmt: skip
+    finally:
+        registry.unregister("test-limited")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--max-concurrency", "4"], "name what shall be limited: --queue, --task"),
+        (["--task", "a"], "say what shall hold: --max-concurrency, --lift, --as-declared, --rate or --no-rate"),
+        (["--task", "a", "--queue", "b", "--lift"], "not allowed with argument"),
+        (["--task", "a", "--lift", "--max-concurrency", "4"], "not allowed with argument"),
+        (["--queue", "a", "--key", "k", "--lift"], "key goes with task"),
+        (["--queue", "a", "--max-concurrency", "-1"], "max_concurrency must be a whole number from 0"),
+        (["--queue", "a", "--rate", "2", "--no-rate"], "not allowed with argument"),
+        (["--queue", "a", "--rate", "nan"], "rate must be a number of jobs a second"),
+        (["--store", "x", "--lift"], "invalid UUID value"),
+    ],
+)
+def test_limit_names_what_is_wrong(database: None, arguments: list[str], message: str) -> None:
+    with pytest.raises(CommandError, match=message):
+        run("limit", *arguments)
+    assert seen("SELECT count(*) FROM salon_jobs_limit") == [(0,)]
+
+
+class InterruptedAfter(StringIO):
+    """Is a standard error at which somebody presses Ctrl-C when it says so."""
+
+    def __init__(self, words: str) -> None:
+        super().__init__()
+        self._words = words
+
+    def write(self, text: str) -> int:
+        if self._words in text:
+            self._words = "\0"
+            raise KeyboardInterrupt
+        return super().write(text)
+
+
+def test_an_interrupt_tells_how_far_it_came(database: None) -> None:
+    failed(0, 1001)
+    err = InterruptedAfter("1,000 of 1,001")
+    with pytest.raises(CommandError, match="interrupted: what was done before stays done") as raised:
+        call_command("salon_jobs", "retry", "--task", "ping", "--yes", stderr=err)
+    assert raised.value.returncode == 130
+    assert err.getvalue() == "stopped after 1,000 of 1,001\n"
+    assert seen("SELECT state, count(*) FROM salon_jobs_job GROUP BY 1 ORDER BY 1") == [("failed", 1), ("queued", 1000)]
+
+
+def test_pruning_that_is_interrupted_tells_what_it_deleted(database: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    failed(91, 1001)
+    monkeypatch.setattr("salon_jobs.management.subcommands.statistics._TELL_EVERY_S", 0.0)
+    out = StringIO()
+    with pytest.raises(CommandError, match="interrupted"):
+        call_command("salon_jobs", "prune", "--yes", stdout=out, stderr=InterruptedAfter("1,000 of 1,001 deleted"))
+    assert "deleted: 0 succeeded, 0 cancelled, 1,000 failed" in out.getvalue()
+
+
+@pytest.mark.parametrize("disk_full", [True, False])
+def test_a_full_disk_is_no_success_and_a_reader_that_has_enough_no_error(database: None, disk_full: bool) -> None:
+    failed(0)
+    readers, out = (None, os.open("/dev/full", os.O_WRONLY)) if disk_full else os.pipe()
+    if readers is not None:
+        os.close(readers)
+    done = subprocess.run(
+        [sys.executable, "manage.py", "salon_jobs", "list"],
+        cwd=ROOT, env={**os.environ, "DJANGO_SETTINGS_MODULE": "project.settings"}, stdout=out, stderr=subprocess.PIPE,
+        text=True, check=False,
+    )  # fmt: skip
+    os.close(out)
+    if disk_full:
+        assert done.returncode not in (0, 141)
+        assert "CommandError: WORKER.NOT_READY: [Errno 28] No space left on device" in done.stderr
+    else:
+        assert (done.returncode, done.stderr) == (141, "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "note"),
+    [
+        (("list", "--task", "pign"), "--task 'pign': no task of this release has that name; did you mean 'ping'?"),
+        (("stats", "--task", "ping", "--task", "xyz"), "--task 'xyz': no task of this release has that name\n"),
+        (("pause", "--queue", "defualt"), "--queue 'defualt': no task of this release names that queue; did you mean"),
+    ],
+)
+def test_a_slip_of_the_keyboard_is_noticed(database: None, arguments: tuple[str, ...], note: str) -> None:
+    assert note in run(*arguments)[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("list", "--since", "999999w"), r"--since: '999999w' is no time"),
+        (("stats", "--last", "999999w"), r"--last: '999999w' is no duration; .* 36500d at most"),
+        (("list", "--limit", "99999999999999999999"), r"--limit: must be 1 or more, and 2,147,483,647 at most"),
+    ],
+)
+def test_what_is_out_of_range_names_the_argument(arguments: tuple[str, ...], told: str) -> None:
+    with pytest.raises(CommandError, match=told):
+        run(*arguments)

@@ -1,0 +1,383 @@
+"""Drives one stream and its backlog through random histories beside a model of the table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from salon_jobs.brokers.publisher import NOT_SENT, Answers, OutgoingMessage, Publisher, Unpublished, Verdict
+from salon_jobs.core.destinations import Destination
+from salon_jobs.outbox.backlog import Backlog
+from salon_jobs.outbox.destination_worker import Stream
+from salon_jobs.outbox.marker import Settled
+from salon_jobs.outbox.queries import Blocked, Failure, Unresolvable
+
+TYPE = "rn::memory:::orders"
+PARTITIONS = frozenset({0, 1})
+AGGREGATES = ("", "a", "b", "c")
+ANSWERS = (
+    None, None, None, Verdict.RETRY, Verdict.REFUSED, Verdict.SKIPPED, Verdict.OUTAGE, Verdict.NOT_SENT,
+    Verdict.UNRESOLVABLE, Verdict.MISSING,
+)  # fmt: skip
+
+
+def message(id_: int, aggregate_id: str = "a", partition: int = 0) -> OutgoingMessage:
+    """Return a message as the table has it."""
+    return OutgoingMessage(id_, UUID(int=id_), TYPE, aggregate_id, "e", "{}", "{}", None, "test", 0.0, None, partition)
+
+
+def failure(of: OutgoingMessage, *, final: bool = False) -> Failure:
+    """Return a failure of a message."""
+    return Failure(message=of, code="T", error="", tries=1, wait=timedelta(), final=final)
+
+
+def filled(*messages: OutgoingMessage, upto: int = 100) -> Backlog:
+    """Return a backlog of partition 0 that was read up to an id."""
+    backlog = Backlog(100)
+    backlog.own({0})
+    backlog.accept(backlog.wants(TYPE, upto), messages, upto)
+    return backlog
+
+
+def test_what_is_on_its_way_is_not_taken_in_again_when_its_partition_is_read_anew() -> None:
+    first, second = message(1), message(2)
+    backlog = filled(first, second)
+    assert backlog.take(1) == [first]
+    backlog.own(())
+    backlog.own({0})
+    backlog.accept(backlog.wants(TYPE, 100), [first, second], 100)
+    backlog.put_back([first])
+    assert backlog.take(9) == [first, second]
+
+
+def test_a_message_of_no_aggregate_that_waits_for_its_retry_is_not_read_before() -> None:
+    backlog = Backlog(100)
+    backlog.own({0})
+    backlog.refresh([Blocked(TYPE, "", 0, 5, 3, False)])
+    backlog.accept(backlog.wants(TYPE, 100), [message(5, ""), message(6, "")], 100)
+    assert backlog.take(9) == [message(6, "")]
+    backlog.refresh([Blocked(TYPE, "", 0, 5, 3, True)])
+    [(key, hold, _)] = backlog.recovering(9)
+    assert backlog.accept_recovered(key, hold, [message(5, "")]) is None
+    assert backlog.take(9) == [message(5, "")]
+    assert backlog.tries(message(5, "")) == 3
+
+
+def test_a_message_of_no_aggregate_whose_row_an_operator_deleted_is_read_at_once() -> None:
+    backlog = Backlog(100)
+    backlog.own({0})
+    backlog.refresh([Blocked(TYPE, "", 0, 5, 3, False)])
+    backlog.accept(backlog.wants(TYPE, 100), [], 100)
+    backlog.refresh([])
+    [(_, hold, _)] = backlog.recovering(9)
+    assert hold.after == 4
+
+
+def test_a_head_that_was_not_read_yet_is_not_taken_for_one_that_is_gone() -> None:
+    backlog = Backlog(100)
+    backlog.own({0})
+    backlog.refresh([Blocked(TYPE, "a", 0, 50, 3, True)])
+    assert backlog.recovering(9) == []
+    backlog.accept(backlog.wants(TYPE, 49), [], 49)
+    assert backlog.recovering(9) == []
+    backlog.accept(backlog.wants(TYPE, 50), [], 50)
+    assert len(backlog.recovering(9)) == 1
+
+
+def test_a_failure_of_a_partition_that_was_lost_holds_nothing() -> None:
+    backlog = filled(message(1))
+    batch = backlog.take(1)
+    backlog.own(())
+    backlog.fail([failure(each) for each in batch])
+    assert (backlog.on_hold, backlog.size) == (0, 0)
+
+
+def test_a_page_that_was_read_before_its_head_failed_is_not_taken_in() -> None:
+    backlog = filled(message(1), message(2))
+    backlog.refresh([Blocked(TYPE, "a", 0, 0, 1, True)])  # left behind by another relay
+    [(key, hold, _)] = backlog.recovering(9)
+    backlog.fail([failure(message(1))])
+    assert backlog.accept_recovered(key, hold, [message(1)]) is None
+    assert backlog.take(9) == []
+
+
+def test_no_more_aggregates_than_asked_for_are_caught_up_at_once() -> None:
+    backlog = Backlog(100)
+    backlog.own({0})
+    backlog.refresh([Blocked(TYPE, f"a{n}", 0, n, 1, True) for n in range(1, 50)])
+    backlog.accept(backlog.wants(TYPE, 100), [], 100)
+    assert len(backlog.recovering(9)) == 9
+
+
+@dataclass(slots=True)
+class Row:
+    """Is one message of the table; ``sent`` counts how often the broker got it."""
+
+    message: OutgoingMessage
+    status: str = "pending"
+    sent: int = 0
+    excused: bool = False
+
+
+@dataclass(slots=True)
+class Scripted(Publisher):
+    """Answers as it is told, and as a broker must: nothing of an aggregate after one that was not sent."""
+
+    script: list[Verdict | None] = field(default_factory=list[Verdict | None])
+    sent: Callable[[OutgoingMessage], None] = lambda _: None
+    skipped: set[int] = field(default_factory=set[int])
+
+    service = "memory"
+
+    def check(self, destination: Destination, *, aggregate_id: str, event: str, payload: str, headers: str) -> None:
+        """Refuse nothing."""
+
+    def ping(self) -> None:
+        """Do nothing."""
+
+    def publish(self, messages: Sequence[OutgoingMessage], *, may_go_on: Callable[[], bool]) -> Answers:
+        """Answer by the script."""
+        answers: Answers = []
+        held: set[str] = set()
+        for each in messages:
+            verdict = self.script.pop() if self.script else None
+            if each.aggregate_id in held or not may_go_on() or verdict is Verdict.NOT_SENT:
+                answers.append(NOT_SENT)
+            elif verdict is None:
+                self.sent(each)
+                answers.append(None)
+                continue
+            else:
+                answers.append(Unpublished(verdict, "T"))
+                if verdict is Verdict.SKIPPED:
+                    self.skipped.add(each.id)
+                    continue
+            if each.aggregate_id:
+                held.add(each.aggregate_id)
+        return answers
+
+
+class Marks:
+    """Stands for the marker: keeps what it was handed until the machine writes it."""
+
+    def __init__(self) -> None:
+        self.settled: list[Settled] = []
+
+    def put(self, settled: Settled) -> None:
+        """Take it."""
+        self.settled.append(settled)
+
+
+class Histories(RuleBasedStateMachine):
+    """Is one relay with one destination, another relay that now and then owns its partitions, and an operator."""
+
+    @initialize()
+    def begin(self) -> None:
+        """Start with an empty table."""
+        self.rows: dict[int, Row] = {}
+        self.violations: list[str] = []
+        self.blocked: dict[Any, tuple[int, str, int]] = {}  # key: head, status, tries
+        self.marks, self.publisher = Marks(), Scripted()
+        self.publisher.sent = self.arrive
+        marks: Any = self.marks
+        self.stream = Stream(TYPE, self.publisher, marks, owns=lambda: True, on_change=lambda: None)
+        self.stream.backlog = Backlog(4)
+        self.stream.tokens = None
+        self.backlog = self.stream.backlog
+        self.mine: frozenset[int] = frozenset()
+        self.batch: tuple[list[OutgoingMessage], Callable[[], bool], Answers] | None = None
+
+    def arrive(self, each: OutgoingMessage) -> None:
+        """Look at what reaches the broker: never twice, and nothing of its aggregate before it is missing."""
+        row = self.rows[each.id]
+        if row.sent and not row.excused:
+            self.violations.append(f"{each.id} twice")
+        row.sent += 1
+        if each.aggregate_id:
+            before = [
+                other.message.id
+                for other in self.rows.values()
+                if other.message.aggregate_id == each.aggregate_id and other.message.id < each.id and not other.sent
+                and other.message.id not in self.publisher.skipped and other.status in ("pending", "failed")
+            ]  # fmt: skip
+            self.violations += [f"{each.id} before {other}" for other in before]
+
+    @rule(aggregate=st.sampled_from(AGGREGATES), count=st.integers(1, 9))
+    def emit(self, aggregate: str, count: int) -> None:
+        """Write messages."""
+        for _ in range(count):
+            id_ = len(self.rows) + 1
+            partition = id_ % 2 if not aggregate else ord(aggregate) % 2
+            self.rows[id_] = Row(message(id_, aggregate, partition))
+
+    def fetch(self, wanted: Callable[[Row], bool], take: int) -> list[OutgoingMessage]:
+        """Read the table."""
+        found = (row for _, row in sorted(self.rows.items()) if row.status == "pending" and wanted(row))
+        return [row.message for row, _ in zip(found, range(take), strict=False)]
+
+    @rule(between=st.booleans())
+    def read(self, between: bool) -> None:
+        """Read what is next, while the others may go on."""
+        bound = len(self.rows)
+        wanted = self.backlog.wants(TYPE, bound)
+        held = self.backlog.held()
+        found: list[OutgoingMessage] = []
+        for want in wanted:
+            found += self.fetch(
+                lambda row, want=want: row.message.partition == want.partition and row.message.id > want.after  # type: ignore[misc]
+                and row.message.aggregate_id not in held,
+                want.take,
+            )  # fmt: skip
+        if between:
+            self.end_batch()
+            self.mark()
+        self.backlog.accept(wanted, found, bound)
+        self.recover(between)
+
+    def recover(self, between: bool) -> None:
+        """Catch aggregates up."""
+        for key, hold, upto in self.backlog.recovering(2):
+            last = upto if isinstance(key, str) else hold.after + 1
+            found = self.fetch(
+                lambda row, hold=hold, last=last: row.message.aggregate_id == hold.aggregate_id  # type: ignore[misc]
+                and hold.after < row.message.id <= last,
+                hold.page,
+            )  # fmt: skip
+            if between:
+                self.end_batch()
+                self.mark()
+            stale = self.backlog.accept_recovered(key, hold, found)
+            self.blocked = {k: row for k, row in self.blocked.items() if row[0] != stale}
+
+    @rule(due=st.booleans(), between=st.booleans())
+    def refresh(self, due: bool, between: bool) -> None:
+        """Learn what is blocked, while the others may go on."""
+        rows = [
+            Blocked(TYPE, key if isinstance(key, str) else "", self.rows[head].message.partition, head, tries,
+                    status == "waiting" and due)
+            for key, (head, status, tries) in self.blocked.items()
+            if self.rows[head].message.partition in self.mine
+        ]  # fmt: skip
+        if between:
+            self.end_batch()
+            self.mark()
+        self.backlog.refresh(rows)
+
+    @precondition(lambda self: self.batch is None)
+    @rule(script=st.lists(st.sampled_from(ANSWERS), max_size=9), size=st.integers(1, 9), at_once=st.booleans())
+    def publish(self, script: list[Verdict | None], size: int, at_once: bool) -> None:
+        """Publish a batch; what came of it is settled now or later."""
+        self.stream.breaker.close()
+        if not self.backlog.waiting:
+            return
+        self.stream.tokens = size
+        batch, may_go_on = self.stream._next_batch()
+        self.publisher.script = script
+        self.batch = batch, may_go_on, self.stream._publish(batch, may_go_on)
+        if at_once:
+            self.end_batch()
+
+    @rule()
+    def end_batch(self) -> None:
+        """Settle the batch that is under way."""
+        if self.batch is not None:
+            batch, may_go_on, answers = self.batch
+            self.batch = None
+            self.stream._settle(batch, answers, may_go_on)
+            self.stream._busy = False
+
+    @rule()
+    def mark(self) -> None:
+        """Write what was settled."""
+        settled, self.marks.settled = self.marks.settled, []
+        for each in settled:
+            for id_ in each.published:
+                self.rows[id_].status = "published"
+            for id_ in each.skipped:
+                if self.rows[id_].status == "pending":
+                    self.rows[id_].status = "skipped"
+            gone = {*each.published, *each.skipped}
+            self.blocked = {key: row for key, row in self.blocked.items() if row[0] not in gone}
+            each.backlog.marked([*each.published, *each.skipped])
+
+    @rule()
+    def write_failures(self) -> None:
+        """Write what failed, unless it is another relay's by now."""
+        failures = self.stream.take_failures()
+        for each in failures:
+            row = self.rows[each.message.id]
+            if row.status != "pending" or each.message.partition not in self.mine:
+                continue
+            row.status = "failed" if each.final else "pending"
+            key = each.message.aggregate_id or each.message.id
+            if isinstance(each, Unresolvable):
+                # A row of another message stays; its tries are not this one's.
+                self.blocked.setdefault(key, (each.message.id, "waiting", 0))
+                continue
+            self.blocked.pop(key, None)
+            if not each.final or each.message.aggregate_id:
+                self.blocked[key] = (each.message.id, "parked" if each.final else "waiting", each.tries)
+        self.stream.failures_written(failures)
+
+    @rule(partitions=st.sets(st.sampled_from(sorted(PARTITIONS))))
+    def change_hands(self, partitions: set[int]) -> None:
+        """Lose partitions to another relay, and get them back. What was sent and is not marked may be sent again."""
+        kept, mine = self.mine & partitions, frozenset(partitions)
+        lost = self.mine - kept
+        for row in self.rows.values():
+            row.excused |= row.message.partition in lost
+        self.mine = mine
+        self.backlog.own(kept)
+        if lost:
+            self.stream.lose()
+        self.backlog.own(mine)
+        self.refresh(False, False)
+
+    @rule(skip=st.booleans())
+    def operate(self, skip: bool) -> None:
+        """Retry or skip every head that is parked."""
+        for key, (head, status, _) in list(self.blocked.items()):
+            if status == "parked" and self.rows[head].status == "failed":
+                self.rows[head].status = "skipped" if skip else "pending"
+                self.blocked[key] = (head, "waiting", 0)
+                if skip:
+                    del self.blocked[key]
+
+    @invariant()
+    def nothing_is_known_twice(self) -> None:
+        """Look into the queues."""
+        if hasattr(self, "backlog"):
+            waiting = [each.id for each in (*self.backlog._first, *self.backlog._queue)]
+            assert len(waiting) == len(set(waiting))
+            assert set(waiting) <= set(self.backlog._known)
+            assert self.violations == []
+
+    def teardown(self) -> None:
+        """Let it run out: everything that is not parked is sent and marked."""
+        if not hasattr(self, "backlog"):
+            return
+        self.end_batch()
+        self.change_hands(set(PARTITIONS))
+        for _ in range(len(self.rows) + 20):
+            self.publish([], 9, True)
+            self.end_batch()
+            self.write_failures()
+            self.mark()
+            self.operate(False)
+            self.refresh(True, False)
+            self.read(False)
+        assert self.violations == []
+        left = [id_ for id_, row in self.rows.items() if row.status == "pending"]
+        failed = [id_ for id_, row in self.rows.items() if row.status == "failed" and row.message.aggregate_id]
+        assert (left, failed, self.blocked, self.backlog.size, self.backlog.on_hold) == ([], [], {}, 0, 0)
+
+
+TestHistories = Histories.TestCase
+TestHistories.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)

@@ -1,0 +1,268 @@
+"""Opens the admin's pages over 150,000 ended jobs and a backlog: each query they make is served by an index."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.contrib.auth.models import User
+from django.db import connections
+from django.test import Client, override_settings
+from django.test.utils import CaptureQueriesContext
+
+from salon_jobs.admin import actions
+from salon_jobs.tenancy.context import tenant_context
+from tests.admin.test_admin_readers import WebRouter, staff
+from tests.settings import SALON_JOBS
+from tests.support import change, plan_nodes, seen
+
+ENDED = 150_000
+STORE = "00000000-0000-0000-0000-00000000000"
+JOBS = "/admin/salon_jobs/job/"
+
+
+class AdminRouter:
+    """Sends Django's own tables to a role that may write them; the tests' default is the worker."""
+
+    def db_for_read(self, model: Any, **_: object) -> str | None:
+        """Name the alias of Django's own apps."""
+        return "owner" if model._meta.app_label in ("admin", "auth", "contenttypes", "sessions") else None
+
+    db_for_write = db_for_read
+
+
+@pytest.fixture(scope="module")
+def crowded(migrated: None) -> Iterator[None]:
+    """Fill the table: ended jobs of common and rare tasks, queues, states and stores, and 20,000 that wait among them.
+
+    Seven stores have almost all of it, and two thousand one job each.
+    """
+    columns = "INSERT INTO salon_jobs_job (task, store_id, queue, state, run_at, job_key, finished_at)"
+    change(
+        f"{columns[:-1]}, error_class, fingerprint) SELECT CASE WHEN n %% 50000 = 9 THEN 'ping' ELSE 'test-store' END,"
+        "  CASE WHEN n %% 50000 = 8 THEN NULL WHEN n %% 75 = 5 THEN gen_random_uuid()"
+        f" ELSE ('{STORE}' || n %% 7)::uuid END,"
+        "   CASE WHEN n %% 50000 = 7 THEN 'rare' ELSE 'default' END,"
+        "   CASE WHEN n %% 500 = 0 THEN 'failed' WHEN n %% 5000 = 1 THEN 'cancelled'"
+        "        WHEN n %% 8 = 3 THEN 'queued' ELSE 'succeeded' END,"
+        "   now(), 'k:' || n, now(), CASE WHEN n %% 500 = 0 THEN 'E' || n %% 3000 / 500 END,"
+        "   CASE WHEN n %% 500 = 0 THEN n %% 3000 END FROM generate_series(1, %s) AS n",
+        ENDED,
+    )
+    change(
+        f"{columns} SELECT CASE WHEN n = 3 THEN 'lone' ELSE 'test-store' END, ('{STORE}' || n %% 7)::uuid,"
+        "  CASE WHEN n = 4 THEN 'lone' ELSE 'default' END, 'queued', now() + interval '1 day', 'q:' || n, NULL"
+        "   FROM generate_series(1, 2000) AS n"
+    )
+    change(
+        "INSERT INTO salon_jobs_cron_tick (entry, tick_at)"
+        " SELECT 'entry-' || n %% 5, now() - n * interval '1 minute' FROM generate_series(1, 100000) AS n"
+    )
+    change("INSERT INTO salon_jobs_cron_entry (name) SELECT 'entry-' || n FROM generate_series(0, 4) AS n")
+    change("VACUUM ANALYZE salon_jobs_job, salon_jobs_cron_tick")
+    yield
+    change("TRUNCATE salon_jobs_job, salon_jobs_cron_tick, salon_jobs_cron_entry RESTART IDENTITY")
+
+
+@pytest.fixture
+def alike(crowded: None) -> Iterator[None]:
+    """Have 20,000 jobs fail alike, one of them of the first store."""
+    change(
+        "INSERT INTO salon_jobs_job (task, store_id, state, finished_at, error_class, fingerprint)"
+        f" SELECT 'alike', ('{STORE}' || CASE WHEN n = 9 THEN 1 ELSE 2 END)::uuid, 'failed', now(), 'E', 7"
+        "   FROM generate_series(1, 20000) AS n"
+    )
+    change("VACUUM ANALYZE salon_jobs_job")
+    yield
+    change("DELETE FROM salon_jobs_job WHERE task = 'alike'")
+
+
+@pytest.fixture
+def client(crowded: None) -> Iterator[Client]:
+    """Sign in."""
+    with override_settings(DATABASE_ROUTERS=[AdminRouter()], ROOT_URLCONF="project.urls"):
+        user, _ = User.objects.get_or_create(username="planner", is_superuser=True, is_staff=True)
+        signed_in = Client()
+        signed_in.force_login(user)
+        yield signed_in
+
+
+@pytest.fixture
+def one_store(crowded: None) -> Iterator[Client]:
+    """Sign in as staff of one of the seven large stores, through the web role."""
+    as_web = {**SALON_JOBS, "DATABASE": "web", "OPERATOR_DATABASE": "operator"}
+    change("INSERT INTO store (id, name) VALUES (%s, 'Salon')", f"{STORE}1")
+    with override_settings(DATABASE_ROUTERS=[WebRouter()], ROOT_URLCONF="project.urls", SALON_JOBS=as_web):
+        yield staff(UUID(f"{STORE}1"))
+    change("TRUNCATE store, membership CASCADE")
+
+
+def queries(client: Client, url: str, alias: str = "operator") -> list[str]:
+    """Open a page and return what it asked the operator's database, or another one."""
+    with CaptureQueriesContext(connections[alias]) as captured:
+        answer = client.get(url)
+    assert answer.status_code == 200
+    asked = [query["sql"] for query in captured.captured_queries]
+    return [each for each in asked if each.startswith(("SELECT", "WITH", "SET LOCAL random_page_cost"))]
+
+
+def scans(statement: str, alias: str = "operator") -> list[dict[str, Any]]:
+    """Run EXPLAIN ANALYZE as the operator, or another role, and return the nodes that read a table."""
+    with connections[alias].cursor() as cursor:
+        cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement.replace('%', '%%')}", [])
+        plan = cursor.fetchone()[0]
+    return [node for node in plan_nodes(plan) if "Relation Name" in node]
+
+
+def rows_read(node: dict[str, Any]) -> float:
+    """Return how many rows a node read, those too that it threw away."""
+    removed = node.get("Rows Removed by Filter", 0) + node.get("Rows Removed by Index Recheck", 0)
+    return float(node["Actual Loops"] * (node["Actual Rows"] + removed))
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "",
+        "?p=100",
+        "?_facets=1",
+        *(f"?state__exact={state}" for state in ("queued", "running", "failed", "cancelled", "succeeded")),
+        "?task=ping",
+        "?task=test-store",
+        "?task=nonsense",
+        "?task=lone",
+        "?task=lone&state__exact=queued",
+        "?queue=lone",
+        "?queue=rare",
+        "?queue=default",
+        f"?store={STORE}1",
+        "?store=none",
+        "?task=ping&state__exact=failed",
+        f"?queue=rare&store={STORE}1",
+        "?q=77",
+        "?q=k:77",
+        "?q=q:77",
+        "?q=nonsense",
+        f"?q={STORE}9",
+        "?enqueued=15m",
+        "?enqueued=1h&task=ping",
+        "?error_class=E3",
+        "?error_class=nonsense",
+        "?fingerprint=500",
+    ],
+)
+def test_each_filter_and_search_is_served_by_an_index(client: Client, query: str) -> None:
+    statements = queries(client, JOBS + query)
+    assert statements
+    for statement in statements:
+        for node in scans(statement):
+            # A count may walk the table itself when almost every row matches: it stops after 10,001.
+            assert rows_read(node) <= 10_050, statement
+
+
+def test_the_kinds_of_failures_are_found_by_stepping_over_their_index(client: Client, alike: None) -> None:
+    statements = queries(client, f"{JOBS}failures/")
+    text = client.get(f"{JOBS}failures/").content.decode()
+    assert ">1000+</a>" in text
+    assert text.count(">Retry all<") == 7
+    for statement in statements:
+        for node in scans(statement):
+            assert node["Actual Loops"] * node["Actual Rows"] <= 10_050, statement
+
+
+@pytest.mark.parametrize("query", ["", "failures/", "?state__exact=failed", "?task=ping", "?task=lone", "?queue=rare"])
+def test_staff_of_a_large_store_read_no_more(one_store: Client, alike: None, query: str) -> None:
+    statements = queries(one_store, JOBS + query, "web")
+    asked = [each for each in statements if "salon_jobs_job" in each]
+    assert asked
+    assert all('"store_id" = ' in each for each in asked if 'FROM "salon_jobs_job"' in each), (
+        "what the planner can weigh"
+    )
+    with tenant_context(f"{STORE}1", using="web"), connections["web"].cursor() as cursor:
+        for setting in (each for each in statements if each.startswith("SET LOCAL")):
+            cursor.execute(setting)
+        for statement in asked:
+            for node in scans(statement, "web"):
+                assert rows_read(node) <= 10_050, (statement, node)
+
+
+def test_the_operator_prefers_the_index_of_what_is_asked_for_to_walking_all_ids(client: Client) -> None:
+    with connections["operator"].cursor() as cursor:
+        cursor.execute("SHOW random_page_cost")
+        assert cursor.fetchone() == ("1.1",)
+
+
+def test_a_list_leaves_the_payloads_and_a_jobs_page_shows_its_own(client: Client) -> None:
+    assert not [statement for statement in queries(client, JOBS) if '"payload"' in statement]
+    [(job_id,)] = seen("SELECT min(id) FROM salon_jobs_job")
+    assert [statement for statement in queries(client, f"{JOBS}{job_id}/change/") if '"payload"' in statement]
+
+
+def test_counting_ends_at_ten_thousand_and_says_so(client: Client) -> None:
+    text = client.get(JOBS).content.decode()
+    assert "10,000+ jobs" in text
+    assert "All 10,000+ selected" in text
+    assert "?p=200" in text
+    assert set(re.findall(r'class="sortable column-(\w+)', text)) == {"id"}, "sorting by others reads every row"
+    assert "300 jobs" in client.get(f"{JOBS}?state__exact=failed").content.decode()
+
+
+def test_the_chosen_store_is_offered_though_many_others_failed_later(client: Client) -> None:
+    chosen = "ffffffff-ffff-ffff-ffff-ffffffffffff"
+    change(
+        "INSERT INTO salon_jobs_job (task, store_id, state, finished_at)"
+        " SELECT 'late', gen_random_uuid(), 'failed', now() + interval '1 day' FROM generate_series(1, 60)"
+    )
+    try:
+        text = client.get(f"{JOBS}?store={chosen}").content.decode()
+    finally:
+        change("DELETE FROM salon_jobs_job WHERE task = 'late'")
+    offered = set(re.findall(r'href="\?store=([0-9a-f-]{36})"', text))
+    assert chosen in offered
+    assert len(offered) == 51
+
+
+@pytest.mark.parametrize("query", ["", "?entry=entry-1", "?entry=nonsense"])
+def test_cron_ticks_are_listed_by_index(client: Client, query: str) -> None:
+    for statement in queries(client, f"/admin/salon_jobs/crontick/{query}"):
+        for node in scans(statement):
+            assert rows_read(node) <= 10_050, statement
+
+
+def test_retrying_all_that_match_changes_them_in_a_few_statements(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change("DELETE FROM salon_jobs_job WHERE state = 'failed'")
+    change(
+        "INSERT INTO salon_jobs_job (task, state, finished_at, job_key) VALUES"
+        " ('many', 'failed', now(), 'twin'), ('many', 'queued', NULL, 'twin')"
+    )
+    change(
+        "INSERT INTO salon_jobs_job (task, state, finished_at, attempts)"
+        " SELECT 'many', 'failed', now(), 25 FROM generate_series(1, 2500)"
+    )
+    form = {"action": "retry", "select_across": "1", "index": "0", "_selected_action": "1"}
+    asked = client.post(f"{JOBS}?state__exact=failed", form).content.decode()
+    assert "2,501 jobs selected" in asked
+    form["confirmed"] = "yes"
+    with CaptureQueriesContext(connections["operator"]) as captured:
+        answer = client.post(f"{JOBS}?state__exact=failed", form, follow=True)
+    text = answer.content.decode()
+    assert "2,500 jobs retried." in text
+    assert "waits under its key; cancel that one first" in text
+    assert seen("SELECT state, count(*) FROM salon_jobs_job WHERE task = 'many' GROUP BY 1 ORDER BY 1") == [
+        ("failed", 1), ("queued", 2501),
+    ]  # fmt: skip
+    assert seen("SELECT count(*) FROM django_admin_log WHERE change_message = 'retried'") == [(2500,)]
+    # Three batches: the collision makes none of them be done again.
+    assert sum("UPDATE salon_jobs_job" in query["sql"] for query in captured.captured_queries) == 3
+    assert sum("LIMIT 1000" in query["sql"] for query in captured.captured_queries) >= 4
+    # A request that takes long ends in time to say so.
+    monkeypatch.setattr(actions, "LONGEST_S", 0.0)
+    text = client.post(f"{JOBS}?task=many", form | {"action": "cancel"}, follow=True).content.decode()
+    assert "1,000 jobs cancelled." in text
+    assert "more jobs may match" in text
+    change("TRUNCATE django_admin_log")

@@ -1,0 +1,142 @@
+"""Opens the dashboard over a backlog, failures and messages by the ten thousand: no query reads more than its bound."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.db import connections
+from django.test import Client, override_settings
+from django.test.utils import CaptureQueriesContext
+
+from salon_jobs.core.metrics import BUCKETS
+from salon_jobs.dashboard.queues import tasks_of
+from salon_jobs.tenancy.context import tenant_context
+from tests.plans.test_admin_plans import AdminRouter
+from tests.support import change, plan_nodes
+
+STORE = "00000000-0000-0000-0000-00000000000"
+DASHBOARD = "/admin/salon_jobs/dashboard/"
+# What a sample of 1,000 pages may find: as many rows as a page holds, at most.
+SAMPLED = 1000 * 136
+TABLES = (
+    "salon_jobs_job, salon_jobs_job_error, salon_jobs_message, salon_jobs_blocked_aggregate, salon_jobs_destination,"
+    " salon_jobs_inbox, salon_jobs_process, salon_jobs_cron_tick, salon_jobs_cron_entry, salon_jobs_task_minute,"
+    " salon_jobs_queue_minute"
+)
+
+
+@pytest.fixture(scope="module")
+def crowded(migrated: None) -> Iterator[None]:
+    """Fill the tables: 200,000 queued jobs, 100,000 failed ones, a process that holds 3,000, and messages."""
+    change("INSERT INTO salon_jobs_process (kind, hostname, pid) VALUES ('worker', 'x', 1)")
+    change(
+        "INSERT INTO salon_jobs_job (task, store_id, queue, state, run_at, priority, leased_by, finished_at)"
+        f" SELECT 'test-store', ('{STORE}' || n %% 7)::uuid, CASE WHEN n = 5 THEN 'rare' ELSE 'default' END,"
+        " CASE WHEN n <= 200000 THEN 'queued' WHEN n <= 203000 THEN 'running' ELSE 'failed' END,"
+        " now() - n * interval '1 ms', n %% 3, (SELECT id FROM salon_jobs_process),"
+        " CASE WHEN n > 203000 THEN now() END FROM generate_series(1, 303000) AS n"
+    )
+    change(
+        "INSERT INTO salon_jobs_job_error (job_id, store_id, attempt, error_class)"
+        f" SELECT n, ('{STORE}' || n %% 7)::uuid, 1, 'E' FROM generate_series(1, 100000) AS n"
+    )
+    change("INSERT INTO salon_jobs_destination (aggregate_type) VALUES ('rn::nats:::orders'), ('rn::nats:::others')")
+    change(
+        "INSERT INTO salon_jobs_message (message_id, aggregate_type, event, payload, status)"
+        " SELECT gen_random_uuid(), 'rn::nats:::orders', 'made', '{}',"
+        " CASE WHEN n > 20000 THEN 'pending' ELSE 'published' END FROM generate_series(1, 100000) AS n"
+    )
+    change(
+        "INSERT INTO salon_jobs_blocked_aggregate (aggregate_type, partition, head_id, status)"
+        " SELECT 'rn::nats:::orders', 0, n, 'waiting' FROM generate_series(1, 60000) AS n"
+    )
+    change(
+        "INSERT INTO salon_jobs_inbox (consumer, message_id, status)"
+        " SELECT 'c', n::text, CASE WHEN n > 50000 THEN 'set_aside' ELSE 'enqueued' END"
+        " FROM generate_series(1, 100000) AS n"
+    )
+    change("INSERT INTO salon_jobs_cron_entry (name) SELECT 'entry-' || n FROM generate_series(0, 4) AS n")
+    change(
+        "INSERT INTO salon_jobs_cron_tick (entry, tick_at)"
+        " SELECT 'entry-' || n %% 5, now() - n * interval '1 minute' FROM generate_series(1, 60000) AS n"
+    )
+    # Ten tasks for two weeks, each every minute.
+    change(
+        "INSERT INTO salon_jobs_task_minute SELECT date_trunc('minute', now()) - n * interval '1 minute', 'task-' || t,"
+        " 'default', 1, 0, 0, 0, 0, 0, 0, 1.0, array_fill(1, ARRAY[%s]), 1.0, array_fill(1, ARRAY[%s])"
+        " FROM generate_series(0, 20160) AS n, generate_series(1, 10) AS t",
+        BUCKETS, BUCKETS,
+    )  # fmt: skip
+    change(
+        "INSERT INTO salon_jobs_queue_minute SELECT date_trunc('minute', now()) - n * interval '1 minute', 'default',"
+        " 1, 1, 0, true FROM generate_series(0, 20160) AS n"
+    )
+    change(f"VACUUM ANALYZE {TABLES}")
+    yield
+    change(f"TRUNCATE {TABLES} RESTART IDENTITY")
+
+
+@pytest.fixture
+def client(crowded: None) -> Iterator[Client]:
+    """Sign in."""
+    with override_settings(DATABASE_ROUTERS=[AdminRouter()], ROOT_URLCONF="project.urls"):
+        user, _ = User.objects.get_or_create(username="planner", is_superuser=True, is_staff=True)
+        signed_in = Client()
+        signed_in.force_login(user)
+        yield signed_in
+
+
+def scans(alias: str, statement: str) -> list[dict[str, Any]]:
+    """Run EXPLAIN ANALYZE and return the nodes that read a table."""
+    with connections[alias].cursor() as cursor:
+        cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement.replace('%', '%%')}", [])
+        return [node for node in plan_nodes(cursor.fetchone()[0]) if "Relation Name" in node]
+
+
+def read(node: dict[str, Any]) -> float:
+    """Return how many rows a node read."""
+    removed: float = node.get("Rows Removed by Filter", 0) + node.get("Rows Removed by Index Recheck", 0)
+    return float(node["Actual Loops"]) * (float(node["Actual Rows"]) + removed)
+
+
+def test_a_page_is_twenty_queries_that_read_no_more_than_their_bound(client: Client) -> None:
+    with CaptureQueriesContext(connections["operator"]) as asked:
+        text = client.get(DASHBOARD).content.decode()
+    statements = [query["sql"] for query in asked.captured_queries]
+    assert len(statements) <= 20
+    assert "10,000+" in text
+    assert "≈" in text
+    assert ">rare<" in text, "a queue with one job is found beside 200,000"
+    for statement in statements:
+        for node in scans("operator", statement):
+            most = SAMPLED if node["Node Type"] == "Sample Scan" else 12_100
+            assert read(node) <= most, (statement, node)
+
+
+@pytest.mark.parametrize(("span", "minutes"), [("hour", 60), ("day", 24 * 60), ("week", 14 * 24 * 60)])
+def test_a_plot_reads_statistics_alone_and_no_more_than_are_kept(client: Client, span: str, minutes: int) -> None:
+    with CaptureQueriesContext(connections["operator"]) as asked:
+        client.get(f"{DASHBOARD}?part=plots&span={span}")
+    statements = [query["sql"] for query in asked.captured_queries]
+    assert len(statements) == 2
+    for statement in statements:
+        began = time.monotonic()
+        [node] = scans("operator", statement)
+        assert time.monotonic() - began < 10
+        assert read(node) <= 10 * (minutes + 120)
+
+
+def test_a_store_counts_its_newest_ten_thousand_by_an_index(crowded: None) -> None:
+    alias = "web"
+    with tenant_context(f"{STORE}1", using=alias), CaptureQueriesContext(connections[alias]) as asked:
+        [task] = tasks_of(f"{STORE}1", using=alias)  # type: ignore[arg-type]
+        assert task.jobs == 10_000
+        [statement] = [query["sql"] for query in asked.captured_queries if "salon_jobs_job" in query["sql"]]
+        [node] = scans(alias, statement)
+    # That of the store, or of all jobs, the newest first, where every seventh is the store's.
+    assert node["Index Name"] in ("salon_jobs_job_store", "salon_jobs_job_pkey")
+    assert read(node) <= 8 * 10_000

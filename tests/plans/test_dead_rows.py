@@ -1,0 +1,55 @@
+"""Holds how much is read behind a transaction that pins xmin, where dead rows pile up."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import psycopg
+from django.db import connections
+
+from salon_jobs.db.statements import rows_of
+from salon_jobs.jobs import registry
+from salon_jobs.worker.fair_claim import Runnable, list_lanes
+from tests.settings import url_for
+from tests.support import change
+
+
+def _entries_read(index: str) -> int:
+    with connections["default"].cursor() as cursor:
+        cursor.execute("SELECT pg_stat_force_next_flush()")
+        cursor.execute("SELECT idx_tup_read FROM pg_stat_user_indexes WHERE indexrelname = %s", [index])
+        count: int = cursor.fetchone()[0]
+        return count
+
+
+def test_a_list_of_lanes_reads_the_dead_rows_before_a_lane_once(process_id: int) -> None:
+    """The row that a search ended at begins the next one inside it."""
+    dead = 2_000
+    with psycopg.connect(url_for(None)) as pin:
+        pin.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        pin.execute("SELECT count(*) FROM salon_jobs_job")
+        change(f"INSERT INTO salon_jobs_job (task) SELECT 'test-store' FROM generate_series(1, {dead})")
+        change("DELETE FROM salon_jobs_job")
+        change("INSERT INTO salon_jobs_job (task) VALUES ('test-store')")
+        before = _entries_read("salon_jobs_job_lane")
+        assert len(list_lanes(None, Runnable(tasks=registry.task_names())).lanes) == 1
+        assert dead < _entries_read("salon_jobs_job_lane") - before < 1.5 * dead
+
+
+def test_orphans_are_found_without_reading_the_leases_of_the_living(process_id: int) -> None:
+    change("INSERT INTO salon_jobs_process (id, kind, hostname, pid) VALUES (%s, 'worker', 'test', 2)", process_id + 10)
+    change(
+        "INSERT INTO salon_jobs_job (task, state, lease, leased_by)"
+        " SELECT 'test-store', 'running', 1, %s + n FROM unnest(ARRAY[1, 2, 11]) n",
+        process_id,
+    )
+    change(
+        "INSERT INTO salon_jobs_job (task, state, lease, leased_by)"
+        " SELECT 'test-store', 'running', 1, %s FROM generate_series(1, 2000)",
+        process_id,
+    )
+    change("ANALYZE salon_jobs_job")
+    before = _entries_read("salon_jobs_job_leased")
+    found = rows_of("silent_processes", {"silent_after": timedelta(seconds=15)})
+    assert [row[0] for row in found] == [process_id + 1, process_id + 11], "the next one the next time"
+    assert _entries_read("salon_jobs_job_leased") - before < 10

@@ -1,0 +1,146 @@
+"""Holds the plans of the relay's statements on 150,000 messages, 60,000 of them parked behind one."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.db import connections
+
+from salon_jobs.core.records import PARTITIONS
+from salon_jobs.db import statements as sql
+from tests.support import change, plan_nodes, seen
+
+TYPE = "rn::memory:::orders"
+ROWS = 150_000
+PARKED = 60_000
+PENDING, OPEN = "salon_jobs_message_pending", "salon_jobs_message_open"
+
+
+@pytest.fixture(scope="module", params=["mostly published", "mostly pending"])
+def crowded(request: Any, migrated: None) -> Iterator[str]:
+    """Fill the table; statistics are those of before, until a test asks for fresh ones."""
+    change("ANALYZE salon_jobs_message, salon_jobs_blocked_aggregate")
+    open_part = "n %% 500 = 0" if request.param == "mostly published" else "n %% 500 <> 0"
+    change("ALTER TABLE salon_jobs_message DISABLE TRIGGER USER")
+    change(
+        "INSERT INTO salon_jobs_message (message_id, aggregate_type, aggregate_id, event, payload, status, sent_at)"
+        " SELECT gen_random_uuid(), %s, CASE WHEN n > %s THEN 'parked' ELSE 'a' || n %% 5000 END, 'e', '{}',"
+        f"       CASE WHEN n > %s OR {open_part} THEN 'pending' ELSE 'published' END,"
+        f"       CASE WHEN n > %s OR {open_part} THEN NULL ELSE now() - n * interval '1 s' END"
+        "   FROM generate_series(1, %s) AS n",
+        TYPE, ROWS - PARKED, ROWS - PARKED, ROWS - PARKED, ROWS,
+    )  # fmt: skip
+    change("ALTER TABLE salon_jobs_message ENABLE TRIGGER USER")
+    change(
+        "INSERT INTO salon_jobs_blocked_aggregate (aggregate_type, aggregate_id, partition, head_id, status)"
+        " SELECT aggregate_type, aggregate_id, partition, id, 'parked' FROM salon_jobs_message WHERE id = %s",
+        ROWS - PARKED + 1,
+    )
+    change("INSERT INTO salon_jobs_partition (partition, owner) SELECT generate_series(0, %s), 1", PARTITIONS - 1)
+    yield request.param
+    change("TRUNCATE salon_jobs_message, salon_jobs_blocked_aggregate, salon_jobs_partition RESTART IDENTITY")
+    change("ANALYZE salon_jobs_message, salon_jobs_blocked_aggregate")
+
+
+def parked_in() -> int:
+    """Return the partition of the aggregate that is parked."""
+    [(partition,)] = seen("SELECT partition FROM salon_jobs_blocked_aggregate")
+    return int(partition)
+
+
+def statements() -> dict[str, dict[str, Any]]:
+    """Return what a relay asks, at its worst."""
+    everywhere = {
+        "types": [TYPE] * PARTITIONS, "partitions": list(range(PARTITIONS)), "afters": [75_000] * PARTITIONS,
+        "takes": [250] * PARTITIONS, "bound": ROWS,
+    }  # fmt: skip
+    aggregate = {"aggregate_type": TYPE, "aggregate_id": "parked"}
+    return {
+        "fetch_messages": {**everywhere, "held": []},
+        "fetch_aggregate": {**aggregate, "after": ROWS - PARKED, "upto": ROWS, "take": 1000},
+        "fetch_passed_over": {
+            "aggregate_type": TYPE, "partition": parked_in(), "upto": ROWS, "known": list(range(1, 4001)), "take": 500,
+        },
+        "message_types": {},
+        "mark_published": {"ids": list(range(1, 60_001, 30))},
+        "oldest_message": {"types": [TYPE], "partitions": PARTITIONS},
+        "blocked_aggregates": {"partitions": list(range(PARTITIONS))},
+        "block_unresolvable": {
+            "ids": list(range(1, 60_001, 60)), "codes": ["TEST.NOWHERE"] * 1000, "errors": ["nowhere"] * 1000,
+            "owner": 1, "wait_s": 0,
+        },
+        "fetch_heads": {"ids": list(range(1, 60_001, 120))},
+        "prune_messages": {"after": 30_000, "published": "1 hour", "skipped": "1 hour"},
+    }  # fmt: skip
+
+
+def explained(statement: str, parameters: dict[str, Any], *, plan: str) -> list[dict[str, Any]]:
+    """Explain a statement as the worker, by a plan of its values or of none; nothing stays."""
+    text = sql.load(statement)
+    names = list(dict.fromkeys(re.findall(r"%\((\w+)\)s", text)))
+    for number, name in enumerate(names, 1):
+        text = text.replace(f"%({name})s", f"${number}")
+    values = ", ".join(literal(parameters[name]) for name in names)
+    with connections["default"].cursor() as cursor:
+        cursor.execute("BEGIN")
+        try:
+            cursor.execute(f"SET LOCAL jit = off; SET LOCAL plan_cache_mode = {plan}")
+            cursor.execute(f"PREPARE asked AS {text.replace('%%', '%')}")
+            cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE asked{f'({values})' if names else ''}")
+            [(found,)] = cursor.fetchall()
+        finally:
+            cursor.execute("ROLLBACK")
+            cursor.execute("DEALLOCATE ALL")
+    plans: Any = json.loads(found) if isinstance(found, str) else found
+    return plan_nodes(plans)
+
+
+def rows_read(nodes: list[dict[str, Any]]) -> int:
+    """Count the rows that a plan read of tables, those it threw away too."""
+    read = 0
+    for node in nodes:
+        if "Scan" in node["Node Type"] and "Relation Name" in node:
+            read += (node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"]
+    return int(read)
+
+
+def literal(value: object) -> str:
+    """Write a value as SQL."""
+    if isinstance(value, list):
+        return "'{" + ",".join(f'"{each}"' for each in value) + "}'"
+    return f"'{value}'"
+
+
+@pytest.mark.parametrize("plan", ["force_custom_plan", "force_generic_plan"])
+@pytest.mark.parametrize("fresh", [False, True])
+def test_no_statement_of_the_relay_reads_the_whole_table(crowded: str, fresh: bool, plan: str) -> None:
+    if fresh:
+        change("ANALYZE salon_jobs_message, salon_jobs_blocked_aggregate")
+    # By statistics of an empty table, the primary key looks as good as the index of what is pending, once a partition.
+    most = 3 * PARKED if fresh else PARTITIONS * ROWS // 2
+    slow: list[str] = []
+    for name, parameters in statements().items():
+        nodes = explained(name, parameters, plan=plan)
+        scans = [n for n in nodes if n.get("Relation Name") == "salon_jobs_message" and "Scan" in n["Node Type"]]
+        # By statistics of an empty table, PostgreSQL may read a page of the pruner in any way.
+        slow += [f"{name}: {n['Node Type']}" for n in scans if n["Node Type"] == "Seq Scan" and fresh]
+        slow += [f"{name}: {rows_read(nodes):,} rows"] if rows_read(nodes) > most else []
+    assert slow == []
+
+
+def test_what_is_read_next_comes_by_its_index_in_order(crowded: str) -> None:
+    change("ANALYZE salon_jobs_message, salon_jobs_blocked_aggregate")
+    asked = statements()
+    # The relay sends it with its values. Where nearly all of the table is pending, the key serves as well.
+    nodes = explained("fetch_messages", asked["fetch_messages"], plan="force_custom_plan")
+    served = {node["Index Name"] for node in nodes if "Index Name" in node}
+    assert served == {PENDING} if crowded == "mostly published" else served <= {PENDING, "salon_jobs_message_pkey"}
+    assert rows_read(nodes) < ROWS / 2
+    assert "Sort" not in {node["Node Type"] for node in nodes}
+    nodes = explained("fetch_aggregate", asked["fetch_aggregate"], plan="force_generic_plan")
+    assert {node["Index Name"] for node in nodes if "Index Name" in node} == {OPEN}
+    assert "Sort" not in {node["Node Type"] for node in nodes}

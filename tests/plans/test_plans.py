@@ -1,0 +1,353 @@
+"""Holds the plans of the hot statements on a table of 60,000 jobs: each is served by its index."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connections
+
+from salon_jobs.conf import settings as conf
+from salon_jobs.db import statements
+from salon_jobs.jobs import registry
+from salon_jobs.jobs.statistics import STORED_OUTCOMES
+from salon_jobs.worker.fair_claim import Runnable, claim_parameters, list_lanes, list_parameters, share_out
+from tests.support import change, plan_nodes
+
+ROWS = 60_000
+
+
+@pytest.fixture(scope="module")
+def crowded(migrated: None) -> Iterator[int]:
+    """Fill the table: most jobs due later, some due, some running, some failed; yields a live process."""
+    change(
+        "INSERT INTO salon_jobs_job (task, store_id, queue, priority, state, run_at, job_key, leased_by, lease)"
+        " SELECT 'test-store', gen_random_uuid(), 'default', n %% 3,"
+        "        CASE WHEN n %% 100 = 0 THEN 'running' WHEN n %% 10 = 0 THEN 'failed' ELSE 'queued' END,"
+        "        now() + CASE WHEN n %% 2 = 0 THEN interval '1 hour' ELSE interval '-1 hour' END,"
+        "        'k:' || n, CASE WHEN n %% 100 = 0 THEN n %% 7 END, 1"
+        "   FROM generate_series(1, %s) AS n",
+        ROWS,
+    )
+    change("INSERT INTO salon_jobs_process (kind, hostname, pid) VALUES ('worker', 'test', 1)")
+    change("ANALYZE salon_jobs_job, salon_jobs_process")
+    with connections["owner"].cursor() as cursor:
+        cursor.execute("SELECT max(id) FROM salon_jobs_process")
+        yield cursor.fetchone()[0]
+    change("TRUNCATE salon_jobs_job, salon_jobs_process RESTART IDENTITY")
+
+
+def nodes(statement: str, parameters: dict[str, Any], *, function: str = "") -> list[dict[str, Any]]:
+    """Explain a statement as the worker and return all plan nodes; ANALYZE runs inside a transaction rolled back."""
+    text = statements.load(statement).replace("__function__", function)
+    connection = connections["default"]
+    connection.ensure_connection()
+    raw: Any = connection.connection
+    with raw.cursor() as cursor:
+        cursor.execute("BEGIN")
+        try:
+            cursor.execute("SET LOCAL jit = off")
+            cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {text}", parameters)
+            plan = cursor.fetchone()[0]
+        finally:
+            cursor.execute("ROLLBACK")
+    return plan_nodes(plan)
+
+
+def job_scans(plan: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the nodes that read the job table."""
+    return [node for node in plan if node.get("Relation Name") == "salon_jobs_job" and "Scan" in node["Node Type"]]
+
+
+def indexes(plan: list[dict[str, Any]]) -> set[str]:
+    """Return the names of the indexes a plan uses."""
+    return {node["Index Name"] for node in plan if "Index Name" in node}
+
+
+def assert_no_full_scan(plan: list[dict[str, Any]]) -> None:
+    """Refuse a plan that reads all of the job table."""
+    assert "Seq Scan" not in {node["Node Type"] for node in job_scans(plan)}
+
+
+@pytest.mark.parametrize("statement", ["finish_many", "finish_many_keep"])
+def test_a_batch_of_successes_is_found_by_its_ids(crowded: int, statement: str) -> None:
+    rows = [100 * number for number in range(1, 500)]
+    plan = nodes(statement, {"ids": rows, "leases": [1] * len(rows), "process_id": 3})
+    assert_no_full_scan(plan)
+    assert indexes(plan) == {"salon_jobs_job_pkey"}, "that by process holds each job it ran since the last vacuum"
+    assert [node["Node Type"] for node in job_scans(plan)].count("Tid Scan") == 1
+
+
+@pytest.mark.parametrize("statement", ["finish_many", "finish_many_keep"])
+def test_the_leases_of_a_batch_are_compared_by_hash_where_few_rows_are_expected(crowded: int, statement: str) -> None:
+    rows = [100 * number for number in range(1, 500)]
+    change(
+        "CREATE TABLE statistics_before AS SELECT reltuples, relpages FROM pg_class WHERE relname = 'salon_jobs_job'"
+    )
+    change("UPDATE pg_class SET reltuples = 100 WHERE relname = 'salon_jobs_job'")
+    try:
+        plan = nodes(statement, {"ids": rows, "leases": [1] * len(rows), "process_id": 3})
+    finally:
+        change(
+            "UPDATE pg_class c SET reltuples = b.reltuples FROM statistics_before b WHERE c.relname = 'salon_jobs_job'"
+        )
+        change("DROP TABLE statistics_before")
+    assert not {node["Node Type"] for node in plan} & {"Nested Loop", "Hash Join", "Merge Join"}
+
+
+def test_the_claim_walks_the_index_of_due_jobs_in_order(crowded: int) -> None:
+    parameters = {
+        "process_id": crowded,
+        "tasks": registry.task_names(),
+        "room": 100,
+        "now": None,
+        "queues": None,
+        "clock": 0.0,
+    }
+    plan = nodes("claim_due", parameters)
+    assert_no_full_scan(plan)
+    assert "salon_jobs_job_due" in indexes(plan)
+    assert "Sort" not in {node["Node Type"] for node in plan}
+    read = [node["Actual Rows"] * node["Actual Loops"] for node in job_scans(plan)]
+    assert max(read) == 100, "it stops at the limit"
+
+
+def test_lanes_are_listed_by_steps(crowded: int) -> None:
+    """One look per store and lane: 64 stores, of which each holds one job in one lane."""
+    plan = nodes("list_lanes", list_parameters(None, Runnable(tasks=registry.task_names())))
+    assert_no_full_scan(plan)
+    assert indexes(plan) == {"salon_jobs_job_lane"}
+    assert "Sort" not in {node["Node Type"] for node in plan}
+    read = sum(node["Actual Rows"] * node["Actual Loops"] for node in job_scans(plan))
+    assert read <= 3 * 65
+
+
+def test_a_claim_reads_its_lanes_from_the_low_water_on(crowded: int) -> None:
+    listed = [lane for lane in list_lanes(None, Runnable(tasks=registry.task_names())).lanes if lane.due]
+    assert listed
+    shares = share_out(listed, 20, {}, lambda _: ())
+    plan = nodes("claim_lanes", claim_parameters(crowded, shares, 20, {}))
+    assert_no_full_scan(plan)
+    assert {"salon_jobs_job_lane", "salon_jobs_job_pkey"} <= indexes(plan)
+    condition = next(node["Index Cond"] for node in plan if node.get("Index Name") == "salon_jobs_job_lane")
+    assert "lane" in condition
+    assert "ROW(" in condition
+
+
+def test_a_finish_and_a_failure_find_their_row_by_its_key(crowded: int) -> None:
+    fence = {"id": 100, "process_id": 2, "lease": 1}
+    plan = nodes("finish", fence)
+    assert_no_full_scan(plan)
+    texts = {
+        "wait": timedelta(seconds=2),
+        "final": False,
+        "reason": "",
+        "error_class": "",
+        "alike": "same",
+        "code": "",
+        "message": "",
+        "traceback": "",
+    }
+    plan = nodes("fail", {**fence, **texts})
+    assert_no_full_scan(plan)
+
+
+def test_requests_to_cancel_are_found_without_reading_other_leases(crowded: int) -> None:
+    plan = nodes("cancel_requests", {"process_id": 2})
+    assert_no_full_scan(plan)
+    assert indexes(plan) == {"salon_jobs_job_cancelling"}
+
+
+def test_what_a_dead_process_held_is_found_by_its_leases(crowded: int) -> None:
+    plan = nodes("unknown_leases", {"process_id": 2, "known": [100]})
+    assert_no_full_scan(plan)
+    assert indexes(plan) == {"salon_jobs_job_leased"}
+    plan = nodes("rescue", {"process_id": 2, "ids": [100, 800], "message": "", "charged": None})
+    assert_no_full_scan(plan)
+
+
+def test_a_keyed_enqueue_looks_its_key_up(crowded: int) -> None:
+    one: dict[str, Any] = {
+        "task": "test-store", "queue": "default", "priority": 0, "max_attempts": 25, "run_at": None, "expires_at": None,
+        "tick": None, "store_ids": [None], "payloads": ["{}"], "job_keys": ["k:1"], "concurrency_keys": None,
+        "traces": None, "trace": None,
+    }  # fmt: skip
+    plan = nodes("enqueue_keyed", {**one, "preserve": True})
+    assert_no_full_scan(plan)
+    plan = nodes("enqueue_dedupe", one)
+    assert_no_full_scan(plan)
+
+
+def test_giving_back_and_ending_runs_find_their_rows(crowded: int) -> None:
+    fence = {"id": 100, "process_id": 2, "lease": 1}
+    assert_no_full_scan(nodes("requeue", {"ids": [100, 800], "leases": [1, 1], "process_id": 2, "wait": None}))
+    assert_no_full_scan(nodes("cancel_run", {**fence, "reason": "discarded"}))
+    error = {"error_class": "Expired", "code": "JOB.EXPIRED", "message": "", "traceback": ""}
+    assert_no_full_scan(nodes("expire_run", {**fence, "reason": "expired", **error}))
+    assert_no_full_scan(nodes("finish_keep", fence))
+    assert indexes(nodes("lease_state", fence)) == {"salon_jobs_job_pkey"}
+    plan = nodes("silent_processes", {"silent_after": timedelta(seconds=15)})
+    assert_no_full_scan(plan)
+    assert "salon_jobs_job_leased" in indexes(plan)
+    operated = {"ids": [10, 20, 30], "running": True, "reason": "cancelled", "at": None, "priority": 1, "queue": None}
+    for statement in ("operator_retry", "operator_cancel", "operator_change"):
+        assert_no_full_scan(nodes(statement, operated))
+    assert_no_full_scan(nodes("waiting_twin", {"ids": [10]}))
+
+
+@pytest.mark.parametrize("dedupe", [False, True])
+def test_a_fan_out_over_waiting_jobs_looks_their_keys_up(crowded: int, dedupe: bool) -> None:
+    change("INSERT INTO store (id, name) SELECT gen_random_uuid(), 'x' FROM generate_series(1, 100)")
+    change("INSERT INTO salon_jobs_job (task, store_id, job_key) SELECT 'test-keyed', id, 'k:' || id FROM store")
+    change("ANALYZE salon_jobs_job, store")
+    parameters: dict[str, Any] = {
+        "task": "test-keyed", "queue": "default", "priority": 0, "max_attempts": 25, "run_at": None,
+        "expires_at": None, "payload": "{}", "tick": None, "job_key": "k:#", "concurrency_key": None, "marker": "#",
+        "trace": None,
+        "preserve": True, "dedupe": dedupe, "jitter": timedelta(minutes=5), "exclude": [], "fan_out_id": 1,
+    }  # fmt: skip
+    try:
+        plan = nodes("fan_out", parameters, function=conf.fan_out_function)
+    finally:
+        change("DELETE FROM salon_jobs_job WHERE task = 'test-keyed'")
+        change("TRUNCATE store CASCADE")
+    assert_no_full_scan(plan)
+    assert indexes(plan) & {"salon_jobs_job_waiting_key", "salon_jobs_job_live_key", "salon_jobs_job_store"}
+
+
+def test_the_progress_of_a_fan_out_is_counted_by_its_index(crowded: int) -> None:
+    change("INSERT INTO salon_jobs_fan_out (task, digest) VALUES ('test-keyed', 'x')")
+    plan = nodes("fan_out_progress", {"id": 1})
+    change("TRUNCATE salon_jobs_fan_out RESTART IDENTITY")
+    assert_no_full_scan(plan)
+    assert "salon_jobs_job_fan_out" in indexes(plan)
+
+
+def test_a_look_at_the_front_is_bounded(crowded: int) -> None:
+    plan = nodes("queue_front", {"tasks": registry.task_names()})
+    assert_no_full_scan(plan)
+    assert max(node["Actual Rows"] * node["Actual Loops"] for node in job_scans(plan)) <= 10_000
+
+
+def test_the_web_role_finds_its_stores_jobs_by_the_index_under_its_policy(crowded: int) -> None:
+    connection = connections["web"]
+    connection.ensure_connection()
+    raw: Any = connection.connection
+    with raw.cursor() as cursor:
+        cursor.execute("BEGIN")
+        try:
+            cursor.execute("SELECT set_config('app.current_store_id', gen_random_uuid()::text, true)")
+            cursor.execute("EXPLAIN (FORMAT JSON) SELECT * FROM salon_jobs_job ORDER BY id DESC LIMIT 50")
+            text = json.dumps(cursor.fetchone()[0])
+        finally:
+            cursor.execute("ROLLBACK")
+    assert "salon_jobs_job_store" in text
+    assert "Seq Scan" not in text
+
+
+@pytest.fixture(scope="module")
+def history(crowded: int) -> Iterator[None]:
+    """Add what a pruner walks through: 60,000 failed jobs that are kept, 20,000 old ones, their errors, old ticks."""
+    change(
+        "INSERT INTO salon_jobs_job (task, state, finished_at)"
+        " SELECT 'ping', CASE WHEN n <= 60000 THEN 'failed' ELSE 'succeeded' END,"
+        "        now() - CASE WHEN n <= 60000 THEN interval '30 days' ELSE interval '2 days' END"
+        "   FROM generate_series(1, 80000) AS n"
+    )
+    change(
+        "INSERT INTO salon_jobs_job_error (job_id, attempt, error_class, occurred_at)"
+        " SELECT n, 1, 'X', now() - interval '2 days' FROM generate_series(1, 62000) AS n"
+    )
+    change(
+        "INSERT INTO salon_jobs_cron_tick (entry, tick_at, fired_at)"
+        " SELECT 'entry-' || n %% 5, t, t FROM generate_series(1, 60000) AS n,"
+        "        LATERAL (SELECT now() - n * interval '1 minute' AS t) AS at"
+    )
+    change(
+        "INSERT INTO salon_jobs_cron_entry (name, last_tick_at)"
+        " SELECT 'entry-' || n, now() FROM generate_series(0, 4) AS n"
+    )
+    change("ANALYZE salon_jobs_job, salon_jobs_job_error, salon_jobs_cron_tick")
+    yield
+    change("DELETE FROM salon_jobs_job WHERE task = 'ping'")
+    change("TRUNCATE salon_jobs_job_error, salon_jobs_cron_tick, salon_jobs_cron_entry RESTART IDENTITY")
+
+
+def rows_read(plan: list[dict[str, Any]], table: str) -> float:
+    """Return how many rows a plan reads from a table at most in one place, those it throws away included."""
+    return max(
+        float((node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"])
+        for node in plan
+        if node.get("Relation Name") == table and "Scan" in node["Node Type"]
+    )
+
+
+@pytest.mark.parametrize(("state", "days", "deleted"), [("succeeded", 1, 1000), ("failed", 90, 0), ("cancelled", 7, 0)])
+def test_pruning_reads_what_it_deletes_however_much_is_kept(history: None, state: str, days: int, deleted: int) -> None:
+    plan = nodes("prune_jobs", {"state": state, "age": timedelta(days=days)})
+    assert_no_full_scan(plan)
+    assert "salon_jobs_job_ended" in indexes(plan)
+    assert rows_read(plan, "salon_jobs_job") == deleted
+    plan = nodes("count_prunable", {"state": state, "age": timedelta(days=days)})
+    assert indexes(plan) == {"salon_jobs_job_ended"}
+
+
+def test_pruning_errors_reads_one_page_of_them(history: None) -> None:
+    plan = nodes("prune_errors", {"after": 10_000, "age": timedelta(days=1)})
+    assert_no_full_scan(plan)
+    assert rows_read(plan, "salon_jobs_job_error") == 10_000
+    assert rows_read(plan, "salon_jobs_job") <= 20_000
+
+
+@pytest.mark.parametrize(("days", "most"), [(30, 3400), (60, 0)])
+def test_pruning_ticks_reads_the_old_ones_of_one_entry_at_most(history: None, days: int, most: int) -> None:
+    plan = nodes("prune_ticks", {"age": timedelta(days=days)})
+    assert "salon_jobs_cron_tick_once" in indexes(plan)
+    assert rows_read(plan, "salon_jobs_cron_tick") <= most
+
+
+@pytest.fixture(scope="module")
+def busy_fortnight(migrated: None) -> Iterator[None]:
+    """Fill the statistics: three tasks, every minute of fifteen days."""
+    change(
+        "INSERT INTO salon_jobs_task_minute"
+        " SELECT now() - n * interval '1 minute', 'task-' || task, 'default', 1, 0, 0, 0, 0, 0, 0, 1, '{1}', 1, '{1}'"
+        "   FROM generate_series(1, 21600) AS n, generate_series(1, 3) AS task"
+    )
+    change("ANALYZE salon_jobs_task_minute")
+    yield
+    change("TRUNCATE salon_jobs_task_minute")
+
+
+def test_statistics_are_added_read_and_pruned_by_their_key(busy_fortnight: None) -> None:
+    for age, read in ((timedelta(days=14), 1000), (timedelta(days=16), 0)):
+        plan = nodes("prune_statistics", {"age": age})
+        assert indexes(plan) == {"salon_jobs_task_minute_pkey"}
+        assert rows_read(plan, "salon_jobs_task_minute") <= max(read, 1)
+    plan = nodes("task_totals", {"last": timedelta(hours=1)})
+    assert indexes(plan) == {"salon_jobs_task_minute_pkey"}
+    assert rows_read(plan, "salon_jobs_task_minute") <= 183
+    row = {
+        "task": "task-1", "queue": "default", **dict.fromkeys(STORED_OUTCOMES, 1),
+        "duration_s": 1, "durations": [1], "wait_s": 1, "waits": [1],
+    }  # fmt: skip
+    plan = nodes("add_statistics", {"rows": json.dumps([row])})
+    assert "Seq Scan" not in {node["Node Type"] for node in plan}
+
+
+def test_pruning_fan_outs_reads_those_it_deletes(migrated: None) -> None:
+    change(
+        "INSERT INTO salon_jobs_fan_out (task, digest, created_at)"
+        " SELECT 'test-store', n, now() - n * interval '1 minute' FROM generate_series(1, 60000) AS n"
+    )
+    change("ANALYZE salon_jobs_fan_out")
+    try:
+        for age, read in ((timedelta(days=30), 1000), (timedelta(days=60), 0)):
+            plan = nodes("prune_fan_outs", {"age": age})
+            assert "salon_jobs_fan_out_created" in indexes(plan)
+            assert rows_read(plan, "salon_jobs_fan_out") <= max(read, 1)
+    finally:
+        change("TRUNCATE salon_jobs_fan_out")

@@ -1,0 +1,70 @@
+"""Looks at the front of a queue of 120,000 jobs of which almost none is due."""
+
+from __future__ import annotations
+
+import pytest
+
+from salon_jobs.jobs.queue_stats import count_rest, look_at_queue
+from tests.plans.test_plans import job_scans, nodes
+from tests.support import change
+
+
+@pytest.fixture
+def waiting(database: None) -> None:
+    """Add jobs that are due in an hour, in five priorities, and twelve due ones in and around these."""
+    change(
+        "INSERT INTO salon_jobs_job (task, priority, run_at)"
+        " SELECT 'test-store', n %% 5, now() + interval '1 hour' FROM generate_series(1, 120000) AS n"
+    )
+    for priority, minutes, task in ((-3, 1, "unheard-of"), (2, 2, "ping"), (9, 3, "ping"), (9, 4, "never-seen")):
+        change(
+            "INSERT INTO salon_jobs_job (task, priority, run_at)"
+            " SELECT %s, %s, now() - %s * interval '1 minute' FROM generate_series(1, 3)",
+            task, priority, minutes,
+        )  # fmt: skip
+    change("VACUUM ANALYZE salon_jobs_job")
+
+
+def test_the_lag_and_the_unknown_tasks_of_every_priority_are_seen(waiting: None) -> None:
+    front = look_at_queue()
+    assert front.lag_s == pytest.approx(180, abs=30)
+    assert front.unknown_tasks == ("never-seen", "unheard-of")
+
+
+def test_jobs_that_are_not_due_are_skipped_priority_by_priority(waiting: None) -> None:
+    plan = nodes("queue_front", {"tasks": ["ping"]})
+    scans = job_scans(plan)
+    assert sum(node["Actual Rows"] * node["Actual Loops"] for node in scans) <= 100
+    assert sum(node.get("Rows Removed by Filter", 0) for node in scans) == 0
+    # Without an equality on the priority, PostgreSQL before 18 reads the whole index up to each due job.
+    conditions = [node["Index Cond"] for node in plan if "run_at" in node.get("Index Cond", "")]
+    assert conditions
+    assert all("priority = " in condition for condition in conditions)
+
+
+def test_an_empty_queue_has_no_lag(database: None) -> None:
+    front = look_at_queue()
+    assert (front.lag_s, front.unknown_tasks) == (0.0, ())
+
+
+def test_what_waits_behind_the_front_is_counted_up_to_a_bound(waiting: None) -> None:
+    change(
+        "INSERT INTO salon_jobs_job (task, queue, state, finished_at)"
+        " SELECT 'ping', 'q' || n %% 3, 'running', now() FROM generate_series(1, 5000) AS n"
+    )
+    change("UPDATE salon_jobs_job SET state = 'failed' WHERE state = 'running'")
+    change("VACUUM ANALYZE salon_jobs_job")
+    plan = nodes("queue_rest", {})
+    assert sum(node["Actual Rows"] * node["Actual Loops"] for node in job_scans(plan)) <= 11_100
+    assert not [node for node in plan if node["Node Type"] == "Seq Scan"]
+    counts = count_rest()
+    assert sum(count for (_, state), count in counts.items() if state == "failed") == 1000
+    assert counts["default", "scheduled"] == 10_000
+
+
+def test_the_queues_of_due_jobs_are_told_apart(waiting: None) -> None:
+    change("INSERT INTO salon_jobs_job (task, queue, run_at) VALUES ('ping', 'mail', now() - interval '9 minutes')")
+    front = look_at_queue()
+    assert front.due == {"default": 12, "mail": 1}
+    assert front.late_s["mail"] == pytest.approx(540, abs=30)
+    assert front.late_s["default"] == pytest.approx(180, abs=30)

@@ -1,0 +1,136 @@
+"""Asks a health server over real sockets: what it answers, and what it makes of clients that hang up."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import struct
+import sys
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import pytest
+
+from salon_jobs.core.errors import NotReady, SchemaMissing
+from salon_jobs.process import health_server as health
+from salon_jobs.process.health_server import HealthServer
+from tests.metrics import scraped
+
+
+@contextmanager
+def serving(readiness: Callable[[], dict[str, object]]) -> Iterator[tuple[str, int]]:
+    server = HealthServer(("127.0.0.1", 0), readiness)
+    server.start()
+    try:
+        yield server.address
+    finally:
+        server.stop()
+
+
+def ask(address: tuple[str, int], path: str) -> tuple[int, dict[str, Any]]:
+    try:
+        with urllib.request.urlopen(f"http://{address[0]}:{address[1]}{path}", timeout=5) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as refusal:
+        with refusal:
+            return refusal.code, json.load(refusal)
+
+
+def test_readiness_shows_the_facts() -> None:
+    with serving(lambda: {"kind": "worker", "lag_s": 0.5}) as address:
+        assert ask(address, "/readyz") == (200, {"status": "ready", "kind": "worker", "lag_s": 0.5})
+
+
+def _missing() -> dict[str, object]:
+    raise SchemaMissing("no tables")
+
+
+def _broken() -> dict[str, object]:
+    raise ZeroDivisionError("oh")
+
+
+@pytest.mark.parametrize(
+    ("readiness", "code", "detail"),
+    [(_missing, "WORKER.SCHEMA_MISSING", "no tables"), (_broken, "WORKER.NOT_READY", "ZeroDivisionError: oh")],
+)
+def test_what_is_not_ready_has_a_code(readiness: Callable[[], dict[str, object]], code: str, detail: str) -> None:
+    with serving(readiness) as address:
+        assert ask(address, "/readyz") == (503, {"status": "not ready", "code": code, "detail": detail})
+        assert ask(address, "/healthz") == (200, {"status": "ok"})
+
+
+def test_who_floods_it_is_hung_up_on_and_so_is_who_drips(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "_MOST", 2)
+    with serving(dict) as address, ExitStack() as clients:
+        slow = [clients.enter_context(socket.create_connection(address, timeout=10)) for _ in range(2)]
+        for client in slow:
+            client.sendall(b"GET /hea")
+        with socket.create_connection(address, timeout=10) as one_more:
+            assert one_more.recv(1) == b""
+        monkeypatch.setattr(health, "_LONGEST_S", 0)
+        assert [client.recv(1) for client in slow] == [b"", b""]
+        monkeypatch.setattr(health, "_LONGEST_S", 10)
+        monkeypatch.setattr(health, "_MOST", 10)
+        assert ask(address, "/healthz")[0] == 200
+
+
+def test_metrics_are_told_or_the_extra_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(dict) as address:
+        assert scraped(f"{address[0]}:{address[1]}") == {}
+        for accept in ("application/openmetrics-text; version=x", "text/plain; version=1.x; escaping=\xff"):
+            request = urllib.request.Request(f"http://{address[0]}:{address[1]}/metrics", headers={"Accept": accept})
+            with urllib.request.urlopen(request, timeout=5) as answer:
+                assert answer.status == 200
+        monkeypatch.setitem(sys.modules, "prometheus_client", None)
+        status, answer = ask(address, "/metrics")
+        assert (status, answer["code"]) == (501, "SETTINGS.INVALID")
+        assert "pip install 'salon-jobs[prometheus]'" in answer["detail"]
+
+
+def test_a_client_that_hangs_up_is_a_debug_record_and_no_traceback(
+    capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    asked, gone, logged = threading.Event(), threading.Event(), threading.Event()
+
+    class Noticed(logging.Filter):
+        def filter(self, record: logging.LogRecord) -> bool:
+            if record.getMessage().startswith("a health request from"):
+                logged.set()
+            return True
+
+    def slow() -> dict[str, object]:
+        asked.set()
+        assert gone.wait(10)
+        return {"large": "x" * 10_000_000}
+
+    notice = Noticed()
+    logger = logging.getLogger("salon_jobs")
+    logger.addFilter(notice)
+    try:
+        with caplog.at_level(logging.DEBUG, "salon_jobs"), serving(slow) as address:
+            client = socket.create_connection(address)
+            client.sendall(b"GET /readyz HTTP/1.0\r\n\r\n")
+            assert asked.wait(10)
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            client.close()
+            gone.set()
+            assert logged.wait(10), "nothing was logged"
+    finally:
+        logger.removeFilter(notice)
+    [record] = [each for each in caplog.records if each.getMessage().startswith("a health request from")]
+    assert record.levelno == logging.DEBUG
+    assert "Traceback" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "192.0.2.1", "no such host.invalid"])
+def test_an_address_that_can_not_be_taken_is_named_with_what_to_do(host: str) -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as taken,
+        pytest.raises(NotReady, match=rf"{host}:\d+ for health: .*; name another address with --health-addr"),
+    ):
+        HealthServer((host, taken.getsockname()[1]), dict)

@@ -1,0 +1,82 @@
+"""Asks a web process whether jobs and messages are late, as the operator role, and without it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from functools import cache, partial
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from django.db import connections
+from health_check.base import HealthCheck
+from health_check.exceptions import ServiceUnavailable
+
+from salon_jobs.integrations import health_check as checks
+from salon_jobs.integrations.health_check import JobTables, QueueLag, RelayLag
+from salon_jobs.process.probe import Question
+from tests.e2e.severing_proxy import SeveringProxy
+from tests.e2e.worker_process import eventually
+from tests.outbox.scene import ORDERS
+from tests.settings import url_for
+from tests.support import change, seen
+
+pytestmark = pytest.mark.usefixtures("database")
+
+
+def fault(check: HealthCheck) -> str:
+    """Return the code that a check fails with, "" when it does not."""
+    try:
+        check.run()
+    except ServiceUnavailable as error:
+        return str(error).removeprefix("Unavailable: ")
+    return ""
+
+
+@pytest.fixture
+def operator(settings: Any) -> None:
+    """Look through the operator role, which sees the rows of all stores."""
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "OPERATOR_DATABASE": "operator"}
+
+
+@pytest.mark.usefixtures("operator")
+def test_a_due_job_that_waits_for_too_long_is_told(stores: list[Any]) -> None:
+    assert fault(QueueLag()) == ""
+    change(
+        "INSERT INTO salon_jobs_job (task, store_id, run_at) VALUES ('test-store', %s, now() - interval '6 minutes')",
+        stores[0],
+    )
+    assert fault(QueueLag()) == "WORKER.LATE"
+    assert fault(QueueLag(longest=timedelta(minutes=7))) == ""
+
+
+@pytest.mark.usefixtures("operator")
+def test_a_message_that_waits_for_too_long_is_told() -> None:
+    assert fault(RelayLag()) == ""
+    with connections["owner"].cursor() as cursor:
+        cursor.execute("SELECT salon_jobs_emit(%s, 'a', 'e', '{}', wake => false)", [ORDERS])
+        cursor.execute("UPDATE salon_jobs_message SET created_at = now() - interval '6 minutes'")
+        cursor.execute("INSERT INTO salon_jobs_destination (aggregate_type) VALUES (%s)", [ORDERS])
+    assert fault(RelayLag()) == "WORKER.LATE"
+    assert fault(RelayLag(longest=timedelta(minutes=7))) == ""
+    assert seen("SELECT count(*) FROM salon_jobs_message") == [(1,)]
+
+
+def test_a_database_that_hangs_is_told_in_time_and_asked_once(
+    settings: Any, monkeypatch: pytest.MonkeyPatch, operator: None
+) -> None:
+    monkeypatch.setattr(checks, "_question", cache(lambda ask, alias: Question(partial(ask, alias), patience_s=0.2)))
+    with SeveringProxy(url_for("jobs_operator")) as proxy:
+        for alias in ("default", "operator"):
+            monkeypatch.setitem(connections.settings[alias], "HOST", "127.0.0.1")
+            monkeypatch.setitem(connections.settings[alias], "PORT", urlsplit(proxy.url).port)
+        proxy.hang()
+        assert [fault(check) for check in (JobTables(), QueueLag(), RelayLag()) * 2] == ["WORKER.NOT_READY"] * 6
+        assert proxy.accepted == 3
+        proxy.go_on()
+        eventually(lambda: [fault(check) for check in (JobTables(), QueueLag(), RelayLag())] == [""] * 3)
+
+
+def test_without_the_operators_role_they_do_not_pretend(settings: Any) -> None:
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "OPERATOR_DATABASE": None}
+    assert fault(QueueLag()) == "SETTINGS.INVALID"

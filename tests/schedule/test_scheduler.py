@@ -1,0 +1,243 @@
+"""Fires cron entries against the real tables: each tick once, whatever the clocks and however many schedulers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.db import OperationalError, connections
+
+from salon_jobs import cron
+from salon_jobs.core.errors import CronInvalid, NotReady
+from salon_jobs.schedule import entries, queries
+from salon_jobs.schedule.scheduler import Scheduler
+from tests import tasks
+from tests.conftest import manage
+from tests.metrics import of, shown
+from tests.support import change, seen
+
+TICK = datetime(2026, 5, 5, 18, tzinfo=UTC)
+
+
+@pytest.fixture
+def crontab(database: None) -> Iterator[None]:
+    """Give the test an empty crontab, and the project its own back."""
+    kept = entries.cron_entries.all()
+    entries.cron_entries.clear()
+    yield
+    entries.cron_entries.clear()
+    for entry in kept:
+        entries.cron_entries.add(entry)
+
+
+def _fired() -> list[tuple[Any, ...]]:
+    return seen("SELECT entry, tick_at FROM salon_jobs_cron_tick ORDER BY 1, 2")
+
+
+def _known_for(age: timedelta) -> datetime:
+    """Make every entry known for so long; returns the database's time, to the minute."""
+    queries.learn(entry.name for entry in entries.cron_entries.all())
+    change("UPDATE salon_jobs_cron_entry SET known_since = now() - %s", age)
+    [(now,)] = seen("SELECT date_trunc('minute', now())")
+    return now  # type: ignore[no-any-return]
+
+
+def test_a_tick_fires_once_for_two_schedulers_at_the_same_moment(crontab: None) -> None:
+    cron("* * * * *", tasks.system, payload=lambda tick: {"note": tick.isoformat()})
+    _known_for(timedelta(minutes=3))
+    together = threading.Barrier(2)
+
+    def look() -> None:
+        together.wait()
+        Scheduler().run_once()
+        connections.close_all()
+
+    threads = [threading.Thread(target=look) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    ticks = [tick for _, tick in _fired()]
+    assert len(ticks) in (3, 4), "a minute may have turned meanwhile"
+    jobs = seen("SELECT payload->>'note', tick FROM salon_jobs_job ORDER BY tick")
+    assert jobs == [(tick.isoformat(), tick) for tick in ticks]
+
+
+def test_an_entry_owes_no_tick_from_before_it_was_known(crontab: None) -> None:
+    cron("* * * * *", tasks.system, backfill=timedelta(hours=6))
+    Scheduler().run_once()
+    assert _fired() == []
+
+
+def test_backfill_reaches_as_far_as_the_entry_says(crontab: None, caplog: pytest.LogCaptureFixture) -> None:
+    cron("*/10 * * * *", tasks.system, backfill=timedelta(hours=1), name="hour")
+    cron("*/10 * * * *", tasks.system, name="none")
+    known_since = _known_for(timedelta(hours=3)) - timedelta(hours=3)
+    Scheduler().run_once()
+    counts = dict(seen("SELECT entry, count(*) FROM salon_jobs_cron_tick GROUP BY 1"))
+    assert counts["hour"] in (6, 7)
+    assert counts.get("none", 0) in (0, 1), "a tick of the last five minutes is not late"
+    events = [record for record in caplog.records if getattr(record, "event", "") == "cron_missed"]
+    told: list[dict[str, Any]] = [record.event_fields for record in events]  # type: ignore[attr-defined]
+    assert [fields["entry"] for fields in told] == ["hour", "none"]
+    for fields in told:
+        assert timedelta(0) <= fields["first"] - known_since <= timedelta(minutes=10), "--at fires it all the same"
+    caplog.clear()
+    Scheduler().run_once()
+    assert "cron_missed" not in caplog.text, "what was given up is reported once"
+    assert dict(seen("SELECT entry, count(*) FROM salon_jobs_cron_tick GROUP BY 1"))["hour"] in (counts["hour"], 7)
+
+
+def test_a_clock_that_steps_back_fires_nothing_again(crontab: None) -> None:
+    cron("* * * * *", tasks.system)
+    _known_for(timedelta(minutes=3))
+    Scheduler().run_once()
+    before = _fired()
+    change("UPDATE salon_jobs_cron_entry SET last_tick_at = last_tick_at - interval '2 minutes'")
+    Scheduler().run_once()
+    assert _fired()[: len(before)] == before
+    assert len(_fired()) - len(before) <= 1, "a minute may have turned meanwhile"
+
+
+def test_a_payload_that_can_not_be_made_stops_no_other_entry_and_is_tried_again(
+    crontab: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    works = False
+
+    def payload(tick: datetime) -> dict[str, Any]:
+        if not works:
+            raise ZeroDivisionError
+        return {"note": "works"}
+
+    cron("* * * * *", tasks.system, payload=payload, name="a-broken")
+    cron("* * * * *", tasks.system, payload={"wrong": 1}, name="b-invalid")
+    cron("* * * * *", tasks.system, name="c-fine")
+    _known_for(timedelta(minutes=1))
+    scheduler = Scheduler()
+    for _ in range(2):
+        scheduler.run_once()
+    assert {entry for entry, _ in _fired()} == {"c-fine"}
+    complaints = [r for r in caplog.records if getattr(r, "event", "") == "cron_failed"]
+    assert len(complaints) in (2, 3, 4), "once a tick"
+    works = True
+    scheduler.run_once()
+    assert {entry for entry, _ in _fired()} == {"a-broken", "c-fine"}
+
+
+def test_a_payload_whose_own_query_fails_stops_no_other_entry(crontab: None, caplog: pytest.LogCaptureFixture) -> None:
+    def payload(tick: datetime) -> dict[str, Any]:
+        with connections["default"].cursor() as cursor:
+            cursor.execute("SELECT nonsense")
+        return {}
+
+    cron("* * * * *", tasks.system, payload=payload, name="a-broken")
+    cron("* * * * *", tasks.system, name="b-fine")
+    _known_for(timedelta(minutes=1))
+    Scheduler().run_once()
+    assert {entry for entry, _ in _fired()} == {"b-fine"}
+    [complaint, *_] = [r for r in caplog.records if getattr(r, "event", "") == "cron_failed"]
+    assert "nonsense" in str(complaint.exc_info)
+
+
+def test_a_payload_that_loses_its_database_stops_no_other_entry(crontab: None) -> None:
+    def payload(tick: datetime) -> dict[str, Any]:
+        raise OperationalError("the ledger's database does not answer")
+
+    cron("* * * * *", tasks.system, payload=payload, name="a-broken")
+    cron("* * * * *", tasks.system, name="b-fine")
+    _known_for(timedelta(minutes=1))
+    Scheduler().run_once()
+    assert {entry for entry, _ in _fired()} == {"b-fine"}
+
+
+def test_a_given_instant_fires_the_others_and_names_the_one_that_failed(crontab: None) -> None:
+    cron("0 18 * * *", tasks.system, payload={"wrong": 1}, name="a-broken")
+    cron("0 18 * * *", tasks.system, name="b-fine")
+    for _ in range(2):
+        with pytest.raises(CronInvalid, match=r"2026-05-05T18:00:00\+00:00: a-broken$"):
+            Scheduler().run_at(TICK)
+    assert _fired() == [("b-fine", TICK)]
+    assert len(seen("SELECT id FROM salon_jobs_job")) == 1
+
+
+def test_one_given_instant_fires_its_entries_once_and_leaves_the_clock_alone(crontab: None) -> None:
+    cron("0 18 * * *", tasks.system, name="nightly")
+    cron("*/5 * * * *", tasks.system, name="often")
+    cron("1 18 * * *", tasks.system, name="other")
+    assert Scheduler().run_at(TICK) == 2
+    assert Scheduler().run_at(TICK) == 0
+    assert _fired() == [("nightly", TICK), ("often", TICK)]
+    assert seen("SELECT DISTINCT last_tick_at FROM salon_jobs_cron_entry") == [(None,)]
+    assert Scheduler().run_at(TICK + timedelta(seconds=1)) == 0
+
+
+def test_the_job_and_its_tick_are_one_transaction(crontab: None) -> None:
+    entry = cron("0 18 * * *", tasks.system, name="nightly")
+
+    def refuse() -> Any:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        queries.fire(entry.name, TICK, refuse)
+    assert _fired() == []
+
+
+def test_gwt_07_the_command_fires_three_in_the_morning_in_japan_once(database: None) -> None:
+    for instant, count in (("2026-05-06T03:00:00+09:00", 2), ("2026-05-05T18:00:00Z", 0), ("2026-05-05T18:00:01Z", 0)):
+        done = manage("runscheduler", "--burst", "--at", instant)
+        assert done.returncode == 0, done.stderr
+        assert f"{count} entries fired" in done.stderr
+    assert seen("SELECT task, payload->>'target_date' FROM salon_jobs_job WHERE task = 'aggregate-daily-sales'") == [
+        ("aggregate-daily-sales", "2026-05-05")
+    ]
+    assert ("aggregate-daily-sales", TICK) in _fired()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("--burst", "--at", "yesterday"), "no ISO 8601 instant"),
+        (("--burst", "--at", "2026-05-05T18:00:00"), "has no time zone"),
+        (("--at", "2026-05-05T18:00:00Z"), "--at goes with --burst"),
+        (("--health-addr", "8081"), "expected HOST:PORT"),
+    ],
+)
+def test_bad_arguments_say_what_is_expected(migrated: None, arguments: tuple[str, ...], expected: str) -> None:
+    done = manage("runscheduler", *arguments)
+    assert done.returncode != 0
+    assert expected in done.stderr
+
+
+def test_a_scheduler_tells_how_late_it_was_and_what_became_of_ticks(crontab: None) -> None:
+    fails = [True]
+
+    def payload(tick: datetime) -> dict[str, Any]:
+        if fails[0]:
+            raise ValueError("not yet")
+        return {"note": tick.isoformat()}
+
+    cron("* * * * *", tasks.system, payload=payload, name="late")
+    cron("* * * * *", tasks.system, payload=lambda tick: {"note": tick.isoformat()}, name="good")
+    now = _known_for(timedelta(minutes=4))
+    scheduler = Scheduler()
+    scheduler.run_once()
+    values = shown(scheduler.samples())
+    assert of(values, "cron_ticks_total", entry="late", outcome="failed") == 1
+    assert of(values, "cron_ticks_total", entry="good", outcome="fired") >= 4
+    assert of(values, "cron_overdue_seconds", entry="late") >= 180
+    assert of(values, "cron_overdue_seconds", entry="good") == 0
+    assert of(values, "cron_last_tick_timestamp_seconds", entry="good") >= now.timestamp()
+    assert 0 <= of(values, "cron_lateness_seconds", entry="good") < 60
+    with pytest.raises(
+        NotReady, match=r"cron entry 'late' has had a due tick .* READINESS\['LAST_TICK'\] allows 120 s"
+    ):
+        scheduler.facts()
+    fails[0] = False
+    scheduler.run_once()
+    values = shown(scheduler.samples())
+    assert of(values, "cron_overdue_seconds", entry="late") == 0
+    assert of(values, "cron_ticks_total", entry="late", outcome="fired") >= 4
+    assert scheduler.facts()["cron_entries"] == 2

@@ -1,0 +1,25 @@
+"""Lists the brokers that the contract suites (test_publishers.py, test_sources.py in tests/contracts) run against.
+
+A new broker is one line here, named after its service; a second one of the same service has a suffix, such as
+``sns-fifo``. Its class is made without arguments.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.servers.azure import AzureBroker
+from tests.servers.base import Broker
+from tests.servers.memory import MemoryBroker
+from tests.servers.nats import NatsBroker
+from tests.servers.sns import SnsBroker, SnsFifoBroker
+from tests.servers.spool import SpoolBroker
+
+BROKERS: Final[dict[str, type[Broker]]] = {
+    "azurequeue": AzureBroker,
+    "memory": MemoryBroker,
+    "nats": NatsBroker,
+    "sns": SnsBroker,
+    "sns-fifo": SnsFifoBroker,
+    "spool": SpoolBroker,
+}

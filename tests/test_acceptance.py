@@ -1,0 +1,209 @@
+"""Holds the acceptance tests of the specification that run tasks of the demo project, as the worker role."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, date, datetime, timedelta
+from uuid import UUID, uuid4
+
+import pytest
+from django.db import connections, transaction
+
+from project.salon.models import Customer
+from project.salon.tasks.operator import send_operator_invitation_email
+from project.salon.tasks.reservation import expire_tentative_reservations
+from salon_jobs import current_job
+from salon_jobs.core.error_report import report
+from salon_jobs.core.outcomes import Succeeded
+from salon_jobs.jobs import Task, queries
+from salon_jobs.schedule.scheduler import Scheduler
+from tests import tasks
+from tests.conftest import manage
+from tests.sentry_server import SentryServer
+from tests.support import change, claim, closed_port, job_row, run, run_due, running_on_a_thread, seen
+from tests.worker.effects import write, written
+
+NOW = datetime(2026, 5, 5, 17, tzinfo=UTC)
+
+
+def _store_jobs() -> list[tuple[str, UUID, str]]:
+    return [
+        (row[0], row[1], row[2])
+        for row in seen("SELECT task, store_id, state FROM salon_jobs_job WHERE store_id IS NOT NULL ORDER BY store_id")
+    ]
+
+
+def test_gwt_05_a_system_task_fans_out_to_every_store(stores: list[UUID], process_id: int) -> None:
+    expire_tentative_reservations.enqueue(reason="cron")
+    run_due(process_id)
+    assert _store_jobs() == [("expire-tentative-for-store", store_id, "queued") for store_id in stores]
+
+
+def test_gwt_06_running_it_again_adds_no_duplicates(stores: list[UUID], process_id: int) -> None:
+    """One store's job has failed once and waits for its retry, the others have not been tried."""
+    expire_tentative_reservations.enqueue(reason="cron")
+    run_due(process_id)
+    failing, *others = claim(process_id)
+    error = report(RuntimeError("the first attempt"))
+    queries.fail(failing, process_id, error, delay=timedelta(hours=1), final=False, reason="attempts_exhausted")
+    queries.requeue([(job.id, job.lease) for job in others], process_id, delay=timedelta(minutes=5))
+    waiting = "SELECT id, store_id, task, state, run_at, attempts FROM salon_jobs_job ORDER BY store_id"
+    before = seen(waiting)
+    assert [(row[0] == failing.id, row[-1]) for row in before] == [(True, 1), (False, 0), (False, 0)]
+    expire_tentative_reservations.enqueue(reason="cron")
+    assert [type(outcome) for outcome in run_due(process_id)] == [Succeeded]
+    assert seen(waiting) == before, "the same jobs, due when they were, with the attempts they had"
+
+
+def test_gwt_07_the_tick_of_three_in_the_morning_aggregates_the_day_before(stores: list[UUID], process_id: int) -> None:
+    for sold_at, amount in {
+        "2026-05-04T23:59:59+09:00": 1, "2026-05-05T00:00:00+09:00": 20, "2026-05-05T23:59:59+09:00": 300,
+        "2026-05-06T00:00:00+09:00": 4000, "2026-05-06T02:59:59+09:00": 50000,
+    }.items():  # fmt: skip
+        for factor, store_id in enumerate(stores[:2], 1):
+            change(
+                "INSERT INTO sale (id, store_id, sold_at, amount) VALUES (%s, %s, %s, %s)",
+                uuid4(), store_id, sold_at, amount * factor,
+            )  # fmt: skip
+    tick = datetime.fromisoformat("2026-05-06T03:00:00+09:00")
+    day = date(2026, 5, 5)
+    Scheduler().run_at(tick)
+    assert seen("SELECT payload->>'target_date', tick FROM salon_jobs_job WHERE task = 'aggregate-daily-sales'") == [
+        ("2026-05-05", tick)
+    ]
+    run_due(process_id)
+    assert seen(
+        "SELECT payload->>'target_date', job_key, tick FROM salon_jobs_job"
+        " WHERE task = 'aggregate-daily-sales-for-store' ORDER BY store_id"
+    ) == [("2026-05-05", f"aggregate_daily_sales:{store_id}:{day}", tick) for store_id in stores]
+    run_due(process_id)
+    assert seen("SELECT store_id, business_date, total, count FROM daily_sales ORDER BY store_id") == [
+        (stores[0], day, 320, 2), (stores[1], day, 640, 2), (stores[2], day, 0, 0),
+    ]  # fmt: skip
+    assert seen("SELECT task, state FROM salon_jobs_job") == []
+
+
+def test_gwt_08_customers_deleted_ninety_days_ago_are_physically_gone(stores: list[UUID], process_id: int) -> None:
+    cutoff = NOW - timedelta(days=90)
+    second = timedelta(seconds=1)
+    deleted_at = {"long ago": cutoff - second, "at the cutoff": cutoff, "lately": cutoff + second, "living": None}
+    for store_id in stores[:2]:
+        for name, instant in deleted_at.items():
+            change(
+                "INSERT INTO customer (id, store_id, name, email, deleted_at) VALUES (%s, %s, %s, '', %s)",
+                uuid4(), store_id, name, instant,
+            )  # fmt: skip
+    Scheduler().run_at(NOW)
+    while jobs := claim(process_id):
+        for job in jobs:
+            run(job, process_id)
+    for store_id in stores[:2]:
+        left = {row[0] for row in seen("SELECT name FROM customer WHERE store_id = %s", store_id)}
+        assert left == {"at the cutoff", "lately", "living"}
+    assert seen("SELECT count(*) FROM salon_jobs_job WHERE state <> 'queued'") == [(0,)]
+
+
+@pytest.mark.parametrize("declared", [tasks.in_store, tasks.outside])
+def test_gwt_09_a_transient_database_failure_is_retried_up_to_the_configured_attempts(
+    stores: list[UUID], hooks: tasks.Hooks, process_id: int, declared: Task[..., None]
+) -> None:
+    """The server ends the backend of the running handler, before the handler's transaction can commit."""
+    backends: list[int] = []
+    faults = 2
+
+    def write_and_lose_the_connection(**_: object) -> None:
+        with transaction.atomic():
+            write(f"attempt {current_job().attempt}")
+            backends.append(connections["default"].connection.info.backend_pid)
+            if len(backends) <= faults:
+                change("SELECT pg_terminate_backend(%s, 5000)", backends[-1])
+            Customer.objects.count()
+
+    def run_attempts() -> None:
+        while seen("SELECT FROM salon_jobs_job WHERE state = 'queued'"):
+            change("UPDATE salon_jobs_job SET run_at = now() WHERE state = 'queued'")
+            with running_on_a_thread(process_id, claim(process_id)):
+                pass
+
+    hooks.store = write_and_lose_the_connection
+    errors = "SELECT attempt, error_class FROM salon_jobs_job_error WHERE job_id = %s ORDER BY id"
+    handle = declared.enqueue(store_id=stores[0])
+    run_attempts()
+    assert len(set(backends)) == 3, "each attempt has a connection of its own"
+    assert seen(errors, handle.id) == [(attempt, "django.db.utils.OperationalError") for attempt in (1, 2)]
+    assert written() == ["attempt 3"]
+    assert job_row(handle.id) is None
+    backends.clear()
+    faults = 99
+    handle = declared.enqueue(store_id=stores[0])
+    run_attempts()
+    assert len(set(backends)) == 3
+    assert seen(errors, handle.id) == [(attempt, "django.db.utils.OperationalError") for attempt in (1, 2, 3)]
+    assert seen("SELECT state, attempts FROM salon_jobs_job") == [("failed", 3)]
+    assert written() == ["attempt 3"]
+
+
+def test_gwt_10_exhausted_attempts_are_exactly_one_sentry_event(stores: list[UUID]) -> None:
+    """Worker processes with the project's own settings report to a server that stands in for Sentry."""
+    invitation = uuid4()
+    change(
+        "INSERT INTO operator_invitation (id, store_id, email, token, expires_at)"
+        " VALUES (%s, %s, 'a@example.com', 'a', now() + interval '1 day')",
+        invitation, stores[0],
+    )  # fmt: skip
+    handle = send_operator_invitation_email.using(max_attempts=3).enqueue(store_id=stores[0], invitation_id=invitation)
+    sentry = SentryServer()
+    with sentry.serving(), closed_port() as mail_port:
+        for attempt in (1, 2, 3):
+            assert sentry.events == [], "a retry is no event"
+            change("UPDATE salon_jobs_job SET run_at = now()")
+            done = manage("runworker", "--burst", SENTRY_DSN=sentry.dsn, EMAIL_PORT=str(mail_port))
+            assert done.returncode == 0, done.stderr
+            assert seen("SELECT attempts FROM salon_jobs_job") == [(attempt,)], done.stderr
+        assert seen("SELECT state FROM salon_jobs_job") == [("failed",)]
+    [event] = sentry.events
+    tags = event["tags"]
+    assert (tags["task_name"], tags["store_id"]) == ("send-operator-invitation-email", str(stores[0]))
+    assert (int(tags["attempt"]), int(tags["job_id"])) == (3, handle.id)
+    assert event["exception"]["values"][-1]["type"] == "ConnectionRefusedError"
+    assert event["environment"] == "prod"
+    assert "a@example.com" not in json.dumps(event), "no personal data"
+
+
+def test_gwt_13_a_store_task_sees_and_changes_its_own_store_alone(
+    stores: list[UUID], process_id: int, hooks: tasks.Hooks
+) -> None:
+    for store_id in stores:
+        change(
+            "INSERT INTO customer (id, store_id, name, email) VALUES (%s, %s, %s, '')", uuid4(), store_id, str(store_id)
+        )
+    assert seen("SELECT count(*) FROM customer") == [(3,)], "the owner sees them all"
+    with connections["default"].cursor() as cursor:
+        cursor.execute("SELECT current_user, count(*) FROM customer")
+        assert cursor.fetchone() == ("worker_runtime", 0), "without a store the worker sees none"
+    found: list[set[str]] = []
+
+    def rename_everything(**_: object) -> None:
+        found.append(set(Customer.objects.values_list("name", flat=True)))
+        Customer.objects.update(name="renamed")
+        Customer.objects.filter(store_id=stores[1]).delete()
+
+    hooks.store = rename_everything
+    tasks.in_store.enqueue(store_id=stores[0])
+    run_due(process_id)
+    assert found == [{str(stores[0])}]
+    assert dict(seen("SELECT store_id, name FROM customer")) == {
+        stores[0]: "renamed", stores[1]: str(stores[1]), stores[2]: str(stores[2]),
+    }  # fmt: skip
+
+
+def test_the_cutoff_is_the_ticks_however_late_the_job_runs(stores: list[UUID], process_id: int) -> None:
+    for _ in range(2):
+        change("TRUNCATE salon_jobs_job, salon_jobs_cron_tick, salon_jobs_fan_out")
+        Scheduler().run_at(NOW)
+        run_due(process_id)
+        keys = seen(
+            "SELECT job_key FROM salon_jobs_job WHERE store_id = %s AND task = 'cleanup-deleted-customers-for-store'",
+            stores[0],
+        )
+        assert keys == [(f"cleanup_customers:{stores[0]}:2026-02-04T17:00:00Z",)]

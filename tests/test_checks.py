@@ -1,0 +1,169 @@
+"""Runs the system checks as a user meets them: by the commands, with settings that are right and wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import manage
+
+URL = "postgresql://app:p@127.0.0.1:1/x"
+PLAIN = {"DJANGO_SETTINGS_MODULE": "tests.migrations.plain_settings", "ONE_USER_URL": "postgresql://u:p@127.0.0.1:1/x"}
+TENANTS = {**PLAIN, "DJANGO_SETTINGS_MODULE": "tests.migrations.tenants_settings"}
+
+
+@pytest.mark.parametrize("settings", [{}, PLAIN], ids=["demo", "plain"])
+def test_nothing_is_wrong_with_right_settings(settings: dict[str, str]) -> None:
+    done = manage("check", "--tag", "salon_jobs", **settings)
+    assert done.returncode == 0, done.stderr
+    assert "no issues" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({**PLAIN, "ONE_USER_URL": "sqlite://:memory:"}, ("salon_jobs.E002", "'default' is not PostgreSQL")),
+        ({**TENANTS, "TENANTS_STORE_MODEL": "nowhere.Store"}, ("salon_jobs.E004", "'nowhere.Store' does not exist")),
+        (
+            {**TENANTS, "TENANTS_STORE_MODEL": "contenttypes.ContentType"},
+            ("salon_jobs.E005", "not a UUIDField", "primary_key=True"),
+        ),
+        ({**TENANTS, "TENANTS_STORE_MODEL": "Store"}, ("SALON_JOBS['STORE_MODEL'] must be 'app_label.Model'",)),
+    ],
+)
+@pytest.mark.parametrize("command", ["check", "runworker"])
+def test_a_wrong_setting_is_named(settings: dict[str, str], expected: tuple[str, ...], command: str) -> None:
+    done = manage(command, *(["--tag", "salon_jobs"] if command == "check" else ["--burst"]), **settings)
+    assert done.returncode != 0
+    for text in expected:
+        assert text in done.stderr
+
+
+@pytest.mark.parametrize("command", ["runworker", "runscheduler"])
+def test_a_database_without_a_name_is_told_in_one_line(command: str) -> None:
+    done = manage(command, "--burst", **{**PLAIN, "ONE_USER_URL": "postgresql://u:p@127.0.0.1:1/"})
+    assert done.returncode == 1
+    assert "CommandError: SETTINGS.INVALID: settings.DATABASES is improperly configured" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_another_apps_migrate_that_wins_is_a_warning(tmp_path: Path, first: bool) -> None:
+    commands = tmp_path / "other" / "management" / "commands"
+    commands.mkdir(parents=True)
+    (tmp_path / "other" / "__init__.py").touch()
+    (commands / "migrate.py").write_text("from django.core.management.commands.migrate import Command")
+    apps = "['other', *INSTALLED_APPS]" if first else "[*INSTALLED_APPS, 'other']"
+    (tmp_path / "beside.py").write_text(f"from project.settings import *\nINSTALLED_APPS = {apps}")
+    done = manage(
+        "check", "--tag", "salon_jobs", PYTHONPATH=str(tmp_path), DJANGO_SETTINGS_MODULE="beside", DATABASE_URL=URL
+    )
+    assert done.returncode == 0, done.stderr
+    told = "salon_jobs.W001) the command migrate is that of 'other'" in done.stderr
+    assert told is first
+    assert ("put 'salon_jobs' before it in INSTALLED_APPS" in done.stderr) is first
+
+
+@pytest.mark.parametrize("command", ["check", "runworker"])
+def test_a_misspelt_setting_is_told_with_the_one_that_was_meant(tmp_path: Path, command: str) -> None:
+    (tmp_path / "misspelt.py").write_text(
+        "from project.settings import *\nSALON_JOBS = {**SALON_JOBS, 'MAX_ATEMPTS': 3}"
+    )
+    done = manage(
+        command, PYTHONPATH=str(tmp_path), DJANGO_SETTINGS_MODULE="misspelt", DATABASE_URL=URL, WORKER_DATABASE_URL=URL
+    )
+    assert done.returncode == 1
+    assert "salon_jobs.E001) SALON_JOBS has an unknown key 'MAX_ATEMPTS'; did you mean 'MAX_ATTEMPTS'?" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("level", "wrong"),
+    [("READ_UNCOMMITTED", False), ("READ_COMMITTED", False), ("REPEATABLE_READ", True), ("SERIALIZABLE", True)],
+)
+def test_an_isolation_that_the_statements_cannot_work_under_is_refused(tmp_path: Path, level: str, wrong: bool) -> None:
+    (tmp_path / "isolated.py").write_text(
+        "from psycopg import IsolationLevel\nfrom tests.migrations.plain_settings import *\n"
+        f"DATABASES['default']['OPTIONS'] = {{'isolation_level': IsolationLevel.{level}}}"
+    )
+    settings = {**PLAIN, "PYTHONPATH": str(tmp_path), "DJANGO_SETTINGS_MODULE": "isolated"}
+    done = manage("check", "--tag", "salon_jobs", **settings)
+    assert (done.returncode != 0) is wrong, done.stderr
+    told = "salon_jobs.E006) OPTIONS['isolation_level'] of the database 'default' is not READ COMMITTED" in done.stderr
+    assert told is wrong
+
+
+PRODUCER = "salon_jobs.E052) SALON_JOBS['OUTBOX']['PRODUCER'] is not set"
+REMEDY = "SALON_JOBS = {'OUTBOX': {'PRODUCER': 'shop'}}"
+QUEUE = {"AZURE": {"TIMEOUT": 5}, "CONSUMERS": {"files": {"SOURCE": "rn::azurequeue:::files", "TASKS": {"e": "ping"}}}}
+
+
+def without_producer(folder: Path, *, tasks: str = "", views: str = "", **salon_jobs: object) -> dict[str, str]:
+    """Write a project that says this, with an app that has these modules; return the environment of its processes."""
+    shop = folder / "shop"
+    shop.mkdir()
+    for module, text in (("__init__", ""), ("tasks", tasks), ("views", views), ("urls", "from shop import views")):
+        (shop / f"{module}.py").write_text(f"{text}\n" + "urlpatterns = []\n" * (module == "urls"))
+    (folder / "shop_settings.py").write_text(
+        "from tests.migrations.plain_settings import *\nINSTALLED_APPS = [*INSTALLED_APPS, 'shop']\n"
+        f"ROOT_URLCONF = 'shop.urls'\nALLOWED_HOSTS = ['*']\nSALON_JOBS = {salon_jobs!r}"
+    )
+    return {**PLAIN, "PYTHONPATH": str(folder), "DJANGO_SETTINGS_MODULE": "shop_settings"}
+
+
+@pytest.mark.parametrize("command", [("check",), ("runworker", "--burst"), ("runserver", "--noreload")])
+@pytest.mark.parametrize(
+    ("project", "sign"),
+    [
+        ({"OUTBOX": {"THROUGHPUT": None}}, "SALON_JOBS['OUTBOX'] is"),
+        ({"NATS": {"CLIENT_NAME": "shop"}}, "SALON_JOBS['NATS'] is"),
+        ({"SNS": {"REGION": "eu-west-1"}, **QUEUE}, "SALON_JOBS['SNS'] is"),
+        ({"tasks": "from salon_jobs import emit"}, "the code imports emit"),
+        ({"tasks": "from salon_jobs import emit_many", **QUEUE}, "the code imports emit"),
+    ],
+    ids=["outbox", "nats", "sns beside azure", "emit", "emit_many of a consumer"],
+)
+def test_what_can_emit_needs_a_producer_from_the_start(
+    tmp_path: Path, command: tuple[str, ...], project: dict[str, str], sign: str
+) -> None:
+    done = manage(*command, **without_producer(tmp_path, **project))
+    assert done.returncode == 1
+    assert f"{PRODUCER}, and {sign}" in done.stderr
+    assert REMEDY in done.stderr
+    assert done.stderr.count("salon_jobs.E") == 1
+
+
+@pytest.mark.parametrize("command", [("check",), ("runserver", "--noreload")])
+def test_views_that_emit_need_a_producer_from_the_start(tmp_path: Path, command: tuple[str, ...]) -> None:
+    done = manage(
+        *command,
+        **without_producer(tmp_path, views="from salon_jobs import emit_many; from salon_jobs.outbox import Draft"),
+    )
+    assert done.returncode == 1
+    assert f"{PRODUCER}, and the code imports emit" in done.stderr
+    assert done.stderr.count("salon_jobs.E") == 1
+
+
+@pytest.mark.parametrize("command", [("relay_outbox", "--burst"), ("runworker", "--with-relay", "--burst")])
+def test_a_relay_needs_a_producer(tmp_path: Path, command: tuple[str, ...]) -> None:
+    done = manage(*command, "--health-addr", "127.0.0.1:0", **without_producer(tmp_path))
+    assert done.returncode == 1
+    assert "CommandError: SETTINGS.INVALID: SALON_JOBS['OUTBOX']['PRODUCER'] must name this application" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "project",
+    [
+        {},
+        QUEUE,
+        {"OUTBOX": {"RETAIN_INBOX": None, "SOURCES": {"a": "b.C"}}},
+        {"tasks": "from salon_jobs import enqueue_job, task"},
+        {"OUTBOX": {"PRODUCER": "shop"}},
+    ],
+    ids=["a plain queue", "a consumer", "a source of its own", "enqueue", "a producer"],
+)
+def test_what_emits_nothing_needs_no_producer(tmp_path: Path, project: dict[str, str]) -> None:
+    done = manage("check", **without_producer(tmp_path, **project))
+    assert done.returncode == 0, done.stderr
+    assert "no issues" in done.stdout

@@ -1,0 +1,241 @@
+"""Shows how the local queue hands jobs out, asks for more, and ends."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from salon_jobs.core.records import ClaimedJob
+from salon_jobs.worker import buffer as local_queue
+from salon_jobs.worker.buffer import LocalQueue
+
+
+class Clock:
+    """Is a monotonic clock that the test moves."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """Give the queue a clock that the test moves."""
+    made = Clock()
+    monkeypatch.setattr(local_queue, "time", made)
+    return made
+
+
+def job(number: int, lease: int = 1) -> ClaimedJob:
+    return ClaimedJob(number, "test-system", None, "{}", "default", 0, 0.0, 0, 3, lease, False, None, 0.0, 0)
+
+
+def take(queue: LocalQueue) -> ClaimedJob:
+    taken = queue.take()
+    assert taken is not None
+    return taken
+
+
+def end(queue: LocalQueue, taken: ClaimedJob) -> None:
+    queue.ran(taken)
+    queue.forget([taken])
+
+
+def run_one(queue: LocalQueue, clock: Clock, took_s: float, number: int = 1) -> None:
+    queue.put([job(number)])
+    taken = take(queue)
+    clock.now += took_s
+    end(queue, taken)
+
+
+def test_before_anything_was_measured_it_asks_for_one_job_per_thread(clock: Clock) -> None:
+    queue = LocalQueue(4)
+    assert queue.room() == 4
+    queue.put([job(1), job(2)])
+    assert queue.room() == 2
+    take(queue)
+    assert queue.room() == 2, "a running job takes its thread as a waiting one does"
+
+
+@pytest.mark.parametrize(("took_s", "prefetch"), [(1.0, 0), (0.1, 8), (0.01, 80), (0.000001, 2000), (0.0, 2000)])
+def test_it_prefetches_about_200_ms_of_measured_work_and_never_more_than_2000(
+    clock: Clock, took_s: float, prefetch: int
+) -> None:
+    queue = LocalQueue(4)
+    run_one(queue, clock, took_s)
+    assert queue.room() == 4 + prefetch
+
+
+def test_it_asks_again_only_when_a_quarter_of_the_prefetch_is_gone(clock: Clock) -> None:
+    queue = LocalQueue(2)
+    run_one(queue, clock, 0.0625)  # a number that floats hold exactly
+    assert queue.room() == 2 + 6
+    queue.put([job(number) for number in range(8)])
+    rooms = []
+    for _ in range(8):
+        rooms.append(queue.room())
+        taken = take(queue)
+        clock.now += 0.0625
+        end(queue, taken)
+    assert rooms == [0, 0, 0, 0, 4, 5, 6, 7]
+    assert queue.room() == 8
+
+
+def test_with_the_smallest_jobs_it_asks_again_about_at_once(clock: Clock) -> None:
+    queue = LocalQueue(1)
+    run_one(queue, clock, 0.0)
+    queue.put([job(number) for number in range(2000)])
+    rooms = [queue.room()]
+    for _ in range(126):
+        end(queue, take(queue))
+        rooms.append(queue.room())
+    assert rooms == [0] * 125 + [126, 127]
+
+
+def test_jobs_come_out_in_claim_order_and_are_known_until_done(clock: Clock) -> None:
+    queue = LocalQueue(2)
+    queue.put([job(3), job(1)])
+    queue.put([job(2)])
+    first = take(queue)
+    assert (first.id, queue.running_count()) == (3, 1)
+    assert [take(queue).id, take(queue).id] == [1, 2]
+    assert sorted(queue.known()) == [1, 2, 3]
+    end(queue, first)
+    assert sorted(queue.known()) == [1, 2]
+
+
+def test_a_job_claimed_anew_before_its_first_run_said_done_is_kept_apart(clock: Clock) -> None:
+    queue = LocalQueue(2)
+    queue.put([job(1, lease=1)])
+    first = take(queue)
+    queue.put([job(1, lease=2)])
+    second = take(queue)
+    end(queue, first)
+    assert queue.known() == [1]
+    assert not queue.wait_idle(0)
+    end(queue, second)
+    assert queue.known() == []
+    assert queue.wait_idle(0)
+
+
+def test_take_waits_for_a_job_and_closing_ends_the_wait() -> None:
+    queue = LocalQueue(2)
+    got: list[int | None] = []
+
+    def work() -> None:
+        while (taken := queue.take()) is not None:
+            got.append(taken.id)
+            end(queue, taken)
+        got.append(None)
+
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    queue.put([job(7)])
+    assert queue.wait_idle(10)
+    queue.close()
+    for thread in threads:
+        thread.join(10)
+        assert not thread.is_alive()
+    assert got == [7, None, None]
+
+
+def test_closing_hands_back_what_had_not_started_once(clock: Clock) -> None:
+    queue = LocalQueue(1)
+    queue.put([job(1, lease=4), job(2, lease=5), job(3, lease=6)])
+    running = take(queue)
+    assert queue.close() == [(2, 5), (3, 6)]
+    assert queue.close() == []
+    assert queue.room() == 0
+    assert queue.take() is None
+    assert not queue.wait_idle(0)
+    end(queue, running)
+    assert queue.wait_idle(0)
+
+
+def test_waiting_for_room_ends_with_room_and_with_closing() -> None:
+    queue = LocalQueue(1)
+    queue.put([job(1)])
+    running = take(queue)
+    assert not queue.wait_for_room(0)
+    answers: list[bool] = []
+    waiter = threading.Thread(target=lambda: answers.append(queue.wait_for_room(10)), daemon=True)
+    waiter.start()
+    end(queue, running)
+    waiter.join(10)
+    assert answers == [True]
+    queue.put([job(number) for number in range(3000)])
+    waiter = threading.Thread(target=lambda: answers.append(queue.wait_for_room(10)), daemon=True)
+    waiter.start()
+    queue.close()
+    waiter.join(10)
+    assert answers == [True, False]
+
+
+def test_what_waits_longer_than_a_second_behind_a_long_job_is_handed_back(clock: Clock) -> None:
+    queue = LocalQueue(1)
+    queue.put([job(1), job(2, lease=7)])
+    running = take(queue)
+    clock.now += 0.9
+    queue.put([job(3)])
+    assert queue.overdue() == []
+    clock.now += 0.2
+    assert queue.overdue() == [(2, 7)]
+    assert queue.has_waiting()
+    assert sorted(queue.known()) == [1, 3], "the running one is nobody else's"
+    end(queue, running)
+    assert take(queue).id == 3
+
+
+def test_threads_inside_a_long_job_are_not_counted_on(clock: Clock) -> None:
+    queue = LocalQueue(2)
+    run_one(queue, clock, 0.01)
+    assert queue.room() == 2 + 40
+    queue.put([job(1), job(2)])
+    take(queue)
+    clock.now += 1.1
+    second = take(queue)
+    assert queue.room() == 20
+    clock.now += 1.1
+    assert queue.room() == 0
+    end(queue, second)
+    assert queue.room() == 1 + 1
+
+
+def test_a_job_that_ran_is_ours_until_its_end_is_written(clock: Clock) -> None:
+    queue = LocalQueue(1)
+    queue.put([job(1)])
+    ran = take(queue)
+    queue.ran(ran)
+    assert (queue.running_count(), queue.known(), queue.wait_idle(0)) == (0, [1], False)
+    queue.forget([ran])
+    assert (queue.known(), queue.wait_idle(0)) == ([], True)
+
+
+def test_it_asks_for_no_more_while_thousands_of_ends_are_not_written(clock: Clock) -> None:
+    queue = LocalQueue(1)
+    ran = [job(number) for number in range(4000)]
+    queue.put(ran)
+    for _ in ran:
+        queue.ran(take(queue))
+    assert queue.room() == 0
+    queue.forget(ran[:1])
+    assert queue.room() > 0
+
+
+def test_what_is_withdrawn_does_not_run_and_the_others_keep_their_order(clock: Clock) -> None:
+    queue = LocalQueue(1)
+    queue.put([job(1), job(2), job(3, lease=5), job(4)])
+    running = take(queue)
+    assert queue.withdraw({(1, 1), (2, 7)}) == []
+    assert [each.id for each in queue.withdraw({(2, 1), (3, 5)})] == [2, 3]
+    assert queue.known() == [1, 4]
+    end(queue, running)
+    assert take(queue).id == 4
+    end(queue, job(4))
+    queue.put([job(5)])
+    queue.withdraw({(5, 1)})
+    assert queue.wait_idle(0)

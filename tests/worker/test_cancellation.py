@@ -1,0 +1,398 @@
+"""Shows how jobs are cancelled while they run, wait in a process, or change hands at this very moment."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.db import connection, connections, transaction
+
+from salon_jobs import Snooze, current_job, tenant_context
+from salon_jobs.control import Operated, cancel_jobs
+from salon_jobs.core.error_report import report
+from salon_jobs.core.errors import CancelRequested
+from salon_jobs.jobs import control, queries
+from salon_jobs.jobs.statistics import TaskStatistics
+from salon_jobs.worker.buffer import LocalQueue
+from salon_jobs.worker.deadlines import Cancellations
+from salon_jobs.worker.worker import WorkerLoop, WorkerOptions
+from tests import tasks
+from tests.e2e.worker_process import eventually
+from tests.support import change, claim, elsewhere, job_row, seen
+from tests.worker.effects import job_events, write, written
+from tests.worker.test_store_fences import states, wait_until_somebody_waits_for_a_lock
+
+ENDED = "SELECT state, reason, attempts, leased_by FROM salon_jobs_job ORDER BY id"
+ASKED = "it runs; its process is asked to end it"
+
+
+@contextmanager
+def working(process_id: int, concurrency: int = 1) -> Generator[WorkerLoop]:
+    """Run a worker, with its listener, in this process."""
+    loop = WorkerLoop(process_id, WorkerOptions(concurrency=concurrency))
+    thread = threading.Thread(target=loop.run, daemon=True)
+    thread.start()
+    try:
+        yield loop
+    finally:
+        loop.stop()
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+def in_use(settings: Any, **options: object) -> None:
+    settings.SALON_JOBS = {**settings.SALON_JOBS, **options}
+
+
+def until_cancelled() -> None:
+    deadline = time.monotonic() + 10
+    while not current_job().cancelled():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize("listen", [True, False])
+def test_a_handler_is_told_and_ends_by_itself(
+    stores: list[UUID],
+    hooks: tasks.Hooks,
+    process_id: int,
+    settings: Any,
+    caplog: pytest.LogCaptureFixture,
+    listen: bool,
+) -> None:
+    caplog.set_level("INFO")
+    in_use(settings, LISTEN=listen, POLL_INTERVAL=30)
+    started = threading.Event()
+
+    def handler(**_: object) -> None:
+        write()
+        started.set()
+        until_cancelled()
+        raise RuntimeError("as you wish")
+
+    hooks.store = handler
+    handle = tasks.in_store.enqueue(store_id=stores[0])
+    with working(process_id):
+        assert started.wait(10)
+        began = time.monotonic()
+        assert cancel_jobs([handle.id], using="operator") == [Operated(handle.id, True, ASKED)]
+        eventually(lambda: states() == ["cancelled"], 5)
+        assert time.monotonic() - began < 3
+    assert seen(ENDED) == [("cancelled", "cancelled", 1, None)]
+    assert written() == []
+    assert seen("SELECT error_class FROM salon_jobs_job_error") == [("builtins.RuntimeError",)]
+    assert job_events(caplog) == ["job_cancel_noticed", "job_cancelled"]
+
+
+def test_a_handler_that_ends_well_has_succeeded(stores: list[UUID], hooks: tasks.Hooks, process_id: int) -> None:
+    started = threading.Event()
+
+    def handler(**_: object) -> None:
+        write()
+        started.set()
+        until_cancelled()
+
+    hooks.store = handler
+    handle = tasks.in_store.enqueue(store_id=stores[0])
+    with working(process_id):
+        assert started.wait(10)
+        cancel_jobs([handle.id], using="operator")
+        eventually(lambda: states() == [])
+    assert written() == ["effect"]
+
+
+def swallow() -> None:
+    deadline = time.monotonic() + 10
+    with suppress(CancelRequested):
+        while time.monotonic() < deadline:
+            pass
+
+
+def sleep_in_a_query() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_sleep(60)")
+
+
+@pytest.mark.parametrize("body", [swallow, sleep_in_a_query])
+@pytest.mark.parametrize("declared", [tasks.in_store, tasks.outside])
+def test_a_handler_that_goes_on_is_struck_after_the_grace(
+    stores: list[UUID], hooks: tasks.Hooks, process_id: int, settings: Any, declared: Any, body: Callable[[], None]
+) -> None:
+    in_use(settings, CANCEL_GRACE=0.3)
+    started = threading.Event()
+
+    def handler(**_: object) -> None:
+        started.set()
+        body()
+
+    hooks.store = handler
+    handle = declared.enqueue(store_id=stores[0])
+    with working(process_id):
+        assert started.wait(10)
+        began = time.monotonic()
+        cancel_jobs([handle.id], using="operator")
+        eventually(lambda: states() == ["cancelled"])
+        assert 0.3 <= time.monotonic() - began < 5
+    assert seen(ENDED) == [("cancelled", "cancelled", 1, None)]
+    assert seen("SELECT count(*) FROM salon_jobs_job_error") == [(0,)]
+
+
+def test_snoozing_a_cancelled_job_ends_it(database: None, hooks: tasks.Hooks, process_id: int) -> None:
+    started = threading.Event()
+
+    def handler(**_: object) -> None:
+        started.set()
+        until_cancelled()
+        raise Snooze(timedelta(0))
+
+    hooks.system = handler
+    handle = tasks.system.enqueue()
+    with working(process_id):
+        assert started.wait(10)
+        cancel_jobs([handle.id], using="operator")
+        eventually(lambda: states() == ["cancelled"])
+
+
+def test_a_job_that_waits_in_a_process_ends_before_it_starts(
+    database: None, hooks: tasks.Hooks, process_id: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    measured, started, gate = threading.Event(), threading.Event(), threading.Event()
+    runs: list[str] = []
+
+    def handler(note: str) -> None:
+        runs.append(note)
+        if note == "measured":
+            measured.set()
+        if note == "long":
+            started.set()
+            assert gate.wait(10)
+
+    hooks.system = handler
+    with working(process_id):
+        # A short job makes it prefetch.
+        tasks.system.enqueue(note="measured")
+        assert measured.wait(10)
+        eventually(lambda: states() == [])
+        with transaction.atomic():
+            tasks.system.enqueue(note="long")
+            waiting = tasks.system.enqueue(note="waiting").id
+        assert started.wait(10)
+        assert seen("SELECT state, leased_by FROM salon_jobs_job WHERE id = %s", waiting) == [("running", process_id)]
+        cancel_jobs([waiting], using="operator")
+        eventually(lambda: states() == ["running", "cancelled"])
+        gate.set()
+        eventually(lambda: states() == ["cancelled"])
+    assert runs == ["measured", "long"]
+    assert seen(ENDED) == [("cancelled", "cancelled", 0, None)]
+
+
+def test_only_what_was_really_cancelled_is_logged_and_counted(
+    stores: list[UUID], process_id: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted = TaskStatistics()
+    monkeypatch.setattr("salon_jobs.worker.deadlines.ended_runs", counted)
+    caplog.set_level("INFO")
+    handles = [tasks.in_store.enqueue(store_id=stores[0]) for _ in range(3)]
+    wanted, rescued, retried = jobs = claim(process_id)
+    assert [job.id for job in jobs] == [handle.id for handle in handles]
+    queue = LocalQueue(1)
+    queue.put(jobs)
+    control.cancel_jobs([job.id for job in jobs], using="operator")
+    cancellations = Cancellations(process_id, queue, ())
+
+    requests = queries.cancel_requests
+
+    def and_then_two_change(process: int) -> set[tuple[int, int]]:
+        found = requests(process)
+        change("UPDATE salon_jobs_job SET lease = lease + 1 WHERE id = %s", rescued.id)
+        change("UPDATE salon_jobs_job SET cancel_requested_at = NULL WHERE id = %s", retried.id)
+        return found
+
+    monkeypatch.setattr(queries, "cancel_requests", and_then_two_change)
+    cancellations.look()
+    assert seen("SELECT state, reason FROM salon_jobs_job ORDER BY id") == [
+        ("cancelled", "cancelled"), ("running", ""), ("queued", ""),
+    ]  # fmt: skip
+    assert job_events(caplog) == ["job_cancelled"]
+    assert f"job_id={wanted.id} " in caplog.text
+    counted.flush()
+    assert seen("SELECT task, cancelled FROM salon_jobs_task_minute") == [("test-store", 1)]
+
+
+@pytest.fixture
+def running(stores: list[UUID], process_id: int) -> Any:
+    """Claim one job of the first store."""
+    tasks.in_store.enqueue(store_id=stores[0])
+    [job] = claim(process_id)
+    return job
+
+
+def requested(job_id: int) -> bool:
+    row = job_row(job_id)
+    return row is not None and row["cancel_requested_at"] is not None
+
+
+@pytest.mark.parametrize("verb", ["fail", "fail at last", "snooze", "release", "rescue"])
+def test_a_job_that_is_to_be_cancelled_is_not_queued_again(running: Any, process_id: int, verb: str) -> None:
+    assert control.cancel_jobs([running.id], using="operator")[0].changed
+    assert requested(running.id)
+    pair = [(running.id, running.lease)]
+    error = report(ValueError("no"))
+    verbs: dict[str, Callable[[], object]] = {
+        "fail": lambda: queries.fail(running, process_id, error, delay=timedelta(0), final=False, reason="x"),
+        "fail at last": lambda: queries.fail(running, process_id, error, delay=timedelta(0), final=True, reason="x"),
+        "snooze": lambda: queries.requeue(pair, process_id, delay=timedelta(minutes=1)),
+        "release": lambda: queries.requeue(pair, process_id),
+        "rescue": lambda: queries.rescue(process_id, "went silent"),
+    }
+    assert verbs[verb]()
+    [(state, reason, _, leased_by)] = seen(ENDED)
+    assert (state, reason, leased_by) == ("cancelled", "cancelled", None)
+    assert seen("SELECT finished_at IS NOT NULL FROM salon_jobs_job") == [(True,)]
+
+
+def test_an_operators_retry_forgets_the_request(running: Any, process_id: int) -> None:
+    control.cancel_jobs([running.id], using="operator")
+    queries.requeue([(running.id, running.lease)], process_id)
+    assert control.retry_jobs([running.id], using="operator") == [Operated(running.id, True)]
+    assert not requested(running.id)
+    [again] = claim(process_id)
+    assert queries.cancel_requests(process_id) == set()
+    assert queries.finish(again, process_id)
+
+
+def test_a_claim_in_flight_is_waited_for_and_then_asked(stores: list[UUID], process_id: int) -> None:
+    handle = tasks.in_store.enqueue(store_id=stores[0])
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic():
+            [job] = claim(process_id)
+            cancelling = elsewhere(pool, lambda: cancel_jobs([handle.id], using="operator"))
+            wait_until_somebody_waits_for_a_lock("jobs_operator")
+        assert cancelling.result(10) == [Operated(handle.id, True, ASKED)]
+    assert queries.cancel_requests(process_id) == {(job.id, job.lease)}
+
+
+def test_a_retry_in_flight_is_waited_for_and_then_cancelled(running: Any, process_id: int) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic():
+            queries.fail(running, process_id, report(ValueError()), delay=timedelta(0), final=False, reason="")
+            cancelling = elsewhere(pool, lambda: cancel_jobs([running.id], using="operator"))
+            wait_until_somebody_waits_for_a_lock("jobs_operator")
+        assert cancelling.result(10)[0].changed
+    assert seen(ENDED) == [("cancelled", "cancelled", 1, None)]
+
+
+@pytest.mark.parametrize("final", [None, False, True], ids=["snooze", "retry", "fail"])
+def test_a_job_that_stops_running_between_the_two_looks_is_cancelled(
+    running: Any, process_id: int, final: bool | None
+) -> None:
+    def stop_before_the_second(execute: Any, statement: str, *rest: Any) -> Any:
+        if statement.startswith('SELECT "salon_jobs_job"'):
+            if final is None:
+                assert queries.requeue([(running.id, running.lease)], process_id, delay=timedelta(0))
+            else:
+                assert queries.fail(
+                    running, process_id, report(ValueError()), delay=timedelta(0), final=final, reason="x"
+                )
+        return execute(statement, *rest)
+
+    with connections["operator"].execute_wrapper(stop_before_the_second), transaction.atomic(using="operator"):
+        assert cancel_jobs([running.id], using="operator") == [Operated(running.id, True, ASKED)]
+    assert states() == ["cancelled"]
+
+
+def test_a_finish_in_flight_wins(running: Any, process_id: int) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic():
+            assert queries.finish(running, process_id)
+            cancelling = elsewhere(pool, lambda: cancel_jobs([running.id], using="operator"))
+            wait_until_somebody_waits_for_a_lock("jobs_operator")
+        cancelling.result(10)
+    assert states() == []
+
+
+@pytest.mark.parametrize("verb", ["finish", "fail"])
+def test_an_end_waits_for_a_request_in_flight_and_then_knows_it(running: Any, process_id: int, verb: str) -> None:
+    verbs: dict[str, Callable[[], object]] = {
+        "finish": lambda: queries.finish(running, process_id),
+        "fail": lambda: queries.fail(
+            running, process_id, report(ValueError()), delay=timedelta(0), final=False, reason=""
+        ),
+    }
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic(using="operator"):
+            control._ask_to_end([running.id], "operator")
+            ending = elsewhere(pool, verbs[verb])
+            wait_until_somebody_waits_for_a_lock()
+        assert ending.result(10)
+    assert states() == ([] if verb == "finish" else ["cancelled"])
+
+
+def test_nobody_who_finishes_waits_for_the_transaction_that_cancels(running: Any, process_id: int) -> None:
+    with transaction.atomic(using="operator"):
+        assert cancel_jobs([running.id], using="operator") == [Operated(running.id, True, ASKED)]
+        assert not requested(running.id)
+        assert queries.finish(running, process_id)
+    assert states() == []
+
+
+def test_the_web_role_cancels_running_jobs_of_its_store_alone(
+    stores: list[UUID], running: Any, process_id: int
+) -> None:
+    refused = "only queued, running and failed jobs can be cancelled"
+    for store_id in (stores[1], None):
+        if store_id is None:
+            assert not cancel_jobs([running.id], using="web")[0].changed
+            continue
+        with tenant_context(store_id, using="web"):
+            assert cancel_jobs([running.id], using="web") == [Operated(running.id, False, refused)]
+            with connections["web"].cursor() as cursor:
+                cursor.execute("SELECT salon_jobs_cancel(%s::bigint[])", [[running.id]])
+                assert cursor.fetchall() == []
+    assert not requested(running.id)
+    with tenant_context(stores[0], using="web"):
+        assert cancel_jobs([running.id], using="web") == [Operated(running.id, True, ASKED)]
+    assert requested(running.id)
+    assert queries.cancel_requests(process_id) == {(running.id, running.lease)}
+
+
+def test_the_function_is_for_the_runtimes_and_nobody_else(database: None) -> None:
+    assert seen(
+        "SELECT proowner::regrole::text, prosecdef, proconfig, array_to_string(proacl, ' ') FROM pg_proc"
+        " WHERE proname = 'salon_jobs_cancel'"
+    ) == [
+        (
+            "migrator", True, ["search_path=pg_catalog, pg_temp"],
+            "migrator=X/migrator app=X/migrator worker_runtime=X/migrator jobs_operator=X/migrator",
+        )
+    ]  # fmt: skip
+
+
+def test_timeliness_in_words(stores: list[UUID], running: Any) -> None:
+    from salon_jobs.models import Job
+
+    def now(**changes: Any) -> str:
+        columns = ", ".join(f"{name} = %s" for name in changes)
+        change(f"UPDATE salon_jobs_job SET {columns}", *changes.values())
+        return Job.objects.get(pk=running.id).timeliness
+
+    assert now(lease=1) == "active"
+    change("UPDATE salon_jobs_job SET cancel_requested_at = now()")
+    assert now(lease=1) == "active, to be cancelled"
+    assert now(state="queued") == "ready"
+    change("UPDATE salon_jobs_job SET run_at = now() + interval '1 h'")
+    assert now(lease=1) == "scheduled"
+    assert now(state="cancelled", reason="expired: waited 5 s, longer than 1 s") == "expired"
+    assert now(reason="cancelled") == "cancelled"
+    change("UPDATE salon_jobs_job SET state = 'queued'")
+    change("UPDATE salon_jobs_job SET state = 'running'")
+    assert now(state="failed", reason="JOB.TIMED_OUT") == "timed out"
+    assert now(reason="attempts_exhausted") == "failed"

@@ -1,0 +1,473 @@
+"""Fair claims and limits, as the worker role: stores share batches, rules hold among several processes."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
+from uuid import UUID, uuid4
+
+import pytest
+from django.db import IntegrityError, OperationalError, connections, transaction
+
+from salon_jobs.core.errors import OptionInvalid
+from salon_jobs.core.records import ClaimedJob
+from salon_jobs.db import statements
+from salon_jobs.jobs import limits, queries
+from salon_jobs.jobs.limits import limit, pause, resume
+from salon_jobs.models import Limit, Process
+from salon_jobs.worker import fair_claim
+from salon_jobs.worker.claim import Claimer
+from salon_jobs.worker.fair_claim import Look
+from salon_jobs.worker.worker import Worker, WorkerOptions
+from tests.support import change, seen
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read rules and lanes anew at every claim, however slow the machine is."""
+    monkeypatch.setattr("salon_jobs.worker.claim._ASIDE_S", float("inf"))
+    monkeypatch.setattr("salon_jobs.worker.claim._RULES_EVERY_S", 0.0)
+    monkeypatch.setattr("salon_jobs.worker.claim._LIST_EVERY_S", (0.0, 0.0))
+
+
+def add(count: int, store_id: UUID | None, *, task: str = "test-store", **columns: object) -> None:
+    names = ["task", "store_id", "payload", *columns]
+    values = [task if store_id or task != "test-store" else "test-system", store_id, "{}", *columns.values()]
+    change(
+        f"INSERT INTO salon_jobs_job ({', '.join(names)}) SELECT {', '.join(['%s'] * len(values))}"
+        " FROM generate_series(1, %s)",
+        *values,
+        count,
+    )
+
+
+def by_store(jobs: list[ClaimedJob]) -> Counter[UUID | None]:
+    return Counter(job.store_id for job in jobs)
+
+
+def another_process() -> int:
+    return int(Process.objects.create(kind="worker", hostname="test", pid=2).pk)
+
+
+def test_a_store_with_a_backlog_leaves_the_others_their_share(process_id: int, stores: list[UUID]) -> None:
+    big, small, _ = stores
+    add(5000, big)
+    add(10, small)
+    claimer = Claimer(process_id, None)
+    first = claimer.claim(20)
+    assert by_store(first) == {big: 20}, "what came first is due first, until a backlog shows"
+    assert claimer.again_s == 0
+    second = claimer.claim(40)
+    assert by_store(second) == {big: 20, small: 10}
+    assert claimer.again_s == 0, "the big store gave all it was asked for"
+
+
+def test_more_stores_than_one_look_lists_are_all_served(process_id: int, database: None) -> None:
+    everyone = [uuid4() for _ in range(fair_claim.STORES_A_LOOK * 2 + 5)]
+    for store_id in everyone:
+        add(2, store_id)
+    claimer = Claimer(process_id, None)
+    claimer.claim(1)
+    claimed: list[ClaimedJob] = []
+    for _ in range(20):
+        claimed += claimer.claim(100)
+        if claimer.again_s != 0:
+            break
+    assert set(by_store(claimed)) == set(everyone)
+    assert seen("SELECT count(*) FROM salon_jobs_job WHERE state = 'queued'") == [(0,)]
+
+
+def test_priority_decides_within_a_store(process_id: int, stores: list[UUID]) -> None:
+    add(30, stores[0], priority=5)
+    add(30, stores[0], priority=-5)
+    add(1, stores[1])
+    claimer = Claimer(process_id, None)
+    claimer.claim(1)
+    claimed = claimer.claim(10)
+    assert by_store(claimed) == {stores[0]: 5, stores[1]: 1}
+    assert {job.priority for job in claimed if job.store_id == stores[0]} == {-5}
+
+
+def test_jobs_due_later_and_unknown_or_unserved_ones_are_left_alone(process_id: int, stores: list[UUID]) -> None:
+    add(5, stores[0], run_at="2999-01-01T00:00:00Z")
+    add(5, stores[0], queue="mail")
+    add(5, stores[0], task="nobody-knows-it")
+    pause(task="something-else")
+    claimer = Claimer(process_id, ["default"])
+    assert claimer.claim(10) == []
+    assert claimer.again_s is None
+
+
+def test_a_thousand_paused_jobs_are_one_look(process_id: int, stores: list[UUID]) -> None:
+    add(1000, stores[0])
+    add(3, None)
+    pause(task="test-store")
+    claimer = Claimer(process_id, None)
+    assert by_store(claimer.claim(10)) == {None: 3}
+    resume(task="test-store")
+    assert by_store(claimer.claim(10)) == {stores[0]: 10}
+
+
+@pytest.mark.parametrize("kind", ["queue", "task", "store_id"])
+def test_a_queue_a_task_and_a_store_can_be_paused_and_resumed(kind: str, process_id: int, stores: list[UUID]) -> None:
+    add(3, stores[0])
+    add(3, stores[1], task="test-keyed", queue="mail")
+    named = {"queue": "mail", "task": "test-keyed", "store_id": stores[1]}[kind]
+    pause(**{kind: named})  # type: ignore[arg-type]
+    claimer = Claimer(process_id, None)
+    assert by_store(claimer.claim(10)) == {stores[0]: 3}
+    assert claimer.claim(10) == []
+    assert claimer.again_s is None, "nothing that is due may run"
+    resume(**{kind: named})  # type: ignore[arg-type]
+    assert by_store(claimer.claim(10)) == {stores[1]: 3}
+
+
+def test_max_concurrency_counts_the_running_jobs_of_all_processes(process_id: int, stores: list[UUID]) -> None:
+    add(10, stores[0])
+    add(10, stores[1])
+    limit(task="test-store", max_concurrency=4)
+    here, there = Claimer(process_id, None), Claimer(another_process(), None)
+    first = here.claim(3)
+    second = there.claim(10)
+    assert (len(first), len(second)) == (3, 1)
+    assert there.again_s is not None
+    assert 0 < there.again_s < 0.1, "it looks again soon: a job may end any time"
+    assert queries.finish(first[0], process_id)
+    assert len(there.claim(10)) == 1
+    limit(task="test-store", max_concurrency=None)
+    assert len(there.claim(20)) == 15
+
+
+def test_limits_hold_while_many_claim_at_once(database: None, stores: list[UUID]) -> None:
+    for store_id in stores:
+        add(50, store_id)
+    limit(task="test-store", max_concurrency=5)
+    limit(store_id=stores[0], max_concurrency=1)
+    processes = [another_process() for _ in range(6)]
+
+    def claim_often(process_id: int) -> int:
+        claimer = Claimer(process_id, None)
+        try:
+            most = 0
+            for _ in range(15):
+                for job in claimer.claim(10):
+                    running = seen("SELECT count(*) FROM salon_jobs_job WHERE state = 'running'")[0][0]
+                    mine = seen(
+                        "SELECT count(*) FROM salon_jobs_job WHERE state = 'running' AND store_id = %s", stores[0]
+                    )[0][0]
+                    most = max(most, running, mine * 5)
+                    assert queries.finish(job, process_id)
+            return most
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(len(processes)) as pool:
+        assert max(pool.map(claim_often, processes)) <= 5
+    assert seen("SELECT count(*) FROM salon_jobs_job")[0][0] < 150
+
+
+def test_jobs_with_the_same_concurrency_key_share_a_limit(process_id: int, stores: list[UUID]) -> None:
+    add(3, stores[0], concurrency_key="visa")
+    add(3, stores[1], concurrency_key="visa")
+    add(3, stores[1], concurrency_key="cash")
+    limit(task="test-store", key="visa", max_concurrency=1)
+    claimed = Claimer(process_id, None).claim(20)
+    assert len(claimed) == 4
+    keys = seen("SELECT concurrency_key, count(*) FROM salon_jobs_job WHERE state = 'running' GROUP BY 1 ORDER BY 1")
+    assert keys == [("cash", 3), ("visa", 1)]
+
+
+def test_a_rate_limit_is_a_bucket_that_all_processes_share(process_id: int, stores: list[UUID]) -> None:
+    add(100, stores[0], queue="mail")
+    limit(queue="mail", rate=5)
+    change("UPDATE salon_jobs_limit SET refilled_at = now() - interval '10 s'")
+    here, there = Claimer(process_id, None), Claimer(another_process(), None)
+    assert len(here.claim(3)) == 3
+    assert len(there.claim(10)) == 2, "one second's worth in all, however long it was quiet"
+    change("UPDATE salon_jobs_limit SET tokens = 0, refilled_at = now() - interval '450 ms'")
+    assert len(there.claim(10)) == 2
+
+
+def test_a_scope_that_another_process_claims_in_is_left_to_it(process_id: int, stores: list[UUID]) -> None:
+    add(3, stores[0])
+    add(3, None)
+    limit(task="test-store", max_concurrency=2)
+    claimer = Claimer(process_id, None)
+
+    def claim_elsewhere() -> list[ClaimedJob]:
+        try:
+            return claimer.claim(10)
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(1) as pool, transaction.atomic():
+        assert fair_claim.lock_scopes(["task:test-store"])
+        claimed = pool.submit(claim_elsewhere).result()
+    assert by_store(claimed) == {None: 3}
+    assert claimer.again_s == pytest.approx(0.025)
+    assert len(claimer.claim(10)) == 2
+
+
+def test_jobs_before_the_low_water_are_found_by_the_next_list(
+    process_id: int, stores: list[UUID], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(30, stores[0], run_at="2020-01-02T00:00:00Z")
+    claimer = Claimer(process_id, None)
+    claimer.claim(5)
+    assert len(claimer.claim(10)) == 10
+    add(1, stores[0], run_at="0001-01-02T00:00:00.000001Z")
+    monkeypatch.setattr(claimer, "_list_again", float("inf"))
+    assert all(job.run_at.day == 2 for job in claimer.claim(5)), "its transaction began earlier and ended later"
+    monkeypatch.setattr(claimer, "_list_again", float("-inf"))
+    assert claimer.claim(5)[0].run_at.year == 1
+
+
+def test_lanes_that_are_slow_to_list_are_listed_beside_the_claims(
+    process_id: int, stores: list[UUID], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(30, stores[0])
+    claimer = Claimer(process_id, None)
+    assert len(claimer.claim(5)) == len(claimer.claim(5)) == 5, "by lanes, the second time"
+    may_list, list_lanes = threading.Event(), fair_claim.list_lanes
+
+    def slowly(*given: Any, **options: Any) -> Look:
+        assert may_list.wait(10)
+        return list_lanes(*given, **options)
+
+    monkeypatch.setattr(fair_claim, "list_lanes", slowly)
+    monkeypatch.setattr("salon_jobs.worker.claim._ASIDE_S", -1.0)
+    monkeypatch.setattr(claimer, "_list_again", float("-inf"))
+    add(5, stores[1])
+    assert by_store(claimer.claim(5)) == {stores[0]: 5}, "nobody waits for the list"
+    assert claimer._aside is not None
+    may_list.set()
+    claimer._aside.result(10)
+    assert by_store(claimer.claim(4)) == {stores[0]: 2, stores[1]: 2}
+
+
+def test_a_list_beside_the_claims_that_failed_is_told_once(
+    process_id: int, stores: list[UUID], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(30, stores[0])
+    claimer = Claimer(process_id, None)
+    assert len(claimer.claim(5)) == len(claimer.claim(5)) == 5
+    with monkeypatch.context() as patched:
+        patched.setattr(fair_claim, "list_lanes", Mock(side_effect=OperationalError("gone")))
+        patched.setattr("salon_jobs.worker.claim._ASIDE_S", -1.0)
+        patched.setattr(claimer, "_list_again", float("-inf"))
+        assert len(claimer.claim(5)) == 5
+        assert claimer._aside is not None
+        assert isinstance(claimer._aside.exception(10), OperationalError)
+        with pytest.raises(OperationalError, match="gone"):
+            claimer.claim(5)
+    assert len(claimer.claim(5)) == 5
+
+
+def test_paused_jobs_of_20_000_keys_hide_none_of_the_same_store(process_id: int, stores: list[UUID]) -> None:
+    change(
+        "INSERT INTO salon_jobs_job (task, store_id, payload, concurrency_key)"
+        " SELECT 'test-store', %s, '{}', 'k' || n FROM generate_series(1, 20000) n",
+        stores[0],
+    )
+    add(10, stores[0], task="test-keyed")
+    add(10, stores[1], task="test-keyed")
+    pause(task="test-store")
+    claimer = Claimer(process_id, None)
+    began = time.monotonic()
+    claimed = claimer.claim(10) + claimer.claim(10)
+    assert by_store(claimed) == {stores[0]: 10, stores[1]: 10}
+    assert claimer.claim(10) == []
+    assert claimer.again_s is None, "a burst ends, and nobody looks again and again"
+    assert time.monotonic() - began < 1
+
+
+def test_a_full_limit_leaves_the_places_of_a_claim_to_others(
+    process_id: int, stores: list[UUID], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fair_claim, "LANES_A_CLAIM", 4)
+    for key in range(8):
+        add(1, stores[0], priority=-5, concurrency_key=f"k{key}")
+    add(2, stores[0], task="test-keyed")
+    limit(task="test-store", max_concurrency=1)
+    claimer = Claimer(process_id, None)
+    claimed = claimer.claim(10) + claimer.claim(10)
+    assert Counter(job.task for job in claimed) == {"test-store": 1, "test-keyed": 2}
+
+
+def test_a_round_of_paused_stores_comes_to_its_end(
+    process_id: int, database: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("salon_jobs.worker.fair_claim._LOOK_S", 0.0)
+    for _ in range(fair_claim.STORES_A_LOOK * 2 + 5):
+        add(1, uuid4())
+    pause(task="test-store")
+    claimer = Claimer(process_id, None)
+    looks = 0
+    while claimer.claim(10) == [] and claimer.again_s is not None:
+        looks += 1
+        assert looks < 10, "it looks again at once, and for ever"
+
+
+def test_a_job_given_back_below_the_low_water_is_claimed_at_once(process_id: int, stores: list[UUID]) -> None:
+    add(3, stores[0])
+    limit(store_id=stores[0], max_concurrency=100)
+    claimer = Claimer(process_id, None)
+    first = claimer.claim(10)
+    assert len(first) == 3
+    assert queries.requeue([(first[0].id, first[0].lease)], process_id)
+    again = claimer.claim(10)
+    assert again or claimer.again_s == 0, "a burst would end here"
+    assert [job.id for job in again or claimer.claim(10)] == [first[0].id]
+
+
+@pytest.mark.parametrize("clock_s", [100.0, 40_000.0, 100_000.0, 1_000_000.0])
+def test_the_plain_claim_comes_back_whatever_the_clock_shows(
+    clock_s: float, process_id: int, stores: list[UUID], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("salon_jobs.worker.claim._LIST_EVERY_S", (0.05, 2.0))
+    for module in ("claim", "fair_claim"):
+        monkeypatch.setattr(f"salon_jobs.worker.{module}.time", SimpleNamespace(monotonic=lambda: clock_s))
+    add(3, stores[0])
+    claimer = Claimer(process_id, None)
+    assert len(claimer.claim(2)) == 2
+    assert len(claimer.claim(2)) == 1, "by lanes"
+    assert claimer.again_s is None
+    add(1, stores[1], task="nobody-has-it")
+    add(3, stores[1])
+    assert len(claimer.claim(5)) == 3, "in the order due: no list of lanes hides a new one"
+
+
+def test_a_burst_ends_though_lanes_are_slow_to_list(
+    process_id: int, stores: list[UUID], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("salon_jobs.worker.claim._LIST_EVERY_S", (0.0, 60.0))
+    add(5, stores[0])
+    worker = Worker(process_id, WorkerOptions(concurrency=2, burst=True))
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    thread.join(20)
+    ended = not thread.is_alive()
+    worker.stop()
+    thread.join()
+    assert ended
+    assert seen("SELECT count(*) FROM salon_jobs_job") == [(0,)]
+
+
+def test_rules_name_what_is_wrong(database: None) -> None:
+    with pytest.raises(OptionInvalid, match="exactly one of queue, task and store_id"):
+        pause(queue="a", task="b")
+    with pytest.raises(OptionInvalid, match="store_id must be a uuid"):
+        pause(store_id="salon")
+    with pytest.raises(OptionInvalid, match="max_concurrency"):
+        limit(task="a", max_concurrency=-1)
+    with pytest.raises(OptionInvalid, match="rate"):
+        limit(task="a", rate=0)
+    with pytest.raises(OptionInvalid, match="say what shall hold"):
+        limit(task="a")
+    with pytest.raises(OptionInvalid, match="leave max_concurrency out"):
+        limit(task="a", max_concurrency=None, lift=True)
+    with pytest.raises(OptionInvalid, match="key goes with task"):
+        limit(key="a", max_concurrency=1)
+    assert not Limit.objects.exists()
+    assert not limits.rules_in_force()
+
+
+def test_a_call_keeps_what_it_does_not_name(database: None) -> None:
+    def rule() -> tuple[Any, ...]:
+        return Limit.objects.values_list("paused", "max_concurrency", "rate").get()
+
+    pause(task="a")
+    limit(task="a", max_concurrency=3)
+    limit(task="a", rate=5)
+    assert rule() == (True, 3, 5)
+    limit(task="a", lift=True)
+    assert rule() == (True, limits.LIFTED, 5)
+    limit(task="a", max_concurrency=None)
+    assert rule() == (True, None, 5)
+    limit(task="a", rate=None)
+    assert rule() == (True, None, None)
+
+
+@pytest.mark.parametrize("wrong", ["", "a" * 513, "a\0b", "\ud800"])
+@pytest.mark.parametrize("kind", ["queue", "task", "key"])
+def test_a_name_that_can_not_be_stored_is_refused(kind: str, wrong: str, database: None) -> None:
+    named: dict[str, Any] = {"task": "test-store", "key": wrong} if kind == "key" else {kind: wrong}
+    with pytest.raises(OptionInvalid, match=f"{kind} must be a string of 1 to 512 characters without NUL"):
+        limit(**named, max_concurrency=1)
+    with pytest.raises(OptionInvalid, match="key must be a string of 1 to 512"):
+        limit(task="a" * 300, key="b" * 300, max_concurrency=1)
+    assert not Limit.objects.exists()
+
+
+@pytest.mark.parametrize("written", ["Ginza", "upper", "brace", "newline", ""])
+def test_a_store_is_named_as_the_database_writes_its_id(written: str, stores: list[UUID]) -> None:
+    name = {"upper": str(stores[0]).upper(), "brace": f"{{{stores[0]}}}", "newline": f"{stores[0]}\n"}.get(
+        written, written
+    )
+    with pytest.raises(IntegrityError, match="salon_jobs_limit_store"):
+        change("INSERT INTO salon_jobs_limit (kind, name, paused) VALUES ('store', %s, true)", name)
+    change("INSERT INTO salon_jobs_limit (kind, name, paused) VALUES ('queue', %s, true)", name)
+    change("INSERT INTO salon_jobs_limit (kind, name, paused) VALUES ('store', %s, true)", str(stores[0]))
+
+
+def test_no_name_of_a_rule_stops_the_claims(process_id: int, stores: list[UUID]) -> None:
+    add(1, stores[0])
+    add(1, stores[1])
+    with connections["owner"].cursor() as cursor:
+        cursor.execute("ALTER TABLE salon_jobs_limit DROP CONSTRAINT salon_jobs_limit_store")
+        try:
+            change("INSERT INTO salon_jobs_limit (kind, name, paused) VALUES ('store', 'Ginza', true)")
+            pause(store_id=stores[0])
+            assert by_store(Claimer(process_id, None).claim(10)) == {stores[1]: 1}
+        finally:
+            cursor.execute("DELETE FROM salon_jobs_limit")
+            cursor.execute(
+                "ALTER TABLE salon_jobs_limit ADD CONSTRAINT salon_jobs_limit_store CHECK"
+                " (kind <> 'store' OR name ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$')"
+            )
+
+
+def test_a_full_limit_is_looked_at_less_and_less_until_something_is_claimed(
+    process_id: int, stores: list[UUID], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(3, stores[0])
+    limit(task="test-store", max_concurrency=1)
+    claimer = Claimer(process_id, None)
+    [first] = claimer.claim(10)
+    waits: list[float | None] = [claimer.again_s]
+    for _ in range(6):
+        assert claimer.claim(10) == []
+        waits.append(claimer.again_s)
+    assert waits == [0.025, 0.05, 0.1, 0.2, 0.25, 0.25, 0.25]
+    assert claimer.throttled
+    asked: list[str] = []
+
+    def rows_of(name: str, parameters: Any) -> list[Any]:
+        asked.append(name)
+        return statements.rows_of(name, parameters)
+
+    monkeypatch.setattr(fair_claim, "rows_of", rows_of)
+    assert claimer.claim(10) == []
+    assert asked == ["list_lanes", "lock_scopes", "running_counts"], "what is asked about nothing is not asked"
+    assert queries.finish(first, process_id)
+    assert len(claimer.claim(10)) == 1
+    assert claimer.again_s == 0.025
+
+
+def test_a_rate_is_looked_at_when_its_next_job_may_start(process_id: int, stores: list[UUID]) -> None:
+    add(9, stores[0])
+    limit(task="test-store", rate=1)
+    claimer = Claimer(process_id, None)
+    for _ in range(6):
+        change("UPDATE salon_jobs_limit SET tokens = 0, refilled_at = clock_timestamp()")
+        assert claimer.claim(10) == []
+    assert claimer.again_s == 0.25
+    change("UPDATE salon_jobs_limit SET tokens = 0.9, refilled_at = clock_timestamp()")
+    assert claimer.claim(10) == []
+    assert claimer.again_s is not None
+    assert claimer.again_s <= 0.1

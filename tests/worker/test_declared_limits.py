@@ -1,0 +1,314 @@
+"""Declared limits, as the worker role: they hold among several processes, and a row stands in their place.
+
+What must not happen: more jobs at once than a task, a key or the setting allows; a limit that a pause lifts on its way;
+a key that is full, or thousands of them, keeping others from their jobs.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from django.db import connections
+from django.test import override_settings
+
+from salon_jobs import fan_out, store_task
+from salon_jobs.core.errors import OptionInvalid
+from salon_jobs.core.records import ClaimedJob
+from salon_jobs.jobs import limits, queries, registry
+from salon_jobs.jobs.limits import limit, pause, resume
+from salon_jobs.jobs.task import Task
+from salon_jobs.models import Process
+from salon_jobs.worker import fair_claim
+from salon_jobs.worker.claim import Claimer
+from salon_jobs.worker.worker import Worker, WorkerOptions
+from tests import tasks
+from tests.e2e.worker_process import eventually
+from tests.settings import SALON_JOBS
+from tests.support import change, seen
+
+Declare = Callable[..., Task[..., Any]]
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read rules and lanes anew at every claim."""
+    monkeypatch.setattr("salon_jobs.worker.claim._RULES_EVERY_S", 0.0)
+    monkeypatch.setattr("salon_jobs.worker.claim._LIST_EVERY_S", (0.0, 0.0))
+    monkeypatch.setattr("salon_jobs.worker.claim._ASIDE_S", float("inf"))
+
+
+@pytest.fixture
+def declare(database: None) -> Iterator[Declare]:
+    """Declare the task ``test-declared`` with the limits given."""
+
+    def declared(**options: Any) -> Task[..., Any]:
+        @store_task(name="test-declared", **options)
+        def handler(store_id: UUID, line: str = "a", number: int = 0) -> None:
+            tasks.hooks.store(store_id=store_id, line=line)
+
+        return handler
+
+    yield declared
+    registry.unregister("test-declared")
+
+
+@pytest.fixture
+def store_concurrency() -> Iterator[None]:
+    """Let two jobs of a store run at once."""
+    with override_settings(SALON_JOBS={**SALON_JOBS, "STORE_CONCURRENCY": 2}):
+        yield
+
+
+def add(task: Task[..., Any], stores: Iterable[UUID], lines: Iterable[str] = ("a",), count: int = 1) -> None:
+    task.enqueue_many(
+        [task.call(store_id=id_, line=line, number=n) for id_ in stores for line in lines for n in range(count)]
+    )
+
+
+def by_key(jobs: list[ClaimedJob]) -> Counter[str | None]:
+    keys = dict(seen("SELECT id, concurrency_key FROM salon_jobs_job"))
+    return Counter(keys[job.id] for job in jobs)
+
+
+def another_process() -> int:
+    return int(Process.objects.create(kind="worker", hostname="test", pid=2).pk)
+
+
+def most_at_once(scope: str) -> int:
+    """Let six processes claim and finish, often, and return how many jobs of one scope ran at once at most."""
+
+    def claim_often(process_id: int) -> int:
+        claimer, most = Claimer(process_id, None), 0
+        try:
+            for _ in range(12):
+                for job in claimer.claim(10):
+                    [(running,)] = seen(
+                        f"SELECT max(n) FROM (SELECT count(*) AS n FROM salon_jobs_job WHERE state = 'running'"
+                        f" GROUP BY {scope}) AS counted"
+                    )
+                    most = max(most, running)
+                    assert queries.finish(job, process_id)
+            return most
+        finally:
+            connections.close_all()
+
+    processes = [another_process() for _ in range(6)]
+    with ThreadPoolExecutor(len(processes)) as pool:
+        return max(pool.map(claim_often, processes))
+
+
+@pytest.mark.parametrize(
+    ("options", "scope", "most"),
+    [
+        ({"max_concurrency": 3}, "task", 3),
+        ({"concurrency_key": "{line}"}, "concurrency_key", 1),
+        ({"concurrency_key": "{line}", "key_concurrency": 2, "max_concurrency": 9}, "concurrency_key", 2),
+        ({"concurrency_key": "{store_id}:{line}", "max_concurrency": 4}, "task", 4),
+    ],
+)
+def test_what_a_task_declares_holds_while_many_claim_at_once(
+    declare: Declare, stores: list[UUID], options: dict[str, Any], scope: str, most: int
+) -> None:
+    add(declare(**options), stores, "abcd", 6)
+    assert most_at_once(scope) == most
+    assert seen("SELECT count(*) FROM salon_jobs_job")[0][0] < 72
+
+
+def test_what_the_setting_says_of_each_store_holds_while_many_claim_at_once(
+    store_concurrency: None, stores: list[UUID]
+) -> None:
+    for store_id in stores:
+        tasks.in_store.enqueue_many([tasks.in_store.call(store_id=store_id)] * 20)
+    assert most_at_once("store_id") == 2
+
+
+def test_workers_run_no_more_than_declared_and_come_to_an_end(
+    declare: Declare, stores: list[UUID], hooks: tasks.Hooks
+) -> None:
+    add(declare(max_concurrency=4, concurrency_key="{line}"), stores, "abcdef", 3)
+    running, guard, seen_at_once = Counter[str](), threading.Lock(), Counter[str]()
+
+    def count(line: str, **_: object) -> None:
+        with guard:
+            running.update([line, "all"])
+            for name in (line, "all"):
+                seen_at_once[name] = max(seen_at_once[name], running[name])
+        connections["owner"].close()
+        with guard:
+            running.subtract([line, "all"])
+
+    hooks.store = count
+    workers = [Worker(another_process(), WorkerOptions(concurrency=4, burst=True)) for _ in range(2)]
+    threads = [threading.Thread(target=worker.run) for worker in workers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    alive = [thread.is_alive() for thread in threads]
+    for worker in workers:
+        worker.stop()
+    assert not any(alive)
+    assert seen("SELECT count(*) FROM salon_jobs_job") == [(0,)]
+    assert seen_at_once.pop("all") <= 4
+    assert set(seen_at_once.values()) == {1}
+
+
+def test_a_place_that_a_job_of_this_process_leaves_is_taken_before_the_next_look(
+    declare: Declare, stores: list[UUID], hooks: tasks.Hooks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("salon_jobs.worker.claim.THROTTLED_S", (0.025, 60.0))
+    add(declare(max_concurrency=1), stores[:1], count=2)
+    worker = Worker(another_process(), WorkerOptions(concurrency=4, burst=True))
+    gate, started = threading.Event(), threading.Semaphore(0)
+
+    def wait(**_: object) -> None:
+        started.release()
+        assert gate.wait(20)
+
+    def waits_long() -> bool:
+        worker._claimer._throttled_s = 30.0
+        return worker._claimer.again_s == 30.0
+
+    hooks.store = wait
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    try:
+        assert started.acquire(timeout=10)
+        eventually(waits_long)
+        gate.set()
+        assert started.acquire(timeout=10), "it waits for the look that is due"
+    finally:
+        gate.set()
+        worker.stop()
+        thread.join(20)
+    assert not thread.is_alive()
+
+
+def test_a_row_stands_in_the_place_of_what_a_task_declares_until_it_is_taken_back(
+    declare: Declare, process_id: int, stores: list[UUID]
+) -> None:
+    add(declare(max_concurrency=2), stores, count=10)
+    claimer = Claimer(process_id, None)
+
+    def claimed() -> int:
+        return len(claimer.claim(30) + claimer.claim(30))
+
+    assert claimed() == 2
+    limit(task="test-declared", max_concurrency=5)
+    assert claimed() == 3
+    limit(task="test-declared", max_concurrency=None)
+    assert claimed() == 0, "as declared: two, and five run"
+    pause(task="test-declared")
+    resume(task="test-declared")
+    assert claimed() == 0, "a pause leaves a row, and what is declared as it is"
+    limit(task="test-declared", lift=True)
+    assert claimed() == 25
+
+
+def test_one_key_can_have_another_limit_than_the_others(declare: Declare, process_id: int, stores: list[UUID]) -> None:
+    task = declare(concurrency_key="{line}")
+    add(task, stores, ("visa", "amex", "cash"), 2)
+    task.using(concurrency_key="mine").enqueue_many([task.call(store_id=stores[0], line="visa")] * 2)
+    limit(task="test-declared", key="visa", max_concurrency=3)
+    limit(task="test-declared", key="cash", lift=True)
+    claimer = Claimer(process_id, None)
+    found = by_key([job for _ in range(4) for job in claimer.claim(30)])
+    assert found == {"visa": 3, "amex": 1, "cash": 6, "mine": 1}
+
+
+def test_a_row_for_a_store_stands_in_the_place_of_the_setting_and_system_jobs_have_no_limit(
+    store_concurrency: None, process_id: int, stores: list[UUID]
+) -> None:
+    for store_id in stores:
+        tasks.in_store.enqueue_many([tasks.in_store.call(store_id=store_id)] * 4)
+    tasks.system.enqueue_many([tasks.system.call()] * 4)
+    limit(store_id=stores[0], max_concurrency=3)
+    limit(store_id=stores[1], lift=True)
+    claimer = Claimer(process_id, None)
+    found = Counter(job.store_id for _ in range(4) for job in claimer.claim(40))
+    assert found == {stores[0]: 3, stores[1]: 4, stores[2]: 2, None: 4}
+
+
+def test_keys_of_a_fan_out_are_limited_store_by_store(declare: Declare, process_id: int, stores: list[UUID]) -> None:
+    task = declare(concurrency_key="{store_id}")
+    for number in range(3):
+        fan_out(task, number=number)
+    claimer = Claimer(process_id, None)
+    assert by_key([job for _ in range(3) for job in claimer.claim(40)]) == {str(id_): 1 for id_ in stores}
+
+
+def test_a_claim_locks_no_more_keys_than_it_reads_lanes_and_full_ones_keep_no_place(
+    declare: Declare, process_id: int, stores: list[UUID], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fair_claim, "LANES_A_CLAIM", 6)
+    locked: list[int] = []
+    lock_scopes = fair_claim.lock_scopes
+
+    def counted(scopes: Iterable[str]) -> set[str]:
+        found = lock_scopes(scopes)
+        locked.append(len(found))
+        return found
+
+    monkeypatch.setattr(fair_claim, "lock_scopes", counted)
+    add(declare(concurrency_key="{line}", priority=-1), stores[:1], map(str, range(20)), 2)
+    tasks.in_store.enqueue(store_id=stores[0])
+    claimer = Claimer(process_id, None)
+    claimed = [job for _ in range(5) for job in claimer.claim(30)]
+    assert max(locked) == 6
+    assert Counter(job.task for job in claimed) == {"test-declared": 20, "test-store": 1}
+
+
+def test_a_job_without_a_key_has_no_limit_by_key(declare: Declare, process_id: int, stores: list[UUID]) -> None:
+    declare(concurrency_key="{line}")
+    change(
+        "INSERT INTO salon_jobs_job (task, store_id) SELECT 'test-declared', %s FROM generate_series(1, 3)", stores[0]
+    )
+    assert len(Claimer(process_id, None).claim(10)) == 3
+
+
+def test_expired_jobs_cost_no_place_in_a_rate(process_id: int, stores: list[UUID]) -> None:
+    tasks.in_store.enqueue_many([tasks.in_store.call(store_id=stores[0])] * 8)
+    change(
+        "UPDATE salon_jobs_job SET expires_at = now() - interval '1 s'"
+        " WHERE id <= (SELECT min(id) + 3 FROM salon_jobs_job)"
+    )
+    limit(task="test-store", rate=5)
+    change("UPDATE salon_jobs_limit SET tokens = 5")
+    claimer = Claimer(process_id, None)
+    assert [job.expired for job in claimer.claim(5)] == [True] * 4 + [False]
+    assert [job.expired for job in claimer.claim(5)] == [False] * 3
+
+
+def test_nothing_declared_and_no_row_that_says_anything_are_no_rules(declare: Declare) -> None:
+    declare()
+    assert not limits.rules_in_force()
+    pause(queue="default")
+    resume(queue="default")
+    limit(store_id=uuid4(), lift=True)
+    assert not limits.rules_in_force(), "the plain claim serves"
+    with pytest.raises(OptionInvalid, match="lift lets any number run: leave max_concurrency out"):
+        limit(task="a", max_concurrency=1, lift=True)
+
+
+def test_two_keys_whose_lanes_have_the_same_number_have_a_limit_each(
+    declare: Declare, process_id: int, stores: list[UUID]
+) -> None:
+    task = declare(concurrency_key="{line}", key_concurrency=2)
+    hashed = "hashtextextended(concat_ws(chr(31), 'default', 'test-declared', '0', n::text), 0) & 4294967295"
+    [(one, other)] = seen(
+        f"SELECT min(n)::text, max(n)::text FROM generate_series(1, 400000) n GROUP BY {hashed} HAVING count(*) > 1"
+        " LIMIT 1"
+    )
+    add(task, stores[:1], [other], 2)
+    claimer = Claimer(process_id, None)
+    assert len(claimer.claim(10)) == 2
+    add(task, stores[:1], [one], 1)
+    add(task, stores[:1], [other], 2)
+    assert len(set(seen("SELECT lane FROM salon_jobs_job"))) == 1
+    assert by_key([job for _ in range(3) for job in claimer.claim(10)]) == {one: 1}, "the other's two places are taken"

@@ -1,0 +1,103 @@
+"""Shows that successes are written in batches, and that a batch says of each run what really became of it."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from django.db import connections
+
+from salon_jobs.jobs import queries
+from tests import tasks
+from tests.support import change, claim, running_on_a_thread, seen
+from tests.worker.effects import job_events
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_only_what_is_still_owned_is_finished(process_id: int, settings: Any, kept: bool) -> None:
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "KEEP_SUCCEEDED": kept}
+    ids = [tasks.system.enqueue().id for _ in range(4)]
+    jobs = claim(process_id)
+    change("UPDATE salon_jobs_job SET lease = lease + 1 WHERE id = %s", ids[1])
+    change("UPDATE salon_jobs_job SET leased_by = %s WHERE id = %s", process_id + 1, ids[2])
+    assert queries.finish_many(jobs, process_id) == {ids[0], ids[3]}
+    kept_rows = [(ids[0], "succeeded", 1), (ids[3], "succeeded", 1)] if kept else []
+    left = [(ids[1], "running", 0), (ids[2], "running", 0)]
+    assert seen("SELECT id, state, attempts FROM salon_jobs_job ORDER BY id") == sorted(left + kept_rows)
+
+
+def test_a_locked_row_is_left_for_the_next_time_and_holds_up_none(process_id: int) -> None:
+    ids = [tasks.system.enqueue().id for _ in range(3)]
+    jobs = claim(process_id)
+    with connections["owner"].cursor() as cursor:
+        cursor.execute("BEGIN")
+        cursor.execute("SELECT FROM salon_jobs_job WHERE id = %s FOR UPDATE", [ids[1]])
+        assert queries.finish_many(jobs, process_id) == {ids[0], ids[2]}
+        cursor.execute("ROLLBACK")
+    assert queries.finish_many(jobs, process_id) == {ids[1]}
+
+
+def test_a_run_whose_lease_was_lost_is_told_as_lost_among_those_that_succeeded(
+    process_id: int, hooks: tasks.Hooks, caplog: pytest.LogCaptureFixture
+) -> None:
+    def lose(note: str) -> None:
+        if note == "lose":
+            change("UPDATE salon_jobs_job SET lease = lease + 1 WHERE payload->>'note' = 'lose'")
+
+    caplog.set_level("INFO")
+    hooks.system = lose
+    for note in ("a", "lose", "b"):
+        tasks.system.enqueue(note=note)
+    with running_on_a_thread(process_id, claim(process_id)):
+        assert seen("SELECT payload->>'note', state FROM salon_jobs_job") == [("lose", "running")]
+    assert sorted(job_events(caplog)) == ["job_lease_lost", "job_succeeded", "job_succeeded"]
+
+
+def test_a_batch_is_written_through_an_outage(
+    process_id: int, hooks: tasks.Hooks, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The finisher's connection is ended after its first batch; the second one is written on a new one."""
+    caplog.set_level("INFO")
+    ended = threading.Event()
+
+    def end_the_finisher(note: str) -> None:
+        if note == "second":
+            change(
+                "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
+                " WHERE query LIKE '%%DELETE FROM salon_jobs_job%%' AND pid <> pg_backend_pid()"
+            )
+            ended.set()
+
+    hooks.system = end_the_finisher
+    with running_on_a_thread(process_id, []) as runner:
+        for note in ("first", "second"):
+            tasks.system.enqueue(note=note)
+            queue = runner._jobs
+            queue.put(claim(process_id))
+            assert queue.wait_idle(10)
+    assert ended.is_set()
+    assert seen("SELECT count(*) FROM salon_jobs_job") == [(0,)]
+    assert job_events(caplog) == ["job_succeeded", "job_succeeded"]
+
+
+def test_the_thread_outlives_what_nobody_foresaw(
+    process_id: int, hooks: tasks.Hooks, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    really = queries.finish_many
+    faults = [MemoryError()]
+
+    def finish_many(*arguments: Any) -> set[int]:
+        if faults:
+            raise faults.pop()
+        return really(*arguments)
+
+    monkeypatch.setattr(queries, "finish_many", finish_many)
+    with running_on_a_thread(process_id, []) as runner:
+        ids = []
+        for _ in range(2):
+            ids.append(tasks.system.enqueue().id)
+            runner._jobs.put(claim(process_id))
+            assert runner._jobs.wait_idle(10)
+    assert "1 jobs could not be written" in caplog.text
+    assert queries.unknown_leases(process_id, ()) == [(ids[0], 1)], "a sweep gives it back"

@@ -1,0 +1,45 @@
+"""The board shows to another process what threads run, also after the writer was killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+
+from salon_jobs.worker.in_flight import NEVER, RunBoard
+
+WRITER = """
+import sys, time
+from salon_jobs.worker.in_flight import RunBoard
+board = RunBoard(3, fileno=int(sys.argv[1]))
+board.show(0, 11, 1)
+board.clear(0)
+board.show(1, 12, 2, kill_at=99.5)
+print("written", flush=True)
+time.sleep(60)
+"""
+
+
+def test_what_a_killed_process_ran_is_still_shown() -> None:
+    with tempfile.TemporaryFile() as file:
+        file.truncate(RunBoard.size(3))
+        fileno = file.fileno()
+        with subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(fileno)], pass_fds=[fileno], stdout=subprocess.PIPE
+        ) as writer:
+            assert writer.stdout is not None
+            assert writer.stdout.readline() == b"written\n"
+            os.kill(writer.pid, signal.SIGKILL)
+        (run,) = RunBoard(3, fileno=fileno).shown()
+    assert (run.slot, run.job_id, run.lease, run.kill_at) == (1, 12, 2, 99.5)
+
+
+def test_a_board_without_a_file_is_the_process_s_own() -> None:
+    board = RunBoard(2)
+    board.show(0, 5, 7)
+    (run,) = board.shown()
+    assert (run.job_id, run.lease, run.kill_at) == (5, 7, NEVER)
+    board.clear(0)
+    assert board.shown() == []

@@ -1,0 +1,223 @@
+"""Shows when a process counts as dead, and what becomes of its jobs and its connections."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from datetime import timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+from django.db import DatabaseError, OperationalError
+
+from salon_jobs.models import Process
+from salon_jobs.process.heartbeat import application_name
+from salon_jobs.worker import maintenance as rescuer
+from salon_jobs.worker.in_flight import ShownRun
+from salon_jobs.worker.maintenance import RescueCounts, Rescuer, bury
+from tests import tasks
+from tests.settings import url_for
+from tests.support import change, claim, elsewhere, job_row, seen
+from tests.worker.test_store_fences import wait_until_somebody_waits_for_a_lock
+
+
+def row_of(job_id: int) -> dict[str, Any]:
+    row = job_row(job_id)
+    assert row is not None
+    return row
+
+
+def be_silent(process_id: int, seconds: int = 16) -> None:
+    change("UPDATE salon_jobs_process SET heartbeat_at = now() - make_interval(secs => %s) WHERE id = %s",
+           seconds, process_id)  # fmt: skip
+
+
+def test_nobody_is_judged_when_the_question_itself_had_to_wait(process_id: int, settings: Any) -> None:
+    """Whatever held it up (a pooler without a free connection) held up heartbeats too."""
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "HEARTBEAT_INTERVAL": 0.2}
+    be_silent(process_id)
+    now_s = [0.0]
+    rescuer = Rescuer(clock=lambda: now_s[0])
+
+    def look(waiting_s: float) -> RescueCounts:
+        with ThreadPoolExecutor(1) as pool, psycopg.connect(url_for(None)) as other:
+            other.execute("LOCK TABLE salon_jobs_process")
+            found = elsewhere(pool, rescuer.run_once)
+            wait_until_somebody_waits_for_a_lock()
+            now_s[0] += waiting_s
+            other.rollback()
+            return found.result(10)
+
+    assert look(waiting_s=0.3) == RescueCounts()
+    now_s[0] += 14
+    assert rescuer.run_once() == RescueCounts(), "they have a silence's time to beat"
+    now_s[0] += 2
+    assert look(waiting_s=0.1) == RescueCounts(buried=1)
+
+
+def new_process() -> int:
+    return int(Process.objects.create(kind="worker", hostname="test", pid=2).pk)
+
+
+def test_a_job_of_a_fresh_process_is_never_touched_however_long_it_runs(stores: list[UUID], process_id: int) -> None:
+    handle = tasks.in_store.enqueue(store_id=stores[0])
+    claim(process_id)
+    change("UPDATE salon_jobs_job SET started_at = now() - interval '9 h', created_at = now() - interval '9 h'")
+    be_silent(process_id, 14)
+    before = row_of(handle.id)
+    assert Rescuer().run_once() == RescueCounts()
+    assert row_of(handle.id) == before
+
+
+def test_a_silent_process_is_buried_and_its_jobs_queued_again_uncharged(
+    stores: list[UUID], process_id: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    held = tasks.in_store.enqueue(store_id=stores[0])
+    claim(process_id)
+    other = new_process()
+    safe = tasks.in_store.enqueue(store_id=stores[1])
+    claim(other)
+    be_silent(process_id)
+    assert Rescuer().run_once() == RescueCounts(buried=1, queued=1)
+    assert seen("SELECT id FROM salon_jobs_process") == [(other,)]
+    row = row_of(held.id)
+    assert (row["state"], row["attempts"], row["rescues"], row["lease"], row["leased_by"]) == ("queued", 0, 1, 2, None)
+    assert row_of(safe.id)["state"] == "running"
+    assert seen("SELECT job_id, attempt, code, error_class, store_id FROM salon_jobs_job_error") == [
+        (held.id, 1, "JOB.PROCESS_DIED", "salon_jobs.core.errors.ProcessDied", stores[0])
+    ]
+    [record] = [record for record in caplog.records if getattr(record, "event", "") == "job_rescued"]
+    assert {"task_name", "job_id", "store_id", "attempt"} <= record.event_fields.keys()  # type: ignore[attr-defined]
+    assert Rescuer().run_once() == RescueCounts()
+
+
+def test_jobs_of_an_owner_without_a_row_are_rescued_too(stores: list[UUID], process_id: int) -> None:
+    handle = tasks.in_store.enqueue(store_id=stores[0])
+    claim(process_id)
+    change("DELETE FROM salon_jobs_process")
+    assert Rescuer().run_once() == RescueCounts(buried=1, queued=1)
+    assert row_of(handle.id)["state"] == "queued"
+
+
+def test_a_burial_leaves_the_connections_of_another_database_alone(stores: list[UUID], process_id: int) -> None:
+    name = application_name(process_id)
+    with psycopg.connect(url_for("worker_runtime", "postgres"), application_name=name, autocommit=True) as neighbour:
+        be_silent(process_id)
+        assert Rescuer().run_once() == RescueCounts(buried=1)
+        neighbour.execute("SELECT 1")
+
+
+def test_the_dead_processs_open_transaction_can_not_commit(stores: list[UUID], process_id: int) -> None:
+    # Not as a context of its own: that commits once more, on a connection that may not know yet how dead it is.
+    with closing(psycopg.connect(url_for("worker_runtime"), application_name=application_name(process_id))) as zombie:
+        zombie.execute("SELECT set_config('app.current_store_id', %s, true)", [str(stores[0])])
+        zombie.execute("INSERT INTO customer (id, store_id, name, email) VALUES (%s, %s, 'ghost', 'e')",
+                       [uuid4(), stores[0]])  # fmt: skip
+        be_silent(process_id)
+        Rescuer().run_once()
+        with pytest.raises(psycopg.OperationalError):
+            zombie.commit()
+    assert seen("SELECT count(*) FROM customer") == [(0,)]
+
+
+@pytest.mark.parametrize(
+    ("max_attempts", "attempts", "fails_at"), [(1, 0, 3), (3, 0, 3), (3, 2, 3), (5, 0, 5), (25, 22, 3)]
+)
+def test_rescues_and_attempts_together_bound_a_job_that_kills_its_process(
+    stores: list[UUID], process_id: int, max_attempts: int, attempts: int, fails_at: int
+) -> None:
+    handle = tasks.in_store.using(max_attempts=max_attempts).enqueue(store_id=stores[0])
+    change("UPDATE salon_jobs_job SET attempts = %s", attempts)
+    for number in range(1, fails_at + 1):
+        process = new_process()
+        [job] = claim(process)
+        be_silent(process)
+        counts = Rescuer().run_once()
+        assert counts == (RescueCounts(1, 0, 1) if number == fails_at else RescueCounts(1, 1, 0))
+        assert job.attempts == attempts, "nobody knows whether it had started"
+    row = row_of(handle.id)
+    assert (row["state"], row["reason"], row["finished_at"] is None) == ("failed", "process_died", False)
+    assert seen("SELECT count(*) FROM salon_jobs_job_error") == [(fails_at,)]
+
+
+def test_a_rescue_that_meets_a_waiting_twin_ends_as_superseded(stores: list[UUID], process_id: int) -> None:
+    held = tasks.keyed.enqueue(store_id=stores[0], number=1)
+    claim(process_id)
+    twin = tasks.keyed.enqueue(store_id=stores[0], number=1)
+    be_silent(process_id)
+    Rescuer().run_once()
+    assert (row_of(held.id)["state"], row_of(held.id)["reason"]) == ("cancelled", "superseded")
+    assert row_of(twin.id)["state"] == "queued"
+
+
+def test_after_an_outage_it_waits_a_full_silence_since_nobody_could_beat(
+    stores: list[UUID], process_id: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+
+    def refuse(*_: object) -> list[Any]:
+        raise OperationalError("the server closed the connection")
+
+    sweeper = Rescuer(clock=lambda: now)
+    be_silent(process_id)
+    with monkeypatch.context() as patched:
+        patched.setattr(rescuer, "_query", refuse)
+        with pytest.raises(DatabaseError):
+            sweeper.run_once()
+    now += 14
+    assert sweeper.run_once() == RescueCounts()
+    now += 2
+    assert sweeper.run_once() == RescueCounts(buried=1)
+
+
+def test_the_silence_is_a_setting(stores: list[UUID], process_id: int, settings: Any) -> None:
+    be_silent(process_id, 5)
+    assert Rescuer().run_once() == RescueCounts()
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "PROCESS_SILENT_AFTER": 4, "HEARTBEAT_INTERVAL": 1}
+    assert Rescuer().run_once() == RescueCounts(buried=1)
+    other = new_process()
+    be_silent(other, 3)
+    assert Rescuer().run_once(silent_after=timedelta(seconds=2)) == RescueCounts(buried=1)
+
+
+def test_of_a_child_that_died_only_jobs_that_had_started_are_charged(stores: list[UUID], process_id: int) -> None:
+    started, waiting = (tasks.in_store.enqueue(store_id=stores[0]).id for _ in range(2))
+    claim(process_id)
+    assert bury(process_id, None, end="was killed by SIGKILL", charged=[started]) == RescueCounts(buried=1, queued=2)
+    rows = seen("SELECT id, state, attempts, rescues, lease, leased_by FROM salon_jobs_job ORDER BY id")
+    assert rows == [(started, "queued", 0, 1, 2, None), (waiting, "queued", 0, 0, 2, None)]
+    [(job_id, message)] = seen("SELECT job_id, message FROM salon_jobs_job_error")
+    assert job_id == started
+    assert message.endswith("was killed by SIGKILL and was buried")
+
+
+def test_a_job_that_merely_waited_is_never_failed_however_often_its_processes_die(
+    stores: list[UUID], process_id: int
+) -> None:
+    tasks.in_store.using(max_attempts=1).enqueue(store_id=stores[0])
+    for _ in range(5):
+        process = new_process()
+        claim(process)
+        assert bury(process, None, charged=[]) == RescueCounts(1, 1, 0)
+    assert seen("SELECT state, attempts, rescues FROM salon_jobs_job") == [("queued", 0, 0)]
+    assert seen("SELECT count(*) FROM salon_jobs_job_error") == [(0,)]
+
+
+@pytest.mark.parametrize("max_attempts", [1, 2])
+def test_the_run_for_which_a_child_was_killed_is_a_failed_attempt_and_its_neighbour_is_not(
+    stores: list[UUID], process_id: int, max_attempts: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    culprit = tasks.in_store.using(max_attempts=max_attempts).enqueue(store_id=stores[0]).id
+    tasks.in_store.enqueue(store_id=stores[0])
+    job, other = claim(process_id)
+    assert job.id == culprit
+    overdue = [ShownRun(0, culprit, job.lease, 100.0, 101.5), ShownRun(1, other.id, other.lease + 1, 100.0, 101.5)]
+    bury(process_id, None, charged=[], overdue=overdue)
+    rows = seen("SELECT id, state, attempts, rescues, run_at > now() FROM salon_jobs_job ORDER BY id")
+    assert rows[0] == ((culprit, "failed", 1, 0, False) if max_attempts == 1 else (culprit, "queued", 1, 0, True))
+    assert rows[1] == (other.id, "queued", 0, 0, False), "a lease of before is another run's"
+    assert seen("SELECT job_id, attempt FROM salon_jobs_job_error") == [(culprit, 1)]
+    told = [getattr(record, "event", "") for record in caplog.records]
+    assert told.count("job_failed" if max_attempts == 1 else "job_retried") == 1

@@ -1,0 +1,298 @@
+"""Shows, with connections of their own, that a row answers only to the run that holds its lease."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import timedelta
+from functools import partial
+from typing import Any, TypeVar
+from uuid import UUID
+
+import pytest
+from django.db import connections, transaction
+
+from salon_jobs.core.error_report import report
+from salon_jobs.core.errors import Expired
+from salon_jobs.core.records import ClaimedJob
+from salon_jobs.jobs import queries, registry
+from salon_jobs.models import Process
+from salon_jobs.worker.fair_claim import Runnable, claim_lanes, list_lanes, share_out
+from salon_jobs.worker.maintenance import RescueCounts, bury
+from tests import tasks
+from tests.support import change, claim, elsewhere, job_row, seen
+
+T = TypeVar("T")
+SILENCE = timedelta(seconds=15)
+ZERO = timedelta(0)
+
+
+def wait_until_somebody_waits_for_a_lock(role: str = "worker_runtime") -> None:
+    deadline = time.monotonic() + 10
+    while seen("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND usename = %s", role) == [(0,)]:
+        assert time.monotonic() < deadline, "nobody waits"
+        time.sleep(0.01)
+
+
+def be_silent(process_id: int) -> None:
+    change("UPDATE salon_jobs_process SET heartbeat_at = now() - interval '1 h' WHERE id = %s", process_id)
+
+
+def states() -> list[str]:
+    return [row[0] for row in seen("SELECT state FROM salon_jobs_job ORDER BY id")]
+
+
+@pytest.mark.parametrize("wrong", ["lease", "process", "state"])
+@pytest.mark.parametrize("verb", ["finish", "fail", "requeue", "cancel_run", "expire_run"])
+def test_without_the_lease_nothing_changes(stores: list[UUID], process_id: int, wrong: str, verb: str) -> None:
+    handle = tasks.in_store.enqueue(store_id=stores[0])
+    [job] = claim(process_id)
+    owner = process_id
+    if wrong == "lease":
+        job = job._replace(lease=job.lease - 1)
+    elif wrong == "process":
+        owner += 1
+    else:
+        change("UPDATE salon_jobs_job SET state = 'cancelled'")
+    before = job_row(handle.id)
+    verbs: dict[str, Callable[[], object]] = {
+        "finish": lambda: queries.finish(job, owner),
+        "fail": lambda: queries.fail(job, owner, report(ValueError()), delay=ZERO, final=False, reason=""),
+        "requeue": lambda: queries.requeue([(job.id, job.lease)], owner),
+        "cancel_run": lambda: queries.cancel_run(job, owner, "x"),
+        "expire_run": lambda: queries.expire_run(job, owner, report(Expired()), "x"),
+    }
+    assert not verbs[verb]()
+    assert job_row(handle.id) == before
+    assert seen("SELECT count(*) FROM salon_jobs_job_error") == [(0,)]
+
+
+def test_every_claim_raises_the_lease(stores: list[UUID], process_id: int) -> None:
+    tasks.in_store.enqueue(store_id=stores[0])
+    leases: list[int] = []
+    for _ in range(3):
+        [job] = claim(process_id)
+        leases.append(job.lease)
+        assert queries.requeue([(job.id, job.lease)], process_id)
+    assert leases == [1, 2, 3]
+
+
+def test_four_claimers_never_share_a_job(stores: list[UUID], process_id: int) -> None:
+    tasks.in_store.enqueue_many(tasks.in_store.call(store_id=stores[n % 3], number=n) for n in range(400))
+    processes = [Process.objects.create(kind="worker", hostname="test", pid=n).pk for n in range(4)]
+    start = threading.Barrier(4)
+
+    def work(process: int) -> list[int]:
+        start.wait(10)
+        mine: list[int] = []
+        while jobs := queries.claim_due(process, registry.task_names(), 7):
+            assert len(jobs) <= 7
+            mine += [job.id for job in jobs]
+        return mine
+
+    with ThreadPoolExecutor(4) as pool:
+        futures = [elsewhere(pool, partial(work, process)) for process in processes]
+        claimed = [future.result(30) for future in futures]
+    everything = [job_id for mine in claimed for job_id in mine]
+    assert len(everything) == len(set(everything)) == 400
+    for process, mine in zip(processes, claimed, strict=True):
+        assert {row[0] for row in seen("SELECT id FROM salon_jobs_job WHERE leased_by = %s", process)} == set(mine)
+
+
+def test_a_claim_passes_by_what_another_holds(stores: list[UUID], process_id: int) -> None:
+    first, second = (tasks.in_store.enqueue(store_id=stores[0]).id for _ in range(2))
+    with transaction.atomic(using="owner"):
+        change("SELECT 1 FROM salon_jobs_job WHERE id = %s FOR UPDATE", first)
+        assert [job.id for job in claim(process_id)] == [second]
+
+
+def test_claims_follow_priority_then_run_at_within_the_asked_queues(stores: list[UUID], process_id: int) -> None:
+    def add(**options: Any) -> int:
+        return tasks.in_store.using(**options).enqueue(store_id=stores[0]).id
+
+    late, urgent, early, mail = add(), add(priority=-5), add(), add(queue="mail")
+    change("UPDATE salon_jobs_job SET run_at = now() - interval '1 min' WHERE id = %s", early)
+    add(run_at=seen("SELECT now() + interval '1 h'")[0][0])
+    names = registry.task_names()
+    assert [job.id for job in queries.claim_due(process_id, names, 9, queues=["default"])] == [urgent, early, late]
+    assert queries.claim_due(process_id, ["test-system"], 9) == []
+    assert [job.id for job in queries.claim_due(process_id, names, 9)] == [mail]
+
+
+def test_a_buried_process_claims_nothing(stores: list[UUID], process_id: int) -> None:
+    tasks.in_store.enqueue(store_id=stores[0])
+    be_silent(process_id)
+    assert bury(process_id, SILENCE) == RescueCounts(buried=1)
+    assert claim(process_id) == []
+    assert states() == ["queued"]
+
+
+def test_a_claim_in_flight_holds_burial_up_and_its_jobs_are_then_rescued(stores: list[UUID], process_id: int) -> None:
+    handle = tasks.in_store.enqueue(store_id=stores[0])
+    be_silent(process_id)
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic():
+            [job] = claim(process_id)
+            burial = elsewhere(pool, lambda: bury(process_id, SILENCE))
+            wait_until_somebody_waits_for_a_lock()
+            assert not burial.done()
+        assert burial.result(10) == RescueCounts(buried=1, queued=1)
+    row = job_row(handle.id)
+    assert row is not None
+    assert (row["state"], row["attempts"], row["rescues"], row["leased_by"]) == ("queued", 0, 1, None)
+    assert row["lease"] > job.lease
+
+
+def test_a_claim_behind_a_burial_gets_nothing(stores: list[UUID], process_id: int) -> None:
+    tasks.in_store.enqueue(store_id=stores[0])
+    be_silent(process_id)
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic():
+            bury(process_id, SILENCE)
+            late: Future[list[ClaimedJob]] = elsewhere(pool, lambda: claim(process_id))
+            wait_until_somebody_waits_for_a_lock()
+        assert late.result(10) == []
+    assert states() == ["queued"]
+
+
+def test_a_process_that_beats_is_not_buried(stores: list[UUID], process_id: int) -> None:
+    tasks.in_store.enqueue(store_id=stores[0])
+    claim(process_id)
+    assert bury(process_id, SILENCE) == RescueCounts()
+    assert seen("SELECT count(*) FROM salon_jobs_process") == [(1,)]
+    assert states() == ["running"]
+
+
+def test_a_beat_that_comes_first_wins_against_a_burial_that_waits(stores: list[UUID], process_id: int) -> None:
+    tasks.in_store.enqueue(store_id=stores[0])
+    claim(process_id)
+    be_silent(process_id)
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic():
+            Process.objects.filter(pk=process_id).update(heartbeat_at=seen("SELECT clock_timestamp()")[0][0])
+            burial = elsewhere(pool, lambda: bury(process_id, SILENCE))
+            wait_until_somebody_waits_for_a_lock()
+        assert burial.result(10) == RescueCounts()
+    assert states() == ["running"]
+
+
+def test_two_burials_at_once_count_one(stores: list[UUID], process_id: int) -> None:
+    tasks.in_store.enqueue(store_id=stores[0])
+    claim(process_id)
+    be_silent(process_id)
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic():
+            assert bury(process_id, SILENCE) == RescueCounts(buried=1, queued=1)
+            second = elsewhere(pool, lambda: bury(process_id, SILENCE))
+            wait_until_somebody_waits_for_a_lock()
+        assert second.result(10) in (RescueCounts(), RescueCounts(buried=1))
+    assert seen("SELECT state, rescues FROM salon_jobs_job") == [("queued", 1)]
+
+
+@pytest.mark.parametrize("verb", ["rescue", "requeue", "fail"])
+def test_a_twin_that_commits_at_this_very_moment_supersedes_one_and_holds_up_none(
+    stores: list[UUID], process_id: int, verb: str
+) -> None:
+    for number in range(3):
+        tasks.keyed.enqueue(store_id=stores[0], number=number)
+    jobs = claim(process_id)
+    if verb == "rescue":
+        change("DELETE FROM salon_jobs_process")
+    pairs = [(job.id, job.lease) for job in jobs]
+    verbs: dict[str, Callable[[], object]] = {
+        "rescue": lambda: queries.rescue(process_id, "went silent"),
+        "requeue": lambda: queries.requeue(pairs, process_id),
+        "fail": lambda: [
+            queries.fail(job, process_id, report(ValueError()), delay=timedelta(0), final=False, reason="")
+            for job in jobs
+        ],
+    }
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic():
+            tasks.keyed.enqueue(store_id=stores[0], number=1)
+            given_back = elsewhere(pool, verbs[verb])
+            wait_until_somebody_waits_for_a_lock()
+        given_back.result(10)
+    assert states() == ["queued", "cancelled", "queued", "queued"]
+    assert seen("SELECT reason FROM salon_jobs_job WHERE state = 'cancelled'") == [("superseded",)]
+
+
+def test_one_row_that_can_not_be_changed_holds_up_no_rescue(
+    stores: list[UUID], process_id: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    handles = [tasks.keyed.enqueue(store_id=stores[0], number=number) for number in range(4)]
+    claim(process_id)
+    tasks.keyed.enqueue(store_id=stores[0], number=2)
+    change("UPDATE salon_jobs_job SET lease = 2147483647 WHERE id = %s", handles[1].id)
+    be_silent(process_id)
+    assert bury(process_id, SILENCE) == RescueCounts(buried=1, queued=3)
+    assert states() == ["queued", "running", "cancelled", "queued", "queued"]
+    [record] = [record for record in caplog.records if getattr(record, "event", "") == "job_not_rescued"]
+    assert record.event_fields["job_id"] == handles[1].id  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("verb", ["fail", "cancel_run", "expire_run", "rescue", "finish_keep"])
+def test_counts_that_can_grow_no_further_end_a_job_like_any_other(
+    stores: list[UUID], process_id: int, verb: str, settings: Any
+) -> None:
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "KEEP_SUCCEEDED": True}
+    tasks.in_store.using(max_attempts=32767).enqueue(store_id=stores[0])
+    change("UPDATE salon_jobs_job SET attempts = 32767, rescues = 32767")
+    [job] = claim(process_id)
+    verbs: dict[str, Callable[[], object]] = {
+        "fail": lambda: queries.fail(job, process_id, report(ValueError()), delay=ZERO, final=False, reason="spent"),
+        "cancel_run": lambda: queries.cancel_run(job, process_id, "discarded"),
+        "expire_run": lambda: queries.expire_run(job, process_id, report(Expired()), "expired"),
+        "rescue": lambda: queries.rescue(process_id, "went silent"),
+        "finish_keep": lambda: queries.finish(job, process_id),
+    }
+    verbs[verb]()
+    ended = {"fail": "failed", "rescue": "failed", "finish_keep": "succeeded"}
+    assert seen("SELECT state, attempts, rescues FROM salon_jobs_job") == [(ended.get(verb, "cancelled"), 32767, 32767)]
+
+
+def test_leases_that_the_process_does_not_know_are_found(stores: list[UUID], process_id: int) -> None:
+    for _ in range(3):
+        tasks.in_store.enqueue(store_id=stores[0])
+    one, two, three = claim(process_id)
+    unknown = queries.unknown_leases(process_id, [two.id])
+    assert sorted(unknown) == [(one.id, one.lease), (three.id, three.lease)]
+    assert len(queries.requeue([*unknown, (two.id, two.lease + 5)], process_id)) == 2
+    assert states() == ["queued", "running", "queued"]
+
+
+def test_an_unclear_end_is_told_by_the_row(stores: list[UUID], process_id: int, settings: Any) -> None:
+    tasks.in_store.enqueue(store_id=stores[0])
+    [job] = claim(process_id)
+    assert not queries.committed(job, process_id)
+    assert queries.finish(job, process_id)
+    assert queries.committed(job, process_id)
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "KEEP_SUCCEEDED": True}
+    tasks.in_store.enqueue(store_id=stores[0])
+    [job] = claim(process_id)
+    assert queries.finish(job, process_id)
+    assert queries.committed(job, process_id)
+    assert not queries.committed(job._replace(lease=job.lease - 1), process_id)
+
+
+@pytest.mark.parametrize("room", [1, 100, None])
+def test_a_claim_alone_does_not_wait_for_the_disk(process_id: int, *, room: int | None) -> None:
+    tasks.system.enqueue()
+    with connections["default"].cursor() as cursor:
+        with transaction.atomic():
+            if room is None:
+                shares = share_out(
+                    [lane for lane in list_lanes(None, Runnable(tasks=["test-system"])).lanes if lane.due],
+                    1,
+                    {},
+                    lambda _: (),
+                )
+                assert claim_lanes(process_id, shares, 1, {})
+            else:
+                assert claim(process_id, room)
+            cursor.execute("SHOW synchronous_commit")
+            assert cursor.fetchone() == ("off",)
+        cursor.execute("SHOW synchronous_commit")
+        assert cursor.fetchone() == ("on",)

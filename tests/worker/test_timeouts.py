@@ -1,0 +1,494 @@
+"""Shows that a run, and a wait, that takes too long ends, alone, and how its row and the log tell it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from contextvars import ContextVar
+from datetime import UTC, datetime, timedelta
+from io import StringIO
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.core.management import call_command
+from django.db import connection, transaction
+
+from salon_jobs import Snooze, current_job
+from salon_jobs.admin import job as job_page
+from salon_jobs.core import tracing
+from salon_jobs.core.errors import Expired, Interrupted, OptionInvalid, TimedOut
+from salon_jobs.core.outcomes import Errored, NotStarted, Succeeded
+from salon_jobs.jobs.options import Timeouts
+from salon_jobs.jobs.statistics import TaskStatistics
+from salon_jobs.models import Job
+from salon_jobs.worker import executor
+from salon_jobs.worker import runner as runner_module
+from salon_jobs.worker.processes import RunTotals
+from salon_jobs.worker.runner import Runner
+from tests import tasks
+from tests.metrics import of, shown
+from tests.support import change, claim, job_row, run_due, running_on_a_thread, seen
+from tests.tracers import Remembering
+from tests.worker.effects import job_events, write, written
+
+SHORT = timedelta(seconds=0.2)
+ROWS = "SELECT state, attempts, leased_by FROM salon_jobs_job ORDER BY id"
+ERRORS = "SELECT attempt, error_class, code FROM salon_jobs_job_error ORDER BY id"
+TIMED_OUT = (1, "salon_jobs.core.errors.TimedOut", "JOB.TIMED_OUT")
+EXPIRED = (1, "salon_jobs.core.errors.Expired", "JOB.EXPIRED")
+
+
+@pytest.fixture
+def limit(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Give the tests' tasks timeouts."""
+
+    def give(**options: Any) -> None:
+        for each in (tasks.system, tasks.in_store, tasks.outside):
+            monkeypatch.setattr(each, "timeouts", Timeouts(**options))
+
+    return give
+
+
+def spin(**_: object) -> None:
+    """Be busy until something strikes."""
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        pass
+
+
+def sleep_in_a_query(**_: object) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_sleep(60)")
+
+
+def events(caplog: pytest.LogCaptureFixture, name: str) -> list[dict[str, Any]]:
+    return [record.event_fields for record in caplog.records if getattr(record, "event", "") == name]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("body", [spin, sleep_in_a_query])
+@pytest.mark.parametrize("declared", [tasks.in_store, tasks.outside])
+def test_a_run_that_takes_too_long_is_struck_rolled_back_and_retried(
+    stores: list[UUID], hooks: tasks.Hooks, process_id: int, limit: Any, caplog: pytest.LogCaptureFixture,
+    body: Callable[..., None], declared: Any,
+) -> None:  # fmt: skip
+    limit(timeout=SHORT)
+    caught: list[BaseException] = []
+
+    def handler(**_: object) -> None:
+        with transaction.atomic():
+            write()
+            try:
+                body()
+            except BaseException as error:
+                caught.append(error)
+                raise
+
+    hooks.store = handler
+    declared.enqueue(store_id=stores[0])
+    with running_on_a_thread(process_id, claim(process_id)):
+        assert seen(ROWS) == [("queued", 1, None)]
+    assert seen(ERRORS) == [TIMED_OUT]
+    assert "in handler\n" in seen("SELECT traceback FROM salon_jobs_job_error")[0][0]
+    assert written() == []
+    assert job_events(caplog) == ["job_timed_out", "job_retried"]
+    [struck] = events(caplog, "job_timed_out")
+    assert (struck["timeout_s"], struck["store_id"], struck["code"]) == (0.2, stores[0], "JOB.TIMED_OUT")
+    assert events(caplog, "job_retried")[0]["code"] == "JOB.TIMED_OUT"
+    assert seen("SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep%%' AND state = 'active'") == [
+        (0,)
+    ]
+
+
+def test_the_last_attempt_that_times_out_fails_the_job_with_its_code(
+    database: None, hooks: tasks.Hooks, process_id: int, limit: Any
+) -> None:
+    limit(timeout=SHORT)
+    hooks.system = spin
+    tasks.system.using(max_attempts=1).enqueue()
+    with running_on_a_thread(process_id, claim(process_id)):
+        assert seen("SELECT state, reason FROM salon_jobs_job") == [("failed", "JOB.TIMED_OUT")]
+
+
+@pytest.mark.parametrize("swallowed", [BaseException, TimedOut])
+@pytest.mark.parametrize("declared", [tasks.in_store, tasks.outside, tasks.system])
+def test_swallowing_it_does_not_look_like_success(
+    stores: list[UUID], hooks: tasks.Hooks, process_id: int, limit: Any, declared: Any, swallowed: type[BaseException]
+) -> None:
+    limit(timeout=SHORT)
+
+    def handler(**_: object) -> None:
+        with suppress(swallowed):
+            spin()
+
+    hooks.store = hooks.system = handler
+    declared.enqueue(**({} if declared is tasks.system else {"store_id": stores[0]}))
+    with running_on_a_thread(process_id, claim(process_id)):
+        assert seen(ROWS) == [("queued", 1, None)]
+    assert seen(ERRORS) == [TIMED_OUT]
+
+
+def test_an_except_for_exceptions_lets_it_pass(database: None, hooks: tasks.Hooks, process_id: int, limit: Any) -> None:
+    limit(timeout=SHORT)
+    rounds: list[int] = []
+
+    def handler(**_: object) -> None:
+        for number in range(3):
+            try:
+                rounds.append(number)
+                spin()
+            except Exception:
+                pass
+
+    hooks.system = handler
+    tasks.system.enqueue()
+    with running_on_a_thread(process_id, claim(process_id)):
+        assert rounds == [0]
+    assert seen(ERRORS) == [TIMED_OUT]
+
+
+def test_a_handler_that_catches_it_may_ask_for_another_end(
+    database: None, hooks: tasks.Hooks, process_id: int, limit: Any
+) -> None:
+    limit(timeout=SHORT)
+
+    def handler(**_: object) -> None:
+        try:
+            spin()
+        except TimedOut:
+            raise Snooze(timedelta(minutes=5)) from None
+
+    hooks.system = handler
+    tasks.system.enqueue()
+    with running_on_a_thread(process_id, claim(process_id)):
+        assert seen(ROWS) == [("queued", 0, None)]
+
+
+def test_what_was_committed_as_finished_before_the_timeout_struck_has_succeeded(
+    stores: list[UUID], hooks: tasks.Hooks, process_id: int, limit: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    limit(timeout=SHORT)
+
+    def handler(**_: object) -> None:
+        with transaction.atomic():
+            write()
+            current_job().finish()
+        spin()
+
+    hooks.store = handler
+    tasks.outside.enqueue(store_id=stores[0])
+    with running_on_a_thread(process_id, claim(process_id)):
+        assert seen(ROWS) == []
+    assert (written(), seen(ERRORS)) == (["effect"], [])
+    assert job_events(caplog) == ["job_timed_out", "job_succeeded"]
+
+
+def test_finishing_after_a_timeout_raises_it_again(
+    stores: list[UUID], hooks: tasks.Hooks, process_id: int, limit: Any
+) -> None:
+    limit(timeout=SHORT)
+
+    def handler(**_: object) -> None:
+        try:
+            spin()
+        except TimedOut:
+            with transaction.atomic():
+                write()
+                current_job().finish()
+
+    hooks.store = handler
+    tasks.outside.enqueue(store_id=stores[0])
+    with running_on_a_thread(process_id, claim(process_id)):
+        assert seen(ROWS) == [("queued", 1, None)]
+    assert written() == []
+
+
+def test_the_board_shows_when_to_kill_and_an_extension_moves_both_ends(
+    database: None, hooks: tasks.Hooks, process_id: int, limit: Any
+) -> None:
+    limit(timeout=timedelta(seconds=0.4))
+    shown: list[Any] = []
+    queue_of: list[Runner] = []
+
+    def handler(note: str) -> None:
+        job = current_job()
+        began = job.started
+
+        def look() -> tuple[float, float]:
+            [run] = queue_of[0]._board.shown()
+            assert (run.job_id, run.lease) == (job.id, job.claimed.lease)
+            assert job.deadline is not None
+            return round(run.kill_at - began, 3), round((job.deadline - datetime.now(UTC)).total_seconds(), 1)
+
+        shown.append(look())
+        job.extend(timedelta(seconds=0.6))
+        shown.append(look())
+        time.sleep(0.5)
+
+    hooks.system = handler
+    with running_on_a_thread(process_id, []) as runner:
+        queue_of.append(runner)
+        tasks.system.enqueue()
+        runner._jobs.put(claim(process_id))
+        assert runner._jobs.wait_idle(10)
+        assert runner._board.shown() == []
+    assert shown == [(10.4, 0.4), (11.0, 1.0)]
+    assert seen(ERRORS) == []
+
+
+def test_without_a_timeout_there_is_no_deadline_and_nothing_to_extend(
+    database: None, hooks: tasks.Hooks, process_id: int
+) -> None:
+    got: list[Any] = []
+
+    def handler(**_: object) -> None:
+        current_job().extend(timedelta(minutes=1))
+        got.append(current_job().deadline)
+        for wrong in (timedelta(seconds=-1), timedelta(days=36_501)):
+            with pytest.raises(OptionInvalid, match="extend takes"):
+                current_job().extend(wrong)
+
+    hooks.system = handler
+    tasks.system.enqueue()
+    with running_on_a_thread(process_id, claim(process_id)):
+        assert got == [None]
+    assert seen(ROWS) == []
+
+
+def test_a_strike_that_comes_when_the_run_has_ended_hits_nothing(
+    stores: list[UUID], hooks: tasks.Hooks, process_id: int, monkeypatch: pytest.MonkeyPatch, limit: Any
+) -> None:
+    """The strike holds the run's lock when the handler ends; it is raised between the run and its settlement."""
+    limit(timeout=timedelta(seconds=1))  # the handler must come to its end before it, on a busy machine too
+    striking, ended = threading.Event(), threading.Event()
+    raise_in = runner_module._raise_in
+
+    def late(thread: threading.Thread, kind: type[Interrupted] | None) -> None:
+        if kind is not None:
+            striking.set()
+            assert ended.wait(10)
+            # The runner can only wait for the lock by now; give it the time to come there.
+            time.sleep(0.1)
+        raise_in(thread, kind)
+
+    monkeypatch.setattr(runner_module, "_raise_in", late)
+
+    def wait_for_the_strike() -> None:
+        assert striking.wait(10)
+        ended.set()
+
+    def handler(store_id: UUID, number: int) -> None:
+        write(f"effect {number}")
+        if number == 0:
+            transaction.on_commit(wait_for_the_strike)
+
+    hooks.store = handler
+    for number in range(20):
+        tasks.in_store.enqueue(store_id=stores[number % 3], number=number)
+    with running_on_a_thread(process_id, claim(process_id)) as runner:
+        assert not runner.ended
+    assert seen(ROWS) == []
+    assert seen(ERRORS) == []
+    assert written() == sorted(f"effect {number}" for number in range(20))
+
+
+# A strike can land in a weak reference's callback, where Python can only print it: it is lost, and hits nobody.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_timeouts_at_the_very_end_of_runs_never_hit_another_one(
+    stores: list[UUID], hooks: tasks.Hooks, process_id: int, limit: Any
+) -> None:
+    """Every second run ends about when its time is over; the others, of other stores, see nothing of that."""
+    limit(timeout=timedelta(seconds=0.02))
+    foreign: list[UUID] = []
+
+    def handler(store_id: UUID, number: int, **_: object) -> None:
+        job = current_job()
+        if job.store_id != store_id:
+            foreign.append(store_id)
+        write(f"{number}")
+        while number % 2 == 0 and time.monotonic() < job.started + 0.018:
+            pass
+
+    hooks.store = handler
+    count = 120
+    for number in range(count):
+        (tasks.keyed if number % 2 else tasks.in_store).enqueue(store_id=stores[number % 3], number=number)
+    with running_on_a_thread(process_id, claim(process_id, 1000)) as runner:
+        assert not runner.ended
+    assert foreign == []
+    left = {row[0] for row in seen("SELECT (payload->>'number')::int FROM salon_jobs_job")}
+    assert all(number % 2 == 0 for number in left)
+    assert {int(name) for name in written()} == set(range(count)) - left, "an effect is there when its job is gone"
+    assert {row[1:] for row in seen(ERRORS)} <= {TIMED_OUT[1:]}
+    assert len(seen(ERRORS)) == len(left)
+
+
+def due_since(seconds: float) -> None:
+    change("UPDATE salon_jobs_job SET run_at = clock_timestamp() - %s * interval '1 s'", seconds)
+
+
+def test_a_job_that_waited_too_long_expires_uncharged_and_is_not_started(
+    stores: list[UUID], hooks: tasks.Hooks, process_id: int, limit: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    limit(wait_timeout=timedelta(seconds=60))
+    runs: list[int] = []
+    hooks.store = lambda number, **_: runs.append(number)
+    punctual = tasks.in_store.enqueue(store_id=stores[0], number=1)
+    due_since(50)
+    late = tasks.in_store.enqueue(store_id=stores[0], number=2)
+    change("UPDATE salon_jobs_job SET run_at = run_at - interval '75 s' WHERE id = %s", late.id)
+    [expired, succeeded] = run_due(process_id)
+    assert isinstance(expired, NotStarted)
+    assert (type(expired.error), str(expired.error)) == (Expired, "waited 75 s, longer than 60 s")
+    assert succeeded == Succeeded(finished=True)
+    assert (runs, job_row(punctual.id)) == ([1], None)
+    assert seen("SELECT state, reason, attempts, finished_at IS NULL FROM salon_jobs_job") == [
+        ("cancelled", "expired: waited 75 s, longer than 60 s", 0, False)
+    ]
+    assert seen("SELECT attempt, error_class, code, job_id, store_id, message FROM salon_jobs_job_error") == [
+        (*EXPIRED, late.id, stores[0], "waited 75 s, longer than 60 s")
+    ]
+    [record] = events(caplog, "job_expired")
+    assert (record["job_id"], record["code"], record["error_class"]) == (late.id, EXPIRED[2], EXPIRED[1])
+    assert 75 <= record["waited_s"] < 80
+
+
+@pytest.mark.parametrize("claimed_before", [False, True])
+def test_overtime_is_added_to_the_wait_timeout_of_every_run(
+    stores: list[UUID], hooks: tasks.Hooks, process_id: int, limit: Any, claimed_before: bool
+) -> None:
+    limit(wait_timeout=timedelta(seconds=60), wait_overtime=timedelta(seconds=30))
+    runs: list[int] = []
+    hooks.store = lambda number, **_: runs.append(number)
+    for number, waited_s in enumerate((80, 91)):
+        tasks.in_store.enqueue(store_id=stores[0], number=number)
+        change("UPDATE salon_jobs_job SET lease = %s", int(claimed_before))
+        due_since(waited_s)
+        run_due(process_id)
+    assert runs == [0]
+    assert seen("SELECT reason FROM salon_jobs_job") == [("expired: waited 91 s, longer than 90 s",)]
+    assert seen(ERRORS) == [EXPIRED]
+
+
+def test_an_expired_run_is_reported_to_tracers_and_metrics(
+    stores: list[UUID], process_id: int, limit: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit(wait_timeout=timedelta(seconds=60))
+    tracer, counted = Remembering({}), TaskStatistics()
+    monkeypatch.setattr(tracing, "_tracers", [tracer])
+    monkeypatch.setattr(executor, "ended_runs", counted)
+    handle = tasks.in_store.enqueue(store_id=stores[0])
+    due_since(75)
+    with running_on_a_thread(process_id, claim(process_id)):
+        pass
+    [run] = [each for each in tracer.told if isinstance(each, tracing.Run)]
+    assert (run.job_id, run.ended, type(run.error)) == (handle.id, "job_expired", Expired)
+    totals = RunTotals()
+    totals.add(counted.take_report())
+    assert of(shown(totals.samples()), "finished_total", task="test-store", outcome="expired") == 1
+    counted.flush()
+    assert seen("SELECT cancelled FROM salon_jobs_task_minute") == [(1,)]
+
+
+@pytest.mark.parametrize(
+    ("options", "sets", "code", "message"),
+    [
+        ({"wait_timeout": timedelta(seconds=60)}, "run_at = now() - interval '75 s'", "JOB.EXPIRED", "waited 75 s"),
+        ({}, "expires_at = now()", "JOB.EXPIRED", "claimed after expires_at"),
+        ({"timeout": SHORT}, "max_attempts = 1", "JOB.TIMED_OUT", "timed out after 0.2"),
+    ],
+)
+def test_the_admin_and_the_command_line_show_the_error_with_its_code(
+    stores: list[UUID], hooks: tasks.Hooks, process_id: int, limit: Any, options: dict[str, Any], sets: str, code: str,
+    message: str,
+) -> None:  # fmt: skip
+    limit(**options)
+    hooks.store = spin
+    handle = tasks.in_store.enqueue(store_id=stores[0])
+    change(f"UPDATE salon_jobs_job SET {sets}")
+    with running_on_a_thread(process_id, claim(process_id)):
+        pass
+    for arguments in ((), ("--json",)):
+        out = StringIO()
+        call_command("salon_jobs", "show", str(handle.id), *arguments, stdout=out)
+        assert code in out.getvalue()
+        assert message in out.getvalue()
+    shown_in_admin = job_page.errors(Job.objects.get(pk=handle.id))
+    assert code in shown_in_admin
+    assert message in shown_in_admin
+
+
+def test_the_wait_in_the_local_queue_counts(database: None, hooks: tasks.Hooks, process_id: int, limit: Any) -> None:
+    limit(wait_timeout=timedelta(seconds=0.3))
+    runs: list[str] = []
+
+    def handler(note: str) -> None:
+        runs.append(note)
+        time.sleep(0.4)
+
+    hooks.system = handler
+    for note in ("first", "behind it"):
+        tasks.system.enqueue(note=note)
+    with running_on_a_thread(process_id, claim(process_id)):
+        assert runs == ["first"]
+    assert seen("SELECT state, reason LIKE 'expired: waited 0.4%%' FROM salon_jobs_job") == [("cancelled", True)]
+
+
+def test_waiting_shortens_the_run_that_asks_for_it(
+    database: None, hooks: tasks.Hooks, process_id: int, limit: Any
+) -> None:
+    limit(timeout=timedelta(seconds=30), waiting_shortens_timeout=True)
+    left: list[float] = []
+
+    def handler(**_: object) -> None:
+        deadline = current_job().deadline
+        assert deadline is not None
+        left.append((deadline - datetime.now(UTC)).total_seconds())
+
+    hooks.system = handler
+    for waited in (10, 1000):
+        tasks.system.enqueue()
+        due_since(waited)
+        with running_on_a_thread(process_id, claim(process_id)):
+            pass
+    assert 19 < left[0] < 20.1
+    assert 0.8 < left[1] <= 1.0, "a second is left in any case"
+
+
+def test_a_handler_that_raises_it_by_hand_fails_like_any_other(
+    database: None, hooks: tasks.Hooks, process_id: int
+) -> None:
+    def handler(**_: object) -> None:
+        raise TimedOut("the till did not answer")
+
+    hooks.system = handler
+    tasks.system.enqueue()
+    [outcome] = run_due(process_id)
+    assert isinstance(outcome, Errored)
+    assert seen("SELECT code, message FROM salon_jobs_job_error") == [("JOB.TIMED_OUT", "the till did not answer")]
+
+
+def test_whatever_a_strike_left_behind_the_next_job_does_not_meet(
+    stores: list[UUID], hooks: tasks.Hooks, process_id: int, limit: Any
+) -> None:
+    limit(timeout=SHORT)
+    left = ContextVar("left", default=False)
+    met: list[Any] = []
+
+    def handler(number: int, **_: object) -> None:
+        met.append((left.get(), len(connection.execute_wrappers), connection.connection.info.backend_pid))
+        if number == 1:
+            left.set(True)
+            connection.execute_wrappers.append(lambda execute, *arguments: execute(*arguments))
+            spin()
+
+    hooks.store = handler
+    for number in (1, 2):
+        tasks.in_store.enqueue(store_id=stores[0], number=number)
+    with running_on_a_thread(process_id, claim(process_id)):
+        (_, wrappers, struck), (seen_left, seen_wrappers, other) = met
+    assert (seen_left, seen_wrappers) == (False, wrappers)
+    assert struck != other
