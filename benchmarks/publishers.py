@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 
 from benchmarks.messages import POISON
 from salon_jobs.brokers.memory import NullPublisher
-from salon_jobs.brokers.publisher import NOT_SENT, Answers, OutgoingMessage, Unpublished, Verdict
+from salon_jobs.brokers.publisher import NOT_SENT, Answers, OutgoingMessage, PublishFailure, Verdict
 
-_REFUSED = Unpublished(Verdict.RETRY, "BENCH.POISON")
+_REFUSED = PublishFailure(Verdict.RETRY, "BENCH.POISON")
 
 
 class PoisonedPublisher(NullPublisher):
@@ -16,7 +16,7 @@ class PoisonedPublisher(NullPublisher):
 
     service = "poisoned"
 
-    def publish(self, messages: Sequence[OutgoingMessage], *, may_go_on: Callable[[], bool]) -> Answers:
+    def publish(self, messages: Sequence[OutgoingMessage], *, should_continue: Callable[[], bool]) -> Answers:
         """Say that all were published but those."""
         answers: Answers = []
         refused = False

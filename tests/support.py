@@ -19,11 +19,11 @@ from salon_jobs.core.outcomes import Outcome
 from salon_jobs.core.records import ClaimedJob
 from salon_jobs.jobs import queries, registry
 from salon_jobs.jobs.current import RunningJob
-from salon_jobs.worker.buffer import LocalQueue
-from salon_jobs.worker.deadlines import Timekeeper
+from salon_jobs.worker.buffer import JobBuffer
+from salon_jobs.worker.deadlines import DeadlineWatcher
 from salon_jobs.worker.executor import execute, settle
 from salon_jobs.worker.finisher import Finisher
-from salon_jobs.worker.in_flight import RunBoard
+from salon_jobs.worker.in_flight import InFlightTable
 from salon_jobs.worker.runner import Runner
 
 T = TypeVar("T")
@@ -70,11 +70,11 @@ def change(statement: str, *parameters: Any) -> None:
 @contextmanager
 def running_on_a_thread(process_id: int, jobs: Sequence[ClaimedJob]) -> Generator[Runner]:
     """Run claimed jobs on a worker's thread until all have ended, as a worker does; ends the threads afterwards."""
-    queue = LocalQueue(1)
+    queue = JobBuffer(1)
     abandon = threading.Event()
     finisher = Finisher(process_id, queue.forget, abandon)
-    timekeeper = Timekeeper()
-    runner = Runner(queue, finisher, process_id, 0, abandon, board=RunBoard(1), timekeeper=timekeeper)
+    timekeeper = DeadlineWatcher()
+    runner = Runner(queue, finisher, process_id, 0, abandon, board=InFlightTable(1), timekeeper=timekeeper)
     queue.put(jobs)
     finisher.start()
     timekeeper.start()

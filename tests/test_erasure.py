@@ -212,7 +212,7 @@ def test_an_export_hides_secrets_of_messages_and_writes_what_no_file_could_hold(
         change("ALTER TABLE salon_jobs_message ENABLE TRIGGER USER")
     change(
         "INSERT INTO salon_jobs_inbox (consumer, message_id, store_id, status, raw)"
-        " VALUES ('c', 'm', %s, 'set_aside', %s)",
+        " VALUES ('c', 'm', %s, 'rejected', %s)",
         stores[0], json.dumps(envelope),
     )  # fmt: skip
     path = tmp_path / "store.jsonl"

@@ -18,7 +18,7 @@ _STATUSES: Final = """
            || retry_count || ' times: ' || coalesce(last_error, '')
     FROM public.salon_jobs_message WHERE status <> 'published' OR retry_count > 0
 """
-_SET_ASIDE: Final = """
+_REJECTED: Final = """
     SELECT 'the inbox', 'message ' || message_id || ' is ' || status || ': ' || reason
     FROM public.salon_jobs_inbox WHERE status <> 'enqueued'
 """
@@ -87,7 +87,7 @@ class MessageVerifier:
 
     def problems(self) -> list[Problem]:
         """Return everything that is not as it had to be; an empty list means verified."""
-        found = [Problem(store, what) for store, what in self._connection.execute(_STATUSES + "UNION ALL" + _SET_ASIDE)]
+        found = [Problem(store, what) for store, what in self._connection.execute(_STATUSES + "UNION ALL" + _REJECTED)]
         return [*found, *self._stores(), *self._same_ids(), *self._once()]
 
     def _stores(self) -> Iterator[Problem]:

@@ -31,7 +31,7 @@ from salon_jobs.access.roles import ROLE_SPECS
 from salon_jobs.conf import Roles
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError
-from salon_jobs.db.locks import brief_locks
+from salon_jobs.db.locks import lock_timeout
 from salon_jobs.tenancy.active import current_store_id
 
 Statements: TypeAlias = Sequence[sql.Composable]
@@ -79,7 +79,7 @@ class AccessConstraint(BaseConstraint):
         access = self.access(model, conf.roles)
         if access is None:  # Django puts off to the end, and then runs, whatever is returned here
             return Statement("SELECT")
-        return Statement("%(sql)s", sql=_AccessSQL(access, write, brief_locks(schema_editor.connection)))
+        return Statement("%(sql)s", sql=_AccessSQL(access, write, lock_timeout(schema_editor.connection)))
 
     def deconstruct(self) -> tuple[str, Sequence[Any], dict[str, Any]]:
         """Return how to write it; the public name is shorter than the module's."""
@@ -336,7 +336,7 @@ class SameStoreForeignKey(BaseConstraint):
     def _statement(self, template: str, model: type[Model], schema_editor: BaseDatabaseSchemaEditor) -> Statement:
         quote, meta = schema_editor.quote_name, model._meta
         columns, to, to_columns = self.reference(model)
-        before, after = brief_locks(schema_editor.connection)
+        before, after = lock_timeout(schema_editor.connection)
         return Statement(
             template,
             before="".join(f"{each.as_string()};\n" for each in before),

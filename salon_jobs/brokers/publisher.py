@@ -48,7 +48,7 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Unpublished:
+class PublishFailure:
     """Is the answer for one message that was not published. ``code`` is stable, such as ``NATS.NO_STREAM``.
 
     ``quiet``: a missing destination on the ignore list, which warns nobody.
@@ -64,9 +64,9 @@ class Unpublished:
         return f"{self.code} {self.detail}".strip()
 
 
-NOT_SENT = Unpublished(Verdict.NOT_SENT)
+NOT_SENT = PublishFailure(Verdict.NOT_SENT)
 # One answer for each message, in their order; None: published, the broker has acknowledged it.
-Answers = list[Unpublished | None]
+Answers = list[PublishFailure | None]
 
 
 class Publisher(ABC):
@@ -95,14 +95,14 @@ class Publisher(ABC):
         """Prepare to publish (discover topics, start threads). May raise ConfigurationError; an outage is no error."""
 
     @abstractmethod
-    def publish(self, messages: Sequence[OutgoingMessage], *, may_go_on: Callable[[], bool]) -> Answers:
+    def publish(self, messages: Sequence[OutgoingMessage], *, should_continue: Callable[[], bool]) -> Answers:
         """Publish messages of one ``aggregate_type`` and return an answer for each, in their order.
 
-        Within an ``aggregate_id`` (but "") the messages reach the broker in the order given, and after the first that
-        was not published none of its later ones is sent: they are NOT_SENT. Others go on. ``may_go_on`` turns False
-        when another relay may own these messages by now, or a forced stop: from then on send nothing more. Blocks until
-        all is answered; the publisher's own timeouts bound that. Never raises for what a broker does: every error of
-        an SDK becomes a verdict.
+        Messages of one ``aggregate_id`` (but "") reach the broker in the order given. After the first that is not
+        published, the later ones of that aggregate are not sent and answered NOT_SENT; other aggregates go on.
+        ``should_continue`` turns False when another relay may own these messages by now, or on a forced stop: from then
+        on send nothing more. Blocks until everything is answered, bounded by the publisher's own timeouts. Never raises
+        for what a broker does: every error of an SDK becomes a verdict.
         """
 
     @abstractmethod

@@ -69,7 +69,7 @@ CATALOGUE_DRIFT: Final = "catalogue_drift"
 REQUEST_REFUSED: Final = "request_refused"
 QUEUE_LAG: Final = "queue_lag"
 MESSAGES_TAKEN: Final = "messages_taken"
-MESSAGE_SET_ASIDE: Final = "message_set_aside"
+MESSAGE_REJECTED: Final = "message_rejected"
 MESSAGES_RETRIED: Final = "messages_retried"
 SOURCE_LOST: Final = "source_lost"
 SOURCE_BACK: Final = "source_back"
@@ -80,7 +80,7 @@ STORE_ERASED: Final = "store_erased"
 
 
 # Failures that an observer reports, with more than the record says (``telemetry.report_failure``).
-REPORTED_OTHERWISE: Final = frozenset({JOB_FAILED, MESSAGE_FAILED, MESSAGE_SET_ASIDE})
+REPORTED_OTHERWISE: Final = frozenset({JOB_FAILED, MESSAGE_FAILED, MESSAGE_REJECTED})
 # Warnings that call for nobody: each is about one job, message or request, or the consequence of another event.
 ROUTINE: Final = frozenset({
     JOB_RETRIED, JOB_CANCELLED, JOB_EXPIRED, JOB_TIMED_OUT, JOB_RELEASED, JOB_LEASE_LOST, JOB_RESCUED, MESSAGE_RETRIED,

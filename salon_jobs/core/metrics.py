@@ -103,10 +103,10 @@ PARTITIONS_OWNED: Final = _gauge("relay_partitions", "Partitions that this relay
 
 CONSUMER_RECEIVED: Final = _counter("consumer_received", "Deliveries received", "consumer")
 CONSUMER_MESSAGES: Final = _counter(
-    "consumer_messages", "Messages by what became of them: enqueued, duplicate, set_aside or given_back", "consumer",
+    "consumer_messages", "Messages by what became of them: enqueued, duplicate, rejected or given_back", "consumer",
     "outcome",
 )  # fmt: skip
-CONSUMER_SET_ASIDE: Final = _gauge("consumer_set_aside", "Messages that wait for an operator", "consumer")
+CONSUMER_REJECTED: Final = _gauge("consumer_rejected", "Messages that wait for an operator", "consumer")
 CONSUMER_UP: Final = _gauge("consumer_up", "1 while source and database answer this consumer", "consumer")
 CONSUMER_LOOK_AGE: Final = _gauge("consumer_look_age_seconds", "How long ago the source answered last", "consumer")
 

@@ -146,7 +146,7 @@ def sending(sent: Sent) -> AbstractContextManager[object]:
     return _Scopes([partial(tracer.sending, sent) for tracer in active_tracers()])
 
 
-def following_run(run: Run) -> AbstractContextManager[object]:
+def tracing_run(run: Run) -> AbstractContextManager[object]:
     """Surround one run."""
     return _Scopes([partial(tracer.running, run) for tracer in active_tracers()])
 

@@ -57,7 +57,7 @@ class Totals:
     """Counts what waits for an operator, each up to 10,001."""
 
     failed: int
-    set_aside: int
+    rejected: int
     parked: int
 
 

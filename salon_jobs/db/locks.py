@@ -11,7 +11,7 @@ from psycopg import sql
 LOCK_TIMEOUT: Final = "2s"
 
 
-def brief_locks(connection: BaseDatabaseWrapper) -> tuple[list[sql.Composable], list[sql.Composable]]:
+def lock_timeout(connection: BaseDatabaseWrapper) -> tuple[list[sql.Composable], list[sql.Composable]]:
     """Return what goes before and after statements that lock a table, in one transaction; nothing changes on failure.
 
     They fail with PostgreSQL's 55P03 after ``LOCK_TIMEOUT``. A session with a ``lock_timeout`` of its own keeps that.

@@ -24,9 +24,9 @@ from salon_jobs.core.errors import ConfigurationError, NotReady, SalonJobsError,
 from salon_jobs.core.events import log_event
 from salon_jobs.core.metrics import Sample
 from salon_jobs.inbox import queries as inbox
-from salon_jobs.inbox.processor import Intake, Taken
+from salon_jobs.inbox.processor import BatchResult, Processor
 from salon_jobs.inbox.queries import PRUNE_BATCH, prune_inbox
-from salon_jobs.tenancy.connections import refuse_small_pool, tell_lost, tidy_connections
+from salon_jobs.tenancy.connections import log_lost, refuse_small_pool, tidy_connections
 
 T = TypeVar("T")
 _WAITS: Final = Backoff(base=timedelta(seconds=0.5), cap=timedelta(seconds=30))
@@ -44,15 +44,15 @@ class Consumer:
         self._source = source
         self._visibility = settings.visibility or source.visibility
         self._burst = burst
-        self._intake = Intake(name, settings)
+        self._intake = Processor(name, settings)
         self._stop = threading.Event()
         self._trouble: Exception | None = None
         self._tries = 0
         self._looked = self._answered = time.monotonic()
         self._received = self._counted = float("-inf")
-        self._set_aside = 0
+        self._rejected = 0
         self._deliveries = 0
-        self._counts = dict.fromkeys(("enqueued", "duplicate", "set_aside", "given_back"), 0)
+        self._counts = dict.fromkeys(("enqueued", "duplicate", "rejected", "given_back"), 0)
 
     def run(self) -> None:
         """Consume until stopped; in a burst until the source is empty, and then raise what is in the way instead."""
@@ -83,7 +83,7 @@ class Consumer:
         received = time.monotonic() - self._received
         return {
             "received_s_ago": None if received == float("inf") else round(received, 1),
-            "set_aside": self._set_aside,
+            "rejected": self._rejected,
         }
 
     def samples(self) -> list[Sample]:
@@ -92,7 +92,7 @@ class Consumer:
         return [
             Sample(metrics.CONSUMER_UP, self._trouble is None, (name,)),
             Sample(metrics.CONSUMER_LOOK_AGE, time.monotonic() - self._answered, (name,)),
-            Sample(metrics.CONSUMER_SET_ASIDE, self._set_aside, (name,)),
+            Sample(metrics.CONSUMER_REJECTED, self._rejected, (name,)),
             Sample(metrics.CONSUMER_RECEIVED, self._deliveries, (name,)),
             *(Sample(metrics.CONSUMER_MESSAGES, count, (name, what)) for what, count in self._counts.items()),
         ]
@@ -112,26 +112,26 @@ class Consumer:
         if retried:
             log_event(logging.INFO, events.MESSAGES_RETRIED, consumer=self.name, messages=retried)
         if retried or self._looked - self._counted >= _COUNT_EVERY_S:
-            self._set_aside, self._counted = inbox.count_set_aside(self.name), self._looked
+            self._rejected, self._counted = inbox.count_rejected(self.name), self._looked
         return len(deliveries) + retried
 
-    def _take(self, deliveries: Sequence[Delivery]) -> Taken:
+    def _take(self, deliveries: Sequence[Delivery]) -> BatchResult:
         """Take a batch, and again until the database lets us: its trouble costs the messages no delivery."""
         while not self._stop.is_set():
             taken = self._unless_lost(lambda: self._intake.take(deliveries, stopping=self._stop.is_set))
             if taken is not None:
                 return taken
-        return Taken(give_back=list(deliveries))
+        return BatchResult(give_back=list(deliveries))
 
-    def _answer(self, taken: Taken) -> None:
+    def _answer(self, taken: BatchResult) -> None:
         log_event(
             logging.INFO, events.MESSAGES_TAKEN, consumer=self.name, enqueued=taken.enqueued,
-            duplicates=taken.duplicates, set_aside=taken.set_aside, given_back=len(taken.give_back),
+            duplicates=taken.duplicates, rejected=taken.rejected, given_back=len(taken.give_back),
         )  # fmt: skip
-        self._set_aside += taken.set_aside
+        self._rejected += taken.rejected
         self._counts["enqueued"] += taken.enqueued
         self._counts["duplicate"] += taken.duplicates
-        self._counts["set_aside"] += taken.set_aside
+        self._counts["rejected"] += taken.rejected
         self._counts["given_back"] += len(taken.give_back)
         if taken.acknowledge:
             self._source.acknowledge(taken.acknowledge)
@@ -266,7 +266,7 @@ class Consumers:
             if age is not None:
                 deleted = prune_inbox(age)
         except (DatabaseError, InterfaceError) as error:
-            tell_lost(error, loop="inbox")
+            log_lost(error, loop="inbox")
         if deleted:
             log_event(logging.INFO, events.PRUNED, inbox=deleted)
         self._prune_at = time.monotonic() + (0.0 if deleted == PRUNE_BATCH else _PRUNE_EVERY_S)

@@ -30,11 +30,11 @@ _LONGEST: Final = 255
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Says why a message becomes no job. ``heals``: perhaps it does when it is delivered again."""
+    """Says why a message becomes no job. ``transient``: perhaps it does when it is delivered again."""
 
     code: str
     text: str
-    heals: bool = False
+    transient: bool = False
 
 
 class Refused(Exception):
@@ -66,7 +66,7 @@ class Arrival:
             event=_text(envelope.event) if envelope else "",
             producer=_text(envelope.producer) if envelope else "",
             store_id=None if self.arguments is None else self.arguments.store_id,
-            status=Status.SET_ASIDE if reason else Status.ENQUEUED,
+            status=Status.REJECTED if reason else Status.ENQUEUED,
             code=reason.code if reason else "",
             reason=short(reason.text) if reason else "",
             deliveries=min(self.count, 2**31 - 1),

@@ -33,25 +33,25 @@ from salon_jobs.jobs.task import Call, Task
 
 
 @dataclass(slots=True)
-class Taken:
+class BatchResult:
     """Says how deliveries are answered, and counts what became of them."""
 
     acknowledge: list[Delivery] = field(default_factory=list[Delivery])
     give_back: list[Delivery] = field(default_factory=list[Delivery])
     enqueued: int = 0
     duplicates: int = 0
-    set_aside: int = 0
+    rejected: int = 0
 
-    def add(self, other: Taken) -> None:
+    def add(self, other: BatchResult) -> None:
         """Add what became of others."""
         self.acknowledge += other.acknowledge
         self.give_back += other.give_back
         self.enqueued += other.enqueued
         self.duplicates += other.duplicates
-        self.set_aside += other.set_aside
+        self.rejected += other.rejected
 
 
-class Intake:
+class Processor:
     """Takes what one consumer received. For one thread; worker role, outside any transaction."""
 
     def __init__(self, consumer: str, settings: ConsumerSettings) -> None:
@@ -61,7 +61,7 @@ class Intake:
         self._tasks = find_tasks(consumer, settings)
         self._stores: set[UUID] = set()
 
-    def take(self, deliveries: Sequence[Delivery], *, stopping: Callable[[], bool] = lambda: False) -> Taken:
+    def take(self, deliveries: Sequence[Delivery], *, stopping: Callable[[], bool] = lambda: False) -> BatchResult:
         """Write deliveries down and enqueue their jobs; returns, after the commit, how each is to be answered.
 
         All in one transaction. When that fails for one of them, each alone: a bad message holds up no other. Raises
@@ -74,7 +74,7 @@ class Intake:
         except Exception as error:  # whose fault it is, each will tell alone
             if _is_outage(error):
                 raise
-        taken = Taken()
+        taken = BatchResult()
         for arrival in arrivals:
             if stopping():
                 taken.give_back += _deliveries([arrival])
@@ -89,7 +89,7 @@ class Intake:
             count += 1
         return count
 
-    def _take_alone(self, arrival: Arrival) -> Taken:
+    def _take_alone(self, arrival: Arrival) -> BatchResult:
         try:
             return self._commit([arrival])
         except Exception as error:  # recorded with the message
@@ -97,14 +97,14 @@ class Intake:
                 raise
             if isinstance(error, OperationalError):
                 # A deadlock, a timeout of a lock, a full disk: not its fault, however often it was delivered.
-                return Taken(give_back=_deliveries([arrival]))
+                return BatchResult(give_back=_deliveries([arrival]))
             return self._commit([replace(arrival, task=None, reason=_reason(error))])
 
-    def _commit(self, arrivals: Sequence[Arrival]) -> Taken:
+    def _commit(self, arrivals: Sequence[Arrival]) -> BatchResult:
         """Take arrivals in one transaction; those whose reason may heal are given back until they came too often."""
         arrivals = self._look_at_stores(arrivals)
         ready = [arrival for arrival in arrivals if not self._may_heal(arrival)]
-        taken = Taken(
+        taken = BatchResult(
             acknowledge=_deliveries(ready),
             give_back=_deliveries([arrival for arrival in arrivals if self._may_heal(arrival)]),
         )
@@ -119,10 +119,10 @@ class Intake:
             jobs = self._enqueue([arrival for arrival in arrived if arrival.task is not None])
             if jobs:
                 inbox.record_jobs(self._consumer, jobs)
-        taken.enqueued, taken.set_aside = len(jobs), len(new) - len(jobs)
+        taken.enqueued, taken.rejected = len(jobs), len(new) - len(jobs)
         taken.duplicates = len(ready) - len(new)
         for arrival in arrived:
-            self._tell_set_aside(arrival)
+            self._log_rejected(arrival)
         return taken
 
     def _enqueue(self, arrivals: Sequence[Arrival]) -> dict[str, int]:
@@ -155,15 +155,17 @@ class Intake:
         if not missing:
             return list(arrivals)
         return [
-            replace(a, task=None, reason=Reason(UNKNOWN_STORE, f"there is no store {a.arguments.store_id}", heals=True))
+            replace(
+                a, task=None, reason=Reason(UNKNOWN_STORE, f"there is no store {a.arguments.store_id}", transient=True)
+            )
             if a.task is not None and a.arguments is not None and a.arguments.store_id in missing
             else a
             for a in arrivals
         ]  # fmt: skip
 
     def _may_heal(self, arrival: Arrival) -> bool:
-        heals = arrival.reason is not None and arrival.reason.heals
-        return heals and arrival.count < self._settings.max_deliveries
+        transient = arrival.reason is not None and arrival.reason.transient
+        return transient and arrival.count < self._settings.max_deliveries
 
     def _retry_one(self) -> bool:
         """Try one again; False: there is none."""
@@ -187,14 +189,14 @@ class Intake:
                 raise
             reason = _reason(error)
         if reason is not None:
-            inbox.set_aside_again(row.id, code=reason.code, reason=reason.text)
+            inbox.reject_again(row.id, code=reason.code, reason=reason.text)
         return True
 
-    def _tell_set_aside(self, arrival: Arrival) -> None:
+    def _log_rejected(self, arrival: Arrival) -> None:
         if arrival.reason is not None:
             # Not the text of the reason: it can quote what came.
             log_event(
-                logging.WARNING, events.MESSAGE_SET_ASIDE, consumer=self._consumer, message_id=arrival.message_id,
+                logging.WARNING, events.MESSAGE_REJECTED, consumer=self._consumer, message_id=arrival.message_id,
                 message_event=arrival.envelope.event if arrival.envelope else None, code=arrival.reason.code,
                 deliveries=arrival.count,
             )  # fmt: skip
@@ -226,7 +228,7 @@ def _deliveries(arrivals: Sequence[Arrival]) -> list[Delivery]:
 def _reason(error: Exception) -> Reason:
     if isinstance(error, PayloadInvalid):
         return Reason(PayloadInvalid.code, str(error))
-    return Reason(ENQUEUE_FAILED, f"{type(error).__name__}: {error}", heals=True)
+    return Reason(ENQUEUE_FAILED, f"{type(error).__name__}: {error}", transient=True)
 
 
 def _is_outage(error: Exception) -> bool:

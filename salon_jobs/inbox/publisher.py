@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from django.db import DatabaseError, InterfaceError, connections, transaction
 
-from salon_jobs.brokers.publisher import NOT_SENT, Answers, OutgoingMessage, Publisher, Unpublished, Verdict
+from salon_jobs.brokers.publisher import NOT_SENT, Answers, OutgoingMessage, Publisher, PublishFailure, Verdict
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.destinations import Destination
 from salon_jobs.core.errors import EnqueueRefused, MessageInvalid, PayloadInvalid, UnknownTask
@@ -42,14 +42,14 @@ class JobsPublisher(Publisher):
         if not payload.startswith("{"):
             raise MessageInvalid("payload must be a dict of the task's arguments, when the destination is a task")
 
-    def publish(self, messages: Sequence[OutgoingMessage], *, may_go_on: Callable[[], bool]) -> Answers:
+    def publish(self, messages: Sequence[OutgoingMessage], *, should_continue: Callable[[], bool]) -> Answers:
         """Enqueue one job for each message, a transaction each."""
         answers: Answers = []
         held: set[str] = set()
         if not connections[conf.database].in_atomic_block:  # a test may drain in its own transaction
             tidy_connections(after_idling=True)
         for message in messages:
-            answer = NOT_SENT if message.aggregate_id in held or not may_go_on() else self._enqueue(message)
+            answer = NOT_SENT if message.aggregate_id in held or not should_continue() else self._enqueue(message)
             answers.append(answer)
             if answer is not None and message.aggregate_id:
                 held.add(message.aggregate_id)
@@ -58,7 +58,7 @@ class JobsPublisher(Publisher):
     def ping(self) -> None:
         """Do nothing: the relay's own readiness asks the database."""
 
-    def _enqueue(self, message: OutgoingMessage) -> Unpublished | None:
+    def _enqueue(self, message: OutgoingMessage) -> PublishFailure | None:
         task = message.aggregate_type.rpartition(":")[2]
         try:
             with self._in_store(message), transaction.atomic(using=conf.database):
@@ -73,12 +73,12 @@ class JobsPublisher(Publisher):
                     inbox.job_id = self._add_job(task, message)
                     inbox.save(using=conf.database, update_fields=["job_id"])
         except UnknownTask as error:
-            return Unpublished(Verdict.MISSING, error.code, str(error))
+            return PublishFailure(Verdict.MISSING, error.code, str(error))
         except (PayloadInvalid, EnqueueRefused) as error:
-            return Unpublished(Verdict.REFUSED, error.code, str(error))
+            return PublishFailure(Verdict.REFUSED, error.code, str(error))
         except (DatabaseError, InterfaceError) as error:
             connections[conf.database].errors_occurred = True
-            return Unpublished(Verdict.OUTAGE, "JOBS.DATABASE", str(error).strip())
+            return PublishFailure(Verdict.OUTAGE, "JOBS.DATABASE", str(error).strip())
         return None
 
     def _add_job(self, name: str, message: OutgoingMessage) -> int:

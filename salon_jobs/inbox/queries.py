@@ -41,7 +41,7 @@ class InboxRow(NamedTuple):
     raw: str
 
 
-class SetAside(NamedTuple):
+class Rejected(NamedTuple):
     """Is one message that an operator asked to try again."""
 
     id: int
@@ -79,7 +79,7 @@ def known_stores(store_ids: Collection[UUID | None]) -> set[UUID]:
     return {row[0] for row in _execute(statement, {"store_ids": list(store_ids)})}
 
 
-def next_to_retry(consumer: str) -> SetAside | None:
+def next_to_retry(consumer: str) -> Rejected | None:
     """Lock and return one message to be tried again, in the caller's transaction; None: there is none. Role: worker."""
     waiting = InboxMessage.objects.using(conf.database).filter(consumer=consumer, status=Status.RETRY)
     row = (
@@ -88,18 +88,18 @@ def next_to_retry(consumer: str) -> SetAside | None:
         .values_list("id", "message_id", "raw", "deliveries")
         .first()
     )
-    return None if row is None else SetAside(*row)
+    return None if row is None else Rejected(*row)
 
 
-def set_aside_again(inbox_id: int, *, code: str, reason: str) -> None:
+def reject_again(inbox_id: int, *, code: str, reason: str) -> None:
     """Give a message that was tried again its new reason. Role: worker."""
     row = InboxMessage.objects.using(conf.database).filter(id=inbox_id, status=Status.RETRY)
-    row.update(status=Status.SET_ASIDE, code=code, reason=short(reason))
+    row.update(status=Status.REJECTED, code=code, reason=short(reason))
 
 
-def count_set_aside(consumer: str) -> int:
+def count_rejected(consumer: str) -> int:
     """Count what waits for an operator. Role: worker."""
-    return InboxMessage.objects.using(conf.database).filter(consumer=consumer, status=Status.SET_ASIDE).count()
+    return InboxMessage.objects.using(conf.database).filter(consumer=consumer, status=Status.REJECTED).count()
 
 
 def retry_messages(ids: Sequence[int], *, using: str) -> list[OperatedMessage]:
@@ -107,12 +107,12 @@ def retry_messages(ids: Sequence[int], *, using: str) -> list[OperatedMessage]:
 
     One transaction. Results come in the order of the ids.
     """
-    return _decide(ids, (Status.SET_ASIDE,), Status.RETRY, using)
+    return _decide(ids, (Status.REJECTED,), Status.RETRY, using)
 
 
 def dismiss_messages(ids: Sequence[int], *, using: str) -> list[OperatedMessage]:
     """Decide that nothing is done about these, those that wait; they stay unique. As ``retry_messages``."""
-    return _decide(ids, (Status.SET_ASIDE, Status.RETRY), Status.DISMISSED, using, ended_at=Now())
+    return _decide(ids, (Status.REJECTED, Status.RETRY), Status.DISMISSED, using, ended_at=Now())
 
 
 def prune_inbox(age: timedelta, *, using: str | None = None) -> int:

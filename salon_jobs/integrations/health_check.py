@@ -20,7 +20,7 @@ from salon_jobs.core.errors import ConfigurationError, Late, NotReady, SalonJobs
 from salon_jobs.jobs.queue_stats import look_at_queue
 from salon_jobs.outbox.search import oldest_messages
 from salon_jobs.process.preflight import check_tables
-from salon_jobs.process.probe import Question
+from salon_jobs.process.probe import Probe
 
 T = TypeVar("T")
 
@@ -85,8 +85,8 @@ class RelayLag(_Lag):
 
 
 @cache
-def _question(ask: Callable[[str], T], alias: str) -> Question[T]:
-    return Question(partial(ask, alias))
+def _question(ask: Callable[[str], T], alias: str) -> Probe[T]:
+    return Probe(partial(ask, alias))
 
 
 class HealthView(HealthCheckView):

@@ -70,7 +70,7 @@ def _capture_job(failure: FinalFailure) -> None:
 
 def _capture_message(failure: MessageFailure) -> None:
     """Send where the message goes or comes from, and the code; nothing that a broker or a message says."""
-    what = "message_set_aside" if failure.consumer else "message_failed"
+    what = "message_rejected" if failure.consumer else "message_failed"
     with sentry_sdk.new_scope() as scope:
         scope.set_tags(
             {

@@ -78,7 +78,7 @@ class RunningJob:
     started: float = field(default_factory=time.monotonic, init=False)
     ended: float | None = field(default=None, init=False)
     # Written by the worker's other threads: what struck this run first, and when what is to strike (monotonic seconds).
-    struck: type[Interrupted] | None = field(default=None, init=False)
+    interrupted_by: type[Interrupted] | None = field(default=None, init=False)
     times_out_at: float | None = field(default=None, init=False)
     cancel_at: float | None = field(default=None, init=False)
     on_extended: Callable[[float], None] | None = field(default=None, init=False)
@@ -98,9 +98,9 @@ class RunningJob:
         return max(0.0, self.started - self.claimed.due_at)
 
     @property
-    def strike_due(self) -> tuple[float, type[Interrupted]] | None:
+    def interrupt_due(self) -> tuple[float, type[Interrupted]] | None:
         """Return when the run is to be struck (monotonic seconds) and by what; None: never, or not once more."""
-        if self.struck is not None:
+        if self.interrupted_by is not None:
             return None
         ends = ((self.times_out_at, TimedOut), (self.cancel_at, CancelRequested))
         return min(((at, kind) for at, kind in ends if at is not None), key=itemgetter(0), default=None)
@@ -175,8 +175,8 @@ class RunningJob:
         """
         if not timedelta(0) <= by <= _LONGEST_EXTENSION:
             raise OptionInvalid(f"extend takes a timedelta from zero to {_LONGEST_EXTENSION.days:,} days, not {by}")
-        if self.struck is not None:
-            raise self.struck
+        if self.interrupted_by is not None:
+            raise self.interrupted_by
         if self.times_out_at is not None:
             self.times_out_at += by.total_seconds()
             if self.on_extended is not None:
@@ -198,8 +198,8 @@ class RunningJob:
 
     def check_end(self) -> None:
         """Raise what keeps this run from ending as a success: what struck it, or a TransactionBroken."""
-        if self.struck is not None:
-            raise self.struck
+        if self.interrupted_by is not None:
+            raise self.interrupted_by
         refuse_broken_transaction(self.connection)
 
 

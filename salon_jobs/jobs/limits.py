@@ -21,7 +21,7 @@ LIFTED: Final = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class EffectiveLimit:
     """Says what is in force for one scope; None is no limit."""
 
     paused: bool = False
@@ -29,7 +29,7 @@ class Rule:
     rate: float | None = None
 
     @property
-    def forbids(self) -> bool:
+    def blocks(self) -> bool:
         """Tell whether no job may start at all."""
         return self.paused or self.max_concurrency == 0
 
@@ -48,36 +48,36 @@ class Scoped(Protocol):
         ...
 
 
-class Rules:
+class Limits:
     """Holds the rules in force, by scope (``kind:name``). False when there is none.
 
     ``declared`` says how many may run at once of a task (``task:name``), of each key of a task (``key:name``) and of
     each store (``store``). A row of the same scope that gives a number stands in its place.
     """
 
-    def __init__(self, rows: Mapping[str, Rule], declared: Mapping[str, int] | None = None) -> None:
+    def __init__(self, rows: Mapping[str, EffectiveLimit], declared: Mapping[str, int] | None = None) -> None:
         self._declared = declared or {}
-        self._rules = {scope: self._in_force(scope, row) for scope, row in rows.items()}
-        self._any = bool(self._declared) or any(rule.forbids or rule.limits for rule in self._rules.values())
+        self._limits = {scope: self._in_force(scope, row) for scope, row in rows.items()}
+        self._any = bool(self._declared) or any(rule.blocks or rule.limits for rule in self._limits.values())
 
     def __bool__(self) -> bool:
         return self._any
 
-    def __getitem__(self, scope: str) -> Rule:
-        rule = self._rules.get(scope)
+    def __getitem__(self, scope: str) -> EffectiveLimit:
+        rule = self._limits.get(scope)
         if rule is None:
             # There can be any number of keys and stores: each is joined when it is met.
-            rule = self._rules[scope] = self._in_force(scope, Rule())
+            rule = self._limits[scope] = self._in_force(scope, EffectiveLimit())
         return rule
 
     def allows(self, lane: Scoped) -> bool:
         """Tell whether jobs of the lane may start at all."""
-        return not any(self[scope].forbids for scope in lane.scopes)
+        return not any(self[scope].blocks for scope in lane.scopes)
 
     def forbidden(self, kind: str) -> list[str]:
         """Name the queues, tasks or stores of which nothing may start."""
-        names = (scope.removeprefix(f"{kind}:") for scope in self._rules if scope.startswith(f"{kind}:"))
-        return [name for name in names if self._rules[f"{kind}:{name}"].forbids]
+        names = (scope.removeprefix(f"{kind}:") for scope in self._limits if scope.startswith(f"{kind}:"))
+        return [name for name in names if self._limits[f"{kind}:{name}"].blocks]
 
     def limits_of(self, lane: Scoped) -> list[str]:
         """Return the scopes of the lane whose jobs must be counted."""
@@ -90,21 +90,24 @@ class Rules:
             return None if name == str(NO_STORE) else self._declared.get("store")
         return self._declared.get(f"key:{name.partition(':')[0]}" if kind == Limit.Kind.KEY else scope)
 
-    def _in_force(self, scope: str, row: Rule) -> Rule:
+    def _in_force(self, scope: str, row: EffectiveLimit) -> EffectiveLimit:
         most = self.declared_for(scope) if row.max_concurrency is None else row.max_concurrency
         return replace(row, max_concurrency=None if most == LIFTED else most)
 
 
-def rules_in_force() -> Rules:
+def load_limits() -> Limits:
     """Read the rules, and join them to what is declared. Role: worker, operator. Raises database errors."""
-    return Rules(
-        {f"{kind}:{name}": Rule(paused, most, rate) for kind, name, paused, most, rate in rows_of("limits", {})},
+    return Limits(
+        {
+            f"{kind}:{name}": EffectiveLimit(paused, most, rate)
+            for kind, name, paused, most, rate in rows_of("limits", {})
+        },
         _declared(),
     )
 
 
 @dataclass(frozen=True, slots=True)
-class RuleInForce:
+class ListedLimit:
     """Says what holds for one queue, task, store or key, and what is declared for it.
 
     ``name`` is a rule's; what is declared for any store is on ``*``, for any key of a task on ``task:*``.
@@ -118,7 +121,7 @@ class RuleInForce:
     declared: int | None
 
 
-def list_rules(*, using: str) -> list[RuleInForce]:
+def list_limits(*, using: str) -> list[ListedLimit]:
     """List what is in force, by kind and name; ``declared`` is what this process's tasks and settings say.
 
     Role: operator, worker. Raises database errors.
@@ -126,17 +129,17 @@ def list_rules(*, using: str) -> list[RuleInForce]:
     columns = ("kind", "name", "paused", "max_concurrency", "rate")
     found: list[tuple[str, str, bool, int | None, float | None]]
     found = list(Limit.objects.using(using).values_list(*columns))
-    rows = {f"{kind}:{name}": Rule(paused, most, rate) for kind, name, paused, most, rate in found}
+    rows = {f"{kind}:{name}": EffectiveLimit(paused, most, rate) for kind, name, paused, most, rate in found}
     declared = _declared()
-    rules = Rules(rows, declared)
+    rules = Limits(rows, declared)
     anyones = {"store": "store:*"} | {scope: f"{scope}:*" for scope in declared if scope.startswith("key:")}
     scopes = rows.keys() | {anyones.get(scope, scope) for scope in declared}
-    listed: list[RuleInForce] = []
+    listed: list[ListedLimit] = []
     for scope in scopes:
         kind, _, name = scope.partition(":")
         rule, declares = rules[scope], rules.declared_for(scope)
-        if rule.forbids or rule.limits or declares is not None:
-            listed.append(RuleInForce(kind, name, rule.paused, rule.max_concurrency, rule.rate, declares))
+        if rule.blocks or rule.limits or declares is not None:
+            listed.append(ListedLimit(kind, name, rule.paused, rule.max_concurrency, rule.rate, declares))
     return sorted(listed, key=lambda each: (each.kind, each.name))
 
 

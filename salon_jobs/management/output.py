@@ -75,7 +75,7 @@ class Progress:
 
 
 @contextmanager
-def told_in_one_line() -> Generator[None]:
+def as_command_error() -> Generator[None]:
     """Turn refusals of ours, of Django's settings, of the database and of the machine into a CommandError with code."""
     try:
         yield

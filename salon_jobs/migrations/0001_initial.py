@@ -141,12 +141,12 @@ class Migration(LocksBriefly):
                     "lane",
                     models.GeneratedField(
                         db_persist=True,
-                        expression=salon_jobs.models.job.LaneHash(
+                        expression=salon_jobs.models.job.ClaimGroupHash(
                             "queue",
                             "task",
                             django.db.models.functions.comparison.Cast("priority", models.TextField()),
                         ).bitand(-(2**32))
-                        + salon_jobs.models.job.LaneHash(
+                        + salon_jobs.models.job.ClaimGroupHash(
                             "queue",
                             "task",
                             django.db.models.functions.comparison.Cast("priority", models.TextField()),

@@ -109,7 +109,7 @@ class Migration(LocksBriefly):
                     models.CharField(
                         choices=[
                             ("enqueued", "became a job"),
-                            ("set_aside", "set aside"),
+                            ("rejected", "set aside"),
                             ("retry", "to be tried again"),
                             ("dismissed", "dismissed by an operator"),
                         ],
@@ -137,7 +137,7 @@ class Migration(LocksBriefly):
                 "indexes": [
                     models.Index(fields=["received_at"], name="salon_jobs_inbox_received"),
                     models.Index(
-                        condition=models.Q(("status__in", ["set_aside", "retry"])),
+                        condition=models.Q(("status__in", ["rejected", "retry"])),
                         fields=["status", "consumer", "id"],
                         name="salon_jobs_inbox_open",
                     ),

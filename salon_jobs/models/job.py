@@ -34,7 +34,7 @@ _IDENTITY_CHANGED = pgtrigger.Condition(
 )
 
 
-class LaneHash(models.Func):
+class ClaimGroupHash(models.Func):
     """Hashes what makes a lane within a store; of immutable parts alone, as a generated column needs."""
 
     template = "hashtextextended(%(expressions)s, 0)"
@@ -92,11 +92,11 @@ class Job(models.Model):
     concurrency_key: models.CharField[str | None, str | None] = models.CharField(  # noqa: DJ001 - NULL means that no limit by key applies
         max_length=255, null=True, help_text="Jobs of a task with the same key share a limit"
     )
-    # Jobs of one store in one lane are alike in all that can hold them back; see sql/list_lanes.sql.
+    # Jobs of one store in one lane are alike in all that can hold them back; see sql/list_groups.sql.
     lane = models.GeneratedField(
         # The upper half says all but the key: lanes that differ in their keys alone are neighbours.
-        expression=LaneHash("queue", "task", Cast("priority", models.TextField())).bitand(-(2**32))
-        + LaneHash(
+        expression=ClaimGroupHash("queue", "task", Cast("priority", models.TextField())).bitand(-(2**32))
+        + ClaimGroupHash(
             "queue",
             "task",
             Cast("priority", models.TextField()),

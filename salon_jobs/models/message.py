@@ -271,7 +271,7 @@ class InboxMessage(models.Model):
         """Says what became of the message."""
 
         ENQUEUED = "enqueued", "became a job"
-        SET_ASIDE = "set_aside", "set aside"
+        REJECTED = "rejected", "set aside"
         RETRY = "retry", "to be tried again"
         DISMISSED = "dismissed", "dismissed by an operator"
 
@@ -308,7 +308,7 @@ class InboxMessage(models.Model):
             models.Index(fields=["received_at"], name="salon_jobs_inbox_received"),
             models.Index(
                 fields=["status", "consumer", "id"],
-                condition=models.Q(status__in=["set_aside", "retry"]),
+                condition=models.Q(status__in=["rejected", "retry"]),
                 name="salon_jobs_inbox_open",
             ),
         ]

@@ -12,7 +12,7 @@ from typing import Final
 
 from django.db import connections
 
-from salon_jobs.brokers.publisher import Answers, OutgoingMessage, Publisher, Unpublished, Verdict
+from salon_jobs.brokers.publisher import Answers, OutgoingMessage, Publisher, PublishFailure, Verdict
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import events
 from salon_jobs.core.backoff import Backoff
@@ -20,7 +20,7 @@ from salon_jobs.core.events import log_event
 from salon_jobs.outbox.backlog import Backlog
 from salon_jobs.outbox.marker import Marker, Settled
 from salon_jobs.outbox.queries import Failure, Unresolvable
-from salon_jobs.outbox.traces import follow_published
+from salon_jobs.outbox.traces import trace_published
 
 _WAIT_S: Final = (0.25, 30.0)
 
@@ -36,7 +36,7 @@ class Breaker:
         self._lock = threading.Lock()
         self._wait_s = _WAIT_S[0]
         self._open_until = float("-inf")
-        self.outage: Unpublished | None = None
+        self.outage: PublishFailure | None = None
 
     @property
     def wait_s(self) -> float:
@@ -48,7 +48,7 @@ class Breaker:
         """Tell whether more than a single message may be tried."""
         return self.outage is None
 
-    def trip(self, outage: Unpublished) -> bool:
+    def trip(self, outage: PublishFailure) -> bool:
         """Open, or stay open for longer; returns whether that, or its code, is news."""
         with self._lock:
             news = self.outage is None or self.outage.code != outage.code
@@ -75,7 +75,7 @@ _LOOK_S: Final = 0.5
 _AWAY: Final = (Verdict.OUTAGE, Verdict.MISSING)
 
 
-class Stream:
+class DestinationWorker:
     """Takes from its backlog, publishes, and hands on what came of it: marks to the marker, failures to the relay."""
 
     def __init__(
@@ -100,7 +100,7 @@ class Stream:
         self._stop = threading.Event()
         self._forced = threading.Event()
         self._failures: list[Failure | Unresolvable] = []
-        self._outage_news: list[Unpublished | None] = []
+        self._outage_news: list[PublishFailure | None] = []
         base = conf.outbox.retry_backoff
         self._backoff = Backoff(base=base, cap=max(base, timedelta(hours=1)))
         self._thread = threading.Thread(target=self._run, name=f"salon-jobs-{aggregate_type}"[:60], daemon=True)
@@ -177,7 +177,7 @@ class Stream:
         self.backlog.written(failures)
 
     @property
-    def outage_news(self) -> list[Unpublished | None]:
+    def outage_news(self) -> list[PublishFailure | None]:
         """Return what changed about the destination: outages, and None where one was over. See ``outages_written``."""
         with self.backlog.changed:
             return list(self._outage_news)
@@ -190,12 +190,12 @@ class Stream:
     def _run(self) -> None:
         try:
             while not self._stop.is_set():
-                batch, may_go_on = self._next_batch()
+                batch, should_continue = self._next_batch()
                 if batch:
                     began_ns = time.time_ns()
-                    answers = self._publish(batch, may_go_on)
-                    follow_published(batch, answers, began_ns)
-                    self._settle(batch, answers, may_go_on)
+                    answers = self._publish(batch, should_continue)
+                    trace_published(batch, answers, began_ns)
+                    self._settle(batch, answers, should_continue)
                     self._busy = False
                     self._on_change()
         finally:
@@ -204,39 +204,39 @@ class Stream:
     def _next_batch(self) -> tuple[list[OutgoingMessage], Callable[[], bool]]:
         changed = self.backlog.changed
         with changed:
-            may_go_on = partial(self._may_go_on, self._generation)
+            should_continue = partial(self._should_continue, self._generation)
             wait_s = self.breaker.wait_s
             if self.paused or wait_s or not self.backlog.waiting or self.tokens == 0 or not self._owns():
                 if not self._stop.is_set():
                     changed.wait(min(_LOOK_S, wait_s or _LOOK_S))
-                return [], may_go_on
+                return [], should_continue
             self._busy = True
             most = conf.outbox.fetch_limit if self.breaker.is_closed else 1
             batch = self.backlog.take(most if self.tokens is None else min(most, self.tokens))
             if self.tokens is not None:
                 self.tokens -= len(batch)
-            return batch, may_go_on
+            return batch, should_continue
 
-    def _publish(self, batch: Sequence[OutgoingMessage], may_go_on: Callable[[], bool]) -> Answers:
+    def _publish(self, batch: Sequence[OutgoingMessage], should_continue: Callable[[], bool]) -> Answers:
         try:
             if not self._opened:
                 self.publisher.open()
                 self._opened = True
-            answers = self.publisher.publish(batch, may_go_on=may_go_on)
+            answers = self.publisher.publish(batch, should_continue=should_continue)
             if len(answers) != len(batch):
                 raise RuntimeError(f"{len(answers)} answers to {len(batch)} messages")
         except Exception as error:  # a publisher that breaks its promise must not end the relay
             log_event(
                 logging.ERROR, events.PUBLISHER_BROKEN, exc_info=error, aggregate_type=self.aggregate_type,
             )  # fmt: skip
-            broken = Unpublished(Verdict.OUTAGE, "OUTBOX.PUBLISHER_BROKEN", f"{type(error).__name__}: {error}")
+            broken = PublishFailure(Verdict.OUTAGE, "OUTBOX.PUBLISHER_BROKEN", f"{type(error).__name__}: {error}")
             return [broken] * len(batch)
         return answers
 
-    def _may_go_on(self, generation: int) -> bool:
+    def _should_continue(self, generation: int) -> bool:
         return generation == self._generation and not self._forced.is_set() and self._owns()
 
-    def _settle(self, batch: Sequence[OutgoingMessage], answers: Answers, may_go_on: Callable[[], bool]) -> None:
+    def _settle(self, batch: Sequence[OutgoingMessage], answers: Answers, should_continue: Callable[[], bool]) -> None:
         if not any(answers):
             self.backlog.settled(batch)
             self._mark(batch, {})
@@ -248,7 +248,7 @@ class Stream:
         left: list[OutgoingMessage] = []
         failures: list[Failure | Unresolvable] = []
         uncharged = 0
-        outage: Unpublished | None = None
+        outage: PublishFailure | None = None
         for message, answer in zip(batch, answers, strict=True):
             if answer is None:
                 sent.append(message)
@@ -274,8 +274,8 @@ class Stream:
         self._mark(sent, skipped)
         if self.tokens is not None:
             self.give_tokens(len(left) + uncharged)
-        if outage is None and left and not (sent or failures or skipped) and may_go_on():
-            outage = Unpublished(Verdict.OUTAGE, "OUTBOX.NOT_SENT", "the publisher sent nothing and did not say why")
+        if outage is None and left and not (sent or failures or skipped) and should_continue():
+            outage = PublishFailure(Verdict.OUTAGE, "OUTBOX.NOT_SENT", "the publisher sent nothing and did not say why")
         if outage is not None:
             self._trip_breaker(outage)
         elif sent or failures:
@@ -287,7 +287,7 @@ class Stream:
         if sent or skipped:
             self._marker.put(Settled(self.backlog, [message.id for message in sent], skipped))
 
-    def _failure(self, message: OutgoingMessage, answer: Unpublished) -> Failure:
+    def _failure(self, message: OutgoingMessage, answer: PublishFailure) -> Failure:
         tries = self.backlog.tries(message) + 1
         final = answer.verdict is Verdict.REFUSED or tries >= conf.outbox.retry_count
         self.counts["failed" if final else "retried"] += 1
@@ -304,7 +304,7 @@ class Stream:
         )  # fmt: skip
         return failure
 
-    def _trip_breaker(self, outage: Unpublished) -> None:
+    def _trip_breaker(self, outage: PublishFailure) -> None:
         if self.breaker.trip(outage):
             self._tell(outage)
             if not outage.quiet:
@@ -320,6 +320,6 @@ class Stream:
             self._tell(None)
             log_event(logging.INFO, events.DESTINATION_BACK, aggregate_type=self.aggregate_type)
 
-    def _tell(self, news: Unpublished | None) -> None:
+    def _tell(self, news: PublishFailure | None) -> None:
         with self.backlog.changed:
             self._outage_news.append(news)

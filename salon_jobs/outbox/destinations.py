@@ -10,7 +10,7 @@ from typing import Final
 
 from django.db import connections
 
-from salon_jobs.brokers.publisher import Answers, OutgoingMessage, Publisher, Unpublished, Verdict
+from salon_jobs.brokers.publisher import Answers, OutgoingMessage, Publisher, PublishFailure, Verdict
 from salon_jobs.brokers.registry import make_publisher
 from salon_jobs.conf import given_keys
 from salon_jobs.conf import settings as conf
@@ -20,7 +20,7 @@ from salon_jobs.core.errors import MessageInvalid, NotReady, SalonJobsError
 from salon_jobs.core.events import log_event
 from salon_jobs.core.metrics import Sample
 from salon_jobs.outbox import queries
-from salon_jobs.outbox.destination_worker import Stream
+from salon_jobs.outbox.destination_worker import DestinationWorker
 from salon_jobs.outbox.marker import Marker
 from salon_jobs.outbox.queries import Blocked, Gate, Wanted
 
@@ -34,14 +34,14 @@ _MOST: Final = 1000
 _TELL_S: Final = 60.0
 
 
-class Streams:
+class Destinations:
     """Is used by the relay's own thread alone."""
 
     def __init__(self, marker: Marker, *, owns: Callable[[], bool], on_change: Callable[[], None]) -> None:
         self._marker = marker
         self._owns = owns
         self._on_change = on_change
-        self._streams: dict[str, Stream] = {}
+        self._streams: dict[str, DestinationWorker] = {}
         # One for each service, which the streams share.
         self._publishers: dict[str, Publisher] = {}
         self._partitions: frozenset[int] = frozenset()
@@ -52,7 +52,7 @@ class Streams:
         if given_keys("SNS"):
             self._publisher_of("sns")
 
-    def all(self) -> list[Stream]:
+    def all(self) -> list[DestinationWorker]:
         """Return the streams."""
         return list(self._streams.values())
 
@@ -248,11 +248,13 @@ class Streams:
         for publisher in self._publishers.values():
             publisher.close()
 
-    def _stream(self, aggregate_type: str) -> Stream:
+    def _stream(self, aggregate_type: str) -> DestinationWorker:
         stream = self._streams.get(aggregate_type)
         if stream is None:
             publisher = self._publisher(aggregate_type)
-            stream = Stream(aggregate_type, publisher, self._marker, owns=self._owns, on_change=self._on_change)
+            stream = DestinationWorker(
+                aggregate_type, publisher, self._marker, owns=self._owns, on_change=self._on_change
+            )
             stream.backlog.own(self._partitions)
             self._streams[aggregate_type] = stream
             stream.start()
@@ -262,7 +264,7 @@ class Streams:
         try:
             return self._publisher_of(parse_destination(aggregate_type).service)
         except MessageInvalid as error:
-            return _Nobody(str(error))
+            return MissingPublisher(str(error))
 
     def _publisher_of(self, service: str) -> Publisher:
         publisher = self._publishers.get(service)
@@ -272,18 +274,18 @@ class Streams:
         return publisher
 
 
-class _Nobody(Publisher):
+class MissingPublisher(Publisher):
     """Stands for the publisher that this process lacks: its messages wait, at no cost, until one is configured."""
 
     service = ""
 
     def __init__(self, why: str) -> None:
-        self._answer = Unpublished(Verdict.MISSING, "OUTBOX.NO_PUBLISHER", why)
+        self._answer = PublishFailure(Verdict.MISSING, "OUTBOX.NO_PUBLISHER", why)
 
     def check(self, destination: Destination, *, aggregate_id: str, event: str, payload: str, headers: str) -> None:
         raise MessageInvalid(self._answer.detail)
 
-    def publish(self, messages: Sequence[OutgoingMessage], *, may_go_on: Callable[[], bool]) -> Answers:
+    def publish(self, messages: Sequence[OutgoingMessage], *, should_continue: Callable[[], bool]) -> Answers:
         return [self._answer] * len(messages)
 
     def ping(self) -> None:
@@ -360,7 +362,7 @@ _PROGRESS_EVERY_S: Final = 10.0
 class Progress:
     """Logs every ten seconds while something is being relayed."""
 
-    def __init__(self, marker: Marker, streams: Streams, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, marker: Marker, streams: Destinations, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._marker = marker
         self._streams = streams
         self._clock = clock

@@ -18,7 +18,7 @@ from salon_jobs.core.events import log_event
 from salon_jobs.db import statements
 from salon_jobs.outbox import queries
 from salon_jobs.outbox.backlog import Backlog
-from salon_jobs.tenancy.connections import tell_lost, tidy_connections
+from salon_jobs.tenancy.connections import log_lost, tidy_connections
 
 _MOST = 5000
 _RETRY_S = 0.2
@@ -105,7 +105,7 @@ class Marker:
                 tidy_connections()
                 self._write(batch)
             except (DatabaseError, InterfaceError) as error:
-                tell_lost(error, loop="marker")
+                log_lost(error, loop="marker")
                 with self._changed:
                     self._changed.wait(_RETRY_S)
             else:
@@ -197,6 +197,6 @@ class MessagePruner:
             try:
                 self.run_once()
             except (DatabaseError, InterfaceError) as error:
-                tell_lost(error, loop="message pruner")
+                log_lost(error, loop="message pruner")
             tidy_connections()
         connections.close_all()

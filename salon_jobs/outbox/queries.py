@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from django.db import connections, transaction
 
-from salon_jobs.brokers.publisher import OutgoingMessage, Unpublished
+from salon_jobs.brokers.publisher import OutgoingMessage, PublishFailure
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.error_report import storable
 from salon_jobs.core.records import PARTITIONS
@@ -63,7 +63,7 @@ class Unresolvable(NamedTuple):
     """Message that nothing at its destination takes now. It is charged no attempt, and always tried again."""
 
     message: OutgoingMessage
-    answer: Unpublished
+    answer: PublishFailure
     final: bool = False
 
 

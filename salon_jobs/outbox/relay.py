@@ -17,13 +17,13 @@ from salon_jobs.core.metrics import Sample
 from salon_jobs.core.tracing import MessageFailure, report_failure
 from salon_jobs.db.notify import SECOND_LOOK, Listener
 from salon_jobs.outbox import emit, queries
-from salon_jobs.outbox.destination_worker import Stream
-from salon_jobs.outbox.destinations import Brokers, Progress, Streams
+from salon_jobs.outbox.destination_worker import DestinationWorker
+from salon_jobs.outbox.destinations import Brokers, Destinations, Progress
 from salon_jobs.outbox.marker import Marker, MessagePruner
 from salon_jobs.outbox.partitions import Ownership
 from salon_jobs.outbox.queries import Failure, Gate, Unresolvable
-from salon_jobs.process.heartbeat import Presence, delete_row
-from salon_jobs.tenancy.connections import refuse_small_pool, tell_lost, tidy_connections
+from salon_jobs.process.heartbeat import Heartbeat, delete_row
+from salon_jobs.tenancy.connections import log_lost, refuse_small_pool, tidy_connections
 
 # How often to read what is blocked; where that is so much that it takes long, a tenth of the time at most goes there.
 # What an operator changes is heard of at once.
@@ -62,7 +62,7 @@ class Relay:
         self._gate = Gate(0, 0, ())
         self._ownership: Ownership | None = None
         self._marker = Marker(self._wake.set)
-        self._streams = Streams(self._marker, owns=self._owns, on_change=self._wake.set)
+        self._streams = Destinations(self._marker, owns=self._owns, on_change=self._wake.set)
         self._listener = Listener(emit.CHANNEL, self._hear)
         self._progress = Progress(self._marker, self._streams)
         self._brokers = Brokers()
@@ -84,7 +84,7 @@ class Relay:
                     wait_s = self._look(ownership)
                     self._looked = time.monotonic()
                 except (DatabaseError, InterfaceError) as error:
-                    tell_lost(error, loop="relay")
+                    log_lost(error, loop="relay")
                     # What blocks the aggregates of a new partition must be known before that is read.
                     self._refresh_at = float("-inf")
                     wait_s = _OUTAGE_S
@@ -219,7 +219,7 @@ class Relay:
                 queries.note_outage(stream.aggregate_type, *(("", "") if news is None else (news.code, news.detail)))
                 stream.outages_written(1)
 
-    def _write(self, stream: Stream, failures: list[Failure | Unresolvable]) -> None:
+    def _write(self, stream: DestinationWorker, failures: list[Failure | Unresolvable]) -> None:
         unresolvable = [each for each in failures if isinstance(each, Unresolvable)]
         wait_s = stream.backlog.on_hold / _LOOKS_PER_S
         news = (
@@ -292,10 +292,10 @@ _RETRY_S: Final = 0.5
 _THREADS: Final = 6
 
 
-class RelayBeside:
+class EmbeddedRelay:
     """Is the loop of ``runworker --with-relay``, for a thread of its own."""
 
-    def __init__(self, presence: Presence) -> None:
+    def __init__(self, presence: Heartbeat) -> None:
         """Prepare; no I/O. Raises ConfigurationError when a pool is too small for its threads."""
         refuse_small_pool(_THREADS)
         self._presence = presence
@@ -329,7 +329,7 @@ class RelayBeside:
         """Insert the row, as soon as the database lets us; False when stopped first."""
         while not self._stopping.is_set():
             try:
-                self._process_id = self._presence.register_beside("relay")
+                self._process_id = self._presence.register_embedded("relay")
             except (DatabaseError, InterfaceError) as error:
                 log_event(logging.WARNING, events.DATABASE_LOST, loop="relay", error=str(error).strip())
                 tidy_connections()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from salon_jobs.brokers.publisher import Answers, OutgoingMessage, Unpublished, Verdict
+from salon_jobs.brokers.publisher import Answers, OutgoingMessage, PublishFailure, Verdict
 from salon_jobs.core.destinations import place_of
 from salon_jobs.core.events import logger
 from salon_jobs.core.tracing import Published, active_tracers, headers_of
@@ -13,7 +13,7 @@ from salon_jobs.core.tracing import Published, active_tracers, headers_of
 _NO_TRY = (Verdict.NOT_SENT, Verdict.SKIPPED)
 
 
-def follow_published(batch: Sequence[OutgoingMessage], answers: Answers, began_ns: int) -> None:
+def trace_published(batch: Sequence[OutgoingMessage], answers: Answers, began_ns: int) -> None:
     """Tell of each message that carries headers and was tried, since ``began_ns``; the others cost nothing."""
     tracers = active_tracers()
     if not tracers:
@@ -31,7 +31,7 @@ def follow_published(batch: Sequence[OutgoingMessage], answers: Answers, began_n
 
 
 def _published(
-    message: OutgoingMessage, answer: Unpublished | None, *, began_ns: int, ended_ns: int, count: int
+    message: OutgoingMessage, answer: PublishFailure | None, *, began_ns: int, ended_ns: int, count: int
 ) -> Published:
     service, resource = place_of(message.aggregate_type)
     return Published(

@@ -37,7 +37,7 @@ def name_connections(process_id: int) -> None:
         connection.close_pool()
 
 
-class Presence:
+class Heartbeat:
     """Registers this process and its children, and beats all their rows at once.
 
     A row that is gone was buried, and others have its jobs: then ``on_buried`` is called, from the beating thread.
@@ -75,7 +75,7 @@ class Presence:
         """Insert a row for a child and beat it with ours; returns its process id. Raises database errors."""
         return self._insert(kind, pid, concurrency=concurrency, queues=queues, on_buried=on_buried)
 
-    def register_beside(self, kind: str) -> int:
+    def register_embedded(self, kind: str) -> int:
         """Insert a row for a loop that this process runs beside its own; returns its id. Raises database errors.
 
         It is beaten with ours, and when it is buried, so are we.

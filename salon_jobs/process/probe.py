@@ -19,7 +19,7 @@ _PATIENCE_S: Final = 2.0
 _LOST_AFTER_S: Final = 30.0
 
 
-class Question(Generic[T]):
+class Probe(Generic[T]):
     """Is asked in a thread of its own, on a connection that is closed behind it; one at a time, whoever wants to know.
 
     So a database that hangs neither hangs who asks nor gets a thread and a connection more for each probe.

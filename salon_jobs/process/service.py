@@ -22,9 +22,9 @@ from salon_jobs.core.errors import NotReady, SchemaMissing
 from salon_jobs.core.events import log_event
 from salon_jobs.core.metrics import Sample
 from salon_jobs.process.health_server import HealthServer
-from salon_jobs.process.heartbeat import Presence
+from salon_jobs.process.heartbeat import Heartbeat
 from salon_jobs.process.preflight import check_drift, check_role, check_schema, check_tables
-from salon_jobs.process.probe import Question
+from salon_jobs.process.probe import Probe
 
 
 class StopSignals:
@@ -94,7 +94,7 @@ class Service:
     def __init__(
         self,
         kind: str,
-        make_loop: Callable[[Presence], ServedLoop],
+        make_loop: Callable[[Heartbeat], ServedLoop],
         *,
         health_address: tuple[str, int],
         concurrency: int = 1,
@@ -104,9 +104,9 @@ class Service:
         self._kind = kind
         self._make_loop = make_loop
         self._burst = burst
-        self._database = Question(self._look_at_database)
+        self._database = Probe(self._look_at_database)
         self._health = HealthServer(health_address, self._readiness, self._samples)
-        self._presence = Presence(kind, concurrency=concurrency, queues=queues, on_buried=self._die)
+        self._presence = Heartbeat(kind, concurrency=concurrency, queues=queues, on_buried=self._die)
         self._loop: ServedLoop | None = None
         self._stopping = threading.Event()
         self._schema_seen = self._registered = False

@@ -22,7 +22,7 @@ from salon_jobs.core.records import NewJob
 from salon_jobs.jobs import enqueue, registry
 from salon_jobs.schedule import queries
 from salon_jobs.schedule.entries import CronEntry, cron_entries, due_ticks
-from salon_jobs.tenancy.connections import tell_lost, tidy_connections
+from salon_jobs.tenancy.connections import log_lost, tidy_connections
 
 _LONGEST_SLEEP_S = 5.0
 _OUTAGE_S = 1.0
@@ -50,7 +50,7 @@ class Scheduler:
                 sleep_s = self.run_once()
                 self._looked = time.monotonic()
             except (DatabaseError, InterfaceError) as error:
-                tell_lost(error, loop="scheduler")
+                log_lost(error, loop="scheduler")
                 sleep_s = _OUTAGE_S
             tidy_connections()
             self._stop.wait(sleep_s)

@@ -16,7 +16,7 @@ from salon_jobs.db.connections import StatementGuard, at_transaction_start, can_
 from salon_jobs.tenancy import guc
 
 
-class Block(StatementGuard):
+class ActiveContext(StatementGuard):
     """Is one open context, and an execution wrapper of its connection: each statement of Django's cursors passes it.
 
     A connection can be shared by tasks of asyncio, which take turns on one thread; what runs as which store is told by
@@ -48,7 +48,7 @@ class Block(StatementGuard):
             self.connection.execute_wrappers.remove(self)
         forget_closed()
 
-    def __enter__(self) -> Block:
+    def __enter__(self) -> ActiveContext:
         self.open()
         return self
 
@@ -67,12 +67,12 @@ class Block(StatementGuard):
         if innermost(self.connection) is self:
             self.begin()
 
-    def held_inside(self) -> Block | None:
+    def held_inside(self) -> ActiveContext | None:
         """Return a context that holds the connection, was opened after this one, and has not ended."""
         for wrapper in reversed(self.connection.execute_wrappers):
             if wrapper is self:
                 return None
-            if isinstance(wrapper, Block) and wrapper.holds:
+            if isinstance(wrapper, ActiveContext) and wrapper.holds:
                 return wrapper
         return None
 
@@ -96,7 +96,7 @@ class Block(StatementGuard):
         return result
 
 
-_surrounding: ContextVar[tuple[Block, ...]] = ContextVar("salon_jobs_store", default=())
+_surrounding: ContextVar[tuple[ActiveContext, ...]] = ContextVar("salon_jobs_store", default=())
 _system_task: ContextVar[str | None] = ContextVar("salon_jobs_system_task", default=None)
 
 
@@ -105,12 +105,12 @@ def current_store_id() -> UUID | None:
     return next((block.store for block in reversed(_surrounding.get()) if block.is_open), None)
 
 
-def surrounding() -> tuple[Block, ...]:
+def surrounding() -> tuple[ActiveContext, ...]:
     """Return the surrounding contexts, the innermost last."""
     return _surrounding.get()
 
 
-def surround_with(blocks: tuple[Block, ...]) -> None:
+def surround_with(blocks: tuple[ActiveContext, ...]) -> None:
     """Take over, in a coroutine, the contexts that were opened for it on its thread."""
     _surrounding.set(blocks)
 
@@ -120,7 +120,7 @@ def forget_closed() -> None:
     _surrounding.set(tuple(block for block in _surrounding.get() if block.is_open))
 
 
-def innermost(connection: BaseDatabaseWrapper) -> Block | None:
+def innermost(connection: BaseDatabaseWrapper) -> ActiveContext | None:
     """Return the innermost of the surrounding contexts that is open on this connection."""
     for block in reversed(_surrounding.get()):
         if block.connection is connection and block.is_open:
@@ -130,23 +130,23 @@ def innermost(connection: BaseDatabaseWrapper) -> Block | None:
 
 def open_store(connection: BaseDatabaseWrapper) -> UUID | None:
     """Return the store of a context that is open on the connection, in whatever generator or task; None without."""
-    return next((wrapper.store for wrapper in connection.execute_wrappers if isinstance(wrapper, Block)), None)
+    return next((wrapper.store for wrapper in connection.execute_wrappers if isinstance(wrapper, ActiveContext)), None)
 
 
-def session_block(connection: BaseDatabaseWrapper) -> Block | None:
+def session_context(connection: BaseDatabaseWrapper) -> ActiveContext | None:
     """Return the last opened context that puts its store on the session of this connection."""
-    blocks = (wrapper for wrapper in reversed(connection.execute_wrappers) if isinstance(wrapper, Block))
+    blocks = (wrapper for wrapper in reversed(connection.execute_wrappers) if isinstance(wrapper, ActiveContext))
     return next((block for block in blocks if block.in_session), None)
 
 
 def refuse_if_held(connection: BaseDatabaseWrapper) -> None:
     """Raise TenantContextError while a context of somebody else's holds the connection."""
     for wrapper in connection.execute_wrappers:
-        if isinstance(wrapper, Block) and wrapper.holds and wrapper not in _surrounding.get():
+        if isinstance(wrapper, ActiveContext) and wrapper.holds and wrapper not in _surrounding.get():
             raise _held(wrapper)
 
 
-def admit(store: UUID, *, switch: bool) -> None:
+def check_nesting(store: UUID, *, switch: bool) -> None:
     """Raise TenantContextError where no context of this store may be opened."""
     if (task := _system_task.get()) is not None:
         raise TenantContextError(
@@ -169,7 +169,7 @@ def as_system_task(name: str) -> Generator[None]:
         _system_task.reset(token)
 
 
-def _held(block: Block) -> TenantContextError:
+def _held(block: ActiveContext) -> TenantContextError:
     return TenantContextError(
         f"another context, of store {block.store}, is open on this connection: one that a generator or another task "
         "opened, and that holds its transaction or session. End that first; or let each task have a connection of its "

@@ -93,7 +93,7 @@ def finish_resets() -> None:
         finish_reset(_opened.resetting.pop())
 
 
-def tell_lost(error: Exception, *, loop: str) -> None:
+def log_lost(error: Exception, *, loop: str) -> None:
     """Log that a loop lost the database, and have this thread's connection looked at before its next use."""
     log_event(logging.WARNING, events.DATABASE_LOST, loop=loop, error=str(error).strip())
     connections[conf.database].errors_occurred = True

@@ -22,7 +22,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import TenantContextError
 from salon_jobs.db.connections import at_transaction_start, can_run_in_transaction, in_transaction
 from salon_jobs.tenancy import active, guc
-from salon_jobs.tenancy.active import Block, admit, current_store_id, refuse_if_held, session_block
+from salon_jobs.tenancy.active import ActiveContext, check_nesting, current_store_id, refuse_if_held, session_context
 from salon_jobs.tenancy.session_reset import discard, reset_raw
 
 
@@ -44,15 +44,15 @@ def in_session(store: UUID, *, switch: bool, using: str | None, **_: object) -> 
     connection is reset, or discarded where that can not be done; TenantContextError is raised then for a transaction
     that was left open, unless the block raised itself.
     """
-    admit(store, switch=switch)
+    check_nesting(store, switch=switch)
     connection = connections[using or conf.database]
     refuse_if_held(connection)
     _refuse_pool_without_reset(connection)
     if connection.in_atomic_block or in_transaction(connection):
         raise TenantContextError("scope='session' can not begin inside a transaction, whose rollback would end it")
-    around = session_block(connection)
+    around = session_context(connection)
     connection.close_if_health_check_failed()
-    with Block(connection, store, holds=True, in_session=True) as own:
+    with ActiveContext(connection, store, holds=True, in_session=True) as own:
         if connection.connection is not None:
             _put_on(connection, store)
         try:
@@ -81,7 +81,7 @@ def _put_on(connection: BaseDatabaseWrapper, store: UUID) -> None:
         raise
 
 
-def _take_off(own: Block, around: Block | None) -> TenantContextError | None:
+def _take_off(own: ActiveContext, around: ActiveContext | None) -> TenantContextError | None:
     """Put the outer store or none on the session, or discard the connection; returns what was wrong in the block."""
     connection = own.connection
     if connection.connection is None:
@@ -100,7 +100,7 @@ def _take_off(own: Block, around: Block | None) -> TenantContextError | None:
 
 
 def _put_on_when_acquired(connection: BaseDatabaseWrapper, **_: object) -> None:
-    if (own := session_block(connection)) is not None:
+    if (own := session_context(connection)) is not None:
         _put_on(connection, own.store)
 
 
@@ -108,7 +108,7 @@ def _put_on_when_acquired(connection: BaseDatabaseWrapper, **_: object) -> None:
 connection_created.connect(_put_on_when_acquired, dispatch_uid="salon_jobs.session")
 
 
-async def run_to_its_end(step: Callable[[], None]) -> None:
+async def sync_step(step: Callable[[], None]) -> None:
     """Call ``step`` once on the thread-sensitive thread and wait until it ended, whoever cancels the task meanwhile.
 
     asgiref lets go of a call whose task is cancelled: it may be waiting, running or done then. The thread makes one
@@ -174,7 +174,7 @@ class TenantContext:
     def __init__(self, make: Callable[..., AbstractContextManager[None]]) -> None:
         self._make = make
         self._opened: AbstractContextManager[None] | None = None
-        self._surrounding: tuple[Block, ...] = ()
+        self._surrounding: tuple[ActiveContext, ...] = ()
 
     def __enter__(self) -> None:
         self._open(by_statement=False)
@@ -188,7 +188,7 @@ class TenantContext:
 
     async def __aenter__(self) -> None:
         try:
-            await run_to_its_end(partial(self._open, by_statement=True))
+            await sync_step(partial(self._open, by_statement=True))
         except asyncio.CancelledError as error:
             if self._opened is not None:
                 active.surround_with(self._surrounding)
@@ -200,7 +200,7 @@ class TenantContext:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         try:
-            await run_to_its_end(partial(self.__exit__, kind, error, traceback))
+            await sync_step(partial(self.__exit__, kind, error, traceback))
         finally:
             active.forget_closed()
 
@@ -216,13 +216,13 @@ class TenantContext:
 def _opened(
     store: UUID, *, atomic: bool, switch: bool = False, using: str | None = None, by_statement: bool = False
 ) -> Generator[None]:
-    active.admit(store, switch=switch)
+    active.check_nesting(store, switch=switch)
     connection = connections[using or conf.database]
     active.refuse_if_held(connection)
     around = active.innermost(connection)
     changes = around is None or around.store != store
     goes_on_outside = connection.in_atomic_block or not connection.get_autocommit()
-    if changes and not atomic and not goes_on_outside and session_block(connection) is not None:
+    if changes and not atomic and not goes_on_outside and session_context(connection) is not None:
         raise TenantContextError(
             "between transactions the session's store would show: switch in it with scope='session'"
         )
@@ -233,7 +233,7 @@ def _opened(
             stack.enter_context(transaction.atomic(using=connection.alias))
         if atomic or changes or by_statement:
             holds = (atomic or changes) and (in_transaction(connection) or not connection.get_autocommit())
-            own = Block(connection, store, holds=holds, by_statement=by_statement and not atomic)
+            own = ActiveContext(connection, store, holds=holds, by_statement=by_statement and not atomic)
             stack.enter_context(own)
             if holds:
                 stack.callback(_refuse_to_leave_open, own)
@@ -255,7 +255,7 @@ def tenant_statements(store_id: UUID) -> AbstractContextManager[None]:
     return _opened(store_id, atomic=False, by_statement=True)
 
 
-def _restore(own: Block, around: Block | None) -> None:
+def _restore(own: ActiveContext, around: ActiveContext | None) -> None:
     """Put the outer store, or none, back on a transaction that goes on outside.
 
     RELEASE SAVEPOINT keeps a local set, so it is done explicitly; ROLLBACK TO restores the old value by itself, and
@@ -266,7 +266,7 @@ def _restore(own: Block, around: Block | None) -> None:
         guc.set_local(own.connection, None if around is None else around.store)
 
 
-def _refuse_to_leave_open(own: Block) -> None:
+def _refuse_to_leave_open(own: ActiveContext) -> None:
     """End what a task opened inside and has not ended: Django would take our savepoint or COMMIT for its."""
     if (inner := own.held_inside()) is not None:
         own.connection.close()

@@ -23,7 +23,7 @@ from django.utils.cache import patch_vary_headers
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import StoreRefused, TenantContextError
 from salon_jobs.core.events import REQUEST_REFUSED, log_event
-from salon_jobs.tenancy.active import Block, surrounding
+from salon_jobs.tenancy.active import ActiveContext, surrounding
 from salon_jobs.tenancy.context import tenant_context
 from salon_jobs.tenancy.resolvers import make_resolver
 from salon_jobs.tenancy.session_reset import discard, reset_after_request, watch_sessions
@@ -318,7 +318,7 @@ def _begin(request: HttpRequest, view: Callable[..., Any], store: UUID) -> Store
 
 
 # Those around the request, as a test's own, in which it calls its client.
-_around: ContextVar[tuple[Block, ...]] = ContextVar("salon_jobs_around_request", default=())
+_around: ContextVar[tuple[ActiveContext, ...]] = ContextVar("salon_jobs_around_request", default=())
 
 
 def watch_requests() -> None:

@@ -25,7 +25,7 @@ from salon_jobs.core.errors import TenantContextError
 from salon_jobs.core.events import log_event
 from salon_jobs.db.connections import in_transaction
 from salon_jobs.db.statements import in_one_trip, rows_in_one_trip, run_statements, succeeded
-from salon_jobs.tenancy.active import open_store, session_block
+from salon_jobs.tenancy.active import open_store, session_context
 
 # What has been set since the server took the connection. Settings with a custom name are not among them: the server
 # lists those nowhere. Behind a pooler another process answers than the one the connection was told of: of its settings
@@ -145,7 +145,7 @@ def _watch(connection: BaseDatabaseWrapper, **_: object) -> None:
         as_connected = dict(rows_in_one_trip(connection, AS_CONNECTED.format(pid=raw.info.backend_pid)))
         # psycopg calls it by this name alone; an attribute of its own keeps the connection free of a cycle.
         vars(raw)["wait"] = WatchedSession(raw, as_connected)
-    elif session.used and session_block(connection) is None:
+    elif session.used and session_context(connection) is None:
         # From a pool that does not reset. One on whose session a store was just put comes from a pool that does.
         reset_now(connection)
 

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any, ParamSpec, TypeVar, overload
 from uuid import UUID
 
-from salon_jobs.brokers.publisher import OutgoingMessage, Unpublished, Verdict
+from salon_jobs.brokers.publisher import OutgoingMessage, PublishFailure, Verdict
 from salon_jobs.brokers.registry import make_publisher
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.destinations import parse_destination
@@ -125,7 +125,7 @@ class DrainedMessage:
     aggregate_id: str
     event: str
     payload: str
-    answer: Unpublished | None
+    answer: PublishFailure | None
 
 
 def drain_outbox(*, limit: int = 1000) -> list[DrainedMessage]:
@@ -150,7 +150,7 @@ def _publish(messages: list[OutgoingMessage]) -> list[DrainedMessage]:
     publisher = make_publisher(parse_destination(messages[0].aggregate_type).service)
     publisher.open()
     try:
-        answers = publisher.publish(messages, may_go_on=lambda: True)
+        answers = publisher.publish(messages, should_continue=lambda: True)
     finally:
         publisher.close()
     pairs = list(zip(messages, answers, strict=True))

@@ -19,7 +19,7 @@ _LEAST_REFILL = 125
 OVERDUE_S = 1.0
 
 
-class LocalQueue:
+class JobBuffer:
     """Keeps the jobs of this process until their end is written: waiting, then running, then ran.
 
     Bounded by time (about 200 ms of measured work) and by count. One lock; each kind of waiter has its own condition,

@@ -25,7 +25,7 @@ from salon_jobs.process.heartbeat import name_connections
 from salon_jobs.process.service import end_at_once
 
 
-class Link:
+class ControlChannel:
     """Is one end of a socket pair. A process that dies, however it dies, ends the other side's ``received``."""
 
     def __init__(self, end: socket.socket) -> None:
@@ -100,7 +100,7 @@ def run_child(kind: str, descriptors: str, make_loop: Callable[[int, dict[str, A
         # handler starts would inherit that.
         signal.signal(number, _pass)
     _die_with_parent()
-    child = _Child(kind, Link(socket.socket(fileno=link_end)))
+    child = _Child(kind, ControlChannel(socket.socket(fileno=link_end)))
     clean = child.run(lambda start: make_loop(board, start))
     if clean:  # else a job has outlived its grace, and so has this process
         tracing.flush(_FLUSH_S)
@@ -108,7 +108,7 @@ def run_child(kind: str, descriptors: str, make_loop: Callable[[int, dict[str, A
 
 
 class _Child:
-    def __init__(self, kind: str, link: Link) -> None:
+    def __init__(self, kind: str, link: ControlChannel) -> None:
         self._kind = kind
         self._link = link
         self._told: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()

@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from salon_jobs.worker.child import Link
-from salon_jobs.worker.in_flight import RunBoard, ShownRun
+from salon_jobs.worker.child import ControlChannel
+from salon_jobs.worker.in_flight import InFlightRun, InFlightTable
 
 _CHUNK = 1 << 16
 _LONGEST = 1 << 20
@@ -79,14 +79,14 @@ class ChildProcess:
         """Start ``command --child DESCRIPTORS``. Raises OSError."""
         ours, theirs = socket.socketpair()
         with theirs, tempfile.TemporaryFile() as file:
-            file.truncate(RunBoard.size(plan.concurrency))
-            self._board = RunBoard(plan.concurrency, fileno=file.fileno())
+            file.truncate(InFlightTable.size(plan.concurrency))
+            self._board = InFlightTable(plan.concurrency, fileno=file.fileno())
             inherited = (theirs.fileno(), file.fileno())
             self._process = subprocess.Popen(
                 [*plan.command, "--skip-checks", "--child", ":".join(map(str, inherited))],
                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, pass_fds=inherited, start_new_session=True,
             )  # fmt: skip
-        self._link = Link(ours)
+        self._link = ControlChannel(ours)
         self._on_counted = plan.on_counted
         self.process_id = 0
         self.report: dict[str, Any] | None = None
@@ -113,7 +113,7 @@ class ChildProcess:
         """Return the age of its last report; it grows while a handler holds the GIL, and that is no fault."""
         return time.monotonic() - self._heard
 
-    def runs(self) -> list[ShownRun]:
+    def runs(self) -> list[InFlightRun]:
         """Return what its threads run now, or ran when it died."""
         return self._board.shown()
 

@@ -17,9 +17,9 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core.records import NO_STORE, ClaimedJob
 from salon_jobs.db.statements import rows_changed
 from salon_jobs.jobs import queries, registry
-from salon_jobs.jobs.limits import Rules, rules_in_force
+from salon_jobs.jobs.limits import Limits, load_limits
 from salon_jobs.worker import fair_claim
-from salon_jobs.worker.fair_claim import Lane, Listed, Lister, Runnable, Share, aside
+from salon_jobs.worker.fair_claim import ClaimFilter, ClaimGroup, GroupScanner, Quota, Scan, in_background
 
 # Rules are read after a claim, so that a job that wakes an idle process does not wait for it; before one when older.
 _RULES_EVERY_S: Final = 0.5
@@ -46,14 +46,14 @@ class Claimer:
     def __init__(self, process_id: int, queues: Sequence[str] | None) -> None:
         self._process_id = process_id
         self._queues = queues
-        self._rules = Rules({})
+        self._limits = Limits({})
         self._rules_read = float("-inf")
         self._by_lanes = False
-        self._lanes: Sequence[Lane] = []
+        self._lanes: Sequence[ClaimGroup] = []
         self._list_again = float("-inf")
         self._took_s = 0.0
-        self._lister = Lister()
-        self._aside: Future[Listed] | None = None
+        self._lister = GroupScanner()
+        self._background_scan: Future[Scan] | None = None
         # Whether the lanes are those of all stores, and what came of this round of them so far.
         self._complete = True
         self._fruitful = self._throttled = False
@@ -70,7 +70,7 @@ class Claimer:
         """Claim up to ``room`` jobs; ``again_s`` tells when to ask again. Raises database errors."""
         now = time.monotonic()
         self._read_rules(now, 2 * _RULES_EVERY_S)
-        if self._rules or self._by_lanes:
+        if self._limits or self._by_lanes:
             return self._claim_by_lanes(room)
         self.throttled = False
         # Some at first: mostly, one job woke an idle process.
@@ -86,8 +86,8 @@ class Claimer:
 
     def claim_afresh(self, room: int) -> list[ClaimedJob]:
         """Claim by what is there now, not by a list of lanes made before; else as ``claim``."""
-        if self._aside is not None:
-            self._adopt_aside(self._aside)
+        if self._background_scan is not None:
+            self._adopt_background_scan(self._background_scan)
         self._list_again = float("-inf")
         self._took_s = 0.0
         return self.claim(room)
@@ -98,11 +98,11 @@ class Claimer:
 
     def _read_rules(self, now: float, older_than_s: float) -> None:
         if now - self._rules_read >= older_than_s:
-            self._rules, self._rules_read = rules_in_force(), now
+            self._limits, self._rules_read = load_limits(), now
 
     def _claim_by_lanes(self, room: int) -> list[ClaimedJob]:
         fresh = self._list()
-        served = [lane for lane in self._lanes if self._rules.allows(lane)]
+        served = [lane for lane in self._lanes if self._limits.allows(lane)]
         # Whoever comes first may take what is left of a share or a limit: nobody comes first each time.
         random.shuffle(served)
         self._token_in_s = float("inf")
@@ -114,7 +114,7 @@ class Claimer:
             self._throttled_s = THROTTLED_S[0]
         if _more(jobs, shares, room):
             self.again_s = 0.0
-        elif self._aside is not None:
+        elif self._background_scan is not None:
             self.throttled = False
             self.again_s = _LIST_EVERY_S[0]
         elif not self._complete:
@@ -136,10 +136,10 @@ class Claimer:
 
     def _list(self) -> bool:
         """List lanes when it is time to, beside the claims if that takes long; tell whether the list is a new one."""
-        if self._aside is not None:
-            if not self._aside.done():
+        if self._background_scan is not None:
+            if not self._background_scan.done():
                 return False
-            self._adopt_aside(self._aside)
+            self._adopt_background_scan(self._background_scan)
             return True
         if time.monotonic() < self._list_again:
             return False
@@ -148,38 +148,38 @@ class Claimer:
             # The last round of the stores is over, or gave something: another one begins.
             self._fruitful = self._throttled = False
         if self._took_s > _ASIDE_S:
-            self._aside = aside(look)
+            self._background_scan = in_background(look)
             return False
         self._adopt(look())
         return True
 
-    def _adopt_aside(self, listed: Future[Listed]) -> None:
-        self._aside = None
+    def _adopt_background_scan(self, listed: Future[Scan]) -> None:
+        self._background_scan = None
         self._adopt(listed.result())
 
-    def _adopt(self, listed: Listed) -> None:
+    def _adopt(self, listed: Scan) -> None:
         self._lanes, self._complete, self._took_s = listed.lanes, listed.complete, listed.took_s
         self._low = {(lane.store, lane.number): (lane.first_us, lane.first_id - 1) for lane in listed.lanes}
         least, most = _LIST_EVERY_S
         self._list_again = time.monotonic() + min(most, max(least, 10 * listed.took_s))
 
-    def _runnable(self) -> Runnable:
-        forbidden = set(self._rules.forbidden("task"))
-        return Runnable(
+    def _runnable(self) -> ClaimFilter:
+        forbidden = set(self._limits.forbidden("task"))
+        return ClaimFilter(
             tasks=[name for name in registry.task_names() if name not in forbidden], queues=self._queues,
-            paused_queues=self._rules.forbidden("queue"), paused_stores=self._rules.forbidden("store"),
+            paused_queues=self._limits.forbidden("queue"), paused_stores=self._limits.forbidden("store"),
         )  # fmt: skip
 
-    def _claim_shares(self, served: list[Lane], room: int) -> tuple[list[ClaimedJob], list[Share], bool]:
-        limited = {scope for lane in served for scope in self._rules.limits_of(lane)}
+    def _claim_shares(self, served: list[ClaimGroup], room: int) -> tuple[list[ClaimedJob], list[Quota], bool]:
+        limited = {scope for lane in served for scope in self._limits.limits_of(lane)}
         if not served:
             return [], [], False
         if not limited:
             shares = fair_claim.share_out(served, room, {}, lambda _: ())
-            return fair_claim.claim_lanes(self._process_id, shares, room, self._low), shares, False
+            return fair_claim.claim_groups(self._process_id, shares, room, self._low), shares, False
         with transaction.atomic(using=conf.database):
             # A limit that a task declares for its keys is on any number of them: those wait until lanes are chosen.
-            keys = {scope for scope in limited if scope.startswith("key:") and self._rules[scope].rate is None}
+            keys = {scope for scope in limited if scope.startswith("key:") and self._limits[scope].rate is None}
             capacity, tokens = self._capacity(fair_claim.lock_scopes(limited - keys) | keys)
             # A scope that is full, or another process's just now, keeps no place from lanes that may run.
             free = self._free(served, capacity)
@@ -189,32 +189,32 @@ class Claimer:
                 held, _ = self._capacity(fair_claim.lock_scopes(wanted))
                 capacity = {scope: held.get(scope, 0) if scope in keys else left for scope, left in capacity.items()}
                 free = self._free(free, capacity)
-            shares = fair_claim.share_out(free, room, capacity, self._rules.limits_of)
-            jobs = fair_claim.claim_lanes(self._process_id, shares, room, self._low) if shares else []
+            shares = fair_claim.share_out(free, room, capacity, self._limits.limits_of)
+            jobs = fair_claim.claim_groups(self._process_id, shares, room, self._low) if shares else []
             if tokens:
                 scopes = {(share.lane.store, share.lane.number): share.lane.scopes for share in shares}
                 started = Counter(scope for job in jobs if not job.expired for scope in scopes[_lane_of(job)])
                 for scope in tokens.keys() & started.keys():
                     rows_changed("spend_tokens", {"scope": scope, "spent": started[scope]})
         throttled = len(shares) < len(served) or any(
-            share.quota < share.store_quota and self._rules.limits_of(share.lane) for share in shares
+            share.quota < share.store_quota and self._limits.limits_of(share.lane) for share in shares
         )
         return jobs, shares, throttled
 
-    def _free(self, served: Sequence[Lane], capacity: Mapping[str, int]) -> list[Lane]:
-        return [lane for lane in served if all(capacity.get(scope, 0) > 0 for scope in self._rules.limits_of(lane))]
+    def _free(self, served: Sequence[ClaimGroup], capacity: Mapping[str, int]) -> list[ClaimGroup]:
+        return [lane for lane in served if all(capacity.get(scope, 0) > 0 for scope in self._limits.limits_of(lane))]
 
     def _capacity(self, held: set[str]) -> tuple[dict[str, int], dict[str, float]]:
         """Return how many more jobs may start in each scope, and the buckets of those with a rate."""
-        tokens = fair_claim.refill_tokens(scope for scope in held if self._rules[scope].rate is not None)
-        counted = any(self._rules[scope].max_concurrency is not None for scope in held)
+        tokens = fair_claim.refill_tokens(scope for scope in held if self._limits[scope].rate is not None)
+        counted = any(self._limits[scope].max_concurrency is not None for scope in held)
         running = fair_claim.running_by_scope() if counted else {}
         capacity: dict[str, int] = {}
         for scope in held:
-            most = self._rules[scope].max_concurrency
+            most = self._limits[scope].max_concurrency
             free = 2**31 if most is None else max(0, most - running.get(scope, 0))
             if scope in tokens and tokens[scope] < 1:
-                self._token_in_s = min(self._token_in_s, (1 - tokens[scope]) / (self._rules[scope].rate or 1))
+                self._token_in_s = min(self._token_in_s, (1 - tokens[scope]) / (self._limits[scope].rate or 1))
             capacity[scope] = min(free, int(tokens[scope])) if scope in tokens else free
         return capacity, tokens
 
@@ -229,7 +229,7 @@ def _lane_of(job: ClaimedJob) -> tuple[UUID, int]:
     return job.store_id or NO_STORE, job.lane
 
 
-def _more(jobs: Sequence[ClaimedJob], shares: Sequence[Share], room: int) -> bool:
+def _more(jobs: Sequence[ClaimedJob], shares: Sequence[Quota], room: int) -> bool:
     """Tell whether a store gave all it was asked for, so that it may hold more."""
     if len(jobs) >= room:
         return True

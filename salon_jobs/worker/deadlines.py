@@ -16,7 +16,7 @@ from salon_jobs.core.records import ClaimedJob, JobState
 from salon_jobs.jobs import queries
 from salon_jobs.jobs.current import RunningJob
 from salon_jobs.jobs.statistics import ended_runs
-from salon_jobs.worker.buffer import LocalQueue
+from salon_jobs.worker.buffer import JobBuffer
 from salon_jobs.worker.executor import identify
 
 if TYPE_CHECKING:
@@ -26,22 +26,22 @@ if TYPE_CHECKING:
 # A strike that met no handler (the run is just about to begin, or to end) is tried again after this.
 _AGAIN_S = 0.05
 
-Strike = Callable[[RunningJob, type[Interrupted]], bool]
+Interrupt = Callable[[RunningJob, type[Interrupted]], bool]
 
 
 @dataclass(slots=True)
 class _Watched:
     running: RunningJob
-    strike: Strike
+    interrupt: Interrupt
     not_before: float = float("-inf")
 
     def due(self) -> float:
         """Return when to look at it; never, once it was struck."""
-        when = self.running.strike_due
+        when = self.running.interrupt_due
         return float("inf") if when is None else max(when[0], self.not_before)
 
 
-class Timekeeper:
+class DeadlineWatcher:
     """Watches the runs that have a deadline. ``on_timeout`` is told of every service timeout that struck."""
 
     def __init__(self, on_timeout: Callable[[], None] = lambda: None) -> None:
@@ -64,10 +64,10 @@ class Timekeeper:
         if self._thread.is_alive():
             self._thread.join()
 
-    def watch(self, running: RunningJob, strike: Strike) -> None:
+    def watch(self, running: RunningJob, interrupt: Interrupt) -> None:
         """Strike this run when it is due, until ``forget``; call it again when that has come nearer."""
         with self._changed:
-            watched = self._watched[running.id, running.claimed.lease] = _Watched(running, strike)
+            watched = self._watched[running.id, running.claimed.lease] = _Watched(running, interrupt)
             if watched.due() < self._nearest:
                 self._changed.notify()
 
@@ -80,7 +80,7 @@ class Timekeeper:
         while (due := self._wait()) is not None:
             for watched in due:
                 # Cancelling a query talks to the database, which may not answer: no run waits for another's.
-                threading.Thread(target=self._strike, args=(watched,), name="salon-jobs-strike", daemon=True).start()
+                threading.Thread(target=self._interrupt, args=(watched,), name="salon-jobs-strike", daemon=True).start()
 
     def _wait(self) -> list[_Watched] | None:
         """Wait until some runs are due and return them; None once stopped."""
@@ -96,10 +96,10 @@ class Timekeeper:
                 self._changed.wait(min(self._nearest - now, threading.TIMEOUT_MAX))
             return None
 
-    def _strike(self, watched: _Watched) -> None:
-        running, when = watched.running, watched.running.strike_due
+    def _interrupt(self, watched: _Watched) -> None:
+        running, when = watched.running, watched.running.interrupt_due
         # It can have been extended meanwhile.
-        if when is None or when[0] > time.monotonic() or not watched.strike(running, when[1]):
+        if when is None or when[0] > time.monotonic() or not watched.interrupt(running, when[1]):
             return
         if when[1] is TimedOut:
             limit_s = round(when[0] - running.started, 3)
@@ -116,7 +116,7 @@ class Cancellations:
     A job that waits in the local queue ends before it starts. A handler that runs is told, and struck after the grace.
     """
 
-    def __init__(self, process_id: int, jobs: LocalQueue, runners: Sequence[Runner]) -> None:
+    def __init__(self, process_id: int, jobs: JobBuffer, runners: Sequence[Runner]) -> None:
         self._process_id = process_id
         self._jobs = jobs
         self._runners = runners

@@ -43,7 +43,7 @@ from salon_jobs.jobs.current import RunningJob, refuse_open_transaction
 from salon_jobs.jobs.statistics import ended_runs
 from salon_jobs.jobs.task import Task
 from salon_jobs.tenancy import guc
-from salon_jobs.tenancy.active import Block, as_system_task, current_store_id, open_store
+from salon_jobs.tenancy.active import ActiveContext, as_system_task, current_store_id, open_store
 from salon_jobs.tenancy.context import hand_over, tenant_context, tenant_statements
 from salon_jobs.tenancy.session_reset import watched
 from salon_jobs.worker.async_handlers import run_coroutine
@@ -62,7 +62,7 @@ class StoreTransaction:
     ) -> None:
         self._connection, self._store, self._question, self._afresh = connection, store, and_ask, afresh
         self._atomic: Any = transaction.atomic(using=connection.alias)
-        self._block = Block(connection, store, holds=True)
+        self._block = ActiveContext(connection, store, holds=True)
         self._resets = resets
         self._committed = False
 
@@ -133,8 +133,8 @@ def execute(running: RunningJob) -> Outcome:
             _run_in_transaction(task, arguments, running)
         else:
             _run_outside(task, arguments, running)
-            if running.struck is not None:
-                raise running.struck
+            if running.interrupted_by is not None:
+                raise running.interrupted_by
         if not in_transaction:
             refuse_open_transaction(running.connection)
         return Succeeded(finished=finished)
@@ -152,9 +152,9 @@ def execute(running: RunningJob) -> Outcome:
 
 def ended_by(running: RunningJob, error: BaseException) -> Outcome:
     """Return how a run ended that an error left: what struck it from outside counts, not how that looked inside."""
-    if running.struck is None:
+    if running.interrupted_by is None:
         return Errored(error)
-    if running.struck is not TimedOut:
+    if running.interrupted_by is not TimedOut:
         return Cancelled(CANCELLED, CANCELLED) if running.cancelled() else Released()
     took_s = time.monotonic() - running.started
     timed_out = TimedOut(f"timed out after {took_s:.3g} s").with_traceback(error.__traceback__)
@@ -168,7 +168,7 @@ def settle(running: RunningJob, outcome: Outcome) -> Outcome:
     if written is None:
         if not isinstance(outcome, Lost) and store.committed(running.claimed, running.process_id):
             # What struck it late is no error of a callback.
-            error = outcome.error if isinstance(outcome, Errored) and running.struck is None else None
+            error = outcome.error if isinstance(outcome, Errored) and running.interrupted_by is None else None
             return _report_success(running, Succeeded(finished=True, callback_error=error))
         _log(logging.WARNING, events.JOB_LEASE_LOST, running)
         return Lost()
@@ -294,17 +294,17 @@ def _call(task: Task[..., Any], arguments: dict[str, Any], running: RunningJob) 
     """Call the handler. Raises TaskInvalid when it gave something to await: nothing has run then."""
     result = task.function(**arguments)
     if task.is_async:
-        run_coroutine(result, partial(_let_strike, running))
+        run_coroutine(result, partial(_allow_interrupt, running))
     elif result is not None and inspect.isawaitable(result):
         if inspect.iscoroutine(result):
             result.close()
         raise TaskInvalid(f"task {task.name!r} returned something to await; declare its handler with async def")
 
 
-def _let_strike(running: RunningJob, cancel: Callable[[], None]) -> None:
+def _allow_interrupt(running: RunningJob, cancel: Callable[[], None]) -> None:
     """Let a strike cancel the coroutine, one that came just before too."""
     running.cancel_coroutine = cancel
-    if running.struck is not None:
+    if running.interrupted_by is not None:
         cancel()
 
 

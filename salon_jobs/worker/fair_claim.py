@@ -27,8 +27,8 @@ LANES_A_CLAIM: Final = 256
 FIRST_GROUP: Final = -(2**31)
 
 
-class Lane(NamedTuple):
-    """Names one lane, in the column order of ``sql/list_lanes.sql``; ``store`` is NO_STORE for system tasks.
+class ClaimGroup(NamedTuple):
+    """Names one lane, in the column order of ``sql/list_groups.sql``; ``store`` is NO_STORE for system tasks.
 
     ``first_us`` and ``first_id`` are the instant (microseconds since 1970) and id of the first job it held then.
     """
@@ -56,7 +56,7 @@ class Lane(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Runnable:
+class ClaimFilter:
     """Says what a process may run now: these tasks, these queues (None: all), without what is paused."""
 
     tasks: Sequence[str]
@@ -65,10 +65,10 @@ class Runnable:
     paused_stores: Sequence[str] = ()
 
 
-class Look(NamedTuple):
+class ScanPage(NamedTuple):
     """Holds the lanes that one look found, how many stores it passed, and the last of them."""
 
-    lanes: list[Lane]
+    lanes: list[ClaimGroup]
     stores: int
     last: UUID | None
 
@@ -79,25 +79,25 @@ _FROM_THE_START: Final = (-62_135_510_400_000_000, 0)  # 0001-01-02, the earlies
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class Quota:
     """Says how many jobs one claim may take from a lane, and from its store."""
 
-    lane: Lane
+    lane: ClaimGroup
     quota: int
     store_quota: int
 
 
-def list_lanes(after: UUID | None, runnable: Runnable, *, group: int = FIRST_GROUP, key: int = 0) -> Look:
+def list_groups(after: UUID | None, runnable: ClaimFilter, *, group: int = FIRST_GROUP, key: int = 0) -> ScanPage:
     """List the lanes of the next stores, some of each, from a group and within each from a key on. Role: worker."""
-    rows = rows_of("list_lanes", list_parameters(after, runnable, group=group, key=key))
-    found = [Lane(*row) for row in rows if row[1] is not None]
-    return Look(found, len({row[0] for row in rows}), rows[-1][0] if rows else None)
+    rows = rows_of("list_groups", list_parameters(after, runnable, group=group, key=key))
+    found = [ClaimGroup(*row) for row in rows if row[1] is not None]
+    return ScanPage(found, len({row[0] for row in rows}), rows[-1][0] if rows else None)
 
 
 def list_parameters(
-    after: UUID | None, runnable: Runnable, *, group: int = FIRST_GROUP, key: int = 0
+    after: UUID | None, runnable: ClaimFilter, *, group: int = FIRST_GROUP, key: int = 0
 ) -> dict[str, Any]:
-    """Return what ``sql/list_lanes.sql`` takes."""
+    """Return what ``sql/list_groups.sql`` takes."""
     return {
         "after": after, "stores": STORES_A_LOOK, "groups": GROUPS_A_STORE, "lanes": LANES_A_GROUP,
         "group": group, "key": key, "tasks": list(runnable.tasks),
@@ -106,13 +106,13 @@ def list_parameters(
     }  # fmt: skip
 
 
-def claim_lanes(process_id: int, shares: Sequence[Share], room: int, low: LowWater) -> list[ClaimedJob]:
+def claim_groups(process_id: int, shares: Sequence[Quota], room: int, low: LowWater) -> list[ClaimedJob]:
     """Claim up to ``room`` due jobs by shares; returns them in claim order. A buried process gets none."""
-    return in_claim_order(many_rows_of("claim_lanes", claim_parameters(process_id, shares, room, low)))
+    return in_claim_order(many_rows_of("claim_groups", claim_parameters(process_id, shares, room, low)))
 
 
-def claim_parameters(process_id: int, shares: Sequence[Share], room: int, low: LowWater) -> dict[str, Any]:
-    """Return what ``sql/claim_lanes.sql`` takes."""
+def claim_parameters(process_id: int, shares: Sequence[Quota], room: int, low: LowWater) -> dict[str, Any]:
+    """Return what ``sql/claim_groups.sql`` takes."""
     lows = [low.get((share.lane.store, share.lane.number), _FROM_THE_START) for share in shares]
     each_store = {share.lane.store: share.store_quota for share in shares}
     return {
@@ -134,7 +134,7 @@ def running_by_scope() -> dict[str, int]:
     """Count the running jobs of every scope that has any."""
     counts: dict[str, int] = {}
     for queue, task, store_id, key, running in rows_of("running_counts", {}):
-        lane = Lane(store_id or NO_STORE, 0, queue, task, 0, key, due=False)
+        lane = ClaimGroup(store_id or NO_STORE, 0, queue, task, 0, key, due=False)
         for scope in lane.scopes:
             counts[scope] = counts.get(scope, 0) + running
     return counts
@@ -147,7 +147,7 @@ def refill_tokens(scopes: Iterable[str]) -> dict[str, float]:
     return dict(rows)
 
 
-def choose(lanes: Sequence[Lane]) -> list[Lane]:
+def choose(lanes: Sequence[ClaimGroup]) -> list[ClaimGroup]:
     """Choose as many lanes as one claim reads: of each store alike, within it by priority."""
     by_store = [list(group) for _, group in groupby(sorted(lanes, key=attrgetter("store")), key=attrgetter("store"))]
     most = max(1, LANES_A_CLAIM // max(1, len(by_store)))
@@ -155,8 +155,8 @@ def choose(lanes: Sequence[Lane]) -> list[Lane]:
 
 
 def share_out(
-    lanes: Sequence[Lane], room: int, capacity: dict[str, int], limits_of: Callable[[Lane], Sequence[str]]
-) -> list[Share]:
+    lanes: Sequence[ClaimGroup], room: int, capacity: dict[str, int], limits_of: Callable[[ClaimGroup], Sequence[str]]
+) -> list[Quota]:
     """Share a batch among the stores of ``lanes``: each store alike, within it by priority, all within ``capacity``.
 
     ``capacity`` says how many more may run in a limited scope; what a share may take is reserved there. A scope that
@@ -168,7 +168,7 @@ def share_out(
     for lane in chosen:
         for scope in limits_of(lane):
             wanted[scope] = wanted.get(scope, 0) + 1
-    shares: list[Share] = []
+    shares: list[Quota] = []
     for lane in chosen:
         quota = store_quota
         scopes = limits_of(lane)
@@ -176,7 +176,7 @@ def share_out(
             quota = min(quota, -(-capacity[scope] // wanted[scope]))
             wanted[scope] -= 1
         if quota > 0:
-            shares.append(Share(lane, quota, store_quota))
+            shares.append(Quota(lane, quota, store_quota))
             for scope in scopes:
                 capacity[scope] -= quota
     return shares
@@ -187,15 +187,15 @@ _LOOK_S: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class Scan:
     """Is what one look found: lanes with due jobs, whether that was the rest of the stores, and how long it took."""
 
-    lanes: Sequence[Lane]
+    lanes: Sequence[ClaimGroup]
     complete: bool
     took_s: float
 
 
-class Lister:
+class GroupScanner:
     """Goes round the stores for one process, some at each look. Not for several threads at once."""
 
     def __init__(self) -> None:
@@ -207,10 +207,10 @@ class Lister:
         self._began_at: UUID | None = self._after
         self._wrapped = False
 
-    def look(self, runnable: Runnable, *, afresh: bool) -> Listed:
+    def look(self, runnable: ClaimFilter, *, afresh: bool) -> Scan:
         """Look from where the last look ended, for a while; ``afresh`` begins another round. Raises database errors."""
         began = time.monotonic()
-        found: dict[tuple[UUID, int], Lane] = {}
+        found: dict[tuple[UUID, int], ClaimGroup] = {}
         # Every other look begins inside a crowded store's lanes at random, so that none of them waits for ever.
         group, key = FIRST_GROUP, 0
         if inside := self._crowded:
@@ -221,7 +221,7 @@ class Lister:
             self._began_at, self._wrapped = self._after, self._after is None
         over = False
         while not over:
-            look = list_lanes(self._after, runnable, group=group, key=key)
+            look = list_groups(self._after, runnable, group=group, key=key)
             self._crowded |= not inside and _crowds(look.lanes)
             found.update(((lane.store, lane.number), lane) for lane in look.lanes if lane.due)
             self._after = look.last
@@ -233,12 +233,12 @@ class Lister:
             self._complete = over and not inside
             if len({store_id for store_id, _ in found}) >= STORES_A_LOOK or time.monotonic() - began > _LOOK_S:
                 break
-        return Listed(list(found.values()), self._complete, time.monotonic() - began)
+        return Scan(list(found.values()), self._complete, time.monotonic() - began)
 
 
-def aside(look: Callable[[], Listed]) -> Future[Listed]:
+def in_background(look: Callable[[], Scan]) -> Future[Scan]:
     """Run one look on a thread, with a connection of its own, while the caller goes on claiming."""
-    listed: Future[Listed] = Future()
+    listed: Future[Scan] = Future()
 
     def run() -> None:
         try:
@@ -252,7 +252,7 @@ def aside(look: Callable[[], Listed]) -> Future[Listed]:
     return listed
 
 
-def _crowds(listed: Sequence[Lane]) -> bool:
+def _crowds(listed: Sequence[ClaimGroup]) -> bool:
     """Tell whether a store has more groups, or a group more lanes, than a look lists."""
     per_group = Counter(lane.group for lane in listed)
     per_store = Counter(store_id for store_id, _ in per_group)

@@ -15,7 +15,7 @@ from salon_jobs.core.outcomes import Succeeded
 from salon_jobs.core.records import ClaimedJob
 from salon_jobs.jobs import queries
 from salon_jobs.jobs.current import RunningJob
-from salon_jobs.tenancy.connections import tell_lost, tidy_connections
+from salon_jobs.tenancy.connections import log_lost, tidy_connections
 from salon_jobs.worker.executor import report_successes, settle
 
 # How long the first success of a batch waits for others; then up to so many go in one statement.
@@ -102,7 +102,7 @@ class Finisher:
             try:
                 self._write_once(batch)
             except (DatabaseError, InterfaceError) as error:
-                tell_lost(error, loop="finish")
+                log_lost(error, loop="finish")
                 if self._abandon.wait(_RETRY_S):
                     return
             except Exception:  # without this thread no job of the process would ever be written as ended

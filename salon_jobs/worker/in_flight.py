@@ -16,7 +16,7 @@ NEVER: Final = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
-class ShownRun:
+class InFlightRun:
     """Says what one thread runs. Instants are ``time.monotonic()`` seconds, which all processes of a machine share."""
 
     slot: int
@@ -26,7 +26,7 @@ class ShownRun:
     kill_at: float
 
 
-class RunBoard:
+class InFlightTable:
     """Keeps one slot per runner thread in shared memory: a job, its lease, since when, and when it must be killed.
 
     The thread writes before the handler starts and clears after it ended; two stores of a few bytes, no lock, no system
@@ -57,12 +57,12 @@ class RunBoard:
         """Show that the thread runs nothing."""
         _ID.pack_into(self._memory, slot * _SLOT, 0)
 
-    def shown(self) -> list[ShownRun]:
+    def shown(self) -> list[InFlightRun]:
         """Return what runs now, or ran when the process died."""
-        runs: list[ShownRun] = []
+        runs: list[InFlightRun] = []
         for slot in range(self._slots):
             at = slot * _SLOT
             (job_id,) = _ID.unpack_from(self._memory, at)
             if job_id:
-                runs.append(ShownRun(slot, job_id, *_REST.unpack_from(self._memory, at + 8)))
+                runs.append(InFlightRun(slot, job_id, *_REST.unpack_from(self._memory, at + 8)))
         return runs

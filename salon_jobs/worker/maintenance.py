@@ -27,9 +27,9 @@ from salon_jobs.jobs.pruning import Pruner
 from salon_jobs.jobs.queue_stats import QueueFront, count_rest, look_at_queue, record_depths
 from salon_jobs.jobs.statistics import ended_runs
 from salon_jobs.process.heartbeat import application_name
-from salon_jobs.tenancy.connections import tell_lost, tidy_connections
+from salon_jobs.tenancy.connections import log_lost, tidy_connections
 from salon_jobs.worker.executor import settle
-from salon_jobs.worker.in_flight import ShownRun
+from salon_jobs.worker.in_flight import InFlightRun
 
 # What a job of a dead process counts as.
 _EVENTS = {
@@ -70,7 +70,7 @@ class Rescuer:
             if self._clock() - asked > conf.heartbeat_interval.total_seconds():
                 self._blind_until = self._clock() + silence.total_seconds()
                 return RescueCounts()
-            counts = [bury(process_id, silence) for process_id in dead]
+            counts = [rescue_process(process_id, silence) for process_id in dead]
         except DatabaseError:
             self._blind_until = self._clock() + silence.total_seconds()
             raise
@@ -81,13 +81,13 @@ class Rescuer:
         )
 
 
-def bury(
+def rescue_process(
     process_id: int,
     silence: timedelta | None,
     *,
     end: str = "went silent",
     charged: Collection[int] | None = None,
-    overdue: Iterable[ShownRun] = (),
+    overdue: Iterable[InFlightRun] = (),
 ) -> RescueCounts:
     """Delete the row, end the dead process's backends, queue its jobs again: in one transaction, in this order.
 
@@ -114,7 +114,7 @@ def bury(
     return RescueCounts(1, len(rescued) - failed, failed)
 
 
-def _fail_overdue(run: ShownRun, process_id: int) -> None:
+def _fail_overdue(run: InFlightRun, process_id: int) -> None:
     """Settle, in its dead process's place, a run that had to be killed. It may have ended just before."""
     job = queries.leased_job(process_id, run.job_id, run.lease)
     if job is not None:
@@ -222,7 +222,7 @@ class Maintenance:
                 if time.monotonic() >= self._prune_at:
                     self._prune()
             except (DatabaseError, InterfaceError) as error:
-                tell_lost(error, loop="maintenance")
+                log_lost(error, loop="maintenance")
             tidy_connections()
         self._end()
         connections.close_all()

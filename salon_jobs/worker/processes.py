@@ -11,7 +11,7 @@ from salon_jobs.core import metrics
 from salon_jobs.core.metrics import BUCKETS, OTHER, Sample, Timings
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.statistics import OUTCOMES, ended_runs
-from salon_jobs.process.heartbeat import Presence
+from salon_jobs.process.heartbeat import Heartbeat
 from salon_jobs.process.service import ServedLoop
 from salon_jobs.tenancy.connections import refuse_small_pool
 from salon_jobs.worker.child_process import ChildPlan
@@ -76,26 +76,26 @@ _THREADS = 4
 
 
 class WorkerProcesses:
-    """Is the loop of the supervisor; ``beside`` are run in a thread each (scheduler, relay, consumer)."""
+    """Is the loop of the supervisor; ``embedded`` are run in a thread each (scheduler, relay, consumer)."""
 
     def __init__(
         self,
-        presence: Presence,
+        presence: Heartbeat,
         command: Sequence[str],
         options: WorkerOptions,
         *,
         processes: int,
-        beside: Sequence[ServedLoop] = (),
+        embedded: Sequence[ServedLoop] = (),
     ) -> None:
         """Start the children. Raises ConfigurationError when a pool is too small for theirs or our threads."""
-        refuse_small_pool(max(_THREADS + len(beside) + processes, options.concurrency + OTHER_THREADS))
+        refuse_small_pool(max(_THREADS + len(embedded) + processes, options.concurrency + OTHER_THREADS))
         plan = ChildPlan(
             kind=KIND, command=command, concurrency=options.concurrency, queues=options.queues, burst=options.burst,
             options={"options": asdict(options)}, on_counted=self._add,
         )  # fmt: skip
         self._totals = RunTotals()
         self._maintenance = Maintenance()
-        self._beside = tuple(beside)
+        self._embedded = tuple(embedded)
         self._stopping = threading.Event()
         self._supervisor = Supervisor(presence, plan, processes=processes)
 
@@ -104,7 +104,7 @@ class WorkerProcesses:
         self._maintenance.start()
         threads = [
             threading.Thread(target=loop.run, name=f"salon-jobs-{type(loop).__name__.lower()}", daemon=True)
-            for loop in self._beside
+            for loop in self._embedded
         ]
         for thread in threads:
             thread.start()
@@ -112,7 +112,7 @@ class WorkerProcesses:
             return self._supervisor.run()
         finally:
             if not self._stopping.is_set():  # a second call would force their end
-                self._stop_beside()
+                self._stop_embedded()
             for thread in threads:
                 thread.join()
             self._maintenance.stop()
@@ -120,7 +120,7 @@ class WorkerProcesses:
     def stop(self) -> None:
         """Stop gracefully; a second call forces it."""
         self._stopping.set()
-        self._stop_beside()
+        self._stop_embedded()
         self._supervisor.stop()
 
     def facts(self) -> dict[str, object]:
@@ -132,19 +132,19 @@ class WorkerProcesses:
             "unknown_tasks": list(front.unknown_tasks),
             **self._supervisor.facts(),
         }
-        for loop in self._beside:
+        for loop in self._embedded:
             facts |= loop.facts()
         return facts
 
-    def _stop_beside(self) -> None:
-        for loop in self._beside:
+    def _stop_embedded(self) -> None:
+        for loop in self._embedded:
             loop.stop()
 
     def samples(self) -> list[Sample]:
         """Return the metrics of the children, of their runs, of the queues, and of what runs beside them."""
         self._add({"rows": ended_runs.take_report()})  # what this process counted: jobs of children that died
         samples = [*self._supervisor.samples(), *self._totals.samples(), *self._maintenance.samples()]
-        for loop in self._beside:
+        for loop in self._embedded:
             samples += loop.samples()
         return samples
 

@@ -19,17 +19,17 @@ from salon_jobs.core.error_report import report
 from salon_jobs.core.errors import Interrupted
 from salon_jobs.core.events import log_event, logger
 from salon_jobs.core.outcomes import Errored, Outcome, Succeeded
-from salon_jobs.core.tracing import active_tracers, following_run
+from salon_jobs.core.tracing import active_tracers, tracing_run
 from salon_jobs.jobs import queries as store
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.current import RunningJob
 from salon_jobs.tenancy.connections import drop_connections, finish_resets, reset_sessions, tidy_connections
 from salon_jobs.tenancy.session_reset import watch_sessions
-from salon_jobs.worker.buffer import LocalQueue
-from salon_jobs.worker.deadlines import Timekeeper
+from salon_jobs.worker.buffer import JobBuffer
+from salon_jobs.worker.deadlines import DeadlineWatcher
 from salon_jobs.worker.executor import ended_by, execute, identify, settle
 from salon_jobs.worker.finisher import Finisher
-from salon_jobs.worker.in_flight import NEVER, RunBoard
+from salon_jobs.worker.in_flight import NEVER, InFlightTable
 
 _SETTLE_RETRY_S = 0.5
 _CANCEL_S = 2.0
@@ -38,18 +38,18 @@ _TIDY_AFTER_S = 0.05
 
 
 class Runner:
-    """Is one thread that runs jobs until the local queue closes. ``strike`` ends its current run."""
+    """Is one thread that runs jobs until the local queue closes. ``interrupt`` ends its current run."""
 
     def __init__(
         self,
-        jobs: LocalQueue,
+        jobs: JobBuffer,
         finisher: Finisher,
         process_id: int,
         number: int,
         abandon: threading.Event,
         *,
-        board: RunBoard,
-        timekeeper: Timekeeper,
+        board: InFlightTable,
+        timekeeper: DeadlineWatcher,
     ) -> None:
         self._jobs = jobs
         self._finisher = finisher
@@ -73,13 +73,13 @@ class Runner:
             thread.join(left)  # one that was struck starts another before it ends
         return not self._thread.is_alive()
 
-    def interrupt(self) -> None:
-        """Strike whatever runs now by Interrupted: rolled back, attempt not counted."""
+    def interrupt_current(self) -> None:
+        """Interrupt whatever runs now: it is rolled back and its attempt not counted."""
         running = self._running
         if running is not None:
-            self.strike(running, Interrupted)
+            self.interrupt(running, Interrupted)
 
-    def strike(self, running: RunningJob, kind: type[Interrupted]) -> bool:
+    def interrupt(self, running: RunningJob, kind: type[Interrupted]) -> bool:
         """Raise ``kind`` in the handler of this very run and cancel its query; False when it is not there to be struck.
 
         An async handler is cancelled as asyncio does: it gets CancelledError where it awaits.
@@ -87,9 +87,9 @@ class Runner:
         it goes on to anything else: neither can hit what comes after the run.
         """
         with self._lock:
-            if self._running is not running or (running.struck is not None and kind is not Interrupted):
+            if self._running is not running or (running.interrupted_by is not None and kind is not Interrupted):
                 return False
-            running.struck = running.struck or kind
+            running.interrupted_by = running.interrupted_by or kind
             raw: Any = running.connection.connection
             queries = raw if raw is not None and raw.info.transaction_status == TransactionStatus.ACTIVE else None
             if registry.get_task(running.task).is_async:
@@ -113,7 +113,7 @@ class Runner:
             if running is None or running.cancelled() or (running.id, running.claimed.lease) != (job_id, lease):
                 return
             running.cancel_at = time.monotonic() + conf.cancel_grace.total_seconds()
-            self._timekeeper.watch(running, self.strike)
+            self._timekeeper.watch(running, self.interrupt)
         log_event(logging.INFO, events.JOB_CANCEL_NOTICED, **identify(running))
 
     @property
@@ -128,17 +128,17 @@ class Runner:
         self._thread = threading.current_thread()
         watch_sessions(keep_all=True)
         try:
-            struck = self._run_until_struck()
+            interrupted_by = self._run_until_interrupted()
         finally:
             connections.close_all()
-        if struck:
+        if interrupted_by:
             # The strike can have kept any block from being left in order: a new thread has no thread-locals that could
             # still name this job's store.
             thread = self._new_thread()
             thread.start()
             self._thread = thread
 
-    def _run_until_struck(self) -> bool:
+    def _run_until_interrupted(self) -> bool:
         """Run jobs until one of them was struck; False once the local queue is closed."""
         idle_since = float("-inf")
         while (job := self._jobs.take()) is not None:
@@ -154,7 +154,7 @@ class Runner:
                 logger.exception("the end of job %s could not be written; it stays leased and is given back", job.id)
                 self._jobs.forget([job])
             self._board.clear(self._number)
-            if running.struck is not None:
+            if running.interrupted_by is not None:
                 return True
             idle_since = time.monotonic()
         return False
@@ -163,7 +163,7 @@ class Runner:
         if not active_tracers():
             self._run_job(running)
             return
-        with following_run(running.follow()):
+        with tracing_run(running.follow()):
             self._run_job(running)
 
     def _run_job(self, running: RunningJob) -> None:
@@ -177,7 +177,7 @@ class Runner:
                 with self._lock:
                     # From here on nobody strikes, and what has not come yet is taken back: the outcome is written.
                     self._running = None
-                    if running.struck is not None:
+                    if running.interrupted_by is not None:
                         _raise_in(self._thread, None)
                 break
             except Interrupted as error:
@@ -200,7 +200,7 @@ class Runner:
             running.times_out_at = running.started + run_s
             running.on_extended = lambda times_out_at: self._board.move(self._number, times_out_at + grace_s)
             kill_at = running.times_out_at + grace_s
-            self._timekeeper.watch(running, self.strike)
+            self._timekeeper.watch(running, self.interrupt)
         self._board.show(self._number, running.id, running.claimed.lease, kill_at=kill_at)
 
     def _end(self, running: RunningJob) -> None:
@@ -210,7 +210,7 @@ class Runner:
             self._board.move(self._number, NEVER)
         if running.times_out_at is not None or running.cancel_at is not None:
             self._timekeeper.forget(running)
-        if running.struck is None:
+        if running.interrupted_by is None:
             tidy_connections()
             reset_sessions()
         else:

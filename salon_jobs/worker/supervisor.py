@@ -17,11 +17,11 @@ from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.errors import NotReady
 from salon_jobs.core.events import log_event, logger
 from salon_jobs.core.metrics import Sample
-from salon_jobs.process.heartbeat import Presence, delete_row
-from salon_jobs.tenancy.connections import tell_lost, tidy_connections
+from salon_jobs.process.heartbeat import Heartbeat, delete_row
+from salon_jobs.tenancy.connections import log_lost, tidy_connections
 from salon_jobs.worker.child_process import ChildPlan, ChildProcess, end_of
-from salon_jobs.worker.in_flight import ShownRun
-from salon_jobs.worker.maintenance import bury
+from salon_jobs.worker.in_flight import InFlightRun
+from salon_jobs.worker.maintenance import rescue_process
 
 _RETRY_S = 0.5
 # A child that died younger than this died "at once"; from the second such death in a row on its place stays empty for
@@ -35,10 +35,10 @@ _DRAIN_S = 2.0
 _SETTLE_S = 0.25
 
 
-class Keeper:
+class ChildSupervisor:
     """Is a thread that keeps one child alive until stopped; nothing that befalls another child makes it wait."""
 
-    def __init__(self, number: int, plan: ChildPlan, presence: Presence, registered: threading.Event) -> None:
+    def __init__(self, number: int, plan: ChildPlan, presence: Heartbeat, registered: threading.Event) -> None:
         self._plan = plan
         self._presence = presence
         self._registered = registered
@@ -174,13 +174,13 @@ class Keeper:
             delete_row(child.process_id)
             return
         runs = child.runs()
-        overdue: list[ShownRun] = []
+        overdue: list[InFlightRun] = []
         charged = [run.job_id for run in runs]
         if self._stopping.is_set() and status > 0:
             charged = []  # it gave its jobs back, or tried to
         elif self._killed is not None and self._killed["blameless"]:
             overdue, charged = [run for run in runs if run.kill_at <= self._killed["at"]], []
-        bury(child.process_id, None, end=end_of(status), charged=charged, overdue=overdue)
+        rescue_process(child.process_id, None, end=end_of(status), charged=charged, overdue=overdue)
 
     def _despite_outages(self, work: Callable[[], None]) -> None:
         """Work, and again until the database lets us. While we end, others rescue our jobs in their time."""
@@ -189,7 +189,7 @@ class Keeper:
             try:
                 work()
             except (DatabaseError, InterfaceError) as error:
-                tell_lost(error, loop="supervise")
+                log_lost(error, loop="supervise")
                 if self._stopping.wait(_RETRY_S):
                     return
             else:
@@ -208,12 +208,12 @@ _FRESH_S = 5.0
 class Supervisor:
     """Is a loop whose work is done by ``processes`` children. It runs no job: nothing a handler does stops it."""
 
-    def __init__(self, presence: Presence, plan: ChildPlan, *, processes: int) -> None:
+    def __init__(self, presence: Heartbeat, plan: ChildPlan, *, processes: int) -> None:
         """Start the children, so that they load while this process looks whether it may work."""
         self._registered = threading.Event()
         self._stopping = threading.Event()
         self._kill_at = float("inf")
-        self._keepers = [Keeper(number, plan, presence, self._registered) for number in range(processes)]
+        self._keepers = [ChildSupervisor(number, plan, presence, self._registered) for number in range(processes)]
         for keeper in self._keepers:
             keeper.start()
 

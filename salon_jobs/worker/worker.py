@@ -19,12 +19,12 @@ from salon_jobs.core.events import log_event
 from salon_jobs.db.notify import SECOND_LOOK, Listener
 from salon_jobs.jobs import enqueue, queries
 from salon_jobs.jobs.statistics import ended_runs
-from salon_jobs.tenancy.connections import refuse_small_pool, tell_lost, tidy_connections
-from salon_jobs.worker.buffer import OVERDUE_S, LocalQueue
+from salon_jobs.tenancy.connections import log_lost, refuse_small_pool, tidy_connections
+from salon_jobs.worker.buffer import OVERDUE_S, JobBuffer
 from salon_jobs.worker.claim import THROTTLED_S, Claimer
-from salon_jobs.worker.deadlines import LOOK_EVERY_S, Cancellations, Timekeeper
+from salon_jobs.worker.deadlines import LOOK_EVERY_S, Cancellations, DeadlineWatcher
 from salon_jobs.worker.finisher import Finisher
-from salon_jobs.worker.in_flight import RunBoard
+from salon_jobs.worker.in_flight import InFlightTable
 from salon_jobs.worker.runner import Runner
 
 _OUTAGE_S = (0.1, 2.0)
@@ -47,11 +47,11 @@ class WorkerOptions:
 class Worker:
     """Runs jobs for one registered process until stopped. ``stop`` is idempotent and returns at once."""
 
-    def __init__(self, process_id: int, options: WorkerOptions, *, board: RunBoard | None = None) -> None:
+    def __init__(self, process_id: int, options: WorkerOptions, *, board: InFlightTable | None = None) -> None:
         """Make the threads; what each of them runs is shown on ``board`` (None: nobody looks)."""
         self._process_id = process_id
         self._options = options
-        self._jobs = LocalQueue(options.concurrency, self._place_freed)
+        self._jobs = JobBuffer(options.concurrency, self._place_freed)
         self._claimer = Claimer(process_id, options.queues)
         self._stopping = threading.Event()
         self._forced = threading.Event()
@@ -60,11 +60,11 @@ class Worker:
         self._freed = False
         self._looked = self._asked = self._heard = float("-inf")
         self._finisher = Finisher(process_id, self._jobs.forget, self._abandon)
-        self._timekeeper = Timekeeper(self._count_timeout)
+        self._timekeeper = DeadlineWatcher(self._count_timeout)
         self._timeouts = itertools.count(1)
         self.claimed = 0
         self.draining = self._told_to_stop = False
-        shown = board or RunBoard(options.concurrency)
+        shown = board or InFlightTable(options.concurrency)
         self._runners = [
             Runner(
                 self._jobs, self._finisher, process_id, number, self._abandon, board=shown, timekeeper=self._timekeeper
@@ -142,7 +142,7 @@ class Worker:
                     outage_s = _OUTAGE_S[0]
                 self._look_again_when(claimed, room)
             except (DatabaseError, InterfaceError) as error:
-                tell_lost(error, loop="claim")
+                log_lost(error, loop="claim")
                 self._stopping.wait(outage_s)
                 outage_s = min(outage_s * 2, _OUTAGE_S[1])
                 tidy_connections()
@@ -230,7 +230,7 @@ class Worker:
         if not self._jobs.wait_idle(0):
             for runner in self._runners:
                 # Cancelling a query talks to the database, which may not answer: no runner waits for another's.
-                threading.Thread(target=runner.interrupt, name="salon-jobs-interrupt", daemon=True).start()
+                threading.Thread(target=runner.interrupt_current, name="salon-jobs-interrupt", daemon=True).start()
             end = began + conf.shutdown_grace.total_seconds() - _LEAVE_S
             now = time.monotonic()
             self._wait(min(end, now + _FORCED_S) if self._forced.is_set() else end, forcible=False)
@@ -269,7 +269,7 @@ class Worker:
                 tidy_connections()
                 work()
             except (DatabaseError, InterfaceError) as error:
-                tell_lost(error, loop="give back")
+                log_lost(error, loop="give back")
             else:
                 return
 
@@ -281,7 +281,7 @@ OTHER_THREADS = 3
 class WorkerLoop:
     """Runs a worker and what belongs to it; ``board`` is where a supervisor sees what it runs."""
 
-    def __init__(self, process_id: int, options: WorkerOptions, *, board: RunBoard | None = None) -> None:
+    def __init__(self, process_id: int, options: WorkerOptions, *, board: InFlightTable | None = None) -> None:
         refuse_small_pool(options.concurrency + OTHER_THREADS)
         self._worker = Worker(process_id, options, board=board)
         self._listener = Listener(enqueue.CHANNEL, self._worker.wake)

@@ -26,7 +26,7 @@ def make(
 
 def publish(publisher: Publisher, *messages: OutgoingMessage) -> list[Verdict | None]:
     """Publish one batch and return the verdicts; None: published."""
-    return verdicts(publisher.publish(messages, may_go_on=lambda: True))
+    return verdicts(publisher.publish(messages, should_continue=lambda: True))
 
 
 def verdicts(answers: Answers) -> list[Verdict | None]:

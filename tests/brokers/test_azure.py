@@ -87,7 +87,9 @@ def test_the_server_refuses_what_is_one_byte_larger(
     azure: AzureBroker, publisher: AzureQueuePublisher, destination: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("salon_jobs.brokers.azure.publisher.LARGEST_BYTES", 10**6)
-    [answer] = publisher.publish([make(destination, payload=json.dumps("x" * LARGEST_BYTES))], may_go_on=lambda: True)
+    [answer] = publisher.publish(
+        [make(destination, payload=json.dumps("x" * LARGEST_BYTES))], should_continue=lambda: True
+    )
     assert answer is not None
     assert (answer.verdict, answer.code) == (Verdict.REFUSED, "AZURE.REFUSED")
 
@@ -159,7 +161,7 @@ def test_a_wrong_key_is_an_outage_that_shows_nothing_of_it(
     parts = [wrong if part.startswith("AccountKey=") else part for part in azure.connection_string.split(";")]
     settings.SALON_JOBS = {**settings.SALON_JOBS, "AZURE": {"CONNECTION_STRING": ";".join(parts)}}
     publisher = AzureQueuePublisher()
-    [answer] = publisher.publish([make(destination)], may_go_on=lambda: True)
+    [answer] = publisher.publish([make(destination)], should_continue=lambda: True)
     assert answer is not None
     assert (answer.verdict, answer.code) == (Verdict.OUTAGE, "AZURE.NOT_AUTHORIZED")
     with pytest.raises(NotReady, match=r"AZURE\.NOT_AUTHORIZED") as refused:
@@ -183,7 +185,7 @@ def test_a_signature_publishes_and_never_shows_in_an_answer(
         assert publish(publisher, make(destination)) == [None]
         publisher.ping()  # it may not list queues; that it is told so shows that the account is there
         azure.stop()
-        [answer] = publisher.publish([make(destination)], may_go_on=lambda: True)
+        [answer] = publisher.publish([make(destination)], should_continue=lambda: True)
         assert answer is not None
         assert answer.code == "AZURE.UNREACHABLE"
         assert "sig=" not in answer.detail

@@ -116,7 +116,7 @@ def test_acknowledgements_that_never_arrived_bring_no_second_job(
     assert notes() == expected(5)
 
 
-def test_poison_is_set_aside_after_so_many_deliveries_and_holds_up_no_other(
+def test_poison_is_rejected_after_so_many_deliveries_and_holds_up_no_other(
     source: Source, publisher: Publisher, destination: str
 ) -> None:
     nobody = make(destination, "p", event="order.sold", store_id=uuid4())
@@ -124,21 +124,21 @@ def test_poison_is_set_aside_after_so_many_deliveries_and_holds_up_no_other(
     assert publish(publisher, nobody, unknown, *batch(destination, 3)) == [None] * 5
     with running_consumer(consumer(source, MAX_DELIVERIES=3, VISIBILITY=1)):
         eventually(lambda: len(notes()) == 3, PATIENCE_S)
-        eventually(lambda: ("set_aside", "INBOX.UNKNOWN_STORE") in rows(), PATIENCE_S)
+        eventually(lambda: ("rejected", "INBOX.UNKNOWN_STORE") in rows(), PATIENCE_S)
     assert sorted(rows()) == [("enqueued", "")] * 3 + [
-        ("set_aside", "INBOX.UNKNOWN_EVENT"), ("set_aside", "INBOX.UNKNOWN_STORE"),
+        ("rejected", "INBOX.UNKNOWN_EVENT"), ("rejected", "INBOX.UNKNOWN_STORE"),
     ]  # fmt: skip
     assert seen("SELECT deliveries FROM salon_jobs_inbox WHERE code = 'INBOX.UNKNOWN_STORE'") == [(3,)]
 
 
-def test_what_is_no_message_is_set_aside_and_the_queue_goes_on(
+def test_what_is_no_message_is_rejected_and_the_queue_goes_on(
     broker: Broker, source: Source, publisher: Publisher, destination: str
 ) -> None:
     broker.spoil(destination, "this is no message")
     assert publish(publisher, *batch(destination, 2)) == [None] * 2
     consumer(source, burst=True).run()
-    assert sorted(rows()) == [("enqueued", ""), ("enqueued", ""), ("set_aside", "INBOX.UNREADABLE")]
-    assert "this is no message" in seen("SELECT raw FROM salon_jobs_inbox WHERE status = 'set_aside'")[0][0]
+    assert sorted(rows()) == [("enqueued", ""), ("enqueued", ""), ("rejected", "INBOX.UNREADABLE")]
+    assert "this is no message" in seen("SELECT raw FROM salon_jobs_inbox WHERE status = 'rejected'")[0][0]
 
 
 def test_a_replay_is_refused_by_rule_and_let_through_by_an_operator(
@@ -149,9 +149,9 @@ def test_a_replay_is_refused_by_rule_and_let_through_by_an_operator(
     assert publish(publisher, original, replay) == [None, None]
     loop = consumer(source, REPLAYS="refuse")
     with running_consumer(loop):
-        eventually(lambda: ("set_aside", "INBOX.REPLAY_REFUSED") in rows(), PATIENCE_S)
+        eventually(lambda: ("rejected", "INBOX.REPLAY_REFUSED") in rows(), PATIENCE_S)
         eventually(lambda: notes() == ["00"], PATIENCE_S)
-        [(row,)] = seen("SELECT id FROM salon_jobs_inbox WHERE status = 'set_aside'")
+        [(row,)] = seen("SELECT id FROM salon_jobs_inbox WHERE status = 'rejected'")
         inbox.retry_messages([row], using="operator")
         eventually(lambda: notes() == ["00", "00"], PATIENCE_S)
 

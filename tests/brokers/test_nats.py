@@ -95,7 +95,7 @@ def message(destination: str, aggregate_id: str = "", **given: Any) -> OutgoingM
 
 
 def send(publisher: Publisher, *messages: OutgoingMessage, go: Callable[[], bool] = lambda: True) -> Answers:
-    return publisher.publish(messages, may_go_on=go)
+    return publisher.publish(messages, should_continue=go)
 
 
 def arrived(broker: NatsBroker, destination: str, aggregate_id: str | None = None) -> list[UUID]:

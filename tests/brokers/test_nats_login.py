@@ -55,7 +55,7 @@ def publishes(destination: str) -> bool:
     one = OutgoingMessage(1, uuid4(), destination, "a", "e", "{}", "{}", None, "salon", 0.0)
     try:
         publisher.ping()
-        return publisher.publish([one], may_go_on=lambda: True) == [None]
+        return publisher.publish([one], should_continue=lambda: True) == [None]
     finally:
         publisher.close()
 

@@ -122,7 +122,7 @@ def test_what_is_too_large_is_refused_when_written_and_when_published(
 
 def test_nothing_is_sent_once_it_may_not_go_on(broker: Broker, publisher: Publisher, destination: str) -> None:
     messages = [make(destination, aggregate) for aggregate in "abcabc"]
-    answers = publisher.publish(messages, may_go_on=lambda: False)
+    answers = publisher.publish(messages, should_continue=lambda: False)
     assert verdicts(answers) == [Verdict.NOT_SENT] * 6
     assert arrived(broker, destination) == []
 
@@ -132,7 +132,7 @@ def test_what_was_sent_before_it_might_not_go_on_is_answered_as_it_is(
 ) -> None:
     asked = itertools.count()
     messages = [make(destination, "a") for _ in range(6)]
-    answers = verdicts(publisher.publish(messages, may_go_on=lambda: next(asked) < 2))
+    answers = verdicts(publisher.publish(messages, should_continue=lambda: next(asked) < 2))
     sent = answers.count(None)
     assert answers == [None] * sent + [Verdict.NOT_SENT] * (6 - sent)
     assert arrived(broker, destination) == ids(*messages[:sent])

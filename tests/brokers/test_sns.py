@@ -155,7 +155,7 @@ def make(destination: str, aggregate_id: str = "a", payload: str = "{}", **field
 
 
 def publish(publisher: SnsPublisher, *messages: OutgoingMessage) -> Answers:
-    return publisher.publish(messages, may_go_on=lambda: True)
+    return publisher.publish(messages, should_continue=lambda: True)
 
 
 def verdicts(answers: Answers) -> list[Verdict | None]:

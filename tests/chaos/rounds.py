@@ -93,13 +93,13 @@ def run_rounds(
 
 
 def _disturb(name: str, scene: Scene, tally: Tally, asked: int, console: Console) -> ledger.Findings:
-    struck = DISTURBANCES[name](scene)
+    interrupted_by = DISTURBANCES[name](scene)
     newest = scene.newest_job()
     scene.wait_done(scene.load.add("atomic"))
-    next_s = time.monotonic() - struck.at
+    next_s = time.monotonic() - interrupted_by.at
     scene.wait_ended(newest)
-    before_s = time.monotonic() - struck.at
-    struck.undo()
+    before_s = time.monotonic() - interrupted_by.at
+    interrupted_by.undo()
     scene.load.pause()
     scene.wait_drained()
     found = ledger.examine(scene.database, scene.load.confirmed)

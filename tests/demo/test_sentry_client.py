@@ -34,7 +34,7 @@ for event, level in json.loads(sys.argv[2]).items():
 """
 ERROR, WARNING, CRITICAL = 40, 30, 50
 # By an event of its own, with what a person needs to know of the job or the message.
-REPORTED = {"job_failed": ERROR, "message_failed": ERROR, "message_set_aside": WARNING}
+REPORTED = {"job_failed": ERROR, "message_failed": ERROR, "message_rejected": WARNING}
 # One job, message or request each; or what somebody wanted.
 ROUTINE = {
     "job_retried": WARNING, "job_cancelled": WARNING, "job_expired": WARNING, "job_timed_out": WARNING,

@@ -23,7 +23,7 @@ DASHBOARD: dict[str, Any] = json.loads(read("docs/grafana-dashboard.json"))
 SCRAPED = {"instance", "job"}
 VALUES = {
     "outcome": {
-        *OUTCOMES, "published", "skipped", "fired", "missed", "enqueued", "duplicate", "set_aside", "given_back",
+        *OUTCOMES, "published", "skipped", "fired", "missed", "enqueued", "duplicate", "rejected", "given_back",
     },
     "status": {"waiting", "parked"},
     "loop": {"claim", "sweep", "scheduler", "relay"},

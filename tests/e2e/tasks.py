@@ -16,7 +16,7 @@ from django.db import connection, transaction
 
 from project.salon.models import Customer
 from salon_jobs import current_job, emit, store_task, task
-from salon_jobs.worker.in_flight import RunBoard
+from salon_jobs.worker.in_flight import InFlightTable
 
 
 def _write(store_id: UUID) -> None:
@@ -134,7 +134,7 @@ def hold_gil(store_id: UUID, started: str, fifo: str) -> None:
 def overdue(started: str) -> None:
     """Be at the instant at which this run must be killed, and go on."""
     gc.unfreeze()  # what a child froze at its start is not among the objects
-    board: RunBoard = next(thing for thing in gc.get_objects() if type(thing) is RunBoard)
+    board: InFlightTable = next(thing for thing in gc.get_objects() if type(thing) is InFlightTable)
     [run] = [run for run in board.shown() if run.job_id == current_job().id]
     board.show(run.slot, run.job_id, run.lease, kill_at=time.monotonic())
     _announce(started)

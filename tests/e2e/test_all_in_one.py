@@ -11,7 +11,7 @@ import pytest
 
 from salon_jobs import tenant_context
 from salon_jobs.core.metrics import Sample
-from salon_jobs.process.heartbeat import Presence
+from salon_jobs.process.heartbeat import Heartbeat
 from salon_jobs.worker.processes import WorkerProcesses
 from salon_jobs.worker.worker import WorkerOptions
 from tests.e2e import tasks
@@ -90,19 +90,19 @@ class Recorder:
 
 @pytest.mark.usefixtures("database")
 def test_what_runs_beside_is_told_to_end_once_since_twice_would_force_it() -> None:
-    beside = Recorder()
-    presence = Presence("supervisor", concurrency=0, queues=None, on_buried=lambda: None)
+    embedded = Recorder()
+    presence = Heartbeat("supervisor", concurrency=0, queues=None, on_buried=lambda: None)
     options = WorkerOptions(concurrency=1, queues=None, burst=False)
-    worker = WorkerProcesses(presence, [], options, processes=0, beside=[beside])
+    worker = WorkerProcesses(presence, [], options, processes=0, embedded=[embedded])
     worker.stop()
     assert worker.run()
-    assert beside.stops == 1
+    assert embedded.stops == 1
 
 
 @pytest.mark.usefixtures("database")
 def test_what_runs_beside_is_told_when_the_work_ends_by_itself() -> None:
-    beside = Recorder()
-    presence = Presence("supervisor", concurrency=0, queues=None, on_buried=lambda: None)
+    embedded = Recorder()
+    presence = Heartbeat("supervisor", concurrency=0, queues=None, on_buried=lambda: None)
     options = WorkerOptions(concurrency=1, queues=None, burst=True)
-    assert WorkerProcesses(presence, [], options, processes=0, beside=[beside]).run()
-    assert beside.stops == 1
+    assert WorkerProcesses(presence, [], options, processes=0, embedded=[embedded]).run()
+    assert embedded.stops == 1

@@ -65,7 +65,7 @@ def test_it_is_ready_goes_on_after_its_database_was_lost_and_stops_in_order(queu
         process.wait_until_ready()
         status, answer = process.ask("/readyz")
         assert (status, answer["kind"]) == (200, "consumer")
-        assert answer["consumers"]["orders"]["set_aside"] == 0
+        assert answer["consumers"]["orders"]["rejected"] == 0
         send(queue, "first")
         eventually(lambda: len(jobs()) == 1)
         change("ALTER ROLE worker_runtime NOLOGIN")

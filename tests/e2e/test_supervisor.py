@@ -264,13 +264,13 @@ def test_a_child_whose_other_jobs_end_in_time_is_killed_after_them(stores: list[
     started, gate, late = tmp_path / "started", tmp_path / "gate", tmp_path / "late"
     with WorkerProcess("--concurrency", "2", url=URL) as worker:
         worker.wait_until_ready()
-        beside = tasks.wait_for_file.enqueue(store_id=stores[0], started=str(started), gate=str(gate)).id
+        embedded = tasks.wait_for_file.enqueue(store_id=stores[0], started=str(started), gate=str(gate)).id
         eventually(started.exists)
         tasks.overdue.enqueue(started=str(late))
         worker.wait_for("process_stopping")
         gate.touch()
         worker.wait_for("child_killed")
-        assert worker.logged("job_succeeded", job_id=beside)
+        assert worker.logged("job_succeeded", job_id=embedded)
     assert seen("SELECT count(*) FROM customer") == [(1,)]
 
 

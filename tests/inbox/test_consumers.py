@@ -185,12 +185,12 @@ def test_operators_retries_are_taken_at_the_next_look(database: None) -> None:
     loop, source = consumer()
     source.queue.append(message(event="unheard-of"))
     with running(loop):
-        eventually(lambda: loop.facts()["set_aside"] == 1)
+        eventually(lambda: loop.facts()["rejected"] == 1)
         change("UPDATE salon_jobs_inbox SET raw = replace(raw, 'unheard-of', 'noted')")
         [(row,)] = seen("SELECT id FROM salon_jobs_inbox")
         assert inbox.retry_messages([row], using="operator")[0].changed
         eventually(lambda: jobs() == 1)
-        eventually(lambda: loop.facts()["set_aside"] == 0)
+        eventually(lambda: loop.facts()["rejected"] == 0)
 
 
 def test_a_source_of_ones_own_that_breaks_is_told_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
@@ -281,8 +281,8 @@ def test_a_consumer_counts_what_it_received_and_what_became_of_it() -> None:
         eventually(lambda: value("consumer_received_total") == 4)
         eventually(lambda: value("consumer_messages_total", outcome="enqueued") == 2)
         assert value("consumer_messages_total", outcome="duplicate") == 1
-        assert value("consumer_messages_total", outcome="set_aside") == 1
-        eventually(lambda: value("consumer_set_aside") == 1)
+        assert value("consumer_messages_total", outcome="rejected") == 1
+        eventually(lambda: value("consumer_rejected") == 1)
         assert value("consumer_up") == 1
         source.down = True
         eventually(lambda: value("consumer_up") == 0)

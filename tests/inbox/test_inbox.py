@@ -28,7 +28,7 @@ def waiting(database: None) -> list[int]:
     rows = seen(
         "INSERT INTO salon_jobs_inbox (consumer, message_id, event, status, code, reason, raw)"
         " SELECT CASE n WHEN 3 THEN 'notes' ELSE 'orders' END, 'm' || n, 'placed',"
-        "   CASE n WHEN 4 THEN 'enqueued' ELSE 'set_aside' END, 'INBOX.UNKNOWN_EVENT', 'why', '<raw>'"
+        "   CASE n WHEN 4 THEN 'enqueued' ELSE 'rejected' END, 'INBOX.UNKNOWN_EVENT', 'why', '<raw>'"
         " FROM generate_series(1, 4) n RETURNING id"
     )
     return [row[0] for row in rows]
@@ -107,7 +107,7 @@ def test_retry_and_dismiss_ask_and_change_what_waits_alone(waiting: list[int], m
     assert out.splitlines() == [
         f"{waiting[3]}: it is not set aside", "to be tried again by consume_queue at its next look: 2 of 3",
     ]  # fmt: skip
-    assert statuses() == ["set_aside", "retry", "retry", "enqueued"]
+    assert statuses() == ["rejected", "retry", "retry", "enqueued"]
     assert run("dismiss", "--yes", "--consumer", "orders")[0] == "dismissed: 2 of 2\n"
     assert statuses() == ["dismissed", "dismissed", "retry", "enqueued"]
 
@@ -141,10 +141,10 @@ def test_the_admin_shows_messages_and_decides_for_those_who_may(
     permit(user, "retry_inboxmessage")
     permit(user, "dismiss_inboxmessage")
     browser.post(PAGE, {"action": "retry", "_selected_action": waiting[1:]})
-    assert statuses() == ["set_aside", "retry", "retry", "enqueued"]
+    assert statuses() == ["rejected", "retry", "retry", "enqueued"]
     dismiss = {"action": "dismiss", "_selected_action": waiting}
     assert "4 messages selected" in browser.post(PAGE, dismiss).content.decode()
-    assert statuses() == ["set_aside", "retry", "retry", "enqueued"]
+    assert statuses() == ["rejected", "retry", "retry", "enqueued"]
     answer = browser.post(PAGE, {**dismiss, "confirmed": "1"}, follow=True)
     assert "3 messages dismissed." in answer.content.decode()
     assert f"Message {waiting[3]} was not dismissed: it is not set aside." in answer.content.decode()

@@ -18,7 +18,7 @@ from salon_jobs.brokers.source import Delivery
 from salon_jobs.conf.sections import read_consumers
 from salon_jobs.core.errors import ConfigurationError
 from salon_jobs.inbox import queries as inbox
-from salon_jobs.inbox.processor import Intake, Taken
+from salon_jobs.inbox.processor import BatchResult, Processor
 from tests.inbox.memory_source import again, message
 from tests.settings import url_for
 from tests.support import change, elsewhere, seen
@@ -27,9 +27,9 @@ TASKS = {"noted": "test-system", "placed": "test-store", "keyed": "test-keyed-sy
 pytestmark = pytest.mark.usefixtures("database")
 
 
-def intake(**settings: Any) -> Intake:
+def intake(**settings: Any) -> Processor:
     given = {"SOURCE": "rn::memory:::orders", "TASKS": TASKS, **settings}
-    return Intake("orders", read_consumers({"orders": given}, path="CONSUMERS")["orders"])
+    return Processor("orders", read_consumers({"orders": given}, path="CONSUMERS")["orders"])
 
 
 def jobs() -> list[tuple[Any, ...]]:
@@ -41,8 +41,8 @@ def inbox_rows() -> list[tuple[Any, ...]]:
     return seen("SELECT message_id, status, code FROM salon_jobs_inbox ORDER BY id")
 
 
-def counts(taken: Taken) -> tuple[int, int, int, int, int]:
-    return taken.enqueued, taken.duplicates, taken.set_aside, len(taken.acknowledge), len(taken.give_back)
+def counts(taken: BatchResult) -> tuple[int, int, int, int, int]:
+    return taken.enqueued, taken.duplicates, taken.rejected, len(taken.acknowledge), len(taken.give_back)
 
 
 def id_of(delivery: Delivery) -> str:
@@ -100,7 +100,7 @@ def test_two_consumers_with_the_same_messages_at_once_make_one_job_each(database
 def test_equal_payloads_are_different_messages_and_another_consumer_takes_its_own(database: None) -> None:
     one = message('{"note": "same"}')
     assert intake().take([one, message('{"note": "same"}')]).enqueued == 2
-    other = Intake("audit", read_consumers(
+    other = Processor("audit", read_consumers(
         {"audit": {"SOURCE": "rn::memory:::orders", "TASKS": TASKS}}, path="CONSUMERS")["audit"])  # fmt: skip
     assert other.take([again(one)]).enqueued == 1
 
@@ -128,13 +128,13 @@ def test_equal_payloads_are_different_messages_and_another_consumer_takes_its_ow
         (message('{"note": "' + "x" * 2000 + '"}', "keyed"), "JOB.PAYLOAD_INVALID"),
     ],
 )  # fmt: skip
-def test_what_never_becomes_a_job_is_set_aside_at_once_and_holds_up_no_other(
+def test_what_never_becomes_a_job_is_rejected_at_once_and_holds_up_no_other(
     delivery: Delivery, code: str, database: None
 ) -> None:
     good = message()
     taken = intake(PRODUCERS=["test"], REPLAYS="refuse").take([delivery, good])
     assert counts(taken) == (1, 0, 1, 2, 0)
-    assert {row[1:] for row in inbox_rows()} == {("set_aside", code), ("enqueued", "")}
+    assert {row[1:] for row in inbox_rows()} == {("rejected", code), ("enqueued", "")}
     assert counts(intake(PRODUCERS=["test"], REPLAYS="refuse").take([again(delivery)])) == (0, 1, 0, 1, 0)
     assert len(jobs()) == 1
 
@@ -168,7 +168,7 @@ def test_a_body_without_an_envelope_is_the_arguments_and_the_id_is_the_brokers(s
     ]  # fmt: skip
     assert inbox_rows() == [
         *((str(n), "enqueued", "") for n in (1, 2, 3, 4)),
-        ("5", "set_aside", "JOB.PAYLOAD_INVALID"),
+        ("5", "rejected", "JOB.PAYLOAD_INVALID"),
     ]
 
 
@@ -187,7 +187,7 @@ def test_a_body_without_an_envelope_is_the_arguments_and_the_id_is_the_brokers(s
         ('{"number": 1, "store_id": 5}', "its store id is no uuid"),
     ],
 )
-def test_a_body_without_an_envelope_that_is_no_job_is_set_aside_and_can_be_tried_again(
+def test_a_body_without_an_envelope_that_is_no_job_is_rejected_and_can_be_tried_again(
     stores: list[UUID], raw: str, reason: str
 ) -> None:
     consumer = intake(**PLAIN, TASKS={"*": "test-store"})
@@ -206,7 +206,7 @@ def test_a_body_without_an_envelope_that_is_no_job_is_set_aside_and_can_be_tried
     assert again_with_store.retry_asked() == 1
     mended = "send one" in reason
     assert seen("SELECT status FROM salon_jobs_inbox WHERE message_id = 'bad'") == [
-        ("enqueued" if mended else "set_aside",)
+        ("enqueued" if mended else "rejected",)
     ]
     assert len(jobs()) == 1 + mended
 
@@ -220,7 +220,7 @@ def test_the_reason_and_what_came_are_kept_but_no_payload_is_logged(
     assert inbox.kept_envelope(rows[0][0]) == bad.envelope
     assert rows[0][1] == "TASKS maps no task to the event 'unheard-of'"
     assert rows[1] == ("gar\\0bage", "it is no JSON", 3)
-    assert "message_set_aside" in caplog.text
+    assert "message_rejected" in caplog.text
     assert "secret" not in caplog.text
 
 
@@ -235,7 +235,7 @@ def test_a_store_that_is_not_there_yet_is_waited_for_so_many_deliveries(stores: 
     assert counts(taking.take([again(delivery)])) == (1, 0, 0, 1, 0)
     never = message(event="placed", store_id=str(uuid4()), count=3)
     assert counts(taking.take([never])) == (0, 0, 1, 1, 0)
-    assert inbox_rows()[-1] == (id_of(never), "set_aside", "INBOX.UNKNOWN_STORE")
+    assert inbox_rows()[-1] == (id_of(never), "rejected", "INBOX.UNKNOWN_STORE")
 
 
 def test_the_store_of_the_settings_stands_for_the_envelopes(stores: list[UUID]) -> None:
@@ -256,7 +256,7 @@ def test_what_the_database_refuses_of_one_message_holds_up_no_other(database: No
         taken = intake(MAX_DELIVERIES=2).take(batch)
         assert counts(taken) == (2, 0, 0, 2, 1)
         assert counts(intake(MAX_DELIVERIES=2).take([again(poison)])) == (0, 0, 1, 1, 0)
-        assert inbox_rows()[-1] == (id_of(poison), "set_aside", "INBOX.ENQUEUE_FAILED")
+        assert inbox_rows()[-1] == (id_of(poison), "rejected", "INBOX.ENQUEUE_FAILED")
     finally:
         change("DROP FUNCTION refuse CASCADE")
 
@@ -315,7 +315,7 @@ def test_an_operator_has_what_was_set_aside_tried_again(stores: list[UUID]) -> N
     assert intake().retry_asked() == 3
     assert jobs() == [("test-store", late, {"number": 5})]
     assert {row[1:] for row in inbox_rows()} == {
-        ("enqueued", ""), ("set_aside", "INBOX.UNKNOWN_EVENT"), ("set_aside", "INBOX.UNREADABLE"),
+        ("enqueued", ""), ("rejected", "INBOX.UNKNOWN_EVENT"), ("rejected", "INBOX.UNREADABLE"),
     }  # fmt: skip
     assert sorted(each.changed for each in inbox.dismiss_messages(ids, using="operator")) == [False, True, True]
     assert intake().retry_asked() == 0
@@ -328,7 +328,7 @@ def test_an_operators_retry_lets_a_refused_replay_through_and_fails_with_its_rea
     change("ALTER TABLE salon_jobs_job ADD CONSTRAINT none_now CHECK (task <> 'test-system') NOT VALID")
     try:
         assert intake(REPLAYS="refuse").retry_asked() == 1
-        assert inbox_rows()[0][1:] == ("set_aside", "INBOX.ENQUEUE_FAILED")
+        assert inbox_rows()[0][1:] == ("rejected", "INBOX.ENQUEUE_FAILED")
     finally:
         change("ALTER TABLE salon_jobs_job DROP CONSTRAINT none_now")
     inbox.retry_messages([row], using="operator")
@@ -340,7 +340,7 @@ def test_pruning_leaves_what_waits_for_an_operator(database: None) -> None:
     change(
         "INSERT INTO salon_jobs_inbox (consumer, message_id, status, received_at) SELECT 'orders', status || n, status,"
         " now() - make_interval(days => n) FROM generate_series(29, 31) n,"
-        " unnest(ARRAY['enqueued', 'set_aside', 'retry', 'dismissed']) status"
+        " unnest(ARRAY['enqueued', 'rejected', 'retry', 'dismissed']) status"
     )
     assert inbox.prune_inbox(timedelta(days=30)) == 4  # of 30 and 31 days
     left = {row[0] for row in inbox_rows()}

@@ -27,7 +27,7 @@ def test_no_command_lets_what_it_shows_command_the_terminal(database: None) -> N
     block(message, "parked")
     [(inbox,)] = seen(
         "INSERT INTO salon_jobs_inbox (consumer, message_id, event, producer, status, code, reason, raw)"
-        " VALUES ('c', %s, %s, %s, 'set_aside', 'C', %s, %s) RETURNING id",
+        " VALUES ('c', %s, %s, %s, 'rejected', 'C', %s, %s) RETURNING id",
         f"m{EVIL}", EVIL, EVIL, EVIL, f"first\nsecond{EVIL}",
     )  # fmt: skip
     commands = (

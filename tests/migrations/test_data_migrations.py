@@ -18,7 +18,7 @@ from django.test import override_settings
 from salon_jobs import tenant_context
 from salon_jobs.access import StoreIsolation, SystemScope
 from salon_jobs.access.operations import RunForEachStore
-from salon_jobs.access.operations.for_hosts import store_demanded
+from salon_jobs.access.operations.for_hosts import require_store
 from salon_jobs.access.policies import DEMAND_GUC, NO_STORE
 from salon_jobs.core.errors import ConfigurationError
 from tests.migrations.operations import create, migrate, tables
@@ -147,7 +147,7 @@ def test_with_one_database_user_a_store_is_demanded_while_migrate_runs(stores: l
         migrate(create("Shelf", ISOLATION))
         change(PUT, stores[0])
         assert update() == 0, "the same user serves requests: without a store no rows"
-        with store_demanded("migrator"):
+        with require_store("migrator"):
             with pytest.raises(DataError, match=f'"{NO_STORE}"'):
                 update()
             with tenant_context(stores[0], using="migrator"):

@@ -12,10 +12,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from salon_jobs.brokers.publisher import NOT_SENT, Answers, OutgoingMessage, Publisher, Unpublished, Verdict
+from salon_jobs.brokers.publisher import NOT_SENT, Answers, OutgoingMessage, Publisher, PublishFailure, Verdict
 from salon_jobs.core.destinations import Destination
 from salon_jobs.outbox.backlog import Backlog
-from salon_jobs.outbox.destination_worker import Stream
+from salon_jobs.outbox.destination_worker import DestinationWorker
 from salon_jobs.outbox.marker import Settled
 from salon_jobs.outbox.queries import Blocked, Failure, Unresolvable
 
@@ -142,20 +142,20 @@ class Scripted(Publisher):
     def ping(self) -> None:
         """Do nothing."""
 
-    def publish(self, messages: Sequence[OutgoingMessage], *, may_go_on: Callable[[], bool]) -> Answers:
+    def publish(self, messages: Sequence[OutgoingMessage], *, should_continue: Callable[[], bool]) -> Answers:
         """Answer by the script."""
         answers: Answers = []
         held: set[str] = set()
         for each in messages:
             verdict = self.script.pop() if self.script else None
-            if each.aggregate_id in held or not may_go_on() or verdict is Verdict.NOT_SENT:
+            if each.aggregate_id in held or not should_continue() or verdict is Verdict.NOT_SENT:
                 answers.append(NOT_SENT)
             elif verdict is None:
                 self.sent(each)
                 answers.append(None)
                 continue
             else:
-                answers.append(Unpublished(verdict, "T"))
+                answers.append(PublishFailure(verdict, "T"))
                 if verdict is Verdict.SKIPPED:
                     self.skipped.add(each.id)
                     continue
@@ -187,7 +187,7 @@ class Histories(RuleBasedStateMachine):
         self.marks, self.publisher = Marks(), Scripted()
         self.publisher.sent = self.arrive
         marks: Any = self.marks
-        self.stream = Stream(TYPE, self.publisher, marks, owns=lambda: True, on_change=lambda: None)
+        self.stream = DestinationWorker(TYPE, self.publisher, marks, owns=lambda: True, on_change=lambda: None)
         self.stream.backlog = Backlog(4)
         self.stream.tokens = None
         self.backlog = self.stream.backlog
@@ -278,9 +278,9 @@ class Histories(RuleBasedStateMachine):
         if not self.backlog.waiting:
             return
         self.stream.tokens = size
-        batch, may_go_on = self.stream._next_batch()
+        batch, should_continue = self.stream._next_batch()
         self.publisher.script = script
-        self.batch = batch, may_go_on, self.stream._publish(batch, may_go_on)
+        self.batch = batch, should_continue, self.stream._publish(batch, should_continue)
         if at_once:
             self.end_batch()
 
@@ -288,9 +288,9 @@ class Histories(RuleBasedStateMachine):
     def end_batch(self) -> None:
         """Settle the batch that is under way."""
         if self.batch is not None:
-            batch, may_go_on, answers = self.batch
+            batch, should_continue, answers = self.batch
             self.batch = None
-            self.stream._settle(batch, answers, may_go_on)
+            self.stream._settle(batch, answers, should_continue)
             self.stream._busy = False
 
     @rule()

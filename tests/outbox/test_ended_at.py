@@ -9,7 +9,7 @@ from django.db import connection
 
 from salon_jobs import tenant_context
 from salon_jobs.brokers.memory import MemoryPublisher
-from salon_jobs.brokers.publisher import OutgoingMessage, Unpublished, Verdict
+from salon_jobs.brokers.publisher import OutgoingMessage, PublishFailure, Verdict
 from salon_jobs.control import retry_messages, skip_messages
 from salon_jobs.inbox.queries import dismiss_messages
 from salon_jobs.models import InboxMessage
@@ -21,9 +21,9 @@ from tests.support import change, seen
 OPERATOR = "operator"
 # What each event meets at the broker in memory.
 ANSWERS = {
-    "refused": Unpublished(Verdict.REFUSED, "MEMORY.REFUSED"),
-    "filtered": Unpublished(Verdict.SKIPPED, "MEMORY.SKIPPED", "by the settings"),
-    "retried": Unpublished(Verdict.RETRY, "MEMORY.BUSY"),
+    "refused": PublishFailure(Verdict.REFUSED, "MEMORY.REFUSED"),
+    "filtered": PublishFailure(Verdict.SKIPPED, "MEMORY.SKIPPED", "by the settings"),
+    "retried": PublishFailure(Verdict.RETRY, "MEMORY.BUSY"),
 }
 # What the relays, operators and web processes of the release before write, while both releases run.
 OLD_SKIP = "UPDATE salon_jobs_message SET status = 'skipped', sent_at = clock_timestamp(), retry_at = NULL"
@@ -32,7 +32,7 @@ OLD_RETRY = "UPDATE salon_jobs_message SET status = 'pending', retry_count = 0, 
 OLD_MARK = "UPDATE salon_jobs_message SET status = 'published', sent_at = clock_timestamp(), retry_at = NULL"
 
 
-def answer(message: OutgoingMessage) -> Unpublished | None:
+def answer(message: OutgoingMessage) -> PublishFailure | None:
     """Answer as the event says; everything else is published."""
     return ANSWERS.get(message.event)
 
@@ -135,10 +135,10 @@ def test_a_status_that_is_changed_by_hand_gets_its_time() -> None:
 
 def test_a_dismissed_incoming_message_says_when(database: None) -> None:
     rows = [
-        InboxMessage.objects.create(consumer="orders", message_id=str(number), status=InboxMessage.Status.SET_ASIDE)
+        InboxMessage.objects.create(consumer="orders", message_id=str(number), status=InboxMessage.Status.REJECTED)
         for number in range(2)
     ]
     assert [each.changed for each in dismiss_messages([rows[0].pk], using=OPERATOR)] == [True]
     assert seen("SELECT status, ended_at BETWEEN received_at AND now() FROM salon_jobs_inbox ORDER BY id") == [
-        ("dismissed", True), ("set_aside", None),
+        ("dismissed", True), ("rejected", None),
     ]  # fmt: skip

@@ -21,7 +21,7 @@ from django.db import transaction
 
 from salon_jobs import Discard, Snooze, current_job, emit, task, tenant_context
 from salon_jobs.brokers.memory import MemoryPublisher
-from salon_jobs.brokers.publisher import Unpublished, Verdict
+from salon_jobs.brokers.publisher import PublishFailure, Verdict
 from salon_jobs.core import tracing
 from salon_jobs.jobs import registry
 from salon_jobs.process.logs import configure_logging
@@ -95,12 +95,12 @@ def tracing_fields(record: dict[str, Any]) -> list[str]:
 def test_what_an_async_handler_awaits_and_hands_to_a_thread_names_the_job(
     stores: list[UUID], hooks: tasks.Hooks, process_id: int, configure: Configure
 ) -> None:
-    async def beside() -> None:
+    async def embedded() -> None:
         host.info("in a task")
 
     async def work(**_: object) -> None:
         host.info("in the handler")
-        await asyncio.gather(asyncio.create_task(beside()), asyncio.to_thread(host.info, "in a thread"))
+        await asyncio.gather(asyncio.create_task(embedded()), asyncio.to_thread(host.info, "in a thread"))
         await sync_to_async(host.info)("in its synchronous part")
 
     hooks.coroutine = work
@@ -220,7 +220,7 @@ def test_no_record_of_a_whole_run_holds_a_payload(
 
     hooks.system = body
     hooks.coroutine = work
-    refuse = staticmethod(lambda m: Unpublished(Verdict.REFUSED, "TEST.NO", "") if m.event == "refused" else None)
+    refuse = staticmethod(lambda m: PublishFailure(Verdict.REFUSED, "TEST.NO", "") if m.event == "refused" else None)
     monkeypatch.setattr(MemoryPublisher, "answer", refuse)
     output = configure(log_level="DEBUG")
     logging.getLogger("django.db.backends").setLevel("INFO")  # which tells of every statement
@@ -243,7 +243,7 @@ def test_no_record_of_a_whole_run_holds_a_payload(
     events = {record["event"] for record in output.records() if "event" in record}
     assert events >= {
         "job_succeeded", "job_cancelled", "job_snoozed", "job_retried", "job_failed", "message_failed",
-        "message_set_aside",
+        "message_rejected",
     }  # fmt: skip
     assert len(output.records(logger="host.tills")) > 20
     assert seen("SELECT reason FROM salon_jobs_job WHERE task = 'test-sized'") == [("JOB.PAYLOAD_INVALID",)]

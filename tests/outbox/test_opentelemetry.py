@@ -20,7 +20,7 @@ from opentelemetry.trace import SpanContext, SpanKind, StatusCode
 
 from salon_jobs import emit, emit_many, fan_out, tenant_context
 from salon_jobs.brokers.memory import MemoryPublisher
-from salon_jobs.brokers.publisher import Unpublished, Verdict
+from salon_jobs.brokers.publisher import PublishFailure, Verdict
 from salon_jobs.core import tracing
 from salon_jobs.core.errors import EnqueueRefused
 from salon_jobs.integrations import opentelemetry
@@ -193,7 +193,7 @@ def test_each_attempt_is_a_span_and_tells_no_more_than_the_class_of_an_error(
         headers={},
         tick=None,
     )
-    with pytest.raises(OSError, match=SECRET), tracing.following_run(run):
+    with pytest.raises(OSError, match=SECRET), tracing.tracing_run(run):
         raise OSError(SECRET)
     assert attributes(spans["run unsettled"])["error.type"] == "OSError"
     assert SECRET not in "".join(span.to_json() for span in _exporter.get_finished_spans())
@@ -244,7 +244,7 @@ def test_many_at_once_are_one_span_and_a_fan_out_too(stores: list[UUID], process
 def test_a_message_that_a_broker_refuses_is_an_error_with_its_code(
     database: None, monkeypatch: pytest.MonkeyPatch, spans: Spans
 ) -> None:
-    refuse = staticmethod(lambda _: Unpublished(Verdict.REFUSED, "TEST.NO", SECRET))
+    refuse = staticmethod(lambda _: PublishFailure(Verdict.REFUSED, "TEST.NO", SECRET))
     monkeypatch.setattr(MemoryPublisher, "answer", refuse)
     with transaction.atomic():
         emit(ORDERS, event="order.created", payload={})

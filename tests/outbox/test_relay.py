@@ -10,7 +10,7 @@ from django.db import connections, transaction
 
 from salon_jobs import emit, emit_many
 from salon_jobs.brokers.memory import MemoryPublisher
-from salon_jobs.brokers.publisher import OutgoingMessage, Unpublished, Verdict
+from salon_jobs.brokers.publisher import OutgoingMessage, PublishFailure, Verdict
 from salon_jobs.outbox import Draft, queries
 from salon_jobs.outbox import emit as wake
 from salon_jobs.outbox.partitions import Ownership
@@ -87,11 +87,11 @@ class Failing:
     def __init__(self, aggregate: str, verdict: Verdict, times: int) -> None:
         self.aggregate, self.verdict, self.times = aggregate, verdict, times
 
-    def __call__(self, message: OutgoingMessage) -> Unpublished | None:
+    def __call__(self, message: OutgoingMessage) -> PublishFailure | None:
         if message.aggregate_id != self.aggregate or not self.times:
             return None
         self.times -= 1
-        return Unpublished(self.verdict, "TEST.NO", "not this time")
+        return PublishFailure(self.verdict, "TEST.NO", "not this time")
 
 
 def test_when_one_fails_the_later_ones_of_its_aggregate_wait_and_others_go_on(monkeypatch: Any) -> None:
@@ -137,9 +137,9 @@ def test_an_outage_costs_no_attempt(monkeypatch: Any) -> None:
 def test_a_message_of_no_aggregate_is_retried_alone(monkeypatch: Any) -> None:
     refused = iter([True, True])
 
-    def answer(message: OutgoingMessage) -> Unpublished | None:
+    def answer(message: OutgoingMessage) -> PublishFailure | None:
         if '"number":0' in message.payload and next(refused, False):
-            return Unpublished(Verdict.RETRY, "TEST.NO")
+            return PublishFailure(Verdict.RETRY, "TEST.NO")
         return None
 
     monkeypatch.setattr(MemoryPublisher, "answer", staticmethod(answer))
@@ -198,7 +198,7 @@ def test_a_busy_destination_keeps_no_new_one_from_being_found(settings: Any) -> 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_relay_whose_stream_has_ended_by_an_error_ends_too(monkeypatch: Any) -> None:
-    monkeypatch.setattr(MemoryPublisher, "publish", lambda _, messages, may_go_on: ["no answer"] * len(messages))
+    monkeypatch.setattr(MemoryPublisher, "publish", lambda _, messages, should_continue: ["no answer"] * len(messages))
     emitted("a")
     with pytest.raises(RuntimeError, match="has ended by an error"):
         relay_in_burst()

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from django.db import OperationalError, connections
 
-from salon_jobs.outbox.relay import RelayBeside
-from salon_jobs.process.heartbeat import Presence
+from salon_jobs.outbox.relay import EmbeddedRelay
+from salon_jobs.process.heartbeat import Heartbeat
 from tests.e2e.worker_process import eventually
 from tests.outbox.scene import emitted, statuses
 from tests.support import change, seen
@@ -18,17 +18,17 @@ from tests.support import change, seen
 KINDS = "SELECT kind FROM salon_jobs_process ORDER BY 1"
 
 
-class LatePresence(Presence):
+class LatePresence(Heartbeat):
     """Is a supervisor's row; the database is away when the relay asks for its own, as often as ``refusals`` says."""
 
     refusals = 0
 
-    def register_beside(self, kind: str) -> int:
+    def register_embedded(self, kind: str) -> int:
         """Refuse at first."""
         if self.refusals:
             self.refusals -= 1
             raise OperationalError("the connection is lost")
-        return super().register_beside(kind)
+        return super().register_embedded(kind)
 
 
 @pytest.fixture
@@ -52,8 +52,8 @@ def presence(outbox: None, settings: Any, buried: threading.Event) -> Iterator[L
 class Running:
     """Is the relay in a thread, as the supervisor runs it."""
 
-    def __init__(self, presence: Presence) -> None:
-        self.relay = RelayBeside(presence)
+    def __init__(self, presence: Heartbeat) -> None:
+        self.relay = EmbeddedRelay(presence)
         self.clean: bool | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()

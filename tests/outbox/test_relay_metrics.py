@@ -10,7 +10,7 @@ import pytest
 from django.db import connections, transaction
 
 from salon_jobs.brokers.memory import MemoryPublisher
-from salon_jobs.brokers.publisher import OutgoingMessage, Unpublished, Verdict
+from salon_jobs.brokers.publisher import OutgoingMessage, PublishFailure, Verdict
 from salon_jobs.core.errors import NotReady
 from salon_jobs.outbox import destinations as progress
 from salon_jobs.outbox.destinations import Broker
@@ -75,17 +75,17 @@ def test_a_relay_tells_for_how_long_a_writer_has_held_the_gate(require: Require)
 _tried: set[int] = set()
 
 
-def _by_event(message: OutgoingMessage) -> Unpublished | None:
+def _by_event(message: OutgoingMessage) -> PublishFailure | None:
     match message.event:
         case "skipped":
-            return Unpublished(Verdict.SKIPPED, "TEST.SKIP")
+            return PublishFailure(Verdict.SKIPPED, "TEST.SKIP")
         case "refused":
-            return Unpublished(Verdict.REFUSED, "TEST.NEVER")
+            return PublishFailure(Verdict.REFUSED, "TEST.NEVER")
         case "away":
-            return Unpublished(Verdict.OUTAGE, "TEST.AWAY")
+            return PublishFailure(Verdict.OUTAGE, "TEST.AWAY")
         case "once" if message.id not in _tried:
             _tried.add(message.id)
-            return Unpublished(Verdict.RETRY, "TEST.ONCE")
+            return PublishFailure(Verdict.RETRY, "TEST.ONCE")
         case _:
             return None
 

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from salon_jobs.brokers.memory import MemoryPublisher
-from salon_jobs.brokers.publisher import OutgoingMessage, Unpublished, Verdict
+from salon_jobs.brokers.publisher import OutgoingMessage, PublishFailure, Verdict
 from salon_jobs.control import OperatedMessage, skip_messages
 from salon_jobs.outbox import replay as send_skipped
 from salon_jobs.outbox.replay import send_skipped_messages
@@ -24,9 +24,9 @@ def denied(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """Skip these events, as a list of the settings does."""
     events: set[str] = set()
 
-    def answer(message: OutgoingMessage) -> Unpublished | None:
+    def answer(message: OutgoingMessage) -> PublishFailure | None:
         denied = message.event in events
-        return Unpublished(Verdict.SKIPPED, "SNS.EVENT_SKIPPED", "in SKIP_EVENTS") if denied else None
+        return PublishFailure(Verdict.SKIPPED, "SNS.EVENT_SKIPPED", "in SKIP_EVENTS") if denied else None
 
     monkeypatch.setattr(MemoryPublisher, "answer", staticmethod(answer))
     return events

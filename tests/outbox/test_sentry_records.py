@@ -15,7 +15,7 @@ from django.db import transaction
 from project.sentry import report_to
 from salon_jobs import cron
 from salon_jobs.brokers.memory import MemoryPublisher
-from salon_jobs.brokers.publisher import OutgoingMessage, Unpublished, Verdict
+from salon_jobs.brokers.publisher import OutgoingMessage, PublishFailure, Verdict
 from salon_jobs.core import events as log_events
 from salon_jobs.core.events import log_event, logger
 from salon_jobs.integrations.sentry import RecordReporter
@@ -96,7 +96,7 @@ def test_a_failed_message_is_exactly_one_event_and_a_retry_is_none(
     sentry: SentryServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers = iter([Verdict.RETRY, Verdict.REFUSED])
-    answer = staticmethod(lambda _: Unpublished(next(answers), "TEST.NO", SECRET))
+    answer = staticmethod(lambda _: PublishFailure(next(answers), "TEST.NO", SECRET))
     monkeypatch.setattr(MemoryPublisher, "answer", answer)
     emitted("1")
     relay_in_burst()

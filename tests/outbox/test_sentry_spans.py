@@ -20,7 +20,7 @@ from sentry_sdk.transport import Transport
 
 from salon_jobs import Discard, Snooze, cron, emit, fan_out, tenant_context
 from salon_jobs.brokers.memory import MemoryPublisher
-from salon_jobs.brokers.publisher import Unpublished, Verdict
+from salon_jobs.brokers.publisher import PublishFailure, Verdict
 from salon_jobs.integrations.sentry import slug_of
 from salon_jobs.schedule.entries import cron_entries
 from salon_jobs.schedule.scheduler import Scheduler
@@ -185,7 +185,7 @@ def test_without_tracing_an_error_still_belongs_to_the_trace_of_the_request(
 
 
 def test_a_message_that_fails_is_one_event(database: None, sent: Sent, monkeypatch: pytest.MonkeyPatch) -> None:
-    refuse = staticmethod(lambda _: Unpublished(Verdict.REFUSED, "TEST.NO", SECRET))
+    refuse = staticmethod(lambda _: PublishFailure(Verdict.REFUSED, "TEST.NO", SECRET))
     monkeypatch.setattr(MemoryPublisher, "answer", refuse)
     with transaction.atomic():
         message_id = emit(ORDERS, aggregate_id="1", event="order.created", payload={"name": SECRET})
@@ -211,7 +211,7 @@ def test_a_message_that_was_tried_again_is_an_event_only_when_it_is_given_up(
 ) -> None:
     outbox = {**settings.SALON_JOBS["OUTBOX"], "RETRY_COUNT": 2}
     settings.SALON_JOBS = {**settings.SALON_JOBS, "OUTBOX": outbox}
-    refuse = staticmethod(lambda _: Unpublished(Verdict.RETRY, "TEST.LATER", ""))
+    refuse = staticmethod(lambda _: PublishFailure(Verdict.RETRY, "TEST.LATER", ""))
     monkeypatch.setattr(MemoryPublisher, "answer", refuse)
     with transaction.atomic():
         emit(ORDERS, event="order.created", payload={})
@@ -223,7 +223,7 @@ def test_a_message_that_was_tried_again_is_an_event_only_when_it_is_given_up(
     assert [event["tags"]["attempt"] for event in sent.of("event")] == [2]
 
 
-def test_a_message_that_is_set_aside_is_one_event(database: None, sent: Sent) -> None:
+def test_a_message_that_is_rejected_is_one_event(database: None, sent: Sent) -> None:
     with transaction.atomic():
         emit(ORDERS, event="unheard-of", payload={"name": SECRET})
     assert relay_in_burst()

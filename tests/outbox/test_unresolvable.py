@@ -18,7 +18,7 @@ from nats.aio.client import Client
 from salon_jobs import emit_many
 from salon_jobs.brokers.memory import MemoryPublisher
 from salon_jobs.brokers.nats.subjects import aggregate_of
-from salon_jobs.brokers.publisher import OutgoingMessage, Unpublished, Verdict
+from salon_jobs.brokers.publisher import OutgoingMessage, PublishFailure, Verdict
 from salon_jobs.outbox import Draft, queries
 from salon_jobs.outbox.queries import Unresolvable
 from tests.e2e.worker_process import eventually
@@ -302,11 +302,11 @@ class Refusing:
         self.prefix, self.quiet = prefix, quiet
         self.asked = 0
 
-    def __call__(self, message: OutgoingMessage) -> Unpublished | None:
+    def __call__(self, message: OutgoingMessage) -> PublishFailure | None:
         if not message.aggregate_id.startswith(self.prefix):
             return None
         self.asked += 1
-        return Unpublished(Verdict.UNRESOLVABLE, "TEST.NOWHERE", "nothing takes it", quiet=self.quiet)
+        return PublishFailure(Verdict.UNRESOLVABLE, "TEST.NOWHERE", "nothing takes it", quiet=self.quiet)
 
 
 def test_thousands_of_them_do_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -342,9 +342,9 @@ def test_thousands_of_them_do_not_stop_the_others(monkeypatch: pytest.MonkeyPatc
 def test_tries_that_were_spent_before_still_count(monkeypatch: pytest.MonkeyPatch) -> None:
     verdicts = iter([Verdict.RETRY, Verdict.UNRESOLVABLE, Verdict.UNRESOLVABLE, Verdict.RETRY])
 
-    def answer(_: OutgoingMessage) -> Unpublished | None:
+    def answer(_: OutgoingMessage) -> PublishFailure | None:
         verdict = next(verdicts, None)
-        return None if verdict is None else Unpublished(verdict, f"TEST.{verdict.upper()}")
+        return None if verdict is None else PublishFailure(verdict, f"TEST.{verdict.upper()}")
 
     monkeypatch.setattr(MemoryPublisher, "answer", staticmethod(answer))
     emitted("a", number=0)
@@ -373,7 +373,7 @@ def test_a_relay_that_lost_the_partition_blocks_nothing(database: None) -> None:
     message = OutgoingMessage(
         row[0], None, ORDERS, "a", "e", "{}", "{}", None, "", 0.0, None, row[1]  # type: ignore[arg-type]
     )  # fmt: skip
-    answer = Unpublished(Verdict.UNRESOLVABLE, "TEST.NOWHERE")
+    answer = PublishFailure(Verdict.UNRESOLVABLE, "TEST.NOWHERE")
     assert queries.write_unresolvable([Unresolvable(message, answer)], owner=1) == set()
     assert blocked() == []
 

@@ -217,7 +217,7 @@ def test_an_upload_is_parsed_where_bodies_carry_no_envelope(
     with azure.queue(PARSE) as queue:
         assert queue.peek_messages() == []
     became = dict(seen("SELECT message_id, status FROM salon_jobs_inbox"))
-    assert [became.pop(message.id) for message in there] == ["enqueued"] * 3 + ["set_aside"]
+    assert [became.pop(message.id) for message in there] == ["enqueued"] * 3 + ["rejected"]
     assert became == {}
     hooks.store = parse
     run_due(process_id)

@@ -9,7 +9,7 @@ from salon_jobs.brokers.memory import MemoryPublisher
 from salon_jobs.brokers.publisher import OutgoingMessage
 from salon_jobs.brokers.source import Delivery, Envelope
 from salon_jobs.conf.sections import read_consumers
-from salon_jobs.inbox.processor import Intake
+from salon_jobs.inbox.processor import Processor
 from tests.outbox.scene import ORDERS, relay_in_burst
 from tests.support import claim, running_on_a_thread
 
@@ -25,10 +25,10 @@ def delivered(message: OutgoingMessage) -> Delivery:
     return Delivery(count=1, raw="", handle=None, envelope=envelope)
 
 
-def intake(**settings: Any) -> Intake:
+def intake(**settings: Any) -> Processor:
     """Make a consumer of the orders."""
     given = {"SOURCE": ORDERS, "TASKS": TASKS, **settings}
-    return Intake("billing", read_consumers({"billing": given}, path="CONSUMERS")["billing"])
+    return Processor("billing", read_consumers({"billing": given}, path="CONSUMERS")["billing"])
 
 
 def relay_and_consume() -> None:

@@ -56,7 +56,7 @@ def crowded(migrated: None) -> Iterator[None]:
     )
     change(
         "INSERT INTO salon_jobs_inbox (consumer, message_id, status)"
-        " SELECT 'c', n::text, CASE WHEN n > 50000 THEN 'set_aside' ELSE 'enqueued' END"
+        " SELECT 'c', n::text, CASE WHEN n > 50000 THEN 'rejected' ELSE 'enqueued' END"
         " FROM generate_series(1, 100000) AS n"
     )
     change("INSERT INTO salon_jobs_cron_entry (name) SELECT 'entry-' || n FROM generate_series(0, 4) AS n")

@@ -14,7 +14,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.db import statements
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.statistics import STORED_OUTCOMES
-from salon_jobs.worker.fair_claim import Runnable, claim_parameters, list_lanes, list_parameters, share_out
+from salon_jobs.worker.fair_claim import ClaimFilter, claim_parameters, list_groups, list_parameters, share_out
 from tests.support import change, plan_nodes
 
 ROWS = 60_000
@@ -117,7 +117,7 @@ def test_the_claim_walks_the_index_of_due_jobs_in_order(crowded: int) -> None:
 
 def test_lanes_are_listed_by_steps(crowded: int) -> None:
     """One look per store and lane: 64 stores, of which each holds one job in one lane."""
-    plan = nodes("list_lanes", list_parameters(None, Runnable(tasks=registry.task_names())))
+    plan = nodes("list_groups", list_parameters(None, ClaimFilter(tasks=registry.task_names())))
     assert_no_full_scan(plan)
     assert indexes(plan) == {"salon_jobs_job_lane"}
     assert "Sort" not in {node["Node Type"] for node in plan}
@@ -126,10 +126,10 @@ def test_lanes_are_listed_by_steps(crowded: int) -> None:
 
 
 def test_a_claim_reads_its_lanes_from_the_low_water_on(crowded: int) -> None:
-    listed = [lane for lane in list_lanes(None, Runnable(tasks=registry.task_names())).lanes if lane.due]
+    listed = [lane for lane in list_groups(None, ClaimFilter(tasks=registry.task_names())).lanes if lane.due]
     assert listed
     shares = share_out(listed, 20, {}, lambda _: ())
-    plan = nodes("claim_lanes", claim_parameters(crowded, shares, 20, {}))
+    plan = nodes("claim_groups", claim_parameters(crowded, shares, 20, {}))
     assert_no_full_scan(plan)
     assert {"salon_jobs_job_lane", "salon_jobs_job_pkey"} <= indexes(plan)
     condition = next(node["Index Cond"] for node in plan if node.get("Index Name") == "salon_jobs_job_lane")

@@ -14,7 +14,7 @@ from health_check.exceptions import ServiceUnavailable
 
 from salon_jobs.integrations import health_check as checks
 from salon_jobs.integrations.health_check import JobTables, QueueLag, RelayLag
-from salon_jobs.process.probe import Question
+from salon_jobs.process.probe import Probe
 from tests.e2e.severing_proxy import SeveringProxy
 from tests.e2e.worker_process import eventually
 from tests.outbox.scene import ORDERS
@@ -65,7 +65,7 @@ def test_a_message_that_waits_for_too_long_is_told() -> None:
 def test_a_database_that_hangs_is_told_in_time_and_asked_once(
     settings: Any, monkeypatch: pytest.MonkeyPatch, operator: None
 ) -> None:
-    monkeypatch.setattr(checks, "_question", cache(lambda ask, alias: Question(partial(ask, alias), patience_s=0.2)))
+    monkeypatch.setattr(checks, "_question", cache(lambda ask, alias: Probe(partial(ask, alias), patience_s=0.2)))
     with SeveringProxy(url_for("jobs_operator")) as proxy:
         for alias in ("default", "operator"):
             monkeypatch.setitem(connections.settings[alias], "HOST", "127.0.0.1")

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from salon_jobs.brokers.memory import MemoryPublisher
-from salon_jobs.brokers.publisher import OutgoingMessage, Unpublished, Verdict
+from salon_jobs.brokers.publisher import OutgoingMessage, PublishFailure, Verdict
 from salon_jobs.brokers.source import Envelope, Source
 from salon_jobs.core.errors import NotReady
 from tests.servers.base import Broker
@@ -77,10 +77,10 @@ class MemoryBroker(Broker):
         """Refuse: nothing receives from memory, as ``has_source`` says."""
         raise LookupError("nothing receives from memory")
 
-    def answer(self, message: OutgoingMessage) -> Unpublished | None:
+    def answer(self, message: OutgoingMessage) -> PublishFailure | None:
         """Say what a server would say."""
         if not self.running:
-            return Unpublished(Verdict.OUTAGE, "MEMORY.STOPPED")
+            return PublishFailure(Verdict.OUTAGE, "MEMORY.STOPPED")
         if message.aggregate_type not in self.destinations:
-            return Unpublished(Verdict.MISSING, "MEMORY.NO_DESTINATION")
+            return PublishFailure(Verdict.MISSING, "MEMORY.NO_DESTINATION")
         return None

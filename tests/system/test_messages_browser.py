@@ -67,7 +67,7 @@ def test_destinations_are_paused_and_what_was_set_aside_is_decided(page: Page, s
 
     made = seen(
         "INSERT INTO salon_jobs_inbox (consumer, message_id, status, code, reason, raw)"
-        " SELECT 'tills', n::text, (ARRAY['set_aside', 'set_aside', 'enqueued'])[n], 'MESSAGE.INVALID', 'no json',"
+        " SELECT 'tills', n::text, (ARRAY['rejected', 'rejected', 'enqueued'])[n], 'MESSAGE.INVALID', 'no json',"
         " '<b>what came' FROM generate_series(1, 3) AS n RETURNING id"
     )
     again, never, done = (row for (row,) in made)

@@ -57,7 +57,7 @@ def long_rows(stores: list[UUID]) -> dict[str, int]:
     change("INSERT INTO salon_jobs_destination (aggregate_type, outage) VALUES (%s, %s)", f"{ORDERS}-{LONG}", "x" * 500)
     [(inbox,)] = seen(
         "INSERT INTO salon_jobs_inbox (consumer, message_id, status, reason, raw)"
-        " VALUES ('tills', %s, 'set_aside', %s, %s) RETURNING id",
+        " VALUES ('tills', %s, 'rejected', %s, %s) RETURNING id",
         LONG, "x" * 500, "x" * 500,
     )  # fmt: skip
     change("INSERT INTO salon_jobs_limit (kind, name) VALUES ('key', %s)", f"{LONG}:{LONG}")

@@ -190,7 +190,7 @@ def test_a_block_without_a_transaction_ends_beside_one_that_holds_it_and_takes_n
                 await ended.wait()
                 assert await visible() == [stores[1]]
 
-        async def beside() -> None:
+        async def embedded() -> None:
             may_begin.set()
             await began.wait()
 
@@ -198,9 +198,9 @@ def test_a_block_without_a_transaction_ends_beside_one_that_holds_it_and_takes_n
         async with tenant_context(stores[0], atomic=False):
             if switched:
                 async with tenant_context(stores[2], atomic=False, switch=True):
-                    await beside()
+                    await embedded()
             else:
-                await beside()
+                await embedded()
         ended.set()
         await holding
 

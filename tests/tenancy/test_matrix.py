@@ -113,7 +113,7 @@ def test_a_role_reaches_what_is_declared_and_nothing_else(scene: Scene, role: st
     with logged_in(role) as connection:
         attempts = Attempts(connection, name, table, scene)
         seen = {attempt: attempts.outcome(*attempt) for attempt in EVERY}
-    rule = Rule(name, table.right(role), scene, by_store=attempts.by_store)
+    rule = EffectiveLimit(name, table.right(role), scene, by_store=attempts.by_store)
     expected = {attempt: rule.expect(*attempt) for attempt in EVERY}
     assert seen == expected
 
@@ -148,7 +148,7 @@ def granted(connection: Connection, role: str, table: str) -> set[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class EffectiveLimit:
     """Says what is expected of a role. ``by_store``: it may ask for the rows of one store, by the column."""
 
     name: str

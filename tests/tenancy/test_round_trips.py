@@ -16,7 +16,7 @@ from tests import tasks
 from tests.support import claim, run
 from tests.tenancy.round_trips import round_trips
 
-Block = Callable[[UUID], AbstractContextManager[object]]
+ActiveContext = Callable[[UUID], AbstractContextManager[object]]
 
 
 def plain(_store: UUID) -> AbstractContextManager[object]:
@@ -39,7 +39,7 @@ def look(**_: object) -> None:
     Limit.objects.exists()
 
 
-def trips(store: UUID, *blocks: Block) -> int:
+def trips(store: UUID, *blocks: ActiveContext) -> int:
     """Count the round trips of one query inside blocks, one in the other."""
     with round_trips(connection) as counted, ExitStack() as stack:
         for block in blocks:
@@ -61,7 +61,7 @@ def trips(store: UUID, *blocks: Block) -> int:
     ],
 )
 def test_what_a_context_costs_beside_plain_transactions(
-    stores: list[UUID], ours: list[Block], theirs: list[Block], more: int
+    stores: list[UUID], ours: list[ActiveContext], theirs: list[ActiveContext], more: int
 ) -> None:
     assert trips(stores[0], *ours) - trips(stores[0], *theirs) == more
 

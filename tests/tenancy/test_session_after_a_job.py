@@ -489,7 +489,7 @@ def test_other_databases_that_the_job_used(stores: list[UUID], process_id: int, 
 @pytest.mark.parametrize("strike", [TimedOut, CancelRequested, Interrupted])
 def test_however_the_job_is_struck(
     stores: list[UUID], process_id: int, hooks: tasks.Hooks, monkeypatch: pytest.MonkeyPatch, kind: Kind,
-    strike: type[Interrupted],
+    interrupt: type[Interrupted],
 ) -> None:  # fmt: skip
     runners: list[Runner] = []
     begin = Runner._begin
@@ -502,7 +502,7 @@ def test_however_the_job_is_struck(
         by_cursor([f"SET app.current_store_id = '{stores[1]}'", "SELECT pg_advisory_lock(4711)"])
         if kind is in_store:
             by_cursor(["COMMIT", "BEGIN"])
-        elsewhere = threading.Thread(target=runners[-1].strike, args=(current_job(), strike))
+        elsewhere = threading.Thread(target=runners[-1].interrupt, args=(current_job(), interrupt))
         elsewhere.start()
         by_cursor(["SELECT pg_sleep(60)"])
 

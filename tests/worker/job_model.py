@@ -179,7 +179,7 @@ class Model:
                 self._end(job, CANCELLED, "cancelled")
         return changed
 
-    def bury(self, process_id: int, charged: Collection[int] | None) -> tuple[int, int]:
+    def rescue_process(self, process_id: int, charged: Collection[int] | None) -> tuple[int, int]:
         """Take a dead process's jobs away; returns how many did not fail, and how many did.
 
         Those that had started (None: nobody knows, so all) count a rescue.

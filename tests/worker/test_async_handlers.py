@@ -206,7 +206,7 @@ def test_a_shutdown_cancels_it_and_counts_no_attempt(stores: list[UUID], hooks: 
     with running_on_a_thread(process_id, []) as runner:
         runner._jobs.put(jobs)
         assert started.wait(10)
-        runner.interrupt()
+        runner.interrupt_current()
         assert runner._jobs.wait_idle(10)
     assert seen(ROWS) == [("queued", 0, None)]
     assert seen(ERRORS) == []
@@ -269,7 +269,7 @@ def test_a_strike_before_the_coroutine_runs_cancels_it_too(
         ran.append("began")
 
     def make(**_: object) -> Any:
-        runner.interrupt()
+        runner.interrupt_current()
         return handler()
 
     hooks.coroutine = handler

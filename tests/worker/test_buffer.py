@@ -8,7 +8,7 @@ import pytest
 
 from salon_jobs.core.records import ClaimedJob
 from salon_jobs.worker import buffer as local_queue
-from salon_jobs.worker.buffer import LocalQueue
+from salon_jobs.worker.buffer import JobBuffer
 
 
 class Clock:
@@ -33,18 +33,18 @@ def job(number: int, lease: int = 1) -> ClaimedJob:
     return ClaimedJob(number, "test-system", None, "{}", "default", 0, 0.0, 0, 3, lease, False, None, 0.0, 0)
 
 
-def take(queue: LocalQueue) -> ClaimedJob:
+def take(queue: JobBuffer) -> ClaimedJob:
     taken = queue.take()
     assert taken is not None
     return taken
 
 
-def end(queue: LocalQueue, taken: ClaimedJob) -> None:
+def end(queue: JobBuffer, taken: ClaimedJob) -> None:
     queue.ran(taken)
     queue.forget([taken])
 
 
-def run_one(queue: LocalQueue, clock: Clock, took_s: float, number: int = 1) -> None:
+def run_one(queue: JobBuffer, clock: Clock, took_s: float, number: int = 1) -> None:
     queue.put([job(number)])
     taken = take(queue)
     clock.now += took_s
@@ -52,7 +52,7 @@ def run_one(queue: LocalQueue, clock: Clock, took_s: float, number: int = 1) -> 
 
 
 def test_before_anything_was_measured_it_asks_for_one_job_per_thread(clock: Clock) -> None:
-    queue = LocalQueue(4)
+    queue = JobBuffer(4)
     assert queue.room() == 4
     queue.put([job(1), job(2)])
     assert queue.room() == 2
@@ -64,13 +64,13 @@ def test_before_anything_was_measured_it_asks_for_one_job_per_thread(clock: Cloc
 def test_it_prefetches_about_200_ms_of_measured_work_and_never_more_than_2000(
     clock: Clock, took_s: float, prefetch: int
 ) -> None:
-    queue = LocalQueue(4)
+    queue = JobBuffer(4)
     run_one(queue, clock, took_s)
     assert queue.room() == 4 + prefetch
 
 
 def test_it_asks_again_only_when_a_quarter_of_the_prefetch_is_gone(clock: Clock) -> None:
-    queue = LocalQueue(2)
+    queue = JobBuffer(2)
     run_one(queue, clock, 0.0625)  # a number that floats hold exactly
     assert queue.room() == 2 + 6
     queue.put([job(number) for number in range(8)])
@@ -85,7 +85,7 @@ def test_it_asks_again_only_when_a_quarter_of_the_prefetch_is_gone(clock: Clock)
 
 
 def test_with_the_smallest_jobs_it_asks_again_about_at_once(clock: Clock) -> None:
-    queue = LocalQueue(1)
+    queue = JobBuffer(1)
     run_one(queue, clock, 0.0)
     queue.put([job(number) for number in range(2000)])
     rooms = [queue.room()]
@@ -96,7 +96,7 @@ def test_with_the_smallest_jobs_it_asks_again_about_at_once(clock: Clock) -> Non
 
 
 def test_jobs_come_out_in_claim_order_and_are_known_until_done(clock: Clock) -> None:
-    queue = LocalQueue(2)
+    queue = JobBuffer(2)
     queue.put([job(3), job(1)])
     queue.put([job(2)])
     first = take(queue)
@@ -108,7 +108,7 @@ def test_jobs_come_out_in_claim_order_and_are_known_until_done(clock: Clock) -> 
 
 
 def test_a_job_claimed_anew_before_its_first_run_said_done_is_kept_apart(clock: Clock) -> None:
-    queue = LocalQueue(2)
+    queue = JobBuffer(2)
     queue.put([job(1, lease=1)])
     first = take(queue)
     queue.put([job(1, lease=2)])
@@ -122,7 +122,7 @@ def test_a_job_claimed_anew_before_its_first_run_said_done_is_kept_apart(clock: 
 
 
 def test_take_waits_for_a_job_and_closing_ends_the_wait() -> None:
-    queue = LocalQueue(2)
+    queue = JobBuffer(2)
     got: list[int | None] = []
 
     def work() -> None:
@@ -144,7 +144,7 @@ def test_take_waits_for_a_job_and_closing_ends_the_wait() -> None:
 
 
 def test_closing_hands_back_what_had_not_started_once(clock: Clock) -> None:
-    queue = LocalQueue(1)
+    queue = JobBuffer(1)
     queue.put([job(1, lease=4), job(2, lease=5), job(3, lease=6)])
     running = take(queue)
     assert queue.close() == [(2, 5), (3, 6)]
@@ -157,7 +157,7 @@ def test_closing_hands_back_what_had_not_started_once(clock: Clock) -> None:
 
 
 def test_waiting_for_room_ends_with_room_and_with_closing() -> None:
-    queue = LocalQueue(1)
+    queue = JobBuffer(1)
     queue.put([job(1)])
     running = take(queue)
     assert not queue.wait_for_room(0)
@@ -176,7 +176,7 @@ def test_waiting_for_room_ends_with_room_and_with_closing() -> None:
 
 
 def test_what_waits_longer_than_a_second_behind_a_long_job_is_handed_back(clock: Clock) -> None:
-    queue = LocalQueue(1)
+    queue = JobBuffer(1)
     queue.put([job(1), job(2, lease=7)])
     running = take(queue)
     clock.now += 0.9
@@ -191,7 +191,7 @@ def test_what_waits_longer_than_a_second_behind_a_long_job_is_handed_back(clock:
 
 
 def test_threads_inside_a_long_job_are_not_counted_on(clock: Clock) -> None:
-    queue = LocalQueue(2)
+    queue = JobBuffer(2)
     run_one(queue, clock, 0.01)
     assert queue.room() == 2 + 40
     queue.put([job(1), job(2)])
@@ -206,7 +206,7 @@ def test_threads_inside_a_long_job_are_not_counted_on(clock: Clock) -> None:
 
 
 def test_a_job_that_ran_is_ours_until_its_end_is_written(clock: Clock) -> None:
-    queue = LocalQueue(1)
+    queue = JobBuffer(1)
     queue.put([job(1)])
     ran = take(queue)
     queue.ran(ran)
@@ -216,7 +216,7 @@ def test_a_job_that_ran_is_ours_until_its_end_is_written(clock: Clock) -> None:
 
 
 def test_it_asks_for_no_more_while_thousands_of_ends_are_not_written(clock: Clock) -> None:
-    queue = LocalQueue(1)
+    queue = JobBuffer(1)
     ran = [job(number) for number in range(4000)]
     queue.put(ran)
     for _ in ran:
@@ -227,7 +227,7 @@ def test_it_asks_for_no_more_while_thousands_of_ends_are_not_written(clock: Cloc
 
 
 def test_what_is_withdrawn_does_not_run_and_the_others_keep_their_order(clock: Clock) -> None:
-    queue = LocalQueue(1)
+    queue = JobBuffer(1)
     queue.put([job(1), job(2), job(3, lease=5), job(4)])
     running = take(queue)
     assert queue.withdraw({(1, 1), (2, 7)}) == []

@@ -20,7 +20,7 @@ from salon_jobs.core.error_report import report
 from salon_jobs.core.errors import CancelRequested
 from salon_jobs.jobs import control, queries
 from salon_jobs.jobs.statistics import TaskStatistics
-from salon_jobs.worker.buffer import LocalQueue
+from salon_jobs.worker.buffer import JobBuffer
 from salon_jobs.worker.deadlines import Cancellations
 from salon_jobs.worker.worker import WorkerLoop, WorkerOptions
 from tests import tasks
@@ -203,7 +203,7 @@ def test_only_what_was_really_cancelled_is_logged_and_counted(
     handles = [tasks.in_store.enqueue(store_id=stores[0]) for _ in range(3)]
     wanted, rescued, retried = jobs = claim(process_id)
     assert [job.id for job in jobs] == [handle.id for handle in handles]
-    queue = LocalQueue(1)
+    queue = JobBuffer(1)
     queue.put(jobs)
     control.cancel_jobs([job.id for job in jobs], using="operator")
     cancellations = Cancellations(process_id, queue, ())

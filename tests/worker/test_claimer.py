@@ -22,7 +22,7 @@ from salon_jobs.jobs.limits import limit, pause, resume
 from salon_jobs.models import Limit, Process
 from salon_jobs.worker import fair_claim
 from salon_jobs.worker.claim import Claimer
-from salon_jobs.worker.fair_claim import Look
+from salon_jobs.worker.fair_claim import ScanPage
 from salon_jobs.worker.worker import Worker, WorkerOptions
 from tests.support import change, seen
 
@@ -233,20 +233,20 @@ def test_lanes_that_are_slow_to_list_are_listed_beside_the_claims(
     add(30, stores[0])
     claimer = Claimer(process_id, None)
     assert len(claimer.claim(5)) == len(claimer.claim(5)) == 5, "by lanes, the second time"
-    may_list, list_lanes = threading.Event(), fair_claim.list_lanes
+    may_list, list_groups = threading.Event(), fair_claim.list_groups
 
-    def slowly(*given: Any, **options: Any) -> Look:
+    def slowly(*given: Any, **options: Any) -> ScanPage:
         assert may_list.wait(10)
-        return list_lanes(*given, **options)
+        return list_groups(*given, **options)
 
-    monkeypatch.setattr(fair_claim, "list_lanes", slowly)
+    monkeypatch.setattr(fair_claim, "list_groups", slowly)
     monkeypatch.setattr("salon_jobs.worker.claim._ASIDE_S", -1.0)
     monkeypatch.setattr(claimer, "_list_again", float("-inf"))
     add(5, stores[1])
     assert by_store(claimer.claim(5)) == {stores[0]: 5}, "nobody waits for the list"
-    assert claimer._aside is not None
+    assert claimer._background_scan is not None
     may_list.set()
-    claimer._aside.result(10)
+    claimer._background_scan.result(10)
     assert by_store(claimer.claim(4)) == {stores[0]: 2, stores[1]: 2}
 
 
@@ -257,12 +257,12 @@ def test_a_list_beside_the_claims_that_failed_is_told_once(
     claimer = Claimer(process_id, None)
     assert len(claimer.claim(5)) == len(claimer.claim(5)) == 5
     with monkeypatch.context() as patched:
-        patched.setattr(fair_claim, "list_lanes", Mock(side_effect=OperationalError("gone")))
+        patched.setattr(fair_claim, "list_groups", Mock(side_effect=OperationalError("gone")))
         patched.setattr("salon_jobs.worker.claim._ASIDE_S", -1.0)
         patched.setattr(claimer, "_list_again", float("-inf"))
         assert len(claimer.claim(5)) == 5
-        assert claimer._aside is not None
-        assert isinstance(claimer._aside.exception(10), OperationalError)
+        assert claimer._background_scan is not None
+        assert isinstance(claimer._background_scan.exception(10), OperationalError)
         with pytest.raises(OperationalError, match="gone"):
             claimer.claim(5)
     assert len(claimer.claim(5)) == 5
@@ -374,7 +374,7 @@ def test_rules_name_what_is_wrong(database: None) -> None:
     with pytest.raises(OptionInvalid, match="key goes with task"):
         limit(key="a", max_concurrency=1)
     assert not Limit.objects.exists()
-    assert not limits.rules_in_force()
+    assert not limits.load_limits()
 
 
 def test_a_call_keeps_what_it_does_not_name(database: None) -> None:
@@ -453,7 +453,7 @@ def test_a_full_limit_is_looked_at_less_and_less_until_something_is_claimed(
 
     monkeypatch.setattr(fair_claim, "rows_of", rows_of)
     assert claimer.claim(10) == []
-    assert asked == ["list_lanes", "lock_scopes", "running_counts"], "what is asked about nothing is not asked"
+    assert asked == ["list_groups", "lock_scopes", "running_counts"], "what is asked about nothing is not asked"
     assert queries.finish(first, process_id)
     assert len(claimer.claim(10)) == 1
     assert claimer.again_s == 0.025

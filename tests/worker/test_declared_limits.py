@@ -287,11 +287,11 @@ def test_expired_jobs_cost_no_place_in_a_rate(process_id: int, stores: list[UUID
 
 def test_nothing_declared_and_no_row_that_says_anything_are_no_rules(declare: Declare) -> None:
     declare()
-    assert not limits.rules_in_force()
+    assert not limits.load_limits()
     pause(queue="default")
     resume(queue="default")
     limit(store_id=uuid4(), lift=True)
-    assert not limits.rules_in_force(), "the plain claim serves"
+    assert not limits.load_limits(), "the plain claim serves"
     with pytest.raises(OptionInvalid, match="lift lets any number run: leave max_concurrency out"):
         limit(task="a", max_concurrency=1, lift=True)
 

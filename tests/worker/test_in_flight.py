@@ -8,12 +8,12 @@ import subprocess
 import sys
 import tempfile
 
-from salon_jobs.worker.in_flight import NEVER, RunBoard
+from salon_jobs.worker.in_flight import NEVER, InFlightTable
 
 WRITER = """
 import sys, time
-from salon_jobs.worker.in_flight import RunBoard
-board = RunBoard(3, fileno=int(sys.argv[1]))
+from salon_jobs.worker.in_flight import InFlightTable
+board = InFlightTable(3, fileno=int(sys.argv[1]))
 board.show(0, 11, 1)
 board.clear(0)
 board.show(1, 12, 2, kill_at=99.5)
@@ -24,7 +24,7 @@ time.sleep(60)
 
 def test_what_a_killed_process_ran_is_still_shown() -> None:
     with tempfile.TemporaryFile() as file:
-        file.truncate(RunBoard.size(3))
+        file.truncate(InFlightTable.size(3))
         fileno = file.fileno()
         with subprocess.Popen(
             [sys.executable, "-c", WRITER, str(fileno)], pass_fds=[fileno], stdout=subprocess.PIPE
@@ -32,12 +32,12 @@ def test_what_a_killed_process_ran_is_still_shown() -> None:
             assert writer.stdout is not None
             assert writer.stdout.readline() == b"written\n"
             os.kill(writer.pid, signal.SIGKILL)
-        (run,) = RunBoard(3, fileno=fileno).shown()
+        (run,) = InFlightTable(3, fileno=fileno).shown()
     assert (run.slot, run.job_id, run.lease, run.kill_at) == (1, 12, 2, 99.5)
 
 
 def test_a_board_without_a_file_is_the_process_s_own() -> None:
-    board = RunBoard(2)
+    board = InFlightTable(2)
     board.show(0, 5, 7)
     (run,) = board.shown()
     assert (run.job_id, run.lease, run.kill_at) == (5, 7, NEVER)

@@ -31,7 +31,7 @@ from salon_jobs.core.records import ClaimedJob, JobContent, JobHandle, JobKeyMod
 from salon_jobs.jobs import control, enqueue, queries
 from salon_jobs.jobs.enqueue import add_many
 from salon_jobs.models import Process
-from salon_jobs.worker.maintenance import RescueCounts, bury, forget_superseded
+from salon_jobs.worker.maintenance import RescueCounts, forget_superseded, rescue_process
 from tests import tasks
 from tests.support import change, seen
 from tests.worker.job_model import CANCELLED, FAILED, QUEUED, RUNNING, Model, ModelJob, Run, Soon
@@ -206,10 +206,10 @@ class Jobs(RuleBasedStateMachine):
     def fall_silent_and_be_buried(self, slot: int) -> None:
         """Let a process fall silent: nobody knows what it had started."""
         process_id = self.slots[slot]
-        assert bury(process_id, SILENCE) == RescueCounts(), "it beats"
+        assert rescue_process(process_id, SILENCE) == RescueCounts(), "it beats"
         change("UPDATE salon_jobs_process SET heartbeat_at = now() - interval '1 h' WHERE id = %s", process_id)
-        counts = bury(process_id, SILENCE)
-        assert counts == RescueCounts(1, *self.model.bury(process_id, None))
+        counts = rescue_process(process_id, SILENCE)
+        assert counts == RescueCounts(1, *self.model.rescue_process(process_id, None))
         self.replace_process(slot)
 
     @rule(slot=slots, started=st.lists(picks, max_size=3))
@@ -217,8 +217,8 @@ class Jobs(RuleBasedStateMachine):
         """Let a process die before its parent's eyes, who knows what it had started."""
         process_id = self.slots[slot]
         ids = {self.held(pick)[1].id for pick in started}
-        counts = bury(process_id, None, charged=ids)
-        assert counts == RescueCounts(1, *self.model.bury(process_id, ids))
+        counts = rescue_process(process_id, None, charged=ids)
+        assert counts == RescueCounts(1, *self.model.rescue_process(process_id, ids))
         self.replace_process(slot)
 
     @rule()

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from salon_jobs.worker.child import Link
+from salon_jobs.worker.child import ControlChannel
 from salon_jobs.worker.child_process import relay_lines
 
 
@@ -68,6 +68,6 @@ def test_a_message_cut_off_by_a_death_is_dropped_and_the_end_is_noticed() -> Non
     with ours, theirs:
         theirs.sendall(b'{"facts": {}}\n{"fau')
         theirs.close()
-        link = Link(ours)
+        link = ControlChannel(ours)
         assert list(link.received()) == [{"facts": {}}]
         assert not link.send(stop=True)

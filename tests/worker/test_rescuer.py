@@ -15,8 +15,8 @@ from django.db import DatabaseError, OperationalError
 from salon_jobs.models import Process
 from salon_jobs.process.heartbeat import application_name
 from salon_jobs.worker import maintenance as rescuer
-from salon_jobs.worker.in_flight import ShownRun
-from salon_jobs.worker.maintenance import RescueCounts, Rescuer, bury
+from salon_jobs.worker.in_flight import InFlightRun
+from salon_jobs.worker.maintenance import RescueCounts, Rescuer, rescue_process
 from tests import tasks
 from tests.settings import url_for
 from tests.support import change, claim, elsewhere, job_row, seen
@@ -185,7 +185,9 @@ def test_the_silence_is_a_setting(stores: list[UUID], process_id: int, settings:
 def test_of_a_child_that_died_only_jobs_that_had_started_are_charged(stores: list[UUID], process_id: int) -> None:
     started, waiting = (tasks.in_store.enqueue(store_id=stores[0]).id for _ in range(2))
     claim(process_id)
-    assert bury(process_id, None, end="was killed by SIGKILL", charged=[started]) == RescueCounts(buried=1, queued=2)
+    assert rescue_process(process_id, None, end="was killed by SIGKILL", charged=[started]) == RescueCounts(
+        buried=1, queued=2
+    )
     rows = seen("SELECT id, state, attempts, rescues, lease, leased_by FROM salon_jobs_job ORDER BY id")
     assert rows == [(started, "queued", 0, 1, 2, None), (waiting, "queued", 0, 0, 2, None)]
     [(job_id, message)] = seen("SELECT job_id, message FROM salon_jobs_job_error")
@@ -200,7 +202,7 @@ def test_a_job_that_merely_waited_is_never_failed_however_often_its_processes_di
     for _ in range(5):
         process = new_process()
         claim(process)
-        assert bury(process, None, charged=[]) == RescueCounts(1, 1, 0)
+        assert rescue_process(process, None, charged=[]) == RescueCounts(1, 1, 0)
     assert seen("SELECT state, attempts, rescues FROM salon_jobs_job") == [("queued", 0, 0)]
     assert seen("SELECT count(*) FROM salon_jobs_job_error") == [(0,)]
 
@@ -213,8 +215,11 @@ def test_the_run_for_which_a_child_was_killed_is_a_failed_attempt_and_its_neighb
     tasks.in_store.enqueue(store_id=stores[0])
     job, other = claim(process_id)
     assert job.id == culprit
-    overdue = [ShownRun(0, culprit, job.lease, 100.0, 101.5), ShownRun(1, other.id, other.lease + 1, 100.0, 101.5)]
-    bury(process_id, None, charged=[], overdue=overdue)
+    overdue = [
+        InFlightRun(0, culprit, job.lease, 100.0, 101.5),
+        InFlightRun(1, other.id, other.lease + 1, 100.0, 101.5),
+    ]
+    rescue_process(process_id, None, charged=[], overdue=overdue)
     rows = seen("SELECT id, state, attempts, rescues, run_at > now() FROM salon_jobs_job ORDER BY id")
     assert rows[0] == ((culprit, "failed", 1, 0, False) if max_attempts == 1 else (culprit, "queued", 1, 0, True))
     assert rows[1] == (other.id, "queued", 0, 0, False), "a lease of before is another run's"

@@ -19,8 +19,8 @@ from salon_jobs.core.errors import Expired
 from salon_jobs.core.records import ClaimedJob
 from salon_jobs.jobs import queries, registry
 from salon_jobs.models import Process
-from salon_jobs.worker.fair_claim import Runnable, claim_lanes, list_lanes, share_out
-from salon_jobs.worker.maintenance import RescueCounts, bury
+from salon_jobs.worker.fair_claim import ClaimFilter, claim_groups, list_groups, share_out
+from salon_jobs.worker.maintenance import RescueCounts, rescue_process
 from tests import tasks
 from tests.support import change, claim, elsewhere, job_row, seen
 
@@ -124,7 +124,7 @@ def test_claims_follow_priority_then_run_at_within_the_asked_queues(stores: list
 def test_a_buried_process_claims_nothing(stores: list[UUID], process_id: int) -> None:
     tasks.in_store.enqueue(store_id=stores[0])
     be_silent(process_id)
-    assert bury(process_id, SILENCE) == RescueCounts(buried=1)
+    assert rescue_process(process_id, SILENCE) == RescueCounts(buried=1)
     assert claim(process_id) == []
     assert states() == ["queued"]
 
@@ -135,7 +135,7 @@ def test_a_claim_in_flight_holds_burial_up_and_its_jobs_are_then_rescued(stores:
     with ThreadPoolExecutor(1) as pool:
         with transaction.atomic():
             [job] = claim(process_id)
-            burial = elsewhere(pool, lambda: bury(process_id, SILENCE))
+            burial = elsewhere(pool, lambda: rescue_process(process_id, SILENCE))
             wait_until_somebody_waits_for_a_lock()
             assert not burial.done()
         assert burial.result(10) == RescueCounts(buried=1, queued=1)
@@ -150,7 +150,7 @@ def test_a_claim_behind_a_burial_gets_nothing(stores: list[UUID], process_id: in
     be_silent(process_id)
     with ThreadPoolExecutor(1) as pool:
         with transaction.atomic():
-            bury(process_id, SILENCE)
+            rescue_process(process_id, SILENCE)
             late: Future[list[ClaimedJob]] = elsewhere(pool, lambda: claim(process_id))
             wait_until_somebody_waits_for_a_lock()
         assert late.result(10) == []
@@ -160,7 +160,7 @@ def test_a_claim_behind_a_burial_gets_nothing(stores: list[UUID], process_id: in
 def test_a_process_that_beats_is_not_buried(stores: list[UUID], process_id: int) -> None:
     tasks.in_store.enqueue(store_id=stores[0])
     claim(process_id)
-    assert bury(process_id, SILENCE) == RescueCounts()
+    assert rescue_process(process_id, SILENCE) == RescueCounts()
     assert seen("SELECT count(*) FROM salon_jobs_process") == [(1,)]
     assert states() == ["running"]
 
@@ -172,7 +172,7 @@ def test_a_beat_that_comes_first_wins_against_a_burial_that_waits(stores: list[U
     with ThreadPoolExecutor(1) as pool:
         with transaction.atomic():
             Process.objects.filter(pk=process_id).update(heartbeat_at=seen("SELECT clock_timestamp()")[0][0])
-            burial = elsewhere(pool, lambda: bury(process_id, SILENCE))
+            burial = elsewhere(pool, lambda: rescue_process(process_id, SILENCE))
             wait_until_somebody_waits_for_a_lock()
         assert burial.result(10) == RescueCounts()
     assert states() == ["running"]
@@ -184,8 +184,8 @@ def test_two_burials_at_once_count_one(stores: list[UUID], process_id: int) -> N
     be_silent(process_id)
     with ThreadPoolExecutor(1) as pool:
         with transaction.atomic():
-            assert bury(process_id, SILENCE) == RescueCounts(buried=1, queued=1)
-            second = elsewhere(pool, lambda: bury(process_id, SILENCE))
+            assert rescue_process(process_id, SILENCE) == RescueCounts(buried=1, queued=1)
+            second = elsewhere(pool, lambda: rescue_process(process_id, SILENCE))
             wait_until_somebody_waits_for_a_lock()
         assert second.result(10) in (RescueCounts(), RescueCounts(buried=1))
     assert seen("SELECT state, rescues FROM salon_jobs_job") == [("queued", 1)]
@@ -227,7 +227,7 @@ def test_one_row_that_can_not_be_changed_holds_up_no_rescue(
     tasks.keyed.enqueue(store_id=stores[0], number=2)
     change("UPDATE salon_jobs_job SET lease = 2147483647 WHERE id = %s", handles[1].id)
     be_silent(process_id)
-    assert bury(process_id, SILENCE) == RescueCounts(buried=1, queued=3)
+    assert rescue_process(process_id, SILENCE) == RescueCounts(buried=1, queued=3)
     assert states() == ["queued", "running", "cancelled", "queued", "queued"]
     [record] = [record for record in caplog.records if getattr(record, "event", "") == "job_not_rescued"]
     assert record.event_fields["job_id"] == handles[1].id  # type: ignore[attr-defined]
@@ -284,12 +284,12 @@ def test_a_claim_alone_does_not_wait_for_the_disk(process_id: int, *, room: int 
         with transaction.atomic():
             if room is None:
                 shares = share_out(
-                    [lane for lane in list_lanes(None, Runnable(tasks=["test-system"])).lanes if lane.due],
+                    [lane for lane in list_groups(None, ClaimFilter(tasks=["test-system"])).lanes if lane.due],
                     1,
                     {},
                     lambda _: (),
                 )
-                assert claim_lanes(process_id, shares, 1, {})
+                assert claim_groups(process_id, shares, 1, {})
             else:
                 assert claim(process_id, room)
             cursor.execute("SHOW synchronous_commit")

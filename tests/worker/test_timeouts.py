@@ -94,8 +94,12 @@ def test_a_run_that_takes_too_long_is_struck_rolled_back_and_retried(
     assert "in handler\n" in seen("SELECT traceback FROM salon_jobs_job_error")[0][0]
     assert written() == []
     assert job_events(caplog) == ["job_timed_out", "job_retried"]
-    [struck] = events(caplog, "job_timed_out")
-    assert (struck["timeout_s"], struck["store_id"], struck["code"]) == (0.2, stores[0], "JOB.TIMED_OUT")
+    [interrupted_by] = events(caplog, "job_timed_out")
+    assert (interrupted_by["timeout_s"], interrupted_by["store_id"], interrupted_by["code"]) == (
+        0.2,
+        stores[0],
+        "JOB.TIMED_OUT",
+    )
     assert events(caplog, "job_retried")[0]["code"] == "JOB.TIMED_OUT"
     assert seen("SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep%%' AND state = 'active'") == [
         (0,)
@@ -489,6 +493,6 @@ def test_whatever_a_strike_left_behind_the_next_job_does_not_meet(
     for number in (1, 2):
         tasks.in_store.enqueue(store_id=stores[0], number=number)
     with running_on_a_thread(process_id, claim(process_id)):
-        (_, wrappers, struck), (seen_left, seen_wrappers, other) = met
+        (_, wrappers, interrupted_by), (seen_left, seen_wrappers, other) = met
     assert (seen_left, seen_wrappers) == (False, wrappers)
-    assert struck != other
+    assert interrupted_by != other

@@ -15,13 +15,13 @@ from django.db.migrations.operations.base import Operation
 from django.db.migrations.state import ProjectState
 from psycopg import sql
 
-from salon_jobs.db.locks import brief_locks, waits_by_its_own
+from salon_jobs.db.locks import lock_timeout, waits_by_its_own
 
 
 class DatabaseOperation(Operation):
     """Changes the database alone, where the routers allow it; Django's model state stays as it is.
 
-    An operation that locks tables ACCESS EXCLUSIVE waits for them as ``brief_locks`` says: when it fails nothing has
+    An operation that locks tables ACCESS EXCLUSIVE waits for them as ``lock_timeout`` says: when it fails nothing has
     changed, and ``migrate`` can be run again.
     """
 
@@ -65,7 +65,7 @@ class DatabaseOperation(Operation):
 
     @contextmanager
     def _brief_locks(self, schema_editor: BaseDatabaseSchemaEditor) -> Generator[None]:
-        before, after = brief_locks(schema_editor.connection) if self.locks_tables else ([], [])
+        before, after = lock_timeout(schema_editor.connection) if self.locks_tables else ([], [])
         execute(schema_editor, *before)
         yield
         # Not in a finally: after an error the transaction takes no statement, and its end resets it anyway.

@@ -273,7 +273,7 @@ def _policies(schema_editor: BaseDatabaseSchemaEditor, model: type[Model]) -> se
 
 
 @contextmanager
-def store_demanded(alias: str) -> Generator[None]:
+def require_store(alias: str) -> Generator[None]:
     """Let statements of this alias that meet a store's rows fail, inside, unless a store is set.
 
     It is set on each session, the one that is open and those made inside. Behind a pooler nothing is: it would stay on

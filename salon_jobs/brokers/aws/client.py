@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
-from salon_jobs.brokers.publisher import Unpublished, Verdict
+from salon_jobs.brokers.publisher import PublishFailure, Verdict
 from salon_jobs.conf import settings
 from salon_jobs.core.errors import ConfigurationError
 
@@ -71,7 +71,7 @@ def client(service: Literal["sns", "sqs"], *, timeout_s: float, attempts: int, r
         raise ConfigurationError(f"SALON_JOBS['SNS'] can not be used: {error}") from error
 
 
-def verdict_of(error: Exception) -> Unpublished:
+def verdict_of(error: Exception) -> PublishFailure:
     """Say what the error that a whole request ended with means for its messages."""
     match error:
         case ClientError(response=response):
@@ -79,14 +79,14 @@ def verdict_of(error: Exception) -> Unpublished:
             code = response.get("Error", {}).get("Code", "")
             return verdict_of_code(code, detail=str(error), status=status)
         case NoCredentialsError() | PartialCredentialsError() | CredentialRetrievalError():
-            return Unpublished(Verdict.OUTAGE, "SNS.NOT_AUTHORIZED", str(error))
+            return PublishFailure(Verdict.OUTAGE, "SNS.NOT_AUTHORIZED", str(error))
         case ParamValidationError():
-            return Unpublished(Verdict.REFUSED, "SNS.REFUSED", str(error))
+            return PublishFailure(Verdict.REFUSED, "SNS.REFUSED", str(error))
         case _:
-            return Unpublished(Verdict.OUTAGE, "SNS.UNREACHABLE", f"{type(error).__name__}: {error}")
+            return PublishFailure(Verdict.OUTAGE, "SNS.UNREACHABLE", f"{type(error).__name__}: {error}")
 
 
-def verdict_of_code(code: str, *, detail: str, status: int = 400) -> Unpublished:
+def verdict_of_code(code: str, *, detail: str, status: int = 400) -> PublishFailure:
     """Say what an error code of AWS means, of a request with its HTTP status, or of one entry of a batch.
 
     Missing rights and an encryption key that can not be used are outages: an operator mends them, no message is to
@@ -95,13 +95,13 @@ def verdict_of_code(code: str, *, detail: str, status: int = 400) -> Unpublished
     # SQS writes AWS.SimpleQueueService.NonExistentQueue, and both add Exception here and there.
     name = code.rpartition(".")[2].removesuffix("Exception")
     if name in _THROTTLED or status == 429:
-        return Unpublished(Verdict.OUTAGE, "SNS.THROTTLED", detail)
+        return PublishFailure(Verdict.OUTAGE, "SNS.THROTTLED", detail)
     if name in _ABSENT:
-        return Unpublished(Verdict.MISSING, "SNS.NO_TOPIC", detail)
+        return PublishFailure(Verdict.MISSING, "SNS.NO_TOPIC", detail)
     if name in _NOT_AUTHORIZED or status in (401, 403):
-        return Unpublished(Verdict.OUTAGE, "SNS.NOT_AUTHORIZED", detail)
+        return PublishFailure(Verdict.OUTAGE, "SNS.NOT_AUTHORIZED", detail)
     if name in _NEVER:
-        return Unpublished(Verdict.REFUSED, "SNS.REFUSED", detail)
+        return PublishFailure(Verdict.REFUSED, "SNS.REFUSED", detail)
     if status >= 500:
-        return Unpublished(Verdict.OUTAGE, "SNS.UNAVAILABLE", detail)
-    return Unpublished(Verdict.RETRY, "SNS.FAILED", detail)
+        return PublishFailure(Verdict.OUTAGE, "SNS.UNAVAILABLE", detail)
+    return PublishFailure(Verdict.RETRY, "SNS.FAILED", detail)

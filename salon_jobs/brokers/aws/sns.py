@@ -12,8 +12,8 @@ from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 from uuid import UUID
 
-from salon_jobs.brokers.ordering import Lanes
-from salon_jobs.brokers.publisher import Answers, OutgoingMessage, Publisher, Unpublished, Verdict
+from salon_jobs.brokers.ordering import AggregateOrder
+from salon_jobs.brokers.publisher import Answers, OutgoingMessage, Publisher, PublishFailure, Verdict
 from salon_jobs.conf import settings
 from salon_jobs.core import destinations as envelope
 from salon_jobs.core import events
@@ -144,14 +144,16 @@ class SnsPublisher(Publisher):
         """Discover the topics unless they are known; when SNS does not answer, that is done at first use."""
         self._connection().topics.discover()
 
-    def publish(self, messages: Sequence[OutgoingMessage], *, may_go_on: Callable[[], bool]) -> Answers:
+    def publish(self, messages: Sequence[OutgoingMessage], *, should_continue: Callable[[], bool]) -> Answers:
         """Publish to one topic, found by its name: region and account of the ARN are not looked at."""
         if not messages:
             return []
         destination = parse_destination(messages[0].aggregate_type)
-        lanes = Lanes(messages, skipped=[_filtered(destination.resource, message.event) for message in messages])
-        if lanes.ready and may_go_on():
-            self._send(destination, messages, lanes, may_go_on=may_go_on)
+        lanes = AggregateOrder(
+            messages, skipped=[_filtered(destination.resource, message.event) for message in messages]
+        )
+        if lanes.ready and should_continue():
+            self._send(destination, messages, lanes, should_continue=should_continue)
         if destination.resource in settings.sns.ignore_list:
             return [_quietly(answer) for answer in lanes.answers]
         return lanes.answers
@@ -191,12 +193,12 @@ class SnsPublisher(Publisher):
             return self._made
 
     def _send(
-        self, destination: Destination, messages: Sequence[OutgoingMessage], lanes: Lanes, *,
-        may_go_on: Callable[[], bool],
+        self, destination: Destination, messages: Sequence[OutgoingMessage], lanes: AggregateOrder, *,
+        should_continue: Callable[[], bool],
     ) -> None:  # fmt: skip
         connection = self._connection()
         arn = connection.find_topic(destination.resource)
-        if isinstance(arn, Unpublished):
+        if isinstance(arn, PublishFailure):
             lanes.stop(arn)
             return
         most = settings.sns.concurrency
@@ -204,9 +206,11 @@ class SnsPublisher(Publisher):
         # Threads of its own: with shared ones a slow topic would hold up the others.
         with ThreadPoolExecutor(most, thread_name_prefix="sns") as pool:
             while running or lanes.ready:
-                while lanes.ready and len(running) < most and may_go_on():
+                while lanes.ready and len(running) < most and should_continue():
                     places, entries = _take_batch(lanes, messages, fifo=_is_fifo(destination))
-                    running[pool.submit(connection.publish_batch, arn, entries, may_go_on=may_go_on)] = places
+                    running[pool.submit(connection.publish_batch, arn, entries, should_continue=should_continue)] = (
+                        places
+                    )
                 if not running:
                     break
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
@@ -219,25 +223,27 @@ def _is_fifo(destination: Destination) -> bool:
     return destination.resource.endswith(".fifo")
 
 
-def _filtered(topic: str, event: str) -> Unpublished | None:
+def _filtered(topic: str, event: str) -> PublishFailure | None:
     """Say why the settings let a message not be sent; None: it is sent."""
     given = settings.sns
     if topic in given.deny_list:
-        return Unpublished(Verdict.SKIPPED, TOPIC_DENIED, f"{topic!r} is in DENY_LIST")
+        return PublishFailure(Verdict.SKIPPED, TOPIC_DENIED, f"{topic!r} is in DENY_LIST")
     if given.allow_list and topic not in given.allow_list:
-        return Unpublished(Verdict.SKIPPED, TOPIC_DENIED, f"{topic!r} is not in ALLOW_LIST")
+        return PublishFailure(Verdict.SKIPPED, TOPIC_DENIED, f"{topic!r} is not in ALLOW_LIST")
     if event in given.skip_events:
-        return Unpublished(Verdict.SKIPPED, EVENT_SKIPPED, f"{event!r} is in SKIP_EVENTS")
+        return PublishFailure(Verdict.SKIPPED, EVENT_SKIPPED, f"{event!r} is in SKIP_EVENTS")
     return None
 
 
-def _quietly(answer: Unpublished | None) -> Unpublished | None:
+def _quietly(answer: PublishFailure | None) -> PublishFailure | None:
     if answer is None or answer.verdict is not Verdict.MISSING:
         return answer
     return replace(answer, quiet=True)
 
 
-def _take_batch(lanes: Lanes, messages: Sequence[OutgoingMessage], *, fifo: bool) -> tuple[list[int], list[Entry]]:
+def _take_batch(
+    lanes: AggregateOrder, messages: Sequence[OutgoingMessage], *, fifo: bool
+) -> tuple[list[int], list[Entry]]:
     """Take as many as one request may hold; the first in any case, so that one too large is refused by SNS itself."""
     places: list[int] = []
     entries: list[Entry] = []

@@ -8,7 +8,7 @@ from typing import Final
 
 from salon_jobs.brokers.aws import client as aws
 from salon_jobs.brokers.aws.sns import Entry
-from salon_jobs.brokers.publisher import NOT_SENT, Answers, Unpublished, Verdict
+from salon_jobs.brokers.publisher import NOT_SENT, Answers, PublishFailure, Verdict
 from salon_jobs.conf import settings
 from salon_jobs.core import events
 from salon_jobs.core.errors import NotReady
@@ -84,7 +84,7 @@ class Topics:
 
 
 _PING_S: Final = 2.0  # to connect, and again for the answer
-_NO_ANSWER: Final = Unpublished(Verdict.RETRY, "SNS.NO_ANSWER", "SNS answered for others of its batch alone")
+_NO_ANSWER: Final = PublishFailure(Verdict.RETRY, "SNS.NO_ANSWER", "SNS answered for others of its batch alone")
 
 
 class SnsConnection:
@@ -98,17 +98,17 @@ class SnsConnection:
         refetch_s = given.refetch_interval.total_seconds() if given.refetch else None
         self.topics = Topics(self._topic_arns, refetch_s=refetch_s, clock=clock)
 
-    def find_topic(self, name: str) -> str | Unpublished:
+    def find_topic(self, name: str) -> str | PublishFailure:
         """Return the ARN of a topic, or why there is none."""
         try:
             arn = self.topics.find(name)
         except aws.ERRORS as error:
             return aws.verdict_of(error)
         if arn is None:
-            return Unpublished(Verdict.MISSING, "SNS.NO_TOPIC", f"there is no topic {name!r} in this account")
+            return PublishFailure(Verdict.MISSING, "SNS.NO_TOPIC", f"there is no topic {name!r} in this account")
         return arn
 
-    def publish_batch(self, arn: str, entries: Sequence[Entry], *, may_go_on: Callable[[], bool]) -> Answers:
+    def publish_batch(self, arn: str, entries: Sequence[Entry], *, should_continue: Callable[[], bool]) -> Answers:
         """Publish entries of different aggregates in one request, and return an answer for each, in their order."""
         batch = [{**entry.fields, "Id": str(place)} for place, entry in enumerate(entries)]
         try:
@@ -116,7 +116,7 @@ class SnsConnection:
         except aws.ERRORS as error:
             answer = aws.verdict_of(error)
             if answer.verdict is Verdict.REFUSED and len(entries) > 1:
-                return self._one_by_one(arn, entries, may_go_on=may_go_on)
+                return self._one_by_one(arn, entries, should_continue=should_continue)
             return [answer] * len(entries)
         published = {answer.get("Id") for answer in done.get("Successful", [])}
         failed = {answer["Id"]: answer for answer in done.get("Failed", [])}
@@ -141,11 +141,13 @@ class SnsConnection:
         self._client.close()
         self._pinging.close()
 
-    def _one_by_one(self, arn: str, entries: Sequence[Entry], *, may_go_on: Callable[[], bool]) -> Answers:
+    def _one_by_one(self, arn: str, entries: Sequence[Entry], *, should_continue: Callable[[], bool]) -> Answers:
         """Find out which of them the refusal of their request was about: the others are not to blame."""
         answers: Answers = []
         for entry in entries:
-            answers += self.publish_batch(arn, [entry], may_go_on=may_go_on) if may_go_on() else [NOT_SENT]
+            answers += (
+                self.publish_batch(arn, [entry], should_continue=should_continue) if should_continue() else [NOT_SENT]
+            )
         return answers
 
     def _topic_arns(self) -> list[str]:

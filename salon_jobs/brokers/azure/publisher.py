@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 from salon_jobs.brokers.azure.errors import AzureFailure
-from salon_jobs.brokers.publisher import NOT_SENT, Answers, OutgoingMessage, Publisher, Unpublished, Verdict
+from salon_jobs.brokers.publisher import NOT_SENT, Answers, OutgoingMessage, Publisher, PublishFailure, Verdict
 from salon_jobs.conf import settings as conf
 from salon_jobs.conf.brokers import QUEUE_NAME
 from salon_jobs.core import destinations as envelope
@@ -69,12 +69,12 @@ class AzureQueuePublisher(Publisher):
         """Make the pool of connections; the first message connects."""
         self._connect()
 
-    def publish(self, messages: Sequence[OutgoingMessage], *, may_go_on: Callable[[], bool]) -> Answers:
+    def publish(self, messages: Sequence[OutgoingMessage], *, should_continue: Callable[[], bool]) -> Answers:
         """Put the messages, those of different aggregates at once."""
         if not messages:
             return []
         account, threads = self._connect()
-        batch = _Batch(account, messages, may_go_on)
+        batch = _Batch(account, messages, should_continue)
         for _ in threads.map(batch.put, _lanes(messages)):
             pass
         return batch.answers
@@ -111,34 +111,34 @@ class _Batch:
     """Collects the answers for the messages of one call."""
 
     def __init__(
-        self, account: AzureAccount, messages: Sequence[OutgoingMessage], may_go_on: Callable[[], bool]
+        self, account: AzureAccount, messages: Sequence[OutgoingMessage], should_continue: Callable[[], bool]
     ) -> None:
         self._account = account
         self._queue = parse_destination(messages[0].aggregate_type).resource
         self._is_plain = self._queue in conf.azure.plain_queues
         self._messages = messages
-        self._may_go_on = may_go_on
+        self._should_continue = should_continue
         # What is wrong with the queue or the way to it answers for all aggregates: none is tried in vain after it.
-        self._everywhere: Unpublished | None = None
+        self._everywhere: PublishFailure | None = None
         self.answers: Answers = [NOT_SENT] * len(messages)
 
     def put(self, lane: Sequence[int]) -> None:
         """Put the messages of one aggregate until one fails."""
         for index in lane:
-            if not self._may_go_on():
+            if not self._should_continue():
                 return
             answer = self.answers[index] = self._everywhere or self._put_one(self._messages[index])
             if answer is not None:
                 return
 
-    def _put_one(self, message: OutgoingMessage) -> Unpublished | None:
+    def _put_one(self, message: OutgoingMessage) -> PublishFailure | None:
         body = message.payload.encode() if self._is_plain else _body(message)
         if len(body) > LARGEST_BYTES:
-            return Unpublished(Verdict.REFUSED, "AZURE.TOO_LARGE", f"{len(body)} bytes of at most {LARGEST_BYTES}")
+            return PublishFailure(Verdict.REFUSED, "AZURE.TOO_LARGE", f"{len(body)} bytes of at most {LARGEST_BYTES}")
         try:
             self._account.put(self._queue, base64.b64encode(body).decode())
         except AzureFailure as failure:
-            answer = Unpublished(failure.verdict, failure.code, failure.detail)
+            answer = PublishFailure(failure.verdict, failure.code, failure.detail)
             if failure.verdict in (Verdict.OUTAGE, Verdict.MISSING):
                 self._everywhere = answer
             return answer

@@ -61,9 +61,9 @@ class NatsPublisher(Publisher):
         """Make what connects, at the first message. Raises ConfigurationError when the client library is missing."""
         self._sender()
 
-    def publish(self, messages: Sequence[OutgoingMessage], *, may_go_on: Callable[[], bool]) -> Answers:
+    def publish(self, messages: Sequence[OutgoingMessage], *, should_continue: Callable[[], bool]) -> Answers:
         """Publish with up to ``window`` messages on their way, one of an aggregate at a time."""
-        return self._sender().publish(messages, may_go_on=may_go_on)
+        return self._sender().publish(messages, should_continue=should_continue)
 
     def ping(self) -> None:
         """Ask the server for a pong. Raises NotReady."""

@@ -26,7 +26,7 @@ from salon_jobs.brokers.nats.subjects import (
     size_of,
     subject_of,
 )
-from salon_jobs.brokers.publisher import NOT_SENT, Answers, OutgoingMessage, Unpublished, Verdict
+from salon_jobs.brokers.publisher import NOT_SENT, Answers, OutgoingMessage, PublishFailure, Verdict
 from salon_jobs.conf import settings
 from salon_jobs.core.destinations import parse_destination
 from salon_jobs.core.errors import MessageInvalid, NotReady
@@ -56,7 +56,7 @@ class Sequences:
 
 
 @dataclass(slots=True, eq=False)
-class Lane:
+class SubjectQueue:
     """Is what is left to publish of one aggregate: positions in the call's messages, the first is next."""
 
     subject: str
@@ -73,7 +73,7 @@ class Wire(Protocol):
     # is no stream would make that last until its timeout.
     untaken: set[str]
 
-    async def send(self, batch: Batch, lane: Lane, message: OutgoingMessage) -> Unpublished | str:
+    async def send(self, batch: Batch, lane: SubjectQueue, message: OutgoingMessage) -> PublishFailure | str:
         """Send a lane's first message and return the token of its answer; or why it can not be sent."""
         ...
 
@@ -90,30 +90,30 @@ class Batch:
     """Is one call of publish, in the loop of the connection."""
 
     def __init__(
-        self, wire: Wire, resource: str, messages: Sequence[OutgoingMessage], *, may_go_on: Callable[[], bool]
+        self, wire: Wire, resource: str, messages: Sequence[OutgoingMessage], *, should_continue: Callable[[], bool]
     ) -> None:
         """Take the messages, all to one destination. No I/O."""
         self.answers: Answers = [NOT_SENT] * len(messages)
         self._wire = wire
         self._resource = resource
         self._messages = messages
-        self._may_go_on = may_go_on
-        self._ready: deque[Lane] = deque()
+        self._should_continue = should_continue
+        self._ready: deque[SubjectQueue] = deque()
         # By the token of their answer, the oldest first; with the time it is waited for.
-        self._flying: dict[str, tuple[Lane, float]] = {}
+        self._flying: dict[str, tuple[SubjectQueue, float]] = {}
         self._asking: set[asyncio.Task[None]] = set()
-        self._outage: Unpublished | None = None
+        self._outage: PublishFailure | None = None
         # Streams that took a message, and those that take none now, with the lanes that wait for the verdict.
         self._taking: set[str] = set()
         self._unavailable: set[str] = set()
-        self._waiting: list[tuple[Lane, Unpublished]] = []
+        self._waiting: list[tuple[SubjectQueue, PublishFailure]] = []
         # The streams that take a subject, asked for once.
         self._streams: dict[str, asyncio.Task[list[str]]] = {}
         self._waiter: asyncio.Future[None] | None = None
         self._timeout_s = settings.nats.timeout.total_seconds()
         self._loop = asyncio.get_running_loop()
 
-    async def run(self, lanes: Sequence[Lane]) -> Answers:
+    async def run(self, lanes: Sequence[SubjectQueue]) -> Answers:
         """Publish all lanes, and return when each message has its answer."""
         self._ready.extend(lanes)
         window = settings.nats.window
@@ -121,7 +121,7 @@ class Batch:
         try:
             while True:
                 while self._ready and self._outage is None and len(self._flying) + len(self._asking) < window:
-                    if not self._may_go_on():
+                    if not self._should_continue():
                         self._ready.clear()
                         break
                     await self._send(self._ready.popleft())
@@ -145,7 +145,7 @@ class Batch:
             return
         lane = flying[0]
         if ack is None:
-            self._start(self._explain(lane, Unpublished(Verdict.OUTAGE, "NATS.NO_LEADER", "it has no leader")))
+            self._start(self._explain(lane, PublishFailure(Verdict.OUTAGE, "NATS.NO_LEADER", "it has no leader")))
         elif ack.error is None:
             self._taking.add(ack.stream)
             self._published(lane, ack.seq)
@@ -157,7 +157,7 @@ class Batch:
             self._refused(lane, why)
         self._wake()
 
-    def lose(self, outage: Unpublished) -> None:
+    def lose(self, outage: PublishFailure) -> None:
         """Give up: the connection is lost, or silent."""
         self._outage = outage
         for lane, _ in self._flying.values():
@@ -165,7 +165,7 @@ class Batch:
         self._flying.clear()
         self._wake()
 
-    async def _send(self, lane: Lane) -> None:
+    async def _send(self, lane: SubjectQueue) -> None:
         if lane.subject in self._wire.untaken:
             self._start(self._find_stream(lane))
             return
@@ -175,7 +175,7 @@ class Batch:
         else:
             self._refused(lane, sent)
 
-    def _published(self, lane: Lane, sequence: int) -> None:
+    def _published(self, lane: SubjectQueue, sequence: int) -> None:
         self.answers[lane.positions.popleft()] = None
         lane.tries = 0
         if lane.fenced:
@@ -183,12 +183,12 @@ class Batch:
         if lane.positions:
             self._ready.append(lane)
 
-    def _refused(self, lane: Lane, why: Unpublished) -> None:
+    def _refused(self, lane: SubjectQueue, why: PublishFailure) -> None:
         self.answers[lane.positions[0]] = why
         if why.verdict in (Verdict.OUTAGE, Verdict.MISSING):
             self._outage = why
 
-    def _lose(self, lane: Lane) -> None:
+    def _lose(self, lane: SubjectQueue) -> None:
         self.answers[lane.positions[0]] = self._outage
 
     def _wake(self) -> None:
@@ -201,7 +201,9 @@ class Batch:
         if (left_s := due - self._loop.time()) > 0:
             return left_s
         lives, said = await self._wire.probe()
-        silent = Unpublished(Verdict.OUTAGE, "NATS.TIMEOUT", f"no acknowledgement within {self._timeout_s:g} s{said}")
+        silent = PublishFailure(
+            Verdict.OUTAGE, "NATS.TIMEOUT", f"no acknowledgement within {self._timeout_s:g} s{said}"
+        )
         if not lives:
             self.lose(silent)
             return self._timeout_s
@@ -218,7 +220,7 @@ class Batch:
         self._asking.discard(task)
         self._wake()
 
-    async def _find_stream(self, lane: Lane) -> None:
+    async def _find_stream(self, lane: SubjectQueue) -> None:
         """Go on with a subject that had no stream, if it has one by now."""
         try:
             taken = await self._streams_taking(lane.subject)
@@ -230,7 +232,7 @@ class Batch:
         self._ready.append(lane)
         return None
 
-    async def _explain(self, lane: Lane, why: Unpublished) -> None:
+    async def _explain(self, lane: SubjectQueue, why: PublishFailure) -> None:
         """Tell a subject that no stream takes from a stream that takes nothing now."""
         try:
             streams = await self._streams_of_destination()
@@ -244,11 +246,11 @@ class Batch:
         self._wire.untaken.add(lane.subject)
         if streams:
             detail = f"no stream takes the subject {lane.subject}; add it to one"
-            return self._refused(lane, Unpublished(Verdict.UNRESOLVABLE, "NATS.NO_STREAM", detail))
+            return self._refused(lane, PublishFailure(Verdict.UNRESOLVABLE, "NATS.NO_STREAM", detail))
         detail = f"no stream takes {self._resource} or {self._resource}.*; create one"
-        return self._refused(lane, Unpublished(Verdict.MISSING, "NATS.NO_STREAM", detail))
+        return self._refused(lane, PublishFailure(Verdict.MISSING, "NATS.NO_STREAM", detail))
 
-    async def _put_off(self, lane: Lane, stream: str, why: Unpublished) -> None:
+    async def _put_off(self, lane: SubjectQueue, stream: str, why: PublishFailure) -> None:
         """Put a lane off whose stream takes nothing now; give up when that was the only stream."""
         why = replace(why, detail=f"stream {stream}: {why.detail}")
         self._unavailable.add(stream)
@@ -303,13 +305,13 @@ class Batch:
             raise Unreachable(answer.error.description, code=f"NATS.{answer.error.err_code}")
         return answer.streams or []
 
-    async def _look_again(self, lane: Lane, stream: str) -> None:
+    async def _look_again(self, lane: SubjectQueue, stream: str) -> None:
         """Read what the subject ends with: skip what is there already, go on behind it."""
         lane.tries += 1
         if lane.tries > _TRIES:
             detail = f"somebody else publishes to {lane.subject} all the time"
-            return self._refused(lane, Unpublished(Verdict.RETRY, "NATS.CONTENDED", detail))
-        if not self._may_go_on():
+            return self._refused(lane, PublishFailure(Verdict.RETRY, "NATS.CONTENDED", detail))
+        if not self._should_continue():
             return None
         try:
             last, found = await self._published_before(lane, stream)
@@ -320,10 +322,10 @@ class Batch:
             lane.positions.remove(position)
         self._wire.sequences.remember(lane.subject, last)
         if lane.positions:
-            self._ready.append(lane)  # may_go_on is asked again before it is sent
+            self._ready.append(lane)  # should_continue is asked again before it is sent
         return None
 
-    async def _published_before(self, lane: Lane, stream: str) -> tuple[int, list[int]]:
+    async def _published_before(self, lane: SubjectQueue, stream: str) -> tuple[int, list[int]]:
         """Return the last sequence of the subject, 0 when it is empty, and which of the lane's messages end it."""
         ours = {str(self._messages[position].message_id): position for position in lane.positions}
         last: int | None = None
@@ -348,9 +350,9 @@ class Batch:
         return answer.message
 
 
-def outage_of(why: Unreachable) -> Unpublished:
+def outage_of(why: Unreachable) -> PublishFailure:
     """Return the answer for what could not be sent or found out."""
-    return Unpublished(Verdict.OUTAGE, why.code, str(why))
+    return PublishFailure(Verdict.OUTAGE, why.code, str(why))
 
 
 class NatsSender:
@@ -368,9 +370,9 @@ class NatsSender:
         # Who waits for the answer with this token.
         self._waiting: dict[str, Batch] = {}
 
-    def publish(self, messages: Sequence[OutgoingMessage], *, may_go_on: Callable[[], bool]) -> Answers:
+    def publish(self, messages: Sequence[OutgoingMessage], *, should_continue: Callable[[], bool]) -> Answers:
         """Publish messages of one destination, and return an answer for each."""
-        return self._connection.run(self._publish(messages, may_go_on))
+        return self._connection.run(self._publish(messages, should_continue))
 
     def ping(self) -> None:
         """Ask the server for a pong. Raises NotReady."""
@@ -383,14 +385,14 @@ class NatsSender:
         """Close the connection and end its thread. Idempotent; a later use begins anew."""
         self._connection.close()
 
-    async def send(self, batch: Batch, lane: Lane, message: OutgoingMessage) -> Unpublished | str:
+    async def send(self, batch: Batch, lane: SubjectQueue, message: OutgoingMessage) -> PublishFailure | str:
         """Send a lane's first message and return the token of its answer; or why it can not be sent."""
         if (client := self._connection.connected) is None:
-            return Unpublished(Verdict.OUTAGE, "NATS.UNREACHABLE", "the connection was lost")
+            return PublishFailure(Verdict.OUTAGE, "NATS.UNREACHABLE", "the connection was lost")
         try:
             headers = headers_of(message)
         except ValueError as error:
-            return Unpublished(Verdict.REFUSED, "NATS.BAD_HEADER", describe(error))
+            return PublishFailure(Verdict.REFUSED, "NATS.BAD_HEADER", describe(error))
         try:
             if lane.fenced:
                 headers["Nats-Expected-Last-Subject-Sequence"] = str(self.sequences.get(lane.subject))
@@ -402,11 +404,11 @@ class NatsSender:
             self._waiting[token] = batch
             await client.publish(lane.subject, payload, reply=self._inbox + token, headers=headers)
         except (MessageInvalid, errors.MaxPayloadError) as error:
-            return Unpublished(Verdict.REFUSED, "NATS.TOO_LARGE", describe(error))
+            return PublishFailure(Verdict.REFUSED, "NATS.TOO_LARGE", describe(error))
         except errors.BadHeaderError as error:
-            return Unpublished(Verdict.REFUSED, "NATS.BAD_HEADER", describe(error))
+            return PublishFailure(Verdict.REFUSED, "NATS.BAD_HEADER", describe(error))
         except (errors.Error, OSError) as error:
-            return Unpublished(Verdict.OUTAGE, "NATS.UNREACHABLE", describe(error))
+            return PublishFailure(Verdict.OUTAGE, "NATS.UNREACHABLE", describe(error))
         return token
 
     async def ask(self, subject: str, body: bytes) -> bytes:
@@ -422,15 +424,15 @@ class NatsSender:
         said = self._connection.last_error
         return True, f"; the server said: {said}" if said else ""
 
-    async def _publish(self, messages: Sequence[OutgoingMessage], may_go_on: Callable[[], bool]) -> Answers:
+    async def _publish(self, messages: Sequence[OutgoingMessage], should_continue: Callable[[], bool]) -> Answers:
         if not messages:
             return []
         resource = parse_destination(messages[0].aggregate_type).resource
         try:
             require_resource(resource)
         except MessageInvalid as error:
-            return [Unpublished(Verdict.REFUSED, "NATS.BAD_SUBJECT", str(error))] * len(messages)
-        batch = Batch(self, resource, messages, may_go_on=may_go_on)
+            return [PublishFailure(Verdict.REFUSED, "NATS.BAD_SUBJECT", str(error))] * len(messages)
+        batch = Batch(self, resource, messages, should_continue=should_continue)
         lanes = _lanes(resource, messages)
         try:
             await self._connection.client()
@@ -462,16 +464,16 @@ def api_prefix() -> str:
     return f"$JS.{settings.nats.domain}.API" if settings.nats.domain else "$JS.API"
 
 
-def _lanes(resource: str, messages: Sequence[OutgoingMessage]) -> list[Lane]:
+def _lanes(resource: str, messages: Sequence[OutgoingMessage]) -> list[SubjectQueue]:
     """Return one lane for each aggregate, and one for each message without."""
-    lanes: list[Lane] = []
-    by_aggregate: dict[str, Lane] = {}
+    lanes: list[SubjectQueue] = []
+    by_aggregate: dict[str, SubjectQueue] = {}
     for position, message in enumerate(messages):
         aggregate_id = message.aggregate_id
         if lane := by_aggregate.get(aggregate_id):
             lane.positions.append(position)
             continue
-        lane = Lane(subject_of(resource, aggregate_id), bool(aggregate_id), deque((position,)))
+        lane = SubjectQueue(subject_of(resource, aggregate_id), bool(aggregate_id), deque((position,)))
         lanes.append(lane)
         if aggregate_id:
             by_aggregate[aggregate_id] = lane

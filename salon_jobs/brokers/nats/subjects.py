@@ -10,7 +10,7 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
-from salon_jobs.brokers.publisher import OutgoingMessage, Unpublished, Verdict
+from salon_jobs.brokers.publisher import OutgoingMessage, PublishFailure, Verdict
 from salon_jobs.core import destinations as envelope
 from salon_jobs.core.errors import MessageInvalid
 
@@ -168,7 +168,7 @@ read_stored: Final = msgspec.json.Decoder(StoredAnswer).decode
 read_names: Final = msgspec.json.Decoder(StreamNames).decode
 
 
-def judge(fault: Fault) -> Unpublished:
+def judge(fault: Fault) -> PublishFailure:
     """Return what becomes of a message that the server refused.
 
     A full stream refuses every message until somebody makes room, and none of them is to blame: an outage; a full
@@ -176,8 +176,8 @@ def judge(fault: Fault) -> Unpublished:
     """
     code, detail = f"NATS.{fault.err_code}", fault.description
     if fault.err_code == _TOO_LARGE:
-        return Unpublished(Verdict.REFUSED, "NATS.TOO_LARGE", f"{detail} (max_msg_size of the stream)")
+        return PublishFailure(Verdict.REFUSED, "NATS.TOO_LARGE", f"{detail} (max_msg_size of the stream)")
     if fault.err_code == _STORE_FAILED:
         full = Verdict.RETRY if "per subject" in detail else Verdict.OUTAGE
-        return Unpublished(full, "NATS.STREAM_FULL" if "maximum" in detail else code, detail)
-    return Unpublished(Verdict.OUTAGE if fault.code == 503 else Verdict.RETRY, code, detail)
+        return PublishFailure(full, "NATS.STREAM_FULL" if "maximum" in detail else code, detail)
+    return PublishFailure(Verdict.OUTAGE if fault.code == 503 else Verdict.RETRY, code, detail)

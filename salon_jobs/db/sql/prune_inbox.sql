@@ -5,7 +5,7 @@ WITH old AS MATERIALIZED (
     SELECT id
       FROM salon_jobs_inbox
      WHERE received_at < now() - %(age)s::interval
-       AND status NOT IN ('set_aside', 'retry')
+       AND status NOT IN ('rejected', 'retry')
      ORDER BY received_at
      LIMIT 1000
        FOR UPDATE SKIP LOCKED

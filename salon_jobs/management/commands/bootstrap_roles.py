@@ -9,7 +9,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from salon_jobs.access.bootstrap import Bootstrapped, bootstrap, build_scripts, render_psql
 from salon_jobs.conf import settings as conf
-from salon_jobs.management.output import ask, told_in_one_line
+from salon_jobs.management.output import as_command_error, ask
 
 
 class Command(BaseCommand):
@@ -50,7 +50,7 @@ class Command(BaseCommand):
                 otherwise="nothing was changed", remedy="add --yes",
             )  # fmt: skip
 
-        with told_in_one_line():
+        with as_command_error():
             done = bootstrap(
                 conf.bootstrap_url,
                 roles=conf.roles,

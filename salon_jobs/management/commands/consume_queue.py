@@ -8,7 +8,7 @@ from django.core.management.base import BaseCommand, CommandParser
 
 from salon_jobs.inbox.consumer import Consumers
 from salon_jobs.management.arguments import add_service_arguments, configure_from, health_address
-from salon_jobs.management.output import told_in_one_line
+from salon_jobs.management.output import as_command_error
 from salon_jobs.process.service import Service
 
 _HEALTH_PORT = 8083
@@ -31,7 +31,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Run the consumers."""
         configure_from(options)
-        with told_in_one_line():
+        with as_command_error():
             consumers = Consumers(options["name"], burst=options["burst"])
             Service(
                 "consumer", lambda _presence: consumers, health_address=health_address(options, _HEALTH_PORT),

@@ -8,7 +8,7 @@ from typing import Any
 from django.core.management.base import CommandError
 from django.core.management.commands.migrate import Command as MigrateCommand
 
-from salon_jobs.access.operations.for_hosts import store_demanded
+from salon_jobs.access.operations.for_hosts import require_store
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import BootstrapMissing, ConversionMissing
 from salon_jobs.process.preflight import require_login
@@ -26,7 +26,7 @@ class Command(MigrateCommand):
             alias = options["database"]
             require_login(alias)
             is_open = conf.roles is None and alias == conf.database
-            with store_demanded(alias) if is_open else nullcontext():
+            with require_store(alias) if is_open else nullcontext():
                 return super().execute(*args, **options)
         except (BootstrapMissing, ConversionMissing) as error:
             raise CommandError(f"{error.code}: {error}") from error

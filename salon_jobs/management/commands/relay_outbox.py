@@ -8,9 +8,9 @@ from django.core.management.base import BaseCommand, CommandParser
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.management.arguments import add_service_arguments, configure_from, health_address
-from salon_jobs.management.output import told_in_one_line
+from salon_jobs.management.output import as_command_error
 from salon_jobs.outbox.relay import Relay
-from salon_jobs.process.heartbeat import Presence
+from salon_jobs.process.heartbeat import Heartbeat
 from salon_jobs.process.service import Service
 
 _HEALTH_PORT = 8082
@@ -33,10 +33,10 @@ class Command(BaseCommand):
         """Run the relay."""
         configure_from(options)
 
-        def make_loop(presence: Presence) -> Relay:
+        def make_loop(presence: Heartbeat) -> Relay:
             return Relay(lambda: presence.process_id, burst=options["burst"])
 
-        with told_in_one_line():
+        with as_command_error():
             conf.outbox.require_producer()
             Service(
                 "relay", make_loop, health_address=health_address(options, _HEALTH_PORT), burst=options["burst"]

@@ -10,7 +10,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.management.arguments import add_service_arguments, configure_from, health_address
-from salon_jobs.management.output import told_in_one_line
+from salon_jobs.management.output import as_command_error
 from salon_jobs.process.preflight import check_drift, check_role, check_schema
 from salon_jobs.process.service import Service
 from salon_jobs.schedule.scheduler import Scheduler
@@ -51,7 +51,7 @@ class Command(BaseCommand):
         if options["at"] is not None and not options["burst"]:
             raise CommandError("--at goes with --burst")
         configure_from(options)
-        with told_in_one_line():
+        with as_command_error():
             if options["burst"]:
                 self._burst(options["at"])
             else:

@@ -17,14 +17,14 @@ from salon_jobs.management.arguments import (
     positive,
     unknown_names,
 )
-from salon_jobs.management.output import told_in_one_line
-from salon_jobs.outbox.relay import RelayBeside
-from salon_jobs.process.heartbeat import Presence
+from salon_jobs.management.output import as_command_error
+from salon_jobs.outbox.relay import EmbeddedRelay
+from salon_jobs.process.heartbeat import Heartbeat
 from salon_jobs.process.service import ServedLoop, Service
 from salon_jobs.schedule.scheduler import Scheduler
 from salon_jobs.worker.child import run_child
 from salon_jobs.worker.child_process import same_command
-from salon_jobs.worker.in_flight import RunBoard
+from salon_jobs.worker.in_flight import InFlightTable
 from salon_jobs.worker.processes import KIND, WorkerProcesses
 from salon_jobs.worker.worker import WorkerLoop, WorkerOptions
 
@@ -62,20 +62,20 @@ class Command(BaseCommand):
             concurrency=options["concurrency"] or conf.concurrency, queues=options["queue"], burst=options["burst"]
         )
 
-        def make_loop(presence: Presence) -> WorkerProcesses:
-            beside: list[ServedLoop] = []
+        def make_loop(presence: Heartbeat) -> WorkerProcesses:
+            embedded: list[ServedLoop] = []
             if options["with_scheduler"]:
-                beside.append(Scheduler())
+                embedded.append(Scheduler())
             if options["with_relay"]:
-                beside.append(RelayBeside(presence))
+                embedded.append(EmbeddedRelay(presence))
             if options["with_consumer"]:
-                beside.append(Consumers())
+                embedded.append(Consumers())
             command = self._child_command(options)
-            return WorkerProcesses(presence, command, chosen, processes=options["processes"], beside=beside)
+            return WorkerProcesses(presence, command, chosen, processes=options["processes"], embedded=embedded)
 
         for note in unknown_names({"queue": options["queue"]}):
             self.stderr.write(note)
-        with told_in_one_line():
+        with as_command_error():
             if options["with_relay"]:
                 conf.outbox.require_producer()
             Service(
@@ -94,4 +94,4 @@ class Command(BaseCommand):
 
 def _make_child_loop(board: int, start: dict[str, Any]) -> WorkerLoop:
     chosen = WorkerOptions(**start["options"])
-    return WorkerLoop(start["process_id"], chosen, board=RunBoard(chosen.concurrency, fileno=board))
+    return WorkerLoop(start["process_id"], chosen, board=InFlightTable(chosen.concurrency, fileno=board))

@@ -11,7 +11,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.management.arguments import unknown_names
-from salon_jobs.management.output import told_in_one_line
+from salon_jobs.management.output import as_command_error
 from salon_jobs.management.subcommands import SUBCOMMANDS
 from salon_jobs.process.preflight import check_role
 
@@ -39,7 +39,7 @@ class Command(BaseCommand):
             self._show_help(self.stdout)
             return
         chosen = named[options["subcommand"]]
-        with told_in_one_line():
+        with as_command_error():
             if conf.roles is not None and chosen.needs_role:
                 check_role(conf.reader_database, conf.roles.operator if conf.operator_database else conf.roles.worker)
             for note in unknown_names(options):

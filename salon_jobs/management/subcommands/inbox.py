@@ -16,7 +16,7 @@ from salon_jobs.management.subcommands.base import Subcommand
 from salon_jobs.models import InboxMessage
 
 _HEAD: Final = ("message", "id", "consumer", "event", "code", "deliveries", "received", "status")
-_WAITING: Final = (Status.SET_ASIDE, Status.RETRY)
+_WAITING: Final = (Status.REJECTED, Status.RETRY)
 _BATCH: Final = 1000
 
 
@@ -75,7 +75,7 @@ class Inbox(Subcommand):
     def _decide(self, action: str, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
         if bool(options["id"]) == bool(options["consumer"]):
             raise CommandError("name the messages by ids, or all of one consumer's by --consumer")
-        state = (Status.SET_ASIDE,) if action == "retry" else _WAITING
+        state = (Status.REJECTED,) if action == "retry" else _WAITING
         waiting = _chosen(options).filter(status__in=state).order_by("id").values_list("id", flat=True)
         ids: list[int] = list(dict.fromkeys(options["id"]) or waiting)
         if ids and not options["yes"]:

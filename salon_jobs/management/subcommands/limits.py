@@ -11,7 +11,7 @@ from django.core.management.base import CommandError, CommandParser, OutputWrapp
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.jobs import limits
-from salon_jobs.jobs.limits import RuleInForce, list_rules
+from salon_jobs.jobs.limits import ListedLimit, list_limits
 from salon_jobs.management.output import table
 from salon_jobs.management.subcommands.base import Subcommand
 
@@ -56,7 +56,7 @@ class Limit(Subcommand):
                 queue=options["queue"], task=options["task"], store_id=options["store"], key=options["key"],
                 using=conf.reader_database, **said,
             )  # fmt: skip
-        rules = list_rules(using=conf.reader_database)
+        rules = list_limits(using=conf.reader_database)
         if options["json"]:
             out.write(json.dumps(list(map(asdict, rules)), indent=2))
         elif rules:
@@ -77,7 +77,7 @@ def _said(options: dict[str, Any]) -> dict[str, Any]:
     return said
 
 
-def _cells(rule: RuleInForce) -> tuple[object, ...]:
+def _cells(rule: ListedLimit) -> tuple[object, ...]:
     numbers = (None if n is None else f"{n:,}" for n in (rule.max_concurrency, rule.rate, rule.declared))
     return (f"{rule.kind} {rule.name}", "yes" if rule.paused else None, *numbers)
 

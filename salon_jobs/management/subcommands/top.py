@@ -26,7 +26,7 @@ from salon_jobs.jobs.statistics import TaskTotals, totals
 from salon_jobs.management.arguments import duration as duration_option
 from salon_jobs.management.output import printable, shortened, table
 from salon_jobs.management.subcommands.base import Subcommand
-from salon_jobs.process.probe import Question
+from salon_jobs.process.probe import Probe
 
 
 class Keys:
@@ -92,7 +92,7 @@ class Top(Subcommand):
         if options["once"] or not out.isatty():
             out.write("\n".join(_page()))
             return
-        page = Question(_page, patience_s=_PATIENCE_S)
+        page = Probe(_page, patience_s=_PATIENCE_S)
         with Keys(sys.stdin) as keys:
             out.write(_ENTER, ending="")
             try:
@@ -107,7 +107,7 @@ class Top(Subcommand):
                 out.flush()
 
 
-def _shown(page: Question[list[str]]) -> list[str]:
+def _shown(page: Probe[list[str]]) -> list[str]:
     try:
         return page.answer()
     except (DatabaseError, InterfaceError, NotReady) as error:
