@@ -1,1 +1,1 @@
-"""Holds what every layer may import: values, errors, log events. No ORM, no I/O."""
+"""Values, errors and log events that every layer may import. No ORM, no I/O."""

@@ -1,4 +1,4 @@
-"""Computes how long a failed job waits before its next attempt."""
+"""Wait of a failed job before its next attempt."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from random import Random, SystemRandom
 from typing import Final
 
 _LONGEST: Final = timedelta(days=365)
-_SYSTEM_RNG: Final = SystemRandom()  # no state to share between threads or inherit from a parent process
+_SYSTEM_RNG: Final = SystemRandom()  # has no state to share between threads or inherit from a parent process
 
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Grow the wait exponentially: ``base × factor^(attempt − 1)``, at most ``cap``, then ``± jitter`` (a share).
+    """Exponential backoff: ``base × factor^(attempt − 1)``, at most ``cap``, then ``± jitter`` (a fraction).
 
-    Jitter is applied after the cap, so that many jobs held at the cap do not wake together; the longest wait is
-    therefore ``cap × (1 + jitter)``. Raises ValueError, naming the field, for values that can not work.
+    Jitter is applied after the cap, so that many jobs at the cap do not wake together; the longest wait is therefore
+    ``cap × (1 + jitter)``. Raises ValueError, naming the field, for impossible values.
     """
 
     base: timedelta = timedelta(seconds=2)
@@ -51,12 +51,12 @@ class Backoff:
         return self._plain(attempt - 1) * rng.uniform(1 - self.jitter, 1 + self.jitter)
 
     def bounds(self, attempt: int) -> tuple[timedelta, timedelta]:
-        """Return the shortest and the longest that ``delay`` can be."""
+        """Return the shortest and the longest possible ``delay``."""
         plain = self._plain(attempt - 1)
         return plain * (1 - self.jitter), plain * (1 + self.jitter)
 
     def _plain(self, exponent: int) -> timedelta:
-        # Compared as logarithms first: 2.0 ** 10_000 overflows a float, and a timedelta long before that.
+        # Compare logarithms first: 2.0 ** 10_000 overflows a float, and a timedelta long before that.
         if exponent * math.log(self.factor) >= math.log(self.cap / self.base):
             return self.cap
         return min(self.cap, self.base * self.factor**exponent)

@@ -18,7 +18,7 @@ LONGEST: Final = 255
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Is a parsed name, such as ``rn::nats:::orders`` (service ``nats``, resource ``orders``)."""
+    """Parsed destination name, such as ``rn::nats:::orders`` (service ``nats``, resource ``orders``)."""
 
     name: str
     service: str
@@ -27,13 +27,13 @@ class Destination:
     resource: str
 
     def __str__(self) -> str:
-        """Return the name as it was given."""
+        """Return the name as given."""
         return self.name
 
 
 @lru_cache(maxsize=4096)
 def parse_destination(name: str) -> Destination:
-    """Parse an ``aggregate_type``. Raises MessageInvalid, which says what is expected."""
+    """Parse an ``aggregate_type``. Raises MessageInvalid with the expected form."""
     if len(name) > LONGEST:
         raise MessageInvalid(f"aggregate_type is {len(name)} characters long; at most {LONGEST} are allowed")
     found = _SHAPE.fullmatch(name)
@@ -49,14 +49,14 @@ def parse_destination(name: str) -> Destination:
 
 
 def place_of(name: str) -> tuple[str, str]:
-    """Return service and resource of an ``aggregate_type`` that need not be well-formed: then nothing and the name."""
+    """Return the service and resource of an ``aggregate_type``, or "" and the whole name when it is malformed."""
     parts = name.split(":", 5)
     return (parts[2], parts[5]) if len(parts) == 6 else ("", name)
 
 
 VERSION: Final = "1"
 
-# Headers, where the broker has them; those of the message itself are passed on beside them.
+# Used where the broker has headers; those of the message itself are sent alongside.
 ENVELOPE: Final = "Envelope"
 MESSAGE_ID: Final = "Message-Id"
 EVENT: Final = "Event"

@@ -1,4 +1,4 @@
-"""Describes an exception for its row, whatever that exception does when it is asked."""
+"""Description of an exception for its row, safe whatever the exception's own methods do."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from salon_jobs.core.errors import Interrupted, SalonJobsError
 _LONGEST_MESSAGE = 4_000
 _LONGEST_TRACEBACK = 20_000
 _LONGEST_ALIKE = 200
-# What differs from one error to the next of a kind: quoted text, uuids, addresses and hashes, numbers.
+# The parts that vary between errors of one kind: quoted text, uuids, addresses and hashes, numbers.
 _VARIES: Final = re.compile(
     r"'[^']*'|\"[^\"]*\"|\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b|\b0x[0-9a-f]+\b|\b[0-9a-f]{16,}\b|\d+",
     re.IGNORECASE,
 )
-# Frames from there are not the host's own code.
+# Frames from these places are not the host's own code.
 _OTHERS: Final = tuple(
     {
         str(Path(__file__).resolve().parents[1]),
@@ -31,10 +31,10 @@ _OTHERS: Final = tuple(
 
 @dataclass(frozen=True, slots=True)
 class ErrorReport:
-    """Holds what an error row shows; every field fits its column and PostgreSQL's text.
+    """Contents of an error row; every field fits its column and PostgreSQL's text.
 
-    ``alike`` is the same for errors of one kind: the class, the innermost function of the host's own code, and the
-    message without what varies in it.
+    ``alike`` is equal for errors of one kind: same class, innermost function of the host's own code, and message
+    without its varying parts.
     """
 
     error_class: str
@@ -45,7 +45,7 @@ class ErrorReport:
 
 
 def report(error: BaseException) -> ErrorReport:
-    """Describe an error; the end of a long traceback is kept. Never raises: a job's own exception may do anything."""
+    """Describe an error, keeping the end of a long traceback. Never raises: a job's own exception may do anything."""
     kind = type(error)
     error_class = _told(lambda: f"{kind.__module__}.{kind.__qualname__}")[:255]
     return ErrorReport(
@@ -60,12 +60,14 @@ def report(error: BaseException) -> ErrorReport:
 
 
 def storable(text: str) -> str:
-    """Escape what PostgreSQL's text can not hold: NUL, and lone surrogates (a file name that is not UTF-8)."""
+    """Escape what PostgreSQL's text cannot hold: NUL, and lone surrogates (a file name that is not UTF-8)."""
     return text.replace("\0", "\\0").encode(errors="backslashreplace").decode()
 
 
 def _raised_in(error: BaseException) -> str:
-    """Name the innermost function of the host's own code; of all code where there is none. Not its line: that moves."""
+    """Name the innermost function of the host's own code, or of any code. Omits the line number, which changes with
+    edits.
+    """
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     own = [frame for frame in frames if not frame.f_code.co_filename.startswith(_OTHERS)]
     innermost = (own or frames)[-1:]
@@ -73,12 +75,12 @@ def _raised_in(error: BaseException) -> str:
 
 
 def _without_variables(message: str) -> str:
-    # Cut first: what a message quotes can be long, and there can be very many numbers in it.
+    # Cut first: a message can quote long text and contain very many numbers.
     return _VARIES.sub("*", message[:_LONGEST_MESSAGE].partition("\n")[0])[:_LONGEST_ALIKE]
 
 
 def _told(tell: Callable[[], str]) -> str:
     try:
         return storable(tell())
-    except BaseException as fault:  # __str__ may even ask the interpreter to exit
+    except BaseException as fault:  # __str__ may even raise SystemExit
         return f"(can not be shown: {type(fault).__name__})"

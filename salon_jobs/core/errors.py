@@ -1,6 +1,6 @@
-"""Declares the errors of salon_jobs.
+"""The errors of salon_jobs.
 
-Every error carries a stable ``code`` which also appears in log records and in the readiness answer.
+Every error has a stable ``code``, which also appears in log records and in the readiness answer.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import ClassVar
 
 
 class SalonJobsError(Exception):
-    """Base of every error raised by salon_jobs."""
+    """Base class of all errors of salon_jobs."""
 
     code: ClassVar[str] = "SALON_JOBS.ERROR"
 
@@ -21,7 +21,7 @@ class ConfigurationError(SalonJobsError):
 
 
 class TaskInvalid(SalonJobsError):
-    """A task is declared in a way that can not work."""
+    """A task declaration is invalid."""
 
     code = "JOB.TASK_INVALID"
 
@@ -57,37 +57,37 @@ class UnknownFanOut(SalonJobsError):
 
 
 class MessageInvalid(SalonJobsError):
-    """A message can not be sent the way it is: its destination, size, event, group or headers."""
+    """A message cannot be sent as it is: its destination, size, event, group or headers are invalid."""
 
     code = "OUTBOX.MESSAGE_INVALID"
 
 
 class EmitRefused(SalonJobsError):
-    """A message is written inside the business transaction: there was none, or the database refused it."""
+    """``emit`` was called outside a transaction, or the database refused the message."""
 
     code = "OUTBOX.EMIT_REFUSED"
 
 
 class CronInvalid(SalonJobsError):
-    """A cron line, its time zone or its target can not work."""
+    """A cron line, its time zone or its target is invalid."""
 
     code = "CRON.INVALID"
 
 
 class NotReady(SalonJobsError):
-    """The process can not work yet: the database is absent or the connection is not usable."""
+    """The process cannot work yet: the database is unavailable or the connection is not usable."""
 
     code = "WORKER.NOT_READY"
 
 
 class SourceLost(NotReady):
-    """A source that consume_queue reads does not answer, or what it gave can not be worked on now."""
+    """A source of consume_queue does not answer, or its messages cannot be processed now."""
 
     code = "INBOX.SOURCE_LOST"
 
 
 class Late(SalonJobsError):
-    """The oldest due job, or the oldest message still to be relayed, has waited longer than a health check allows."""
+    """The oldest due job, or the oldest unpublished message, has waited longer than a health check allows."""
 
     code = "WORKER.LATE"
 
@@ -117,19 +117,19 @@ class RolesTaken(SalonJobsError):
 
 
 class ConversionMissing(SalonJobsError):
-    """The database belongs to somebody else than the settings say: run ``python manage.py salon_jobs convert``."""
+    """The database is not owned by the role in the settings: run ``python manage.py salon_jobs convert``."""
 
     code = "ROLES.CONVERSION_MISSING"
 
 
 class CatalogueDrift(SalonJobsError):
-    """Row-level security or policies are not those declared: run ``python manage.py salon_jobs doctor``."""
+    """Row-level security or policies differ from the declared ones: run ``python manage.py salon_jobs doctor``."""
 
     code = "DATABASE.DRIFT"
 
 
 class MendIncomplete(SalonJobsError):
-    """What was to be mended could not be, or is still there afterwards; nothing was changed."""
+    """A finding could not be fixed, or is still there afterwards; nothing was changed."""
 
     code = "DATABASE.MEND_INCOMPLETE"
 
@@ -151,7 +151,7 @@ class StoreRefused(SalonJobsError):
 
 
 class LeaseLost(SalonJobsError):
-    """The job belongs to another run by now; whatever this run did is rolled back."""
+    """The job belongs to another run by now; everything this run wrote is rolled back."""
 
     code = "JOB.LEASE_LOST"
 
@@ -169,33 +169,33 @@ class NoCurrentJob(SalonJobsError):
 
 
 class ProcessDied(SalonJobsError):
-    """The process that ran the job went silent; the job was queued again."""
+    """The process that ran the job stopped sending heartbeats; the job was requeued."""
 
     code = "JOB.PROCESS_DIED"
 
 
 class Expired(SalonJobsError):
-    """The job waited longer than its task's wait timeout, or past its ``expires_at``, and was not started."""
+    """The job waited past its task's wait timeout or its ``expires_at`` and was not started."""
 
     code = "JOB.EXPIRED"
 
 
 class Interrupted(BaseException):
-    """Raised inside a handler when the shutdown grace is over: rolled back and queued again.
+    """Raised inside a handler when the shutdown grace is over: the job is rolled back and requeued.
 
-    A BaseException, as what stops a thread must be: ``except Exception`` around one item of many lets it pass.
+    A BaseException, so that an ``except Exception`` around one item of many does not swallow it.
     """
 
     code: ClassVar[str] = "JOB.INTERRUPTED"
 
 
 class CancelRequested(Interrupted):
-    """Raised inside a handler whose job is to be cancelled, when it has not ended by itself within the grace."""
+    """Raised inside a handler whose job is to be cancelled and did not end by itself within the grace."""
 
     code = "JOB.CANCEL_REQUESTED"
 
 
 class TimedOut(Interrupted):
-    """Raised inside a handler that ran longer than its task's timeout; the attempt counts."""
+    """Raised inside a handler that exceeds its task's timeout; the attempt counts."""
 
     code = "JOB.TIMED_OUT"

@@ -1,4 +1,4 @@
-"""Names the log events and formats them as JSON lines. Never the payload."""
+"""Names of the log events, and their format as JSON lines. Payloads are never logged."""
 
 from __future__ import annotations
 
@@ -79,9 +79,9 @@ STORE_MIGRATED: Final = "store_migrated"
 STORE_ERASED: Final = "store_erased"
 
 
-# Failures that an observer reports, with more than the record says (``telemetry.report_failure``).
+# Failures that an observer reports with more detail than the log record (``tracing.report_failure``).
 REPORTED_OTHERWISE: Final = frozenset({JOB_FAILED, MESSAGE_FAILED, MESSAGE_REJECTED})
-# Warnings that call for nobody: each is about one job, message or request, or the consequence of another event.
+# Warnings that need no action: each concerns one job, message or request, or follows from another event.
 ROUTINE: Final = frozenset({
     JOB_RETRIED, JOB_CANCELLED, JOB_EXPIRED, JOB_TIMED_OUT, JOB_RELEASED, JOB_LEASE_LOST, JOB_RESCUED, MESSAGE_RETRIED,
     CHILD_KILLED, PROCESS_BURIED, REQUEST_REFUSED, STORE_ERASED,
@@ -101,26 +101,26 @@ class LoggedRun(Protocol):
     def attempt(self) -> int: ...
 
 
-# Whoever runs a job sets it; None outside.
+# Set while a job runs; None outside.
 current_run: ContextVar[LoggedRun | None] = ContextVar("salon_jobs_current_run", default=None)
 
-# What is bound to every record of a run, beside its own fields.
+# Bound to every record of a run, in addition to the record's own fields.
 BOUND: Final = ("task_name", "job_id", "store_id", "attempt", "trace_id")
 
 
 def log_event(level: int, event: str, /, *, exc_info: BaseException | None = None, **fields: Any) -> None:
-    """Log ``event`` with its fields; a plain formatter shows them too. Never raises, whatever ``exc_info`` does."""
+    """Log ``event`` with its fields, which plain formatters show too. Never raises, whatever ``exc_info`` does."""
     if not logger.isEnabledFor(level):
         return
     try:
         text = " ".join(f"{name}={value}" for name, value in fields.items())
         logger.log(level, "%s %s", event, text, exc_info=exc_info, extra={"event": event, "event_fields": fields})
-    except BaseException as fault:  # a job's exception may do anything when it is shown, even ask for an exit
+    except BaseException as fault:  # showing a job's exception may do anything, even raise SystemExit
         logger.error("%s could not be logged in full: %s", event, type(fault).__name__)  # noqa: TRY400 - it would raise again
 
 
 def log_batch(level: int, event: str, records: Iterable[dict[str, Any]]) -> None:
-    """Log ``event`` once for each of ``records``; in one write where our own handler is the only one that listens."""
+    """Log ``event`` once for each of ``records``, in a single write where our own handler is the only listener."""
     if not logger.isEnabledFor(level):
         return
     handlers = logging.getLogger().handlers
@@ -133,16 +133,16 @@ def log_batch(level: int, event: str, records: Iterable[dict[str, Any]]) -> None
 
 
 class JsonLinesHandler(logging.StreamHandler[TextIO]):
-    """Writes each record as one JSON line, and many events at once when they come together."""
+    """Handler that writes each record as one JSON line, and a batch of records in one write."""
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
         self.setFormatter(JsonFormatter())
 
     def write_batch(self, level: int, event: str, records: Iterable[dict[str, Any]]) -> None:
-        """Write one line for each of ``records``, as the formatter would, with one time and in one write.
+        """Write one line for each of ``records``, in the formatter's format, with one timestamp and in one write.
 
-        As ``emit``, it tells of an error on standard error and raises none.
+        Like ``emit``, it reports errors on standard error and raises none.
         """
         try:
             head = {**JsonFormatter.head(time.time(), level, logger.name), "event": event}
@@ -155,12 +155,12 @@ class JsonLinesHandler(logging.StreamHandler[TextIO]):
                 with self.lock or nullcontext():
                     self.stream.write(text)
                     self.flush()
-        except Exception:  # whoever logs is not the one to mend it
+        except Exception:  # a logging error must not reach the caller
             self.handleError(logging.LogRecord(logger.name, level, "", 0, event, None, None))
 
 
 class JsonFormatter(logging.Formatter):
-    """Format any record as one JSON line: time (UTC), level, logger, event or message, fields, traceback."""
+    """Formatter for JSON lines: time (UTC), level, logger, event or message, fields, traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = self.head(record.created, record.levelno, record.name)
@@ -178,7 +178,7 @@ class JsonFormatter(logging.Formatter):
 
     @staticmethod
     def head(created: float, level: int, name: str) -> dict[str, Any]:
-        """Return what every line begins with."""
+        """Return the fields that begin every line."""
         return {
             "time": datetime.fromtimestamp(created, UTC).isoformat(timespec="milliseconds"),
             "level": logging.getLevelName(level).lower(),
@@ -194,6 +194,6 @@ def _storable_json(line: dict[str, Any]) -> str:
     try:
         return _encode(line).decode()
     except ValueError:
-        # A lone surrogate (from undecodable bytes) would break the stream that writes the line.
+        # A lone surrogate (from undecodable bytes) would break the stream that the line is written to.
         text = json.dumps(line, default=str, ensure_ascii=False)
         return text.encode("utf-8", "backslashreplace").decode()

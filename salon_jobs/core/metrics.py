@@ -10,13 +10,13 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-# So many values of one label at most; the rest is shown as one, OTHER.
+# Maximum number of values per label; the rest are merged into OTHER.
 MOST_VALUES: Final = 100
 OTHER: Final = "other"
 
 
 class Kind(StrEnum):
-    """Says what Prometheus makes of a metric."""
+    """Prometheus type of a metric."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
@@ -25,7 +25,9 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """Declares one metric. ``worst``: of several values under one label the largest is shown, not their sum."""
+    """Declaration of one metric. With ``worst``, values under the same labels are merged to their maximum, not their
+    sum.
+    """
 
     name: str
     kind: Kind
@@ -35,14 +37,14 @@ class Metric:
 
 
 class Timings(NamedTuple):
-    """Is the value of a histogram: counts in the buckets of ``salon_jobs.core.metrics``, and the sum in seconds."""
+    """Value of a histogram: counts per bucket of ``salon_jobs.core.metrics``, and the sum in seconds."""
 
     counts: Sequence[int]
     sum_s: float
 
 
 class Sample(NamedTuple):
-    """Is one value now, with the values of the labels in their order."""
+    """One current value, with its label values in the order of the labels."""
 
     metric: Metric
     value: float | Timings
@@ -114,7 +116,7 @@ METRICS: Final[tuple[Metric, ...]] = tuple(value for value in list(globals().val
 
 
 def bounded(samples: Iterable[Sample]) -> list[Sample]:
-    """Merge what has the same labels, and all beyond the first MOST_VALUES values of a label into OTHER."""
+    """Merge samples with equal labels, and all beyond the first MOST_VALUES values of a label into OTHER."""
     known: dict[tuple[str, int], set[str]] = {}
     merged: dict[tuple[str, tuple[str, ...]], Sample] = {}
     for metric, value, given in samples:
@@ -137,22 +139,22 @@ def _merged(metric: Metric, one: float | Timings, other: float | Timings) -> flo
     return max(one, other) if metric.worst else one + other
 
 
-# From one millisecond to two hours and twenty minutes. Stored counts depend on them: they never change.
+# From one millisecond to two hours and twenty minutes. Stored counts depend on these bounds: never change them.
 BOUNDS_S: Final = tuple(0.001 * 2 ** (half / 2) for half in range(47))
 BUCKETS: Final = len(BOUNDS_S) + 1
 _EDGES: Final = tuple(pairwise(BOUNDS_S))
 
 
 def bucket_of(seconds: float) -> int:
-    """Return the bucket of a duration: 0 below the first bound, the last from the last bound on."""
+    """Return the bucket of a duration: 0 below the first bound, the last one from the last bound on."""
     return bisect(BOUNDS_S, seconds)
 
 
 def percentile(counts: Sequence[int], share: float) -> float | None:
-    """Return what ``share`` (0 to 1) of the counted durations do not exceed, in seconds; None when nothing is counted.
+    """Return the duration in seconds that ``share`` (0 to 1) of the counted ones do not exceed; None without any.
 
-    The answer lies in the bucket of the true one (nearest rank), so it is off by half a doubling at most; in the first
-    bucket by a millisecond; of the last bucket, which has no end, the lower bound is told.
+    The result lies in the same bucket as the true value (nearest rank), so it is off by half a doubling at most; in the
+    first bucket by a millisecond. For the last bucket, which is unbounded, the lower bound is returned.
     """
     rank = max(1, math.ceil(share * sum(counts)))
     for bucket, count in enumerate(counts):

@@ -1,4 +1,4 @@
-"""Declares how a run can end, and the two exceptions by which a handler asks for an end."""
+"""How a run can end, and the two exceptions with which a handler ends it early."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _LONGEST_SNOOZE: Final = timedelta(days=36_500)
 
 
 class Snooze(Exception):
-    """Ask, from a handler, to run again after ``delay``; the attempt is not counted.
+    """Raise in a handler to run the job again after ``delay``; the attempt is not counted.
 
-    What the handler wrote in its transaction is rolled back. Raises ValueError below zero and above 36,500 days.
+    The handler's transaction is rolled back. Raises ValueError below zero and above 36,500 days.
     """
 
     def __init__(self, delay: timedelta) -> None:
@@ -25,9 +25,9 @@ class Snooze(Exception):
 
 
 class Discard(Exception):
-    """Ask, from a handler, to end the job as cancelled (discarded) with ``reason``; never retried.
+    """Raise in a handler to end the job as cancelled (discarded) with ``reason``; it is never retried.
 
-    What the handler wrote in its transaction is rolled back.
+    The handler's transaction is rolled back.
     """
 
     def __init__(self, reason: str) -> None:
@@ -60,14 +60,14 @@ class Cancelled:
 
 @dataclass(frozen=True, slots=True)
 class NotStarted:
-    """The job waited too long to be worth starting: cancelled with an error row, the attempt is not counted."""
+    """The job waited too long and is cancelled with an error row; the attempt is not counted."""
 
     error: Expired
 
 
 @dataclass(frozen=True, slots=True)
 class Errored:
-    """The handler raised; ``retryable`` False fails the job at once (the payload can never fit)."""
+    """The handler raised. ``retryable`` False fails the job at once (the payload can never fit)."""
 
     error: BaseException
     retryable: bool = True
@@ -75,12 +75,12 @@ class Errored:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """The run was interrupted by shutdown: queued again, the attempt is not counted."""
+    """Shutdown interrupted the run: the job is requeued, and the attempt is not counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Another run owns the job by now; there is nothing left to write."""
+    """Another run owns the job by now; there is nothing to write."""
 
 
 Outcome = Succeeded | Snoozed | Cancelled | NotStarted | Errored | Released | Lost

@@ -8,12 +8,12 @@ from enum import StrEnum
 from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
-# Stands for "no store" where a lane needs one: an index compares it as it compares any other.
+# Stands for "no store" in a claim group: an index compares it like any other value.
 NO_STORE: Final = UUID(int=0)
 
 
 class JobState(StrEnum):
-    """Lists the states of a job. A retry is ``queued`` again with a later ``run_at``."""
+    """States of a job. A retry is ``queued`` again with a later ``run_at``."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -23,7 +23,7 @@ class JobState(StrEnum):
 
 
 class JobKeyMode(StrEnum):
-    """Says what enqueueing does while a job with the same key waits."""
+    """What enqueueing does while a job with the same key waits."""
 
     REPLACE = "replace"
     PRESERVE_RUN_AT = "preserve_run_at"
@@ -31,7 +31,7 @@ class JobKeyMode(StrEnum):
 
 
 class EnqueueResult(StrEnum):
-    """Says what an enqueue did to the table."""
+    """What an enqueue did to the table."""
 
     INSERTED = "inserted"
     REPLACED = "replaced"
@@ -40,7 +40,7 @@ class EnqueueResult(StrEnum):
 
 
 class JobHandle(NamedTuple):
-    """Names the job an enqueue made or met, and what happened to it."""
+    """The job that an enqueue created or found, and what happened to it."""
 
     id: int
     result: EnqueueResult
@@ -48,7 +48,7 @@ class JobHandle(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewJob:
-    """Carries one validated job to the store. ``run_at`` None means now, by the database's clock."""
+    """One validated job to insert. ``run_at`` None means now, by the database's clock."""
 
     task: str
     store_id: UUID | None
@@ -66,7 +66,7 @@ class NewJob:
 
 
 class JobContent(NamedTuple):
-    """Carries what differs between the jobs of one ``enqueue_many``. A tuple: there can be millions."""
+    """What differs between the jobs of one ``enqueue_many``. A tuple, since there can be millions."""
 
     store_id: UUID | None
     payload: str
@@ -76,11 +76,11 @@ class JobContent(NamedTuple):
 
 
 class ClaimedJob(NamedTuple):
-    """Carries one claimed row, in the column order of ``sql/claim_due.sql``; instants as seconds since 1970.
+    """One claimed row, in the column order of ``sql/claim_due.sql``; instants are seconds since 1970.
 
-    A tuple, and no datetimes until somebody asks: hundreds are read at a time. ``due_at`` is when it became due on this
-    process's monotonic clock: how long it waited was told by the database's clock. ``trace`` is JSON: the headers by
-    which it continues the trace of whoever enqueued it.
+    A tuple that makes datetimes on demand, since hundreds are read at a time. ``due_at`` is when the job became due on
+    this process's monotonic clock, computed from the wait that the database's clock measured. ``trace`` is JSON: the
+    headers with which the job continues the trace of its enqueuer.
     """
 
     id: int
@@ -102,30 +102,30 @@ class ClaimedJob(NamedTuple):
 
     @property
     def attempt(self) -> int:
-        """Number this run: 1 for the first."""
+        """The number of this run: 1 for the first."""
         return self.attempts + 1
 
     @property
     def run_at(self) -> datetime:
-        """Return when it was due, in UTC."""
+        """When the job was due, in UTC."""
         return datetime.fromtimestamp(self.run_at_s, UTC)
 
     @property
     def tick(self) -> datetime | None:
-        """Return the cron tick it stems from, in UTC."""
+        """The cron tick the job stems from, in UTC."""
         return None if self.tick_s is None else datetime.fromtimestamp(self.tick_s, UTC)
 
     @property
     def created_at(self) -> datetime:
-        """Return when it was enqueued, in UTC."""
+        """When the job was enqueued, in UTC."""
         return datetime.fromtimestamp(self.created_at_s, UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class FanOutResult:
-    """Counts what one fan-out did: jobs added, stores whose waiting job was met by its key, stores that are paused.
+    """Counts of one fan-out: jobs added, stores that already had a waiting job with this key, paused stores.
 
-    ``id`` asks for its progress. Two that did the same are equal.
+    ``id`` identifies it for its progress. Two results with the same counts are equal.
     """
 
     inserted: int
@@ -136,7 +136,7 @@ class FanOutResult:
 
 @dataclass(frozen=True, slots=True)
 class FanOutProgress:
-    """Counts the jobs that one fan-out added by what became of them; written "97 of 100 done, 1 failed"."""
+    """Counts of the jobs that one fan-out added, by what became of them; written "97 of 100 done, 1 failed"."""
 
     total: int
     done: int
@@ -146,22 +146,22 @@ class FanOutProgress:
     cancelled: int
 
     def __str__(self) -> str:
-        """Leave out what is zero, and what is still to come."""
+        """Omit zero counts and what is still to come."""
         ended = ((self.failed, "failed"), (self.cancelled, "cancelled"))
         return ", ".join([f"{self.done} of {self.total} done", *(f"{n} {word}" for n, word in ended if n)])
 
 
-# Aggregates are spread over so many; relays own them. Stored rows depend on it: it never changes. A power of two.
+# Number of partitions of the aggregates, which relays own. A power of two. Stored rows depend on it: never change it.
 PARTITIONS: Final = 16
 
 
-# Why messages are skipped that a list of the settings keeps from being sent.
+# Why messages are skipped whose topic the settings exclude.
 TOPIC_DENIED: Final = "SNS.TOPIC_DENIED"
 EVENT_SKIPPED: Final = "SNS.EVENT_SKIPPED"
 
 
 class MessageStatus(StrEnum):
-    """Lists what can have become of a message."""
+    """States of a message."""
 
     PENDING = "pending"
     PUBLISHED = "published"
@@ -171,7 +171,7 @@ class MessageStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OperatedMessage:
-    """Says what became of one message: changed, or why not."""
+    """Result of an operator's action on one message: changed, or why not."""
 
     id: int
     changed: bool
@@ -179,14 +179,14 @@ class OperatedMessage:
 
 
 class Result(Protocol):
-    """Is what became of one row. ``detail`` says why not, or what is still to come."""
+    """Result of an operator's action on one row. ``detail`` explains why it was not changed, or what is to come."""
 
     @property
     def changed(self) -> bool:
-        """Tell whether it was changed."""
+        """Whether the row was changed."""
         ...
 
     @property
     def detail(self) -> str:
-        """Say more, if there is more to say."""
+        """More detail, if any."""
         ...

@@ -1,4 +1,4 @@
-"""Hides the values of a payload whose keys say that nobody shall read them."""
+"""Hides payload values whose keys mark them as secret."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _JOINTS: Final = str.maketrans("", "", "-_ ")
 def redacted(value: Any, patterns: Sequence[str]) -> Any:
     """Return JSON with ``***`` for the value of every key that matches a pattern, at any depth; the rest as it is.
 
-    What lies deeper than a hundred levels is not shown either: nobody could tell what is in it.
-    Patterns are names in which ``*`` stands for anything; ``api_key`` is ``apiKey``, ``API-Key`` and ``api key``, too.
+    Anything deeper than a hundred levels is hidden too, since it is not searched. Patterns are names in which ``*``
+    stands for anything; ``api_key`` also matches ``apiKey``, ``API-Key`` and ``api key``.
     """
     return _redacted(value, _compiled(tuple(patterns)), 0)
 
 
 def redacted_text(text: str, patterns: Sequence[str]) -> Any:
-    """Return what a text of JSON holds, redacted; what is no JSON as it is, unless it names what is to be hidden."""
+    """Return the redacted content of a JSON text; other text as it is, unless it names something to hide."""
     try:
         return redacted(json.loads(text), patterns)
     except (ValueError, RecursionError):

@@ -17,18 +17,18 @@ from uuid import UUID
 from salon_jobs.core.events import JOB_SUCCEEDED, logger
 
 T = TypeVar("T")
-# What ``messaging.system`` is where our own queue carries the work.
+# The ``messaging.system`` of work carried by our own queue.
 SYSTEM: Final = "salon_jobs"
-# As many characters as W3C asks all to carry on. More would be kept in each job and sent with each message, or make a
-# message too large for its broker.
+# The number of characters W3C asks everyone to propagate. More would be stored with each job and sent with each
+# message, or make a message too large for its broker.
 _LONGEST_HEADER: Final = 8192
 
 
 @dataclass(slots=True, kw_only=True)
 class Sent:
-    """Is what is written at once: ``count`` jobs of a task, or messages; "" where they differ.
+    """What one call writes: ``count`` jobs of a task, or messages; "" where they differ.
 
-    ``message_id`` (of one alone), ``count`` and ``body_size`` may become known only when it is left.
+    ``message_id`` (of a single one), ``count`` and ``body_size`` may be set only when the context is left.
     """
 
     emitted: bool
@@ -42,7 +42,7 @@ class Sent:
 
 @dataclass(slots=True, kw_only=True)
 class Run:
-    """Is one run of a job; how it ended, by the name of its log event, is known when it is left."""
+    """One run of a job. How it ended, by the name of its log event, is set when the context is left."""
 
     task: str
     job_id: int
@@ -60,7 +60,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Received:
-    """Is one message that ``consumer`` turns into a job."""
+    """One message that ``consumer`` turns into a job."""
 
     consumer: str
     system: str
@@ -75,7 +75,7 @@ class Received:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """Is one message that a relay tried to publish, between two instants (ns since 1970). ``code``: why it failed."""
+    """One attempt of a relay to publish a message, between two instants (ns since 1970). ``code``: why it failed."""
 
     system: str
     destination: str
@@ -92,30 +92,32 @@ class Published:
 
 
 class Tracer(Protocol):
-    """Is told of the flows while it is active. Its errors are logged, and never the flow's problem."""
+    """Receiver of the flows while it is active. Its errors are logged and never affect the flow."""
 
     def is_active(self) -> bool:
-        """Tell, cheaply, whether it wants to be told."""
+        """Return, cheaply, whether it wants to be called."""
         ...
 
     def sending(self, sent: Sent, /) -> AbstractContextManager[object]:
-        """Surround an enqueue, or an emit; an error that leaves it failed."""
+        """Surround an enqueue or an emit; an error that leaves the context marks it as failed."""
         ...
 
     def headers(self) -> Mapping[str, str]:
-        """Return by what whoever receives continues the current trace."""
+        """Return the headers with which a receiver continues the current trace."""
         ...
 
     def running(self, run: Run, /) -> AbstractContextManager[object]:
-        """Surround one run, from its start to its written end, on the thread of the run."""
+        """Surround one run, from its start until its end is written, on the thread of the run."""
         ...
 
     def consuming(self, message: Received, /) -> AbstractContextManager[Mapping[str, str]]:
-        """Surround the enqueue of the job of one message, among others at once; gives what the job continues by."""
+        """Surround the enqueue of one message's job, possibly one of many at once; yields the headers that the job
+        continues.
+        """
         ...
 
     def published(self, message: Published, /) -> None:
-        """Note one try to publish."""
+        """Record one attempt to publish."""
         ...
 
     def trace_id(self) -> str | None:
@@ -123,7 +125,7 @@ class Tracer(Protocol):
         ...
 
     def flush(self) -> None:
-        """Send what is on its way, before the process ends; may take as long as it likes."""
+        """Send what is buffered before the process ends; may take as long as it likes."""
         ...
 
 
@@ -131,13 +133,13 @@ _tracers: list[Tracer] = []
 
 
 def trace_by(tracer: Tracer) -> None:
-    """Tell ``tracer`` from now on. Once each."""
+    """Add a tracer; adding it twice has no effect."""
     if tracer not in _tracers:
         _tracers.append(tracer)
 
 
 def active_tracers() -> list[Tracer]:
-    """Return those that want to be told now."""
+    """Return the tracers that are active now."""
     return [tracer for tracer in _tracers if tracer.is_active()]
 
 
@@ -153,7 +155,7 @@ def tracing_run(run: Run) -> AbstractContextManager[object]:
 
 @contextmanager
 def consuming(messages: Sequence[T], describe: Callable[[T], Received]) -> Generator[list[str | None]]:
-    """Surround the enqueue of the jobs of ``messages``; gives the trace that each one's job keeps."""
+    """Surround the enqueue of the jobs of ``messages``; yields the trace that each job keeps."""
     tracers = active_tracers()
     if not tracers:
         yield [None] * len(messages)
@@ -168,23 +170,23 @@ def consuming(messages: Sequence[T], describe: Callable[[T], Received]) -> Gener
 
 
 def current_headers() -> dict[str, str]:
-    """Return by what whoever receives continues the current trace; nothing where there is none."""
+    """Return the headers with which a receiver continues the current trace; empty without one."""
     return _joined([_tried(tracer.headers) or {} for tracer in active_tracers()])
 
 
 def current_trace() -> str | None:
-    """Return the same as the JSON that a job keeps; None where there is nothing to keep."""
+    """Return the same headers as the JSON kept with a job; None when there are none."""
     return _as_text(current_headers()) if _tracers else None
 
 
 def current_trace_id() -> str | None:
-    """Return the id of the current trace, of the first tracer that knows one."""
+    """Return the current trace id of the first tracer that has one."""
     return next((found for tracer in active_tracers() if (found := _tried(tracer.trace_id))), None)
 
 
 def flush(timeout_s: float) -> None:
-    """Send what tracers hold back, for so long at most: the interpreter may be ended without asking them."""
-    # Threads of their own: an agent that does not answer must not hold up the end.
+    """Flush all tracers, for ``timeout_s`` at most: the interpreter may be ended without asking them."""
+    # In separate threads: an agent that does not answer must not delay the exit.
     threads = [Thread(target=_tried, args=(tracer.flush,), daemon=True) for tracer in active_tracers()]
     for thread in threads:
         thread.start()
@@ -194,7 +196,7 @@ def flush(timeout_s: float) -> None:
 
 
 def headers_of(trace: str | None) -> dict[str, str]:
-    """Read the headers that a job or a message keeps; whatever else is kept there says nothing."""
+    """Parse the headers kept with a job or a message; anything else kept there is ignored."""
     try:
         found: object = json.loads(trace) if trace else None
     except ValueError:
@@ -205,7 +207,9 @@ def headers_of(trace: str | None) -> dict[str, str]:
 
 
 class _Scopes:
-    """Enters a context manager of each tracer, and leaves those that could be entered; ``values`` is what they gave."""
+    """Context manager of all tracers: enters one of each, and leaves those that could be entered. ``values`` is what
+    they yielded.
+    """
 
     __slots__ = ("_entered", "_makers", "values")
 
@@ -261,7 +265,7 @@ def _as_text(headers: Mapping[str, str]) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class FinalFailure:
-    """Describes a job that will not be retried. ``payload`` is for observers that were asked to carry it."""
+    """A job that will not be retried. ``payload`` is for observers configured to include it."""
 
     job_id: int
     task: str
@@ -273,7 +277,7 @@ class FinalFailure:
 
 @dataclass(frozen=True, slots=True)
 class MessageFailure:
-    """Describes a message that waits for an operator: of a relay, or of a consumer, which ``consumer`` then names."""
+    """A message that waits for an operator: of a relay, or of a consumer, which ``consumer`` then names."""
 
     message_id: str
     destination: str
@@ -285,7 +289,7 @@ class MessageFailure:
 
 
 class FailureObserver(Protocol):
-    """Receives each final failure once."""
+    """Receiver of each final failure, called once."""
 
     def __call__(self, failure: FinalFailure | MessageFailure, /) -> None:
         """Report one failure; errors raised here are logged and change nothing."""
@@ -295,16 +299,16 @@ _observers: list[FailureObserver] = []
 
 
 def observe_failures(observer: FailureObserver) -> None:
-    """Add an observer; adding it twice is once."""
+    """Add an observer; adding it twice has no effect."""
     if observer not in _observers:
         _observers.append(observer)
 
 
 def report_failure(failure: FinalFailure | MessageFailure) -> None:
-    """Tell every observer; one that fails is logged, never the job's problem."""
+    """Call every observer; an observer's error is logged and never affects the job."""
     for observer in _observers:
         try:
             observer(failure)
-        except BaseException:  # a job's exception may do anything when an observer shows it
+        except BaseException:  # showing a job's exception may do anything
             subject = f"job {failure.job_id}" if isinstance(failure, FinalFailure) else f"message {failure.message_id}"
             logger.exception("a failure observer raised for %s", subject)

@@ -9,7 +9,7 @@ _UNITS: Final = ((86_400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"), (0.0
 
 
 def duration(seconds: float | None) -> str:
-    """Write a duration in the largest unit of which it holds one."""
+    """Format a duration in the largest unit of which it holds at least one."""
     if seconds is None:
         return "–"
     if seconds < 0.001:
@@ -20,19 +20,19 @@ def duration(seconds: float | None) -> str:
 
 
 def number(value: float | None) -> str:
-    """Write a number with as many digits as it needs; None: unknown."""
+    """Format a number with as many digits as it needs; None means unknown."""
     if value is None:
         return "–"
     return f"{value:,.0f}" if value >= 10 or value == int(value) else f"{value:.2g}"
 
 
 def counted(value: int, most: int) -> str:
-    """Write a count that ended at ``most``, with a plus then."""
+    """Format a count that stopped at ``most``, with a plus when it did."""
     return f"{value:,}" if value < most else f"{most - 1:,}+"
 
 
-# What the job table takes: a day inside of what Python can hold, so that every time zone of a session can show it.
-# One row beyond (PostgreSQL knows infinity and BC) would be an error in whoever reads it, and stop every worker.
+# The range of the job table: a day less than Python's, so that it can be shown in every time zone. A single row beyond
+# it (PostgreSQL has infinity and BC) would raise an error in every reader and stop every worker.
 EARLIEST: Final = datetime(1, 1, 2, tzinfo=UTC)
 LATEST: Final = datetime(9999, 12, 30, tzinfo=UTC)
 

@@ -1,1 +1,1 @@
-"""What every long-running process shares: service, heartbeat, checks at start, health server, logs."""
+"""What every long-running process shares: service, heartbeat, startup checks, health server, logs."""

@@ -1,4 +1,4 @@
-"""Writes samples in the formats of Prometheus, by prometheus-client. An extra: imported when /metrics is asked."""
+"""Metrics in the Prometheus formats. Needs the prometheus-client extra, imported when /metrics is requested."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric as Family
 
 
-# Every third bound: each is 2.8 times the one before. What is stored is finer; a series costs more here than there.
+# Every third bound, each 2.8 times the one before. Stored histograms are finer, but a series costs more in Prometheus.
 _STEP: Final = 3
 
 
 def exposition(samples: Iterable[Sample], *, accept: str = "") -> tuple[bytes, str]:
-    """Return the text of these samples, and its content type, as ``accept`` asks. With those of the process itself.
+    """Return the samples as text, with those of the process itself, and the content type negotiated from ``accept``.
 
     Raises ConfigurationError when prometheus-client is not installed.
     """
@@ -32,7 +32,7 @@ def exposition(samples: Iterable[Sample], *, accept: str = "") -> tuple[bytes, s
     registry.register(_Samples(samples))
     try:
         encode, content_type = choose_encoder(accept)
-    except (TypeError, ValueError):  # it asks for a version that is no number
+    except (TypeError, ValueError):  # the requested version is not a number
         encode, content_type = choose_encoder("")
     return encode(registry), content_type
 

@@ -1,4 +1,4 @@
-"""Answers /healthz, /readyz and /metrics from a thread of its own."""
+"""HTTP server for /healthz, /readyz and /metrics, in its own thread."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from salon_jobs.core.metrics import Sample
 from salon_jobs.process.exposition import exposition
 
 _PATIENCE_S = 5
-# More than probes and scrapers need; whoever floods it, or sends a byte now and then, costs few threads and files.
+# More than probes and scrapers need, and few enough that a flood or a slow client costs little in threads and files.
 _MOST = 32
 _LONGEST_S = 15
 
@@ -33,7 +33,7 @@ class _Server(ThreadingHTTPServer):
         super().__init__(address, handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Begin a request, or hang up when there are too many."""
+        """Handle a request, or hang up when too many are open."""
         if len(self._since) >= _MOST:
             self.shutdown_request(request)
             return
@@ -41,27 +41,27 @@ class _Server(ThreadingHTTPServer):
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
-        """End a request."""
+        """Close a request and free its slot."""
         self._since.pop(request, None)
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
-        """Hang up on those that take too long. Called twice a second."""
+        """Hang up on requests that take too long. Called twice a second."""
         oldest = time.monotonic() - _LONGEST_S
         for request, since in list(self._since.items()):
             if since < oldest:
-                with suppress(OSError):  # it has just ended
+                with suppress(OSError):  # already closed
                     request.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log what went wrong with one request: a client that hangs up is no news."""
+        """Log an error in one request, unless the client hung up."""
         error = sys.exception()
         level = logging.DEBUG if isinstance(error, ConnectionError) else logging.ERROR
         logger.log(level, "a health request from %s failed", client_address, exc_info=error)
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """Parse ``HOST:PORT`` (``[::1]:8080`` too). Raises ValueError saying what is expected."""
+    """Parse ``HOST:PORT`` (``[::1]:8080`` too). Raises ValueError naming the expected form."""
     host, separator, port = text.rpartition(":")
     if not separator or not host or not port.isdigit() or int(port) > 65535:
         raise ValueError(f"expected HOST:PORT, such as 127.0.0.1:8080, not {text!r}")
@@ -69,10 +69,10 @@ def parse_address(text: str) -> tuple[str, int]:
 
 
 class HealthServer:
-    """Serves liveness (200 while the process lives), readiness (200, or 503 with an error code), and metrics.
+    """Server for liveness (200 while the process lives), readiness (200, or 503 with an error code) and metrics.
 
-    ``readiness`` returns facts for whoever reads the answer, or raises: a SalonJobsError with its code. Metrics are
-    200, or 501 without prometheus-client.
+    ``readiness`` returns facts to include in the response, or raises SalonJobsError, whose code is returned. Metrics
+    are 200, or 501 without prometheus-client.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class HealthServer:
         readiness: Callable[[], dict[str, object]],
         samples: Callable[[], Iterable[Sample]] = tuple,
     ) -> None:
-        """Take the address. Raises NotReady when it is in use or not of this machine."""
+        """Bind the address. Raises NotReady when it is in use or does not belong to this machine."""
         self._readiness = readiness
         self._samples = samples
         server = self
@@ -106,12 +106,12 @@ class HealthServer:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Return the bound address; tells the port when 0 was asked for."""
+        """The bound address, with the actual port when 0 was requested."""
         host, port = self._server.server_address[:2]
         return str(host), int(port)
 
     def start(self) -> None:
-        """Serve from now on."""
+        """Start serving."""
         self._thread.start()
 
     def stop(self) -> None:

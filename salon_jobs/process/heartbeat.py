@@ -1,4 +1,4 @@
-"""Keeps the row that shows that this process lives, and beats it from a thread of its own."""
+"""The process row in the database, and the thread that keeps its heartbeat fresh."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from salon_jobs.tenancy.connections import tidy_connections
 
 
 def application_name(process_id: int) -> str:
-    """Name the connections of a process, so that whoever buries it can end them."""
+    """Return the application name of a process's connections, so that whoever rescues its jobs can end them."""
     return f"salon_jobs/{process_id}"
 
 
 def name_connections(process_id: int) -> None:
-    """Give the connections that this process opens from now on its name: as a connection parameter, which poolers keep.
+    """Name all connections opened from now on after the process, as a connection parameter, which poolers preserve.
 
-    This thread's own is closed, and a pool with it, so that none is left without the name.
+    Closes this thread's own connection, and its pool, so that none is left without the name.
     """
     connection: Any = connections[conf.database]
     connections.settings[conf.database].setdefault("OPTIONS", {})["application_name"] = application_name(process_id)
@@ -38,9 +38,10 @@ def name_connections(process_id: int) -> None:
 
 
 class Heartbeat:
-    """Registers this process and its children, and beats all their rows at once.
+    """Heartbeat of this process and its children, sent for all rows at once.
 
-    A row that is gone was buried, and others have its jobs: then ``on_buried`` is called, from the beating thread.
+    A missing row means that the process was declared dead and its jobs were requeued: ``on_buried`` is then called in
+    the heartbeat thread.
     """
 
     def __init__(self, kind: str, *, concurrency: int, queues: Sequence[str] | None, on_buried: Callable[[], None]):
@@ -57,11 +58,11 @@ class Heartbeat:
 
     @property
     def beaten_s_ago(self) -> float:
-        """Return the age in seconds of the last beat that the database answered."""
+        """Seconds since the database last confirmed a heartbeat."""
         return time.monotonic() - self._written
 
     def register(self) -> int:
-        """Insert the row and start to beat; returns the process id. Raises database errors."""
+        """Insert the row and start the heartbeat; returns the process id. Raises database errors."""
         self.process_id = self._insert(
             self._kind, os.getpid(), concurrency=self._concurrency, queues=self._queues, on_buried=self._on_buried
         )
@@ -72,23 +73,23 @@ class Heartbeat:
     def register_child(
         self, kind: str, pid: int, *, concurrency: int, queues: Sequence[str] | None, on_buried: Callable[[], None]
     ) -> int:
-        """Insert a row for a child and beat it with ours; returns its process id. Raises database errors."""
+        """Insert a row for a child and include it in our heartbeat; returns its process id. Raises database errors."""
         return self._insert(kind, pid, concurrency=concurrency, queues=queues, on_buried=on_buried)
 
     def register_embedded(self, kind: str) -> int:
-        """Insert a row for a loop that this process runs beside its own; returns its id. Raises database errors.
+        """Insert a row for a loop embedded in this process; returns its id. Raises database errors.
 
-        It is beaten with ours, and when it is buried, so are we.
+        The row shares our heartbeat; if it is declared dead, so is this process.
         """
         return self._insert(kind, os.getpid(), concurrency=1, queues=None, on_buried=self._on_buried)
 
     def drop(self, process_id: int) -> None:
-        """Beat this row no more, since what it stands for has ended. Idempotent."""
+        """Stop the heartbeat of a row whose process has ended. Idempotent."""
         with self._lock:
             self._beaten.pop(process_id, None)
 
     def stop(self) -> None:
-        """Stop to beat and delete our row; idempotent. Call it after the last job was given back."""
+        """Stop the heartbeat and delete our row. Idempotent. Call it after the last job was released."""
         self._stop.set()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join()
@@ -97,7 +98,7 @@ class Heartbeat:
             self.process_id = 0
 
     def beat(self) -> None:
-        """Beat every row once, and tell those that are gone. Raises database errors."""
+        """Update every row once and call ``on_buried`` for those that are gone. Raises database errors."""
         with self._lock:
             ids = list(self._beaten)
         with connections[conf.database].cursor() as cursor:
@@ -107,7 +108,7 @@ class Heartbeat:
         for process_id in ids:
             if process_id not in alive:
                 with self._lock:
-                    tell = self._beaten.pop(process_id, None)  # not if it was dropped meanwhile
+                    tell = self._beaten.pop(process_id, None)  # None if dropped meanwhile
                 if tell is not None:
                     tell()
 
@@ -135,5 +136,5 @@ class Heartbeat:
 
 
 def delete_row(process_id: int) -> None:
-    """Delete the row of a process that ended in order. Raises database errors."""
+    """Delete the row of a process that ended normally. Raises database errors."""
     Process.objects.using(conf.database).filter(pk=process_id).delete()

@@ -1,4 +1,4 @@
-"""Sends the log of a process to standard output, as JSON lines or text, with the job that each record belongs to."""
+"""Logging to standard output, as JSON lines or text, with the job that each record belongs to."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from salon_jobs.core.tracing import current_trace_id
 
 
 class JobContext(logging.Filter):
-    """Binds the running job, and the current trace, to whatever is logged: by any logger, in async handlers too.
+    """Logging filter that adds the running job and the current trace to every record, in async handlers too.
 
-    A filter of a handler: there it meets the records of all loggers. What a record has already stays as it is.
+    Attach it to a handler, so that it sees the records of all loggers. Existing attributes of a record are kept.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Bind ``task_name``, ``job_id``, ``store_id``, ``attempt`` and ``trace_id``, as far as there are; keep it."""
+        """Set ``task_name``, ``job_id``, ``store_id``, ``attempt`` and ``trace_id`` where known; always return True."""
         job = current_run.get()
         if job is not None:
             bound = (job.task, job.id, job.store_id, job.attempt)
@@ -30,34 +30,34 @@ class JobContext(logging.Filter):
 
 
 class TextFormatter(logging.Formatter):
-    """Format any record as a line for people, with what is bound to it at the end.
+    """Formatter that writes one line of text per record, followed by the bound fields.
 
-    What a record says can not look like another record: it stays in its line, and a traceback is indented.
+    A message cannot imitate another record: it stays on its line, and tracebacks are indented.
     """
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)-7s %(name)s %(message)s")
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the base class names it
-        """Add the fields that the message does not tell itself."""
+        """Append the fields that the message does not already contain."""
         told = getattr(record, "event_fields", {})
         bound = [f"{name}={record.__dict__[name]}" for name in BOUND if name in record.__dict__ and name not in told]
         return _visible(" ".join([super().formatMessage(record), *bound]))
 
     def formatException(self, ei: Any) -> str:  # noqa: N802 - as above
-        """Indent every line."""
+        """Indent every line of the traceback."""
         return "\n".join(f"  {_visible(line)}" for line in super().formatException(ei).splitlines())
 
 
 def _visible(text: str) -> str:
-    """Write what commands a terminal, or ends a line, as its code."""
+    """Escape characters that control a terminal or end a line."""
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
 def configure_logging(*, level: str | None = None, log_format: str | None = None) -> None:
-    """Replace the root handlers by one on standard output. What is not given is that of ``SALON_JOBS["LOGGING"]``.
+    """Replace the root handlers with one on standard output; omitted arguments come from ``SALON_JOBS["LOGGING"]``.
 
     ``level`` is a name such as INFO, ``log_format`` is json or text. Raises ConfigurationError.
     """
@@ -70,5 +70,5 @@ def configure_logging(*, level: str | None = None, log_format: str | None = None
         handler.setFormatter(TextFormatter())
     handler.addFilter(JobContext())
     handler.setLevel(level)
-    # A warning that is not written still reaches whoever else watches the loggers, such as Sentry.
+    # Warnings below the handler's level still reach other listeners of the loggers, such as Sentry.
     logging.basicConfig(level=min(handler.level, logging.WARNING), handlers=[handler], force=True)

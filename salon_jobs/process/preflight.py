@@ -1,4 +1,4 @@
-"""Checks, before a process works, that it may: its role, its tables, its migrations."""
+"""Startup checks of the role, the tables and the migrations."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _answering() -> Generator[None]:
 
 
 def check_role(alias: str, expected: str | None = None) -> None:
-    """Refuse a role that no runtime may use. Raises ForbiddenRole; with one database user (no ROLES) it only warns.
+    """Refuse roles that no runtime may use. Raises ForbiddenRole; with one database user (no ROLES) it only warns.
 
     Forbidden: superuser, BYPASSRLS, owner of the job tables or member of their owner, the migrator, and any role but
     ``expected`` where one is given. Raises NotReady when the database does not answer.
@@ -71,7 +71,7 @@ def check_role(alias: str, expected: str | None = None) -> None:
 
 
 def check_tables(alias: str) -> None:
-    """Check that the database answers and the job tables are there. Raises NotReady, SchemaMissing."""
+    """Check that the database answers and the job tables exist. Raises NotReady, SchemaMissing."""
     with _answering(), connections[alias].cursor() as cursor:
         cursor.execute("SELECT to_regclass('salon_jobs_job') IS NOT NULL")
         (present,) = cursor.fetchone()
@@ -80,7 +80,7 @@ def check_tables(alias: str) -> None:
 
 
 def check_schema(alias: str) -> None:
-    """Check that the job tables are there and no migration is pending. Raises SchemaMissing, NotReady."""
+    """Check that the job tables exist and no migration is pending. Raises SchemaMissing, NotReady."""
     check_tables(alias)
     with _answering():
         executor = MigrationExecutor(connections[alias])
@@ -91,9 +91,9 @@ def check_schema(alias: str) -> None:
 
 
 def check_drift(alias: str) -> None:
-    """Look whether row-level security and policies are those declared, and do as ON_DRIFT says.
+    """Compare row-level security and policies with the declared ones, and act as ON_DRIFT says.
 
-    The rest is ``salon_jobs doctor``'s to compare; this costs milliseconds. Raises CatalogueDrift, NotReady.
+    Takes milliseconds; ``salon_jobs doctor`` compares the rest. Raises CatalogueDrift, NotReady.
     """
     if conf.on_drift == "ignore":
         return
@@ -114,10 +114,10 @@ _BOOTSTRAP = (
 
 
 def require_login(alias: str) -> None:
-    """Refuse to migrate on an old server (CommandError), or as a role that can not log in (BootstrapMissing).
+    """Refuse to migrate on an old server (CommandError), or as a role that cannot log in (BootstrapMissing).
 
-    Or as one that may not change the job tables (ConversionMissing): ``ROLES`` was changed and nothing converted.
-    Other trouble with the connection is Django's to report.
+    Refuses a role that may not change the job tables too (ConversionMissing): ``ROLES`` was changed without a
+    conversion. Other connection errors are left for Django to report.
     """
     if alias != conf.database:
         return
@@ -127,7 +127,7 @@ def require_login(alias: str) -> None:
             raise CommandError("salon_jobs needs PostgreSQL 15 or newer: unique job keys use NULLS NOT DISTINCT")
     except OperationalError as error:
         reason = str(error).strip().splitlines()[-1]
-        # A login refused in the handshake carries no SQLSTATE here, only the server's words.
+        # A login refused in the handshake carries no SQLSTATE here, only the server's message.
         if conf.roles is not None and ("authentication failed" in reason or "does not exist" in reason):
             raise BootstrapMissing(
                 f"can not log in as {connection.settings_dict['USER']!r}: {reason}; "
@@ -140,7 +140,7 @@ def require_login(alias: str) -> None:
 def _require_owner(connection: Any) -> None:
     with connection.cursor() as cursor:
         cursor.execute(
-            # By its name alone: without rights on the schema to_regclass finds nothing.
+            # Look it up by name: without rights on the schema, to_regclass finds nothing.
             "SELECT min(relowner::regrole::text) FROM pg_class WHERE relname = 'salon_jobs_job' AND relkind = 'r'"
             " HAVING NOT bool_or(pg_has_role(relowner, 'MEMBER'))"
         )
@@ -153,7 +153,7 @@ def _require_owner(connection: Any) -> None:
 
 
 def require_roles(*, using: str, **_: Any) -> None:
-    """Refuse to migrate before the roles exist. Receives ``pre_migrate``; raises BootstrapMissing."""
+    """Refuse to migrate before the roles exist. Receiver of ``pre_migrate``; raises BootstrapMissing."""
     if conf.roles is None or using != conf.database:
         return
     wanted = [name for _, name in named_roles(conf.roles, conf.extra_owner_roles)]

@@ -1,4 +1,4 @@
-"""Asks a database that may never answer, and waits for it so long."""
+"""A bounded wait for a database that may never answer."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from django.db import connections
 from salon_jobs.core.errors import NotReady
 
 T = TypeVar("T")
-# Probes wait for three to five seconds; one that had no answer would know less than one that is told so.
+# Health probes time out after three to five seconds. Answer before that, so that they learn the reason.
 _PATIENCE_S: Final = 2.0
-# One that is lost on the way may be waited for by the system for a quarter of an hour: by then another may be answered.
+# The system may wait a quarter of an hour for a lost connection; start another probe long before that.
 _LOST_AFTER_S: Final = 30.0
 
 
 class Probe(Generic[T]):
-    """Is asked in a thread of its own, on a connection that is closed behind it; one at a time, whoever wants to know.
+    """Question to the database, asked in its own thread on a connection that is closed afterwards; callers share one
+    attempt.
 
-    So a database that hangs neither hangs who asks nor gets a thread and a connection more for each probe.
+    A hanging database therefore neither blocks the caller nor costs another thread and connection for each probe.
     """
 
     def __init__(self, ask: Callable[[], T], *, patience_s: float = _PATIENCE_S) -> None:
@@ -33,7 +34,7 @@ class Probe(Generic[T]):
         self._answer: Future[T] | None = None
 
     def answer(self) -> T:
-        """Return what was answered, or raise what was raised. Raises NotReady when nothing was within the patience."""
+        """Return or raise the outcome. Raises NotReady when there is none within the patience."""
         answer = self._asked_by_now()
         try:
             return answer.result(self._patience_s)
@@ -54,7 +55,7 @@ class Probe(Generic[T]):
     def _put(self, answer: Future[T]) -> None:
         try:
             given = self._ask()
-        except BaseException as error:  # whoever asked raises it
+        except BaseException as error:  # raised again in the caller
             answer.set_exception(error)
         else:
             answer.set_result(given)

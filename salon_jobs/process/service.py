@@ -1,4 +1,4 @@
-"""Life of one process: health first, wait for the database, register, work, and stop in order."""
+"""Life cycle of a process: health server, wait for the database, register, run, and stop in order."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from salon_jobs.process.probe import Probe
 
 
 class StopSignals:
-    """Collects stop signals. The handler only puts into a SimpleQueue: safe at any bytecode, as an Event is not."""
+    """Queue of stop signals. The handler only puts into a SimpleQueue: safe at any bytecode, as an Event is not."""
 
     def __init__(self) -> None:
         self._arrived: queue.SimpleQueue[int] = queue.SimpleQueue()
 
     def install(self) -> None:
-        """Take over SIGTERM and SIGINT. Main thread only."""
+        """Install handlers for SIGTERM and SIGINT. Main thread only."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._handle)
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for a signal; False when none came in time."""
+        """Wait for a signal; return False when none came in time."""
         try:
             self._arrived.get(timeout=timeout_s)
         except queue.Empty:
@@ -53,7 +53,7 @@ class StopSignals:
 _SIGNAL_LOOK_S = 0.2
 _RETRY_S = 0.5
 _MARGIN_S = 0.25
-# How long the last spans and errors may take to be sent: normally, within the margin, and while others run our jobs.
+# Time to send the last spans and errors: normally, within the margin, and after others have taken over our jobs.
 _EXPORT_S = 2.0
 _LAST_EXPORT_S = 0.1
 _BURIED_EXPORT_S = 0.5
@@ -61,34 +61,36 @@ _BURIED_EXIT = 70
 
 
 class Loop(Protocol):
-    """Is what a service runs: a worker, a scheduler. ``run`` returns True when it ended cleanly."""
+    """What a service runs, such as a worker or a scheduler. ``run`` returns True when it ended cleanly."""
 
     def run(self) -> bool:
         """Work until stopped."""
         ...
 
     def stop(self) -> None:
-        """Ask for the end; a second call forces it."""
+        """Request the stop; a second call forces it."""
         ...
 
     def facts(self) -> dict[str, object]:
-        """Return what readiness shows; raises NotReady when the loop does not do its work."""
+        """Return facts for readiness. Raises NotReady when the loop does not do its work."""
         ...
 
 
 class ServedLoop(Loop, Protocol):
-    """Is a loop that a service runs by itself, and shows on /metrics."""
+    """Loop that can be a service of its own, with metrics on /metrics."""
 
     def samples(self) -> list[Sample]:
-        """Return the metrics now, without asking the database: it may be what is ill. Never raises for that."""
+        """Return the current metrics without querying the database, which may be what is failing; never raises because
+        of it.
+        """
         ...
 
 
 class Service:
-    """Runs one loop as a registered process with a health endpoint. One per process.
+    """One loop, run as a registered process with a health endpoint. One per process.
 
-    ``make_loop`` is called before the database is asked for anything, so that the loop can prepare meanwhile; its
-    ``run`` is called when this process is registered.
+    ``make_loop`` is called before the first query, so that the loop can prepare while the database is awaited; its
+    ``run`` is called once the process is registered.
     """
 
     def __init__(
@@ -117,8 +119,8 @@ class Service:
         """Run until a signal or the end of a burst. Main thread only.
 
         Raises what keeps the process from starting (ForbiddenRole; in a burst NotReady and SchemaMissing too). Ends the
-        interpreter at once, with status 1, when a job outlived its grace, since its thread can not be ended otherwise,
-        and in any case when the grace is over, whatever the loop waits for.
+        interpreter at once, with status 1, when a job outlives its grace, since its thread cannot be ended otherwise,
+        and in any case when the grace is over, whatever the loop is waiting for.
         """
         signals = StopSignals()
         signals.install()
@@ -147,8 +149,8 @@ class Service:
             end_at_once(1)
         self._health.stop()
         if self._stopping.is_set():
-            # What exporters of traces and errors hold back is sent while the interpreter ends: one whose agent does not
-            # answer must not hold it up for half a minute more.
+            # Exporters of traces and errors flush while the interpreter exits: an agent that does not answer must not
+            # delay the exit by another half minute.
             last = threading.Timer(_EXPORT_S, end_at_once, [0 if self._error is None else 1])
             last.daemon = True
             last.start()
@@ -164,7 +166,7 @@ class Service:
             self._registered = True
             log_event(logging.INFO, events.PROCESS_STARTED, kind=self._kind, process_id=process_id, pid=os.getpid())
             self._clean = self._loop.run()
-        except Exception as error:  # handed to the main thread, which raises it
+        except Exception as error:  # raised again in the main thread
             self._error, self._clean = error, False
         finally:
             self._leave()
@@ -177,7 +179,7 @@ class Service:
         connections.close_all()
 
     def _wait_until_usable(self) -> bool:
-        """Wait for database, role and schema; False when stopped first."""
+        """Wait until database, role and schema are usable; return False when stopped first."""
         logged = ""
         while not self._stopping.is_set():
             try:
@@ -199,7 +201,7 @@ class Service:
         return False
 
     def _readiness(self) -> dict[str, object]:
-        """Return the facts of a process that can work now. Runs in a health thread."""
+        """Return facts about this process. Raises when it cannot work now. Runs in a health thread."""
         self._database.answer()
         return {"kind": self._kind, **self._own_facts()}
 
@@ -207,12 +209,12 @@ class Service:
         (check_tables if self._schema_seen else check_schema)(conf.database)
 
     def _own_facts(self) -> dict[str, object]:
-        """Return the facts of a process that works, by its own view. Raises NotReady."""
+        """Return the facts this process knows without the database. Raises NotReady."""
         if self._loop is None or not self._registered:
             raise NotReady("the process is starting")
         if self._stopping.is_set():
             raise NotReady("the process is stopping")
-        # Others bury a process that is silent, and it would claim nothing from then on.
+        # Others declare a silent process dead, and it claims nothing from then on.
         conf.readiness.require("loop_stale", self._presence.beaten_s_ago, "no heartbeat was written")
         return self._loop.facts()
 
@@ -230,14 +232,14 @@ class Service:
         ]
 
     def _die(self) -> None:
-        """End at once: others own our jobs, and whatever still runs here must not go on."""
+        """Exit at once: others own our jobs, and nothing here must continue."""
         log_event(logging.CRITICAL, events.PROCESS_WAS_BURIED, kind=self._kind)
         tracing.flush(_BURIED_EXPORT_S)
         end_at_once(_BURIED_EXIT)
 
 
 def release() -> str:
-    """Return the version of salon_jobs that is installed; "" where it is only on the path."""
+    """Return the installed version of salon_jobs, or "" when it is only on the path."""
     try:
         return version("salon-jobs")
     except PackageNotFoundError:
@@ -245,7 +247,7 @@ def release() -> str:
 
 
 def end_at_once(status: int) -> NoReturn:
-    """End the interpreter at once: threads that can not be ended otherwise do not hold it."""
+    """Exit the interpreter at once, without waiting for threads that cannot be ended."""
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()

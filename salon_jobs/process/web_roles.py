@@ -1,4 +1,4 @@
-"""Keeps a web process from working as a role that no runtime may use."""
+"""Guard against web processes that connect as a role no runtime may use."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from salon_jobs.process.preflight import check_drift, check_role
 
 
 def guard_web_roles() -> None:
-    """Refuse the migrator, superusers, owners and every role but those meant for the web; call it in wsgi.py, asgi.py.
+    """Refuse the migrator, superusers, owners and every role not meant for the web. Call it in wsgi.py or asgi.py.
 
-    Looks at the jobs' alias (the web role) and OPERATOR_DATABASE (the operator role) now, and at the first connection
-    when the database is not there yet; a refused connection is closed. Raises ForbiddenRole; with one database user
-    (no ROLES) it only warns. Row-level security and policies are looked at as ON_DRIFT says: raises CatalogueDrift.
+    Checks the jobs' alias (the web role) and OPERATOR_DATABASE (the operator role) now, or at the first connection when
+    the database is not available yet; a refused connection is closed. Raises ForbiddenRole; with one database user (no
+    ROLES) it only warns. Checks row-level security and policies as ON_DRIFT says, raising CatalogueDrift.
     """
     roles = conf.roles
     unchecked: dict[str, str | None] = {conf.database: None if roles is None else roles.web}
