@@ -1,4 +1,4 @@
-"""Reads the one setting ``SALON_JOBS``, validates it, and is alone in doing so."""
+"""The one setting ``SALON_JOBS``, read and validated here alone."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _IDENTIFIER = re.compile(r"[a-z_][a-z0-9_$]{0,62}")
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """Names the database roles of this deployment (SPEC: least privilege, one role a purpose)."""
+    """Names of this deployment's database roles (least privilege, one role per purpose)."""
 
     migrator: str = "migrator"
     web: str = "app"
@@ -44,18 +44,18 @@ class Roles:
 
     @property
     def runtime(self) -> tuple[str, ...]:
-        """Return the roles that log in to work, and own nothing."""
+        """The roles that log in to work and own nothing."""
         return (self.web, self.worker, self.operator)
 
 
 _LENGTH: Final = duration()
-_RETENTION: Final = duration(optional=True)  # None keeps for ever
+_RETENTION: Final = duration(optional=True)  # None keeps them forever
 _NAME: Final = text()
 _OPTIONAL_NAME: Final = text(optional=True)
 
 
 def _url(value: Any) -> Any:
-    """Read a URL of a database, or None. What is wrong with one is not told: libpq's words repeat the password."""
+    """Read a database URL, or None. Errors do not quote libpq, whose messages repeat the password."""
     url = _OPTIONAL_NAME(value)
     try:
         conninfo_to_dict(url or "")
@@ -120,13 +120,13 @@ def _roles(value: Any) -> Roles | None:
 
 
 def _part(kind: type[Any], key: str) -> Any:
-    """Declare a nested part with keys of its own."""
+    """Declare a nested section with keys of its own."""
     return setting(kind, partial(read_section, kind, path=f"SALON_JOBS[{key!r}]"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Holds the validated settings; the field names in upper case are the keys of ``SALON_JOBS``.
+    """The validated settings; the field names in upper case are the keys of ``SALON_JOBS``.
 
     ``store_model`` unset: a plain job queue without tenants. ``roles`` unset: one database user, no RLS on the job
     tables, a forbidden role is a warning. Durations are ``timedelta`` or a number of seconds.
@@ -192,7 +192,7 @@ class Settings:
 
     @property
     def reader_database(self) -> str:
-        """Name the alias through which operators see the jobs of all stores."""
+        """The alias through which operators see the jobs of all stores."""
         return self.operator_database or self.database
 
 
@@ -202,7 +202,7 @@ def _load() -> Settings:
     return loaded
 
 
-# How a request finds its store; anything else is the dotted path of a class.
+# Built-in ways to find the store of a request; anything else is the dotted path of a class.
 REQUEST_STORES = ("membership", "header", "session", "subdomain")
 
 
@@ -245,7 +245,7 @@ def _validate_request_store(loaded: Settings) -> None:
 
 
 def middleware() -> tuple[str, ...]:
-    """Return the dotted paths of Django's MIDDLEWARE, in its order."""
+    """Return the dotted paths of Django's MIDDLEWARE, in order."""
     return tuple(django_settings.MIDDLEWARE)
 
 
@@ -255,20 +255,20 @@ def root_urlconf() -> str | None:
 
 
 def given_keys(section: str) -> set[str]:
-    """Return the keys that the settings give in one of the nested parts, whatever their values."""
+    """Return the keys that the settings contain in one nested section, whatever their values."""
     return set(getattr(django_settings, "SALON_JOBS", {}).get(section, ()))
 
 
 def uses_time_zones() -> bool:
-    """Tell whether Django reads instants with their time zone, as all code here expects."""
+    """Return whether Django uses time zones (USE_TZ), as all code here expects."""
     return bool(django_settings.USE_TZ)
 
 
 class _LazySettings:
-    """Loads the settings at first use and again after Django's test tools changed them."""
+    """Proxy that loads the settings at first use, and again after Django's test tools change them."""
 
     def __getattr__(self, name: str) -> Any:
-        # Called for what is not there yet: from then on a setting is an ordinary attribute, and as cheap.
+        # Called only for missing attributes: once loaded, a setting is an ordinary attribute, and as cheap.
         loaded = _load()
         value = getattr(loaded, name)
         self.__dict__.update({field.name: getattr(loaded, field.name) for field in fields(Settings)})

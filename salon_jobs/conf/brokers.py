@@ -1,4 +1,4 @@
-"""Settings for reaching Azure Queue Storage, NATS JetStream and AWS."""
+"""Settings for Azure Queue Storage, NATS JetStream and AWS."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LEAST, _MOST = timedelta(seconds=1), timedelta(days=7)
 
 
 def _connection_string(value: Any) -> Any:
-    """Read an account's connection string; what is wrong is said without showing it."""
+    """Read an account's connection string; errors do not show it."""
     if value is None:
         return None
     parts = [part.partition("=") for part in value.rstrip(";").split(";")] if isinstance(value, str) else []
@@ -57,11 +57,11 @@ def _queues(value: Any) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AzureSettings:
-    """Holds how to reach Azure Queue Storage.
+    """Settings for Azure Queue Storage.
 
-    ``visibility_timeout``: how long a consumer has a message for itself. ``timeout``: of one request, to connect and
-    to wait for each part of the answer. ``concurrency``: how many requests of one process are in flight at most.
-    ``plain_queues``: those whose bodies are the payload alone, without an envelope.
+    ``visibility_timeout``: how long a received message is hidden from other consumers. ``timeout``: limit of one
+    request to connect, and to wait for each part of the response. ``concurrency``: maximum number of requests in flight
+    per process. ``plain_queues``: queues whose message bodies are the bare payload, without an envelope.
     """
 
     connection_string: str | None = setting(None, _connection_string, secret=True)
@@ -92,10 +92,10 @@ def _is_server(url: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NatsSettings:
-    """Holds how to reach NATS JetStream. ``window`` is how many messages of a publish may be on their way at once.
+    """Settings for NATS JetStream. ``window`` is how many messages of one publish may be in flight at once.
 
-    After a connection is lost, or can not be made, it is tried ``max_reconnects`` times more, ``reconnect_wait`` apart,
-    plus up to ``reconnect_jitter`` (``reconnect_jitter_tls`` with TLS); then the next publish begins anew.
+    When a connection is lost or cannot be made, there are ``max_reconnects`` more attempts, ``reconnect_wait`` apart,
+    plus up to ``reconnect_jitter`` (``reconnect_jitter_tls`` with TLS); the next publish then starts over.
     """
 
     server: tuple[str, ...] = setting(("nats://127.0.0.1:4222",), _servers)
@@ -117,7 +117,7 @@ class NatsSettings:
     max_payload: int = setting(1_048_576, count(1, 67_108_864))
 
     def __post_init__(self) -> None:
-        """Refuse what contradicts itself."""
+        """Refuse contradictory settings."""
         for one, other in (("user", "password"), ("tls_certificate_file", "tls_key_file")):
             if (getattr(self, one) is None) != (getattr(self, other) is None):
                 raise _wrong(f"{one.upper()} and {other.upper()} belong together; set both or neither")
@@ -127,7 +127,7 @@ class NatsSettings:
 
     @property
     def tls(self) -> bool:
-        """Say whether a connection without TLS is refused."""
+        """Whether connections without TLS are refused."""
         return any((self.tls_ca_file, self.tls_certificate_file)) or any(u.startswith("tls://") for u in self.server)
 
 
@@ -165,10 +165,10 @@ def _topics(value: Any) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnsSettings:
-    """Holds how to reach AWS SNS, and SQS on the way back.
+    """Settings for AWS SNS, and for SQS on the way back.
 
-    Without keys boto3 finds its credentials itself (environment, profile, the role of the machine). The lists of
-    topics hold names; an ARN that is given is reduced to its name. ``concurrency`` is batches at once, for each topic.
+    Without keys boto3 finds its credentials itself (environment, profile, the machine's role). The lists of topics hold
+    names; an ARN is reduced to its name. ``concurrency`` is the number of concurrent batches per topic.
     """
 
     region: str = setting("ap-northeast-1", _region)

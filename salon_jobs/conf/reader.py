@@ -1,4 +1,4 @@
-"""Reads one nested part of ``SALON_JOBS`` into its dataclass, naming the field in every error."""
+"""Reader of one nested section of ``SALON_JOBS`` into its dataclass. Every error names the field."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any, Final, TypeVar, cast
 from salon_jobs.core.errors import ConfigurationError
 
 T = TypeVar("T")
-# Returns the value to keep, or raises ValueError that says what it must be.
+# Returns the value to keep, or raises ValueError saying what it must be.
 Reader = Callable[[Any], Any]
 _SECRET: Final = ("PASSWORD", "SECRET", "TOKEN", "CONNECTION_STRING", "URL", "SERVER")
 
 
 def setting(default: Any, reader: Reader, *, secret: bool = False) -> Any:
-    """Declare a field of a section: its default (or what makes it), and what reads and checks a given value.
+    """Declare a field of a section: its default (or default factory), and the reader that checks a given value.
 
-    A secret is not shown where the section is, by whoever reports the local variables of an error.
+    A secret is left out of the section's repr, which reports of local variables in a traceback would show.
     """
     if callable(default):
         return field(default_factory=default, repr=not secret, metadata={"reader": reader})
@@ -27,7 +27,7 @@ def setting(default: Any, reader: Reader, *, secret: bool = False) -> Any:
 
 
 def read_section(kind: type[T], value: object, *, path: str) -> T:
-    """Return ``kind`` made of a dict with its field names in upper case. Raises ConfigurationError naming the field."""
+    """Build ``kind`` from a dict with its field names in upper case. Raises ConfigurationError naming the field."""
     if not isinstance(value, dict):
         raise ConfigurationError(f"{path} must be a dict, not {type(value).__name__}")
     known = {f.name.upper(): f for f in fields(cast("Any", kind))}
@@ -47,7 +47,7 @@ def read_section(kind: type[T], value: object, *, path: str) -> T:
 
 
 def text(*, optional: bool = False) -> Reader:
-    """Read a string that is not empty."""
+    """Read a non-empty string."""
 
     def read(value: Any) -> Any:
         if value is None and optional:
@@ -67,7 +67,7 @@ def flag(value: Any) -> bool:
 
 
 def count(least: int, most: int, *, optional: bool = False) -> Reader:
-    """Read a whole number within bounds; optional: None means without a limit."""
+    """Read a whole number within bounds; with ``optional``, None means no limit."""
 
     def read(value: Any) -> Any:
         if value is None and optional:
@@ -80,7 +80,7 @@ def count(least: int, most: int, *, optional: bool = False) -> Reader:
 
 
 def duration(*, optional: bool = False, zero: bool = False) -> Reader:
-    """Read a timedelta or a number of seconds, more than zero (or from zero on); at most ten years."""
+    """Read a timedelta or a number of seconds above zero (with ``zero``, from zero on); at most ten years."""
 
     def read(value: Any) -> Any:
         if value is None and optional:
@@ -120,7 +120,7 @@ LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 
 def log_level(*, optional: bool = False) -> Reader:
-    """Read the name of a level of the log, in any case; "warn" too."""
+    """Read the name of a log level in any case, including "warn"."""
 
     def read(value: Any) -> Any:
         if value is None and optional:

@@ -1,4 +1,4 @@
-"""Settings sections for the outbox, consumers and readiness."""
+"""Settings sections for the outbox, consumers, readiness and logging."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from salon_jobs.conf.reader import count, duration, log_level, names, one_of, re
 from salon_jobs.core.destinations import parse_destination
 from salon_jobs.core.errors import ConfigurationError, MessageInvalid, NotReady
 
-# What AWS takes for a topic in a second.
+# The number of publishes per second that AWS accepts for a topic.
 _MOST_FOR_SNS: Final = 3000
 _SERVICE: Final = re.compile(r"[a-z][a-z0-9-]*")
 _rate: Final = count(1, 10_000_000, optional=True)
@@ -34,12 +34,12 @@ def _rates(value: Any) -> dict[str, int | None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutboxSettings:
-    """Holds what emit and relay need. ``throughput`` is messages a second for each aggregate type; None: no limit.
+    """Settings for emit and the relay. ``throughput`` is messages per second for each aggregate type; None: no limit.
 
     ``throughput_of`` has other rates, by service or by aggregate type. SNS never gets more than 3,000.
 
-    ``publishers`` maps a service (the third part of an ``aggregate_type``) to the dotted path of its class, and
-    ``sources`` does for ``consume_queue``.
+    ``publishers`` maps a service (the third part of an ``aggregate_type``) to the dotted path of its publisher class,
+    and ``sources`` maps it to that of its source for ``consume_queue``.
     """
 
     producer: str | None = setting(None, text(optional=True))
@@ -57,15 +57,17 @@ class OutboxSettings:
     retain_inbox: timedelta | None = setting(timedelta(days=30), duration(optional=True))
 
     def rate_of(self, aggregate_type: str) -> int | None:
-        """Return how many messages a second may go to a destination: its own rate, else its service's, else all's."""
+        """Return the messages per second allowed for a destination: its own rate, else its service's, else the general
+        one.
+        """
         service = _service_of(aggregate_type)
         rate = self.throughput_of.get(aggregate_type, self.throughput_of.get(service, self.throughput))
         return min(rate or _MOST_FOR_SNS, _MOST_FOR_SNS) if service == "sns" else rate
 
     def check_sns_rates(self, *, in_use: bool) -> None:
-        """Refuse rates above what SNS takes. Raises ConfigurationError naming the key.
+        """Refuse rates above the SNS maximum. Raises ConfigurationError naming the key.
 
-        ``in_use``: there is a section for SNS, so that the rate of all destinations is meant for it too.
+        ``in_use``: the settings have a section for SNS, so the general rate applies to it too.
         """
         for name, rate in self.throughput_of.items():
             if _service_of(name) == "sns":
@@ -82,14 +84,14 @@ class OutboxSettings:
             )
 
     def require_producer(self) -> str:
-        """Return the name that messages carry. Raises ConfigurationError."""
+        """Return the producer name that messages carry. Raises ConfigurationError."""
         if self.producer is None:
             raise ConfigurationError("SALON_JOBS['OUTBOX']['PRODUCER'] must name this application: messages carry it")
         return self.producer
 
 
 def _service_of(name: str) -> str:
-    """Return the service of a service's own name, an ARN or an RN."""
+    """Return the service of a bare service name, an ARN or an RN."""
     return name.split(":")[2] if name.count(":") > 1 else name
 
 
@@ -97,9 +99,9 @@ def _fits_sns(rate: int | None) -> bool:
     return rate is not None and rate <= _MOST_FOR_SNS
 
 
-# As the column of the inbox.
+# The length of the inbox column.
 LONGEST_NAME: Final = 100
-# What TASKS calls the only task of messages that name no event.
+# The key in TASKS for the single task of messages that name no event.
 ANY_EVENT: Final = "*"
 
 
@@ -123,12 +125,12 @@ def _producers(value: Any) -> tuple[str, ...] | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerSettings:
-    """Holds one source that consume_queue reads, and which event of it becomes which task.
+    """Settings of one source that consume_queue reads, mapping its events to tasks.
 
-    ``source`` is an ARN or RN. ``wait``: how long a look waits for a message. ``visibility`` None: the source's own.
-    ``max_deliveries``: how often a message that can not become a job now, but perhaps later, is tried. ``store``: whose
-    jobs a store task's are, ``envelope`` or always the same. ``producers``: whose messages are taken; None:
-    everybody's. ``envelope`` none: bodies are the arguments alone, as JSON, and the message id is the broker's.
+    ``source`` is an ARN or RN. ``wait``: how long one poll waits for a message. ``visibility`` None: the source's own.
+    ``max_deliveries``: how often a message that may become a job later is tried. ``store``: which store the jobs of
+    store tasks belong to, ``envelope`` or a fixed one. ``producers``: producers whose messages are accepted; None: all.
+    ``envelope`` none: bodies are bare arguments as JSON, and the message id is the broker's.
     """
 
     source: str = setting("", _source)
@@ -144,7 +146,7 @@ class ConsumerSettings:
 
     @property
     def has_envelope(self) -> bool:
-        """Return whether messages say more than their payload: event, producer, store, id."""
+        """Whether messages carry more than their payload: event, producer, store, id."""
         return self.envelope != "none"
 
 
@@ -172,7 +174,7 @@ def _read(value: object, *, path: str) -> ConsumerSettings:
 
 
 def _check_without_envelope(read: ConsumerSettings, *, path: str) -> None:
-    """Refuse what needs an envelope."""
+    """Refuse settings that need an envelope."""
     if parse_destination(read.source).service != "azurequeue":
         raise ConfigurationError(
             f"{path}['ENVELOPE'] 'none' is for queues of Azure, such as 'rn::azurequeue:::parse-tasks', "
@@ -199,7 +201,7 @@ _off = duration(optional=True)
 
 
 def _by_queue(value: Any) -> dict[str, timedelta]:
-    """Read a dict of queues to durations; a duration by itself is every queue's."""
+    """Read a dict of queues to durations; a single duration applies to every queue."""
     given: dict[Any, Any] = cast("Any", value) if isinstance(value, dict) else {EVERY_OTHER_QUEUE: value}
     read = duration()
     try:
@@ -212,10 +214,10 @@ def _by_queue(value: Any) -> dict[str, timedelta]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadinessSettings:
-    """Holds how old what readiness looks at may be; None: any age. ``oldest_due`` is by queue.
+    """Age limits for readiness checks; None: any age. ``oldest_due`` is by queue.
 
-    On by default is what ails the process itself. What ails the whole (jobs or messages that are late, a writer that
-    holds the gate, wake-ups that are not heard) is off: no other process would do better, and metrics tell it.
+    Checks on the process itself are on by default. Checks on the whole system (late jobs or messages, a writer that
+    holds the gate, missed wake-ups) are off: another process would do no better, and metrics report them.
     """
 
     loop_stale: timedelta = setting(timedelta(seconds=30), duration())
@@ -228,7 +230,7 @@ class ReadinessSettings:
     gate_held: timedelta | None = setting(None, _off)
 
     def require(self, key: str, age_s: float, complaint: str) -> None:
-        """Raise NotReady with the complaint when an age is above the threshold of this name."""
+        """Raise NotReady with the complaint when an age exceeds the threshold of this name."""
         limit: timedelta | None = getattr(self, key)
         if limit is not None and age_s > limit.total_seconds():
             raise NotReady(
@@ -250,7 +252,7 @@ FORMATS: Final = ("json", "text")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggingSettings:
-    """Level and format of the log. ``--log-level`` and ``--log-format`` of a command override them."""
+    """Log level and format. A command's ``--log-level`` and ``--log-format`` override them."""
 
     level: str = setting("INFO", log_level())
     format: str = setting("json", one_of(*FORMATS))
