@@ -1,4 +1,4 @@
-"""Django's connections at the level of psycopg: plain cursors, transaction state, and guards of raw statements."""
+"""Django's connections at the level of psycopg: plain cursors, transaction state and guards of raw statements."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ class StatementGuard:
     __slots__ = ()
 
     def before_raw_statement(self) -> None:
-        """Do what must precede a statement that Django's execution wrappers do not see. May refuse it by raising."""
+        """Prepare for a statement that bypasses Django's execution wrappers. May raise to refuse it."""
         raise NotImplementedError
 
 
 def raw_cursor(connection: BaseDatabaseWrapper) -> Any:
-    """Return the plain psycopg cursor kept for Django's connection, connecting first. Do not close it."""
+    """Return the plain psycopg cursor cached for Django's connection, connecting first. Do not close it."""
     for wrapper in connection.execute_wrappers:
         if isinstance(wrapper, StatementGuard):
             wrapper.before_raw_statement()
     return plain_cursor(connection)
 
 
-# A new cursor costs as much as a quarter of its statement's round trip. Kept for Django's connection: a cursor holds
-# psycopg's, which would never be let go if it were the key.
+# A new cursor costs as much as a quarter of its statement's round trip. Keyed by Django's connection: a cursor
+# references psycopg's, which would never be released if it were the key.
 _cursors: WeakKeyDictionary[BaseDatabaseWrapper, Any] = WeakKeyDictionary()
 
 
 def at_transaction_start(connection: BaseDatabaseWrapper) -> bool:
-    """Tell whether the next statement on this connection begins a transaction."""
+    """Return whether the next statement on this connection begins a transaction."""
     raw: Any = connection.connection
     return raw is not None and not connection.get_autocommit() and raw.info.transaction_status == TransactionStatus.IDLE
 
 
 def in_transaction(connection: BaseDatabaseWrapper) -> bool:
-    """Tell whether the server has a transaction open here, whoever began it."""
+    """Return whether the server has an open transaction on this connection, whoever began it."""
     raw: Any = connection.connection
     return raw is not None and raw.info.transaction_status in (
         TransactionStatus.ACTIVE,
@@ -52,18 +52,18 @@ def in_transaction(connection: BaseDatabaseWrapper) -> bool:
 
 
 def can_run(connection: BaseDatabaseWrapper) -> bool:
-    """Tell whether the open transaction still takes statements: it is not aborted and its connection lives."""
+    """Return whether the open transaction still accepts statements: not aborted, and the connection is alive."""
     raw: Any = connection.connection
     return raw is not None and not raw.closed and raw.info.transaction_status != TransactionStatus.INERROR
 
 
 def can_run_in_transaction(connection: BaseDatabaseWrapper) -> bool:
-    """Tell whether a transaction is open here that still takes statements."""
+    """Return whether there is an open transaction that still accepts statements."""
     return in_transaction(connection) and can_run(connection)
 
 
 def plain_cursor(connection: BaseDatabaseWrapper) -> Any:
-    """Return the psycopg cursor kept for Django's own connection, connecting first if need be."""
+    """Return the psycopg cursor cached for Django's own connection, connecting first if needed."""
     connection.ensure_connection()
     raw: Any = connection.connection
     cursor = _cursors.get(connection)

@@ -1,4 +1,4 @@
-"""Says how long migrations and the doctor wait for a table's lock."""
+"""How long migrations and the doctor wait for a table lock."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from typing import Final
 from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg import sql
 
-# Behind whoever waits for an ACCESS EXCLUSIVE lock every other query of that table waits too.
+# While a statement waits for an ACCESS EXCLUSIVE lock, every other query on the table waits behind it.
 LOCK_TIMEOUT: Final = "2s"
 
 
 def lock_timeout(connection: BaseDatabaseWrapper) -> tuple[list[sql.Composable], list[sql.Composable]]:
-    """Return what goes before and after statements that lock a table, in one transaction; nothing changes on failure.
+    """Return the statements to run before and after those that lock a table, in one transaction; a failure changes
+    nothing.
 
-    They fail with PostgreSQL's 55P03 after ``LOCK_TIMEOUT``. A session with a ``lock_timeout`` of its own keeps that.
+    They fail with PostgreSQL's 55P03 after ``LOCK_TIMEOUT``. A session with its own ``lock_timeout`` keeps it.
     """
     if waits_by_its_own(connection):
         return [], []
@@ -23,7 +24,7 @@ def lock_timeout(connection: BaseDatabaseWrapper) -> tuple[list[sql.Composable],
 
 
 def waits_by_its_own(connection: BaseDatabaseWrapper) -> bool:
-    """Tell whether the session has a ``lock_timeout`` already."""
+    """Return whether the session already has a ``lock_timeout``."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT current_setting('lock_timeout')")
         return bool(cursor.fetchone() != ("0",))

@@ -1,7 +1,7 @@
 """NOTIFY after commit, at most once per 20 ms per channel and process; and the connection that LISTENs.
 
 NOTIFY inside the business transaction halves commit throughput with many writers; one per commit costs a fifth; one in
-twenty costs nothing measurable. A suppressed notification follows another by less than 20 ms: a listener looks again
+twenty costs nothing measurable. A suppressed notification follows another by less than 20 ms, so a listener polls again
 that long after each one it hears (``SECOND_LOOK``).
 """
 
@@ -29,7 +29,7 @@ SECOND_LOOK: Final = timedelta(milliseconds=30)
 
 
 class WakeUps:
-    """Arranges the wake-ups of one channel."""
+    """Wake-ups of one channel."""
 
     def __init__(self, channel: str) -> None:
         self.channel = channel
@@ -37,22 +37,22 @@ class WakeUps:
         self._by_alias: dict[str, WakeUp] = {}
 
     def after_commit(self, alias: str) -> None:
-        """Arrange one wake-up for when the caller's transaction commits. Never fails it."""
+        """Send one wake-up after the caller's transaction commits. Never fails the transaction."""
         wake_up = self._by_alias.setdefault(alias, WakeUp(self, alias))
         if not any(hook[1] is wake_up for hook in connections[alias].run_on_commit):
             transaction.on_commit(wake_up, using=alias, robust=True)
 
 
 class WakeUp:
-    """Sends the wake-up on one alias unless this process sent one within the last 20 ms."""
+    """Wake-up on one alias, sent unless this process has sent one within the last 20 ms."""
 
-    # It needs no store: a tenant context opens no transaction for it.
+    # It needs no store, so a tenant context opens no transaction for it.
     storeless = True
 
     def __init__(self, channel: WakeUps, alias: str) -> None:
         self._channel = channel
         self._alias = alias
-        # Django names a robust callback by it when it fails: without the name, that failure would reach the caller.
+        # Django logs a failing robust callback by this name: without it, the failure would reach the caller.
         self.__qualname__ = type(self).__qualname__
 
     def __call__(self) -> None:
@@ -71,8 +71,8 @@ _PING_S = 5.0
 _PROVEN_FOR_S = 3 * _PING_S
 _STOP_S = 2.0
 _RECONNECT_S = (0.2, 5.0)
-# Behind a transaction-mode pooler LISTEN succeeds and nothing is ever heard, so a ping of our own must arrive first. It
-# has a channel of its own: a connection in a pool goes on listening to whatever a client left it with.
+# Behind a transaction-mode pooler LISTEN succeeds but nothing is ever heard, so a ping of our own must arrive first. It
+# has its own channel: a pooled connection keeps listening to whatever a client left it with.
 _PING_CHANNEL = "salon_jobs_ping"
 _HEARD_WITHIN_S = 5.0
 _DEAF_RETRY_S = 60.0
@@ -83,9 +83,10 @@ _REMEDY = (
 
 
 class Listener:
-    """Calls ``on_wake`` with each notification's payload, and after each (re)connect, since those meanwhile are lost.
+    """Listener that calls ``on_wake`` with each payload, and after each (re)connect, since notifications were lost
+    meanwhile.
 
-    Polling goes on beside it, so a listener that can not connect, or hears nothing, costs latency, never jobs. With the
+    Polling continues alongside, so a listener that cannot connect or hears nothing costs latency, never jobs. With the
     setting LISTEN off it does nothing.
     """
 
@@ -99,23 +100,23 @@ class Listener:
         self._thread = threading.Thread(target=self._run, name="salon-jobs-listener", daemon=True)
 
     def start(self) -> None:
-        """Start the thread, unless listening is switched off."""
+        """Start the thread, unless LISTEN is off."""
         if conf.listen:
             self._thread.start()
 
     def stop(self) -> None:
-        """End the thread; returns when it ended, or hangs with its connection. Idempotent."""
+        """Stop the thread; returns when it has ended, or still hangs with its connection. Idempotent."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(_STOP_S)
 
     @property
     def listening(self) -> bool | Literal["off"]:
-        """Tell whether wake-ups are heard now: proven when the connection was made, and since. Off: by the setting."""
+        """Whether wake-ups are heard now: proven at connection and since; "off" when disabled by the setting."""
         return self._hears and self.silent_for_s() < _PROVEN_FOR_S if conf.listen else "off"
 
     def silent_for_s(self) -> float:
-        """Return the age in seconds of the last proof that the connection works; infinite before the first."""
+        """Return the seconds since the last proof that the connection works; infinite before the first."""
         return time.monotonic() - self._heard
 
     def _run(self) -> None:
@@ -137,9 +138,9 @@ class Listener:
                 self._hears = False
 
     def _hears_a_ping(self, connection: psycopg.Connection[Any]) -> bool:
-        """Listen for a ping sent on the connection that jobs are enqueued on; False when it does not arrive.
+        """Listen for a ping sent on the connection that enqueues jobs; return False when it does not arrive.
 
-        Ours would not do: a pooler answers it with whatever server connection it finds, perhaps the one that listens.
+        Our own connection would prove nothing: a pooler may route the ping to the very server connection that listens.
         """
         payload = secrets.token_hex(8)
         connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(_PING_CHANNEL)))
@@ -156,7 +157,7 @@ class Listener:
         return False
 
     def _stay_deaf(self) -> None:
-        """Leave it to polling for a while; a pooler that was taken out of the way is noticed without a restart."""
+        """Leave it to polling for a while; the retry notices a removed pooler without a restart."""
         if not self._warned and not self._stop.is_set():
             self._warned = True
             log_event(logging.WARNING, events.LISTENER_DEAF, detail=_REMEDY)
@@ -180,7 +181,7 @@ class Listener:
 
 
 def _parameters() -> dict[str, Any]:
-    """Return how to connect: LISTEN_URL when given (a direct one beside a pooler), else Django's own settings."""
+    """Return connection parameters: LISTEN_URL when set (a direct one next to a pooler), else Django's own settings."""
     if conf.listen_url:
         return {"conninfo": conf.listen_url}
     parameters: dict[str, Any] = connections[conf.database].get_connection_params()

@@ -1,4 +1,4 @@
-"""The SQL files in ``db/sql``, and how they are run on Django's connections."""
+"""The SQL files in ``db/sql``, and functions that run them on Django's connections."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _SUCCESS = (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK)
 
 
 def in_one_trip(connection: BaseDatabaseWrapper, statements: str) -> PGresult:
-    """Run statements, separated by semicolons, and return the last one's result; the first that fails ends them.
+    """Run statements separated by semicolons and return the last one's result; the first failure ends them.
 
-    They hold their values as literals, and are handed to libpq as they are: neither psycopg's nor Django's cursors see
-    them, nor begin a transaction for them. Database errors come as Django's.
+    Values are inlined as literals, and libpq gets the text as it is: neither psycopg's nor Django's cursors see the
+    statements or begin a transaction for them. Raises database errors as Django's.
     """
     raw: Any = connection.connection
     with connection.wrap_database_errors:
@@ -40,7 +40,7 @@ def in_one_trip(connection: BaseDatabaseWrapper, statements: str) -> PGresult:
 
 
 def run_statements(raw: Any, statements: str) -> PGresult:
-    """Do the same on a psycopg connection; database errors come as psycopg's."""
+    """Run statements as ``in_one_trip`` on a psycopg connection. Raises database errors as psycopg's."""
     with raw.lock:
         if raw.closed:
             raise OperationalError("the connection is closed")
@@ -51,17 +51,18 @@ def succeeded(raw: Any, result: PGresult) -> PGresult:
     """Return a result, or raise the error it holds."""
     if result.status not in _SUCCESS:
         error = error_from_result(result, encoding=raw.info.encoding)
-        if raw.closed and error.sqlstate is None:  # libpq's own words, which name no class
+        if raw.closed and error.sqlstate is None:  # libpq's own error, which has no class
             raise OperationalError(str(error))
         raise error
     return result
 
 
 def rows_in_one_trip(connection: BaseDatabaseWrapper, statement: str) -> list[Any]:
-    """Run a statement as ``in_one_trip`` and return its many rows, converted as a cursor would.
+    """Run a statement as ``in_one_trip`` and return its rows, converted as a cursor would.
 
-    The answer is waited for and read without the GIL. A cursor takes it for every piece that arrives, each time after
-    the switch interval (5 ms) where other threads are busy: of a claim of 1,000 jobs, as long as the server works.
+    Waits for and reads the response without the GIL. A cursor reacquires it for every packet that arrives, each time
+    after the switch interval (5 ms) when other threads are busy: for a claim of 1,000 jobs, as long as the server
+    takes.
     """
     result = in_one_trip(connection, statement)
     raw: Any = connection.connection
@@ -72,7 +73,7 @@ def rows_in_one_trip(connection: BaseDatabaseWrapper, statement: str) -> list[An
 
 
 def rows_of(statement: str, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
-    """Run one of our statements and return its rows; database errors come as Django's."""
+    """Run one of our statements and return its rows. Raises database errors as Django's."""
     connection = connections[conf.database]
     with connection.wrap_database_errors:
         cursor = raw_cursor(connection)
@@ -82,7 +83,7 @@ def rows_of(statement: str, parameters: dict[str, Any]) -> list[tuple[Any, ...]]
 
 
 def many_rows_of(statement: str, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
-    """Run as ``rows_of`` a statement that gives hundreds of rows, while other threads are busy."""
+    """Run as ``rows_of`` a statement that returns hundreds of rows, while other threads are busy."""
     connection = connections[conf.database]
     with connection.wrap_database_errors:
         cursor = raw_cursor(connection)
@@ -92,7 +93,7 @@ def many_rows_of(statement: str, parameters: dict[str, Any]) -> list[tuple[Any, 
 
 
 def rows_changed(statement: str, parameters: dict[str, Any]) -> int:
-    """Run one of our statements and return how many rows it changed; database errors come as Django's."""
+    """Run one of our statements and return how many rows it changed. Raises database errors as Django's."""
     connection = connections[conf.database]
     with connection.wrap_database_errors:
         cursor = raw_cursor(connection)

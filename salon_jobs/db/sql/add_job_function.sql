@@ -1,7 +1,7 @@
--- Define salon_jobs_add_job (version 1): add one job from SQL, or a job of no store as the web role.
--- SECURITY DEFINER, so it checks by itself: a store may be named only if it is the caller's current store.
--- Replace it only by a definition that accepts the same named arguments. The schema and the name of the store
--- setting are filled in by tenancy.job_functions; owner: the migrator; EXECUTE: web and worker.
+-- Define salon_jobs_add_job (version 1), which adds one job from SQL, or a job without a store as the web role.
+-- SECURITY DEFINER, so it checks access itself: the only store it accepts is the caller's current one.
+-- Replace it only with a definition that accepts the same named arguments. access.job_tables fills in the schema and
+-- the name of the store setting; owner: the migrator; EXECUTE: web and worker.
 CREATE OR REPLACE FUNCTION __schema__.salon_jobs_add_job(
     task text,
     payload jsonb DEFAULT '{}',

@@ -1,7 +1,8 @@
--- Define salon_jobs_add_jobs (version 1): add many jobs of no store and no key as any runtime role; ids in the order
--- given. One trace alone is that of all. SECURITY DEFINER, since the web role's policy allows it the current store's jobs alone.
--- Locks: none. Replace it only by a definition that accepts the same named arguments. The schema is filled in by
--- tenancy.job_functions; owner: the migrator; EXECUTE: web and worker.
+-- Define salon_jobs_add_jobs (version 1), which adds many jobs without store or key as any runtime role; ids come back
+-- in the given order. A single trace applies to all jobs. SECURITY DEFINER, since the policy of the web role allows
+-- only jobs of its current store.
+-- Locks: none. Replace it only with a definition that accepts the same named arguments. access.job_tables fills in the
+-- schema; owner: the migrator; EXECUTE: web and worker.
 CREATE OR REPLACE FUNCTION __schema__.salon_jobs_add_jobs(
     task text,
     payloads text[],

@@ -1,7 +1,7 @@
--- Add what this process counted to the current minute, by the database's clock.
--- Locks: a row for each task and queue, in the order of its key, so that processes which add at once never deadlock.
--- Its commit does not wait for the disk, for this transaction alone: a crash of the server may lose some seconds of it, as
--- that of a process does; the next claim must not wait for it. Role: worker.
+-- Add this process's counts to the current minute, by the database's clock.
+-- Locks: one row per task and queue, in key order, so that concurrent processes never deadlock.
+-- The commit does not wait for the disk (this transaction only), since the next claim must not wait for it: a crash of
+-- the server may lose a few seconds of counts, as a crash of the process does. Role: worker.
 INSERT INTO salon_jobs_task_minute AS t (
     minute, task, queue, succeeded, retried, failed, cancelled, snoozed, released, rescued,
     duration_s, durations, wait_s, waits)

@@ -1,5 +1,5 @@
--- Block the aggregates of messages that could not be published: waiting for the next try, or parked. A message of no
--- aggregate has a row while it waits. In the transaction of mark_unpublished.sql and unblock.sql.
+-- Block the aggregates of messages that could not be published, until the next attempt or parked. A message without an
+-- aggregate has a row of its own while it waits. Runs in the transaction of mark_unpublished.sql and unblock.sql.
 -- Locks: the new rows. Role: worker.
 INSERT INTO salon_jobs_blocked_aggregate
        (aggregate_type, aggregate_id, partition, head_id, store_id, status, retry_count, retry_at, code, error)

@@ -1,8 +1,9 @@
--- Block the aggregates of messages that nothing at their destination takes now, or keep them blocked; no attempt is
--- charged. The next look comes after as long as the message has been blocked for it, between 1 s and 30 s (``since``
--- stays while the code does), but not before ``wait_s``, by which thousands of them are spread. Only while the relay owns their partition. Where another message has come to block the
--- aggregate (an operator retries an older one), that row stays. Returns the messages that were not blocked for it before.
--- The ids are asked for as an array, too: a join alone may read the whole table.
+-- Block the aggregates of messages that nothing at their destination accepts now, or keep them blocked; no attempt is
+-- charged. The next attempt comes after the time that the message has been blocked so far, between 1 s and 30 s
+-- (``since`` stays while the code does), but not before ``wait_s``, which spreads thousands of them. Only while the
+-- relay owns their partition. Where another message has come to block the aggregate (an operator retried an older one),
+-- that row stays. Returns the messages that were not blocked for this reason before.
+-- The ids are passed as an array too: a join alone may read the whole table.
 -- Locks: the messages and the rows; the relay's partitions FOR SHARE, as mark_unpublished.sql. Role: worker.
 WITH ours AS MATERIALIZED (
     SELECT m.id, m.aggregate_type, m.aggregate_id, m.partition, m.store_id, m.retry_count, u.code, u.error

@@ -1,4 +1,4 @@
--- List what is blocked in a relay's partitions, and whether its time has come.
+-- List the blocked aggregates in a relay's partitions, and whether their next attempt is due.
 -- Locks: none. Role: worker.
 SELECT b.aggregate_type, b.aggregate_id, b.partition, b.head_id, b.retry_count,
        b.status = 'waiting' AND b.retry_at <= clock_timestamp()

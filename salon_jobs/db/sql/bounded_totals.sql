@@ -1,4 +1,4 @@
--- Count what waits for an operator, each up to %(most)s: failed jobs, parked aggregates, incoming messages set aside.
+-- Count what waits for an operator, each up to %(most)s: failed jobs, parked aggregates, rejected incoming messages.
 -- Locks: none. Role: operator, worker.
 SELECT (SELECT count(*) FROM (SELECT FROM salon_jobs_job WHERE state = 'failed' LIMIT %(most)s) failed),
        (SELECT count(*) FROM (SELECT FROM salon_jobs_inbox WHERE status = 'rejected' LIMIT %(most)s) aside),

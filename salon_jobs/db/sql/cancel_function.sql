@@ -1,8 +1,8 @@
--- Define salon_jobs_cancel: as operator_cancel.sql with the running ones, for the web role, which may not change a
+-- Define salon_jobs_cancel: operator_cancel.sql including running jobs, for the web role, which may not change a
 -- running job itself. Returns the ids that were cancelled, or whose process is asked to end them.
--- Locks: the rows, in the order of their ids; run it in a transaction of its own.
--- SECURITY DEFINER, so it looks by itself at the caller's current store alone. The schema and the name of the store
--- setting are filled in by tenancy.job_functions; owner: the migrator; EXECUTE: web, worker, operator.
+-- Locks: the rows, in id order; run it in a transaction of its own.
+-- SECURITY DEFINER, so it restricts itself to the caller's current store. access.job_tables fills in the schema and the
+-- name of the store setting; owner: the migrator; EXECUTE: web, worker, operator.
 CREATE OR REPLACE FUNCTION __schema__.salon_jobs_cancel(ids bigint[]) RETURNS SETOF bigint
 LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $body$

@@ -1,4 +1,4 @@
--- End a run as cancelled: its handler discarded the job, or somebody cancelled it.
+-- End a run as cancelled: its handler discarded the job, or cancellation was requested.
 -- Locks: the row. Role: worker.
 UPDATE salon_jobs_job
    SET state = 'cancelled', reason = %(reason)s, attempts = least(attempts + 1, 32767),

@@ -1,4 +1,4 @@
--- Return the ids of the messages that a replay sends again, in order, no more of them than asked for.
+-- Return the ids of the messages that a replay sends again, in order, up to the given number.
 -- Locks: none. Role: operator, worker.
 SELECT array_agg(chosen.id ORDER BY chosen.id)
   FROM (

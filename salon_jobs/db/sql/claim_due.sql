@@ -1,13 +1,14 @@
 -- Claim up to %(room)s due jobs for one live process, in claim order.
--- Locks: KEY SHARE on the process row (a burial waits for us, or we claim nothing); the jobs FOR UPDATE SKIP LOCKED.
--- MATERIALIZED is a fence: merged into the UPDATE, the LIMIT can be evaluated again and over-claim.
--- It steps from priority to priority, as queue_front.sql does. The ids are handed over as an array: joined instead, a
--- generic plan expects a tenth of the table and reads all of it (500 of 500,000 due jobs: 72 ms, this way 8 ms).
--- Its commit does not wait for the disk, for this transaction alone: whatever a run commits comes later in the log, so
--- a crash that loses the claim has lost the run as well, and the job is queued as before.
--- Instants come as seconds: to read a timestamp costs the client more than all the rest of the row.
+-- Locks: KEY SHARE on the process row (a rescue waits for us, or we claim nothing); the jobs FOR UPDATE SKIP LOCKED.
+-- MATERIALIZED is a fence: if it is merged into the UPDATE, the LIMIT can be evaluated again and over-claim.
+-- It steps from priority to priority, like queue_front.sql. The ids are passed as an array: for a join, a generic plan
+-- expects a tenth of the table and reads all of it (500 of 500,000 due jobs: 72 ms, this way 8 ms).
+-- The commit does not wait for the disk (this transaction only): whatever a run commits comes later in the log, so a
+-- crash that loses the claim has lost the run as well, and the job is queued as before.
+-- Instants are returned as seconds: parsing a timestamp costs the client more than the rest of the row.
 -- Role: worker. Not prepared: planning is a hundredth of a batch.
--- %(now)s is NULL but in tests; the database's clock decides. %(clock)s is the process's monotonic one, in seconds.
+-- %(now)s is NULL except in tests; the database's clock decides. %(clock)s is the process's monotonic clock, in
+-- seconds.
 WITH RECURSIVE me AS MATERIALIZED (
     SELECT id FROM salon_jobs_process
      WHERE id = %(process_id)s AND set_config('synchronous_commit', 'off', true) = 'off'

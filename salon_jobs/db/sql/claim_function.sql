@@ -1,8 +1,8 @@
--- Define salon_jobs_claim: claim_due.sql with a plan that the server keeps, for claims of a few jobs, of which planning is
--- half. Only where few are asked for: rows pass through a store of the function's own.
--- The settings: a plan made while the table is empty must walk the index of due jobs later on, too.
--- Locks: as claim_due.sql. The statement and the schema are filled in by tenancy.job_functions; owner: the
--- migrator; EXECUTE: worker.
+-- Define salon_jobs_claim: claim_due.sql with a plan that the server keeps, for claims of a few jobs, where planning is
+-- half the cost. Only for small batches, since a function's rows pass through a tuplestore.
+-- The settings: a plan made while the table is empty must walk the index of due jobs later on too.
+-- Locks: as claim_due.sql. access.job_tables fills in the statement and the schema; owner: the migrator; EXECUTE:
+-- worker.
 CREATE OR REPLACE FUNCTION __schema__.salon_jobs_claim(
     process_id bigint, tasks text[], room integer, at_instant timestamptz, queues text[], clock float8
 ) RETURNS TABLE (

@@ -1,9 +1,10 @@
--- Claim due jobs lane by lane for one live process: of each lane at most its quota, of each store at most its own, at
--- most %(room)s in all; lanes of a store in the order given. A lane is read from after the job that was claimed last
--- from it (low-water): behind a transaction that pins xmin, the dead rows before it would be read each time.
--- The lane is a hash: of 10,000 keys of a store two share theirs in one case of a hundred. So the key is compared, too,
--- else the one's jobs would be claimed in the places of the other's.
--- Locks: KEY SHARE on the process row (a burial waits for us, or we claim nothing); the jobs FOR UPDATE SKIP LOCKED.
+-- Claim due jobs claim group by claim group for one live process: at most its quota from each group, at most its quota
+-- from each store, at most %(room)s in all; a store's groups are used in the given order. A group is read from after
+-- the job that was last claimed from it (low-water): behind a transaction that pins xmin, the dead rows before it would
+-- be read each time.
+-- The group (column lane) is a hash: among 10,000 keys of a store, two collide in one case of a hundred. So the key is
+-- compared too; otherwise one key's jobs would be claimed against the other's limit.
+-- Locks: KEY SHARE on the process row (a rescue waits for us, or we claim nothing); the jobs FOR UPDATE SKIP LOCKED.
 -- MATERIALIZED, the array and the commit: as claim_due.sql. Role: worker. Not prepared.
 WITH me AS MATERIALIZED (
     SELECT id FROM salon_jobs_process

@@ -1,7 +1,7 @@
--- Count the queued jobs by queue, of the front of them, up to %(most)s, where more wait; and of up to %(few)s, which are read
--- from the table, by store: those with the most. The row without either tells how many were counted, and how many pages
--- the table has. It steps from priority to priority and takes the oldest of each by the index alone, so that it costs the
--- same with millions queued.
+-- Count the queued jobs by queue, reading at most %(most)s from the front, and by store for the stores with the most,
+-- reading at most %(few)s from the table. The row with neither holds the number of rows counted and the number of pages
+-- of the table. It steps from priority to priority and takes the oldest of each from the index alone, so that it costs
+-- the same with millions queued.
 -- Locks: none. Role: worker, operator.
 WITH RECURSIVE level (priority) AS (
     (SELECT priority FROM salon_jobs_job WHERE state = 'queued' ORDER BY priority LIMIT 1)

@@ -1,4 +1,4 @@
--- List the cron entries with their last tick and what became of its job: its state, or NULL when the row is gone.
+-- List the cron entries with their last tick and the state of its job, NULL when the row is gone.
 -- Locks: none. Role: operator, worker.
 SELECT e.name, t.tick_at, t.fired_at, t.job_id, j.state, j.reason
   FROM (SELECT name FROM salon_jobs_cron_entry ORDER BY name LIMIT 200) e

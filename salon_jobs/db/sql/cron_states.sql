@@ -1,4 +1,4 @@
--- Read the database's time, and from when on each known entry is owed its ticks.
+-- Read the database's time, and the time from which each known entry is owed its ticks.
 -- Locks: none. Role: worker.
 SELECT clock_timestamp(), e.name, greatest(e.known_since, e.last_tick_at)
   FROM (SELECT 1) AS one

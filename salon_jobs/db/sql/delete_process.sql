@@ -1,5 +1,6 @@
--- Bury: delete a process's row if it is still silent, or in any case (NULL): its supervisor saw it die. Waits for a claim in flight (KEY SHARE), and a later one finds
--- no row and claims nothing. Returns one row when the process may be considered dead.
+-- Delete a process's row if its heartbeat is still too old, or in any case (NULL) because its supervisor saw it die.
+-- Waits for a claim in flight (KEY SHARE); a later claim finds no row and claims nothing. Returns one row when the
+-- process may be considered dead.
 -- Locks: the process row. Role: worker.
 WITH gone AS (
     DELETE FROM salon_jobs_process

@@ -1,4 +1,4 @@
--- Return how many jobs waited and were due at most, by steps of %(step)s from %(since)s on.
+-- Return the largest numbers of waiting and due jobs in each step of %(step)s since %(since)s.
 -- Locks: none. Role: operator, worker.
 SELECT date_bin(%(step)s::interval, minute, %(since)s::timestamptz), max(waiting)::bigint, max(due)::bigint
   FROM (SELECT minute, sum(waiting) AS waiting, sum(due) AS due FROM salon_jobs_queue_minute

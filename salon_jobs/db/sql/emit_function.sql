@@ -1,9 +1,9 @@
--- Define salon_jobs_emit (version 1): write one message from SQL, in a trigger say; returns its id (a uuid).
--- The store is the caller's current one, the message goes out when the transaction commits. ``wake`` tells the relays
--- by a notification of the transaction, which all commits queue up for: where many write at once pass false, and the
--- relay finds the message when it next looks.
--- SECURITY DEFINER: the web role may not insert into the table by itself. Replace it only by a definition that accepts
--- the same named arguments. The schema and the name of the store setting are filled in by tenancy.job_functions.
+-- Define salon_jobs_emit (version 1), which writes one message from SQL, such as in a trigger; returns its id (a uuid).
+-- The store is the caller's current one; the message goes out once the transaction has committed. ``wake`` notifies the
+-- relays from within the transaction, and commits queue up for notifications: with many concurrent writers pass false,
+-- and the relay finds the message at its next poll.
+-- SECURITY DEFINER: the web role may not insert into the table itself. Replace it only with a definition that accepts
+-- the same named arguments. access.job_tables fills in the schema and the name of the store setting.
 -- Locks: the gate (hold_gate_function.sql). EXECUTE: web and worker.
 CREATE OR REPLACE FUNCTION __schema__.salon_jobs_emit(
     aggregate_type text,

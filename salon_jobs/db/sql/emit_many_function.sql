@@ -1,7 +1,7 @@
--- Define salon_jobs_emit_many (version 1): write messages in the order given, as salon_jobs_emit writes one; wakes
--- nobody, which ``emit`` does after the commit.
--- SECURITY DEFINER: the web role may not insert into the table by itself. Replace it only by a definition that accepts
--- the same arguments. The schema and the name of the store setting are filled in by tenancy.job_functions.
+-- Define salon_jobs_emit_many (version 1), which writes messages in the given order like salon_jobs_emit; sends no
+-- wake-up, which ``emit`` does after the commit.
+-- SECURITY DEFINER: the web role may not insert into the table itself. Replace it only with a definition that accepts
+-- the same arguments. access.job_tables fills in the schema and the name of the store setting.
 -- Locks: the gate (hold_gate_function.sql). EXECUTE: web and worker.
 CREATE OR REPLACE FUNCTION __schema__.salon_jobs_emit_many(
     message_ids uuid[], aggregate_types text[], aggregate_ids text[], events text[], payloads text[], headers text[],

@@ -1,6 +1,7 @@
--- End the connections that a buried process may still hold, so that its open transactions can not commit.
--- Process ids are those of this database: another one on the same server has its own.
--- Only backends of our own role answer to it; behind a pooler that keeps the name back fencing alone protects.
+-- End the connections that a dead process may still hold, so that its open transactions cannot commit.
+-- Process ids are unique in this database only; other databases on the server have their own.
+-- Works for backends of our own role only; behind a pooler that drops the application name, fencing is the sole
+-- protection.
 -- Locks: none. Role: worker.
 SELECT pg_terminate_backend(pid)
   FROM pg_stat_activity

@@ -1,6 +1,6 @@
--- Add jobs of one task unless a waiting or running one holds the key (mode unsafe_dedupe); those come back as kept.
--- The caller holds lock_keys.sql in the same transaction, taken in an earlier statement, so that this one sees
--- whatever the former holder committed. A key missing from the answer ended between the two halves: run it again.
+-- Add jobs of one task unless a waiting or running one holds the key (mode unsafe_dedupe); those are returned as kept.
+-- The caller has run lock_keys.sql in an earlier statement of the same transaction, so that this one sees whatever the
+-- former holder committed. If a key is missing from the result, its job ended between the two halves: run it again.
 -- Each key is looked up by its own index probe, as in enqueue_keyed.sql.
 -- Locks: none beyond that. Role: web (own store, by row-level security) or worker.
 WITH src AS MATERIALIZED (

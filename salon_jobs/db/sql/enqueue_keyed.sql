@@ -1,9 +1,8 @@
--- Add jobs of one task with keys, or change the waiting ones that hold them (modes replace and preserve_run_at).
--- Looks before it inserts, so that a conflict burns no id; the ON CONFLICT answers the race. Never locks a running row.
+-- Add jobs of one task with keys, or change the waiting jobs that hold them (modes replace and preserve_run_at).
+-- Reads before it inserts, so that a conflict consumes no id; ON CONFLICT handles the race. Never locks a running row.
 -- Each key is looked up by a probe of salon_jobs_job_live_key, whatever the planner believes about a table that was
--- just empty, where everything seems to cost the same: a join gone wrong compares every new key with every waiting one. So
--- it is LATERAL, and "queued" is said in a way that admits no other partial index; NOT IN, unlike NOT EXISTS, stays a
--- hash.
+-- just empty, where every plan seems to cost the same: a bad join compares every new key with every waiting one. So it
+-- is LATERAL, and "queued" is spelled so that no other partial index applies; NOT IN, unlike NOT EXISTS, stays a hash.
 -- Locks: waiting rows of these keys, in ascending order. Role: web (own store, by row-level security) or worker.
 WITH src AS MATERIALIZED (
     SELECT * FROM unnest(%(store_ids)s::uuid[], %(payloads)s::text[], %(job_keys)s::text[],

@@ -1,5 +1,5 @@
--- Add jobs of no store by their keys, one after the other, through the function that every runtime role may call.
--- Locks: as enqueue_keyed.sql, in the order given. Role: web, worker.
+-- Add jobs without a store by their keys, one after the other, through the function that every runtime role may call.
+-- Locks: as enqueue_keyed.sql, in the given order. Role: web, worker.
 SELECT r.job_id, r.result
   FROM unnest(%(payloads)s::text[], %(job_keys)s::text[], %(concurrency_keys)s::text[], %(traces)s::text[])
        WITH ORDINALITY AS s (payload, job_key, concurrency_key, trace, ord)

@@ -1,6 +1,6 @@
--- Add many jobs of one task without keys, in the caller's transaction; ids come back in the order given.
--- Payloads are JSON without line breaks, one a line; store ids are separated by commas, empty for none. Concurrency
--- keys are an array, NULL for none: they are text of any kind; traces likewise, where each has its own.
+-- Add many jobs of one task without keys, in the caller's transaction; ids come back in the given order.
+-- Payloads are JSON without line breaks, one per line; store ids are separated by commas, empty for none. Concurrency
+-- keys are an array, NULL for none, since they can be any text; so are traces, where each job has its own.
 -- Locks: none. Role: web (own store, by row-level security) or worker.
 INSERT INTO salon_jobs_job (task, store_id, queue, priority, max_attempts, run_at, expires_at, payload, tick,
                             concurrency_key, trace)

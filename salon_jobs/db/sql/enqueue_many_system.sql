@@ -1,4 +1,4 @@
--- Add many jobs of no store and no key through the function that every runtime role may call; ids in the order given.
+-- Add many jobs without store or key through the function that every runtime role may call; ids come back in order.
 -- Locks: none. Role: web, worker.
 SELECT salon_jobs_add_jobs(
        task => %(task)s, payloads => string_to_array(%(payloads)s, E'\n'), queue => %(queue)s,

@@ -1,4 +1,4 @@
--- Add one job of no store and no key through the function that every runtime role may call.
+-- Add one job without store or key through the function that every runtime role may call.
 -- Locks: none. Role: web, worker.
 SELECT salon_jobs_add_jobs(
        task => %(task)s, payloads => ARRAY[%(payload)s], queue => %(queue)s,

@@ -1,5 +1,5 @@
--- Delete up to 1,000 jobs of a store that do not run, with their error rows; returns how many of each.
--- Locks: the jobs, in the order of their ids (a claim in flight is waited for, then the state decides); their errors.
+-- Delete up to 1,000 jobs of a store that are not running, with their error rows; returns how many of each.
+-- Locks: the jobs, in id order (it waits for a claim in flight, then the state decides); their errors.
 -- Role: operator, worker.
 WITH chosen AS MATERIALIZED (
     SELECT id FROM salon_jobs_job

@@ -1,4 +1,4 @@
--- List up to 50 classes of errors by which jobs failed, stepping from one to the next (a loose index scan).
+-- List up to 50 error classes of failed jobs, stepping from one to the next (a loose index scan).
 -- Locks: none. Role: operator, worker; web for its store.
 WITH RECURSIVE one AS (
     (SELECT error_class FROM salon_jobs_job

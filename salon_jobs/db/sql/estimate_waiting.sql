@@ -1,6 +1,6 @@
--- Estimate the queued jobs by queue and by store, from %(percent)s percent of the table's pages: the same ones each time,
--- so that the numbers do not jump. What a sample misses, queues with few jobs beside millions, is found by stepping from
--- lane to lane of up to %(lanes)s of them: it is there, and this long.
+-- Estimate the queued jobs by queue and by store from %(percent)s percent of the table's pages: the same pages each
+-- time, so that the numbers do not jump. A sample misses queues with few jobs among millions; they are found by
+-- stepping through up to %(lanes)s claim groups, which shows that they exist and how long their oldest job has waited.
 -- Locks: none. Role: worker, operator. Not prepared: the percentage is folded into the plan.
 WITH RECURSIVE sample AS MATERIALIZED (
     SELECT queue, store_id, run_at FROM salon_jobs_job TABLESAMPLE SYSTEM (%(percent)s) REPEATABLE (0)
@@ -17,7 +17,7 @@ WITH RECURSIVE sample AS MATERIALIZED (
            SELECT COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid), j.lane, j.queue, j.run_at
              FROM salon_jobs_job j
             WHERE j.state = 'queued'
-              -- The next group of lanes: those that differ in their keys alone are one.
+              -- Skip to the next prefix: claim groups that differ only in their keys count as one.
               AND (COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid), j.lane)
                 > (step.store, step.lane | 4294967295)
             ORDER BY COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid), j.lane, j.run_at, j.id LIMIT 1) next

@@ -1,5 +1,5 @@
--- End a claimed job as cancelled because it waited too long to be started, and write its error row in the same statement.
--- The attempt is not counted; the error row carries the number of the run that did not begin.
+-- End a claimed job as cancelled because it waited too long to start, and write its error row in the same statement.
+-- The attempt is not counted; the error row has the number of the run that did not begin.
 -- Locks: the row. Role: worker.
 WITH expired AS (
     UPDATE salon_jobs_job

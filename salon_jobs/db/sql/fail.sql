@@ -1,6 +1,7 @@
--- End a failed run: cancel the job when that was asked for; else queue it again after a while, or fail it when its attempts are spent (or it can never work),
--- or cancel it when a newer job waits under its key, or has since it began (supersede_function.sql). Writes the attempt's error row in the same statement.
--- Locks: the row. A twin enqueued at this very moment raises a unique violation: the caller runs the statement again.
+-- End a failed run: cancel the job when that was requested; otherwise requeue it after a wait, fail it when its
+-- attempts are exhausted (or it can never succeed), or cancel it when a newer job waits under its key or has taken the
+-- key since it began (supersede_function.sql). Writes the attempt's error row in the same statement.
+-- Locks: the row. A twin enqueued concurrently raises a unique violation: the caller runs the statement again.
 -- Role: worker.
 WITH mine AS MATERIALIZED (
     SELECT j.id,

@@ -1,4 +1,4 @@
--- Tell which stores had the most failed attempts since %(last)s ago, of the newest 2,000.
+-- List the stores with the most failed attempts since %(last)s ago, among the newest 2,000.
 -- Locks: none. Role: operator, worker.
 WITH newest AS MATERIALIZED (
     SELECT store_id, job_id, occurred_at, error_class FROM salon_jobs_job_error ORDER BY id DESC LIMIT 2000

@@ -1,6 +1,6 @@
--- List the kinds of failures: of each what it has in common, its oldest and newest job with their ends, and how many
--- failed jobs it has, counted no further than %(most)s. At most %(kinds)s kinds, in the order of their fingerprints.
--- It steps from kind to kind (a loose index scan), and reads a few rows of each.
+-- List failures by kind: what the jobs have in common, the oldest and newest with the times they ended, and the number
+-- of failed jobs, up to %(most)s. At most %(kinds)s kinds, in the order of their fingerprints.
+-- It steps from kind to kind (a loose index scan) and reads a few rows of each.
 -- Locks: none. Role: operator, worker; web for its store.
 WITH RECURSIVE kind AS (
     (SELECT fingerprint FROM salon_jobs_job

@@ -1,9 +1,9 @@
--- Add one job per store in one statement, over the narrow function that lists the stores (its name is filled in), and
+-- Add one job per store in one statement, using the narrow function that lists the stores (its name is filled in), and
 -- write the counts into the record of fan_out_record.sql. A paused store gets none: its jobs would only pile up.
--- With a key: the marker in it (and in the concurrency key) becomes the store's id; stores whose job waits are met by the
--- mode of enqueue_keyed.sql (unsafe_dedupe: left alone, running ones as well). The caller then holds fan_out_lock.sql in
--- the same transaction.
--- Never locks a running row. Each key is looked up by a probe of its own, for the reason told in enqueue_keyed.sql.
+-- With a key, the marker in it (and in the concurrency key) becomes the store's id; waiting jobs with the key are
+-- handled by the mode of enqueue_keyed.sql (unsafe_dedupe: left alone, as are running ones). The caller then holds the
+-- locks of fan_out_lock.sql in the same transaction.
+-- Never locks a running row. Each key is looked up by its own probe, for the reason given in enqueue_keyed.sql.
 -- A store's jitter is a hash of task and store, spread over the interval: the same for each fan-out.
 -- Locks: waiting rows of these keys, in ascending order. Role: worker.
 WITH listed AS MATERIALIZED (

@@ -1,5 +1,5 @@
--- Take the keys of a fan-out as lock_keys.sql does, without the client seeing them: the task's lock, shared, and the
--- keys', in one order for everybody; for more than 1,000 stores the task's alone, exclusively.
+-- Lock the keys of a fan-out as lock_keys.sql does, without sending them to the client: the task's lock, shared, then
+-- those of the keys, in one global order; for more than 1,000 stores the task's alone, exclusively.
 -- Locks: transaction-level advisory locks, the task before its keys. Role: worker.
 WITH keys AS MATERIALIZED (
     SELECT hashtextextended(concat_ws(E'\x1f', %(task)s::text, f.store_id::text,

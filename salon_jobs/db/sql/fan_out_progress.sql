@@ -1,4 +1,4 @@
--- Count what is left of a fan-out's jobs, by the index of those that stem from one.
+-- Count the remaining jobs of a fan-out, using the index of jobs that stem from one.
 -- Locks: none. Role: worker, operator.
 SELECT f.inserted, c.running, c.queued, c.failed, c.cancelled
   FROM salon_jobs_fan_out f

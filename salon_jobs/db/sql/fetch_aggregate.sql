@@ -1,4 +1,4 @@
--- Read the messages of one aggregate that were passed over while it was blocked: pending ones after one id and up to
+-- Read the messages of one aggregate that were skipped while it was blocked: the pending ones after one id, up to
 -- another, in order. Served by salon_jobs_message_open.
 -- Locks: none. Role: worker.
 SELECT m.id, m.message_id, m.aggregate_type, m.aggregate_id, m.event, m.payload::text, m.headers::text, m.store_id,

@@ -1,6 +1,6 @@
--- Read what comes next of each partition that is asked for, up to the gate's bound: pending messages after the last one
--- read, in the order of their ids. ``types``, ``partitions``, ``afters`` and ``takes`` are read side by side.
--- Served by salon_jobs_message_pending. In a transaction of its own, begun after the gate was read.
+-- Read the next messages of each requested partition, up to the gate's bound: pending ones after the last one read, in
+-- id order. ``types``, ``partitions``, ``afters`` and ``takes`` are parallel arrays.
+-- Served by salon_jobs_message_pending. Runs in a transaction of its own, begun after the gate was read.
 -- Locks: none. Role: worker.
 SELECT m.id, m.message_id, m.aggregate_type, m.aggregate_id, m.event, m.payload::text, m.headers::text, m.store_id,
        m.producer, extract(epoch FROM m.created_at)::float8, m.replay_of, m.partition

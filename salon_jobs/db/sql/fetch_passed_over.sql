@@ -1,6 +1,7 @@
--- Read pending messages below what was already read which no row blocks: there should be none but those that the relay
--- holds in memory. 200,000 may wait
--- behind one: NOT IN is hashed whatever the statistics say, and the others are probes of an index at worst. Others were written past the gate (a restored backup, triggers switched off) or made pending by hand.
+-- Read pending messages with ids below those already read that no row blocks: there should be none except those the
+-- relay holds in memory. Others were written past the gate (a restored backup, disabled triggers) or set to pending by
+-- hand. 200,000 may wait behind one blocked message: NOT IN is hashed whatever the statistics say, and the rest are
+-- index probes at worst.
 -- Locks: none. Role: worker.
 SELECT m.id, m.message_id, m.aggregate_type, m.aggregate_id, m.event, m.payload::text, m.headers::text, m.store_id,
        m.producer, extract(epoch FROM m.created_at)::float8, m.replay_of, m.partition

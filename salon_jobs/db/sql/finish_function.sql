@@ -1,8 +1,8 @@
--- Define salon_jobs_finish: as finish.sql or, with keep, finish_keep.sql, but it raises SJ001 when the lease is lost, so
--- that COMMIT can go with it in one round trip. A function, since the server keeps its plans, behind a pooler too: the
--- end of a store's job costs a quarter of what DELETE and COMMIT cost one by one.
--- enable_seqscan: a plan made while the table is empty would read all of it later on.
--- Locks: the row. The schema is filled in by tenancy.job_functions; owner: the migrator; EXECUTE: worker.
+-- Define salon_jobs_finish: finish.sql or, with keep, finish_keep.sql, but raising SJ001 when the lease is lost, so
+-- that COMMIT can be sent in the same round trip. A function, since the server keeps its plans, behind a pooler too:
+-- ending a store's job costs a quarter of a separate DELETE and COMMIT.
+-- enable_seqscan: a plan made while the table is empty would later read all of it.
+-- Locks: the row. access.job_tables fills in the schema; owner: the migrator; EXECUTE: worker.
 CREATE OR REPLACE FUNCTION __schema__.salon_jobs_finish(job_id bigint, held integer, holder bigint, keep boolean)
 RETURNS void LANGUAGE plpgsql SET enable_seqscan = off
 AS $body$

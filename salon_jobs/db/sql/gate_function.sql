@@ -1,11 +1,12 @@
--- Define salon_jobs_gate: how far messages may be relayed. Every transaction that could still add one up to ``bound``
--- has ended; ``allocated`` is the last id given; ``holders`` are the backends in between, 0 for a prepared transaction.
--- First the sequence, then who holds the gate (hold_gate_function.sql). Whoever reads the table up to the bound does it
--- afterwards, in a later snapshot: in a statement of its own, and not in the transaction of this one.
--- Who took such a lock by hand for a session holds nothing while no transaction of it has an id: a writer has one from
--- before it takes the lock until after it let everybody see its rows. pg_locks is read once, so that both are of one
--- moment; while a transaction is being prepared its locks move one by one, hence everybody counts while one is.
--- Locks: none. SECURITY DEFINER, to read the sequence. The schema is filled in by tenancy.job_functions.
+-- Define salon_jobs_gate: how far messages may be relayed. Every transaction that could still add a message up to
+-- ``bound`` has ended; ``allocated`` is the last allocated id; ``holders`` are the backends in between, 0 for a
+-- prepared transaction.
+-- It reads the sequence first, then the holders of the gate (hold_gate_function.sql). The table must be read up to the
+-- bound afterwards, in a later snapshot: in a separate statement and outside this one's transaction.
+-- A session that took such a lock by hand holds nothing while its transaction has no id: a writer has one from before
+-- it takes the lock until its rows are visible to everybody. pg_locks is read once, so that both come from one moment;
+-- while a transaction is being prepared its locks move one by one, hence every holder counts during that time.
+-- Locks: none. SECURITY DEFINER, to read the sequence. access.job_tables fills in the schema.
 -- EXECUTE: worker, operator.
 CREATE OR REPLACE FUNCTION __schema__.salon_jobs_gate(OUT allocated bigint, OUT bound bigint, OUT holders integer[])
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp

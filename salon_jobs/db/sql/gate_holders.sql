@@ -1,4 +1,4 @@
--- Describe the backends that hold the gate, as far as the role may see; one that is gone by now is left out, 0 is a
+-- Describe the backends that hold the gate, as far as the role may see; backends that are gone are omitted, 0 is a
 -- prepared transaction.
 -- Locks: none. Role: operator, worker.
 SELECT p.pid, coalesce(a.usename, ''), coalesce(a.application_name, ''), a.xact_start, coalesce(a.state, ''),

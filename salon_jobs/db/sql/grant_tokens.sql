@@ -1,5 +1,5 @@
--- Give each destination as many tokens as are wanted and left: a bucket that fills at its rate a second and holds a tenth
--- of that, one at least; one bucket for all relays. By the database's clock; one that steps back fills nothing.
+-- Grant each destination the requested tokens, as far as its bucket has them: it fills at the rate per second and holds
+-- a tenth of that, at least one; all relays share it. Uses the database's clock; one that steps back adds nothing.
 -- Locks: the rows of the destinations, in order, briefly. Role: worker.
 WITH asked AS (
     SELECT * FROM unnest(%(types)s::text[], %(wanted)s::integer[], %(rates)s::float8[]) AS a (aggregate_type, wanted, rate)

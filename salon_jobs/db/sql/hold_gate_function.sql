@@ -1,11 +1,11 @@
--- Define salon_jobs_hold_gate, for a trigger before each statement that inserts messages: from now to the end of the
--- transaction everybody can see that it may hold messages with ids above the sequence's value of this moment.
--- Ids are given in another order than transactions commit. The relay (gate_function.sql) reads the sequence, then the
--- holders of these locks, then the rows, and goes no further than the lowest of them: who is not among the holders when
--- it looks either has committed, and is seen, or gets ids above the sequence that was read. A statement trigger fires
--- before the first row, and so before the first id, is made; it covers COPY and whatever else writes.
--- The key carries the value in its lower 48 bits, below a tag; a transaction takes it once. The mark that says so is
--- local: it goes with a savepoint as the lock does.
+-- Define salon_jobs_hold_gate, for a trigger before each statement that inserts messages: from now until the end of the
+-- transaction, everybody can see that it may hold messages with ids above the sequence's current value.
+-- Ids are not allocated in commit order. The relay (gate_function.sql) reads the sequence, then the holders of these
+-- locks, then the rows, and goes no further than the lowest holder: a transaction that is not among the holders at that
+-- time either has committed, and is visible, or gets ids above the value read from the sequence. A statement trigger
+-- fires before the first row, and so before the first id, is made; it covers COPY and all other writes.
+-- The lower 48 bits of the key hold the value, below a tag; a transaction takes the lock once. The mark that records it
+-- is a local setting: a rolled-back savepoint reverts it along with the lock.
 -- Locks: one shared advisory lock of the transaction, which nothing ever waits for. SECURITY DEFINER, to read the
 -- sequence. EXECUTE: nobody; a trigger needs none.
 CREATE OR REPLACE FUNCTION __schema__.salon_jobs_hold_gate() RETURNS trigger

@@ -1,4 +1,4 @@
--- Find out which of these stores there are, by the narrow function that lists all (its name is filled in).
+-- Return which of these stores exist, using the narrow function that lists all (its name is filled in).
 -- Locks: none. Role: worker.
 SELECT f.store_id
   FROM __function__() AS f (store_id)

@@ -1,4 +1,4 @@
--- Read one job that a process holds by a lease, as claim_due.sql returned it: its supervisor ends the run of the dead.
+-- Read one job leased by a process, in the columns of claim_due.sql: a supervisor ends the runs of a dead child.
 -- Locks: none. Role: worker.
 SELECT id, task, store_id, payload::text, queue, priority, date_part('epoch', run_at), attempts, max_attempts, lease,
        false, date_part('epoch', tick), date_part('epoch', created_at), lane,

@@ -1,3 +1,3 @@
--- Read every rule: what is paused, how many at once, how many a second.
+-- Read all limits: what is paused, concurrency limits and rates per second.
 -- Locks: none. Role: worker.
 SELECT kind, name, paused, max_concurrency, rate FROM salon_jobs_limit

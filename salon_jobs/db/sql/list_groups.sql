@@ -1,16 +1,17 @@
--- List lanes in order of their stores: of up to %(stores)s stores after %(after)s (NULL: from the first), with the first
--- job that each lane holds. A store of which nothing may run is listed once, without a lane.
--- The row that ends one search begins the next one inside it: behind a transaction that pins xmin a search reads all the
--- dead rows before the first live one, and need not read them again.
--- A lane holds the queued jobs of one store, queue, task, priority and concurrency key in the order they come due, so
--- its first job says whether any is due, and a lane that may not run now costs one look, however many wait in it.
--- Lanes that differ in their keys alone form a group: the upper half of their numbers is the same. What this process
--- may not run (paused, unserved, unknown) is passed over group by group, however many keys wait. Of a store up to
--- %(groups)s groups are listed, from the group %(group)s on, of each up to %(lanes)s lanes, from the key %(key)s on.
--- Each look is ordered by the whole index, though its store is given: ordered by the rest, a planner that expects few
+-- List claim groups in the order of their stores: of up to %(stores)s stores after %(after)s (NULL: from the first),
+-- with the first job in each group. A store none of whose jobs may run is listed once, without a group.
+-- The row that ends one search begins the next: behind a transaction that pins xmin, a search reads all the dead rows
+-- before the first live one, and so does not read them again.
+-- A claim group (column lane) holds the queued jobs of one store, queue, task, priority and concurrency key in the
+-- order they come due. Its first job therefore shows whether any is due, and a group that may not run now costs one
+-- probe, however many jobs wait in it.
+-- Groups that differ only in their keys share a prefix, the upper half of their numbers. What this process may not run
+-- (paused, unserved, unknown) is skipped prefix by prefix, however many keys wait. Of each store, up to %(groups)s
+-- prefixes are listed from %(group)s on, and of each prefix up to %(lanes)s claim groups from the key %(key)s on.
+-- Each probe is ordered by the whole index, though its store is given: ordered by the rest, a planner that expects few
 -- jobs per store sorts them all.
--- Paused stores are compared as text: whatever a rule's name is, it breaks no claim.
--- It steps from lane to lane (a loose index scan), never over the jobs inside.
+-- Paused stores are compared as text, so that no limit's name can break a claim.
+-- It steps from group to group (a loose index scan), never over the jobs inside.
 -- Locks: none. Role: worker. Not prepared: NULL and the numbers are folded into the plan.
 WITH RECURSIVE step AS (
     (SELECT COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid) AS store, j.lane, j.queue, j.task, j.priority, j.concurrency_key, j.run_at, j.id

@@ -1,5 +1,5 @@
--- Serialise the enqueuers of these keys ("task, store, key", joined by \x1f) until the end of the transaction, in one
--- order for everybody. Whoever takes keys also shares the lock of their task; more than 1,000 keys take that one alone,
+-- Serialize enqueuers of these keys ("task, store, key", joined by \x1f) until the end of the transaction, in one
+-- global order. Locking keys also takes their task's lock, shared; for more than 1,000 keys it takes the task's alone,
 -- exclusively, since the server's lock table is small (6,400 by default, for all transactions together).
 -- Locks: transaction-level advisory locks, tasks before keys. Role: any.
 WITH keys AS MATERIALIZED (

@@ -1,5 +1,5 @@
--- Mark what the broker has acknowledged, and forget that it blocked its aggregate. Whoever sent it, it was sent: that
--- is true also after the partition changed hands, and of a message that somebody skipped meanwhile.
+-- Mark messages that the broker has acknowledged, and unblock their aggregates. They were sent, whoever sent them, even
+-- if the partition has changed owners or an operator has skipped them meanwhile.
 -- Locks: the rows, briefly. Role: worker.
 WITH gone AS (
     DELETE FROM salon_jobs_blocked_aggregate b WHERE b.head_id = ANY (%(ids)s::bigint[])

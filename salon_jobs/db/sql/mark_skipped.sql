@@ -1,4 +1,4 @@
--- Mark messages that a filter of the settings keeps from being sent, with the reason.
+-- Mark messages that a filter in the settings excludes as skipped, with the reason.
 -- Locks: the rows, briefly. Role: worker.
 WITH gone AS (
     DELETE FROM salon_jobs_blocked_aggregate b WHERE b.head_id = ANY (%(ids)s::bigint[])

@@ -1,6 +1,6 @@
--- Write down messages that could not be published: to be tried again, or failed when ``finals`` says so. Only while the
--- relay owns their partition; returns what was written, for the rows that block their aggregates.
--- Locks: the rows; the relay's partitions FOR SHARE, so that they do not change hands before the commit. Role: worker.
+-- Record messages that could not be published: to be retried, or failed where ``finals`` says so. Only while the relay
+-- owns their partition; returns the recorded messages, for the rows that block their aggregates.
+-- Locks: the rows; the relay's partitions FOR SHARE, so that they do not change owners before the commit. Role: worker.
 UPDATE salon_jobs_message m
    SET status = CASE WHEN u.final THEN 'failed' ELSE 'pending' END,
        retry_count = u.tries,

@@ -1,3 +1,3 @@
--- Count the messages that have committed and wait behind the gate, no further than asked for.
+-- Count the committed messages that wait behind the gate, up to the given number.
 -- Locks: none. Role: operator, worker.
 SELECT count(*) FROM (SELECT 1 FROM salon_jobs_message WHERE id > %(bound)s LIMIT %(most)s) AS behind

@@ -1,4 +1,4 @@
--- List the ten aggregates that were parked last, of the newest 10,000 that are blocked.
+-- List the ten aggregates parked last, among the newest 10,000 blocked ones.
 -- Locks: none. Role: operator, worker; web: its current store's.
 SELECT id, aggregate_type, aggregate_id, head_id, store_id, since, code
   FROM (SELECT * FROM salon_jobs_blocked_aggregate ORDER BY id DESC LIMIT 10000) blocked

@@ -1,4 +1,4 @@
--- Write down that a destination is out of reach, or (without a code) that it answers again.
+-- Record that a destination is unreachable, or (without a code) that it answers again.
 -- Locks: its row, briefly. Role: worker.
 UPDATE salon_jobs_destination d
    SET outage_since = CASE WHEN %(code)s::text <> '' THEN coalesce(d.outage_since, clock_timestamp()) END,

@@ -1,5 +1,5 @@
--- Tell the age in seconds of the oldest message of each destination that is still to be relayed; parked and waiting
--- aggregates count, since nobody gets their messages either. One probe of salon_jobs_message_pending a partition.
+-- Return the age in seconds of each destination's oldest unpublished message; parked and waiting aggregates count,
+-- since their messages do not arrive either. One probe of salon_jobs_message_pending per partition.
 -- Locks: none. Role: worker, operator.
 SELECT t.aggregate_type, max(extract(epoch FROM clock_timestamp() - m.created_at))::float8
   FROM unnest(%(types)s::text[]) AS t (aggregate_type)

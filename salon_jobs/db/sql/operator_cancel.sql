@@ -1,8 +1,8 @@
--- Cancel jobs that do not run, for %(reason)s, and return which. One that runs belongs to its process: with %(running)s that is asked to
--- end it, and the job ends as cancelled wherever it would be queued again.
--- Locks: the rows, in the order of their ids (a claim or a finish in flight is waited for, then the state decides). With
--- %(running)s run it in a transaction of its own: a finish waits for it.
--- Role: operator, worker; web for its store's that do not run (the others by cancel_function.sql).
+-- Cancel jobs that are not running, with %(reason)s, and return their ids. A running job belongs to its process: with
+-- %(running)s the process is asked to end it, and the job is cancelled wherever it would be requeued.
+-- Locks: the rows, in id order (it waits for a claim or a finish in flight, then the state decides). With %(running)s
+-- run it in a transaction of its own: a finish waits for it.
+-- Role: operator, worker; web for its store's that are not running (the others through cancel_function.sql).
 WITH chosen AS MATERIALIZED (
     SELECT id, state = 'running' AS runs FROM salon_jobs_job
      WHERE id = ANY (%(ids)s) AND (state IN ('queued', 'failed') OR (state = 'running' AND %(running)s))

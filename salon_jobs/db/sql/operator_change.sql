@@ -1,5 +1,5 @@
--- Give queued jobs another priority or queue by an operator's hand (NULL: as it is), and return which.
--- Locks: the rows, in the order of their ids (a claim in flight is waited for, then the state decides).
+-- Change the priority or queue of queued jobs for an operator (NULL: unchanged), and return their ids.
+-- Locks: the rows, in id order (it waits for a claim in flight, then the state decides).
 -- Role: operator, worker; web for its store.
 WITH chosen AS MATERIALIZED (
     SELECT id FROM salon_jobs_job

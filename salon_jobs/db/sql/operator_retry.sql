@@ -1,8 +1,9 @@
--- Queue ended jobs again by an operator's hand, and return which: due at %(at)s (NULL: now), one more attempt when they
--- were spent, without an expiry that is over by then, which would cancel them at their claim.
--- One whose key a waiting job holds is left, and of several with one key all but the first of %(ids)s: jobs that fail day
--- after day under one key are common, and one of them must not make a thousand be done one by one.
--- Locks: the rows, in the order of their ids. A key that another job was given at this moment raises a unique violation.
+-- Requeue ended jobs for an operator, and return their ids: due at %(at)s (NULL: now), with one more attempt if they
+-- were exhausted, and without an expiry that will have passed by then, which would cancel them when claimed.
+-- A job whose key a waiting job holds is left alone, and so are all but the first of %(ids)s with the same key: jobs
+-- that fail day after day under one key are common, and one of them must not force an operator to retry a thousand one
+-- by one.
+-- Locks: the rows, in id order. A key given to another job concurrently raises a unique violation.
 -- Role: operator, worker; web for its store.
 WITH chosen AS MATERIALIZED (
     SELECT id, task, store_id, job_key FROM salon_jobs_job

@@ -1,4 +1,4 @@
--- List who owns what, and how many relays live, judged as their process rows are.
+-- List the owners of partitions, and how many relays are alive, judged by their process rows.
 -- Locks: none. Role: worker.
 SELECT p.partition, p.owner, p.epoch, p.beat,
        (SELECT count(*) FROM salon_jobs_process r

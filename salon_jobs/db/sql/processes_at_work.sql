@@ -1,4 +1,5 @@
--- List the processes with how many jobs each holds, up to 1,001, and the five it has held longest: by salon_jobs_job_leased.
+-- List the processes with the number of jobs each holds, up to 1,001, and the five held longest, using
+-- salon_jobs_job_leased.
 -- Locks: none. Role: operator, worker.
 SELECT p.id, p.kind, p.hostname, p.pid, p.supervisor_id, p.queues, p.concurrency, p.started_at,
        extract(epoch FROM now() - p.heartbeat_at)::float8, held.count, coalesce(first.jobs, '[]')

@@ -1,4 +1,4 @@
--- Delete up to 1,000 rows of counted queues older than %(age)s, oldest first; returns how many.
+-- Delete up to 1,000 rows of queue depths older than %(age)s, oldest first; returns how many.
 -- Locks: the rows, SKIP LOCKED. Role: worker.
 WITH old AS MATERIALIZED (
     SELECT minute, queue FROM salon_jobs_queue_minute

@@ -1,6 +1,6 @@
--- Look at the next 10,000 error rows by their ids and delete those older than %(age)s whose job is gone (it succeeded after
--- all); returns how many, and the id to go on after: NULL at the end of the table. An older error of a job that is
--- still there stands in the way of no one: the walk goes past it.
+-- Scan the next 10,000 error rows in id order and delete those older than %(age)s whose job is gone (it succeeded after
+-- all); returns how many, and the id to continue after, NULL at the end of the table. Older errors of jobs that still
+-- exist do not stop the scan.
 -- Locks: the rows it deletes, SKIP LOCKED. Role: worker.
 WITH page AS MATERIALIZED (
     SELECT id, job_id, occurred_at FROM salon_jobs_job_error WHERE id > %(after)s ORDER BY id LIMIT 10000

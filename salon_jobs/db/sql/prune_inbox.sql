@@ -1,5 +1,5 @@
--- Delete up to 1,000 messages that came in longer than %(age)s ago and are done with; returns how many. Those set aside
--- stay, and those to be tried again.
+-- Delete up to 1,000 processed messages that came in longer than %(age)s ago; returns how many. Rejected messages and
+-- those still to be retried stay.
 -- Locks: the rows, SKIP LOCKED. Role: worker, operator.
 WITH old AS MATERIALIZED (
     SELECT id

@@ -1,7 +1,7 @@
--- Delete the oldest jobs that ended in one state before %(age)s ago, up to 1,000, with their error rows; returns how many of
--- each. What somebody holds just now (an operator who retries it, another pruner) is left for the next time.
+-- Delete up to 1,000 of the oldest jobs that ended in one state more than %(age)s ago, with their error rows; returns
+-- how many of each. Locked rows (an operator's retry, another pruner) are left for the next round.
 -- The condition on the three states is the index's own: without it a prepared statement could not use that index.
--- now() and not clock_timestamp(), which no index condition takes.
+-- now() rather than clock_timestamp(), which cannot be an index condition.
 -- Locks: the jobs FOR UPDATE SKIP LOCKED, in the order in which they ended; their errors. Role: worker, operator.
 WITH old AS MATERIALIZED (
     SELECT id FROM salon_jobs_job

@@ -1,7 +1,7 @@
--- Look at the next 5,000 messages by their ids and delete those that were published or skipped longer ago than their
--- retention; nothing that is still to be sent, or failed, whatever its age. Returns how many, the id to go on after (NULL
--- at the end of the table), and whether all of these were written too lately to be past any retention: those behind were
--- written later still. Not by when they were sent or skipped, which an operator's retry makes today of the oldest.
+-- Scan the next 5,000 messages in id order and delete those published or skipped longer ago than their retention; never
+-- an unsent or failed message, whatever its age. Returns how many, the id to continue after (NULL at the end of the
+-- table), and whether all of these were written too recently to be past any retention, since those behind are newer
+-- still. The scan is not by the time they were sent or skipped, which an operator's retry sets to today for the oldest.
 -- Locks: the rows it deletes, SKIP LOCKED. Role: worker, operator.
 WITH page AS MATERIALIZED (
     SELECT id, status, sent_at, ended_at, created_at FROM salon_jobs_message WHERE id > %(after)s ORDER BY id LIMIT 5000

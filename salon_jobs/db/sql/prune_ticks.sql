@@ -1,5 +1,5 @@
 -- Delete up to 1,000 cron ticks older than %(age)s; returns how many. A tick that its entry may still be owed stays,
--- however old: the row is what keeps it from firing again. One fired lately for an instant long ago (--at) stays, too.
+-- however old: the row keeps it from firing again. A tick fired recently for a past instant (--at) stays too.
 -- Locks: the ticks, SKIP LOCKED. Role: worker.
 WITH old AS MATERIALIZED (
     SELECT t.id

@@ -1,6 +1,6 @@
--- Tell of each queue, over the five minutes up to the last one whose depths were counted, how many jobs ended and by how
--- many the waiting ones grew (NULL where they were not all counted at both ends); and over %(last)s how many runs failed
--- for good or are tried again.
+-- Return for each queue, over the five minutes up to the last one whose depths were counted, how many jobs ended and by
+-- how many the waiting ones grew (NULL unless they were fully counted at both ends); and over %(last)s how many runs
+-- failed for good or are retried.
 -- Locks: none. Role: operator, worker.
 WITH span AS MATERIALIZED (
     SELECT coalesce(max(minute), date_trunc('minute', now())) AS until

@@ -1,5 +1,5 @@
--- Count by queue what waits behind the front (queue_front.sql): jobs that are not due yet, and failed ones. Up to 10,000
--- of each priority and 10,000 in all, and up to 1,000 failed, whose queues stand in the table alone.
+-- Count by queue what waits behind the front (queue_front.sql): jobs that are not due yet, up to 10,000 of each
+-- priority and 10,000 in all, and up to 1,000 failed ones, whose queues only the table holds.
 -- Locks: none. Role: worker.
 WITH RECURSIVE level (priority) AS (
     (SELECT priority FROM salon_jobs_job WHERE state = 'queued' ORDER BY priority LIMIT 1)

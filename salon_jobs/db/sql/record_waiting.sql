@@ -1,5 +1,5 @@
--- Keep what was counted for the current minute; another worker's count, which was sooner, stays.
--- Locks: none that anybody waits for but a worker that counts at the same moment. Role: worker.
+-- Store the counts for the current minute; if another worker has already counted, its row stays.
+-- Locks: none, except against a worker that counts at the same moment. Role: worker.
 INSERT INTO salon_jobs_queue_minute (minute, queue, waiting, due, oldest_due_s, exact)
 SELECT date_trunc('minute', now()), r.*
   FROM jsonb_to_recordset(%(rows)s::jsonb) AS r (

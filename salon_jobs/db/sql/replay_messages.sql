@@ -1,5 +1,5 @@
--- Write the chosen messages again in the order of their ids, each under a new id, and return the ids of the old ones.
--- Locks: the chosen rows, shared: one that somebody is just making pending again is waited for, and left out. The gate
+-- Write the chosen messages again in id order, each under a new id, and return the ids of the old ones.
+-- Locks: the chosen rows, shared: it waits for one that is being made pending again, and leaves it out. The gate
 -- (hold_gate_function.sql), until the end of the transaction. Role: operator, worker.
 WITH chosen AS MATERIALIZED (
     SELECT m.id, m.message_id, m.aggregate_type, m.aggregate_id, m.event, m.payload, m.headers, m.store_id, m.producer

@@ -1,6 +1,7 @@
--- Queue jobs again without counting an attempt: a snooze (after a wait) or a release (wait NULL keeps run_at).
--- A job that is to be cancelled ends so; one whose key a newer one took while it ran, or holds waiting, as superseded.
--- Locks: the rows, in ascending order. A twin enqueued at this very moment raises a unique violation: run it again.
+-- Requeue jobs without counting an attempt: a snooze (after a wait) or a release (wait NULL keeps run_at).
+-- A job whose cancellation was requested ends as cancelled; one whose key a newer job took while it ran, or holds
+-- waiting, as superseded.
+-- Locks: the rows, in ascending order. A twin enqueued concurrently raises a unique violation: run it again.
 -- Role: worker.
 WITH mine AS MATERIALIZED (
     SELECT j.id,

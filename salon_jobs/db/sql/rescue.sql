@@ -1,9 +1,9 @@
--- Queue the jobs of a dead process again. No attempt is charged: the count of rescues bounds a job that kills its
--- process (failed when attempts and rescues together reach max_attempts, and never before the third rescue, so that a
--- job merely waiting in a dead process is not failed for it). Those in %(charged)s count a rescue and get an error row;
--- NULL means all: nobody knows which had started. One that is to be cancelled ends so.
+-- Requeue the jobs of a dead process. No attempt is charged: the count of rescues bounds a job that kills its process
+-- (failed when attempts and rescues together reach max_attempts, and never before the third rescue, so that a job
+-- merely waiting in a dead process is not failed for it). Those in %(charged)s count a rescue and get an error row;
+-- NULL means all: nobody knows which had started. A job whose cancellation was requested is cancelled.
 -- The process row is gone already (delete_process.sql), so no claim can add to these rows.
--- Locks: the rows, in ascending order. A twin enqueued at this very moment raises a unique violation: run row by row.
+-- Locks: the rows, in ascending order. A twin enqueued concurrently raises a unique violation: run row by row.
 -- Role: worker.
 WITH theirs AS MATERIALIZED (
     SELECT j.id,

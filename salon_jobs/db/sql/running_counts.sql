@@ -1,4 +1,4 @@
--- Count the running jobs by what a limit can be on. Only read where a limit is in force.
+-- Count the running jobs in every scope that a limit can apply to. Run only where a limit is in force.
 -- Locks: none. Role: worker.
 SELECT queue, task, store_id, concurrency_key, count(*)
   FROM salon_jobs_job

@@ -1,5 +1,5 @@
--- Add up how runs ended and how long they had waited, by steps of %(step)s from %(since)s on.
--- The histogram is added up bucket by bucket: a subscript is read in place, where unnest would make 48 rows of each.
+-- Sum up how runs ended and how long they had waited, in steps of %(step)s since %(since)s.
+-- The histogram is summed bucket by bucket: a subscript is read in place, where unnest would make 48 rows of each.
 -- Locks: none. Role: operator, worker.
 SELECT date_bin(%(step)s::interval, minute, %(since)s::timestamptz) AS at,
        sum(succeeded)::bigint, sum(retried)::bigint, sum(failed)::bigint,

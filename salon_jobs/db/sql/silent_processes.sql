@@ -1,6 +1,6 @@
--- Find processes whose heartbeat is too old, and owners of running jobs that have no process row at all: of these the
--- first between two that have one, each time. The leases of a process with a row are not read: behind a transaction that
--- pins xmin there is one for every job that it ran.
+-- Find processes whose heartbeat is too old, and owners of running jobs without a process row: of these, at each call,
+-- the first one between any two that have a row. The leases of a process with a row are not read: behind a transaction
+-- that pins xmin there is one for every job that it ran.
 -- Locks: none. Role: worker.
 WITH gap AS (
     SELECT lag(id, 1, 0::bigint) OVER (ORDER BY id) AS above, id AS below FROM salon_jobs_process

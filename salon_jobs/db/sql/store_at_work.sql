@@ -1,4 +1,5 @@
--- Count the newest %(most)s jobs of the current store by task and state: by salon_jobs_job_store, whatever else is there.
+-- Count the newest %(most)s jobs of the current store by task and state, using salon_jobs_job_store, however large the
+-- table.
 -- Locks: none. Role: web, with a store.
 SELECT task, count(*) FILTER (WHERE state = 'queued'), count(*) FILTER (WHERE state = 'queued' AND run_at <= now()),
        count(*) FILTER (WHERE state = 'running'), count(*) FILTER (WHERE state = 'failed'),

@@ -1,10 +1,11 @@
--- Define salon_jobs_supersede, for two triggers on the job table. Each statement in it has a snapshot of its own.
+-- Define salon_jobs_supersede, for two triggers on the job table. Each statement in it has its own snapshot.
 -- INSERT of a job with a key: mark the runs under that key. They are all visible by now: the new row could enter the
 -- unique index of waiting keys only when no claim of an older one was in flight.
 -- UPDATE of a running job with a key to queued: refuse it when its run is marked, with the same error as a waiting twin
--- gives; the caller's next try sees the mark. This row holds the key in the index by now, so no mark can come later.
+-- raises; the caller's next attempt sees the mark. This row holds the key in the index by now, so no mark can come
+-- later.
 -- Locks: none beyond its own row; never a running job. SECURITY DEFINER, since the web role may not write marks: it
--- could mark any store's jobs. The schema is filled in by InstallSupersession (migration_ops); owner: the migrator.
+-- could mark any store's jobs. InstallSupersession (access.operations) fills in the schema; owner: the migrator.
 -- EXECUTE: nobody; a trigger needs none.
 CREATE OR REPLACE FUNCTION __schema__.salon_jobs_supersede() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp

@@ -1,5 +1,5 @@
--- Write down messages of a consumer that came in, each once; returns the ids of those that were not known.
--- Locks: a message that another consumer process is just writing down makes us wait for its commit. The ids come in one
+-- Record a consumer's incoming messages, each once; returns the ids of the new ones.
+-- Locks: waits for the commit of another consumer process that is recording the same message. The ids are in one global
 -- order, so that two never wait for each other. Role: worker.
 INSERT INTO salon_jobs_inbox (consumer, message_id, event, producer, store_id, status, code, reason, deliveries, raw)
 SELECT %(consumer)s, m.message_id, m.event, m.producer, m.store_id, m.status, m.code, m.reason, m.deliveries, m.raw

@@ -1,5 +1,6 @@
--- Take partitions that nobody owns, or whose owner gave no sign for too long: each only if it still is as it was seen.
--- Locks: the rows, in order, passing over those that another relay is taking. Role: worker.
+-- Take partitions without an owner, or whose owner's heartbeat is too old: each only if it is unchanged since it was
+-- read.
+-- Locks: the rows, in order, skipping those that another relay is taking. Role: worker.
 WITH seen AS (
     SELECT p.partition FROM salon_jobs_partition p
       JOIN unnest(%(partitions)s::smallint[], %(epochs)s::bigint[], %(beats)s::bigint[]) AS s (partition, epoch, beat)

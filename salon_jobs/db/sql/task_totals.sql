@@ -1,5 +1,5 @@
--- Add up the statistics of each task since %(last)s ago.
--- The histograms are added up bucket by bucket, as in runs_over_time.sql.
+-- Sum the statistics of each task since %(last)s ago.
+-- The histograms are summed bucket by bucket, as in runs_over_time.sql.
 -- Locks: none. Role: worker, operator.
 SELECT task, sum(succeeded), sum(retried), sum(failed), sum(cancelled), sum(snoozed), sum(released), sum(rescued),
        sum(duration_s),

@@ -1,4 +1,4 @@
--- Forget that these messages, or their aggregates, are blocked. An aggregate "" is none.
+-- Delete the blocking rows of these messages, or of their aggregates. An aggregate "" is none.
 -- Locks: the rows, briefly. Role: worker.
 DELETE FROM salon_jobs_blocked_aggregate b
  USING unnest(%(heads)s::bigint[], %(types)s::text[], %(aggregates)s::text[]) AS u (head_id, aggregate_type, aggregate_id)

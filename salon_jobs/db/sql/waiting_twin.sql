@@ -1,4 +1,4 @@
--- Find the waiting job that holds the key of each of these, of those that failed or were cancelled.
+-- Find the waiting jobs that hold the keys of these failed or cancelled jobs.
 -- Locks: none. Role: operator, worker; web for its store.
 SELECT j.id, t.id
   FROM salon_jobs_job j
