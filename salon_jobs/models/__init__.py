@@ -1,4 +1,4 @@
-"""Declares the tables: columns, constraints, indexes and guarding triggers."""
+"""The tables: columns, constraints, indexes and guarding triggers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Column types Django lacks, and a search by time in tables ordered by id."""
+"""Column types that Django lacks, and a search by time in tables ordered by id."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from django.db.models import Max, Min, QuerySet
 
 
 class ReadableJSONField(models.JSONField):
-    """Is a JSON column that can be read whatever is in it: of JSON that Python does not take, a text that says so."""
+    """JSON column that is always readable: JSON that Python cannot parse becomes a text that says so."""
 
     def from_db_value(self, value: Any, expression: Any, connection: Any) -> Any:
         """Return Python values."""
@@ -22,9 +22,9 @@ class ReadableJSONField(models.JSONField):
 
 
 class JSONTextField(models.JSONField):
-    """Holds JSON as the text that was written, in a column of type ``json``.
+    """Column of type ``json`` that keeps JSON as the text that was written.
 
-    jsonb sorts keys and puts blanks between them: what a broker gets would be longer than what was checked.
+    jsonb sorts keys and inserts spaces: a broker would get more bytes than were checked.
     """
 
     def db_type(self, connection: Any) -> str:
@@ -32,11 +32,11 @@ class JSONTextField(models.JSONField):
         return "json"
 
     def select_format(self, compiler: Any, sql: str, params: Any) -> tuple[str, Any]:
-        """Read it as text: psycopg would parse it, and a string could not be told from JSON any more."""
+        """Select it as text: psycopg would parse it, making a JSON string indistinguishable from JSON text."""
         return f"{sql}::text", params
 
     def from_db_value(self, value: Any, expression: Any, connection: Any) -> Any:
-        """Return Python values; of JSON that PostgreSQL takes and Python does not, a text that says so."""
+        """Return Python values, or a text that says so for JSON that PostgreSQL accepts and Python does not."""
         if not isinstance(value, str):
             return value
         try:
@@ -46,18 +46,18 @@ class JSONTextField(models.JSONField):
 
 
 def unreadable(text: str, error: Exception) -> str:
-    """Return what is shown in the place of JSON that PostgreSQL takes and Python does not."""
+    """Return the text shown in place of JSON that PostgreSQL accepts and Python does not."""
     return f"<{len(text)} characters of JSON that Python can not read: {type(error).__name__}>"
 
 
-# Ids are given in the order of time, but for statements that write rows for longer than a moment.
+# Ids are allocated in time order, except by statements that take longer than a moment to write their rows.
 MARGIN: Final = timedelta(minutes=10)
 
 
 def first_id_at(instant: datetime, rows: QuerySet[Any]) -> int:
     """Return the id from which rows were created at this instant or later, by bisection.
 
-    Exact to the time that one statement took to write rows; ask for ``MARGIN`` earlier, and compare the times.
+    Accurate to the time that one statement took to write rows: search ``MARGIN`` earlier, and compare the times.
     """
     ends = rows.aggregate(low=Min("pk"), high=Max("pk"))
     low, high = ends["low"] or 0, (ends["high"] or 0) + 1

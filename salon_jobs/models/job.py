@@ -1,4 +1,4 @@
-"""Models of jobs, the errors of their attempts, fan-outs, and superseded runs."""
+"""Models of jobs, the errors of their attempts, fan-outs and superseded runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ENDED = models.Q(state__in=["failed", "cancelled", "succeeded"])
 _FAILED = models.Q(state="failed")
 _REPRESENTABLE = (EARLIEST, LATEST)
 
-# Moves nobody makes: a guard against mistakes, written as a WHEN clause so that a legal move never calls a function.
+# Illegal transitions: a guard against mistakes, written as a WHEN clause so that a legal one never calls a function.
 _ILLEGAL_MOVES = pgtrigger.Condition(
     "((OLD.state = 'succeeded' AND NEW.state <> 'succeeded')"
     " OR (OLD.state = 'queued' AND NEW.state IN ('succeeded', 'failed'))"
@@ -35,7 +35,7 @@ _IDENTITY_CHANGED = pgtrigger.Condition(
 
 
 class ClaimGroupHash(models.Func):
-    """Hashes what makes a lane within a store; of immutable parts alone, as a generated column needs."""
+    """Hash of a claim group within a store; of immutable parts alone, as a generated column requires."""
 
     template = "hashtextextended(%(expressions)s, 0)"
     arg_joiner = " || chr(31) || "
@@ -92,9 +92,9 @@ class Job(models.Model):
     concurrency_key: models.CharField[str | None, str | None] = models.CharField(  # noqa: DJ001 - NULL means that no limit by key applies
         max_length=255, null=True, help_text="Jobs of a task with the same key share a limit"
     )
-    # Jobs of one store in one lane are alike in all that can hold them back; see sql/list_groups.sql.
+    # Jobs of one store in one claim group are subject to the same limits; see sql/list_groups.sql.
     lane = models.GeneratedField(
-        # The upper half says all but the key: lanes that differ in their keys alone are neighbours.
+        # The upper half omits the key, so that claim groups that differ only in their keys are adjacent.
         expression=ClaimGroupHash("queue", "task", Cast("priority", models.TextField())).bitand(-(2**32))
         + ClaimGroupHash(
             "queue",
@@ -158,7 +158,7 @@ class Job(models.Model):
                 name="salon_jobs_job_lane",
             ),
             models.Index(fields=["leased_by", "id"], condition=models.Q(state="running"), name="salon_jobs_job_leased"),
-            # Of its own: the one above holds an entry for each job that a process ran since the last vacuum.
+            # Separate from the one above, which holds an entry for each job that a process ran since the last vacuum.
             models.Index(
                 fields=["leased_by"],
                 condition=models.Q(state="running", cancel_requested_at__isnull=False),
@@ -174,12 +174,12 @@ class Job(models.Model):
             models.Index(
                 fields=["fan_out_id"], condition=models.Q(fan_out_id__isnull=False), name="salon_jobs_job_fan_out"
             ),
-            # For people, who look for three jobs among millions; without the id, so that equal entries are kept as one:
-            # a tenth of the room and of the cost to enqueue.
+            # For people who look for three jobs among millions. Without the id, so that equal entries are deduplicated:
+            # a tenth of the space and of the cost to enqueue.
             models.Index(
                 fields=["task", "queue"], condition=models.Q(state="queued"), name="salon_jobs_job_queued_task"
             ),
-            # For the admin, on ended rows alone: a job that succeeds and is deleted never enters one of these.
+            # For the admin, on ended rows alone: a job that succeeds and is deleted never enters these indexes.
             models.Index(fields=["state", "id"], condition=_ENDED, name="salon_jobs_job_ended_state"),
             models.Index(fields=["task", "id"], condition=_ENDED, name="salon_jobs_job_ended_task"),
             models.Index(fields=["queue", "id"], condition=_ENDED, name="salon_jobs_job_ended_queue"),
@@ -216,7 +216,7 @@ class Job(models.Model):
 
     @property
     def timeliness(self) -> str:
-        """Tell in a word or two how the job stands in time: scheduled, ready, active, …"""
+        """How the job stands in time, in a word or two: scheduled, ready, active, …"""
         match self.state:
             case JobState.QUEUED:
                 return "ready" if self.run_at <= timezone.now() else "scheduled"
@@ -233,7 +233,7 @@ class Job(models.Model):
 
 
 class JobError(models.Model):
-    """One failed attempt of a job, off the hot row. ``job_id`` is no foreign key: errors never hold a job back."""
+    """One failed attempt of a job, off the hot row. ``job_id`` is no foreign key: errors never delay a job."""
 
     id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
     job_id: models.BigIntegerField[int, int] = models.BigIntegerField()
@@ -254,10 +254,10 @@ class JobError(models.Model):
 
 
 class SupersededRun(models.Model):
-    """One running job whose key a newer job took: it is not retried, also when the newer one has long finished.
+    """One running job whose key a newer job took: it is not retried, even after the newer one has finished.
 
-    A row of its own, since an enqueue never touches a running job. Written by the trigger on the job table, read when
-    a run ends without success, forgotten by the workers' maintenance.
+    A row of its own, since an enqueue never touches a running job. Written by the trigger on the job table, read when a
+    run ends without success, deleted by the workers' maintenance.
     """
 
     job_id: models.BigIntegerField[int, int] = models.BigIntegerField(primary_key=True)
@@ -273,7 +273,7 @@ class SupersededRun(models.Model):
 
 
 class FanOutRecord(models.Model):
-    """One fan-out: what it added, never changed afterwards. How far its jobs are is counted when somebody asks.
+    """One fan-out: what it added, never changed afterwards. The progress of its jobs is counted on demand.
 
     Unique by task, tick and digest (of arguments and label): a second one for the same tick adds nothing.
     """

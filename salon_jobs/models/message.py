@@ -24,7 +24,7 @@ _CONTENT_CHANGED = pgtrigger.Condition(
 )
 
 
-# What processes of the release before 0008 write: the end of every message as sent_at.
+# Written by processes of the release before 0008: the end of every message as sent_at.
 _TIMES_MIXED_UP = pgtrigger.Condition(
     "((NEW.status = 'published') <> (NEW.sent_at IS NOT NULL)"
     " OR (NEW.status IN ('failed', 'skipped')) <> (NEW.ended_at IS NOT NULL))"
@@ -45,7 +45,7 @@ RETURN NEW;
 
 
 class PartitionOf(models.Func):
-    """Hashes what keeps an order: an aggregate, or a message by itself when it belongs to none."""
+    """Hash of what keeps an order: an aggregate, or a message by itself when it belongs to none."""
 
     template = (
         "((CASE WHEN aggregate_id = '' THEN uuid_hash_extended(message_id, 0)"
@@ -57,8 +57,8 @@ class PartitionOf(models.Func):
 class Message(models.Model):
     """One message: sent if and only if the transaction that wrote it committed. Written by ``emit`` alone.
 
-    A trigger takes the gate's lock before any statement inserts here (sql/hold_gate_function.sql), which the relay
-    relies on to read in the order of ids.
+    A trigger takes the gate's lock before any statement inserts here (sql/hold_gate_function.sql); the relay relies on
+    it to read in id order.
     """
 
     id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
@@ -124,7 +124,7 @@ class Message(models.Model):
             models.Index(
                 fields=["aggregate_type", "aggregate_id", "id"], condition=_OPEN, name="salon_jobs_message_open"
             ),
-            # For operators, on rows that are rare.
+            # For operators, on rare rows.
             models.Index(
                 fields=["status", "id"],
                 condition=models.Q(status__in=["failed", "skipped"]),
@@ -160,12 +160,12 @@ class Message(models.Model):
 class BlockedAggregate(models.Model):
     """One aggregate whose next message could not be published: it waits for a retry, or is parked for an operator.
 
-    While the row is there, the relay sends nothing of that aggregate. A message without an aggregate has a row of its
-    own (``aggregate_id`` "") while it waits.
+    While the row exists, the relay sends nothing of that aggregate. A message without an aggregate has a row of its own
+    (``aggregate_id`` "") while it waits.
     """
 
     class Status(models.TextChoices):
-        """Says what the aggregate waits for."""
+        """What the aggregate waits for."""
 
         WAITING = "waiting", "waiting for a retry"
         PARKED = "parked", "parked"
@@ -206,7 +206,7 @@ class BlockedAggregate(models.Model):
 class RelayPartition(models.Model):
     """One partition of the aggregates and the relay that owns it.
 
-    ``beat`` changes while the owner lives; ``epoch`` with each change of hands, and fences what a former owner writes.
+    ``beat`` changes while the owner lives; ``epoch`` with each change of owner, which fences writes of a former owner.
     """
 
     partition: models.SmallIntegerField[int, int] = models.SmallIntegerField(primary_key=True)
@@ -224,7 +224,7 @@ class RelayPartition(models.Model):
 
 
 class DestinationState(models.Model):
-    """One aggregate type: what is left of its rate, whether it is paused, and the outage that relays met there."""
+    """One aggregate type: the tokens left of its rate, whether it is paused, and the outage that relays met there."""
 
     aggregate_type: models.CharField[str, str] = models.CharField(primary_key=True, max_length=255)
     tokens: models.FloatField[float, float] = models.FloatField(db_default=0.0)
@@ -244,7 +244,7 @@ class DestinationState(models.Model):
 
 
 class Replay(models.Model):
-    """One time that an operator had messages sent again under new ids: who, why, which, how many."""
+    """One replay: messages that an operator sent again under new ids, with who, why, which and how many."""
 
     id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
     requested_at: models.DateTimeField[datetime, datetime] = models.DateTimeField(db_default=Now())
@@ -261,14 +261,14 @@ class Replay(models.Model):
 
 
 class InboxMessage(models.Model):
-    """One message that ``consume_queue`` took: the job it became, or why it was set aside.
+    """One message that ``consume_queue`` took: the job it became, or why it was rejected.
 
-    Unique by consumer and message id: what is delivered twice becomes one job. ``message_id`` is text, since other
-    producers than salon_jobs choose their own.
+    Unique by consumer and message id: duplicate deliveries become one job. ``message_id`` is text, since producers
+    other than salon_jobs choose their own.
     """
 
     class Status(models.TextChoices):
-        """Says what became of the message."""
+        """What became of the message."""
 
         ENQUEUED = "enqueued", "became a job"
         REJECTED = "rejected", "set aside"

@@ -37,10 +37,10 @@ UUID_NAME: Final = "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
 
 
 class Limit(models.Model):
-    """One rule. Workers read it within a second; what they hold already still runs."""
+    """One limit. Workers apply it within a second; jobs they already hold still run."""
 
     class Kind(models.TextChoices):
-        """Says what a rule is on. A ``key`` is named task:key."""
+        """What a limit applies to. A ``key`` is named task:key."""
 
         QUEUE = "queue"
         TASK = "task"
@@ -77,7 +77,7 @@ class Limit(models.Model):
                 condition=models.Q(rate__isnull=True) | models.Q(rate__gt=0, rate__lte=1_000_000),
                 name="salon_jobs_limit_rate",
             ),
-            # As PostgreSQL writes a uuid: a name that is compared with one means nothing written otherwise.
+            # In PostgreSQL's own spelling of a uuid: the name is compared with one as text.
             models.CheckConstraint(
                 condition=~models.Q(kind="store") | models.Q(name__regex=UUID_NAME), name="salon_jobs_limit_store"
             ),

@@ -1,4 +1,4 @@
-"""Declares what the schedulers remember: entries they know, and the ticks that fired."""
+"""What the schedulers remember: the entries they know and the ticks that fired."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class CronEntryState(models.Model):
 
 
 class CronTick(models.Model):
-    """One firing. Unique by entry and instant: whoever inserts it enqueues the job, in the same transaction."""
+    """One fired tick. Unique by entry and instant: whoever inserts it enqueues the job, in the same transaction."""
 
     id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
     entry: models.CharField[str, str] = models.CharField(max_length=255)

@@ -1,4 +1,4 @@
-"""Models of the statistics, and the dashboard as Django's permissions know it."""
+"""Models of the statistics, and of the dashboard for Django's permissions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from salon_jobs.models.process import Process
 
 
 class IntegerArrayField(models.Field):  # type: ignore[type-arg]
-    """Is ``integer[]``. From Django 6.1 on its own array field wants ``django.contrib.postgres`` installed."""
+    """Column of type ``integer[]``. From Django 6.1 on its own array field requires ``django.contrib.postgres``."""
 
     def db_type(self, connection: BaseDatabaseWrapper) -> str:
         """Return the column's type."""
@@ -19,9 +19,9 @@ class IntegerArrayField(models.Field):  # type: ignore[type-arg]
 
 
 class TaskMinute(models.Model):
-    """What became of the runs of one task on one queue in one minute.
+    """Results of the runs of one task on one queue in one minute.
 
-    Workers add to it every few seconds; the minute is that of the database's clock by then. Histograms have the
+    Workers add to it every few seconds; the minute is that of the database's clock at that time. Histograms have the
     buckets of ``salon_jobs.core.metrics``.
     """
 
@@ -53,7 +53,7 @@ class TaskMinute(models.Model):
 
 
 class QueueMinute(models.Model):
-    """How many jobs waited in one queue at a moment of one minute. One worker of them all looks, once a minute."""
+    """Number of jobs waiting in one queue at one moment of a minute. One of all workers counts, once a minute."""
 
     pk = models.CompositePrimaryKey("minute", "queue")
     minute: models.DateTimeField[datetime, datetime] = models.DateTimeField()
@@ -75,7 +75,7 @@ class QueueMinute(models.Model):
 
 
 class Dashboard(Process):
-    """Stands for the dashboard: no rows of its own, one permission, ``view_dashboard``."""
+    """The dashboard: no rows of its own, one permission, ``view_dashboard``."""
 
     class Meta:  # pyright: ignore[reportIncompatibleVariableOverride] - Django joins them
         proxy = True
