@@ -1,4 +1,4 @@
-"""Tells what processes there are, what each holds, and what the schedulers fired and will fire."""
+"""Processes and the jobs they hold, and past and future ticks of the schedulers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from salon_jobs.schedule.entries import cron_entries
 
 @dataclass(frozen=True, slots=True)
 class HeldJob:
-    """Is one job that a process holds, for so long. The first ones run; the others wait in the process for a thread."""
+    """One job held by a process, and for how long. The first ones run; the others wait in the process for a thread."""
 
     id: int
     task: str
@@ -27,7 +27,7 @@ class HeldJob:
 
 @dataclass(frozen=True, slots=True)
 class ProcessAtWork:
-    """Is one process; ``held`` is how many jobs it has claimed, up to 1,001, ``jobs`` the first five of them."""
+    """One process; ``held`` is how many jobs it has claimed, up to 1,001, ``jobs`` the first five of them."""
 
     id: int
     kind: str
@@ -43,13 +43,13 @@ class ProcessAtWork:
 
     @property
     def silent(self) -> bool:
-        """Tell whether it is taken for dead."""
+        """Whether the process is considered dead."""
         return self.beat_s_ago > conf.process_silent_after.total_seconds()
 
 
 @dataclass(frozen=True, slots=True)
 class CronAtWork:
-    """Is one cron entry; ``next_at`` None: this process does not know it. ``result`` is what became of the last job."""
+    """One cron entry; ``next_at`` None: this process does not know it. ``result`` is what became of the last job."""
 
     name: str
     next_at: datetime | None
@@ -60,7 +60,7 @@ class CronAtWork:
 
     @property
     def failed(self) -> bool:
-        """Tell whether the last job failed."""
+        """Whether the last job failed."""
         return self.result.startswith("failed")
 
 
@@ -101,7 +101,7 @@ def _entry(
         result = "met a waiting job"
     elif state is None:
         kept = [age for age in (conf.retain_failed, conf.retain_cancelled) if age is not None]
-        # The row of one that succeeded is gone; so is, after its time, that of one that did not.
+        # The row of a succeeded job is deleted; that of any other is pruned after its retention.
         pruned = bool(kept) and fired_at is not None and timezone.now() - fired_at >= min(kept)
         result = "succeeded, or pruned since" if pruned else "succeeded"
     else:

@@ -1,4 +1,4 @@
-"""What each queue and store has waiting, running and failing, now and over time."""
+"""Waiting, running and failing jobs of each queue and store, now and over time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _RATE_MINUTES: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class QueueAtWork:
-    """Is one queue. Rates are jobs a minute over the last five; None: not known. Failures are of the last hour."""
+    """One queue. Rates are jobs per minute over the last five minutes; None: unknown. Failures are of the last hour."""
 
     name: str
     depth: Depth
@@ -34,7 +34,7 @@ class QueueAtWork:
 
 @dataclass(frozen=True, slots=True)
 class StoreAtWork:
-    """Is one of the stores with the most jobs waiting."""
+    """One of the stores with the most jobs waiting."""
 
     store: str
     depth: Depth
@@ -43,7 +43,7 @@ class StoreAtWork:
 
 @dataclass(frozen=True, slots=True)
 class FailingStore:
-    """Is one of the stores with the most failed attempts in the last hour."""
+    """One of the stores with the most failed attempts in the last hour."""
 
     store: UUID
     attempts: int
@@ -53,7 +53,7 @@ class FailingStore:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Holds the queues and stores; not exact, their depths are estimates. ``paused``: every rule that pauses."""
+    """Queues and stores; if not exact, their depths are estimates. ``paused``: every limit that pauses."""
 
     queues: tuple[QueueAtWork, ...]
     stores: tuple[StoreAtWork, ...]
@@ -63,24 +63,24 @@ class Waiting:
 
     @property
     def waiting(self) -> int:
-        """Return how many jobs wait in all."""
+        """The number of waiting jobs in all queues."""
         return sum(queue.depth.waiting for queue in self.queues)
 
     @property
     def due(self) -> int:
-        """Return how many are due."""
+        """The number of due jobs in all queues."""
         return sum(queue.depth.due for queue in self.queues)
 
     @property
     def oldest_due_s(self) -> float | None:
-        """Return how long the oldest due job has been due."""
+        """Seconds that the oldest due job has been due."""
         return max(
             (each.depth.oldest_due_s for each in self.queues if each.depth.oldest_due_s is not None), default=None
         )
 
 
 def waiting(*, using: str) -> Waiting:
-    """Look at the queues: three queries, or four when more waits than is counted. Role: operator, worker."""
+    """Read the queues in three queries, or four when more jobs wait than are counted. Role: operator, worker."""
     found = depths(using=using)
     rates = {row[0]: row[1:] for row in rows("queue_rates", using=using, last=HOUR)}
     pauses: Any = Limit.objects.using(using).filter(paused=True).order_by("kind", "name").values_list("kind", "name")
@@ -108,14 +108,14 @@ def failing_stores(*, using: str) -> tuple[FailingStore, ...]:
 
 def _queue(name: str, depth: Depth, rate: tuple[Any, ...], *, paused: bool) -> QueueAtWork:
     ended, growth, failed, retried = rate
-    # What came in is what went out and what is left more than before.
+    # Arrivals are the jobs that ended plus the growth of the backlog.
     came = None if growth is None else max(0, ended + growth) / _RATE_MINUTES
     return QueueAtWork(name, depth, came, ended / _RATE_MINUTES, failed, retried, paused)
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Is a length of time and the steps it is read in."""
+    """Length of time, and the steps it is divided into."""
 
     length: timedelta
     step: timedelta
@@ -130,7 +130,7 @@ SPANS: Final[Mapping[str, Span]] = {
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Is what happened in one step; rates are a minute, waits in seconds. None: nothing is known of it."""
+    """Values of one step; rates are per minute, waits in seconds. None: unknown."""
 
     at: datetime
     succeeded: float = 0.0
@@ -143,7 +143,7 @@ class Step:
 
 
 def history(span: Span, *, using: str, now: datetime | None = None) -> tuple[Step, ...]:
-    """Return the steps up to now; of the last one a minute is over at least. Two queries. Role: operator, worker.
+    """Return the steps up to now; the last one covers at least a minute. Two queries. Role: operator, worker.
 
     A minute that has just begun would look as if everything had stopped.
     """
@@ -178,7 +178,7 @@ LOOKED_AT: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class TaskOfStore:
-    """Counts the newest jobs of one task; ``oldest_due_s`` is how long the oldest due one of them has been due."""
+    """Counts of the newest jobs of one task; ``oldest_due_s`` is how long the oldest due one of them has been due."""
 
     task: str
     waiting: int

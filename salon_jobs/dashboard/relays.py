@@ -1,4 +1,4 @@
-"""Tells how messages go out and come in: partitions, the gate, destinations, and what waits for an operator."""
+"""Messages on their way out and in: partitions, the gate, destinations, and what waits for an operator."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from salon_jobs.db.statements import rows
 from salon_jobs.models import RelayPartition
 from salon_jobs.outbox.queries import GateState, gate_state
 
-# Counting what waits for an operator ends here.
+# Counts of what waits for an operator stop here.
 COUNTED: Final = 10_001
 
 
 @dataclass(frozen=True, slots=True)
 class DestinationAtWork:
-    """Is one destination: how many messages wait, up to 1,001, for how long the oldest, and the outage met there."""
+    """One destination: its waiting messages, up to 1,001, the age of the oldest, and the current outage."""
 
     aggregate_type: str
     paused: bool
@@ -31,7 +31,7 @@ class DestinationAtWork:
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """Is one aggregate that waits for an operator."""
+    """One aggregate that waits for an operator."""
 
     id: int
     aggregate_type: str
@@ -44,7 +44,7 @@ class Parked:
 
 @dataclass(frozen=True, slots=True)
 class Relaying:
-    """Holds the relays: partitions by the process that owns them, those of nobody, the gate and the destinations."""
+    """Relays: partitions by owning process, partitions without an owner, the gate and the destinations."""
 
     partitions: dict[int, tuple[int, ...]]
     unowned: tuple[int, ...]
@@ -54,7 +54,7 @@ class Relaying:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Counts what waits for an operator, each up to 10,001."""
+    """Counts of what waits for an operator, each up to 10,001."""
 
     failed: int
     rejected: int
@@ -62,7 +62,7 @@ class Totals:
 
 
 def relaying(*, using: str) -> Relaying:
-    """Look at the relays: five queries. Role: operator, worker."""
+    """Read the relays in five queries. Role: operator, worker."""
     partitions: dict[int, tuple[int, ...]] = {}
     unowned: list[int] = []
     owners = RelayPartition.objects.using(using).order_by("partition").values_list("partition", "owner")
