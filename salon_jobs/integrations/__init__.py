@@ -1,1 +1,1 @@
-"""Holds adapters to other people's tools; each SDK is imported in its own file alone."""
+"""Adapters to third-party tools; each SDK is imported in its own file alone."""

@@ -1,4 +1,4 @@
-"""Tells, through django-health-check, whether a web process reaches the job tables, and whether work is late."""
+"""Checks for django-health-check: whether a web process reaches the job tables, and whether work is late."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ T = TypeVar("T")
 
 @dataclass
 class JobTables(HealthCheck):
-    """Checks that the database answers and the job tables are there. Role: any."""
+    """Health check that the database answers and the job tables exist. Role: any."""
 
     def run(self) -> None:
-        """Raise ServiceUnavailable with the error code alone: the details, a host name say, go to the log."""
+        """Raise ServiceUnavailable with the error code alone: details such as a host name go to the log."""
         try:
             _question(check_tables, conf.database).answer()
         except SalonJobsError as error:
@@ -61,12 +61,12 @@ class _Lag(HealthCheck):
     @staticmethod
     @abstractmethod
     def ages_s(alias: str) -> dict[str, float]:
-        """Return for how many seconds what has waited."""
+        """Return the age in seconds of what waits, by name."""
 
 
 @dataclass
 class QueueLag(_Lag):
-    """Checks that no due job has waited for longer than ``longest``. Role: operator."""
+    """Health check that no due job has waited for longer than ``longest``. Role: operator."""
 
     @staticmethod
     def ages_s(alias: str) -> dict[str, float]:
@@ -76,7 +76,7 @@ class QueueLag(_Lag):
 
 @dataclass
 class RelayLag(_Lag):
-    """Checks that no message has waited to be relayed for longer than ``longest``. Role: operator."""
+    """Health check that no message has waited to be published for longer than ``longest``. Role: operator."""
 
     @staticmethod
     def ages_s(alias: str) -> dict[str, float]:
@@ -90,10 +90,12 @@ def _question(ask: Callable[[str], T], alias: str) -> Probe[T]:
 
 
 class HealthView(HealthCheckView):
-    """Answers 200, or 503 when a check fails: ``HealthView.as_view(checks=[JobTables])``. Theirs would say 500."""
+    """View answering 200, or 503 when a check fails: ``HealthView.as_view(checks=[JobTables])``. The package's own says
+    500.
+    """
 
     async def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-        """Run the checks and answer in the format that is asked for (``?format=json``, ``text``, …)."""
+        """Run the checks and answer in the requested format (``?format=json``, ``text``, …)."""
         response: HttpResponse = await super().get(request, *args, **kwargs)
         if response.status_code == 500:
             response.status_code = 503

@@ -1,8 +1,8 @@
-"""Follows jobs and messages with OpenTelemetry, as its semantic conventions for messaging say.
+"""OpenTelemetry tracing of jobs and messages, following its semantic conventions for messaging.
 
-Each job and each message carries the context it was created in. Whoever works on it has that context as its parent and,
-as the conventions want, as its link, too: enqueue and run are one trace, and so are emit, publish, consume and run.
-What a handler or a broker's error says is not recorded: it can quote a payload.
+Each job and each message carries the context it was created in. Its processing has that context as parent and, as the
+conventions require, also as link: enqueue and run are one trace, and so are emit, publish, consume and run. Messages of
+exceptions and broker errors are not recorded: they can quote a payload.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core import events
 from salon_jobs.core.tracing import SYSTEM, Published, Received, Run, Sent, trace_by
 
-# Those of the brokers that the conventions name; the others go by their own names.
+# Names that the conventions give to brokers; the others keep their own.
 _SYSTEMS: Final = {"sns": "aws_sns", "sqs": "aws_sqs"}
 _FAILED: Final = (
     events.JOB_FAILED, events.JOB_RETRIED, events.JOB_EXPIRED, events.JOB_LEASE_LOST,
@@ -31,20 +31,20 @@ Attributes = dict[str, AttributeValue]
 
 
 class OpenTelemetryTracer:
-    """Makes spans by whatever tracer provider and propagators the process has set up."""
+    """Tracer that uses the tracer provider and propagators configured in the process."""
 
     def __init__(self) -> None:
         self._tracer = trace.get_tracer("salon_jobs")
 
     def is_active(self) -> bool:
-        """Tell whether the settings want it."""
+        """Return whether the settings enable it."""
         return conf.tracing
 
     @contextmanager
     def sending(self, sent: Sent) -> Generator[None]:
         """Surround an enqueue, which sends, or an emit, which creates what the relay sends later."""
         name, kind = ("emit", "create") if sent.emitted else ("enqueue", "send")
-        # A task stands for what the conventions call a destination: all queues are one table.
+        # The task serves as the conventions' destination: all queues are one table.
         subject = sent.destination if sent.emitted else sent.name
         attributes = _operation(name, kind, sent.system, sent.destination)
         with self._tracer.start_as_current_span(
@@ -60,7 +60,7 @@ class OpenTelemetryTracer:
                 span.set_attributes(_sent(sent))
 
     def headers(self) -> Mapping[str, str]:
-        """Return what the process's propagators write."""
+        """Return the headers that the process's propagators write."""
         headers: dict[str, str] = {}
         propagate.inject(headers)
         return headers
@@ -82,7 +82,7 @@ class OpenTelemetryTracer:
                 run.trace_id = _trace_id(span)
                 try:
                     yield
-                except BaseException as error:  # of ours: the run's own are outcomes
+                except BaseException as error:  # an error of ours: the run's own are outcomes
                     _fail(span, type(error).__qualname__)
                     raise
                 span.set_attribute("salon_jobs.ended", run.ended)
@@ -93,7 +93,7 @@ class OpenTelemetryTracer:
 
     @contextmanager
     def consuming(self, message: Received) -> Generator[Mapping[str, str]]:
-        """Surround what makes a job of a message."""
+        """Surround the conversion of a message into a job."""
         parent, links = _origin(message.headers)
         attributes = _operation("consume", "process", message.system, message.destination) | _store(message.store_id)
         span = self._tracer.start_span(
@@ -115,7 +115,7 @@ class OpenTelemetryTracer:
             span.end()
 
     def published(self, message: Published) -> None:
-        """Note one try of the relay; one of a message that belongs to no trace is left out."""
+        """Record one publish attempt of the relay; messages outside any trace are left out."""
         parent, links = _origin(message.headers)
         if not links:
             return
@@ -142,7 +142,7 @@ class OpenTelemetryTracer:
 
 
 def install() -> None:
-    """Follow jobs and messages, where the settings want it. Once each process."""
+    """Trace jobs and messages if the settings enable it. Once per process."""
     trace_by(_tracer)
 
 
@@ -172,7 +172,7 @@ def _store(store_id: object) -> Attributes:
 
 
 def _origin(headers: Mapping[str, str]) -> tuple[Context, list[Link]]:
-    """Return the context that the headers carry, and the link to what created them; none where they carry none."""
+    """Return the context in the headers, and a link to the span that created them; none without headers."""
     context = propagate.extract(headers, Context())
     created = trace.get_current_span(context).get_span_context()
     return context, [Link(created)] if created.is_valid else []

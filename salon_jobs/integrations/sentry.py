@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 
 def install() -> None:
-    """Observe failures and log records, and follow jobs and messages."""
-    # The SDK would send every record, job_failed a second time too, and keep the rest as breadcrumbs of other stores'.
+    """Report failures and log records, and trace jobs and messages."""
+    # The SDK would send every record, job_failed twice, and keep the rest as breadcrumbs in events of other stores.
     ignore_logger(logger.name)
     logger.addFilter(record_reporter)
     observe_failures(capture)
@@ -46,10 +46,10 @@ def capture(failure: FinalFailure | MessageFailure) -> None:
 
 
 def _capture_job(failure: FinalFailure) -> None:
-    """Send the payload along only when SENTRY_PAYLOAD is set, and rid of what REDACT names.
+    """Capture a job's failure, with the payload only when SENTRY_PAYLOAD is set, redacted as REDACT says.
 
-    So it is with the frames' local variables, since a handler's arguments are the payload; those of our own frames,
-    which hold it as text, never go along.
+    The same applies to the frames' local variables, since a handler's arguments are the payload; those of our own
+    frames, which hold it as text, are never sent.
     """
     with sentry_sdk.new_scope() as scope:
         scope.set_tags(
@@ -69,7 +69,7 @@ def _capture_job(failure: FinalFailure) -> None:
 
 
 def _capture_message(failure: MessageFailure) -> None:
-    """Send where the message goes or comes from, and the code; nothing that a broker or a message says."""
+    """Send the message's destination or source and the error code, never the texts of a broker or a message."""
     what = "message_rejected" if failure.consumer else "message_failed"
     with sentry_sdk.new_scope() as scope:
         scope.set_tags(
@@ -99,7 +99,7 @@ def _rid_of_secrets(event: Event, _hint: Hint) -> Event:
 
 
 _OVER_S: Final = 300.0
-# Events that are logged again for as long as a trouble lasts, and what tells one trouble from another.
+# Events logged repeatedly while a problem lasts, and the fields that tell one problem from another.
 _LASTING: Final[dict[str, tuple[str, ...]]] = {
     events.CONNECTION_DISCARDED: ("database",),
     events.DATABASE_LOST: (),
@@ -111,7 +111,7 @@ _LASTING: Final[dict[str, tuple[str, ...]]] = {
     events.SNS_TOPICS_NOT_READ: (),
     events.SOURCE_LOST: ("consumer",),
 }
-# A connection that broke and is made again at once is no trouble yet.
+# A connection that broke and reconnects at once is not a problem yet.
 _FROM_SECOND: Final = frozenset({events.DATABASE_LOST, events.LISTENER_LOST})
 _ENDS: Final = {
     events.DATABASE_BACK: events.DATABASE_LOST,
@@ -127,20 +127,20 @@ _LEVELS: Final[dict[int, Literal["warning", "error", "fatal"]]] = {
 
 
 class RecordReporter(logging.Filter):
-    """Filter of our logger that lets every record pass, and reports those that need a person to Sentry.
+    """Logging filter that lets every record pass and reports those that need a person to Sentry.
 
-    A trouble that lasts is reported once per process: until it is over, or was not logged for five minutes.
+    A lasting problem is reported once per process, until it is over or has not been logged for five minutes.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._clock = clock
         self._lock = threading.Lock()
-        # How often each trouble was logged, and when last.
+        # How often each problem was logged, and when last.
         self._troubles: dict[tuple[object, ...], tuple[int, float]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Report the record where it is wanted; returns True."""
+        """Report the record if it is to be reported; always return True."""
         event: str | None = getattr(record, "event", None)
         if event in _ENDS:
             with self._lock:
@@ -177,7 +177,7 @@ def _trouble(event: str, record: logging.LogRecord) -> tuple[object, ...]:
 
 
 def _capture_record(event: str | None, record: logging.LogRecord) -> None:
-    """Send what the record says; records of ours hold no payload."""
+    """Send the record; our records hold no payload."""
     fields: dict[str, Any] = getattr(record, "event_fields", {})
     with sentry_sdk.new_scope() as scope:
         scope.fingerprint = [event or str(record.msg)]
@@ -194,7 +194,7 @@ def _capture_record(event: str | None, record: logging.LogRecord) -> None:
 _CHECK_INS: Final = UUID("9a4d2c0e-6f5b-4f0c-9d47-1f2f6f5a7c11")
 _LONGEST_SLUG: Final = 50
 _MARGIN_MINUTES: Final = 5
-# How a job ends for good; after any other end it runs again, and its check-in stays open.
+# How a job ends for good; after any other outcome it runs again, and its check-in stays open.
 _OK: Final = (events.JOB_SUCCEEDED,)
 _ERROR: Final = (events.JOB_FAILED, events.JOB_CANCELLED, events.JOB_EXPIRED)
 
@@ -216,7 +216,7 @@ def end(entries: Sequence[CronEntry], run: Run) -> None:
 
 
 def _check_in(entry: CronEntry, run: Run, status: str) -> None:
-    # Made from what it stands for: whichever process runs the next attempt finds it again.
+    # Derived from the tick and the job, so that whichever process runs the next attempt finds it again.
     name = uuid5(_CHECK_INS, f"{entry.name}/{run.tick}/{run.job_id}").hex
     config: MonitorConfig = {
         "schedule": {"type": "crontab", "value": entry.expression.line},
@@ -227,7 +227,7 @@ def _check_in(entry: CronEntry, run: Run, status: str) -> None:
 
 
 def slug_of(name: str) -> str:
-    """Return by what Sentry knows the monitor of an entry: its name, made distinct where a slug can not hold it all."""
+    """Return Sentry's slug of the entry's monitor: its name, made unique where a slug cannot hold all of it."""
     slug = slugify(name)
     if name.isascii() and 0 < len(slug) <= _LONGEST_SLUG:
         return slug

@@ -1,6 +1,6 @@
-"""Follows jobs and messages with Sentry: ``queue.publish`` and ``queue.process`` spans in one trace.
+"""Sentry tracing of jobs and messages: ``queue.publish`` and ``queue.process`` spans in one trace.
 
-Spans are made where the client has tracing; without it the trace is carried all the same, so that errors find together.
+Spans are created if the client has tracing enabled; otherwise the trace is still propagated, which connects errors.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _FAILED: Final = (
 
 
 class SentryTracer:
-    """Uses the client of the process; without one it is not active."""
+    """Tracer that uses the process's client; inactive without one."""
 
     def is_active(self) -> bool:
-        """Tell whether there is a client."""
-        # init() binds its client to the global scope; to look through all scopes would cost more.
+        """Return whether there is a client."""
+        # init() binds its client to the global scope; searching all scopes would cost more.
         return sentry_sdk.get_global_scope().client.is_active()
 
     @contextmanager
@@ -52,12 +52,12 @@ class SentryTracer:
                 span.set_data("messaging.batch.message_count", sent.count)
 
     def headers(self) -> Mapping[str, str]:
-        """Return what continues the current trace elsewhere."""
+        """Return the headers that continue the current trace."""
         return {_TRACE: sentry_sdk.get_traceparent() or "", _BAGGAGE: sentry_sdk.get_baggage() or ""}
 
     @contextmanager
     def running(self, run: Run) -> Generator[None]:
-        """Give a run breadcrumbs, tags and a transaction of its own: a thread runs one store's job after another's."""
+        """Give a run its own breadcrumbs, tags and transaction, since a thread runs jobs of one store after another."""
         monitors = sentry_monitors.begin(run) if conf.sentry_monitors else ()
         with sentry_sdk.isolation_scope() as scope:
             if _makes_spans():
@@ -70,7 +70,7 @@ class SentryTracer:
 
     @contextmanager
     def consuming(self, message: Received) -> Generator[Mapping[str, str]]:
-        """Surround what makes a job of a message."""
+        """Surround the conversion of a message into a job."""
         if not _makes_spans():
             yield _carried(message.headers)
             return
@@ -87,7 +87,7 @@ class SentryTracer:
                 each.finish()
 
     def published(self, message: Published) -> None:
-        """Note one try of the relay; one of a message that belongs to no trace is left out."""
+        """Record one publish attempt of the relay; messages outside any trace are left out."""
         if _TRACE not in message.headers or not _makes_spans():
             return
         began, ended = message.began_ns / 1e9, message.ended_ns / 1e9
@@ -98,12 +98,12 @@ class SentryTracer:
             each.finish(end_timestamp=ended)
 
     def trace_id(self) -> str | None:
-        """Return the id of the current trace, where there is a span of it."""
+        """Return the id of the current trace, if it has a span."""
         span = sentry_sdk.get_current_span() if _makes_spans() else None
         return None if span is None else span.trace_id
 
     def flush(self) -> None:
-        """Send what is on its way, events too."""
+        """Send what is buffered, events included."""
         sentry_sdk.flush()
 
 
@@ -115,23 +115,23 @@ def _makes_spans() -> bool:
 
 
 def _belong(scope: sentry_sdk.Scope, headers: Mapping[str, str]) -> None:
-    """Let errors belong to the trace of the headers; 12 µs, where a transaction that nobody sends takes 40."""
+    """Attach errors to the trace of the headers; takes 12 µs, where an unsent transaction takes 40."""
     if _TRACE in headers:
-        # Baggage is for sampling alone.
+        # Baggage is needed for sampling only.
         scope.generate_propagation_context({_TRACE: headers[_TRACE]})
     else:
         scope.set_new_propagation_context()
 
 
 def _continued(headers: Mapping[str, str], operation: str, name: str) -> Transaction:
-    """Let the current isolation scope continue a trace, or begin one; returns the transaction, which is not started."""
+    """Continue or begin a trace in the current isolation scope; returns the transaction, not started."""
     return sentry_sdk.continue_trace(_carried(headers), op=operation, name=name, source="task")
 
 
 def _started(
     headers: Mapping[str, str], operation: str, span: str, name: str, *, at: float | None = None
 ) -> tuple[Transaction, Span]:
-    """Start a transaction with one span that are not those of the current scope: several are open at once."""
+    """Start a transaction with one span outside the current scope: several are open at once."""
     with sentry_sdk.isolation_scope():
         transaction = _continued(headers, operation, name)
     if at is not None:
@@ -141,7 +141,7 @@ def _started(
 
 
 def _carried(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return what is Sentry's own of what came with a job or a message."""
+    """Return Sentry's own headers among those of a job or a message."""
     if _TRACE not in headers:
         return {}
     items = [item for item in headers.get(_BAGGAGE, "").split(",") if item.strip().startswith("sentry-")]
