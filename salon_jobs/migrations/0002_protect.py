@@ -1,4 +1,4 @@
-"""Grants each role what it needs on the job tables, under row-level security, and installs its functions."""
+"""Grant each role its rights on the job tables, under row-level security, and install the functions."""
 
 from typing import ClassVar
 
@@ -12,7 +12,7 @@ from salon_jobs.access.operations import (
 
 
 class Migration(LocksBriefly):
-    """Runs right after the tables are created, before anybody else can use them."""
+    """Right after the tables are created, before anybody else can use them."""
 
     dependencies: ClassVar = [("salon_jobs", "0001_initial")]
     operations: ClassVar = [

@@ -1,4 +1,4 @@
-"""Installs the fan-out function over the configured store model; nothing without one."""
+"""Install the fan-out function over the configured store model; nothing without one."""
 
 from typing import ClassVar
 
@@ -7,7 +7,7 @@ from salon_jobs.conf import settings as conf
 
 
 class Migration(LocksBriefly):
-    """Runs after the store's table exists."""
+    """After the store's table exists."""
 
     dependencies: ClassVar = [
         ("salon_jobs", "0002_protect"),

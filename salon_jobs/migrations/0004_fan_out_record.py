@@ -1,4 +1,4 @@
-"""Creates the table of fan-outs and leaves it to the worker and the operator."""
+"""Create the table of fan-outs and grant it to the worker and the operator."""
 
 from typing import ClassVar
 
@@ -9,7 +9,7 @@ from salon_jobs.access.operations import LocksBriefly, ProtectTables
 
 
 class Migration(LocksBriefly):
-    """Runs after the job tables are protected."""
+    """After the job tables are protected."""
 
     dependencies: ClassVar = [("salon_jobs", "0003_fan_out")]
     operations: ClassVar = [

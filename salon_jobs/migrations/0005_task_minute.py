@@ -1,4 +1,4 @@
-"""Adds the statistics by task and minute, and says how the hot tables are vacuumed and stored."""
+"""Add the statistics by task and minute, and set the vacuum and storage parameters of the hot tables."""
 
 from typing import ClassVar
 
@@ -43,13 +43,13 @@ class Migration(LocksBriefly):
             options={"db_table": "salon_jobs_task_minute"},
         ),
         ProtectTables("salon_jobs_task_minute"),
-        # Each row of the current minute is updated by every process every few seconds, and never afterwards. No
-        # indexed column changes: with room in its page such an update touches no index and leaves nothing to vacuum.
+        # Each row of the current minute is updated by every process every few seconds, and never afterwards. No indexed
+        # column changes: with free space in its page such an update touches no index and leaves nothing to vacuum.
         SetStorageParameters("salon_jobs_task_minute", {"fillfactor": 70}),
-        # A job is three versions of a row within seconds: inserted, claimed, deleted. By the server's defaults a table
-        # that once held a million rows is vacuumed after 200,000 dead ones, at a pace held back on purpose; until then
-        # each claim reads past them. So: a fixed number, and at full speed. The TOAST table holds the long payloads.
-        # fillfactor stays at 100: a claim changes indexed columns, so no room in the page would make it cheaper.
+        # A job is three row versions within seconds: inserted, claimed, deleted. By the server's defaults a table that
+        # once held a million rows is vacuumed after 200,000 dead ones, and deliberately slowly; until then each claim
+        # reads past them. So: a fixed number, and at full speed. The TOAST table holds the long payloads. fillfactor
+        # stays at 100: a claim changes indexed columns, so free space in the page would not make it cheaper.
         SetStorageParameters(
             "salon_jobs_job",
             {

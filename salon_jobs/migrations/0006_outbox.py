@@ -1,4 +1,4 @@
-"""Adds the outbox and the inbox: tables, functions, the gate's trigger, and who may do what."""
+"""Add the outbox and the inbox: tables, functions, the gate's trigger, and access rights."""
 
 from typing import ClassVar
 
@@ -275,7 +275,7 @@ class Migration(LocksBriefly):
         InstallFunction("salon_jobs_gate"),
         InstallFunction("salon_jobs_skip_messages", file="skip_messages_function_0006"),
         InstallGate(),
-        # A message is two versions of a row within milliseconds: written, published. See 0005 for the job table.
+        # A message is two row versions within milliseconds: written, published. See 0005 for the job table.
         SetStorageParameters(
             "salon_jobs_message",
             {
@@ -287,7 +287,7 @@ class Migration(LocksBriefly):
                 "autovacuum_analyze_scale_factor": 0.02,
             },
         ),
-        # One row for each partition, updated every few seconds.
+        # One row per partition, updated every few seconds.
         SetStorageParameters("salon_jobs_partition", {"fillfactor": 50}),
         SetStorageParameters("salon_jobs_destination", {"fillfactor": 50}),
     ]

@@ -1,4 +1,4 @@
-"""Adds the history of how many jobs waited, and the permission to see the dashboard that plots it."""
+"""Add the history of waiting jobs, and the permission to see the dashboard that plots it."""
 
 from typing import ClassVar
 

@@ -1,4 +1,4 @@
-"""Adds ``ended_at`` to messages: ``sent_at`` is the time of the publish alone, whichever release writes."""
+"""Add ``ended_at`` to messages: ``sent_at`` becomes the time of the publish alone, whichever release writes."""
 
 from typing import ClassVar
 
@@ -10,7 +10,7 @@ from salon_jobs.access.operations import InstallFunction, LocksBriefly
 
 
 class Migration(LocksBriefly):
-    """Locks the message table for an instant. Rows that ended before are put right by 0009."""
+    """Locks the message table for an instant. Migration 0009 updates the rows that ended before."""
 
     dependencies: ClassVar = [("salon_jobs", "0007_queue_minute")]
     operations: ClassVar = [

@@ -1,12 +1,12 @@
-"""Moves the time of failed and skipped messages from ``sent_at`` to ``ended_at``."""
+"""Move the time of failed and skipped messages from ``sent_at`` to ``ended_at``."""
 
 from typing import ClassVar
 
 from django.db import migrations
 
-# A thousand rows a transaction, by the index of what has ended, each row locked for the length of its batch: relays and
-# operators go on meanwhile. A lock that is not to be had within 900 ms ends it with 55P03; the batches before stay, and
-# migrate can be run again. It leaves the column status alone, so that the trigger times_fit_status is not called.
+# A thousand rows per transaction, by the index of ended rows, each row locked while its batch runs: relays and
+# operators continue meanwhile. A lock that is not available within 900 ms ends it with 55P03; completed batches stay,
+# and migrate can be run again. It leaves the column status alone, so that the trigger times_fit_status is not called.
 _MOVE = """
 DO $do$
 DECLARE
@@ -36,12 +36,12 @@ $do$
 
 
 class Migration(migrations.Migration):
-    """Changes rows alone."""
+    """Changes rows only."""
 
     atomic = False
     dependencies: ClassVar = [("salon_jobs", "0008_message_ended_at")]
     operations: ClassVar = [
-        # In lists: Django would look for semicolons in a string.
+        # Nested lists: Django would split a string at its semicolons.
         migrations.RunSQL(
             [_MOVE.format(source="sent_at", target="ended_at")],
             [_MOVE.format(source="ended_at", target="sent_at")],

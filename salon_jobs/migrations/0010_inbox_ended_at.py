@@ -1,4 +1,4 @@
-"""Adds the time at which an operator dismissed an incoming message."""
+"""Add the time at which an operator dismissed an incoming message."""
 
 from typing import ClassVar
 

@@ -1,1 +1,1 @@
-"""Holds the migrations of the job tables."""
+"""Migrations of the job tables."""
