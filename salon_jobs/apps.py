@@ -1,4 +1,4 @@
-"""Configures the app: checks, the registration of tasks and cron entries, Sentry, OpenTelemetry."""
+"""App configuration: checks, discovery of tasks and cron entries, Sentry, OpenTelemetry."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from salon_jobs.core.errors import ConfigurationError
 
 
 class SalonJobsConfig(AppConfig):
-    """Discovers every installed app's ``tasks`` and ``crontab`` modules when Django is ready."""
+    """App config that discovers every installed app's ``tasks`` and ``crontab`` modules when Django is ready."""
 
     name = "salon_jobs"
     verbose_name = "Salon jobs"
@@ -34,11 +34,13 @@ class SalonJobsConfig(AppConfig):
 
 
 def _install_tracing() -> None:
-    """Follow jobs and messages with OpenTelemetry where TRACING is set. Raises ConfigurationError without it."""
+    """Trace jobs and messages with OpenTelemetry where TRACING is set. Raises ConfigurationError if it is not
+    installed.
+    """
     try:
         wanted = conf.tracing
     except ConfigurationError:
-        return  # told by the check salon_jobs.E001
+        return  # reported by the check salon_jobs.E001
     if not wanted:
         return
     try:

@@ -1,1 +1,1 @@
-"""Holds the filters of our templates."""
+"""Filters for our templates."""

@@ -1,4 +1,4 @@
-"""Lets templates write durations, numbers and counts as the admin does, with links to the rows behind them."""
+"""Template filters that format durations, numbers and counts like the admin, with links to the rows behind them."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ register.filter("counted", units.counted)
 
 @register.filter
 def p50(totals: TaskTotals) -> str:
-    """Write what half of the runs did not exceed."""
+    """Format the median duration of the runs."""
     return units.duration(totals.duration(0.5))
 
 
 @register.filter
 def p95(totals: TaskTotals) -> str:
-    """Write what 95 of 100 runs did not exceed."""
+    """Format the 95th percentile of the runs' durations."""
     return units.duration(totals.duration(0.95))
 
 
 @register.simple_tag(takes_context=True)
 def linked(context: dict[str, Any], shown: object, model: str, key: str, **filters: object) -> SafeString:
-    """Write a name or number as a link to the list of the rows behind it, for whoever may see them.
+    """Format a name or number as a link to the list of the rows behind it, for users who may see them.
 
-    ``key`` is the link's id, by which it keeps the focus when the page is read again; after a hyphen at its end comes
-    the first filter's value.
+    ``key`` is the link's id, which keeps the focus when the page refreshes; a trailing hyphen is followed by the first
+    filter's value.
     """
     request = context["request"]
     if not request.user.has_perm(f"salon_jobs.view_{model}"):
