@@ -1,4 +1,4 @@
-"""Command-line arguments that several commands share."""
+"""Command-line arguments shared by several commands."""
 
 from __future__ import annotations
 
@@ -49,13 +49,15 @@ def add_service_arguments(parser: CommandParser, *, health_port: int) -> None:
 
 
 def health_address(options: dict[str, Any], port: int) -> tuple[str, int]:
-    """Return where health answers; a burst takes a free port by itself, so that it runs beside a worker."""
+    """Return the address of the health server; a burst uses any free port by default, so that it can run next to a
+    worker.
+    """
     chosen: tuple[str, int] | None = options["health_addr"]
     return chosen or ("127.0.0.1", 0 if options["burst"] else port)
 
 
 def configure_from(options: dict[str, Any]) -> None:
-    """Configure the log as the options say."""
+    """Configure logging from the options."""
     configure_logging(level=options["log_level"], log_format=options["log_format"])
 
 
@@ -64,7 +66,7 @@ _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks
 
 
 def duration(text: str) -> timedelta:
-    """Parse a whole number with its unit (90s, 30m, 12h, 7d, 2w), more than zero, for argparse."""
+    """Parse a whole number with its unit (90s, 30m, 12h, 7d, 2w) above zero, for argparse."""
     number, unit = text[:-1], text[-1:]
     if number.isascii() and number.isdecimal() and len(number) <= 6 and int(number) > 0 and unit in _UNITS:
         found = timedelta(**{_UNITS[unit]: int(number)})
@@ -74,12 +76,12 @@ def duration(text: str) -> timedelta:
 
 
 def instant(text: str) -> datetime:
-    """Parse an age (90s, 12h, 7d …) or an instant in ISO 8601 with a time zone, for argparse."""
+    """Parse an age (90s, 12h, 7d …) or an ISO 8601 instant with a time zone, for argparse."""
     return _instant(text, -1)
 
 
 def instant_ahead(text: str) -> datetime:
-    """Parse how far ahead (90s, 12h, 7d …), or an instant likewise, for argparse."""
+    """Parse a time from now (90s, 12h, 7d …) or an ISO 8601 instant with a time zone, for argparse."""
     return _instant(text, 1)
 
 
@@ -104,7 +106,7 @@ _HAS: Final = {"task": "has that name", "queue": "names that queue"}
 def unknown_names(options: Mapping[str, Any]) -> Iterator[str]:
     """Yield a note for each value of ``--task`` and ``--queue`` that no task has.
 
-    A note and no refusal: jobs of another release, and queues that ``using`` alone names, are operated on as well.
+    A note rather than an error: jobs of another release, and queues that only ``using`` names, can be operated on too.
     """
     for kind, names in {"task": registry.task_names(), "queue": registry.queue_names()}.items():
         given: Any = options.get(kind)

@@ -22,7 +22,9 @@ _LONGEST: Final = 60
 
 
 def table(rows: Sequence[Sequence[object]]) -> str:
-    """Align the first column to the left and the others to the right; the first row is the head. Nothing is a dash."""
+    """Format a table, the first column aligned left and the others right; the first row is the header. Empty cells get
+    a dash.
+    """
     lines = [["-" if cell is None or cell == "" else printable(str(cell)) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(
@@ -32,23 +34,23 @@ def table(rows: Sequence[Sequence[object]]) -> str:
 
 
 def printable(text: str) -> str:
-    """Return the text with a question mark for each character that could command the terminal; in one line."""
+    """Return the text on one line, with a question mark for each character that could control the terminal."""
     return printable_lines(" ".join(text.split()))
 
 
 def printable_lines(text: str) -> str:
-    """Do the same, and leave lines and their indents."""
+    """Return the text as ``printable`` does, but keep its lines and their indentation."""
     return "".join(each if each.isprintable() or each == "\n" else "?" for each in text.expandtabs())
 
 
 def shortened(text: str | None) -> str:
-    """Cut off the end of a long text, such as an error's, that nobody copies from a table."""
+    """Shorten a long text, such as an error message, that nobody copies from a table."""
     line = " ".join((text or "").split())
     return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"
 
 
 def ask(question: str, err: OutputWrapper, *, otherwise: str, remedy: str) -> None:
-    """Go on after a yes. Raises CommandError with ``otherwise`` after anything else; with ``remedy`` off a terminal."""
+    """Ask for a yes. Raises CommandError with ``otherwise`` after another answer, with ``remedy`` without a terminal."""
     if not sys.stdin.isatty():
         raise CommandError(f"{question} Nobody can be asked here: {remedy}")
     err.write(f"{question} [y/N] ", ending="")
@@ -61,14 +63,14 @@ _EVERY_S: Final = 2.0
 
 
 class Progress:
-    """Writes a line every two seconds."""
+    """Progress line, at most one every two seconds."""
 
     def __init__(self, err: OutputWrapper) -> None:
         self._err = err
         self._told = time.monotonic()
 
     def tell(self, what: str, count: int) -> None:
-        """Say how many of something are done, unless it said so a moment ago."""
+        """Write how many of something are done, unless the last line is too recent."""
         if time.monotonic() - self._told >= _EVERY_S:
             self._told = time.monotonic()
             self._err.write(f"{count:,} {what}")
@@ -76,7 +78,7 @@ class Progress:
 
 @contextmanager
 def as_command_error() -> Generator[None]:
-    """Turn refusals of ours, of Django's settings, of the database and of the machine into a CommandError with code."""
+    """Turn our errors and those of Django's settings, the database and the system into a CommandError with a code."""
     try:
         yield
     except SalonJobsError as error:
@@ -88,7 +90,7 @@ def as_command_error() -> Generator[None]:
 
 
 class Written(Result, Protocol):
-    """Is a result that can be written as JSON: a frozen dataclass."""
+    """Result that can be written as JSON: a frozen dataclass."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
@@ -99,7 +101,7 @@ R = TypeVar("R", bound=Written)
 def in_batches(
     ids: Sequence[int], operate: Callable[[Sequence[int]], list[R]], *, batch: int, err: OutputWrapper
 ) -> list[R]:
-    """Operate on ``batch`` ids at a time; the progress of more than one batch, and an early end, go to ``err``."""
+    """Operate on ``batch`` ids at a time; the progress of several batches, and an early end, go to ``err``."""
     results: list[R] = []
     try:
         for start in range(0, len(ids), batch):

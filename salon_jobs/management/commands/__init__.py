@@ -1,1 +1,1 @@
-"""Holds the management commands."""
+"""Management commands."""

@@ -1,4 +1,4 @@
-"""Creates the database roles; run once before ``migrate`` and again whenever you like."""
+"""Create the database roles; run once before ``migrate``, and again at any time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from salon_jobs.management.output import as_command_error, ask
 
 
 class Command(BaseCommand):
-    """Run the bootstrap as the superuser of ``BOOTSTRAP_URL``, or print it for psql; needs no other database URL."""
+    """Command that bootstraps as the superuser of ``BOOTSTRAP_URL``, or prints SQL for psql; needs no other database
+    URL.
+    """
 
     help = "Create or mend the database roles as superuser, by BOOTSTRAP_URL. Idempotent; before migrate."
     requires_system_checks = ()

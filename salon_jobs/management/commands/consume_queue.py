@@ -1,4 +1,4 @@
-"""Turns messages from outside into jobs: ``python manage.py consume_queue``."""
+"""Turn incoming messages into jobs: ``python manage.py consume_queue``."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ _HEALTH_PORT = 8083
 
 
 class Command(BaseCommand):
-    """Consumes until SIGTERM or SIGINT, or until all sources are empty (``--burst``)."""
+    """Command that consumes until SIGTERM or SIGINT, or until all sources are empty (``--burst``)."""
 
     help = "Turn each message of SALON_JOBS['CONSUMERS'] into one job. Connects as the worker role."
 
-    # Checks of models ask the database for its version; this process must start, live and tell, while there is none.
+    # Checks of models query the database's version; this process must start, live and report while there is no
+    # database.
     requires_system_checks = ("salon_jobs",)
 
     def add_arguments(self, parser: CommandParser) -> None:

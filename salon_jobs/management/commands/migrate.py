@@ -1,4 +1,4 @@
-"""Is Django's ``migrate``, which here says what to run when the roles were not bootstrapped."""
+"""Django's ``migrate``, which also says what to run when the roles have not been bootstrapped."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from salon_jobs.process.preflight import require_login
 
 
 class Command(MigrateCommand):
-    """Looks whether the migrator can log in before Django's checks and plans fail on it with a traceback.
+    """Command that checks the migrator's login before Django's checks and plans fail on it with a traceback.
 
-    With one database user it demands a store of statements that meet a store's rows; a migrator's policies always do.
+    With one database user, statements that touch a store's rows need a store, as they always do under a migrator's
+    policies.
     """
 
     def execute(self, *args: Any, **options: Any) -> str | None:
-        """Migrate. Raises CommandError when the login is refused, a role is missing or the tables are another's."""
+        """Migrate. Raises CommandError when the login is refused, a role is missing or another role owns the tables."""
         try:
             alias = options["database"]
             require_login(alias)

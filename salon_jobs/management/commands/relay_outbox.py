@@ -1,4 +1,4 @@
-"""Relays messages: ``python manage.py relay_outbox``."""
+"""Relay messages: ``python manage.py relay_outbox``."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ _HEALTH_PORT = 8082
 
 
 class Command(BaseCommand):
-    """Runs one relay until SIGTERM or SIGINT; a second signal forces the end."""
+    """Command that runs one relay until SIGTERM or SIGINT; a second signal forces the end."""
 
     help = "Publish the messages of committed transactions, in order; any number at once. Connects as the worker role."
 
-    # Checks of models ask the database for its version; this process must start, live and tell, while there is none.
+    # Checks of models query the database's version; this process must start, live and report while there is no
+    # database.
     requires_system_checks = ("salon_jobs",)
 
     def add_arguments(self, parser: CommandParser) -> None:

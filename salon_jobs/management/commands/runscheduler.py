@@ -1,4 +1,4 @@
-"""Fires cron entries: ``python manage.py runscheduler``."""
+"""Fire cron entries: ``python manage.py runscheduler``."""
 
 from __future__ import annotations
 
@@ -31,11 +31,12 @@ _HEALTH_PORT = 8081
 
 
 class Command(BaseCommand):
-    """Runs one scheduler until SIGTERM or SIGINT, or handles one look (``--burst``)."""
+    """Command that runs one scheduler until SIGTERM or SIGINT, or for one poll (``--burst``)."""
 
     help = "Fire cron entries, each tick once for any number of schedulers. Connects as the worker role."
 
-    # Checks of models ask the database for its version; this process must start, live and tell, while there is none.
+    # Checks of models query the database's version; this process must start, live and report while there is no
+    # database.
     requires_system_checks = ("salon_jobs",)
 
     def add_arguments(self, parser: CommandParser) -> None:

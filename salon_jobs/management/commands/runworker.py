@@ -1,4 +1,4 @@
-"""Runs jobs: ``python manage.py runworker``."""
+"""Run jobs: ``python manage.py runworker``."""
 
 from __future__ import annotations
 
@@ -32,11 +32,12 @@ _HEALTH_PORT = 8080
 
 
 class Command(BaseCommand):
-    """Runs one supervisor and its worker processes until SIGTERM or SIGINT; a second signal forces the end."""
+    """Command that runs one supervisor and its workers until SIGTERM or SIGINT; a second signal forces the end."""
 
     help = "Run jobs until SIGTERM or SIGINT (a second one forces the end). Connects as the worker role."
 
-    # Checks of models ask the database for its version; this process must start, live and tell, while there is none.
+    # Checks of models query the database's version; this process must start, live and report while there is no
+    # database.
     requires_system_checks = ("salon_jobs",)
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -54,7 +55,7 @@ class Command(BaseCommand):
         add_service_arguments(parser, health_port=_HEALTH_PORT)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Supervise; or be one of the processes that a supervisor started with ``--child``."""
+        """Run the supervisor, or one of the processes that a supervisor starts with ``--child``."""
         configure_from(options)
         if options["child"]:
             run_child(KIND, options["child"], _make_child_loop)
@@ -86,7 +87,7 @@ class Command(BaseCommand):
     def _child_command(self, options: dict[str, Any]) -> list[str]:
         if getattr(self, "_called_from_command_line", False):
             return same_command()
-        # By call_command: the command line is somebody else's.
+        # Started by call_command: the process's command line belongs to another program.
         given = {"--log-format": options["log_format"], "--log-level": options["log_level"]}
         log = [word for name, value in given.items() if value is not None for word in (name, value)]
         return [sys.executable, "-m", "django", "runworker", *log]

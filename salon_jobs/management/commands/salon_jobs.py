@@ -1,4 +1,4 @@
-"""Looks at jobs and the database and changes them by an operator's hand: ``python manage.py salon_jobs SUBCOMMAND``."""
+"""Inspect and change jobs and the database as an operator: ``python manage.py salon_jobs SUBCOMMAND``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ _PIPE_CLOSED: Final = 141
 
 
 class Command(BaseCommand):
-    """Runs one subcommand, those about jobs as the role of ``OPERATOR_DATABASE``; without one shows what there is."""
+    """Command that runs one subcommand, those about jobs as the role of ``OPERATOR_DATABASE``; without one it lists
+    them.
+    """
 
     help = "See and change the jobs and messages of all stores, by OPERATOR_DATABASE; compare and convert the database."
     requires_system_checks = ("salon_jobs",)
@@ -54,7 +56,7 @@ class Command(BaseCommand):
 
 
 def _leave_quietly() -> None:
-    """End as programs do whose reader has enough (``| head``); what is still to be written goes nowhere."""
+    """Exit as programs do when their reader has closed the pipe (``| head``); the remaining output is dropped."""
     with Path(os.devnull).open("wb") as nowhere:
         os.dup2(nowhere.fileno(), sys.stdout.fileno())
     sys.exit(_PIPE_CLOSED)

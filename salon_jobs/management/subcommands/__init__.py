@@ -1,4 +1,4 @@
-"""Holds what operators do by ``manage.py salon_jobs``: one file for each subcommand, listed here."""
+"""Subcommands of ``manage.py salon_jobs``, listed here: one file for each group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Declares what a subcommand of ``manage.py salon_jobs`` is."""
+"""Base class of the subcommands of ``manage.py salon_jobs``."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from django.core.management.base import CommandParser, OutputWrapper
 
 
 class Subcommand(ABC):
-    """Parses its own options and calls what does the work, on ``conf.reader_database``.
+    """Subcommand that parses its own options and calls the function that does the work, on ``conf.reader_database``.
 
-    Its result goes to ``out``, as one JSON document where ``--json`` asks for it; questions and progress go to ``err``.
+    Its result goes to ``out``, as one JSON document with ``--json``; questions and progress go to ``err``.
     """
 
     name: ClassVar[str]
     help: ClassVar[str]
-    # Whether the role of that alias is looked at before: it must be the operator's, or the worker's.
+    # Whether the role of that alias is checked first: it must be the operator's or the worker's.
     needs_role: ClassVar[bool] = True
 
     @abstractmethod
@@ -25,4 +25,4 @@ class Subcommand(ABC):
 
     @abstractmethod
     def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
-        """Do the work. Raises CommandError; SalonJobsError and database errors are told in one line by the caller."""
+        """Do the work. Raises CommandError; the caller reports SalonJobsError and database errors in one line."""

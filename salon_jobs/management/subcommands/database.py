@@ -22,7 +22,9 @@ from salon_jobs.management.subcommands.base import Subcommand
 
 
 class Doctor(Subcommand):
-    """Names every drift between declaration and catalogue with the statements that mend it, and runs them if asked."""
+    """Subcommand that lists each difference between declaration and catalogue with the SQL that fixes it, and can run
+    it.
+    """
 
     name = "doctor"
     help = "Compare roles, rights, policies and functions of the database with the declaration; any role may."
@@ -40,7 +42,7 @@ class Doctor(Subcommand):
         parser.add_argument("--json", action="store_true", help="write what was found as JSON")
 
     def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
-        """Compare, tell, mend if asked. Raises CommandError with --fail, or when nobody can be asked."""
+        """Compare, report, and fix if asked. Raises CommandError with --fail, or without a terminal to confirm on."""
         with _connection(options) as connection:
             found = examine(connection, with_orphans=not options["skip_orphans"])
             left: Sequence[Drift] = found.drifts
@@ -85,7 +87,9 @@ def _counted(drifts: Sequence[Drift]) -> str:
 
 
 class Convert(Subcommand):
-    """Makes the database what ``ROLES`` says: roles of least privilege, or one user that owns everything."""
+    """Subcommand that converts the database to what ``ROLES`` says: least-privilege roles, or one user that owns
+    everything.
+    """
 
     name = "convert"
     help = "Convert the database from one user to roles, or back, as SALON_JOBS['ROLES'] says now; as superuser."
@@ -99,7 +103,7 @@ class Convert(Subcommand):
         parser.add_argument("--yes", action="store_true", help="do not ask")
 
     def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
-        """Ask, bootstrap the roles where there shall be some, convert. Raises CommandError, SalonJobsError."""
+        """Ask, bootstrap the roles if there are to be any, convert. Raises CommandError, SalonJobsError."""
         with as_superuser() as connection:
             plan = plan_conversion(connection)
             if plan is None:

@@ -1,4 +1,4 @@
-"""Shows what consumers set aside, and decides about it: ``salon_jobs inbox``."""
+"""Show the messages that consumers rejected, and retry or dismiss them: ``salon_jobs inbox``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BATCH: Final = 1000
 
 
 class Inbox(Subcommand):
-    """Lists messages that wait for an operator, shows one, and has them tried again or dismissed."""
+    """Subcommand that lists messages waiting for an operator, shows one, retries or dismisses them."""
 
     name = "inbox"
     help = "Show the messages that consume_queue set aside; retry or dismiss them. Without more: list them."
@@ -38,7 +38,7 @@ class Inbox(Subcommand):
         parser.add_argument("--json", action="store_true", help="write JSON")
 
     def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
-        """Do what was asked. Raises CommandError for ids that are not there, and when nobody can be asked."""
+        """Run the action. Raises CommandError for ids that do not exist, and without a terminal to confirm on."""
         match options["action"]:
             case "list":
                 self._list(options, out, err)
@@ -88,7 +88,7 @@ class Inbox(Subcommand):
 
 
 def _chosen(options: dict[str, Any]) -> Any:
-    """Return the messages that the options name, or all."""
+    """Return the messages that the options select, or all."""
     named = {"id__in": options["id"] or None, "consumer": options["consumer"]}
     messages = InboxMessage.objects.using(conf.reader_database)
     return messages.filter(**{field: value for field, value in named.items() if value is not None})

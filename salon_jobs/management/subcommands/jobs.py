@@ -30,7 +30,7 @@ _COLUMNS: Final = (
 
 
 class List(Subcommand):
-    """Lists the newest jobs of those that match."""
+    """Subcommand that lists the newest matching jobs."""
 
     name = "list"
     help = "List jobs, the newest first, without their payloads."
@@ -67,7 +67,7 @@ class List(Subcommand):
 
 
 class Show(Subcommand):
-    """Shows everything known of one job."""
+    """Subcommand that shows everything known about one job."""
 
     name = "show"
     help = "Show a job with its payload, the error of every attempt, what enqueued it and the retries ahead."
@@ -78,7 +78,7 @@ class Show(Subcommand):
         parser.add_argument("--json", action="store_true", help="write an object")
 
     def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
-        """Write it. Raises CommandError when there is no such job."""
+        """Write the job. Raises CommandError when it does not exist."""
         job = Job.objects.using(conf.reader_database).filter(pk=options["id"]).first()
         if job is None:
             raise CommandError(f"there is no job {options['id']}; jobs that succeed are deleted unless KEEP_SUCCEEDED")
@@ -112,7 +112,7 @@ def _described(job: Job) -> dict[str, Any]:
 
 
 class OnJobs(Subcommand):
-    """Does one thing to jobs named by id, or to all in some states of a task, a store or a queue."""
+    """Subcommand that changes jobs by id, or all those of a task, a store or a queue in some states."""
 
     states: ClassVar[Sequence[JobState]]
     done: ClassVar[str]
@@ -129,7 +129,9 @@ class OnJobs(Subcommand):
         parser.add_argument("--json", action="store_true", help="write a list of objects, one for each job")
 
     def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
-        """Count, ask, do it, tell. Raises CommandError when nothing was named, or nobody can be asked."""
+        """Count, ask, change, report. Raises CommandError when nothing is selected, or without a terminal to confirm
+        on.
+        """
         ids = self._chosen(options)
         if ids and not options["yes"]:
             ask(f"{self.name.capitalize()} {len(ids):,} jobs?", err, otherwise=self.not_done, remedy="add --yes")
@@ -138,7 +140,7 @@ class OnJobs(Subcommand):
         tell(results, self.done, lambda result: result.job_id, as_json=options["json"], out=out)
 
     def values(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Return what else ``operate`` takes."""
+        """Return further arguments for ``operate``."""
         return {}
 
     def _chosen(self, options: dict[str, Any]) -> list[int]:
@@ -153,7 +155,7 @@ class OnJobs(Subcommand):
 
 
 class Cancel(OnJobs):
-    """Cancels jobs by id, or all that wait or run of a task, a store or a queue."""
+    """Subcommand that cancels jobs by id, or all queued and running ones of a task, a store or a queue."""
 
     name = "cancel"
     help = "Cancel jobs: queued and failed ones at once; the process of a running one is asked to end it."
@@ -164,7 +166,7 @@ class Cancel(OnJobs):
 
 
 class Retry(OnJobs):
-    """Queues failed and cancelled jobs again by id, or all that failed of a task, a store or a queue."""
+    """Subcommand that retries failed and cancelled jobs by id, or all failed ones of a task, a store or a queue."""
 
     name = "retry"
     help = "Queue failed and cancelled jobs again, due now or later; those whose attempts are spent get one more."
@@ -181,5 +183,5 @@ class Retry(OnJobs):
         )
 
     def values(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Return when they shall be due."""
+        """Return the time at which they become due."""
         return {"at": options["at"]}

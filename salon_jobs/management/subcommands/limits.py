@@ -19,7 +19,7 @@ _HEAD = ("rule", "paused", "at once", "a second", "declared")
 
 
 class Limit(Subcommand):
-    """Sets the rule of one queue, task, store or key; with no option it lists all rules."""
+    """Subcommand that sets the limits of one queue, task, store or key; without options it lists all limits."""
 
     name = "limit"
     help = (
@@ -44,7 +44,7 @@ class Limit(Subcommand):
         parser.add_argument("--json", action="store_true", help="write a list of objects, one for each rule")
 
     def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
-        """Set the rule, if one is named, and tell what is in force. Raises CommandError, OptionInvalid."""
+        """Set the limit, if one is named, and write the current limits. Raises CommandError, OptionInvalid."""
         named = any(options[name] is not None for name in ("queue", "task", "store", "key"))
         said = _said(options)
         if named and not said:
@@ -66,7 +66,7 @@ class Limit(Subcommand):
 
 
 def _said(options: dict[str, Any]) -> dict[str, Any]:
-    """Return what ``limit`` is to be told: what is not said stays."""
+    """Return the arguments of ``limit``: omitted options keep their value."""
     said = {name: options[name] for name in ("max_concurrency", "rate") if options[name] is not None}
     if options["as_declared"]:
         said["max_concurrency"] = None
@@ -83,7 +83,7 @@ def _cells(rule: ListedLimit) -> tuple[object, ...]:
 
 
 class Pause(Subcommand):
-    """Starts no more jobs of one queue, task or store."""
+    """Subcommand that stops starting the jobs of one queue, task or store."""
 
     name = "pause"
     help = "Start no more jobs of a queue, a task or a store; what runs goes on. Workers follow within a second."
@@ -98,7 +98,7 @@ class Pause(Subcommand):
         parser.add_argument("--json", action="store_true", help="write what was done as JSON")
 
     def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
-        """Do it and say so."""
+        """Do it and report it."""
         self._do(options["queue"], options["task"], options["store"])
         done = {name: str(options[name]) for name in ("queue", "task", "store") if options[name] is not None}
         text = ", ".join(f"{name} {value}" for name, value in done.items())
@@ -109,7 +109,7 @@ class Pause(Subcommand):
 
 
 class Resume(Pause):
-    """Starts the jobs of a paused queue, task or store again."""
+    """Subcommand that resumes a paused queue, task or store."""
 
     name = "resume"
     help = "Start the jobs of a paused queue, task or store again; its limits stay."

@@ -36,7 +36,7 @@ FILTERS = ("aggregate_type", "aggregate_id", "event", "store", "since")
 
 
 def message_id(text: str) -> int | UUID:
-    """Parse an id: the number, or the uuid that brokers and consumers know, for argparse."""
+    """Parse a message's number, or the uuid that brokers and consumers know, for argparse."""
     if text.isascii() and text.isdecimal() and int(text) < 2**63:
         return int(text)
     try:
@@ -46,7 +46,7 @@ def message_id(text: str) -> int | UUID:
 
 
 def add_filters(parser: CommandParser) -> None:
-    """Add the options by which messages are named together."""
+    """Add the options that select messages by filter."""
     parser.add_argument("--aggregate-type", metavar="NAME", help="for this destination")
     parser.add_argument("--aggregate-id", metavar="ID", help="of this aggregate")
     parser.add_argument("--event", metavar="NAME", help="with this event")
@@ -57,13 +57,13 @@ def add_filters(parser: CommandParser) -> None:
 
 
 def chosen(options: dict[str, Any], status: str | None) -> tuple[QuerySet[Message], bool]:
-    """Return the messages that the options name, the newest first, and whether every message was looked at."""
+    """Return the selected messages, newest first, and whether every message was searched."""
     wanted = {name: options[name] for name in FILTERS if name != "store"}
     return find_messages(status=status, store_id=options["store"], using=conf.reader_database, **wanted)
 
 
 def numbers(ids: Sequence[int | UUID]) -> list[int]:
-    """Return the numbers of messages, each once. Raises CommandError for uuids that no message has."""
+    """Return the numbers of messages without duplicates. Raises CommandError for unknown uuids."""
     uuids = [each for each in ids if isinstance(each, UUID)]
     rows = Message.objects.using(conf.reader_database).filter(message_id__in=uuids).values_list("message_id", "id")
     known: dict[UUID, int] = dict(rows)
@@ -73,7 +73,7 @@ def numbers(ids: Sequence[int | UUID]) -> list[int]:
 
 
 def looked_at() -> str:
-    """Say that not every message was looked at."""
+    """Return the note that not every message was searched."""
     return f"only the newest {NEWEST:,} ids were looked at; --status failed or skipped looks at all of these"
 
 
@@ -84,7 +84,7 @@ _COLUMNS: Final = (
 
 
 class List(Subcommand):
-    """Lists the newest messages of those that match."""
+    """Subcommand that lists the newest matching messages."""
 
     name = "list"
     help = "List messages, the newest first, without their payloads."
@@ -112,7 +112,7 @@ class List(Subcommand):
 
 
 class Show(Subcommand):
-    """Shows everything known of one message, and what holds it back."""
+    """Subcommand that shows everything known about one message, and what blocks it."""
 
     name = "show"
     help = "Show a message with its payload, its last error and what holds it back."
@@ -123,7 +123,7 @@ class Show(Subcommand):
         parser.add_argument("--json", action="store_true", help="write an object")
 
     def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
-        """Write it. Raises CommandError when there is no such message."""
+        """Write the message. Raises CommandError when it does not exist."""
         [number] = numbers([options["id"]])
         found = Message.objects.using(conf.reader_database).filter(pk=number).values().first()
         if found is None:
@@ -141,7 +141,7 @@ class Show(Subcommand):
 
 
 def _holder(shown: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the row that blocks the message's aggregate, its own perhaps."""
+    """Return the row that blocks the message's aggregate, possibly its own."""
     if shown["status"] not in ("pending", "failed"):
         return None
     rows = BlockedAggregate.objects.using(conf.reader_database)
@@ -152,7 +152,7 @@ def _holder(shown: dict[str, Any]) -> dict[str, Any] | None:
 
 
 class OnMessages(Subcommand):
-    """Does one thing to messages named by ids, or to all failed ones that the options name together."""
+    """Subcommand that changes messages by id, or all failed ones that match the options."""
 
     done: ClassVar[str]
     not_done: ClassVar[str]
@@ -166,7 +166,9 @@ class OnMessages(Subcommand):
         parser.add_argument("--json", action="store_true", help="write a list of objects, one for each message")
 
     def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
-        """Count, ask, do it, tell. Raises CommandError when nothing was named, or nobody can be asked."""
+        """Count, ask, change, report. Raises CommandError when nothing is selected, or without a terminal to confirm
+        on.
+        """
         ids = self._ids(options)
         if ids and not options["yes"]:
             ask(f"{self.name.capitalize()} {len(ids):,} messages?", err, otherwise=self.not_done, remedy="add --yes")
@@ -184,7 +186,7 @@ class OnMessages(Subcommand):
 
 
 class RetryMessages(OnMessages):
-    """Has failed messages sent again."""
+    """Subcommand that retries failed messages."""
 
     name = "retry"
     help = "Have messages sent again: failed ones with all their tries, waiting ones at once."
@@ -194,7 +196,7 @@ class RetryMessages(OnMessages):
 
 
 class SkipMessages(OnMessages):
-    """Gives messages up."""
+    """Subcommand that skips messages for good."""
 
     name = "skip"
     help = "Give messages up: they are never sent, and what they held back goes on."
@@ -204,7 +206,7 @@ class SkipMessages(OnMessages):
 
 
 class ReplayMessages(Subcommand):
-    """Writes messages again under new ids, after a look at what it would be."""
+    """Subcommand that writes messages again under new ids, after a preview."""
 
     name = "replay"
     help = "Send messages again on purpose, as new ones in the order of the old; says how many first and asks."
@@ -229,7 +231,7 @@ class ReplayMessages(Subcommand):
         parser.add_argument("--json", action="store_true", help="write an object")
 
     def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
-        """Look, ask, do it, tell. Raises CommandError when nobody can be asked; OptionInvalid."""
+        """Preview, ask, replay, report. Raises CommandError without a terminal to confirm on; OptionInvalid."""
         criteria = _criteria(options)
         using = conf.reader_database
         if options["dry_run"] or not options["yes"]:
@@ -267,7 +269,7 @@ def _tell(verb: str, found: Replayed, options: dict[str, Any], out: OutputWrappe
 
 
 class SendSkipped(Subcommand):
-    """Messages named by ids, or all that a list of the settings skipped and the options name together."""
+    """Subcommand that sends messages by id, or all matching ones, that a list in the settings had skipped."""
 
     name = "send-skipped"
     help = "Send messages after all that a list of the settings skipped, under their own ids."
@@ -284,7 +286,7 @@ class SendSkipped(Subcommand):
         parser.add_argument("--json", action="store_true", help="write a list of objects, one for each message")
 
     def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
-        """Count, ask, send, tell. Raises CommandError when nothing was named, or nobody can be asked."""
+        """Count, ask, send, report. Raises CommandError when nothing is selected, or without a terminal to ask on."""
         ids = self._ids(options)
         if ids and not options["yes"]:
             question = f"Send {len(ids):,} skipped messages ({min(ids)} to {max(ids)})?"
@@ -313,7 +315,7 @@ _PARKED_COLUMNS: Final = (
 
 
 class Parked(Subcommand):
-    """Lists parked aggregates, and on request those that wait for a retry."""
+    """Subcommand that lists parked aggregates, and on request those that wait for a retry."""
 
     name = "parked"
     help = "List parked aggregates, and which message holds each back."
@@ -342,7 +344,7 @@ class Parked(Subcommand):
 
 
 class Unpark(Subcommand):
-    """Tries the messages again that hold aggregates back."""
+    """Subcommand that retries the messages that block aggregates."""
 
     name = "unpark"
     help = "Try the message again that holds each blocked aggregate back, at once."
@@ -355,7 +357,7 @@ class Unpark(Subcommand):
         parser.add_argument("--json", action="store_true", help="write a list of objects, one for each aggregate")
 
     def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
-        """Ask, do it, tell. Raises CommandError when nobody can be asked."""
+        """Ask, retry, report. Raises CommandError without a terminal to confirm on."""
         kind, ids = options["aggregate_type"], options["aggregate_id"]
         if ids is not None and "" in ids:
             raise CommandError("--aggregate-id must not be empty: messages of no aggregate are retried by their ids")
@@ -369,7 +371,7 @@ class Unpark(Subcommand):
 
 
 class PauseDestination(Subcommand):
-    """Sends nothing to one destination."""
+    """Subcommand that stops sending to one destination."""
 
     name = "pause"
     help = "Send nothing to a destination; messages are still written, and wait. Relays follow within a second."
@@ -382,14 +384,14 @@ class PauseDestination(Subcommand):
         parser.add_argument("--json", action="store_true", help="write what was done as JSON")
 
     def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
-        """Do it and say so. Raises MessageInvalid."""
+        """Do it and report it. Raises MessageInvalid."""
         name = options["aggregate_type"]
         self._do(name, using=conf.reader_database)
         out.write(json.dumps({self._done: name}) if options["json"] else f"{self._done}: {name}")
 
 
 class ResumeDestination(PauseDestination):
-    """Sends to a paused destination again."""
+    """Subcommand that resumes sending to a paused destination."""
 
     name = "resume"
     help = "Send to a paused destination again what waits, in order."
@@ -398,7 +400,7 @@ class ResumeDestination(PauseDestination):
 
 
 class Gate(Subcommand):
-    """Shows the open transactions that wrote messages, and how many messages wait for them to end."""
+    """Subcommand that shows the open transactions that wrote messages, and how many messages wait for them to end."""
 
     name = "gate"
     help = "Show the open transactions behind which messages wait, since when, and how many."
@@ -433,7 +435,7 @@ ACTIONS: Final[tuple[Subcommand, ...]] = (
 
 
 class Messages(Subcommand):
-    """Looks at messages and changes them: a subcommand with subcommands."""
+    """Subcommand with subcommands of its own, which inspect and change messages."""
 
     name = "messages"
     help = "See messages, retry, skip and replay them, unpark aggregates, pause destinations."

@@ -25,7 +25,7 @@ _HEAD = (
 
 
 class Stats(Subcommand):
-    """Adds up the statistics by task, over as long as asked."""
+    """Subcommand that sums the statistics by task over the given period."""
 
     name = "stats"
     help = "Show runs, failures, retries, durations and waits of each task."
@@ -75,7 +75,7 @@ _TELL_EVERY_S = 2.0
 
 
 class Prune(Subcommand):
-    """Deletes jobs of the chosen states and ages with their error rows, in batches that block nobody."""
+    """Subcommand that deletes jobs of the given states and ages with their error rows, in batches that block nobody."""
 
     name = "prune"
     help = "Delete ended jobs and their errors: those past their retention, or older than you say."
@@ -99,7 +99,7 @@ class Prune(Subcommand):
         parser.add_argument("--json", action="store_true", help="write the counts as JSON")
 
     def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
-        """Count, ask, delete, tell the counts. Raises CommandError when nobody can be asked."""
+        """Count, ask, delete, report the counts. Raises CommandError without a terminal to confirm on."""
         ages = _ages(options["state"], options["older_than"])
         if not ages:
             raise CommandError("these jobs are kept for ever, by the RETAIN settings; give an age with --older-than")
@@ -127,12 +127,12 @@ class Prune(Subcommand):
                     if time.monotonic() - told > _TELL_EVERY_S:
                         told = time.monotonic()
                         err.write(f"{sum(deleted.values()):,} of {total:,} deleted")
-        finally:  # also what was deleted before it was interrupted, or the database went away
+        finally:  # report what was deleted before an interrupt or a lost database too
             _tell("deleted", {**deleted, "errors": errors}, options, out)
 
 
 def _ages(states: list[str] | None, older_than: timedelta | None) -> dict[JobState, timedelta]:
-    """Return the age from which jobs of each state go; states kept for ever are left out unless an age is given."""
+    """Return the minimum age to prune for each state; states kept forever are left out unless an age is given."""
     chosen = {state: age for state, age in retained().items() if states is None or state.value in states}
     ages = {state: older_than or age for state, age in chosen.items()}
     return {state: age for state, age in ages.items() if age is not None}

@@ -25,7 +25,7 @@ _WAIT_S: Final = 60.0
 
 
 class EraseStore(Subcommand):
-    """Deletes a store's jobs, errors, messages, inbox rows and rules, in batches."""
+    """Subcommand that deletes a store's jobs, errors, messages, inbox rows and limits, in batches."""
 
     name = "erase-store"
     help = "Delete the jobs, payloads, errors, messages and inbox rows of one store. Export them first."
@@ -42,7 +42,7 @@ class EraseStore(Subcommand):
         parser.add_argument("--json", action="store_true", help="write the counts as JSON")
 
     def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
-        """Ask, pause the store, end what runs, erase. Raises CommandError for what is in the way, or left."""
+        """Ask, pause the store, end its runs, erase. Raises CommandError when something prevents it or is left over."""
         store_id, using = options["store"], conf.reader_database
         state = look_at_store(store_id, using=using)
         if state.running and not options["cancel"]:
@@ -61,7 +61,7 @@ class EraseStore(Subcommand):
         if options["cancel"]:
             cancel_store(store_id, using=using)
             _await_end(store_id, _WAIT_S if options["wait"] is None else options["wait"].total_seconds(), err)
-        # Again: relays and writers went on meanwhile.
+        # Look again: relays and writers continued meanwhile.
         unsent = look_at_store(store_id, using=using).unsent if options["skip_unsent"] else state.unsent
         counts = erase_store(store_id, unsent, progress=Progress(err).tell, using=using)
         out.write(
@@ -90,7 +90,7 @@ def _await_end(store_id: UUID, wait_s: float, err: OutputWrapper) -> None:
 
 
 class ExportStore(Subcommand):
-    """Writes a store's jobs, errors, messages and inbox rows as JSON lines."""
+    """Subcommand that writes a store's jobs, errors, messages and inbox rows as JSON lines."""
 
     name = "export-store"
     help = "Write the jobs, payloads, errors, messages and inbox rows of one store as JSON lines, one for each row."
@@ -105,7 +105,7 @@ class ExportStore(Subcommand):
         parser.add_argument("--json", action="store_true", help="with --output: write the counts as JSON")
 
     def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
-        """Write the lines, the progress to standard error, then the counts. A file that is there is refused."""
+        """Write the lines, the progress to standard error, then the counts. Refuses to overwrite a file."""
         file: Any = _new_file(options["output"]) if options["output"] else nullcontext(out)
         with file as lines:
             counts = export_store(
@@ -122,7 +122,7 @@ class ExportStore(Subcommand):
 
 @contextmanager
 def _new_file(path: str) -> Generator[TextIO]:
-    """Give a new file, which is removed when the export does not get to its end: a part looks like the whole."""
+    """Open a new file, which is removed when the export does not complete: a part looks like the whole."""
     number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(number, "w", encoding="utf-8") as file:

@@ -30,9 +30,9 @@ from salon_jobs.process.probe import Probe
 
 
 class Keys:
-    """Has a terminal give keys as they are pressed, without showing them, until the block ends. Ctrl-C stays.
+    """Context manager that reads keys from a terminal as they are pressed, without echo. Ctrl-C still works.
 
-    Of what is no terminal no key is ever read, nor on Windows.
+    Reads no keys when the stream is not a terminal, nor on Windows.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -41,7 +41,7 @@ class Keys:
 
     def __enter__(self) -> Keys:
         if os.name == "posix" and self._stream.isatty():
-            self._termios: Any = importlib.import_module("termios")  # which Windows lacks
+            self._termios: Any = importlib.import_module("termios")  # missing on Windows
             self._before = self._termios.tcgetattr(self._stream)
             importlib.import_module("tty").setcbreak(self._stream)
         return self
@@ -51,13 +51,15 @@ class Keys:
             self._termios.tcsetattr(self._stream, self._termios.TCSADRAIN, self._before)
 
     def pressed(self, key: str, *, within_s: float) -> bool:
-        """Wait for this key, so long at most; tell whether it was pressed, or the terminal is gone. Others are lost."""
+        """Wait up to ``within_s`` for this key; return whether it was pressed or the terminal is gone. Other keys are
+        dropped.
+        """
         end = time.monotonic() + within_s
         while (left := end - time.monotonic()) > 0:
             if self._before is None:
                 time.sleep(left)
             elif select.select([self._stream], [], [], left)[0]:
-                # Not by the stream, which reads ahead: what it holds already, select does not see.
+                # Bypass the stream, which reads ahead: select does not see what it has buffered.
                 read = os.read(self._stream.fileno(), 64)
                 if key.encode() in read or not read:
                     return True
@@ -66,15 +68,16 @@ class Keys:
 
 _LAST: Final = timedelta(minutes=5)
 _SHOWN: Final = 8
-# A page of a busy database can take its time; Ctrl-C is heard meanwhile.
+# A page of a busy database can take its time; Ctrl-C works meanwhile.
 _PATIENCE_S: Final = 10.0
-# To a screen of its own without a cursor, and back; to its first line; the rest of a line, and of the screen, away.
+# Switch to the alternate screen without a cursor, and back; to its first line; clear the rest of a line, and of the
+# screen.
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 _HOME, _END_OF_LINE, _END_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
 
 
 class Top(Subcommand):
-    """Writes the queues, the slowest and the failing tasks, the running jobs, and what fails, until q is pressed."""
+    """Subcommand that shows queues, slow and failing tasks, running jobs and failures until q is pressed."""
 
     name = "top"
     help = "Show queues, rates, running jobs, slow and failing tasks, again and again; q or Ctrl-C ends it."
@@ -88,7 +91,7 @@ class Top(Subcommand):
         )  # fmt: skip
 
     def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
-        """Write one page to what is no terminal; else page after page, over a database that is gone for a while too."""
+        """Write one page without a terminal; otherwise page after page, even while the database is gone for a while."""
         if options["once"] or not out.isatty():
             out.write("\n".join(_page()))
             return
