@@ -1,4 +1,4 @@
-"""Shows jobs and messages in Django's admin, through the operator's database role when there is one."""
+"""Jobs and messages in Django's admin, read through the operator's database role if there is one."""
 
 from __future__ import annotations
 

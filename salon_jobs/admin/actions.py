@@ -1,4 +1,4 @@
-"""Does an action to each selected row, tells what became of it, and asks before where it can not be undone."""
+"""Actions on selected rows, their reports, and the confirmation page for those that cannot be undone."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def operate(
     request: HttpRequest, queryset: QuerySet[Any], change: Callable[[list[int]], Sequence[Result]], *,
     done: str, noun: str, oldest_first: bool = False, id_of: Callable[[Any], int] = attrgetter("pk"),
 ) -> int:  # fmt: skip
-    """Change the selected rows, a thousand at a time; log those that were, say how many, and of some others why not.
+    """Change the selected rows, a thousand at a time; log those changed, report how many, and for some others why not.
 
-    ``change`` takes ids, which ``id_of`` a row tells, and returns the results in their order. Returns how many were
-    changed of which there is more to say. It ends after ``LONGEST_S``, before web servers cut the request off and
-    nobody is told what was done.
+    ``change`` takes ids, as ``id_of`` returns them for a row, and returns the results in their order. Returns how many
+    changed rows have more to report. Stops after ``LONGEST_S``, before a web server cuts the request off and the report
+    is lost.
     """
     end = time.monotonic() + LONGEST_S
     changed = more_to_say = left = 0
@@ -60,7 +60,7 @@ def operate(
 
 
 def _batches(queryset: QuerySet[Any], *, oldest_first: bool) -> Iterator[list[Any]]:
-    """Yield the rows however many there are, by id; the newest first, those written meanwhile are not chased."""
+    """Yield all rows in batches by id; newest first, without those written meanwhile."""
     rows = queryset.order_by("pk" if oldest_first else "-pk")
     batch = list(rows[:BATCH])
     while batch:
@@ -70,13 +70,13 @@ def _batches(queryset: QuerySet[Any], *, oldest_first: bool) -> Iterator[list[An
 
 
 def log_changed(request: HttpRequest, rows: Sequence[Any], done: str) -> None:
-    """Write one line of the admin's log for each row."""
+    """Write one entry for each row to the admin's log."""
     user: Any = request.user
     LogEntry.objects.log_actions(user_id=user.pk, queryset=list(rows), action_flag=CHANGE, change_message=done)
 
 
 def tell(request: HttpRequest, *, changed: int, refused: Sequence[str], done: str, noun: str, more: int = 0) -> None:
-    """Say how many were changed, and of the first few that were not, why; ``more`` were not, besides ``refused``."""
+    """Report how many were changed, and why the first few others were not; ``more`` were not, besides ``refused``."""
     if changed:
         messages.success(request, f"{counted(changed, noun)} {done}.")
     for text in refused[:SHOWN]:
@@ -90,9 +90,9 @@ def ask_first(
     action: str, title: str, lines: Sequence[str],
     can_go_on: bool = True, wants_reason: bool = False, reason: str = "", form: Form | None = None,
 ) -> TemplateResponse:  # fmt: skip
-    """Return a page that says what would be done, and sends the same selection again when it is confirmed.
+    """Return a page that says what would be done, and submits the same selection again when confirmed.
 
-    ``form`` asks what else the action needs to know; its fields come along.
+    ``form`` asks for further input; its fields are submitted along with it.
     """
     hidden = {
         "action": action, "index": 0, "select_across": request.POST.get("select_across", "0"),
@@ -109,18 +109,18 @@ def ask_first(
 
 
 def how_many(queryset: QuerySet[Any], noun: str) -> str:
-    """Write how many rows are selected; beyond 100,000 they are not counted."""
+    """Format the number of selected rows; beyond 100,000 they are not counted."""
     count = queryset.order_by()[: COUNTED + 1].count()
     return counted(count, noun) if count <= COUNTED else f"More than {COUNTED:,} {noun}s"
 
 
 def confirmed(request: HttpRequest) -> bool:
-    """Tell whether the question was answered, in the store that it was asked of: another tab can choose another."""
+    """Return whether the action was confirmed, in the store it was asked for: another tab can choose another store."""
     return _CONFIRMED in request.POST and request.POST.get(_STORE, "") == _store(request)
 
 
 def asked_about(request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-    """Leave out what was enqueued or written after the question, which told of less."""
+    """Leave out rows enqueued or written after the confirmation page, which did not count them."""
     newest = request.POST.get(_NEWEST, "")
     return queryset.filter(pk__lte=newest) if newest.isdecimal() and len(newest) < 20 else queryset
 
@@ -130,5 +130,5 @@ def _store(request: HttpRequest) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """Write a count with its noun."""
+    """Format a count with its noun."""
     return f"1 {noun}" if count == 1 else f"{count:,} {noun}s"

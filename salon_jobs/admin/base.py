@@ -1,4 +1,4 @@
-"""What every admin page shares: the reader's database role, bounded lists, formatted values."""
+"""What all admin pages share: the reader's database role, bounded lists, formatted values."""
 
 from __future__ import annotations
 
@@ -43,21 +43,21 @@ View = Callable[..., HttpResponseBase]
 
 
 def sees_all_stores(request: HttpRequest) -> bool:
-    """Tell whether the signed-in user works as the operator; whoever does not is limited to one store at a time."""
+    """Return whether the signed-in user works as the operator; others are limited to one store at a time."""
     user: Any = request.user
     return conf.store_model is None or bool(user.has_perm(ALL_STORES))
 
 
 def reader(request: HttpRequest) -> str:
-    """Return the alias to read and act through: every query of the admin goes through it."""
+    """Return the alias to read and act through, for every query of the admin."""
     return conf.reader_database if sees_all_stores(request) else conf.database
 
 
 def as_reader(view: View, site: AdminSite) -> View:
-    """Return the view that runs, for a limited user, in the context of that user's store, through the web role.
+    """Return a view that, for a limited user, runs in the context of that user's store, through the web role.
 
-    Row-level security then shows no other store's rows, whatever the view asks for; the operator's connection refuses
-    to work meanwhile, so that a query that forgot ``reader`` fails instead of showing them.
+    Row-level security then hides other stores' rows, whatever the view requests; the operator's connection refuses to
+    work meanwhile, so that a query that forgot ``reader`` fails instead of showing them.
     """
 
     @wraps(view)
@@ -73,16 +73,16 @@ def as_reader(view: View, site: AdminSite) -> View:
                 cursor.execute(f"SET LOCAL {FEW_ROWS}")
             response = view(request, *args, **kwargs)
             if isinstance(response, SimpleTemplateResponse):
-                response.render()  # its rows are read while it is rendered
+                response.render()  # its rows are read during rendering
             return response
 
     return read
 
 
 def store_of_staff(request: HttpRequest) -> UUID | None:
-    """Return the store that a limited user works in, as REQUEST_STORE finds it; None when one is to be chosen.
+    """Return the store that a limited user works in, found by REQUEST_STORE; None when they have yet to choose one.
 
-    Raises PermissionDenied for a store that is not theirs, and where nothing could hold them to it.
+    Raises PermissionDenied for a store that is not theirs, and where nothing could restrict them to it.
     """
     if conf.roles is None:
         raise PermissionDenied(f"without SALON_JOBS['ROLES'] nothing limits staff to a store: they need {ALL_STORES}")
@@ -113,24 +113,24 @@ def _refuse(*_: Any) -> NoReturn:
 if TYPE_CHECKING:
     Paginator = paginator.Paginator[Any]
 else:
-    Paginator = paginator.Paginator  # generic for type checkers alone
+    Paginator = paginator.Paginator  # generic only for type checkers
 
 _MOST = 10_000
 
 
 class AtLeast(int):
-    """Is a count that was given up there; shown with a plus."""
+    """Count that stopped at a bound; shown with a plus."""
 
     def __str__(self) -> str:
         return f"{int(self):,}+"
 
 
 class BoundedPaginator(Paginator):
-    """Offers the first 10,000 rows: counting millions, or skipping them, costs more than the page."""
+    """Paginator over the first 10,000 rows: counting or skipping millions costs more than the page."""
 
     @cached_property
     def count(self) -> int:
-        """Count up to 10,000 rows; one more is looked for, and only told."""
+        """The number of rows up to 10,000; one more is read only to know that there are more."""
         rows: Any = self.object_list
         counted: int = rows.order_by()[: _MOST + 1].count()
         return counted if counted <= _MOST else AtLeast(_MOST)
@@ -139,25 +139,26 @@ class BoundedPaginator(Paginator):
 if TYPE_CHECKING:
     ModelAdmin = admin.ModelAdmin[Any]
 else:
-    ModelAdmin = admin.ModelAdmin  # generic for type checkers alone
+    ModelAdmin = admin.ModelAdmin  # generic only for type checkers
 
 
 def may(request: HttpRequest, permission: str) -> bool:
-    """Tell whether the signed-in user has a permission."""
+    """Return whether the signed-in user has a permission."""
     user: Any = request.user
     allowed: bool = user.has_perm(permission)
     return allowed
 
 
 def may_everywhere(request: HttpRequest, permission: str) -> bool:
-    """Tell whether the signed-in user has a permission and works as the operator, whose right alone will do."""
+    """Return whether the signed-in user has a permission and works as the operator, where no other role will do."""
     return may(request, permission) and sees_all_stores(request)
 
 
 class ReaderAdmin(ModelAdmin):
-    """Reads through ``OPERATOR_DATABASE`` (all stores), or for a limited user through the web role, as one store.
+    """Admin that reads through ``OPERATOR_DATABASE`` (all stores), or for a limited user through the web role, as one
+    store.
 
-    A limited user has no page of what belongs to no store, unless ``has_rows_of_stores``.
+    A limited user has no page for rows that belong to no store, unless ``has_rows_of_stores``.
     """
 
     has_rows_of_stores: ClassVar[bool] = False
@@ -168,11 +169,11 @@ class ReaderAdmin(ModelAdmin):
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Return the rows the reader's role sees. Raises PermissionDenied for a role that may not even look.
 
-        A limited user's store is named although row-level security shows no other: the planner does not see the value
+        Filters by a limited user's store although row-level security shows no other: the planner does not see the value
         in the policy, and would read the rows of a large store as if it were one of many small ones.
         """
         if not self._is_for(request):
-            raise PermissionDenied  # Django looks for the row first, and for permissions then
+            raise PermissionDenied  # Django fetches the row before it checks permissions
         rows: QuerySet[Any] = super().get_queryset(request).using(reader(request))
         limited = self.has_rows_of_stores and not sees_all_stores(request)
         return rows.filter(store_id=current_store_id()) if limited else rows
@@ -185,23 +186,23 @@ class ReaderAdmin(ModelAdmin):
         return urls
 
     def address_of(self, model: type[models.Model], pk: object) -> str:
-        """Return the address of a row's page on this site."""
+        """Return the URL of a row's page on this site."""
         name = f"admin:{model._meta.app_label}_{model._meta.model_name}_change"
         return reverse(name, args=[pk], current_app=self.admin_site.name)
 
     @admin.display(description="job")
     def job_link(self, row: Any) -> SafeString | str:
-        """Link to the job that a row names; it is gone when it has succeeded."""
+        """Link to the job of a row; succeeded jobs are gone."""
         if row.job_id is None:
             return "-"
         return format_html('<a href="{}">{}</a>', self.address_of(Job, row.job_id), row.job_id)
 
     def has_module_permission(self, request: HttpRequest) -> bool:
-        """Tell whether the user may see any of these rows."""
+        """Return whether the user may see any of these rows."""
         return self._is_for(request) and super().has_module_permission(request)
 
     def has_view_permission(self, request: HttpRequest, obj: models.Model | None = None) -> bool:
-        """Tell whether the user may see these rows."""
+        """Return whether the user may see these rows."""
         return self._is_for(request) and super().has_view_permission(request, obj)
 
     def _is_for(self, request: HttpRequest) -> bool:
@@ -210,29 +211,29 @@ class ReaderAdmin(ModelAdmin):
 
 class _OrderedList(ChangeList):
     def get_ordering_field(self, field_name: Any) -> Any:
-        """Sort by what the heads of the columns offer: by others, the address makes it read and sort every row."""
+        """Sort by sortable columns only: with any other, a URL could make it read and sort every row."""
         is_offered = self.sortable_by is None or field_name in self.sortable_by
         return super().get_ordering_field(field_name) if is_offered else None
 
 
 class ReadOnlyAdmin(ReaderAdmin):
-    """Shows rows that change by actions alone."""
+    """Admin of rows that only actions change."""
 
     # Counting millions of rows, for a heading or for each choice of a filter, costs more than the page.
     show_full_result_count = False
     show_facets = admin.ShowFacets.NEVER
     paginator = BoundedPaginator
-    # The conditions, besides those of the filters, by which other pages link to the list.
+    # Lookups, besides those of the filters, with which other pages link to the list.
     linked_by: ClassVar[tuple[str, ...]] = ()
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
-        """Return the list that keeps to ``sortable_by``."""
+        """Return the list that is restricted to ``sortable_by``."""
         return _OrderedList
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
-        """Allow what the filters offer: by any other condition hidden values of a payload could be guessed.
+        """Allow the filters' lookups: by any other, hidden values of a payload could be guessed.
 
-        Nor what no text of PostgreSQL can hold.
+        Refuses values that PostgreSQL's text cannot hold too.
         """
         offered = [name for each in self.list_filter for name in _lookups_of(each)]
         return lookup in (*offered, *self.linked_by) and "\0" not in value
@@ -258,15 +259,15 @@ def _lookups_of(list_filter: Any) -> tuple[str, ...]:
 
 
 def instant(at: datetime) -> str:
-    """Write an instant in the time zone of the page, as the admin's own columns are."""
+    """Format an instant in the page's time zone, as the admin's own columns are."""
     return f"{timezone.localtime(at):%Y-%m-%d %H:%M:%S %Z}"
 
 
 def text(value: str) -> SafeString:
-    """Write a text of several lines."""
+    """Format a text of several lines."""
     return format_html('<pre class="salon-jobs-text">{}</pre>', value)
 
 
 def as_json(value: object) -> SafeString:
-    """Write indented JSON, with what ``REDACT`` names hidden."""
+    """Format a value as indented JSON, with what ``REDACT`` names hidden."""
     return text(storable(json.dumps(redacted(value, conf.redact), indent=2, ensure_ascii=False)))

@@ -29,7 +29,7 @@ from salon_jobs.tenancy.active import current_store_id
 
 WIDTH: Final = 600
 HEIGHT: Final = 120
-# The line of what is zero or the most is drawn whole.
+# Leaves room for the full stroke of a line at zero or at the maximum.
 _MARGIN: Final = 3
 
 Values = Sequence[float | None]
@@ -37,25 +37,25 @@ Values = Sequence[float | None]
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Is one line: a value for each step, None where nothing is known."""
+    """Line of a plot: a value for each step, None where unknown."""
 
     label: str
     values: Values
 
     @property
     def last(self) -> float | None:
-        """Return the newest value that is known."""
+        """The newest known value."""
         return next((value for value in reversed(self.values) if value is not None), None)
 
     @property
     def most(self) -> float:
-        """Return the largest value."""
+        """The largest value."""
         return max((value for value in self.values if value is not None), default=0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """Is one plot of one or more lines over the same steps; ``shown`` writes a value with its unit."""
+    """Plot of one or more lines over the same steps; ``shown`` formats a value with its unit."""
 
     key: str
     title: str
@@ -65,30 +65,30 @@ class Plot:
 
     @property
     def top(self) -> float:
-        """Return the value at the upper edge."""
+        """The value at the upper edge."""
         return max(line.most for line in self.lines)
 
     @property
     def top_shown(self) -> str:
-        """Write the value at the upper edge."""
+        """The formatted value at the upper edge."""
         return self.shown(self.top)
 
     @property
     def legend(self) -> list[tuple[int, str, str, str]]:
-        """Return each line's number, label, newest and largest value."""
+        """Each line's number, label, newest and largest value."""
         return [
             (number, line.label, self.shown(line.last), self.shown(line.most)) for number, line in enumerate(self.lines)
         ]
 
     @property
     def words(self) -> str:
-        """Say what the plot shows."""
+        """A description of the plot in words."""
         said = "; ".join(f"{label}: now {last}, at most {most}" for _, label, last, most in self.legend)
         return f"{self.title}. {said}."
 
     @property
     def svg(self) -> SafeString:
-        """Draw it; styled by classes, so that no policy against inline styles stops it."""
+        """The plot as SVG, styled by classes, so that no policy against inline styles breaks it."""
         paths = format_html_join(
             "",
             '<path class="line line-{}" d="{}"/>',
@@ -103,7 +103,7 @@ class Plot:
         )  # fmt: skip
 
     def _path(self, line: Line) -> str:
-        """Return the line, broken where nothing is known; a value between two unknown ones is a dash."""
+        """Return the line, broken where unknown; a value between two unknown ones is a dash."""
         width = WIDTH / max(1, len(line.values) - 1)
         parts: list[str] = []
         drawn = False
@@ -124,7 +124,7 @@ def _y(value: float, top: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Is one piece of the page; those of a part come in one answer, for which the browser asks again ``every_s``."""
+    """Piece of the page; the pieces of a part come in one response, which the browser requests again ``every_s``."""
 
     name: str
     part: str
@@ -133,11 +133,11 @@ class Piece:
 
     @property
     def template(self) -> str:
-        """Name the template."""
+        """The name of the template."""
         return f"admin/salon_jobs/dashboard_{self.name}.html"
 
 
-# What is plotted changes by the minute.
+# Plots change by the minute.
 _PIECES: Final = (
     Piece("tiles", "now", "At a glance", every_s=5),
     Piece("plots", "plots", "Over time", every_s=30),
@@ -148,7 +148,7 @@ _PIECES_OF_STORE: Final = (Piece("store", "now", "The store's jobs", every_s=5),
 
 @admin.register(Dashboard)
 class DashboardAdmin(ReadOnlyAdmin):
-    """Is the dashboard: a page of two parts, each of which the browser reads again by itself (``?part=``)."""
+    """Admin of the dashboard: a page of two parts, each of which the browser refreshes on its own (``?part=``)."""
 
     has_rows_of_stores = True
 
@@ -157,7 +157,7 @@ class DashboardAdmin(ReadOnlyAdmin):
         return [each for each in super().get_urls() if each.name == "salon_jobs_dashboard_changelist"]
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """Answer with the page, or a part of it. At most 20 queries through the reader's alias."""
+        """Return the page, or a part of it. At most 20 queries through the reader's alias."""
         if not self.has_view_permission(request):
             raise PermissionDenied
         span = request.GET.get("span", "hour")

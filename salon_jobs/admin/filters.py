@@ -22,10 +22,12 @@ from salon_jobs.tenancy.active import current_store_id
 
 
 class NameFilter(admin.SimpleListFilter):
-    """Offers names, the chosen one in any case: a filter without a choice would be left out, and list everything."""
+    """Filter by name that always offers the current choice: a filter without choices would be left out and list
+    everything.
+    """
 
     def names(self, request: HttpRequest) -> Iterable[str]:
-        """Return what is offered beside the chosen one."""
+        """Return the choices in addition to the current one."""
         return ()
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
@@ -34,7 +36,7 @@ class NameFilter(admin.SimpleListFilter):
 
 
 class TaskFilter(NameFilter):
-    """Offers the registered tasks."""
+    """Filter by registered task."""
 
     title = "task"
     parameter_name = "task"
@@ -49,13 +51,13 @@ class TaskFilter(NameFilter):
 
 
 class QueueFilter(NameFilter):
-    """Offers the queues that tasks name, and any that the newest jobs are in."""
+    """Filter by queue: those of tasks, and those of the newest jobs."""
 
     title = "queue"
     parameter_name = "queue"
 
     def names(self, request: HttpRequest) -> Iterable[str]:
-        """Return the known queues; jobs with a queue of their own are seen in the newest thousand."""
+        """Return the known queues; queues given per job appear if among the newest thousand jobs."""
         rows = Job.objects.using(reader(request)).order_by("-id")
         if not sees_all_stores(request):
             rows = rows.filter(store_id=current_store_id())
@@ -67,15 +69,15 @@ class QueueFilter(NameFilter):
 
 
 class StoreFilter(admin.SimpleListFilter):
-    """Offers the stores of the newest failures, the ones an operator is looking for."""
+    """Filter by store, offering the stores of the newest failures, which operators look for."""
 
     title = "store"
     parameter_name = "store"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        """Return up to 50 stores, those of the newest 500 failed jobs, and the chosen one in any case.
+        """Return up to 50 stores, those of the newest 500 failed jobs, and always the current choice.
 
-        A limited user has one store alone.
+        A limited user has only one store.
         """
         if not sees_all_stores(request):
             return [(store, store) for store in sorted({str(current_store_id()), *filter(None, [self.value()])})]
@@ -101,13 +103,13 @@ class StoreFilter(admin.SimpleListFilter):
 
 
 class EntryFilter(NameFilter):
-    """Offers the cron entries that a scheduler has seen."""
+    """Filter by the cron entries that a scheduler has seen."""
 
     title = "entry"
     parameter_name = "entry"
 
     def names(self, request: HttpRequest) -> Iterable[str]:
-        """Return the entries by their own small table."""
+        """Return the entries from their own small table."""
         return CronEntryState.objects.using(reader(request)).values_list("name", flat=True)
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[CronTick]) -> QuerySet[CronTick]:
@@ -116,7 +118,7 @@ class EntryFilter(NameFilter):
 
 
 class EnqueuedFilter(admin.SimpleListFilter):
-    """Offers how long ago a job was enqueued."""
+    """Filter by the age of a job since it was enqueued."""
 
     title = "enqueued"
     parameter_name = "enqueued"
@@ -130,19 +132,19 @@ class EnqueuedFilter(admin.SimpleListFilter):
         return [(value, label) for value, (label, _) in self._ages.items()]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
-        """Filter by the ids that were given since."""
+        """Filter by the ids allocated since then."""
         chosen = self._ages.get(self.value() or "")
         return queryset if chosen is None else enqueued(queryset, since=timezone.now() - chosen[1])
 
 
 class ErrorClassFilter(admin.SimpleListFilter):
-    """Offers the classes of errors by which jobs failed."""
+    """Filter by the error class of failed jobs."""
 
     title = "error"
     parameter_name = "error_class"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        """Return up to 50 classes, and the chosen one in any case; of a limited user those of the kinds of failures.
+        """Return up to 50 classes, and always the current choice; for a limited user those of the grouped failures.
 
         The index by class holds every store's failed jobs, and a store may have none among a million.
         """
@@ -161,13 +163,13 @@ class ErrorClassFilter(admin.SimpleListFilter):
 
 
 class FailureKindFilter(NameFilter):
-    """Shows which kind of failures is listed, when the page of kinds was left by one of them."""
+    """Filter by kind of failure, shown when the page of grouped failures linked here."""
 
     title = "kind of failure"
     parameter_name = "fingerprint"
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
-        """Filter the failed jobs by fingerprint; what is none shows nothing."""
+        """Filter the failed jobs by fingerprint; a malformed one shows nothing."""
         chosen = self.value()
         if not chosen:
             return queryset
@@ -182,16 +184,16 @@ _LOOKED_AT_FOR_CHOICES = 1000
 
 
 def bounded(request: HttpRequest, found: QuerySet[Message]) -> QuerySet[Message]:
-    """Leave out what lies below the newest ids, unless an index finds the failed or skipped ones."""
+    """Leave out rows below the newest ids, unless an index finds the failed or skipped ones."""
     if request.GET.get("status__exact") in _RARE:
         return found
     return found.filter(pk__gt=oldest_looked_at(using=reader(request)))
 
 
 def known_destinations(request: HttpRequest) -> list[str]:
-    """Return the destinations that relays or operators have met, by their own small table.
+    """Return the destinations that relays or operators have used, from their own small table.
 
-    Which those are is no store's business: a limited user is offered those of the store's newest messages.
+    The whole list is no store's business: a limited user is offered those of the store's newest messages.
     """
     if not sees_all_stores(request):
         return sorted(set(_newest(request, "aggregate_type")))
@@ -200,7 +202,7 @@ def known_destinations(request: HttpRequest) -> list[str]:
 
 
 def _newest(request: HttpRequest, field: str) -> QuerySet[Message, Any]:
-    """Return a column of the newest messages; of a store that has few, among the newest ids."""
+    """Return a column of the newest messages; of a store with few, among the newest ids."""
     using = reader(request)
     rows = Message.objects.using(using).filter(pk__gt=oldest_looked_at(using=using)).order_by("-pk")
     return rows.values_list(field, flat=True)[:_LOOKED_AT_FOR_CHOICES]
@@ -210,11 +212,11 @@ class _Filter(NameFilter):
     field: ClassVar[str]
 
     def names(self, request: HttpRequest) -> Iterable[str]:
-        """Return what the newest messages have."""
+        """Return the values of the newest messages."""
         return sorted({str(value) for value in _newest(request, self.field) if value is not None})[:50]
 
     def has_output(self) -> bool:
-        """Show the filter also when there is one choice."""
+        """Show the filter even with a single choice."""
         return True
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Message]) -> QuerySet[Message]:
@@ -223,7 +225,7 @@ class _Filter(NameFilter):
 
 
 class DestinationFilter(_Filter):
-    """Offers the destinations."""
+    """Filter by destination."""
 
     title = "destination"
     parameter_name = "destination"
@@ -235,7 +237,7 @@ class DestinationFilter(_Filter):
 
 
 class EventFilter(_Filter):
-    """Offers the events of the newest messages."""
+    """Filter by event, offering those of the newest messages."""
 
     title = "event"
     parameter_name = "event"
@@ -243,7 +245,7 @@ class EventFilter(_Filter):
 
 
 class MessageStoreFilter(_Filter):
-    """Offers the stores of the newest messages."""
+    """Filter by store, offering those of the newest messages."""
 
     title = "store"
     parameter_name = "store"

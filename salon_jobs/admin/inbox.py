@@ -1,4 +1,4 @@
-"""Shows what came in by ``consume_queue``, and lets operators decide about what was set aside."""
+"""Admin pages for incoming messages of ``consume_queue``, where operators retry or dismiss rejected ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ from salon_jobs.models import InboxMessage
 
 @admin.register(InboxMessage)
 class InboxAdmin(ReadOnlyAdmin):
-    """Lists messages by status, the newest first; a message's own page shows why it was set aside, and what came."""
+    """Admin of incoming messages by status, newest first; a message's page shows its raw content and why it was
+    rejected.
+    """
 
     list_display = ("id", "status", "code", "event", "consumer", "store_id", "deliveries", "received_at", "job_link")
     list_filter = ("status",)
@@ -38,30 +40,30 @@ class InboxAdmin(ReadOnlyAdmin):
     )
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[InboxMessage]:
-        """Leave what came, which can be large, until a message's own page asks for it."""
+        """Defer the raw content, which can be large, to a message's own page."""
         return super().get_queryset(request).defer("raw")
 
     @admin.display(description="what came")
     def shown_raw(self, message: InboxMessage) -> SafeString:
-        """Show what is kept."""
+        """Show the stored content."""
         return text(shown_text(message.raw))
 
     def has_retry_permission(self, request: HttpRequest) -> bool:
-        """Tell whether the user may have messages tried again."""
+        """Return whether the user may retry messages."""
         return may(request, "salon_jobs.retry_inboxmessage")
 
     def has_dismiss_permission(self, request: HttpRequest) -> bool:
-        """Tell whether the user may dismiss messages."""
+        """Return whether the user may dismiss messages."""
         return may(request, "salon_jobs.dismiss_inboxmessage")
 
     @admin.action(description="Retry selected messages", permissions=["retry"])
     def retry(self, request: HttpRequest, queryset: QuerySet[InboxMessage]) -> None:
-        """Have consume_queue try the selected messages again at its next look, those that are set aside."""
+        """Have consume_queue retry the selected rejected messages at its next poll."""
         self._decide(request, queryset, retry_messages, "marked to be tried again")
 
     @admin.action(description="Dismiss selected messages", permissions=["dismiss"])
     def dismiss(self, request: HttpRequest, queryset: QuerySet[InboxMessage]) -> TemplateResponse | None:
-        """Decide that nothing is done about the selected messages, after asking."""
+        """Dismiss the selected messages without action, after confirmation."""
         if not confirmed(request):
             what = f"{how_many(queryset, 'message')} selected: those that wait will never become jobs."
             return ask_first(request, self, queryset, action="dismiss", title="Dismiss messages", lines=[what])

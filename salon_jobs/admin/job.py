@@ -42,7 +42,7 @@ _TRACE_ID = re.compile(r"\b[0-9a-f]{32}\b")
 
 
 def errors(job: Job) -> SafeString | str:
-    """Write the newest fifty errors, the newest open, each with its traceback."""
+    """Format the newest fifty errors with their tracebacks, the newest one open."""
     rows = JobError.objects.using(job._state.db).filter(job_id=job.pk).order_by("-id")[:_SHOWN]
     blocks = [
         (SafeString("" if number else " open"), error.attempt, instant(error.occurred_at),
@@ -60,7 +60,9 @@ def errors(job: Job) -> SafeString | str:
 
 
 def ahead(job: Job) -> SafeString | str:
-    """Write between which instants each of the next attempts becomes due, if all before it fail at once."""
+    """Format the earliest and latest time at which each of the next attempts becomes due, if all before it fail at
+    once.
+    """
     retries = reckon(job, timezone.now())
     if not retries:
         return "none"
@@ -71,7 +73,7 @@ def ahead(job: Job) -> SafeString | str:
 
 
 def origin(job: Job, address_of: Callable[[type[Model], object], str]) -> SafeString | str:
-    """Link to the fan-out that added the job, or to the ticks of the cron entry whose tick did."""
+    """Link to the fan-out that added the job, or to the ticks of the cron entry whose tick added it."""
     if job.fan_out_id is not None:
         url = address_of(FanOutRecord, job.fan_out_id)
         return format_html('<a href="{}">fan-out {}</a>', url, job.fan_out_id)
@@ -83,7 +85,7 @@ def origin(job: Job, address_of: Callable[[type[Model], object], str]) -> SafeSt
 
 
 def trace(job: Job) -> SafeString | str:
-    """Link to the trace that the job continues, by ``TRACE_LINK``; without it, write the trace's id."""
+    """Link to the trace that the job continues, using ``TRACE_LINK``; without it, show the trace id."""
     kept: object = job.trace
     headers = cast("dict[str, str]", kept) if isinstance(kept, dict) else {}
     found = _TRACE_ID.search(f"{headers.get('traceparent', '')} {headers.get('sentry-trace', '')}")
@@ -95,7 +97,7 @@ def trace(job: Job) -> SafeString | str:
 
 
 def _short(message: str) -> tuple[str, str]:
-    """Return the message as a summary, and the whole of it where the summary leaves something out."""
+    """Return a summary of the message, and the whole of it where the summary omits something."""
     summary = Truncator(message).chars(_SUMMARY)
     return summary, "" if summary == message else message
 
@@ -107,7 +109,7 @@ def _span(retry: Retry) -> str:
 
 @admin.register(Job)
 class JobAdmin(JobActions):
-    """Lists jobs by state, task, queue, store, time and error; a job's page shows everything known about it."""
+    """Admin of jobs by state, task, queue, store, time and error; a job's page shows everything known about it."""
 
     has_rows_of_stores = True
     linked_by = ("fan_out_id__exact", "leased_by__exact")
@@ -152,28 +154,28 @@ class JobAdmin(JobActions):
     )
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Job]:
-        """Leave the payload, which can be large, until a job's own page asks for it."""
+        """Defer the payload, which can be large, to a job's own page."""
         return super().get_queryset(request).defer("payload")
 
     def get_search_results(self, request: HttpRequest, queryset: QuerySet[Job], search_term: str) -> tuple[Any, bool]:
-        """Search exactly, by whichever of id, store and key the term can be: each is served by an index."""
+        """Search for exact matches of the id, store or key, whichever the term can be: each is served by an index."""
         term = search_term.strip()
         if not term:
             return queryset, False
         found = with_key(term)
         if len(term) < 20 and term.isdecimal() and int(term) < 2**63:
             found |= Q(pk=int(term))
-        with suppress(ValueError):  # then it is no store's id
+        with suppress(ValueError):  # not a store's id
             found |= Q(store_id=UUID(term))
         return queryset.filter(found), False
 
     def get_urls(self) -> list[URLPattern]:
-        """Return the pages, the kinds of failures among them."""
+        """Return the pages, including that of grouped failures."""
         view = as_reader(self.admin_site.admin_view(self.failures), self.admin_site)
         return [path("failures/", view, name="salon_jobs_job_failures"), *super().get_urls()]
 
     def failures(self, request: HttpRequest) -> TemplateResponse:
-        """Show the kinds of failures, each with its newest job and a way to retry all of it."""
+        """Show the failures grouped by kind, each with its newest job and an action that retries all its jobs."""
         if not self.has_view_permission(request):
             raise PermissionDenied
         context = {
@@ -199,28 +201,28 @@ class JobAdmin(JobActions):
 
     @admin.display(description="why")
     def why(self, job: Job) -> str:
-        """Show the class of the error by which it failed last, or why it was cancelled."""
+        """Show the error class of the last failure, or the reason of the cancellation."""
         failed = job.state == JobState.FAILED and job.error_class
         return (job.error_class or "").removeprefix("builtins.") if failed else job.reason
 
     @admin.display(description="attempts", ordering="attempts")
     def attempt_count(self, job: Job) -> str:
-        """Show the attempts of how many."""
+        """Show the attempts out of the maximum."""
         return f"{job.attempts} of {job.max_attempts}"
 
     @admin.display(description="payload")
     def shown_payload(self, job: Job) -> SafeString:
-        """Show the payload as indented JSON, without what nobody shall read."""
+        """Show the redacted payload as indented JSON."""
         return as_json(job.payload)
 
     @admin.display(description="errors")
     def errors(self, job: Job) -> SafeString | str:
-        """Show each attempt's error, the newest first and open, with its traceback."""
+        """Show each attempt's error with its traceback, newest first, the newest one open."""
         return errors(job)
 
     @admin.display(description="retries ahead")
     def retries_ahead(self, job: Job) -> SafeString | str:
-        """Show when it would run again, if it keeps failing."""
+        """Show when the job would run again if it keeps failing."""
         return ahead(job)
 
     @admin.display(description="trace")

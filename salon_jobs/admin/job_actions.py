@@ -23,7 +23,7 @@ from salon_jobs.models import Job, Limit
 
 
 class RetryForm(forms.Form):
-    """Asks when."""
+    """Form for the time of a retry."""
 
     at = forms.DateTimeField(
         label="Due at", required=False, widget=forms.DateTimeInput(attrs={"type": "datetime-local"})
@@ -35,13 +35,13 @@ class RetryForm(forms.Form):
 
 
 class ChangeForm(forms.Form):
-    """Asks for another priority, queue or both."""
+    """Form for another priority, queue or both."""
 
     priority = forms.IntegerField(required=False, min_value=-32768, max_value=32767, help_text="Smaller first")
     queue = forms.CharField(required=False, max_length=100, validators=[RegexValidator(r"\A[^\x00\ud800-\udfff]*\Z")])
 
     def clean(self) -> dict[str, Any]:
-        """Refuse to change nothing."""
+        """Refuse a form that changes nothing."""
         cleaned: dict[str, Any] = super().clean() or self.cleaned_data
         if not self.errors and cleaned.get("priority") is None and not cleaned.get("queue"):
             raise forms.ValidationError("Give a priority, a queue or both.")
@@ -49,7 +49,7 @@ class ChangeForm(forms.Form):
 
 
 class PauseForm(forms.Form):
-    """Asks what to pause or to resume. A scope is written kind:name."""
+    """Form for what to pause or to resume. A scope is written kind:name."""
 
     verb = forms.ChoiceField(
         label="What to do", choices=[("paused", "Pause"), ("resumed", "Resume")], widget=forms.RadioSelect,
@@ -69,33 +69,35 @@ class PauseForm(forms.Form):
 
 
 class JobActions(ReadOnlyAdmin):
-    """Each action says first how many jobs it is about, and tells afterwards of those that it left alone, why."""
+    """Base admin with the actions on jobs: they confirm how many jobs they affect, and report why others were left
+    alone.
+    """
 
     actions = ("retry", "cancel", "discard", "change", "pause")
 
     def has_retry_permission(self, request: HttpRequest) -> bool:
-        """Tell whether the user may retry jobs."""
+        """Return whether the user may retry jobs."""
         return may(request, "salon_jobs.retry_job")
 
     def has_cancel_permission(self, request: HttpRequest) -> bool:
-        """Tell whether the user may cancel jobs."""
+        """Return whether the user may cancel jobs."""
         return may(request, "salon_jobs.cancel_job")
 
     def has_discard_permission(self, request: HttpRequest) -> bool:
-        """Tell whether the user may discard jobs."""
+        """Return whether the user may discard jobs."""
         return may(request, "salon_jobs.discard_job")
 
     def has_reorder_permission(self, request: HttpRequest) -> bool:
-        """Tell whether the user may give jobs another priority or queue."""
+        """Return whether the user may change the priority or queue of jobs."""
         return may(request, "salon_jobs.change_job")
 
     def has_pause_permission(self, request: HttpRequest) -> bool:
-        """Tell whether the user may pause queues, tasks and stores, as their rules may be edited."""
+        """Return whether the user may pause queues, tasks and stores, which takes the permission to edit limits."""
         return may_everywhere(request, "salon_jobs.add_limit") and may(request, "salon_jobs.change_limit")
 
     @admin.action(description="Retry selected jobs", permissions=["retry"])
     def retry(self, request: HttpRequest, queryset: QuerySet[Job]) -> TemplateResponse | None:
-        """Queue the selected failed or cancelled jobs again, due now or at a time."""
+        """Retry the selected failed or cancelled jobs, now or at a given time."""
         form = RetryForm(request.POST if confirmed(request) else None)
         if not form.is_valid():
             what = f"{how_many(queryset, 'job')} selected: those that failed or were cancelled will be queued again."
@@ -109,7 +111,7 @@ class JobActions(ReadOnlyAdmin):
 
     @admin.action(description="Cancel selected jobs", permissions=["cancel"])
     def cancel(self, request: HttpRequest, queryset: QuerySet[Job]) -> TemplateResponse | None:
-        """Cancel the selected jobs; those that run are asked to end."""
+        """Cancel the selected jobs; running ones are asked to end."""
         if not confirmed(request):
             what = f"{how_many(queryset, 'job')} selected: those that wait, run or failed will be cancelled."
             return self._ask(request, queryset, "cancel", "Cancel jobs", what)
@@ -118,7 +120,7 @@ class JobActions(ReadOnlyAdmin):
 
     @admin.action(description="Discard selected jobs", permissions=["discard"])
     def discard(self, request: HttpRequest, queryset: QuerySet[Job]) -> TemplateResponse | None:
-        """End the selected queued and failed jobs for good."""
+        """Discard the selected queued and failed jobs for good."""
         if not confirmed(request):
             what = f"{how_many(queryset, 'job')} selected: nothing will be done about those that wait or failed."
             return self._ask(request, queryset, "discard", "Discard jobs", what)
@@ -127,7 +129,7 @@ class JobActions(ReadOnlyAdmin):
 
     @admin.action(description="Change priority or queue of selected jobs", permissions=["reorder"])
     def change(self, request: HttpRequest, queryset: QuerySet[Job]) -> TemplateResponse | None:
-        """Give the selected queued jobs another priority or queue."""
+        """Change the priority or queue of the selected queued jobs."""
         form = ChangeForm(request.POST if confirmed(request) else None)
         if not form.is_valid():
             what = f"{how_many(queryset, 'job')} selected: those that wait will be changed."
@@ -139,7 +141,7 @@ class JobActions(ReadOnlyAdmin):
 
     @admin.action(description="Pause or resume queue, task or store of selected jobs", permissions=["pause"])
     def pause(self, request: HttpRequest, queryset: QuerySet[Job]) -> TemplateResponse | None:
-        """Pause or resume what the selected jobs belong to; all jobs of it, not the selected ones alone."""
+        """Pause or resume a queue, task or store of the selected jobs: all its jobs, not only the selected ones."""
         using = reader(request)
         paused = Limit.objects.using(using).filter(paused=True).values_list("kind", "name")
         form = PauseForm(request.POST if confirmed(request) else None, scopes=_scopes(queryset), paused=set(paused))
@@ -174,7 +176,7 @@ class JobActions(ReadOnlyAdmin):
 
 
 def _scopes(queryset: QuerySet[Job]) -> list[tuple[Limit.Kind, str]]:
-    """Return the queues, tasks and stores of the newest thousand that are selected."""
+    """Return the queues, tasks and stores of the newest thousand selected jobs."""
     kinds = (Limit.Kind.QUEUE, Limit.Kind.TASK, Limit.Kind.STORE)
     rows = list(queryset.order_by("-pk").values_list("queue", "task", "store_id")[:BATCH])
     names = [sorted({str(row[number]) for row in rows if row[number] is not None}) for number in range(len(kinds))]

@@ -1,4 +1,4 @@
-"""Lets operators pause and limit."""
+"""Admin pages where operators pause and limit."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from salon_jobs.models import Limit
 if TYPE_CHECKING:
     ModelForm = forms.ModelForm[Limit]
 else:
-    ModelForm = forms.ModelForm  # generic for type checkers alone
+    ModelForm = forms.ModelForm  # generic only for type checkers
 
 
 class LimitForm(ModelForm):
-    """Validates one rule, against the database as the operator."""
+    """Form for one limit, validated against the database as the operator."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        # Django validates constraints where the instance is from; a new one is from nowhere, hence from the web role's.
+        # Django validates constraints on the instance's database; a new one has none, hence the web role's.
         self.instance._state.db = conf.reader_database
 
     def clean(self) -> dict[str, Any]:
-        """Refuse a name that names nothing; write a store's id as the database does."""
+        """Refuse a name that matches nothing; normalize a store's id to the database's spelling."""
         cleaned: dict[str, Any] = super().clean() or self.cleaned_data
         kind, name = cleaned.get("kind"), cleaned.get("name")
         if kind and name:
@@ -43,7 +43,7 @@ class LimitForm(ModelForm):
 
 @admin.register(Limit)
 class LimitAdmin(ReaderAdmin):
-    """Edits the rules through the operator's database role; workers follow within a second."""
+    """Admin of limits, edited through the operator's database role; workers apply them within a second."""
 
     list_display = ("kind", "name", "paused", "max_concurrency", "rate")
     list_filter = ("kind", "paused")
@@ -53,15 +53,15 @@ class LimitAdmin(ReaderAdmin):
     ordering = ("kind", "name")
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        """Refuse whoever is limited to a store: a rule can hold back all of them."""
+        """Refuse users who are limited to a store: a limit can affect all stores."""
         return sees_all_stores(request) and super().has_add_permission(request)
 
     def has_change_permission(self, request: HttpRequest, obj: models.Model | None = None) -> bool:
-        """Refuse whoever is limited to a store."""
+        """Refuse users who are limited to a store."""
         return sees_all_stores(request) and super().has_change_permission(request, obj)
 
     def has_delete_permission(self, request: HttpRequest, obj: models.Model | None = None) -> bool:
-        """Refuse whoever is limited to a store."""
+        """Refuse users who are limited to a store."""
         return sees_all_stores(request) and super().has_delete_permission(request, obj)
 
     def save_model(self, request: HttpRequest, obj: Limit, form: Any, change: bool) -> None:

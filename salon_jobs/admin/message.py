@@ -32,7 +32,7 @@ _OPEN = (MessageStatus.PENDING, MessageStatus.FAILED)
 
 @admin.register(Message)
 class MessageAdmin(ReadOnlyAdmin):
-    """Lists messages by status, destination, event and store; a message's page shows everything known about it."""
+    """Admin of messages by status, destination, event and store; a message's page shows everything known about it."""
 
     has_rows_of_stores = True
     list_display = (
@@ -54,20 +54,20 @@ class MessageAdmin(ReadOnlyAdmin):
     )
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Message]:
-        """Leave what can be large until a message's own page asks for it."""
+        """Defer large columns to a message's own page."""
         return super().get_queryset(request).defer("payload", "headers")
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Message], search_term: str
     ) -> tuple[Any, bool]:
-        """Search exactly, by whichever of number, uuid and aggregate's id the term can be."""
+        """Search for exact matches of the number, uuid or aggregate id, whichever the term can be."""
         term = search_term.strip()
         if not term:
             return queryset, False
         found = Q(pk__in=_of_aggregate(request, term))
         if len(term) < 20 and term.isdecimal() and int(term) < 2**63:
             found |= Q(pk=int(term))
-        with suppress(ValueError):  # then it is no uuid
+        with suppress(ValueError):  # not a uuid
             found |= Q(message_id=UUID(term))
         return queryset.filter(found), False
 
@@ -83,7 +83,7 @@ class MessageAdmin(ReadOnlyAdmin):
 
     @admin.display(description="where it stands")
     def where_it_stands(self, message: Message) -> SafeString | str:
-        """Say what holds the message back."""
+        """Show what blocks the message."""
         if message.status not in _OPEN:
             return "it was sent" if message.status == MessageStatus.PUBLISHED else "it is not sent any more"
         rows = BlockedAggregate.objects.using(message._state.db)
@@ -102,25 +102,25 @@ class MessageAdmin(ReadOnlyAdmin):
         return format_html('behind <a href="{}">message {}</a>: {}', url, holder.head_id, until)
 
     def has_retry_permission(self, request: HttpRequest) -> bool:
-        """Tell whether the user may retry messages."""
+        """Return whether the user may retry messages."""
         return may_everywhere(request, "salon_jobs.retry_message")
 
     def has_skip_permission(self, request: HttpRequest) -> bool:
-        """Tell whether the user may skip messages."""
+        """Return whether the user may skip messages."""
         return may_everywhere(request, "salon_jobs.skip_message")
 
     def has_replay_permission(self, request: HttpRequest) -> bool:
-        """Tell whether the user may send messages again."""
+        """Return whether the user may replay messages."""
         return may_everywhere(request, "salon_jobs.replay_message")
 
     @admin.action(description="Retry selected messages", permissions=["retry"])
     def retry(self, request: HttpRequest, queryset: QuerySet[Message]) -> None:
-        """Have the selected messages sent again: failed ones with all their tries, waiting ones at once."""
+        """Retry the selected messages: failed ones with all their attempts, waiting ones at once."""
         self._operate(request, queryset, retry_messages, "retried")
 
     @admin.action(description="Skip selected messages", permissions=["skip"])
     def skip(self, request: HttpRequest, queryset: QuerySet[Message]) -> TemplateResponse | None:
-        """Give the selected messages up, after asking."""
+        """Skip the selected messages for good, after confirmation."""
         if not confirmed(request):
             count = queryset.order_by()[: MOST + 1].count()
             what = f"{counted(count, 'message')} will never be sent. What they hold back goes on."
@@ -130,7 +130,7 @@ class MessageAdmin(ReadOnlyAdmin):
 
     @admin.action(description="Send selected messages again (replay)", permissions=["replay"])
     def replay(self, request: HttpRequest, queryset: QuerySet[Message]) -> TemplateResponse | None:
-        """Write the selected messages again as new ones, after a dry run, for a reason that is kept."""
+        """Write the selected messages again as new ones, after a dry run, with a reason that is recorded."""
         ids = tuple(asked_about(request, queryset).order_by("pk").values_list("pk", flat=True)[: MOST + 1])
         criteria = MessageCriteria(ids=ids)
         user: Any = request.user
@@ -164,7 +164,7 @@ class MessageAdmin(ReadOnlyAdmin):
     def _operate(
         self, request: HttpRequest, queryset: QuerySet[Message], change: Callable[..., list[OperatedMessage]], done: str
     ) -> None:
-        # The oldest first: what holds others back comes before them.
+        # Oldest first: messages that block others come before them.
         change = partial(change, using=conf.reader_database)
         operate(request, queryset.only("event"), change, done=done, noun="message", oldest_first=True)
 
@@ -182,7 +182,7 @@ def _of_aggregate(request: HttpRequest, aggregate_id: str) -> list[int]:
 
 @admin.register(BlockedAggregate)
 class BlockedAggregateAdmin(ReadOnlyAdmin):
-    """Lists what is blocked, what was blocked last first, with the message that holds it back."""
+    """Admin of blocked aggregates, last blocked first, with the message that blocks each."""
 
     has_rows_of_stores = True
     list_display = (
@@ -207,16 +207,16 @@ class BlockedAggregateAdmin(ReadOnlyAdmin):
 
     @admin.display(description="held back by")
     def head(self, row: BlockedAggregate) -> SafeString:
-        """Link to the message that holds the others."""
+        """Link to the message that blocks the others."""
         return format_html('<a href="{}">message {}</a>', self.address_of(Message, row.head_id), row.head_id)
 
     def has_retry_permission(self, request: HttpRequest) -> bool:
-        """Tell whether the user may retry messages."""
+        """Return whether the user may retry messages."""
         return may_everywhere(request, "salon_jobs.retry_message")
 
     @admin.action(description="Try selected aggregates again (unpark)", permissions=["retry"])
     def unpark(self, request: HttpRequest, queryset: QuerySet[BlockedAggregate]) -> None:
-        """Try the messages again at once that hold the selected aggregates back."""
+        """Retry at once the messages that block the selected aggregates."""
         change = partial(retry_heads, using=conf.reader_database)
         operate(
             request, queryset, change, done="unparked", noun="aggregate", oldest_first=True,
@@ -226,7 +226,7 @@ class BlockedAggregateAdmin(ReadOnlyAdmin):
 
 @admin.register(DestinationState)
 class DestinationAdmin(ReadOnlyAdmin):
-    """Lists destinations with the outage that relays meet there."""
+    """Admin of destinations, with their current outages."""
 
     list_display = ("aggregate_type", "paused", "outage_since", "outage_code", "outage")
     list_filter = ("paused",)
@@ -235,17 +235,17 @@ class DestinationAdmin(ReadOnlyAdmin):
     actions = ("pause", "resume")
 
     def has_pause_permission(self, request: HttpRequest) -> bool:
-        """Tell whether the user may pause and resume destinations."""
+        """Return whether the user may pause and resume destinations."""
         return may_everywhere(request, "salon_jobs.pause_destinationstate")
 
     @admin.action(description="Pause selected destinations", permissions=["pause"])
     def pause(self, request: HttpRequest, queryset: QuerySet[DestinationState]) -> None:
-        """Send nothing there; messages are still written, and wait."""
+        """Stop sending to the destinations; messages are still written, and wait."""
         self._set(request, queryset, pause_destination, "paused")
 
     @admin.action(description="Resume selected destinations", permissions=["pause"])
     def resume(self, request: HttpRequest, queryset: QuerySet[DestinationState]) -> None:
-        """Send there again what waits, in order."""
+        """Resume sending the waiting messages, in order."""
         self._set(request, queryset, resume_destination, "resumed")
 
     def _set(
@@ -260,7 +260,7 @@ class DestinationAdmin(ReadOnlyAdmin):
 
 @admin.register(Replay)
 class ReplayAdmin(ReadOnlyAdmin):
-    """Lists replays, the newest first."""
+    """Admin of replays, newest first."""
 
     list_display = ("id", "requested_at", "requested_by", "reason", "messages")
     ordering = ("-id",)
@@ -269,7 +269,7 @@ class ReplayAdmin(ReadOnlyAdmin):
 
 @admin.register(RelayPartition)
 class PartitionAdmin(ReadOnlyAdmin):
-    """Lists the partitions and their owners."""
+    """Admin of the partitions and their owners."""
 
     list_display = ("partition", "owner", "epoch", "beat")
     ordering = ("partition",)

@@ -15,7 +15,7 @@ from salon_jobs.models import CronTick, FanOutRecord, Process
 
 @admin.register(Process)
 class ProcessAdmin(ReadOnlyAdmin):
-    """Lists what runs, with the last heartbeat."""
+    """Admin of processes, with their last heartbeat."""
 
     list_display = ("id", "kind", "hostname", "pid", "supervisor_id", "concurrency", "started_at", "heartbeat_at")
     ordering = ("-heartbeat_at",)
@@ -23,7 +23,7 @@ class ProcessAdmin(ReadOnlyAdmin):
 
 @admin.register(CronTick)
 class CronTickAdmin(ReadOnlyAdmin):
-    """Lists what cron fired, the newest first."""
+    """Admin of fired cron ticks, newest first."""
 
     list_display = ("entry", "tick_at", "fired_at", "job_link")
     list_filter = (EntryFilter,)
@@ -33,7 +33,7 @@ class CronTickAdmin(ReadOnlyAdmin):
 
 @admin.register(FanOutRecord)
 class FanOutAdmin(ReadOnlyAdmin):
-    """Lists the fan-outs, the newest first; a fan-out's own page counts its jobs."""
+    """Admin of fan-outs, newest first; a fan-out's page counts its jobs."""
 
     list_display = ("id", "task", "label", "tick", "inserted", "kept", "paused", "created_at")
     readonly_fields = ("progress",)
@@ -41,6 +41,6 @@ class FanOutAdmin(ReadOnlyAdmin):
     sortable_by = ()
 
     def progress(self, record: FanOutRecord) -> SafeString:
-        """Count the jobs, and lead to them."""
+        """Count the jobs, with a link to them."""
         jobs = reverse("admin:salon_jobs_job_changelist", current_app=self.admin_site.name)
         return format_html('<a href="{}?fan_out_id__exact={}">{}</a>', jobs, record.pk, fan_out_progress(record.pk))

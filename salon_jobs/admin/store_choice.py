@@ -1,4 +1,4 @@
-"""Lets staff who belong to several stores choose the one they work in."""
+"""The page where staff of several stores choose the one they work in."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.tenancy.context import tenant_context
 from salon_jobs.tenancy.resolvers import stores_of
 
-# The parameter by which any page of a limited user offers the choice, and takes it.
+# Query parameter with which any page of a limited user shows the choice and accepts it.
 CHOICE: Final = "choose_store"
 _MOST: Final = 100
 
@@ -27,12 +27,12 @@ _MOST: Final = 100
 @never_cache
 @csrf_protect
 def choose_store(request: HttpRequest, site: AdminSite) -> HttpResponseBase:
-    """Offer the signed-in user's stores, or keep the chosen one and go back to the page.
+    """Offer the signed-in user's stores, or save the choice and return to the page.
 
-    It is kept in the session, where REQUEST_STORE "membership" and "session" look. Raises PermissionDenied for a store
-    that is not the user's, and when there is none to choose.
+    The choice is kept in the session, which REQUEST_STORE "membership" and "session" read. Raises PermissionDenied for
+    a store that is not the user's, and when there is none to choose.
     """
-    # A resolver of one's own may know no memberships; then it names the store, or there is none.
+    # A custom resolver may have no memberships; then it names the store, or there is none.
     stores = () if conf.membership_model is None else stores_of(request.user)
     if not stores:
         raise PermissionDenied("you belong to no store, and may not see all")
@@ -49,6 +49,6 @@ def choose_store(request: HttpRequest, site: AdminSite) -> HttpResponseBase:
 
 def _name(store: UUID) -> str:
     model: Any = apps.get_model(conf.store_model or "")
-    # The request may have a store already, by TenantMiddleware.
+    # The request may have a store already, set by TenantMiddleware.
     with tenant_context(store, switch=True, using=conf.database):
         return str(model._default_manager.using(conf.database).filter(pk=store).first() or store)
