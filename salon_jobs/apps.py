@@ -34,9 +34,7 @@ class SalonJobsConfig(AppConfig):
 
 
 def _install_tracing() -> None:
-    """Trace jobs and messages with OpenTelemetry where TRACING is set. Raises ConfigurationError if it is not
-    installed.
-    """
+    """Trace jobs and messages if TRACING is set. Raises ConfigurationError when OpenTelemetry is not installed."""
     try:
         wanted = conf.tracing
     except ConfigurationError:

@@ -155,8 +155,7 @@ def may_everywhere(request: HttpRequest, permission: str) -> bool:
 
 
 class ReaderAdmin(ModelAdmin):
-    """Admin that reads through ``OPERATOR_DATABASE`` (all stores), or for a limited user through the web role, as one
-    store.
+    """Admin that reads all stores through ``OPERATOR_DATABASE``, or a limited user's store through the web role.
 
     A limited user has no page for rows that belong to no store, unless ``has_rows_of_stores``.
     """

@@ -22,8 +22,9 @@ from salon_jobs.tenancy.active import current_store_id
 
 
 class NameFilter(admin.SimpleListFilter):
-    """Filter by name that always offers the current choice: a filter without choices would be left out and list
-    everything.
+    """Filter by name that always offers the current choice.
+
+    A filter without choices would be left out, and the page would list everything.
     """
 
     def names(self, request: HttpRequest) -> Iterable[str]:

@@ -21,9 +21,7 @@ from salon_jobs.models import InboxMessage
 
 @admin.register(InboxMessage)
 class InboxAdmin(ReadOnlyAdmin):
-    """Admin of incoming messages by status, newest first; a message's page shows its raw content and why it was
-    rejected.
-    """
+    """Admin of incoming messages, newest first; a message's page shows its raw content and why it was rejected."""
 
     list_display = ("id", "status", "code", "event", "consumer", "store_id", "deliveries", "received_at", "job_link")
     list_filter = ("status",)

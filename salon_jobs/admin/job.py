@@ -60,9 +60,7 @@ def errors(job: Job) -> SafeString | str:
 
 
 def ahead(job: Job) -> SafeString | str:
-    """Format the earliest and latest time at which each of the next attempts becomes due, if all before it fail at
-    once.
-    """
+    """Format the earliest and latest time at which each next attempt becomes due, if all before it fail at once."""
     retries = reckon(job, timezone.now())
     if not retries:
         return "none"

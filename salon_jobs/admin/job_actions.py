@@ -69,9 +69,7 @@ class PauseForm(forms.Form):
 
 
 class JobActions(ReadOnlyAdmin):
-    """Base admin with the actions on jobs: they confirm how many jobs they affect, and report why others were left
-    alone.
-    """
+    """Base admin with the actions on jobs, which confirm how many they affect and report why they left any alone."""
 
     actions = ("retry", "cancel", "discard", "change", "pause")
 

@@ -57,9 +57,7 @@ class OutboxSettings:
     retain_inbox: timedelta | None = setting(timedelta(days=30), duration(optional=True))
 
     def rate_of(self, aggregate_type: str) -> int | None:
-        """Return the messages per second allowed for a destination: its own rate, else its service's, else the general
-        one.
-        """
+        """Return the messages per second for a destination: its own rate, else its service's, else the general one."""
         service = _service_of(aggregate_type)
         rate = self.throughput_of.get(aggregate_type, self.throughput_of.get(service, self.throughput))
         return min(rate or _MOST_FOR_SNS, _MOST_FOR_SNS) if service == "sns" else rate

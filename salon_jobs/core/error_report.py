@@ -65,8 +65,9 @@ def storable(text: str) -> str:
 
 
 def _raised_in(error: BaseException) -> str:
-    """Name the innermost function of the host's own code, or of any code. Omits the line number, which changes with
-    edits.
+    """Name the innermost function of the host's own code, or else of any code.
+
+    Omits the line number, which changes with edits.
     """
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     own = [frame for frame in frames if not frame.f_code.co_filename.startswith(_OTHERS)]

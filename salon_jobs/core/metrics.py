@@ -25,8 +25,9 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """Declaration of one metric. With ``worst``, values under the same labels are merged to their maximum, not their
-    sum.
+    """Declaration of one metric.
+
+    With ``worst``, values under the same labels are merged to their maximum, not their sum.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Hides payload values whose keys mark them as secret."""
+"""Redaction of payload values whose keys mark them as secret."""
 
 from __future__ import annotations
 

@@ -111,9 +111,7 @@ class Tracer(Protocol):
         ...
 
     def consuming(self, message: Received, /) -> AbstractContextManager[Mapping[str, str]]:
-        """Surround the enqueue of one message's job, possibly one of many at once; yields the headers that the job
-        continues.
-        """
+        """Surround the enqueue of one message's job, perhaps one of many; yields the headers that the job continues."""
         ...
 
     def published(self, message: Published, /) -> None:
@@ -207,9 +205,7 @@ def headers_of(trace: str | None) -> dict[str, str]:
 
 
 class _Scopes:
-    """Context manager of all tracers: enters one of each, and leaves those that could be entered. ``values`` is what
-    they yielded.
-    """
+    """Context manager that enters one of each tracer and leaves those it could enter; ``values`` is what they yield."""
 
     __slots__ = ("_entered", "_makers", "values")
 

@@ -12,10 +12,10 @@ LOCK_TIMEOUT: Final = "2s"
 
 
 def lock_timeout(connection: BaseDatabaseWrapper) -> tuple[list[sql.Composable], list[sql.Composable]]:
-    """Return the statements to run before and after those that lock a table, in one transaction; a failure changes
-    nothing.
+    """Return the statements to run before and after those that lock a table, in one transaction.
 
-    They fail with PostgreSQL's 55P03 after ``LOCK_TIMEOUT``. A session with its own ``lock_timeout`` keeps it.
+    A failure changes nothing. They fail with PostgreSQL's 55P03 after ``LOCK_TIMEOUT``. A session with its own
+    ``lock_timeout`` keeps it.
     """
     if waits_by_its_own(connection):
         return [], []

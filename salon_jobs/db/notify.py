@@ -83,11 +83,10 @@ _REMEDY = (
 
 
 class Listener:
-    """Listener that calls ``on_wake`` with each payload, and after each (re)connect, since notifications were lost
-    meanwhile.
+    """Listener that calls ``on_wake`` with each notification's payload, and after each (re)connect.
 
-    Polling continues alongside, so a listener that cannot connect or hears nothing costs latency, never jobs. With the
-    setting LISTEN off it does nothing.
+    Notifications sent while it was disconnected are lost. Polling continues alongside, so a listener that cannot
+    connect or hears nothing costs latency, never jobs. With the setting LISTEN off it does nothing.
     """
 
     def __init__(self, channel: str, on_wake: Callable[[str], None]) -> None:

@@ -90,8 +90,9 @@ def _question(ask: Callable[[str], T], alias: str) -> Probe[T]:
 
 
 class HealthView(HealthCheckView):
-    """View answering 200, or 503 when a check fails: ``HealthView.as_view(checks=[JobTables])``. The package's own says
-    500.
+    """View that answers 200, or 503 when a check fails: ``HealthView.as_view(checks=[JobTables])``.
+
+    The package's own view answers 500.
     """
 
     async def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:

@@ -49,9 +49,7 @@ def add_service_arguments(parser: CommandParser, *, health_port: int) -> None:
 
 
 def health_address(options: dict[str, Any], port: int) -> tuple[str, int]:
-    """Return the address of the health server; a burst uses any free port by default, so that it can run next to a
-    worker.
-    """
+    """Return the address of the health server; a burst defaults to any free port, so that it runs next to a worker."""
     chosen: tuple[str, int] | None = options["health_addr"]
     return chosen or ("127.0.0.1", 0 if options["burst"] else port)
 

@@ -22,9 +22,7 @@ _LONGEST: Final = 60
 
 
 def table(rows: Sequence[Sequence[object]]) -> str:
-    """Format a table, the first column aligned left and the others right; the first row is the header. Empty cells get
-    a dash.
-    """
+    """Format a table with a header row, the first column aligned left and the others right. Empty cells get a dash."""
     lines = [["-" if cell is None or cell == "" else printable(str(cell)) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(
@@ -50,7 +48,7 @@ def shortened(text: str | None) -> str:
 
 
 def ask(question: str, err: OutputWrapper, *, otherwise: str, remedy: str) -> None:
-    """Ask for a yes. Raises CommandError with ``otherwise`` after another answer, with ``remedy`` without a terminal."""
+    """Ask for a yes. Raises CommandError with ``otherwise`` after a no, with ``remedy`` without a terminal."""
     if not sys.stdin.isatty():
         raise CommandError(f"{question} Nobody can be asked here: {remedy}")
     err.write(f"{question} [y/N] ", ending="")
@@ -115,7 +113,7 @@ def in_batches(
 
 
 def tell(results: Sequence[R], done: str, named: Callable[[R], object], *, as_json: bool, out: OutputWrapper) -> None:
-    """Write the results as JSON, or what there is to say of each, by its name, and how many were changed."""
+    """Write the results as JSON, or a line for each with details, and how many were changed."""
     if as_json:
         out.write(json.dumps([asdict(result) for result in results]))
         return

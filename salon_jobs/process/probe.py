@@ -20,10 +20,10 @@ _LOST_AFTER_S: Final = 30.0
 
 
 class Probe(Generic[T]):
-    """Question to the database, asked in its own thread on a connection that is closed afterwards; callers share one
-    attempt.
+    """Question to the database, asked in its own thread on a connection that is closed afterwards.
 
-    A hanging database therefore neither blocks the caller nor costs another thread and connection for each probe.
+    Concurrent callers share one attempt. A hanging database therefore neither blocks the caller nor costs another
+    thread and connection for each probe.
     """
 
     def __init__(self, ask: Callable[[], T], *, patience_s: float = _PATIENCE_S) -> None:

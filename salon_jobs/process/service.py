@@ -80,9 +80,7 @@ class ServedLoop(Loop, Protocol):
     """Loop that can be a service of its own, with metrics on /metrics."""
 
     def samples(self) -> list[Sample]:
-        """Return the current metrics without querying the database, which may be what is failing; never raises because
-        of it.
-        """
+        """Return the current metrics without querying the database, which may be failing; never raises for that."""
         ...
 
 

@@ -20,8 +20,9 @@ _PIPE_CLOSED: Final = 141
 
 
 class Command(BaseCommand):
-    """Command that runs one subcommand, those about jobs as the role of ``OPERATOR_DATABASE``; without one it lists
-    them.
+    """Command that runs one subcommand, those about jobs as the role of ``OPERATOR_DATABASE``.
+
+    Without a subcommand it lists them.
     """
 
     help = "See and change the jobs and messages of all stores, by OPERATOR_DATABASE; compare and convert the database."

@@ -22,9 +22,7 @@ from salon_jobs.management.subcommands.base import Subcommand
 
 
 class Doctor(Subcommand):
-    """Subcommand that lists each difference between declaration and catalogue with the SQL that fixes it, and can run
-    it.
-    """
+    """Subcommand that lists differences between declaration and catalogue with the SQL to fix them, and can run it."""
 
     name = "doctor"
     help = "Compare roles, rights, policies and functions of the database with the declaration; any role may."
@@ -42,7 +40,7 @@ class Doctor(Subcommand):
         parser.add_argument("--json", action="store_true", help="write what was found as JSON")
 
     def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
-        """Compare, report, and fix if asked. Raises CommandError with --fail, or without a terminal to confirm on."""
+        """Compare, report, and fix if asked. Raises CommandError with --fail, or without a terminal."""
         with _connection(options) as connection:
             found = examine(connection, with_orphans=not options["skip_orphans"])
             left: Sequence[Drift] = found.drifts
@@ -87,9 +85,7 @@ def _counted(drifts: Sequence[Drift]) -> str:
 
 
 class Convert(Subcommand):
-    """Subcommand that converts the database to what ``ROLES`` says: least-privilege roles, or one user that owns
-    everything.
-    """
+    """Subcommand that converts the database to what ``ROLES`` says: least-privilege roles, or one user."""
 
     name = "convert"
     help = "Convert the database from one user to roles, or back, as SALON_JOBS['ROLES'] says now; as superuser."

@@ -129,9 +129,7 @@ class OnJobs(Subcommand):
         parser.add_argument("--json", action="store_true", help="write a list of objects, one for each job")
 
     def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
-        """Count, ask, change, report. Raises CommandError when nothing is selected, or without a terminal to confirm
-        on.
-        """
+        """Count, ask, change, report. Raises CommandError when nothing is selected, or without a terminal."""
         ids = self._chosen(options)
         if ids and not options["yes"]:
             ask(f"{self.name.capitalize()} {len(ids):,} jobs?", err, otherwise=self.not_done, remedy="add --yes")

@@ -166,9 +166,7 @@ class OnMessages(Subcommand):
         parser.add_argument("--json", action="store_true", help="write a list of objects, one for each message")
 
     def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
-        """Count, ask, change, report. Raises CommandError when nothing is selected, or without a terminal to confirm
-        on.
-        """
+        """Count, ask, change, report. Raises CommandError when nothing is selected, or without a terminal."""
         ids = self._ids(options)
         if ids and not options["yes"]:
             ask(f"{self.name.capitalize()} {len(ids):,} messages?", err, otherwise=self.not_done, remedy="add --yes")
@@ -286,7 +284,7 @@ class SendSkipped(Subcommand):
         parser.add_argument("--json", action="store_true", help="write a list of objects, one for each message")
 
     def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
-        """Count, ask, send, report. Raises CommandError when nothing is selected, or without a terminal to ask on."""
+        """Count, ask, send, report. Raises CommandError when nothing is selected, or without a terminal."""
         ids = self._ids(options)
         if ids and not options["yes"]:
             question = f"Send {len(ids):,} skipped messages ({min(ids)} to {max(ids)})?"

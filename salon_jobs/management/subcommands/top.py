@@ -51,8 +51,9 @@ class Keys:
             self._termios.tcsetattr(self._stream, self._termios.TCSADRAIN, self._before)
 
     def pressed(self, key: str, *, within_s: float) -> bool:
-        """Wait up to ``within_s`` for this key; return whether it was pressed or the terminal is gone. Other keys are
-        dropped.
+        """Wait up to ``within_s`` for this key; return whether it was pressed or the terminal is gone.
+
+        Other keys are dropped.
         """
         end = time.monotonic() + within_s
         while (left := end - time.monotonic()) > 0:
