@@ -1,4 +1,4 @@
-"""Operators' verbs: change jobs and messages by hand, pause and limit. Role: operator, unless one says otherwise."""
+"""Operators' actions: change jobs and messages, pause and limit. Role: operator, unless stated otherwise."""
 
 from salon_jobs.core.records import OperatedMessage as OperatedMessage
 from salon_jobs.jobs.control import Operated as Operated

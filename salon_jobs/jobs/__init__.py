@@ -1,4 +1,4 @@
-"""Declaring, enqueueing and looking after jobs: what a web process needs, and nothing a worker adds."""
+"""Declare, enqueue and manage jobs: what a web process needs, without the worker."""
 
 from salon_jobs.core.records import EnqueueResult as EnqueueResult
 from salon_jobs.core.records import FanOutProgress as FanOutProgress

@@ -1,4 +1,4 @@
-"""Changes jobs by an operator's hand: retry, cancel, discard, change; a thousand at a time, each with its result."""
+"""Operators' changes to jobs: retry, cancel, discard, change; in batches of a thousand, with a result for each job."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ASKED = "it runs; its process is asked to end it"
 
 @dataclass(frozen=True, slots=True)
 class Operated:
-    """Says what became of one job: changed, or why not."""
+    """Result for one job: changed, or why not."""
 
     job_id: int
     changed: bool
@@ -36,9 +36,9 @@ class Operated:
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """Names a statement over a batch of ids, what else it takes, and what is said of a job that it leaves alone.
+    """Statement for a batch of ids, its other parameters, and the reason given for a job that it does not change.
 
-    ``takes_keys``: it also leaves those whose key another waiting job holds.
+    ``takes_keys``: it also skips jobs whose key another waiting job holds.
     """
 
     statement: str
@@ -48,12 +48,12 @@ class _Change:
 
 
 def retry_jobs(job_ids: Iterable[int], *, at: datetime | None = None, using: str | None = None) -> list[Operated]:
-    """Queue failed and cancelled jobs again, with one more attempt at least. Role: operator, worker, web.
+    """Requeue failed and cancelled jobs, allowing at least one more attempt. Role: operator, worker, web.
 
-    They are due ``at`` that instant, None: now. ``using`` None is the alias of the job tables. The web role retries its
-    current store's jobs alone: call it inside ``tenant_context``. A job whose key a newer waiting job holds stays as it
-    is and says which one holds it. Results come in the order of the ids. Each thousand is a transaction (a savepoint
-    inside yours). Raises OptionInvalid for an ``at`` that is no aware datetime.
+    They become due at ``at``, by default now. ``using`` defaults to the alias of the job tables. The web role can only
+    retry jobs of its current store: call it inside ``tenant_context``. A job whose key a newer waiting job holds is
+    left unchanged, and its result names that job. Results are in the order of the ids. Each thousand is a transaction
+    (a savepoint inside yours). Raises OptionInvalid if ``at`` is not an aware datetime.
     """
     JobOptions(run_at=at)
     alias = using or conf.database
@@ -65,9 +65,9 @@ def retry_jobs(job_ids: Iterable[int], *, at: datetime | None = None, using: str
 
 
 def discard_jobs(job_ids: Iterable[int], *, using: str | None = None) -> list[Operated]:
-    """End queued and failed jobs as cancelled, ``discarded``: nothing will be done about them.
+    """Cancel queued and failed jobs with the reason ``discarded``: they will not run again.
 
-    Running ones are left alone; ``cancel_jobs`` asks those to end. Roles, ``using``, order and batches as
+    Running jobs are left alone; ``cancel_jobs`` asks those to end. Roles, ``using``, order and batches as in
     ``retry_jobs``.
     """
     refused = "only queued and failed jobs can be discarded"
@@ -78,7 +78,7 @@ def discard_jobs(job_ids: Iterable[int], *, using: str | None = None) -> list[Op
 def change_jobs(
     job_ids: Iterable[int], *, priority: int | None = None, queue: str | None = None, using: str | None = None
 ) -> list[Operated]:
-    """Give queued jobs another priority, queue or both. Roles, ``using``, order and batches as ``retry_jobs``.
+    """Change the priority or queue, or both, of queued jobs. Roles, ``using``, order and batches as in ``retry_jobs``.
 
     Raises OptionInvalid naming the field, and when neither is given.
     """
@@ -94,10 +94,10 @@ def change_jobs(
 
 
 def cancel_jobs(job_ids: Iterable[int], *, using: str | None = None) -> list[Operated]:
-    """Cancel jobs of any state but succeeded. Roles, ``using``, order and batches as ``retry_jobs``.
+    """Cancel jobs in any state but succeeded. Roles, ``using``, order and batches as in ``retry_jobs``.
 
-    The process of a running job is asked after your commit: nobody who finishes a job shall wait for your transaction.
-    Its ``detail`` says so; the job can still succeed, when its handler ends by itself. A handler is told by
+    A running job's process is asked after your commit, so that finishing a job never waits for your transaction. Its
+    ``detail`` says so; the job can still succeed if its handler ends by itself. The handler sees the request in
     ``current_job().cancelled()``.
     """
     alias = using or conf.database
@@ -107,7 +107,7 @@ def cancel_jobs(job_ids: Iterable[int], *, using: str | None = None) -> list[Ope
     left = [result.job_id for result in results if not result.changed]
     running: set[int] = set()
     for start in range(0, len(left), BATCH):
-        # One that ran when it was to be changed can wait again by now, or have failed.
+        # A job that was running a moment ago can be queued again or failed by now.
         batch = Job.objects.using(alias).filter(pk__in=left[start : start + BATCH], state__in=_ENDS_BY_CANCELLING)
         ids = sorted(batch.values_list("pk", flat=True))
         running.update(ids)
@@ -117,14 +117,14 @@ def cancel_jobs(job_ids: Iterable[int], *, using: str | None = None) -> list[Ope
 
 
 def _ask_to_end(job_ids: Sequence[int], using: str) -> None:
-    """Have running jobs ended, and cancel those that run no more but wait again or failed, in a short transaction."""
+    """Request cancellation of running jobs, and cancel those queued again or failed by now, in a short transaction."""
     with transaction.atomic(using=using), connections[using].cursor() as cursor:
         cursor.execute(
             statements.load("operator_cancel"), {"ids": list(job_ids), "running": True, "reason": "cancelled"}
         )
         left = set(job_ids) - {row[0] for row in cursor.fetchall()}
         if left and conf.roles is not None:
-            # Only the function may touch running jobs for the web role.
+            # The web role may change running jobs only through the function.
             cursor.execute("SELECT salon_jobs_cancel(%s::bigint[])", [sorted(left)])
         cursor.execute("SELECT pg_notify(%s, %s)", [enqueue.CHANNEL, enqueue.CANCEL])
 
@@ -168,6 +168,6 @@ def _held_by(holder: str) -> str:
 
 
 def _require_key_collision(error: IntegrityError) -> None:
-    """Raise again what is no unique violation: only a key's holder is something an operator can act on."""
+    """Re-raise anything but a unique violation: an operator can act only on a key that another job holds."""
     if not isinstance(error.__cause__, UniqueViolation):
         raise error

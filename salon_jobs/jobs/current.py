@@ -1,4 +1,4 @@
-"""``current_job()``: what a handler may know and do about the job it runs for."""
+"""``current_job()``: what a handler can find out and do about the job it runs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from salon_jobs.tenancy.active import open_store
 
 
 def refuse_broken_transaction(connection: BaseDatabaseWrapper) -> None:
-    """Raise TransactionBroken in a transaction that can only roll back: a swallowed error must not look like success.
+    """Raise TransactionBroken when the transaction can only roll back: a swallowed error must not look like success.
 
     ``durable`` blocks and savepoints that were rolled back properly are fine.
     """
@@ -47,9 +47,10 @@ def refuse_broken_transaction(connection: BaseDatabaseWrapper) -> None:
 
 
 def refuse_open_transaction(connection: BaseDatabaseWrapper) -> None:
-    """Raise TransactionBroken when a transaction is open, a literal BEGIN too: what was written is never committed.
+    """Raise TransactionBroken when a transaction is open, even one begun by a literal BEGIN: it would never be
+    committed.
 
-    And for a tenant context that was left open: what comes after on this connection would still have its store.
+    Also raises it for a tenant context left open: whatever uses this connection next would still have its store.
     """
     if connection.in_atomic_block or (connection.connection is not None and not connection.autocommit):
         raise TransactionBroken("the handler left a transaction open")
@@ -60,46 +61,49 @@ def refuse_open_transaction(connection: BaseDatabaseWrapper) -> None:
 
 
 _LONGEST_EXTENSION = timedelta(days=36_500)
-# The log reads it too, and knows less of it.
+# Logging reads the same variable, with a less specific type.
 running = cast("ContextVar[RunningJob | None]", current_run)
 
 
 @dataclass(slots=True)
 class RunningJob:
-    """Is the job a handler runs for."""
+    """The job a handler is running."""
 
     claimed: ClaimedJob
     process_id: int
-    # This thread's, looked up once: Django's lookup costs as much as a claim.
+    # The thread's connection, looked up once: Django's lookup costs as much as a claim.
     connection: BaseDatabaseWrapper = field(default_factory=lambda: connections[conf.database], init=False, repr=False)
-    # In a worker the session is the job's own, to be reset after it; elsewhere it is the caller's.
+    # In a worker the session belongs to the job and is reset after it; elsewhere it belongs to the caller.
     resets_session: bool = False
     finished: bool = field(default=False, init=False)
     started: float = field(default_factory=time.monotonic, init=False)
     ended: float | None = field(default=None, init=False)
-    # Written by the worker's other threads: what struck this run first, and when what is to strike (monotonic seconds).
+    # Written by other threads of the worker: what interrupted this run first, and when to interrupt it (monotonic
+    # seconds).
     interrupted_by: type[Interrupted] | None = field(default=None, init=False)
     times_out_at: float | None = field(default=None, init=False)
     cancel_at: float | None = field(default=None, init=False)
     on_extended: Callable[[float], None] | None = field(default=None, init=False)
-    # What a strike does to an async handler, from any thread; None until there is one.
+    # Cancels the coroutine of an async handler, from any thread; None while there is none.
     cancel_coroutine: Callable[[], None] | None = field(default=None, init=False)
-    # What tracers are told, while one is active.
+    # What tracers receive, while one is active.
     followed: Run | None = field(default=None, init=False)
 
     @property
     def duration_s(self) -> float:
-        """Return how long the handler has run, in seconds; how long it took, once it ended."""
+        """Time the handler has run so far, or took in total once it ended, in seconds."""
         return (time.monotonic() if self.ended is None else self.ended) - self.started
 
     @property
     def waited_s(self) -> float:
-        """Return how long the job waited since it became due, in seconds; by the database's clock, then by ours."""
+        """Time the job waited since it became due, in seconds; until the claim by the database's clock, then by this
+        host's.
+        """
         return max(0.0, self.started - self.claimed.due_at)
 
     @property
     def interrupt_due(self) -> tuple[float, type[Interrupted]] | None:
-        """Return when the run is to be struck (monotonic seconds) and by what; None: never, or not once more."""
+        """When to interrupt the run (monotonic seconds) and by what; None if never, or if already interrupted."""
         if self.interrupted_by is not None:
             return None
         ends = ((self.times_out_at, TimedOut), (self.cancel_at, CancelRequested))
@@ -107,53 +111,53 @@ class RunningJob:
 
     @property
     def id(self) -> int:
-        """Return the job's id."""
+        """Job id."""
         return self.claimed.id
 
     @property
     def task(self) -> str:
-        """Return the task's name."""
+        """Task name."""
         return self.claimed.task
 
     @property
     def attempt(self) -> int:
-        """Return the number of this run, 1 for the first."""
+        """Number of this run; the first is 1."""
         return self.claimed.attempt
 
     @property
     def max_attempts(self) -> int:
-        """Return how many runs the job may have."""
+        """Maximum number of runs of the job."""
         return self.claimed.max_attempts
 
     @property
     def store_id(self) -> UUID | None:
-        """Return the store the job belongs to; None for a system task."""
+        """Store the job belongs to; None for a system task."""
         return self.claimed.store_id
 
     @property
     def run_at(self) -> datetime:
-        """Return when the job was due."""
+        """When the job was due."""
         return self.claimed.run_at
 
     @property
     def created_at(self) -> datetime:
-        """Return when the job was enqueued; unlike ``run_at``, a retry does not move it."""
+        """When the job was enqueued; unlike ``run_at``, retries do not change it."""
         return self.claimed.created_at
 
     @property
     def tick(self) -> datetime | None:
-        """Return the cron tick the job stems from (a fan-out passes it on); None when enqueued otherwise."""
+        """Cron tick the job originates from, also by way of a fan-out; None if there is none."""
         return self.claimed.tick
 
     @property
     def deadline(self) -> datetime | None:
-        """Return when this run times out, by this host's clock, in UTC; None without a timeout."""
+        """When this run times out, by this host's clock, in UTC; None without a timeout."""
         if self.times_out_at is None:
             return None
         return datetime.now(UTC) + timedelta(seconds=self.times_out_at - time.monotonic())
 
     def follow(self) -> Run:
-        """Have tracers told how this run ends; returns what they are told now."""
+        """Start tracing this run and return what tracers receive at its start."""
         job = self.claimed
         self.followed = Run(
             task=job.task, job_id=job.id, queue=job.queue, store_id=job.store_id, attempt=job.attempt,
@@ -162,16 +166,17 @@ class RunningJob:
         return self.followed
 
     def cancelled(self) -> bool:
-        """Tell whether somebody wants this job cancelled: end soon, by any exception. Asks no database.
+        """Return whether cancellation was requested: end soon, by any exception. Does not query the database.
 
-        True about at once after ``cancel_jobs``, and a second later at most. ``CANCEL_GRACE`` later it is ended.
+        Becomes true almost at once after ``cancel_jobs``, within a second at most. The run is interrupted
+        ``CANCEL_GRACE`` later.
         """
         return self.cancel_at is not None
 
     def extend(self, by: timedelta) -> None:
-        """Move the deadline of this run by so much, as often as need be; a run without a timeout has none to move.
+        """Postpone the deadline of this run, as often as needed. Without a timeout this does nothing.
 
-        It does not hold up a shutdown. Raises OptionInvalid outside of zero to 36,500 days, TimedOut when too late.
+        It does not delay a shutdown. Raises OptionInvalid outside of zero to 36,500 days, TimedOut when too late.
         """
         if not timedelta(0) <= by <= _LONGEST_EXTENSION:
             raise OptionInvalid(f"extend takes a timedelta from zero to {_LONGEST_EXTENSION.days:,} days, not {by}")
@@ -183,11 +188,11 @@ class RunningJob:
                 self.on_extended(self.times_out_at)
 
     def finish(self) -> None:
-        """Finish the job as succeeded inside the handler's own last transaction, so both commit together.
+        """Finish the job as succeeded inside the handler's own last transaction, so that both commit together.
 
-        For tasks with ``atomic=False``. Raises LeaseLost when the job is another run's by now, and TransactionBroken
-        in a transaction that can only roll back: let it. A second call in the same transaction does nothing. After a
-        timeout it raises that once more: a handler that swallowed it must not look like success.
+        For tasks with ``atomic=False``. A second call in the same transaction does nothing. Raises LeaseLost when the
+        job now belongs to another run, and TransactionBroken in a transaction that can only roll back: do not catch it.
+        After a timeout, raises the timeout again: a handler that swallowed it must not look like success.
         """
         self.check_end()
         if not queries.finish(self.claimed, self.process_id) and not (
@@ -197,14 +202,14 @@ class RunningJob:
         self.finished = True
 
     def check_end(self) -> None:
-        """Raise what keeps this run from ending as a success: what struck it, or a TransactionBroken."""
+        """Raise what prevents this run from succeeding: its interrupt, or TransactionBroken."""
         if self.interrupted_by is not None:
             raise self.interrupted_by
         refuse_broken_transaction(self.connection)
 
 
 def current_job() -> RunningJob:
-    """Return the job this handler runs for. Raises NoCurrentJob outside a handler."""
+    """Return the job this handler is running. Raises NoCurrentJob outside a handler."""
     job = running.get()
     if job is None:
         raise NoCurrentJob("current_job() works inside a task's handler only")
@@ -212,5 +217,5 @@ def current_job() -> RunningJob:
 
 
 def running_job() -> RunningJob | None:
-    """Return the job this thread runs for; None outside a handler."""
+    """Return the job this thread is running, or None outside a handler."""
     return running.get()

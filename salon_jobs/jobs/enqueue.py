@@ -1,4 +1,4 @@
-"""Insertion of jobs in the caller's transaction: one, many, or under a job key."""
+"""Insert jobs in the caller's transaction: one, many, or by job key."""
 
 from __future__ import annotations
 
@@ -31,13 +31,15 @@ from salon_jobs.jobs import registry
 from salon_jobs.jobs.options import EnqueueOptions
 
 CHANNEL: Final = "salon_jobs_job"
-# What a notification carries when somebody wants running jobs cancelled; whose they are, each process looks up.
+# Payload of the notification that asks for running jobs to be cancelled; each process looks up which jobs are its own.
 CANCEL: Final = "cancel"
 wake_ups: Final = WakeUps(CHANNEL)
 
 
 def after_commit(due: datetime | None, *, using: str | None = None) -> None:
-    """Arrange one wake-up for when the caller's transaction commits; none for a job due later. Never fails it."""
+    """Schedule a wake-up for when the caller's transaction commits, unless the job is due later. Never fails the
+    commit.
+    """
     if due is None or due <= datetime.now(UTC):
         wake_ups.after_commit(using or conf.database)
 
@@ -47,7 +49,7 @@ _IN_CONTEXT: Final = "a store's jobs are enqueued inside tenant_context(store_id
 
 @contextmanager
 def enqueue_cursor(due: datetime | None, *, remedy: str = _IN_CONTEXT) -> Generator[CursorWrapper]:
-    """Give a cursor, name what the database refuses, and arrange the wake-up for when the caller commits.
+    """Yield a cursor, translate database errors, and schedule the wake-up for the caller's commit.
 
     Raises EnqueueRefused, SchemaMissing.
     """
@@ -59,7 +61,7 @@ def enqueue_cursor(due: datetime | None, *, remedy: str = _IN_CONTEXT) -> Genera
 
 @contextmanager
 def named_refusals(*, remedy: str = _IN_CONTEXT) -> Generator[None]:
-    """Raise EnqueueRefused or SchemaMissing, with a remedy, where an enqueue is refused by the database."""
+    """Turn a database error on enqueue into EnqueueRefused or SchemaMissing with a remedy."""
     try:
         yield
     except ProgrammingError as error:
@@ -71,9 +73,9 @@ def named_refusals(*, remedy: str = _IN_CONTEXT) -> Generator[None]:
 
 
 def look_for_another_transaction() -> None:
-    """Refuse, or warn, when the caller's transaction is on another alias: the job would outlive its rollback.
+    """Reject or warn when the caller has a transaction open on another alias: a rollback there would not undo the job.
 
-    Who opens a transaction to enqueue in calls it before: inside, there is nothing to see. Raises EnqueueRefused.
+    Call this before opening a transaction to enqueue in; inside one, it detects nothing. Raises EnqueueRefused.
     """
     own = connections[conf.database]
     if own.in_atomic_block or conf.cross_database_enqueue == "allow":
@@ -97,9 +99,9 @@ def look_for_another_transaction() -> None:
 
 @contextmanager
 def enqueuing(job: NewJob) -> Generator[tuple[NewJob, Sent]]:
-    """Surround the statement that adds jobs like ``job``; gives it with its trace, and what the caller completes.
+    """Trace the statement that adds jobs like ``job``: yields the job with its trace, and a record to complete.
 
-    One that has a trace already keeps it.
+    A job that already has a trace keeps it.
     """
     sent = Sent(emitted=False, system=SYSTEM, destination=job.queue, name=job.task)
     if job.trace is not None or not active_tracers():
@@ -110,7 +112,7 @@ def enqueuing(job: NewJob) -> Generator[tuple[NewJob, Sent]]:
         yield replace(job, trace=current_trace()), sent
 
 
-# Measured: 1,000 rows a statement insert 175,000 rows/s, 5,000 do 245,000, 100,000 (more than caches hold) 150,000.
+# Measured: 1,000 rows per statement insert 175,000 rows/s, 5,000 do 245,000, 100,000 (exceeding caches) 150,000.
 _ROWS: Final = 5_000
 _CHARACTERS: Final = 4_000_000
 _DEDUPE_TRIES: Final = 5
@@ -118,7 +120,7 @@ SEPARATOR: Final = "\x1f"
 
 
 def add_many(pattern: NewJob, contents: Iterable[JobContent]) -> list[JobHandle]:
-    """Add jobs like ``pattern`` in one transaction, in order, a handle each; a key met twice counts as enqueued twice.
+    """Add jobs like ``pattern`` in one transaction, in order, with a handle for each, even when keys repeat.
 
     Either all of them have a key or none. Raises EnqueueRefused, SchemaMissing; then nothing is added.
     """
@@ -127,7 +129,7 @@ def add_many(pattern: NewJob, contents: Iterable[JobContent]) -> list[JobHandle]
     if first is None:
         return []
     contents = chain((first,), rest)
-    if first.trace is not None:  # each continues a trace of its own
+    if first.trace is not None:  # each one continues its own trace
         return _add_many(pattern, first, contents)
     with enqueuing(pattern) as (traced, sent):
         handles = _add_many(traced, first, contents)
@@ -150,9 +152,9 @@ def _add_many(pattern: NewJob, first: JobContent, contents: Iterable[JobContent]
 
 
 def add_keyed(pattern: NewJob, contents: Sequence[JobContent]) -> list[JobHandle]:
-    """Add jobs with keys in the caller's transaction, in order; several, or one by unsafe_dedupe, in one of their own.
+    """Add keyed jobs in order in the caller's transaction; several, or one with unsafe_dedupe, in an atomic block.
 
-    Keys are taken in one order by every enqueuer. Raises EnqueueRefused, SchemaMissing.
+    Every enqueuer takes the keys in the same order. Raises EnqueueRefused, SchemaMissing.
     """
     if _through_function(contents[0]):
         statement, rounds = "enqueue_keyed_system", [_in_order(contents)]
@@ -171,7 +173,7 @@ def add_keyed(pattern: NewJob, contents: Sequence[JobContent]) -> list[JobHandle
 
 
 def _through_function(content: JobContent) -> bool:
-    """Tell whether the job is a system job that roles other than the worker's may add through the function alone."""
+    """Return whether this is a system job, which roles other than the worker may add only through the function."""
     return content.store_id is None and conf.roles is not None
 
 
@@ -189,10 +191,10 @@ def _batches(contents: Iterable[JobContent]) -> Iterator[list[JobContent]]:
 
 
 def _insert(cursor: CursorWrapper, statement: str, batches: Iterator[dict[str, Any]]) -> list[int]:
-    """Insert batch after batch; from the second on, the server works while the next one is made.
+    """Insert batch after batch; from the second on, prepare the next batch while the server works.
 
-    A statement of whoever makes the calls waits for those of ours that came before it: were one of them sent after a
-    savepoint of his, the rollback to it would take our rows along.
+    The caller's own statements wait for ours: if one of ours ran after the caller's savepoint, rolling back to that
+    savepoint would remove our rows too.
     """
 
     def run(parameters: dict[str, Any]) -> list[int]:
@@ -227,9 +229,9 @@ def _insert(cursor: CursorWrapper, statement: str, batches: Iterator[dict[str, A
 def _parameters(pattern: NewJob, batch: Sequence[JobContent]) -> dict[str, Any]:
     stores, payloads, _, keys, traces = zip(*batch, strict=True)
     return _shared(pattern) | {
-        # Text that the server splits: a third of the time that arrays take, which psycopg quotes element by element.
+        # Text that the server splits: a third of the time of arrays, which psycopg quotes element by element.
         "payloads": "\n".join(payloads), "store_ids": ",".join(map(_text, stores)),
-        # All have a key or none has.
+        # Either all have a key or none does.
         "concurrency_keys": None if keys[0] is None else list(keys),
         "traces": None if traces[0] is None else list(traces),
     }  # fmt: skip
@@ -261,7 +263,7 @@ def _take_keys(statement: str, pattern: NewJob, batch: Sequence[JobContent]) -> 
         else:
             cursor.execute(statements.load(statement), parameters)
             rows = cursor.fetchall()
-            if statement == "enqueue_keyed_system":  # one row after the other, and a key may come twice
+            if statement == "enqueue_keyed_system":  # row by row, and a key can repeat
                 return [JobHandle(job_id, EnqueueResult(result)) for job_id, result in rows]
             found = {(store, key): JobHandle(job_id, EnqueueResult(result)) for store, key, job_id, result in rows}
     return [found[content.store_id, content.job_key] for content in batch]
@@ -274,7 +276,7 @@ def _dedupe(
     for _ in range(_DEDUPE_TRIES):
         cursor.execute(statements.load("enqueue_dedupe"), parameters)
         for store, key, job_id, result in cursor.fetchall():
-            # An answer "inserted" stands even if a later try meets that same row as kept.
+            # An "inserted" result stands even if a later try reports the same row as kept.
             found.setdefault((store, key), JobHandle(job_id, EnqueueResult(result)))
         if len(found) == count:
             return found
@@ -283,9 +285,11 @@ def _dedupe(
 
 @contextmanager
 def _locked(pattern: NewJob, contents: Sequence[JobContent]) -> Generator[None]:
-    """Hold the locks of several keys, taken in one order by every enqueuer; unsafe_dedupe takes that of one, too.
+    """Hold the locks of several keys, taken in the same order by every enqueuer; with unsafe_dedupe, of a single key
+    too.
 
-    One job by its key needs none: it waits for others while it holds nothing. System jobs come in order by themselves.
+    A single keyed job needs no lock: it waits for others while holding nothing. System jobs are ordered by the
+    function.
     """
     dedupe = pattern.job_key_mode is JobKeyMode.UNSAFE_DEDUPE
     if _through_function(contents[0]) or (len(contents) == 1 and not dedupe):
@@ -301,12 +305,12 @@ def _locked(pattern: NewJob, contents: Sequence[JobContent]) -> Generator[None]:
 
 
 def _in_order(contents: Sequence[JobContent]) -> list[int]:
-    """Return the positions by store and key; equal ones stay in the order given."""
+    """Return the positions sorted by store and key; equal ones keep their order."""
     return sorted(range(len(contents)), key=lambda position: _identity(contents[position]))
 
 
 def _rounds(contents: Sequence[JobContent]) -> list[list[int]]:
-    """Split the positions so that a key comes once in each round, in one order for every enqueuer."""
+    """Split the positions into rounds in which each key occurs once, in the same order for every enqueuer."""
     rounds: list[list[int]] = []
     met: Counter[tuple[str, str]] = Counter()
     for position in _in_order(contents):
@@ -323,7 +327,7 @@ def _identity(content: JobContent) -> tuple[str, str]:
 
 
 def add(job: NewJob) -> JobHandle:
-    """Add one job; its row is part of the caller's transaction. Raises EnqueueRefused, SchemaMissing."""
+    """Add one job in the caller's transaction. Raises EnqueueRefused, SchemaMissing."""
     with enqueuing(job) as (traced, sent):
         handle = _add(traced)
         sent.message_id = str(handle.id)
@@ -333,7 +337,7 @@ def add(job: NewJob) -> JobHandle:
 def _add(job: NewJob) -> JobHandle:
     if job.job_key is not None:
         return add_keyed(job, [JobContent(job.store_id, job.payload, job.job_key, job.concurrency_key)])[0]
-    # Other roles than the worker's may add system jobs through the function alone.
+    # Roles other than the worker may add system jobs only through the function.
     statement = "enqueue_system" if job.store_id is None and conf.roles is not None else "enqueue"
     row = {
         "task": job.task, "store_id": job.store_id, "queue": job.queue, "priority": job.priority,
@@ -347,7 +351,7 @@ def _add(job: NewJob) -> JobHandle:
 
 
 def enqueue_job(name: str, payload: dict[str, Any], **options: Unpack[EnqueueOptions]) -> JobHandle:
-    """Add a job by its task's name; ``options`` as for ``using``.
+    """Enqueue a job by its task's name; ``options`` are those of ``using``.
 
     Raises UnknownTask, PayloadInvalid (path and expected type), OptionInvalid (which field), EnqueueRefused.
     """

@@ -1,4 +1,4 @@
-"""Adds one job per store in one statement, as the worker role, and tells how far those jobs are."""
+"""Enqueue one job per store in one statement, as the worker role, and report the progress of those jobs."""
 
 from __future__ import annotations
 
@@ -21,21 +21,20 @@ from salon_jobs.jobs.payload import STORE_ARGUMENT
 from salon_jobs.jobs.task import BoundTask, Task
 
 P = ParamSpec("P")
-# Stands for the store in a fan-out's key until the database puts each store's id there; never part of a real key.
-# As long as the id it stands for, so that the length of a key is checked for what it will be.
+# Stands for the store in a fan-out's key until the database fills in each store's id; never part of a real key. As long
+# as an id, so that the length check sees the key's final length.
 _MARKER: Final = f"\x1f{'store':-^34}\x1f"
 _NO_STORE: Final = "00000000-0000-0000-0000-000000000000"
 _EVERY_STORE: Final = FanOut()
 
 
 def fan_out(task: Task[P, Any] | BoundTask[P], options: FanOut = _EVERY_STORE, /, **arguments: Any) -> FanOutResult:
-    """Add one job per store in one statement, as the worker role; ``arguments`` are the task's without store_id.
+    """Enqueue one job per store in one statement, as the worker role; ``arguments`` are the task's, without store_id.
 
-    A store that is paused gets none; after it was resumed, the next fan-out brings it one. All or none, in the caller's
-    transaction. In a job that stems from a cron tick it is idempotent: a second one of the same task, arguments and
-    label for the same tick adds nothing, also when the first one's jobs are gone. Otherwise it is where the task has a
-    job key. Raises PayloadInvalid; ConfigurationError without STORE_MODEL; EnqueueRefused when the connection may not
-    fan out.
+    All or none, in the caller's transaction. A paused store gets no job; after it resumes, the next fan-out includes
+    it. In a job that originates from a cron tick this is idempotent: repeating it for the same task, arguments, label
+    and tick adds nothing, even when the first jobs are gone. Otherwise it is idempotent if the task has a job key.
+    Raises PayloadInvalid; ConfigurationError without STORE_MODEL; EnqueueRefused when the connection may not fan out.
     """
     if conf.store_model is None:
         raise ConfigurationError("fan_out needs SALON_JOBS['STORE_MODEL']")
@@ -62,9 +61,9 @@ def fan_out(task: Task[P, Any] | BoundTask[P], options: FanOut = _EVERY_STORE, /
 
 
 def fan_out_progress(fan_out_id: int, *, using: str | None = None) -> FanOutProgress:
-    """Count the jobs of a fan-out by what became of them, now; "done" are those that are neither live nor ended badly.
+    """Count the jobs of a fan-out by their current state; "done" are those that are not live, failed or cancelled.
 
-    Read through ``OPERATOR_DATABASE`` when there is one, or through the alias ``using``. Raises UnknownFanOut.
+    Reads through ``OPERATOR_DATABASE`` if set, or through the alias ``using``. Raises UnknownFanOut.
     """
     with connections[using or conf.reader_database].cursor() as cursor:
         cursor.execute(statements.load("fan_out_progress"), {"id": fan_out_id})

@@ -16,13 +16,13 @@ from salon_jobs.jobs import enqueue, registry
 from salon_jobs.jobs.options import check_text
 from salon_jobs.models import Limit
 
-# What a row says that lifts a declared limit; as many jobs never run at once.
+# Stored to lift a declared limit; so many jobs never run at once.
 LIFTED: Final = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class EffectiveLimit:
-    """Says what is in force for one scope; None is no limit."""
+    """Limits in effect for one scope; None means unlimited."""
 
     paused: bool = False
     max_concurrency: int | None = None
@@ -30,17 +30,17 @@ class EffectiveLimit:
 
     @property
     def blocks(self) -> bool:
-        """Tell whether no job may start at all."""
+        """Whether no job may start at all."""
         return self.paused or self.max_concurrency == 0
 
     @property
     def limits(self) -> bool:
-        """Tell whether jobs must be counted."""
+        """Whether jobs must be counted."""
         return self.max_concurrency is not None or self.rate is not None
 
 
 class Scoped(Protocol):
-    """Jobs that share the same limits."""
+    """Claim group, whose jobs share the same limits."""
 
     @property
     def scopes(self) -> Sequence[str]:
@@ -49,10 +49,10 @@ class Scoped(Protocol):
 
 
 class Limits:
-    """Holds the rules in force, by scope (``kind:name``). False when there is none.
+    """Limits in effect, by scope (``kind:name``). False when there are none.
 
-    ``declared`` says how many may run at once of a task (``task:name``), of each key of a task (``key:name``) and of
-    each store (``store``). A row of the same scope that gives a number stands in its place.
+    ``declared`` is how many may run at once of a task (``task:name``), of each key of a task (``key:name``) and of each
+    store (``store``). A row of the same scope with a number overrides it.
     """
 
     def __init__(self, rows: Mapping[str, EffectiveLimit], declared: Mapping[str, int] | None = None) -> None:
@@ -66,25 +66,25 @@ class Limits:
     def __getitem__(self, scope: str) -> EffectiveLimit:
         rule = self._limits.get(scope)
         if rule is None:
-            # There can be any number of keys and stores: each is joined when it is met.
+            # There can be any number of keys and stores: resolve each on first use.
             rule = self._limits[scope] = self._in_force(scope, EffectiveLimit())
         return rule
 
     def allows(self, lane: Scoped) -> bool:
-        """Tell whether jobs of the lane may start at all."""
+        """Return whether jobs of the claim group may start at all."""
         return not any(self[scope].blocks for scope in lane.scopes)
 
     def forbidden(self, kind: str) -> list[str]:
-        """Name the queues, tasks or stores of which nothing may start."""
+        """Return the names of the queues, tasks or stores that may not start any job."""
         names = (scope.removeprefix(f"{kind}:") for scope in self._limits if scope.startswith(f"{kind}:"))
         return [name for name in names if self._limits[f"{kind}:{name}"].blocks]
 
     def limits_of(self, lane: Scoped) -> list[str]:
-        """Return the scopes of the lane whose jobs must be counted."""
+        """Return the scopes of the claim group whose jobs must be counted."""
         return [scope for scope in lane.scopes if self[scope].limits]
 
     def declared_for(self, scope: str) -> int | None:
-        """Return how many the tasks and the settings let run at once."""
+        """Return how many jobs the tasks and settings allow to run at once."""
         kind, _, name = scope.partition(":")
         if kind == Limit.Kind.STORE:
             return None if name == str(NO_STORE) else self._declared.get("store")
@@ -96,7 +96,7 @@ class Limits:
 
 
 def load_limits() -> Limits:
-    """Read the rules, and join them to what is declared. Role: worker, operator. Raises database errors."""
+    """Load the limits and combine them with the declared ones. Role: worker, operator. Raises database errors."""
     return Limits(
         {
             f"{kind}:{name}": EffectiveLimit(paused, most, rate)
@@ -108,9 +108,9 @@ def load_limits() -> Limits:
 
 @dataclass(frozen=True, slots=True)
 class ListedLimit:
-    """Says what holds for one queue, task, store or key, and what is declared for it.
+    """Limits of one queue, task, store or key, both in effect and declared.
 
-    ``name`` is a rule's; what is declared for any store is on ``*``, for any key of a task on ``task:*``.
+    ``name`` is the row's name; limits declared for any store are listed as ``*``, for any key of a task as ``task:*``.
     """
 
     kind: str
@@ -122,7 +122,7 @@ class ListedLimit:
 
 
 def list_limits(*, using: str) -> list[ListedLimit]:
-    """List what is in force, by kind and name; ``declared`` is what this process's tasks and settings say.
+    """List the limits in effect, by kind and name; ``declared`` comes from this process's tasks and settings.
 
     Role: operator, worker. Raises database errors.
     """
@@ -153,12 +153,12 @@ def _declared() -> dict[str, int]:
     return declared
 
 
-# A rule's name, as long as its column.
+# Longest name of a limit, the length of its column.
 _LONGEST: Final = 512
 
 
 class _Kept(Enum):
-    """Stands for what a call does not name, since None takes back."""
+    """Default for arguments left out, since None removes a limit."""
 
     KEPT = "kept"
 
@@ -166,9 +166,10 @@ class _Kept(Enum):
 def pause(
     *, queue: str | None = None, task: str | None = None, store_id: UUID | str | None = None, using: str | None = None
 ) -> None:
-    """Start no more jobs of one queue, task or store; what is claimed already still runs. Role: operator, worker.
+    """Pause one queue, task or store: no more of its jobs start; jobs already claimed still run. Role: operator,
+    worker.
 
-    Workers follow within a second. Raises OptionInvalid unless exactly one is named.
+    Takes effect within a second. Raises OptionInvalid unless exactly one is named.
     """
     _change(_scope(queue, task, store_id), using, paused=True)
 
@@ -176,7 +177,7 @@ def pause(
 def resume(
     *, queue: str | None = None, task: str | None = None, store_id: UUID | str | None = None, using: str | None = None
 ) -> None:
-    """Start jobs of a paused queue, task or store again; its limits stay. Role: operator, worker."""
+    """Resume a paused queue, task or store; its limits stay. Role: operator, worker."""
     _change(_scope(queue, task, store_id), using, paused=False)
     enqueue.after_commit(None, using=using)
 
@@ -192,12 +193,13 @@ def limit(
     lift: bool = False,
     using: str | None = None,
 ) -> None:
-    """Limit how many jobs run at once in all processes, and how many start a second; what is not named stays.
+    """Limit how many jobs run at once across all processes, and how many start per second; omitted options do not
+    change.
 
-    ``max_concurrency`` stands in the place of what is declared for this task, key or store; None lets that hold again,
-    ``lift`` lets any number run. ``rate`` None is no limit; what is paused stays so. ``key`` goes with ``task``: the
-    jobs of that task that share the concurrency key. Role: operator, worker. Workers follow within a second. Raises
-    OptionInvalid naming the field.
+    ``max_concurrency`` overrides the limit declared for this task, key or store; None restores the declared one, and
+    ``lift`` removes any limit. ``rate`` None removes the rate limit. A pause stays in effect. ``key`` requires
+    ``task``: the jobs of that task that share the concurrency key. Role: operator, worker. Takes effect within a
+    second. Raises OptionInvalid naming the field.
     """
     values: dict[str, object] = {}
     if lift:
@@ -227,7 +229,7 @@ def limit(
 
 
 def rule_name(kind: Limit.Kind, name: str) -> str:
-    """Return the name by which a rule is kept: a store's id as the database writes it. Raises OptionInvalid."""
+    """Return the name under which a limit is stored: a store's id as the database writes it. Raises OptionInvalid."""
     check_text(kind, name, _LONGEST)
     if kind is Limit.Kind.KEY and not all(name.partition(":")):
         raise OptionInvalid(f"a key is named task:key, not {name!r}")

@@ -1,4 +1,4 @@
-"""Options of a job apart from its arguments, including its timeouts."""
+"""Job options other than arguments, including timeouts."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from salon_jobs.core.errors import OptionInvalid
 from salon_jobs.core.records import JobKeyMode
 from salon_jobs.core.units import EARLIEST, LATEST
 
-# A lone surrogate stands for a byte that is not UTF-8, as in a file's name.
+# A lone surrogate stands for a byte that is not UTF-8, for example in a file name.
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 KeyMode = Literal["replace", "preserve_run_at", "unsafe_dedupe"]
 LONGEST: Final = {"job_key": 512, "concurrency_key": 255}
 
 
 class EnqueueOptions(TypedDict, total=False):
-    """Lists what ``using`` and ``enqueue_job`` take; None and left out are the same."""
+    """Options of ``using`` and ``enqueue_job``; None is the same as leaving one out."""
 
     queue: str | None
     priority: int | None
@@ -34,7 +34,7 @@ class EnqueueOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOptions:
-    """Holds what ``using`` can change for one enqueue. Raises OptionInvalid naming the field."""
+    """Options that ``using`` can change for one enqueue. Raises OptionInvalid naming the field."""
 
     queue: str = "default"
     priority: int = 0
@@ -64,7 +64,7 @@ class JobOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeclaredLimits:
-    """Holds how many jobs of a task may run at once, in all, and of each key. Raises OptionInvalid naming the field."""
+    """How many jobs of a task may run at once, in total and per key. Raises OptionInvalid naming the field."""
 
     max_concurrency: int | None = None
     concurrency_key: str | None = None
@@ -79,17 +79,17 @@ class DeclaredLimits:
 
     @property
     def per_key(self) -> int | None:
-        """Return how many jobs with one key may run at once: 1 unless told; None for a task without keys."""
+        """How many jobs with the same key may run at once: 1 by default; None for a task without keys."""
         return None if self.concurrency_key is None else self.key_concurrency or 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FanOut:
-    """Holds how a fan-out spreads over the stores. Raises OptionInvalid naming the field.
+    """How a fan-out spreads over the stores. Raises OptionInvalid naming the field.
 
-    ``jitter`` spreads the jobs over so much time from ``run_at`` on; a store's place in it is always the same.
-    ``exclude`` names stores that get no job. ``label`` tells fan-outs with the same arguments and tick apart, for
-    people and for idempotency.
+    ``jitter`` spreads the jobs over this period from ``run_at``; a store always gets the same offset. ``exclude`` lists
+    stores that get no job. ``label`` distinguishes fan-outs with the same arguments and tick, for people and for
+    idempotency.
     """
 
     jitter: timedelta = timedelta(0)
@@ -106,7 +106,7 @@ class FanOut:
 
 
 def check_text(name: str, value: object, longest: int) -> None:
-    """Refuse what the database's text can not hold. Raises OptionInvalid naming the field."""
+    """Reject text that the database cannot store. Raises OptionInvalid naming the field."""
     if not isinstance(value, str) or not value or len(value) > longest or _UNSTORABLE.search(value):
         raise OptionInvalid(
             f"{name} must be a string of 1 to {longest} characters without NUL or lone surrogates, not {value!r}"
@@ -118,16 +118,16 @@ def _check_number(name: str, value: object, least: int, most: int) -> None:
         raise OptionInvalid(f"{name} must be a whole number from {least} to {most}, not {value!r}")
 
 
-# However long a job has waited, its run is left this much of its timeout.
+# However long a job waited, its run keeps at least this much of its timeout.
 _LEAST_RUN_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeouts:
-    """Holds a task's timeouts. Raises OptionInvalid naming the field.
+    """Timeouts of a task. Raises OptionInvalid naming the field.
 
-    ``timeout`` bounds a run; ``wait_timeout`` the wait since the job became due; ``wait_overtime`` is extra grace
-    before the wait timeout counts.
+    ``timeout`` limits a run; ``wait_timeout`` the wait since the job became due; ``wait_overtime`` is extra grace
+    before the wait timeout takes effect.
     """
 
     timeout: timedelta | None = None
@@ -151,11 +151,11 @@ class Timeouts:
 
     @property
     def any(self) -> bool:
-        """Tell whether any of them is set."""
+        """Whether any timeout is set."""
         return any(getattr(self, field.name) for field in fields(self))
 
     def expiry(self, waited_s: float) -> str | None:
-        """Return why a job that waited this long is not worth starting; None when it is."""
+        """Return why a job that waited this long is no longer worth starting, or None if it is."""
         if self.wait_timeout is None:
             return None
         limit_s = self.wait_timeout.total_seconds()
@@ -164,7 +164,7 @@ class Timeouts:
         return f"waited {waited_s:.3g} s, longer than {limit_s:.3g} s" if waited_s > limit_s else None
 
     def run_s(self, waited_s: float) -> float | None:
-        """Return how long a run may take after such a wait, in seconds; None without a timeout."""
+        """Return how long a run may take after this wait, in seconds; None without a timeout."""
         if self.timeout is None:
             return None
         whole_s = self.timeout.total_seconds()

@@ -1,4 +1,4 @@
-"""Converts and validates a task's arguments from its signature, the same way at enqueue and before the run."""
+"""Argument conversion and validation from a task's signature, identical at enqueue and before the run."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ import msgspec.inspect
 from salon_jobs.core.errors import PayloadInvalid, TaskInvalid
 
 STORE_ARGUMENT = "store_id"
-# What msgspec quotes of a payload: a value, or the tag of a struct, before the path to it.
+# What msgspec quotes from a payload: a value, or the tag of a struct, before the path to it.
 _QUOTED = re.compile(r"^(Invalid (?:enum )?value) .*?((?: - at `[^`]*`(?: in `[^`]*`)?)?)$", re.DOTALL)
-# A NUL, written as JSON: "\u0000" after an even number of backslashes. PostgreSQL's jsonb refuses it and would abort
-# the caller's transaction.
+# A NUL written as JSON: "\u0000" after an even number of backslashes. PostgreSQL's jsonb rejects it and would abort the
+# caller's transaction.
 _NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
-# Types (not their subclasses) that msgspec writes in one way alone: nothing about them is left to make canonical.
+# Types (not their subclasses) that msgspec writes in only one way, so they need no canonical form.
 _PLAIN: frozenset[type] = frozenset({str, int, bool, NoneType, UUID, date, Decimal})
 
 
 class Arguments(NamedTuple):
-    """Holds validated arguments in their stored form: the store apart, the rest as JSON text without line breaks."""
+    """Validated arguments in their stored form: the store separately, the rest as JSON text without line breaks."""
 
     store_id: UUID | None
     json: str
 
     @property
     def plain(self) -> dict[str, Any]:
-        """Return the arguments as JSON holds them, without the store."""
+        """The arguments as JSON represents them, without the store."""
         values: dict[str, Any] = msgspec.json.decode(self.json)
         return values
 
@@ -44,7 +44,7 @@ _to_json = msgspec.json.Encoder().encode
 
 
 class PayloadType:
-    """Knows the argument types of one task. Raises TaskInvalid when the signature can not be a payload."""
+    """Argument types of one task. Raises TaskInvalid when the signature cannot be a payload."""
 
     def __init__(self, task_name: str, function: Callable[..., Any], *, with_store: bool) -> None:
         self.task_name = task_name
@@ -96,7 +96,7 @@ class PayloadType:
             named = {**self._defaults, **kwargs}
             if named.keys() == self.names:
                 return self.validate(named)
-        # Positions, or a mistake for the signature to name. Many times slower than the way above.
+        # Positional arguments, or a mistake that the signature reports. Many times slower than the path above.
         try:
             bound = self.signature.bind(*args, **kwargs)
         except TypeError as error:
@@ -105,10 +105,10 @@ class PayloadType:
         return self.validate(bound.arguments)
 
     def validate(self, arguments: Mapping[str, Any]) -> Arguments:
-        """Validate arguments given by name. Raises PayloadInvalid with path and expected type.
+        """Validate named arguments. Raises PayloadInvalid with path and expected type.
 
-        What is stored, and what keys are made of, is written from the converted values: however a caller writes an
-        instant or a uuid, it is the same job.
+        The payload and the keys are written from the converted values: however a caller writes an instant or a uuid, it
+        is the same job.
         """
         given = dict(arguments)
         store_id = self._store(given.pop(STORE_ARGUMENT, None)) if self.with_store else None
@@ -123,7 +123,7 @@ class PayloadType:
         return {**values, STORE_ARGUMENT: store_id} if self.with_store else values
 
     def stored(self, name: str, value: object) -> object:
-        """Return one argument as a payload holds it, to compare with. Raises PayloadInvalid."""
+        """Return one argument as a payload stores it, for comparison. Raises PayloadInvalid."""
         if name not in self._types:
             raise PayloadInvalid(f"task {self.task_name!r} has no argument {name!r}")
         try:
@@ -146,7 +146,7 @@ class PayloadType:
             if not _PLAIN.issuperset(map(type, values.values())):
                 values = _canonical(msgspec.to_builtins(values, builtin_types=(datetime,), order="deterministic"), "$")
             encoded = _to_json(values)
-        except Exception as error:  # a class of the caller's own may raise anything
+        except Exception as error:  # the caller's own class may raise anything
             raise PayloadInvalid(f"task {self.task_name!r}: an argument can not be written as JSON: {error}") from error
         if b"\\u0000" in encoded and _NUL.search(encoded):
             raise PayloadInvalid(f"task {self.task_name!r}: an argument holds a NUL character, which jsonb refuses")
@@ -157,14 +157,14 @@ class PayloadType:
             struct = self._decoder.decode(encoded)
         except Exception as error:  # a type's own constructor may raise anything
             told = _QUOTED.sub(r"\1\2", str(error))
-            # The text goes to logs, which hold no payload; neither does the cause then.
+            # Logs must not contain payloads; neither may the cause then.
             raise PayloadInvalid(f"task {self.task_name!r}: {told}") from (error if told == str(error) else None)
         return {name: getattr(struct, name) for name in self._types}
 
 
 def _canonical(value: Any, path: str) -> Any:
-    """Return a value of JSON's types with every instant in UTC. Raises ValueError for a number that JSON has not."""
-    if type(value) in (dict,):  # keeps the type checkers from narrowing it to a dict of unknowns
+    """Return a JSON value with every datetime in UTC. Raises ValueError for a number that JSON cannot represent."""
+    if type(value) in (dict,):  # keeps type checkers from narrowing it to a dict of unknowns
         return {_canonical(key, path): _canonical(each, f"{path}.{key}") for key, each in value.items()}
     if type(value) in (list, tuple):
         return [_canonical(each, f"{path}[{number}]") for number, each in enumerate(value)]
@@ -187,7 +187,7 @@ def _type_hints(task_name: str, function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _foreign_types(root: msgspec.inspect.Type) -> set[str]:
-    """Return the names of types in an annotation that JSON can not hold: models, files, classes of one's own."""
+    """Return the names of types in an annotation that JSON cannot represent: models, files, custom classes."""
     found: set[str] = set()
     seen: set[int] = set()
     waiting: list[Any] = [root]
@@ -211,12 +211,12 @@ def _check_parameter(task_name: str, parameter: inspect.Parameter, hints: Mappin
 
 
 def _default(value: Any) -> Any:
-    # A mutable default is copied for each payload.
+    # Mutable defaults are copied for each payload.
     return msgspec.field(default_factory=value.copy) if type(value) in (list, dict, set) and value else value
 
 
 def _aware(annotation: Any) -> Any:
-    """Demand a time zone of every datetime in an annotation: an instant without one names no moment."""
+    """Require a time zone for every datetime in an annotation: without one it names no moment."""
     if annotation is datetime:
         return Annotated[datetime, msgspec.Meta(tz=True)]
     origin: Any = get_origin(annotation)

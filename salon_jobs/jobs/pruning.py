@@ -1,4 +1,4 @@
-"""Deletes what is past its retention, in small batches: ended jobs, error rows, cron ticks, fan-outs, statistics."""
+"""Delete what is past its retention, in small batches: ended jobs, error rows, cron ticks, fan-outs, statistics."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from salon_jobs.core.events import log_event
 from salon_jobs.core.records import JobState
 from salon_jobs.db import statements
 
-# Deletes one batch: how many rows of which kind, and whether there may be more.
+# Deletes one batch: how many rows of each kind, and whether there may be more.
 _Turn: TypeAlias = Callable[[], tuple[Mapping[str, int], bool]]
-# As in the statements.
+# Must match the SQL statements.
 BATCH: Final = 1000
 _ROUND_S = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PruneCounts:
-    """Counts the rows one round deleted; ``more`` tells that its time was over before the work was."""
+    """Rows deleted in one round; ``more`` means that time ran out before the work was done."""
 
     succeeded: int = 0
     cancelled: int = 0
@@ -41,27 +41,27 @@ class PruneCounts:
 
     @property
     def deleted(self) -> dict[str, Any]:
-        """Return the kinds of which anything was deleted, with their counts."""
+        """Return the counts of the kinds of which anything was deleted."""
         return {name: count for name, count in asdict(self).items() if count and name != "more"}
 
 
 class Pruner:
-    """Deletes round by round what the RETAIN settings no longer keep. Any number of them may work at once."""
+    """Deletes, round by round, what is past its RETAIN setting. Any number of pruners can work at once."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._errors_after = 0
 
     def run_once(self) -> PruneCounts:
-        """Delete for half a second at most, and log the counts when there are any. Worker role, autocommit.
+        """Delete for half a second at most, and log the counts if there are any. Worker role, autocommit.
 
-        Never touches a job that is queued or running. Raises database errors; what was deleted before stays deleted.
+        Never touches a queued or running job. Raises database errors; what was already deleted stays deleted.
         """
         end = self._clock() + _ROUND_S
         turns = self._turns()
         counts = PruneCounts()
         while turns:
-            # One batch of each in turn, so that a kind that never ends starves no other.
+            # One batch of each in turn, so that an endless kind does not starve the others.
             for turn in list(turns):
                 deleted, more = turn()
                 counts = replace(counts, **{name: getattr(counts, name) + count for name, count in deleted.items()})
@@ -76,7 +76,7 @@ class Pruner:
 
     def _turns(self) -> list[_Turn]:
         turns: list[_Turn] = []
-        # Before its failed jobs: without them a fan-out would look as if they had been done.
+        # Pruned no later than its failed jobs: without them, a fan-out would look as if they had succeeded.
         ages = [age for age in (conf.retain_cron_ticks, conf.retain_failed) if age is not None]
         if ages:
             turns.append(partial(_plain_turn, "fan_outs", min(ages)))
@@ -92,14 +92,16 @@ class Pruner:
         return turns
 
     def _errors_turn(self, age: timedelta) -> tuple[Mapping[str, int], bool]:
-        """Walk on through the error rows; a page without an orphan ends the round, the next one goes on behind it."""
+        """Continue through the error rows; a page without an orphan ends the round, and the next round starts behind
+        it.
+        """
         [(deleted, after)] = _rows("prune_errors", {"after": self._errors_after, "age": age}, conf.database)
         self._errors_after = after or 0
         return {"errors": deleted}, bool(deleted and after)
 
 
 def retained() -> dict[JobState, timedelta | None]:
-    """Return how long ended jobs of each state are kept; None: for ever."""
+    """Return how long ended jobs are kept, by state; None means forever."""
     return {
         JobState.SUCCEEDED: conf.retain_succeeded,
         JobState.CANCELLED: conf.retain_cancelled,
@@ -108,9 +110,9 @@ def retained() -> dict[JobState, timedelta | None]:
 
 
 def prune_jobs(state: JobState, age: timedelta, *, using: str) -> tuple[int, int]:
-    """Delete one batch of jobs that ended in ``state`` longer than ``age`` ago; returns (jobs, error rows).
+    """Delete one batch of jobs that ended in ``state`` longer than ``age`` ago; return (jobs, error rows).
 
-    Fewer than ``BATCH`` jobs: there are no more, or others hold them. Role: worker, operator.
+    Fewer than ``BATCH`` jobs means that there are no more, or that others hold them. Role: worker, operator.
     """
     [(jobs, errors)] = _rows("prune_jobs", {"state": state.value, "age": age}, using)
     return jobs, errors

@@ -1,7 +1,7 @@
-"""Claims, finishes and gives back jobs: every fenced statement of a worker, on Django's own connection.
+"""Claim, finish and release jobs: every fenced statement of a worker, on Django's own connection.
 
-All run as the worker role in autocommit, but ``finish``, which runs inside the handler's transaction when there is one.
-The cursors are psycopg's own, for speed; errors come as Django's, so that the connection knows of them.
+All run as the worker role in autocommit, except ``finish``, which runs inside the handler's transaction if there is
+one. The cursors are psycopg's own, for speed; errors are raised as Django's, so that the connection notices them.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from salon_jobs.core.records import ClaimedJob, JobState
 from salon_jobs.db.statements import many_rows_of, rows_changed, rows_of
 
 T = TypeVar("T")
-LEASE_LOST = "SJ001"  # the error code of sql/finish_function.sql
-# Up to so many are claimed by a plan that is kept: with one due job, planning is half of a claim.
+LEASE_LOST = "SJ001"  # error code raised in sql/finish_function.sql
+# Claims of up to this many jobs use a cached plan: with one due job, planning is half the cost of a claim.
 FEW = 64
 _TWIN_TRIES = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """Says what became of a job after a run without success."""
+    """Result of a run that did not succeed."""
 
     state: JobState
     reason: str
@@ -42,7 +42,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Rescued:
-    """Names one job that a burial took from a dead process."""
+    """Job rescued from a dead process."""
 
     id: int
     task: str
@@ -61,7 +61,7 @@ def claim_due(
     queues: Sequence[str] | None = None,
     now: datetime | None = None,
 ) -> list[ClaimedJob]:
-    """Claim up to ``room`` due jobs in claim order; ``queues`` None means all. A buried process gets none."""
+    """Claim up to ``room`` due jobs in claim order; ``queues`` None means all. A process declared dead gets none."""
     rows = many_rows_of(
         "claim_few" if room <= FEW else "claim_due",
         {
@@ -73,7 +73,7 @@ def claim_due(
 
 
 def in_claim_order(rows: Iterable[tuple[Any, ...]]) -> list[ClaimedJob]:
-    """Return claimed rows as records, the first to run first."""
+    """Return claimed rows as records, in the order in which they should run."""
     return sorted(map(ClaimedJob._make, rows), key=_claim_order)
 
 
@@ -81,18 +81,18 @@ _claim_order = attrgetter("priority", "run_at_s", "id")
 
 
 def finish(job: ClaimedJob, process_id: int) -> bool:
-    """Delete (or keep as succeeded) a job this run still owns; False: the lease is lost."""
+    """Delete a job this run still owns, or keep it as succeeded. Return False when the lease is lost."""
     return rows_changed("finish_keep" if conf.keep_succeeded else "finish", _fence(job, process_id)) == 1
 
 
 def finish_call(job: ClaimedJob, process_id: int) -> str:
-    """Return the statement that finishes as ``finish`` does, but fails with LEASE_LOST where that returns False."""
+    """Return a statement that finishes as ``finish`` does, but raises LEASE_LOST where that returns False."""
     return f"SELECT salon_jobs_finish({job.id:d}, {job.lease:d}, {process_id:d}, {conf.keep_succeeded is True})"
 
 
 def finish_many(jobs: Sequence[ClaimedJob], process_id: int) -> set[int]:
-    """Finish many jobs in one statement; returns the ids finished. The others are locked just now, or lost."""
-    # Arrays as PostgreSQL writes them: psycopg would go through them element by element.
+    """Finish many jobs in one statement and return the finished ids. The others are locked or their lease is lost."""
+    # Arrays as PostgreSQL text: psycopg would convert them element by element.
     ids, leases = (",".join([str(getattr(job, name)) for job in jobs]) for name in ("id", "lease"))
     parameters = {"ids": f"{{{ids}}}", "leases": f"{{{leases}}}", "process_id": process_id}
     return {row[0] for row in many_rows_of("finish_many_keep" if conf.keep_succeeded else "finish_many", parameters)}
@@ -101,7 +101,7 @@ def finish_many(jobs: Sequence[ClaimedJob], process_id: int) -> set[int]:
 def fail(
     job: ClaimedJob, process_id: int, error: ErrorReport, *, delay: timedelta, final: bool, reason: str
 ) -> Ended | None:
-    """Record the attempt's error and retry, fail or supersede the job; None: the lease is lost."""
+    """Record the attempt's error and retry, fail or supersede the job. Return None when the lease is lost."""
     parameters = {
         **_fence(job, process_id), "wait": delay, "final": final, "reason": reason, **asdict(error),
     }  # fmt: skip
@@ -110,17 +110,17 @@ def fail(
 
 
 def cancel_run(job: ClaimedJob, process_id: int, reason: str) -> bool:
-    """End a run as cancelled and count the attempt. False: the lease is lost."""
+    """End a run as cancelled and count the attempt. Return False when the lease is lost."""
     return rows_changed("cancel_run", {**_fence(job, process_id), "reason": storable(reason)[:255]}) == 1
 
 
 def expire_run(job: ClaimedJob, process_id: int, error: ErrorReport, reason: str) -> bool:
-    """End a claimed job as cancelled before its run began, and record the error. False: the lease is lost."""
+    """Cancel a claimed job whose run has not begun, and record the error. Return False when the lease is lost."""
     return bool(rows_of("expire_run", {**_fence(job, process_id), "reason": reason, **asdict(error)}))
 
 
 def requeue(jobs: Iterable[tuple[int, int]], process_id: int, *, delay: timedelta | None = None) -> dict[int, Ended]:
-    """Queue (id, lease) pairs again without counting an attempt; returns what became of those still owned, by id."""
+    """Requeue (id, lease) pairs without counting an attempt; return the results of those still owned, by id."""
     pairs = list(jobs)
 
     def run(some: Sequence[tuple[int, int]]) -> list[Any]:
@@ -133,40 +133,39 @@ def requeue(jobs: Iterable[tuple[int, int]], process_id: int, *, delay: timedelt
 
 
 def cancel_requests(process_id: int) -> set[tuple[int, int]]:
-    """Return (id, lease) of jobs leased to this process that somebody wants cancelled."""
+    """Return (id, lease) of jobs leased to this process whose cancellation was requested."""
     return {(row[0], row[1]) for row in rows_of("cancel_requests", {"process_id": process_id})}
 
 
 def unknown_leases(process_id: int, known: Iterable[int]) -> list[tuple[int, int]]:
-    """Return (id, lease) of jobs leased to this process that it does not know."""
+    """Return (id, lease) of jobs leased to this process that it does not know of."""
     return [(row[0], row[1]) for row in rows_of("unknown_leases", {"process_id": process_id, "known": list(known)})]
 
 
 def committed(job: ClaimedJob, process_id: int) -> bool:
-    """Tell, after an unclear end, whether this run's own COMMIT arrived: the row is gone or succeeded by this lease."""
+    """Return whether this run's COMMIT took effect after an unclear end: row gone, or succeeded under this lease."""
     rows = rows_of("lease_state", _fence(job, process_id))
     return not rows or bool(rows[0][1])
 
 
 def failed_by(job: ClaimedJob) -> bool:
-    """Tell whether the job failed by this run's own lease; every later claim or rescue has another one."""
+    """Return whether the job failed under this run's lease; every later claim or rescue has another one."""
     rows = rows_of("failed_by", {"id": job.id, "lease": job.lease})
     return bool(rows)
 
 
 def leased_job(process_id: int, job_id: int, lease: int) -> ClaimedJob | None:
-    """Return a job that this process still holds by this lease."""
+    """Return the job if this process still holds it under this lease."""
     rows = rows_of("leased_job", {"id": job_id, "lease": lease, "process_id": process_id})
     return ClaimedJob._make(rows[0]) if rows else None
 
 
 def rescue(process_id: int, message: str, *, charged: Collection[int] | None = None) -> list[Rescued]:
-    """Queue the jobs of a process whose row is deleted again; one by one where one of them can not be changed.
+    """Requeue the jobs of a process whose row is deleted, one by one if any of them cannot be changed.
 
-    ``charged`` are the ids that count a rescue and get an error with ``message``; None, all: nobody knows which of them
-    had started.
-
-    One that met a twin is tried again; one that the database refuses is logged and left to the next sweep.
+    ``charged`` are the ids that count a rescue and get an error with ``message``; None charges all, for when it is
+    unknown which had started. A job that collides with a twin is retried; one that the database rejects is logged and
+    left to the next sweep.
     """
     ids = [pair[0] for pair in unknown_leases(process_id, ())]
 
@@ -190,7 +189,7 @@ def _fence(job: ClaimedJob, process_id: int) -> dict[str, Any]:
 
 
 def _despite_twins(run: Callable[[], T]) -> T:
-    """Run a statement that can meet a twin enqueued at this very moment; the next try sees it."""
+    """Run a statement that can collide with a twin enqueued at the same moment; the next try sees it."""
     for _ in range(_TWIN_TRIES - 1):
         try:
             with transaction.atomic(using=conf.database):
@@ -210,7 +209,7 @@ def _or_leave(run: Callable[[], list[T]], job_id: int) -> list[T]:
 
 
 def _row_by_row(run: Callable[[Sequence[Any]], T], items: Sequence[Any]) -> list[T]:
-    """Run for all items in one statement; where one of them meets a twin, one by one."""
+    """Run one statement for all items; if one collides with a twin, run it item by item."""
     try:
         with transaction.atomic(using=conf.database):
             return [run(items)]

@@ -15,10 +15,11 @@ from salon_jobs.core.metrics import Sample
 from salon_jobs.db import statements
 from salon_jobs.jobs import registry
 
-# So many are counted one by one; so many of them by store, since that needs the rows and not an index alone.
+# Most jobs to count one by one, and by store, which reads the rows and not just an index.
 _COUNTED: Final = 10_000
 _COUNTED_BY_STORE: Final = 2000
-# So many pages of the table are read for an estimate, and so many groups of lanes.
+# Most pages of the table to read for an estimate, most claim groups (counting those that differ only by key as one),
+# and most stores to return.
 _PAGES: Final = 1000
 _LANES: Final = 1000
 _STORES: Final = 10
@@ -26,21 +27,21 @@ _STORES: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Depth:
-    """Says how many jobs of a queue or store wait, how many of them are due, and for how long the oldest has been."""
+    """How many jobs of a queue or store wait, how many of them are due, and how long the oldest has been due."""
 
     waiting: int
     due: int
     oldest_due_s: float | None
 
     def at_least(self, other: Depth) -> Depth:
-        """Return the larger of each."""
+        """Return the larger of each value."""
         ages = [age for age in (self.oldest_due_s, other.oldest_due_s) if age is not None]
         return Depth(max(self.waiting, other.waiting), max(self.due, other.due), max(ages, default=None))
 
 
 @dataclass(frozen=True, slots=True)
 class Depths:
-    """Holds what waits by queue and, of the ten stores with the most, by store. Not exact: an estimate."""
+    """Waiting jobs by queue, and by store for the ten stores with the most. Not exact: estimated."""
 
     queues: Mapping[str, Depth]
     stores: Mapping[str, Depth]
@@ -49,7 +50,7 @@ class Depths:
 
 
 def depths(*, using: str) -> Depths:
-    """Count. Role: worker, operator. Costs the same with ten thousand queued as with millions."""
+    """Count waiting jobs. Role: worker, operator. Costs the same with ten thousand queued jobs as with millions."""
     bounds = {"most": _COUNTED, "few": _COUNTED_BY_STORE, "stores": _STORES}
     kinds, pages, counted = _read("count_waiting", bounds, using)
     queues, stores, exact = kinds["queue"], kinds["store"], counted < _COUNTED
@@ -64,7 +65,7 @@ def depths(*, using: str) -> Depths:
 
 
 def record_depths() -> None:
-    """Keep the counts of this minute, unless another worker has. Idempotent. Worker role, autocommit."""
+    """Record this minute's counts, unless another worker already has. Idempotent. Worker role, autocommit."""
     with connections[conf.database].cursor() as cursor:
         cursor.execute("SELECT EXISTS (SELECT FROM salon_jobs_queue_minute WHERE minute = date_trunc('minute', now()))")
         if cursor.fetchone()[0]:
@@ -78,12 +79,12 @@ def record_depths() -> None:
 
 
 def with_declared(queues: Mapping[str, Depth]) -> dict[str, Depth]:
-    """Return the queues by name, with those that tasks name and that are empty."""
+    """Return the queues by name, including empty ones that tasks declare."""
     return {name: queues.get(name, Depth(0, 0, None)) for name in sorted({*registry.queue_names(), *queues})}
 
 
 def _read(statement: str, parameters: dict[str, Any], using: str) -> tuple[dict[str, dict[str, Depth]], int, int]:
-    """Return the depths by kind and name, the table's pages, and how many jobs were counted."""
+    """Return the depths by kind and name, the table's pages, and the number of jobs counted."""
     kinds: dict[str, dict[str, Depth]] = {"queue": {}, "store": {}}
     pages = counted = 0
     with connections[using].cursor() as cursor:
@@ -99,9 +100,9 @@ def _read(statement: str, parameters: dict[str, Any], using: str) -> tuple[dict[
 
 @dataclass(frozen=True, slots=True)
 class QueueFront:
-    """Says how late the oldest due job is, in seconds, and which due tasks are registered nowhere here.
+    """How late the oldest due job is, in seconds, and which due tasks are not registered in this process.
 
-    ``due`` counts the first 10,000 due jobs by queue; ``late_s`` tells how late the oldest of each queue is among them.
+    ``due`` counts the first 10,000 due jobs by queue; ``late_s`` is how late the oldest of them is in each queue.
     """
 
     lag_s: float = 0.0
@@ -110,7 +111,7 @@ class QueueFront:
     late_s: Mapping[str, float] = field(default_factory=dict[str, float])
 
     def samples(self) -> list[Sample]:
-        """Return what metrics show of it."""
+        """Return the metrics samples."""
         return [
             Sample(metrics.UNKNOWN_TASKS, len(self.unknown_tasks)),
             *(Sample(metrics.QUEUE_DEPTH, count, (queue, "due")) for queue, count in self.due.items()),
@@ -119,9 +120,9 @@ class QueueFront:
 
 
 def look_at_queue(*, using: str | None = None) -> QueueFront:
-    """Look at the front of the queue. Raises database errors. Role: worker, operator; others see too few jobs.
+    """Inspect the front of the queue. Raises database errors. Role: worker, operator; others see too few jobs.
 
-    ``using`` None is the alias of the job tables.
+    ``using`` defaults to the alias of the job tables.
     """
     with connections[using or conf.database].cursor() as cursor:
         cursor.execute(statements.load("queue_front"), {"tasks": registry.task_names()})
@@ -133,7 +134,9 @@ def look_at_queue(*, using: str | None = None) -> QueueFront:
 
 
 def count_rest() -> dict[tuple[str, str], int]:
-    """Count scheduled and failed jobs by queue and state, as far as sql/queue_rest.sql goes. Raises database errors."""
+    """Count scheduled and failed jobs by queue and state, within the bounds of sql/queue_rest.sql. Raises database
+    errors.
+    """
     with connections[conf.database].cursor() as cursor:
         cursor.execute(statements.load("queue_rest"))
         return {(queue, state): count for queue, state, count in cursor.fetchall()}

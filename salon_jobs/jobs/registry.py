@@ -1,4 +1,4 @@
-"""Keeps the declared tasks by name."""
+"""Registry of declared tasks by name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _tasks: dict[str, Task[..., Any]] = {}
 
 
 def register(task: Task[..., Any]) -> None:
-    """Add a task; a name belongs to one function. Raises TaskInvalid when another function has it."""
+    """Register a task. Raises TaskInvalid when another function has its name."""
     known = _tasks.get(task.name)
     if known is not None and _origin(known) != _origin(task):
         raise TaskInvalid(f"two tasks are named {task.name!r}: {_origin(known)} and {_origin(task)}")
@@ -23,12 +23,12 @@ def register(task: Task[..., Any]) -> None:
 
 
 def unregister(name: str) -> None:
-    """Forget a task; for tests that declare their own."""
+    """Remove a task; for tests that declare their own."""
     _tasks.pop(name, None)
 
 
 def get_task(name: str) -> Task[..., Any]:
-    """Return the task of this name. Raises UnknownTask, with the nearest known name."""
+    """Return the task with this name. Raises UnknownTask suggesting the closest registered name."""
     try:
         return _tasks[name]
     except KeyError:
@@ -43,12 +43,12 @@ def tasks() -> list[Task[..., Any]]:
 
 
 def task_names() -> list[str]:
-    """Return the registered names, sorted."""
+    """Return the registered task names, sorted."""
     return sorted(_tasks)
 
 
 def queue_names() -> set[str]:
-    """Return the queues that the registered tasks name; ``using`` can name others."""
+    """Return the queues of the registered tasks; ``using`` can name others."""
     return {task.options.queue for task in _tasks.values()}
 
 

@@ -1,4 +1,4 @@
-"""Job search for people: by criteria, by kind of failure, and the retries still ahead."""
+"""Job search for operators: by criteria, by kind of failure, and the retries still ahead."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ _LIVE: Final = [JobState.QUEUED, JobState.RUNNING]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobCriteria:
-    """Names jobs by all of these; None: any. ``since`` and ``until`` are when they were enqueued."""
+    """Criteria that a job must meet, all of them; None means any. ``since`` and ``until`` refer to when it was
+    enqueued.
+    """
 
     states: tuple[str, ...] = ()
     task: str | None = None
@@ -37,7 +39,7 @@ class JobCriteria:
 
 
 def find_jobs(criteria: JobCriteria, *, using: str) -> QuerySet[Job]:
-    """Return the jobs that match, the newest first. An error's class and a fingerprint name failed jobs alone."""
+    """Return the matching jobs, newest first. Error class and fingerprint match only failed jobs."""
     found = Job.objects.using(using).order_by("-pk")
     if criteria.states:
         found = found.filter(state__in=criteria.states)
@@ -55,7 +57,7 @@ def find_jobs(criteria: JobCriteria, *, using: str) -> QuerySet[Job]:
 
 
 def enqueued(jobs: QuerySet[Job], *, since: datetime | None = None, until: datetime | None = None) -> QuerySet[Job]:
-    """Return those that were enqueued in a time, from ``since`` on, before ``until``: by their ids."""
+    """Filter jobs by when they were enqueued, from ``since`` and before ``until``, using their ids."""
     everything = Job.objects.using(jobs.db)
     if since is not None:
         jobs = jobs.filter(pk__gte=first_id_at(since - MARGIN, everything), created_at__gte=since)
@@ -65,25 +67,25 @@ def enqueued(jobs: QuerySet[Job], *, since: datetime | None = None, until: datet
 
 
 def in_every_state(condition: Q) -> Q:
-    """Spell a condition out for queued, running and ended jobs, so that each part can use its own partial index.
+    """Write a condition out for queued, running and ended jobs, so that each part can use its own partial index.
 
-    An index over all states would be written by every enqueue and every claim, for a page that few people open.
+    Every enqueue and every claim would write to an index over all states, for a page that few people open.
     """
     return (Q(state=JobState.QUEUED) & condition) | (Q(state=JobState.RUNNING) & condition) | (ENDED & condition)
 
 
 def with_key(job_key: str) -> Q:
-    """Match a key: by the index of the live ones, and by that of the ended ones."""
+    """Match a key by the index of live jobs and by that of ended ones."""
     return Q(state__in=_LIVE, job_key=job_key) | (ENDED & Q(job_key=job_key))
 
 
-# So many are told; a job can have 32,767.
+# Most retries to show; a job can have 32,767.
 SHOWN: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Names an attempt, and between which instants it becomes due if all before it fail at once."""
+    """An attempt, and the earliest and latest time it becomes due if every attempt before it fails at once."""
 
     attempt: int
     earliest: datetime
@@ -91,12 +93,12 @@ class Retry:
 
 
 def retries_ahead(job: Job, now: datetime) -> list[Retry]:
-    """Return the next attempts of a queued or running job, at most ``SHOWN``; none of one that ended.
+    """Return the next attempts of a queued or running job, at most ``SHOWN``; none for one that has ended.
 
-    The first of a queued job is its ``run_at``, exactly. How long the runs take, and how long the job waits for a free
-    worker, comes on top. Reckons with the backoff of this process's code; with the settings' for tasks it lacks.
+    The first attempt of a queued job is exactly at its ``run_at``. Run times and waits for a free worker come on top.
+    Uses the backoff of this process's code, or that of the settings for a task it does not have.
     """
-    row: Any = job  # the types of Django's fields are known to mypy alone
+    row: Any = job  # only mypy knows the types of Django's fields
     if row.state not in (JobState.QUEUED, JobState.RUNNING):
         return []
     backoff = registry.get_task(row.task).backoff if row.task in registry.task_names() else conf.backoff
@@ -104,22 +106,22 @@ def retries_ahead(job: Job, now: datetime) -> list[Retry]:
     ahead = [Retry(row.attempts + 1, earliest, latest)] if row.state == JobState.QUEUED else []
     for failed in range(row.attempts + 1, min(row.max_attempts, row.attempts + SHOWN + 1)):
         shortest, longest = backoff.bounds(failed)
-        # A job that is due already runs now, whenever it was due.
+        # A job that is already due runs now, whenever it became due.
         earliest, latest = max(earliest, now) + shortest, max(latest, now) + longest
         ahead.append(Retry(failed + 1, earliest, latest))
     return ahead[:SHOWN]
 
 
-# A page reads no more than this, however many failed.
+# A page reads at most this many kinds, and counts at most this many jobs.
 MOST_KINDS: Final = 200
 COUNTED: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class FailureKind:
-    """Tells of failed jobs that failed alike; first and last are those of the lowest and the highest id.
+    """A group of failed jobs with the same cause; first and last refer to the lowest and the highest id.
 
-    ``jobs`` is counted up to ``COUNTED``. ``message`` is that of the newest, the sample.
+    ``jobs`` counts up to ``COUNTED``. ``message`` is that of the newest job.
     """
 
     fingerprint: int
@@ -133,7 +135,7 @@ class FailureKind:
 
 
 def failure_kinds(*, using: str) -> list[FailureKind]:
-    """Return up to ``MOST_KINDS`` kinds of failures, the one that was seen last first. Role: operator, worker, web."""
+    """Return up to ``MOST_KINDS`` kinds of failure, most recent first. Role: operator, worker, web."""
     with connections[using].cursor() as cursor:
         cursor.execute(statements.load("failure_kinds"), {"kinds": MOST_KINDS, "most": COUNTED + 1})
         rows = cursor.fetchall()
@@ -141,7 +143,7 @@ def failure_kinds(*, using: str) -> list[FailureKind]:
 
 
 def error_classes(*, using: str) -> list[str]:
-    """Return up to 50 classes of errors by which jobs failed. Roles as ``failure_kinds``."""
+    """Return up to 50 error classes of failed jobs. Roles as in ``failure_kinds``."""
     with connections[using].cursor() as cursor:
         cursor.execute(statements.load("error_classes"))
         return [row[0] for row in cursor.fetchall()]

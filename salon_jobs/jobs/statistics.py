@@ -1,6 +1,6 @@
-"""Counts how runs end, by task and queue, in memory; adds the counts to the database every few seconds.
+"""Counts of how runs end, by task and queue: kept in memory, added to the database every few seconds.
 
-The supervisor is told as well, each second and whether or not the database answers, for its metrics: ``take_report``.
+The supervisor also gets them for its metrics, each second and whether or not the database responds: ``take_report``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from salon_jobs.db import statements
 from salon_jobs.jobs.current import RunningJob
 
 _FLUSH_EVERY_S = 5.0
-# The log event that ends a run, and the outcome it is counted as; in the order of the columns.
+# Log event that ends a run, and the outcome it counts as; in the order of the columns.
 _OUTCOMES: Final[Mapping[str, str]] = {
     events.JOB_SUCCEEDED: "succeeded",
     events.JOB_RETRIED: "retried",
@@ -35,14 +35,14 @@ _OUTCOMES: Final[Mapping[str, str]] = {
     events.JOB_EXPIRED: "expired",
 }
 OUTCOMES: Final = tuple(_OUTCOMES.values())
-# The table has no column for expired jobs: it counts them as cancelled.
+# The table has no column for expired jobs and counts them as cancelled.
 STORED_OUTCOMES: Final = tuple(outcome for outcome in OUTCOMES if outcome != "expired")
 _INDEX: Final = {event: number for number, event in enumerate(_OUTCOMES)}
 
 
 @dataclass(slots=True)
 class _Counts:
-    """Counts the ends of runs of one task on one queue."""
+    """Counts for one task on one queue."""
 
     outcomes: list[int] = field(default_factory=lambda: [0] * len(OUTCOMES))
     duration_s: float = 0.0
@@ -51,7 +51,7 @@ class _Counts:
     waits: list[int] = field(default_factory=lambda: [0] * BUCKETS)
 
     def add(self, other: _Counts) -> None:
-        """Add what another one counted."""
+        """Add another object's counts to this one."""
         for name in ("outcomes", "durations", "waits"):
             setattr(self, name, [a + b for a, b in zip(getattr(self, name), getattr(other, name), strict=True)])
         self.duration_s += other.duration_s
@@ -59,23 +59,23 @@ class _Counts:
 
 
 class TaskStatistics:
-    """Counts in memory, from any thread. What a process had not added to the database when it is killed is lost.
+    """Thread-safe counts in memory. When a process is killed, the counts it had not yet added to the database are lost.
 
-    In the order of seconds: see ``flush_when_due``. A flush whose answer is lost may count those seconds twice.
+    That is a few seconds' worth: see ``flush_when_due``. A flush whose answer is lost may count those seconds twice.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        # What was counted since it was looked last: from there it goes to the two below.
+        # Counts not yet added to the two below.
         self._counts: dict[tuple[str, str], _Counts] = {}
         self._unwritten: dict[tuple[str, str], _Counts] = {}
         self._unreported: dict[tuple[str, str], _Counts] = {}
         self._flushed = time.monotonic()
 
     def count(self, event: str, runs: Iterable[RunningJob]) -> None:
-        """Count runs that ended as a log event tells; events that are no end are ignored.
+        """Count runs that ended with this log event; ignore events that do not end a run.
 
-        How long they ran and waited counts for those that ended by themselves: not released, nor expired unstarted.
+        Duration and wait count only for runs that ended by themselves: not released, nor expired before they started.
         Measured: 0.4 µs a run in a batch, 1 µs alone.
         """
         index = _INDEX.get(event)
@@ -101,19 +101,19 @@ class TaskStatistics:
                     counts.waits[bisect(BOUNDS_S, wait_s)] += 1
 
     def count_untimed(self, event: str, task: str, queue: str) -> None:
-        """Count an end without a run of known length: the process died, or the job had not started."""
+        """Count an end without a known duration: the process died, or the job had not started."""
         with self._lock:
             self._of(task, queue).outcomes[_INDEX[event]] += 1
 
     def flush_when_due(self) -> None:
-        """Flush when the last time is five seconds ago. Raises database errors; the counts are kept then."""
+        """Flush if the last flush is five seconds ago. Raises database errors, but keeps the counts."""
         if time.monotonic() - self._flushed >= _FLUSH_EVERY_S:
             self.flush()
 
     def flush(self) -> None:
-        """Add the counts to the database: one statement, rows in the order of their keys. Worker role, autocommit.
+        """Add the counts to the database: one statement, rows ordered by key. Worker role, autocommit.
 
-        Raises database errors; the counts are kept for the next time then.
+        Raises database errors, but keeps the counts for the next flush.
         """
         with self._lock:
             self._look()
@@ -132,7 +132,7 @@ class TaskStatistics:
             raise
 
     def take_report(self) -> list[dict[str, Any]]:
-        """Return what was counted since the last report, as rows that JSON can carry."""
+        """Return what was counted since the last report, as rows that can be sent as JSON."""
         with self._lock:
             self._look()
             reported, self._unreported = self._unreported, {}
@@ -170,13 +170,13 @@ def _stored(counted: tuple[tuple[str, str], _Counts]) -> dict[str, Any]:
     return row
 
 
-# Those of this process.
+# The counts of this process.
 ended_runs: Final = TaskStatistics()
 
 
 @dataclass(frozen=True, slots=True)
 class TaskTotals:
-    """Adds up the runs of one task. Times are in seconds, None when no run ended by itself."""
+    """Totals of one task's runs. Times are in seconds, None when no run ended by itself."""
 
     task: str
     outcomes: Mapping[str, int]
@@ -187,30 +187,30 @@ class TaskTotals:
 
     @property
     def runs(self) -> int:
-        """Return how many runs ended by themselves."""
+        """Number of runs that ended by themselves."""
         return sum(self.durations)
 
     @property
     def mean_duration_s(self) -> float | None:
-        """Return how long a run took on average."""
+        """Mean duration of a run."""
         return self.duration_s / self.runs if self.runs else None
 
     @property
     def mean_wait_s(self) -> float | None:
-        """Return how long a job had been due on average when its run began."""
+        """Mean time between a job becoming due and its run starting."""
         return self.wait_s / self.runs if self.runs else None
 
     def duration(self, share: float) -> float | None:
-        """Return what this share (0 to 1) of the runs did not exceed; off by half a doubling at most."""
+        """Return the duration that this share (0 to 1) of the runs did not exceed, accurate to half a doubling."""
         return percentile(self.durations, share)
 
     def wait(self, share: float) -> float | None:
-        """Return what this share (0 to 1) of the waits did not exceed; off by half a doubling at most."""
+        """Return the wait that this share (0 to 1) of the runs did not exceed, accurate to half a doubling."""
         return percentile(self.waits, share)
 
 
 def totals(last: timedelta, *, using: str) -> list[TaskTotals]:
-    """Add up the statistics since so long ago, by task. Role: worker, operator. Some seconds are still to come."""
+    """Return the totals by task for the last ``last``. Role: worker, operator. The latest seconds are still missing."""
     parameters: dict[str, Any] = {"last": last}
     with connections[using].cursor() as cursor:
         cursor.execute(statements.load("task_totals"), parameters)

@@ -1,4 +1,4 @@
-"""Declares tasks: functions that can be enqueued, with their options and argument types."""
+"""Tasks: functions that can be enqueued, with their options and argument types."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from salon_jobs.jobs.payload import STORE_ARGUMENT, Arguments, PayloadType
 
 P = ParamSpec("P")
 R = TypeVar("R")
-# What a task returns may be used as anything wider: a coroutine's own type as Coroutine.
+# Covariant: code that expects a wider return type accepts the task, such as a coroutine's own type as Coroutine.
 R_co = TypeVar("R_co", covariant=True)
 
 _TASK_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
@@ -29,7 +29,7 @@ _TASK_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[P]):
-    """Holds one validated call of a task, to be enqueued with others."""
+    """One validated call of a task, for ``enqueue_many``."""
 
     task: str
     arguments: Arguments
@@ -37,20 +37,21 @@ class Call(Generic[P]):
 
 
 class BoundTask(Generic[P]):
-    """Is a task with options: what ``using`` returns."""
+    """A task with options, as returned by ``using``."""
 
     def __init__(self, task: Task[P, Any], options: JobOptions) -> None:
         self.task = task
         self.options = options
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle:
-        """Add one job in the caller's transaction. Raises PayloadInvalid; EnqueueRefused under another store."""
+        """Enqueue one job in the caller's transaction. Raises PayloadInvalid; EnqueueRefused under another store."""
         return enqueue.add(self.task.new_job(self.task.payload.bind(args, kwargs), self.options))
 
     def enqueue_many(self, calls: Iterable[Call[P]]) -> list[JobHandle]:
-        """Add many jobs in one transaction, in order; a handle each. Raises PayloadInvalid on another task's call.
+        """Enqueue many jobs in one transaction and return their handles in order. Raises PayloadInvalid for another
+        task's call.
 
-        ``calls`` can be a generator: without job keys no more than a few thousand calls are held at a time.
+        ``calls`` can be a generator: without job keys, only a few thousand calls are held in memory at a time.
         """
         return enqueue_batches.add_many(self.task.new_job(None, self.options), self._contents(calls))
 
@@ -70,7 +71,7 @@ class BoundTask(Generic[P]):
 
 
 class Task(Generic[P, R_co]):
-    """Is a declared task: still callable as the function it was, and enqueueable with the same typed arguments."""
+    """A declared task: still callable as a function, and enqueueable with the same typed arguments."""
 
     def __init__(
         self,
@@ -114,20 +115,21 @@ class Task(Generic[P, R_co]):
         registry.register(self)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
-        """Run the function here and now, as if it were not a task."""
+        """Call the function directly, without enqueueing."""
         return self.function(*args, **kwargs)
 
     def __repr__(self) -> str:
         return f"<Task {self.name}>"
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle:
-        """Add one job in the caller's transaction. Raises PayloadInvalid; EnqueueRefused under another store."""
+        """Enqueue one job in the caller's transaction. Raises PayloadInvalid; EnqueueRefused under another store."""
         return BoundTask(self, self.options).enqueue(*args, **kwargs)
 
     def enqueue_many(self, calls: Iterable[Call[P]]) -> list[JobHandle]:
-        """Add many jobs in one transaction, in order; a handle each. Raises PayloadInvalid on another task's call.
+        """Enqueue many jobs in one transaction and return their handles in order. Raises PayloadInvalid for another
+        task's call.
 
-        ``calls`` can be a generator: without job keys no more than a few thousand calls are held at a time.
+        ``calls`` can be a generator: without job keys, only a few thousand calls are held in memory at a time.
         """
         return BoundTask(self, self.options).enqueue_many(calls)
 
@@ -136,7 +138,7 @@ class Task(Generic[P, R_co]):
         return Call(self.name, self.payload.bind(args, kwargs))
 
     def using(self, **options: Unpack[EnqueueOptions]) -> BoundTask[P]:
-        """Return the task with other options for this enqueue. Raises OptionInvalid naming the field."""
+        """Return the task with different options for this enqueue. Raises OptionInvalid naming the field."""
         if unknown := options.keys() - EnqueueOptions.__annotations__.keys():
             raise OptionInvalid(
                 f"{sorted(unknown)} are no options; there are {', '.join(EnqueueOptions.__annotations__)}"
@@ -145,14 +147,14 @@ class Task(Generic[P, R_co]):
         return BoundTask(self, replace(self.options, **changes))
 
     def new_job(self, arguments: Arguments | None, options: JobOptions) -> NewJob:
-        """Join validated arguments and options to the row that will be stored; arguments None: a pattern for many."""
+        """Return the row to store for these arguments and options; without arguments, a pattern for many jobs."""
         return NewJob(
             task=self.name,
             store_id=None if arguments is None else arguments.store_id,
             payload="{}" if arguments is None else arguments.json,
             queue=options.queue,
             priority=options.priority,
-            # The setting's default is read now: at import, a wrong setting could not be told by a check.
+            # Read the default now, not at import: a system check can then report an invalid setting.
             max_attempts=conf.max_attempts if options.max_attempts is None else options.max_attempts,
             run_at=options.run_at,
             expires_at=options.expires_at,
@@ -163,14 +165,16 @@ class Task(Generic[P, R_co]):
         )
 
     def key_for(self, store: object, arguments: Arguments) -> str | None:
-        """Fill the key template from the arguments as they are written in the payload."""
+        """Fill in the job key template from the arguments as the payload stores them. Raises PayloadInvalid when too
+        long.
+        """
         key = _filled(self.job_key_template, store, arguments)
         if key is not None and len(key) > LONGEST["job_key"]:
             raise PayloadInvalid(f"task {self.name!r}: the job key is longer than {LONGEST['job_key']} characters")
         return key
 
     def concurrency_key_for(self, store: object, arguments: Arguments) -> str | None:
-        """Fill the template of the concurrency key likewise. Raises PayloadInvalid when nothing comes of it."""
+        """Fill in the concurrency key template likewise. Raises PayloadInvalid when the key is empty or too long."""
         key = _filled(self.limits.concurrency_key, store, arguments)
         if key is not None and not 1 <= len(key) <= LONGEST["concurrency_key"]:
             longest = LONGEST["concurrency_key"]
@@ -178,12 +182,12 @@ class Task(Generic[P, R_co]):
         return key
 
     def retry_delay(self, attempt: int) -> timedelta:
-        """Return how long to wait after failed attempt number ``attempt`` (1 is the first)."""
+        """Return how long to wait after failed attempt ``attempt`` (the first is 1)."""
         return self.backoff.delay(attempt)
 
     @property
     def backoff(self) -> Backoff:
-        """Return its own, or that of the settings."""
+        """The task's own backoff, or the one from the settings."""
         return self._backoff or conf.backoff
 
     def _check_template(self, option: str, template: str | None) -> None:
@@ -219,12 +223,13 @@ def task(
     concurrency_key: str | None = None,
     key_concurrency: int | None = None,
 ) -> Callable[[Callable[P, R]], Task[P, R]]:
-    """Declare a system task: no store, run outside a transaction, at least once. Raises TaskInvalid, OptionInvalid.
+    """Declare a system task: no store, no surrounding transaction, runs at least once. Raises TaskInvalid,
+    OptionInvalid.
 
-    ``job_key`` is a template over the arguments. ``max_attempts`` None takes the setting's default (25). ``timeout``
-    bounds a run, ``wait_timeout`` the wait before it; see docs/how-to/timeouts-and-cancellation.md. At most
-    ``max_concurrency`` of its jobs run at once in all processes, and ``key_concurrency`` (1) of those whose
-    ``concurrency_key``, a template over the arguments, is the same; see docs/how-to/pause-and-limit.md.
+    ``job_key`` is a template over the arguments. ``max_attempts`` defaults to the setting (25). ``timeout`` limits a
+    run, ``wait_timeout`` the wait before it; see docs/how-to/timeouts-and-cancellation.md. At most ``max_concurrency``
+    of its jobs run at once across all processes, and at most ``key_concurrency`` (1) of those that share a
+    ``concurrency_key``, a template over the arguments; see docs/how-to/pause-and-limit.md.
     """
     options = _options(queue, priority, max_attempts, job_key_mode)
     timeouts = Timeouts(
@@ -262,11 +267,11 @@ def store_task(
     concurrency_key: str | None = None,
     key_concurrency: int | None = None,
 ) -> Callable[[Callable[P, R]], Task[P, R]]:
-    """Declare a task of one store: its function takes ``store_id: UUID``. Raises TaskInvalid, OptionInvalid.
+    """Declare a store task, whose function takes ``store_id: UUID``. Raises TaskInvalid, OptionInvalid.
 
-    The handler runs in one transaction with the store set, and the job is finished in that same transaction: its
-    database effects happen exactly once. ``atomic=False`` opts out (e-mail, HTTP): the store is set at every
-    transaction the handler opens, and the job runs at least once. An ``async def`` handler needs it.
+    The handler runs in one transaction with the store set, and the job finishes in that same transaction: its database
+    effects happen exactly once. ``atomic=False`` opts out (e-mail, HTTP): the store is set in every transaction that
+    the handler opens, and the job runs at least once. ``async def`` handlers require it.
     """
     options = _options(queue, priority, max_attempts, job_key_mode)
     timeouts = Timeouts(
@@ -295,7 +300,7 @@ def _filled(template: str | None, store: object, arguments: Arguments) -> str | 
 
 
 def _check_function(name: str, function: object) -> None:
-    """Refuse what looks like a success without having run: a class, a generator."""
+    """Reject classes and generators: calling one would look like a success without running anything."""
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise TaskInvalid(f"task {name!r}: a generator does nothing when it is called; do without yield")
     if not inspect.isfunction(function):
