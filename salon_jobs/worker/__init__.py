@@ -1,1 +1,1 @@
-"""Everything only a worker process needs."""
+"""Everything that only a worker process needs."""

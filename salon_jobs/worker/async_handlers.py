@@ -1,7 +1,7 @@
-"""Runs ``async def`` handlers: one event loop a process, each run with its caller's thread for its synchronous parts.
+"""Run ``async def`` handlers: one event loop per process, with each run's synchronous parts on its caller's thread.
 
-What a handler hands to ``sync_to_async``, the ORM's async methods too, comes back to the thread that waits for the run:
-there are its connection, its store and its transaction. So no two runs ever share a connection, and there is no other
+What a handler passes to ``sync_to_async``, and the ORM's async methods, runs on the thread that waits for the run,
+which has its connection, its store and its transaction. So two runs never share a connection, and there is no second
 one to set the store on, to tidy, or to close.
 """
 
@@ -27,15 +27,16 @@ R = TypeVar("R")
 def run_coroutine(coroutine: Coroutine[Any, Any, R], cancellable: Callable[[Callable[[], None]], None]) -> R:
     """Run a coroutine on the process's event loop, in a copy of the caller's context, and wait for its end.
 
-    ``cancellable`` is given, before anything runs, what cancels it from any thread. Tasks that it leaves running are
-    cancelled and waited for. Returns and raises what the coroutine does; CancelledError when it was cancelled.
+    Before anything runs, ``cancellable`` receives a function that cancels it from any thread. Tasks that it leaves
+    running are cancelled and waited for. Returns and raises what the coroutine does; CancelledError when it was
+    cancelled.
     """
     result: R = _Run(_running_loop(), coroutine).wait(cancellable)
     return result
 
 
 class _Run:
-    """Is one coroutine, the tasks it starts, and the thread that waits for them."""
+    """One coroutine, the tasks it starts, and the thread that waits for them."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any]) -> None:
         self._loop = loop
@@ -47,7 +48,7 @@ class _Run:
         self.context = Context()
 
     def wait(self, cancellable: Callable[[Callable[[], None]], None]) -> Any:
-        """Serve the synchronous parts until all tasks ended; returns or raises what the coroutine did."""
+        """Serve the synchronous parts until all tasks have ended; return or raise what the coroutine did."""
         cancellable(self._cancel_soon)
         with _without_a_loop_afterwards():
             ended = asyncio.run_coroutine_threadsafe(self._run_all(), self._loop)
@@ -62,7 +63,7 @@ class _Run:
         self._cancelled = True
         if self._main is None:
             return
-        # Those that it left running were cancelled when it ended; one that goes on all the same is cancelled again.
+        # Tasks left running were cancelled when it ended; one that continues anyway is cancelled again.
         for task in [self._main] if not self._main.done() else self._left():
             task.cancel()
 
@@ -77,7 +78,7 @@ class _Run:
             if self._cancelled:
                 self._main.cancel()
             await _until_done([self._main])
-            # One that went on would read as this job's store after the job ended.
+            # One that continued would read as this job's store after the job has ended.
             while left := self._left():
                 for task in left:
                     task.cancel()
@@ -86,30 +87,30 @@ class _Run:
 
 
 async def _until_done(tasks: Collection[asyncio.Task[Any]]) -> None:
-    """Wait for tasks, whoever cancels us: a handler can cancel all tasks of the loop, and theirs are still at work."""
+    """Wait for tasks, even if cancelled: a handler can cancel all tasks of the loop while its own are still working."""
     while any(not task.done() for task in tasks):
         with suppress(asyncio.CancelledError):
             await asyncio.wait(tasks)
 
 
 class _WaitingThread(Executor):
-    """Runs calls on the thread that waits in ``serve``, one at a time."""
+    """Executor that runs calls on the thread waiting in ``serve``, one at a time."""
 
     def __init__(self) -> None:
         self._calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Have it called on the waiting thread."""
+        """Queue a call for the waiting thread."""
         future: Future[Any] = Future()
         self._calls.put((future, lambda: fn(*args, **kwargs)))
         return future
 
     def release(self, _: object) -> None:
-        """Let ``serve`` return once the calls before this have ended."""
+        """Make ``serve`` return after the calls queued so far."""
         self._calls.put(None)
 
     def serve(self) -> None:
-        """Make the calls, until released."""
+        """Run the calls until released."""
         while (work := self._calls.get()) is not None:
             future, call = work
             if not future.set_running_or_notify_cancel():
@@ -125,15 +126,15 @@ class _WaitingThread(Executor):
 
 
 def _thread_sensitive(executor: Executor) -> ThreadSensitiveContext:
-    """Have ``sync_to_async`` use this executor inside: asgiref's own way, or by what older ones keep.
+    """Make ``sync_to_async`` use this executor inside: through asgiref's API, or through internals of older versions.
 
-    Older ones change the context of the task that calls this.
+    With older versions, this changes the context of the calling task.
     """
     if "executor" in inspect.signature(ThreadSensitiveContext).parameters:
         return ThreadSensitiveContext(executor=executor)
     context = ThreadSensitiveContext()
     SyncToAsync.context_to_thread_executor[context] = executor
-    # It would do nothing inside another one, or below async_to_sync: those threads wait for this very run.
+    # It would have no effect inside another one, or below async_to_sync: those threads wait for this very run.
     context.token = SyncToAsync.thread_sensitive_context.set(context)
     AsyncToSync.executors.current = None
     return context
@@ -159,17 +160,17 @@ def _run_for_ever(loop: asyncio.AbstractEventLoop) -> None:
     asyncio.set_event_loop(loop)
     while True:
         loop.call_soon(_end_generators_where_they_began, loop)
-        # asyncio gives these two to whoever awaits the task that raised them, and to us: they end that job alone.
+        # asyncio raises these two in whatever awaits the task that raised them, and here: they end only that job.
         with suppress(SystemExit, KeyboardInterrupt):
             loop.run_forever()
 
 
 def _end_generators_where_they_began(loop: asyncio.AbstractEventLoop) -> None:
-    """Have the ``finally`` of a collected async generator run as the job that began it.
+    """Run the ``finally`` of a collected async generator as the job that began it.
 
-    asyncio ends it in the context of whatever runs when it is collected: another job's, with another store.
+    asyncio would end it in the context of whatever runs when it is collected: another job's, with another store.
     """
-    # By their ids: when one is collected, weak references to it are gone already.
+    # By id: when a run is collected, weak references to it are already gone.
     began: WeakValueDictionary[int, _Run] = WeakValueDictionary()
     first, _ = sys.get_asyncgen_hooks()
 
@@ -190,7 +191,7 @@ def _end_generators_where_they_began(loop: asyncio.AbstractEventLoop) -> None:
 
 def _new_task(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
     task: asyncio.Task[Any] = asyncio.Task(coroutine, loop=loop, **options)
-    context = options.get("context")  # an empty one is false, and is the way to start a task that belongs to no job
+    context = options.get("context")  # an empty one is false, and is how to start a task that belongs to no job
     run = _run.get() if context is None else context.get(_run)
     if run is not None:
         run.tasks.add(task)
@@ -199,7 +200,7 @@ def _new_task(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -
 
 @contextmanager
 def _without_a_loop_afterwards() -> Generator[None]:
-    """Have asgiref forget that this thread worked for a loop: a later async_to_sync here would run on that loop."""
+    """Make asgiref forget that this thread served a loop: a later async_to_sync here would run on that loop."""
     known = vars(SyncToAsync.threadlocal)
     before = dict(known)
     try:

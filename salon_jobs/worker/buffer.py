@@ -1,4 +1,4 @@
-"""Holds the jobs a process has claimed but not ended, between the claimer, the runner threads and the finisher."""
+"""Jobs that a process has claimed but not ended, shared by the claimer, the runner threads and the finisher."""
 
 from __future__ import annotations
 
@@ -10,24 +10,26 @@ from collections.abc import Callable, Iterable, Sequence, Set
 from salon_jobs.core.records import ClaimedJob
 
 _PREFETCH_S = 0.2
-# Some 40 ms of the smallest jobs: fewer, and the threads wait for each claim's answer (500: 0.65 of the rate).
+# About 40 ms of the smallest jobs: with fewer, the threads wait for each claim's answer (500: 0.65 of the rate).
 _MOST_PREFETCHED = 2000
 _MOST_UNENDED = 4000
-# So many fewer, or a quarter of the prefetch, and the next claim begins: with the smallest jobs about at once, since it
-# takes longer than they do.
+# The next claim begins once this many jobs, or a quarter of the prefetch, are gone: almost at once with the smallest
+# jobs, since a claim takes longer than they do.
 _LEAST_REFILL = 125
 OVERDUE_S = 1.0
 
 
 class JobBuffer:
-    """Keeps the jobs of this process until their end is written: waiting, then running, then ran.
+    """Jobs of this process until their end is written: first waiting, then running, then ran.
 
-    Bounded by time (about 200 ms of measured work) and by count. One lock; each kind of waiter has its own condition,
-    and nobody is woken without a reason: with jobs of microseconds, waking costs more than working.
+    Bounded by time (about 200 ms of measured work) and by count. One lock; each kind of waiter has its own condition
+    and is woken only for a reason: with jobs of microseconds, waking costs more than working.
     """
 
     def __init__(self, concurrency: int, on_ended: Callable[[], None] = lambda: None) -> None:
-        """Make it; ``on_ended`` is told, by the thread that says so, when a job ran and when its end is written."""
+        """Create the buffer; ``on_ended`` is called when a job ran and when its end is written, in the reporting
+        thread.
+        """
         self._concurrency = concurrency
         self._on_ended = on_ended
         lock = threading.Lock()
@@ -43,12 +45,12 @@ class JobBuffer:
         self._claimer_waits = False
 
     def room(self) -> int:
-        """Return how many jobs to claim now: zero while most of the prefetch still waits."""
+        """Return how many jobs to claim now: zero while most of the prefetch is still waiting."""
         with self._filled:
             return self._room()
 
     def wait_for_room(self, timeout_s: float) -> bool:
-        """Wait until there is room, the queue is closed, or the time is over; tells whether there is room."""
+        """Wait until there is room, the queue is closed, or the time is up; return whether there is room."""
         with self._emptied:
             self._claimer_waits = True
             self._emptied.wait_for(lambda: self._closed or self._room() > 0, timeout_s)
@@ -56,7 +58,7 @@ class JobBuffer:
             return self._room() > 0
 
     def wait_idle(self, timeout_s: float) -> bool:
-        """Wait until nothing waits, runs, or has an end to be written; False when the time is over first."""
+        """Wait until no job waits, runs, or has an end to be written; return False if the time is up first."""
         with self._emptied:
             return self._emptied.wait_for(lambda: not self._leases, timeout_s)
 
@@ -70,7 +72,7 @@ class JobBuffer:
                 self._filled.notify(len(jobs))
 
     def take(self) -> ClaimedJob | None:
-        """Wait for the next job; None once the queue is closed."""
+        """Wait for the next job; return None once the queue is closed."""
         with self._filled:
             while not self._waiting and not self._closed:
                 self._idle_threads += 1
@@ -83,7 +85,7 @@ class JobBuffer:
             return job
 
     def ran(self, job: ClaimedJob) -> None:
-        """Free the thread of a job that ran, and learn from how long it took; its end is still to be written."""
+        """Free the thread of a job that ran, and record its duration; its end is still to be written."""
         with self._emptied:
             took = time.monotonic() - self._running.pop((job.id, job.lease))
             self._mean_s = took if self._mean_s is None else 0.9 * self._mean_s + 0.1 * took
@@ -92,10 +94,10 @@ class JobBuffer:
         self._on_ended()
 
     def forget(self, jobs: Iterable[ClaimedJob]) -> None:
-        """Forget jobs whose end is written."""
+        """Remove jobs whose end is written."""
         with self._emptied:
             for job in jobs:
-                # An id can be here anew: queued again by its end and claimed again before we came to say so.
+                # The id can be back: requeued by its end and claimed again before this call.
                 if self._leases.get(job.id) == job.lease:
                     del self._leases[job.id]
             if not self._leases:
@@ -103,7 +105,7 @@ class JobBuffer:
         self._on_ended()
 
     def close(self) -> list[tuple[int, int]]:
-        """Take no more jobs out; returns (id, lease) of those that had not started. Idempotent."""
+        """Hand out no more jobs; return (id, lease) of those that had not started. Idempotent."""
         with self._filled:
             self._closed = True
             unstarted = self._hand_back(float("inf"))
@@ -112,15 +114,15 @@ class JobBuffer:
             return unstarted
 
     def overdue(self) -> list[tuple[int, int]]:
-        """Take out the jobs that waited here for more than a second behind longer ones; returns their (id, lease).
+        """Remove the jobs that waited here for over a second behind longer ones; return their (id, lease).
 
-        They were prefetched on the measure of shorter jobs; another process may be idle.
+        They were prefetched based on shorter jobs; another process may be idle.
         """
         with self._filled:
             return self._hand_back(time.monotonic() - OVERDUE_S)
 
     def withdraw(self, leases: Set[tuple[int, int]]) -> list[ClaimedJob]:
-        """Take out those of these (id, lease) that wait here; whoever does sees to their end."""
+        """Remove and return those of these (id, lease) that wait here; the caller is responsible for ending them."""
         with self._emptied:
             taken = [job for job, _ in self._waiting if (job.id, job.lease) in leases]
             if taken:
@@ -133,7 +135,7 @@ class JobBuffer:
             return taken
 
     def has_waiting(self) -> bool:
-        """Tell whether claimed jobs wait for a thread."""
+        """Return whether claimed jobs wait for a thread."""
         with self._filled:
             return bool(self._waiting)
 
@@ -143,7 +145,7 @@ class JobBuffer:
             return list(self._leases)
 
     def running_count(self) -> int:
-        """Return how many jobs run now."""
+        """Return how many jobs are running."""
         with self._filled:
             return len(self._running)
 
@@ -160,7 +162,7 @@ class JobBuffer:
             return 0
         prefetch = 0
         if self._mean_s is not None:
-            # Threads inside a long job are not counted on: what waits behind them is better off elsewhere.
+            # Threads inside a long job do not count: jobs waiting behind them are better off elsewhere.
             slow_since = time.monotonic() - OVERDUE_S
             quick = self._concurrency - sum(since < slow_since for since in self._running.values())
             prefetch = min(_MOST_PREFETCHED, int(_PREFETCH_S / max(self._mean_s, 1e-6) * quick))

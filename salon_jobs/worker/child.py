@@ -1,4 +1,4 @@
-"""The child's side of a supervised process."""
+"""Child's side of a supervised process."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from salon_jobs.process.service import end_at_once
 
 
 class ControlChannel:
-    """Is one end of a socket pair. A process that dies, however it dies, ends the other side's ``received``."""
+    """One end of a socket pair. When a process dies, however it dies, the other side's ``received`` ends."""
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end
         self._sending = threading.Lock()
 
     def send(self, **message: Any) -> bool:
-        """Send one message, from any thread; False when the other side is gone."""
+        """Send one message, from any thread; return False when the other side is gone."""
         try:
             with self._sending:
                 self._end.sendall(json.dumps(message).encode() + b"\n")
@@ -42,11 +42,11 @@ class ControlChannel:
         return True
 
     def received(self) -> Iterator[dict[str, Any]]:
-        """Yield what arrives until the other side is gone; one thread's to use."""
+        """Yield incoming messages until the other side is gone. Not thread-safe."""
         try:
             with self._end.makefile("rb") as lines:
                 for line in lines:
-                    if line.endswith(b"\n"):  # else it died while it wrote
+                    if line.endswith(b"\n"):  # otherwise it died while writing
                         yield json.loads(line)
         except OSError:
             return
@@ -63,46 +63,47 @@ _PR_SET_PDEATHSIG = 1
 
 
 class ReportingLoop(Protocol):
-    """Is a loop that a supervisor's child runs: it reports each second."""
+    """Loop that a supervisor's child runs: it reports each second."""
 
     def run(self) -> bool:
-        """Work until stopped; True when it ended cleanly."""
+        """Work until stopped; return True if it ended cleanly."""
         ...
 
     def stop(self) -> None:
-        """Ask for the end; a second call forces it."""
+        """Request a stop; a second call forces it."""
         ...
 
     def facts(self) -> dict[str, Any]:
-        """Return what readiness and metrics show, also of one that does not do its work."""
+        """Return what readiness and metrics show, even when the loop is not working."""
         ...
 
     def require_ready(self) -> None:
-        """Raise NotReady when the loop does not do its work."""
+        """Raise NotReady when the loop is not working."""
         ...
 
     def report(self) -> dict[str, Any]:
-        """Return what was counted since the last report, as JSON can carry it."""
+        """Return what was counted since the last report, in a form that JSON can represent."""
         ...
 
 
 def run_child(kind: str, descriptors: str, make_loop: Callable[[int, dict[str, Any]], ReportingLoop]) -> NoReturn:
     """Work for the supervisor that started this process; main thread only. Never returns.
 
-    ``make_loop`` gets the descriptor of the board and what the supervisor says at the start, ``process_id`` among it.
-    Status 0: it ended in order, asked to or not; its supervisor replaces it at once, unless that is ending too.
+    ``make_loop`` gets the descriptor of the in-flight table and the supervisor's start message, including
+    ``process_id``. Status 0: it ended cleanly, asked to or not; the supervisor replaces it at once, unless it is
+    stopping too.
     """
     link_end, board = map(int, descriptors.split(":"))
     for inherited in (link_end, board):
         os.set_inheritable(inherited, False)
     for number in (signal.SIGTERM, signal.SIGINT):
-        # A service manager may signal every process of a group; the supervisor alone decides. Not SIG_IGN: what a
-        # handler starts would inherit that.
+        # A service manager may signal every process of a group; only the supervisor decides. Not SIG_IGN: processes
+        # that a handler starts would inherit that.
         signal.signal(number, _pass)
     _die_with_parent()
     child = _Child(kind, ControlChannel(socket.socket(fileno=link_end)))
     clean = child.run(lambda start: make_loop(board, start))
-    if clean:  # else a job has outlived its grace, and so has this process
+    if clean:  # otherwise a job has outlived its grace, and so has this process
         tracing.flush(_FLUSH_S)
     end_at_once(0 if clean else 1)
 
@@ -127,7 +128,7 @@ class _Child:
         reporter = threading.Thread(target=self._report, args=(loop,), name="salon-jobs-report", daemon=True)
         reporter.start()
         threading.Thread(target=self._stop_when_told, args=(loop,), name="salon-jobs-stop", daemon=True).start()
-        # What was imported stays: the garbage collector need not look through it again (80,000 objects, 43 ms).
+        # Imported objects stay: the garbage collector need not traverse them again (80,000 objects, 43 ms).
         gc.freeze()
         clean = loop.run()
         self._ended.set()
@@ -137,7 +138,7 @@ class _Child:
         return clean
 
     def _obey(self) -> None:
-        """Hand on what the supervisor says; without a supervisor, end before others run our jobs again."""
+        """Forward the supervisor's messages; without a supervisor, exit before others run our jobs again."""
         for message in self._link.received():
             self._told.put(message.get("start"))
         os._exit(_ORPHANED)
@@ -166,6 +167,6 @@ def _pass(_number: int, _frame: FrameType | None) -> None:
 
 
 def _die_with_parent() -> None:
-    """Let the kernel kill us when the thread that started us ends: also while a handler holds the GIL. Linux only."""
+    """Make the kernel kill us when the thread that started us ends, even while a handler holds the GIL. Linux only."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

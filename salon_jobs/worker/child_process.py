@@ -1,4 +1,4 @@
-"""The supervisor's side of one child process."""
+"""Supervisor's side of one child process."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _LONGEST = 1 << 20
 
 
 def relay_lines(source: int) -> None:
-    """Copy a pipe to our standard output until its end; a line that its writer's death cut off is ended.
+    """Copy a pipe to our standard output until it ends, completing a line cut off by the writer's death.
 
-    A log that can not be written, to a reader that is gone say, is dropped: it must not hold the child up.
+    A log that cannot be written, for example because its reader is gone, is dropped: it must not block the child.
     """
     rest = b""
     while chunk := os.read(source, _CHUNK):
@@ -40,10 +40,10 @@ def relay_lines(source: int) -> None:
 def _write(lines: bytes) -> None:
     out = getattr(sys.stdout, "buffer", None)
     try:
-        if out is None:  # the caller of a command put something else in its place
+        if out is None:  # the caller of a command replaced it
             sys.stdout.write(lines.decode(errors="replace"))
             return
-        # One call on the binary buffer is never divided by another thread's, nor by a line of our own handler.
+        # One call on the binary buffer is never split by another thread's, nor by a line of our own handler.
         out.write(lines)
         out.flush()
     except (OSError, ValueError):
@@ -55,9 +55,9 @@ _LAST_LINES_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildPlan:
-    """Says how children are started: ``options`` is what they are told besides their process id.
+    """How to start children: ``options`` is sent to each besides its process id.
 
-    ``on_counted`` gets what each of them counted, as they report it, from a thread for each.
+    ``on_counted`` receives each child's counts as it reports them, from a thread per child.
     """
 
     kind: str
@@ -70,9 +70,9 @@ class ChildPlan:
 
 
 class ChildProcess:
-    """Is one fresh interpreter in a session of its own, linked to this process, which it does not outlive.
+    """A fresh interpreter in its own session, connected to this process and never outliving it.
 
-    The thread that starts it must live as long: the kernel takes that thread for its parent.
+    The thread that starts it must live as long: the kernel treats that thread as its parent.
     """
 
     def __init__(self, plan: ChildPlan) -> None:
@@ -100,42 +100,44 @@ class ChildProcess:
 
     @property
     def pid(self) -> int:
-        """Return the process id of the operating system."""
+        """Process id of the operating system."""
         return self._process.pid
 
     @property
     def lived_s(self) -> float:
-        """Return how long ago it was started."""
+        """Seconds since it was started."""
         return time.monotonic() - self._began
 
     @property
     def silent_s(self) -> float:
-        """Return the age of its last report; it grows while a handler holds the GIL, and that is no fault."""
+        """Age of its last report in seconds; it grows while a handler holds the GIL, which is not an error."""
         return time.monotonic() - self._heard
 
     def runs(self) -> list[InFlightRun]:
-        """Return what its threads run now, or ran when it died."""
+        """Return what its threads run now, or were running when it died."""
         return self._board.shown()
 
     def start(self, process_id: int, **options: Any) -> None:
-        """Let it work as this registered process."""
+        """Make the child work as this registered process."""
         self.process_id = process_id
         self._link.send(start={"process_id": process_id, **options})
 
     def stop(self) -> None:
-        """Ask for its end; a second call forces it."""
+        """Ask it to stop; a second call forces it."""
         self._link.send(stop=True)
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill it at once."""
         self._process.kill()
 
     def wait(self) -> int:
-        """Wait until it has ended; returns its status, minus the number of the signal that killed it."""
+        """Wait until it has ended; return its status, or minus the number of the signal that killed it."""
         return self._process.wait()
 
     def close(self) -> None:
-        """Pass on the last lines of one that has ended, for a while: what a handler left behind may hold the pipe."""
+        """Forward the last lines of a child that has ended, for a limited time: leftovers of a handler may hold the
+        pipe.
+        """
         for thread in self._threads:
             thread.join(_LAST_LINES_S)
         self._link.close()
@@ -153,10 +155,10 @@ class ChildProcess:
 
 
 def end_of(status: int) -> str:
-    """Say in words how a process ended."""
+    """Describe how a process ended."""
     return f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
 
 
 def same_command() -> list[str]:
-    """Return the command line of this process for a fresh interpreter: manage.py, django-admin and -m alike."""
+    """Return the command line that starts this process again: manage.py, django-admin and -m alike."""
     return [sys.executable, *sys.orig_argv[1:]]

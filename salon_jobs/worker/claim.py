@@ -1,4 +1,4 @@
-"""Decides how the next batch is claimed: in the order due, or lane by lane where stores must share or limits hold."""
+"""Choose how to claim the next batch: in due order, or by claim group where stores must share or limits apply."""
 
 from __future__ import annotations
 
@@ -21,26 +21,25 @@ from salon_jobs.jobs.limits import Limits, load_limits
 from salon_jobs.worker import fair_claim
 from salon_jobs.worker.fair_claim import ClaimFilter, ClaimGroup, GroupScanner, Quota, Scan, in_background
 
-# Rules are read after a claim, so that a job that wakes an idle process does not wait for it; before one when older.
+# Limits are loaded after a claim, so that a job that wakes an idle process need not wait; before it if they are older.
 _RULES_EVERY_S: Final = 0.5
-# A list of lanes serves for so long, or for ten times what it took; then new lanes are looked for, and jobs of late
-# commits, which lie before those that were claimed from a lane already.
+# A list of claim groups is used for this long, or for ten times as long as it took to make, within these bounds. The
+# next list finds new groups, and jobs committed late, which sort before those already claimed from their group.
 _LIST_EVERY_S: Final = (0.05, 3.0)
-# After a look that took longer, behind dead rows, the next one goes on beside the claims.
+# If a scan takes longer, behind dead rows, the next one runs in the background.
 _ASIDE_S: Final = 0.1
-# A claim in the order due that takes longer wades through dead rows: lanes have a low-water.
+# A claim in due order that takes longer is wading through dead rows: claim groups have a low-water mark.
 _SLOW_S: Final = 0.05
-# Who found a limit full looks again after so long, then after twice that, up to the most: nobody says when a job of
-# another process ends. When one of this process does, it looks at once, though not sooner than after the least; so it
-# does when the next job that a rate lets start is due.
+# When a limit is full, retry after 25 ms, doubling to 250 ms: nothing announces the end of another process's job. When
+# a job of this process ends, or when a rate allows the next job, retry at once, but after 25 ms at the earliest.
 THROTTLED_S: Final = (0.025, 0.25)
 
 
 class Claimer:
-    """Claims for one process. Not for several threads at once.
+    """Claims jobs for one process. Not thread-safe.
 
-    Without a backlog and without rules in force everything due is claimed in the order due, by one statement. With a
-    backlog the stores share each batch alike, and rules are kept by counting under a lock per limited scope.
+    Without a backlog and without limits, everything due is claimed in due order, by one statement. With a backlog, the
+    stores share each batch equally, and limits are enforced by counting under a lock per limited scope.
     """
 
     def __init__(self, process_id: int, queues: Sequence[str] | None) -> None:
@@ -54,26 +53,26 @@ class Claimer:
         self._took_s = 0.0
         self._lister = GroupScanner()
         self._background_scan: Future[Scan] | None = None
-        # Whether the lanes are those of all stores, and what came of this round of them so far.
+        # Whether the claim groups are those of all stores, and what this round of them has yielded so far.
         self._complete = True
         self._fruitful = self._throttled = False
-        # Whether the last claim found a limit full, and how long the next one waits then.
+        # Whether the last claim found a limit full, and how long the next one then waits.
         self.throttled = False
         self._throttled_s = THROTTLED_S[0]
-        # When the next bucket of a rate will hold a whole token, as seconds from the last claim on.
+        # When the next rate bucket will hold a whole token, in seconds from the last claim.
         self._token_in_s = float("inf")
         self._low: dict[tuple[UUID, int], tuple[int, int]] = {}
-        # After how many seconds another claim is worth while, though nobody wakes us; 0: at once; None: who knows.
+        # Seconds until another claim is worthwhile without a wake-up; 0: at once; None: unknown.
         self.again_s: float | None = None
 
     def claim(self, room: int) -> list[ClaimedJob]:
-        """Claim up to ``room`` jobs; ``again_s`` tells when to ask again. Raises database errors."""
+        """Claim up to ``room`` jobs; ``again_s`` is when to claim again. Raises database errors."""
         now = time.monotonic()
         self._read_rules(now, 2 * _RULES_EVERY_S)
         if self._limits or self._by_lanes:
             return self._claim_by_lanes(room)
         self.throttled = False
-        # Some at first: mostly, one job woke an idle process.
+        # A few at first: usually a single job woke an idle process.
         jobs = self._claim_due(min(room, queries.FEW))
         if len(jobs) == queries.FEW < room:
             jobs += self._claim_due(room - len(jobs))
@@ -85,7 +84,7 @@ class Claimer:
         return queries.claim_due(self._process_id, registry.task_names(), room, queues=self._queues)
 
     def claim_afresh(self, room: int) -> list[ClaimedJob]:
-        """Claim by what is there now, not by a list of lanes made before; else as ``claim``."""
+        """Claim from what is due now, not from a list of claim groups made earlier; otherwise as ``claim``."""
         if self._background_scan is not None:
             self._adopt_background_scan(self._background_scan)
         self._list_again = float("-inf")
@@ -93,7 +92,7 @@ class Claimer:
         return self.claim(room)
 
     def follow_rules(self) -> None:
-        """Read the rules when they are half a second old; call it after each claim. Raises database errors."""
+        """Reload the limits when they are half a second old; call this after each claim. Raises database errors."""
         self._read_rules(time.monotonic(), _RULES_EVERY_S)
 
     def _read_rules(self, now: float, older_than_s: float) -> None:
@@ -103,7 +102,7 @@ class Claimer:
     def _claim_by_lanes(self, room: int) -> list[ClaimedJob]:
         fresh = self._list()
         served = [lane for lane in self._lanes if self._limits.allows(lane)]
-        # Whoever comes first may take what is left of a share or a limit: nobody comes first each time.
+        # Whichever comes first may take what is left of a quota or a limit: shuffle, so that it is not always the same.
         random.shuffle(served)
         self._token_in_s = float("inf")
         jobs, shares, throttled = self._claim_shares(served, room)
@@ -128,14 +127,14 @@ class Claimer:
             self.throttled = False
             self.again_s = max(0.0, self._list_again - time.monotonic())
         else:
-            # All lanes are known and none holds more: the plain claim is as fair, unless dead rows make it slow.
+            # All claim groups are known and none has more: the plain claim is as fair, unless dead rows make it slow.
             self._by_lanes = 10 * self._took_s > _LIST_EVERY_S[0]
             self.throttled = False
             self.again_s = None
         return jobs
 
     def _list(self) -> bool:
-        """List lanes when it is time to, beside the claims if that takes long; tell whether the list is a new one."""
+        """List claim groups if it is time to, in the background if that is slow. Return whether the list is new."""
         if self._background_scan is not None:
             if not self._background_scan.done():
                 return False
@@ -145,7 +144,7 @@ class Claimer:
             return False
         look = partial(self._lister.look, self._runnable(), afresh=self._fruitful)
         if self._complete or self._fruitful:
-            # The last round of the stores is over, or gave something: another one begins.
+            # The last round of the stores is over or yielded jobs: begin another.
             self._fruitful = self._throttled = False
         if self._took_s > _ASIDE_S:
             self._background_scan = in_background(look)
@@ -178,10 +177,11 @@ class Claimer:
             shares = fair_claim.share_out(served, room, {}, lambda _: ())
             return fair_claim.claim_groups(self._process_id, shares, room, self._low), shares, False
         with transaction.atomic(using=conf.database):
-            # A limit that a task declares for its keys is on any number of them: those wait until lanes are chosen.
+            # A limit that a task declares for its keys applies to any number of them: these wait until claim groups are
+            # chosen.
             keys = {scope for scope in limited if scope.startswith("key:") and self._limits[scope].rate is None}
             capacity, tokens = self._capacity(fair_claim.lock_scopes(limited - keys) | keys)
-            # A scope that is full, or another process's just now, keeps no place from lanes that may run.
+            # A scope that is full, or locked by another process, takes no slot from claim groups that may run.
             free = self._free(served, capacity)
             if keys:
                 free = fair_claim.choose(free)
@@ -205,7 +205,7 @@ class Claimer:
         return [lane for lane in served if all(capacity.get(scope, 0) > 0 for scope in self._limits.limits_of(lane))]
 
     def _capacity(self, held: set[str]) -> tuple[dict[str, int], dict[str, float]]:
-        """Return how many more jobs may start in each scope, and the buckets of those with a rate."""
+        """Return how many more jobs may start in each scope, and the tokens of those with a rate."""
         tokens = fair_claim.refill_tokens(scope for scope in held if self._limits[scope].rate is not None)
         counted = any(self._limits[scope].max_concurrency is not None for scope in held)
         running = fair_claim.running_by_scope() if counted else {}
@@ -219,7 +219,7 @@ class Claimer:
         return capacity, tokens
 
     def _raise_low_water(self, jobs: Sequence[ClaimedJob]) -> None:
-        """Read each lane from after the last job claimed from it on; jobs of a lane come in its order."""
+        """Make the next claim read each claim group from after the last job claimed; its jobs come in order."""
         last = {_lane_of(job): (job.run_at_s, job.id) for job in jobs}
         for key, (run_at_s, job_id) in last.items():
             self._low[key] = max(self._low.get(key, (0, 0)), (round(run_at_s * 1_000_000), job_id))
@@ -230,7 +230,7 @@ def _lane_of(job: ClaimedJob) -> tuple[UUID, int]:
 
 
 def _more(jobs: Sequence[ClaimedJob], shares: Sequence[Quota], room: int) -> bool:
-    """Tell whether a store gave all it was asked for, so that it may hold more."""
+    """Return whether a store yielded its full quota, so that it may have more."""
     if len(jobs) >= room:
         return True
     by_store = Counter(job.store_id or NO_STORE for job in jobs)

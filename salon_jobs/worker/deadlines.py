@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from salon_jobs.worker.runner import Runner
 
 
-# A strike that met no handler (the run is just about to begin, or to end) is tried again after this.
+# Retry after this when an interrupt met no handler (the run is just about to begin or to end).
 _AGAIN_S = 0.05
 
 Interrupt = Callable[[RunningJob, type[Interrupted]], bool]
@@ -36,13 +36,13 @@ class _Watched:
     not_before: float = float("-inf")
 
     def due(self) -> float:
-        """Return when to look at it; never, once it was struck."""
+        """Return when to check the run; never, once it was interrupted."""
         when = self.running.interrupt_due
         return float("inf") if when is None else max(when[0], self.not_before)
 
 
 class DeadlineWatcher:
-    """Watches the runs that have a deadline. ``on_timeout`` is told of every service timeout that struck."""
+    """Thread that interrupts runs at their deadline. ``on_timeout`` is called for every run that timed out."""
 
     def __init__(self, on_timeout: Callable[[], None] = lambda: None) -> None:
         self._on_timeout = on_timeout
@@ -57,7 +57,7 @@ class DeadlineWatcher:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread; returns when it ended. Idempotent."""
+        """Stop the thread and wait for it to end. Idempotent."""
         with self._changed:
             self._stopped = True
             self._changed.notify()
@@ -65,21 +65,22 @@ class DeadlineWatcher:
             self._thread.join()
 
     def watch(self, running: RunningJob, interrupt: Interrupt) -> None:
-        """Strike this run when it is due, until ``forget``; call it again when that has come nearer."""
+        """Interrupt this run when it is due, until ``forget``; call this again when its deadline moves closer."""
         with self._changed:
             watched = self._watched[running.id, running.claimed.lease] = _Watched(running, interrupt)
             if watched.due() < self._nearest:
                 self._changed.notify()
 
     def forget(self, running: RunningJob) -> None:
-        """Watch a run no more."""
+        """Stop watching a run."""
         with self._changed:
             self._watched.pop((running.id, running.claimed.lease), None)
 
     def _run(self) -> None:
         while (due := self._wait()) is not None:
             for watched in due:
-                # Cancelling a query talks to the database, which may not answer: no run waits for another's.
+                # Cancelling a query talks to the database, which may not answer: one thread each, so that no run waits
+                # for another.
                 threading.Thread(target=self._interrupt, args=(watched,), name="salon-jobs-strike", daemon=True).start()
 
     def _wait(self) -> list[_Watched] | None:
@@ -98,7 +99,7 @@ class DeadlineWatcher:
 
     def _interrupt(self, watched: _Watched) -> None:
         running, when = watched.running, watched.running.interrupt_due
-        # It can have been extended meanwhile.
+        # It may have been extended in the meantime.
         if when is None or when[0] > time.monotonic() or not watched.interrupt(running, when[1]):
             return
         if when[1] is TimedOut:
@@ -111,9 +112,10 @@ LOOK_EVERY_S = 1.0
 
 
 class Cancellations:
-    """Looks every second, and at once when told, for requests to cancel jobs that are leased to this process.
+    """Polls every second, and at once when notified, for cancellation requests for jobs leased to this process.
 
-    A job that waits in the local queue ends before it starts. A handler that runs is told, and struck after the grace.
+    A job waiting in the local queue ends before it starts. A running handler can see the request, and is interrupted
+    after the grace.
     """
 
     def __init__(self, process_id: int, jobs: JobBuffer, runners: Sequence[Runner]) -> None:
@@ -124,11 +126,11 @@ class Cancellations:
         self._told = False
 
     def tell(self) -> None:
-        """Look at the next chance; safe from any thread."""
+        """Poll at the next opportunity. Thread-safe."""
         self._told = True
 
     def look(self) -> None:
-        """Look, when it is time to. Raises database errors."""
+        """Poll if it is time to. Raises database errors."""
         now = time.monotonic()
         if not self._told and now - self._looked < LOOK_EVERY_S:
             return
@@ -144,11 +146,11 @@ class Cancellations:
         self._end(self._jobs.withdraw(requested))
 
     def _end(self, jobs: Sequence[ClaimedJob]) -> None:
-        """End jobs that had not started: a requested one that is given back is cancelled."""
+        """End jobs that had not started: giving back a job whose cancellation was requested cancels it."""
         ends = queries.requeue([(job.id, job.lease) for job in jobs], self._process_id)
         for job in jobs:
             end = ends.get(job.id)
-            # A rescuer may have taken it from us, or an operator's retry taken the request back.
+            # A rescue may have taken it from us, or an operator's retry withdrawn the request.
             if end is None or end.state is not JobState.CANCELLED:
                 continue
             ended_runs.count_untimed(events.JOB_CANCELLED, job.task, job.queue)

@@ -50,11 +50,11 @@ from salon_jobs.worker.async_handlers import run_coroutine
 
 
 class StoreTransaction:
-    """Runs a job's block as ``tenant_context(store)`` does, from BEGIN to COMMIT on an idle connection.
+    """Transaction of a job, equivalent to ``tenant_context(store)``, from BEGIN to COMMIT on an idle connection.
 
-    The same steps without the branches for nesting, and in two round trips: a store's job spends most of its own time
-    in them. Entering gives what ``and_ask`` says, an expression evaluated as the store; ``afresh`` as in ``begin_as``.
-    ``resets``: a session that the block has used is reset in the round trip that commits.
+    Takes the same steps without the branches for nesting, and in two round trips: a store's job spends most of its own
+    time in them. Entering returns the value of ``and_ask``, an expression evaluated as the store; ``afresh`` is that of
+    ``begin_as``. ``resets``: a session that the block has used is reset in the round trip that commits.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class StoreTransaction:
 
     @staticmethod
     def fits(connection: BaseDatabaseWrapper) -> bool:
-        """Tell whether the connection is idle, in autocommit and outside every context."""
+        """Return whether the connection is idle, in autocommit and outside every context."""
         return (
             current_store_id() is None
             and not connection.in_atomic_block
@@ -86,14 +86,15 @@ class StoreTransaction:
             raise
 
     def commit_after(self, statement: str) -> bool:
-        """Run a last statement and commit, in one round trip; False, with nothing done, where a block is still open.
+        """Run a last statement and commit in one round trip; return False, having done nothing, if a block is still
+        open.
 
-        When the statement fails nothing is committed. To be called at the end of the block. Raises Django's errors.
+        Call this at the end of the block. If the statement fails, nothing is committed. Raises Django's errors.
         """
         if self._connection.atomic_blocks != [self._atomic]:
             return False
         session = watched(self._connection) if self._resets else None
-        if session is None or not session.used or self._connection.run_on_commit:  # callbacks come before a reset
+        if session is None or not session.used or self._connection.run_on_commit:  # callbacks run before a reset
             in_one_trip(self._connection, f"{statement}; COMMIT")
         else:
             in_one_trip(self._connection, f"{session.before_end}; {statement}; COMMIT; {session.reset}")
@@ -105,7 +106,7 @@ class StoreTransaction:
         if self._connection.run_on_commit:
             hand_over(self._connection, self._store, waiting=0)
         self._block.close()
-        # What is committed keeps its callbacks, whatever struck since then.
+        # What is committed keeps its callbacks, even if interrupted since.
         self._atomic.__exit__(*((None, None, None) if self._committed else error))
 
 
@@ -114,7 +115,7 @@ CANCELLED = "cancelled"
 
 
 def execute(running: RunningJob) -> Outcome:
-    """Run the handler and return how it ended. Never raises, but what strikes between two bytecodes at shutdown."""
+    """Run the handler and return how it ended. Raises nothing but an interrupt between two bytecodes at shutdown."""
     job = running.claimed
     if job.expired:
         return NotStarted(Expired("claimed after expires_at"))
@@ -144,14 +145,14 @@ def execute(running: RunningJob) -> Outcome:
         return Cancelled(CANCELLED, CANCELLED) if running.cancelled() else Snoozed(wish.delay)
     except Discard as wish:
         return Cancelled(DISCARDED, wish.reason)
-    except BaseException as error:  # a handler may raise anything, SystemExit too; it fails the job alone
+    except BaseException as error:  # a handler may raise anything, even SystemExit; only the job fails
         return ended_by(running, error)
     finally:
         current.running.reset(token)
 
 
 def ended_by(running: RunningJob, error: BaseException) -> Outcome:
-    """Return how a run ended that an error left: what struck it from outside counts, not how that looked inside."""
+    """Return the outcome of a run that raised this error: an interrupt from outside takes precedence over the error."""
     if running.interrupted_by is None:
         return Errored(error)
     if running.interrupted_by is not TimedOut:
@@ -163,11 +164,11 @@ def ended_by(running: RunningJob, error: BaseException) -> Outcome:
 
 
 def settle(running: RunningJob, outcome: Outcome) -> Outcome:
-    """Write the outcome, fenced, and report it; returns what really happened. Raises database errors: call it again."""
+    """Write the outcome, fenced, and log it; return what really happened. After database errors, call it again."""
     written = _write(running, outcome)
     if written is None:
         if not isinstance(outcome, Lost) and store.committed(running.claimed, running.process_id):
-            # What struck it late is no error of a callback.
+            # A late interrupt is not an error of a callback.
             error = outcome.error if isinstance(outcome, Errored) and running.interrupted_by is None else None
             return _report_success(running, Succeeded(finished=True, callback_error=error))
         _log(logging.WARNING, events.JOB_LEASE_LOST, running)
@@ -176,7 +177,7 @@ def settle(running: RunningJob, outcome: Outcome) -> Outcome:
 
 
 def _write(running: RunningJob, outcome: Outcome) -> Outcome | None:
-    """Write one outcome; None when this run no longer owns the row."""
+    """Write one outcome; return None when this run no longer owns the row."""
     job, process_id = running.claimed, running.process_id
     match outcome:
         case Succeeded(finished=finished):
@@ -231,7 +232,7 @@ def _write_error(running: RunningJob, outcome: Errored) -> Outcome | None:
     ended = store.fail(job, running.process_id, described, delay=delay, final=not outcome.retryable, reason=reason)
     if ended is None and not store.failed_by(job):
         return None
-    # No row was owned any more, but it failed by this very lease: an earlier try was written and its answer lost.
+    # The row was no longer owned, but it failed under this lease: an earlier try was written and its answer lost.
     state = JobState.FAILED if ended is None else ended.state
     fields: dict[str, Any] = {"error_class": described.error_class, "code": described.code}
     match state:
@@ -266,7 +267,7 @@ def _run_in_transaction(task: Task[..., Any], arguments: dict[str, Any], running
 
 
 def _commit_finished(own: StoreTransaction, running: RunningJob) -> bool:
-    """Finish and commit in one round trip; False, with nothing done, where a block is still open. Raises LeaseLost."""
+    """Finish and commit in one round trip; return False, having done nothing, if a block is open. Raises LeaseLost."""
     running.check_end()
     try:
         running.finished = own.commit_after(store.finish_call(running.claimed, running.process_id))
@@ -282,7 +283,7 @@ def _run_outside(task: Task[..., Any], arguments: dict[str, Any], running: Runni
         with as_system_task(task.name):
             _call(task, arguments, running)
         return
-    # Between its transactions it must see no rows, also when a job before it on this connection used SET by hand.
+    # Between its transactions it must see no rows, even when an earlier job on this connection used SET directly.
     with _store_transaction(running, afresh=True) as own:
         if own is not None:
             own.commit_after("SELECT")
@@ -291,7 +292,7 @@ def _run_outside(task: Task[..., Any], arguments: dict[str, Any], running: Runni
 
 
 def _call(task: Task[..., Any], arguments: dict[str, Any], running: RunningJob) -> None:
-    """Call the handler. Raises TaskInvalid when it gave something to await: nothing has run then."""
+    """Call the handler. Raises TaskInvalid if it returned an awaitable, since nothing has run then."""
     result = task.function(**arguments)
     if task.is_async:
         run_coroutine(result, partial(_allow_interrupt, running))
@@ -302,7 +303,7 @@ def _call(task: Task[..., Any], arguments: dict[str, Any], running: RunningJob) 
 
 
 def _allow_interrupt(running: RunningJob, cancel: Callable[[], None]) -> None:
-    """Let a strike cancel the coroutine, one that came just before too."""
+    """Let an interrupt cancel the coroutine, including one that came just before."""
     running.cancel_coroutine = cancel
     if running.interrupted_by is not None:
         cancel()
@@ -310,15 +311,15 @@ def _allow_interrupt(running: RunningJob, cancel: Callable[[], None]) -> None:
 
 @contextmanager
 def _store_transaction(running: RunningJob, *, afresh: bool = False) -> Generator[StoreTransaction | None]:
-    """Open a transaction as the job's store. Raises Discard when that store is gone: it sees its own row alone."""
+    """Open a transaction as the job's store, which sees only its own row. Raises Discard when that store is gone."""
     connection, store_id = running.connection, running.store_id
     assert store_id is not None  # noqa: S101 - decode refused a store task without one
     exists = _store_exists(conf.store_model, store_id)
     if StoreTransaction.fits(connection):
         own = StoreTransaction(connection, store_id, exists, afresh=afresh, resets=running.resets_session)
         with own as found:
-            # Nothing promises that the one statement set the store before it looked. A store that is there costs no
-            # second look, and one that seems to be gone is looked for again.
+            # Nothing guarantees that the one statement set the store before it looked. A store that exists costs no
+            # second look-up; one that seems to be gone is looked up again.
             if not found:
                 _refuse_vanished_store(running, exists)
             yield own
@@ -334,7 +335,7 @@ def _refuse_vanished_store(running: RunningJob, exists: str) -> None:
 
 
 def _store_exists(store_model: str | None, store_id: UUID) -> str:
-    """Return the expression that tells whether a store's row is visible; always, without a store model."""
+    """Return the SQL expression for whether a store's row is visible; always true without a store model."""
     return "true" if store_model is None else f"{_store_look_up(store_model)}'{store_id}')"
 
 
@@ -346,7 +347,7 @@ def _store_look_up(store_model: str) -> str:
 
 
 def identify(running: RunningJob) -> dict[str, Any]:
-    """Return what every log record of a run carries."""
+    """Return the fields that every log record of a run carries."""
     job = running.claimed
     return {"task_name": job.task, "job_id": job.id, "store_id": job.store_id, "attempt": job.attempt}
 

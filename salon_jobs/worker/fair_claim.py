@@ -1,4 +1,4 @@
-"""Fair claims: groups of alike jobs, scanned store by store, and a batch shared among stores."""
+"""Fair claims: claim groups, scanned store by store, and a batch shared among stores."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ FIRST_GROUP: Final = -(2**31)
 
 
 class ClaimGroup(NamedTuple):
-    """Names one lane, in the column order of ``sql/list_groups.sql``; ``store`` is NO_STORE for system tasks.
+    """One claim group, in the column order of ``sql/list_groups.sql``; ``store`` is NO_STORE for system tasks.
 
-    ``first_us`` and ``first_id`` are the instant (microseconds since 1970) and id of the first job it held then.
+    ``first_us`` and ``first_id`` are the instant (microseconds since 1970) and id of its first job at the time.
     """
 
     store: UUID
@@ -45,19 +45,19 @@ class ClaimGroup(NamedTuple):
 
     @property
     def group(self) -> tuple[UUID, int]:
-        """Return what it shares with the lanes that differ in their keys alone."""
+        """What it shares with the claim groups that differ only in their keys."""
         return self.store, self.number >> 32
 
     @property
     def scopes(self) -> tuple[str, ...]:
-        """Return what a limit can be on, as ``kind:name``."""
+        """Scopes to which a limit can apply, as ``kind:name``."""
         names = (f"queue:{self.queue}", f"task:{self.task}", f"store:{self.store}")
         return names if self.concurrency_key is None else (*names, f"key:{self.task}:{self.concurrency_key}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimFilter:
-    """Says what a process may run now: these tasks, these queues (None: all), without what is paused."""
+    """What a process may run now: these tasks and queues (None: all), without what is paused."""
 
     tasks: Sequence[str]
     queues: Sequence[str] | None = None
@@ -66,21 +66,21 @@ class ClaimFilter:
 
 
 class ScanPage(NamedTuple):
-    """Holds the lanes that one look found, how many stores it passed, and the last of them."""
+    """Claim groups found by one page, how many stores it covers, and the last of them."""
 
     lanes: list[ClaimGroup]
     stores: int
     last: UUID | None
 
 
-# From where on a lane is read: the instant (microseconds since 1970) and id of the job claimed last from it.
+# Where to continue reading each claim group: instant (microseconds since 1970) and id of the job last claimed from it.
 LowWater = Mapping[tuple[UUID, int], tuple[int, int]]
 _FROM_THE_START: Final = (-62_135_510_400_000_000, 0)  # 0001-01-02, the earliest instant a job can have
 
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """Says how many jobs one claim may take from a lane, and from its store."""
+    """How many jobs one claim may take from a claim group, and from its store."""
 
     lane: ClaimGroup
     quota: int
@@ -88,7 +88,7 @@ class Quota:
 
 
 def list_groups(after: UUID | None, runnable: ClaimFilter, *, group: int = FIRST_GROUP, key: int = 0) -> ScanPage:
-    """List the lanes of the next stores, some of each, from a group and within each from a key on. Role: worker."""
+    """List some claim groups of each of the next stores, from a given group and, within it, key. Role: worker."""
     rows = rows_of("list_groups", list_parameters(after, runnable, group=group, key=key))
     found = [ClaimGroup(*row) for row in rows if row[1] is not None]
     return ScanPage(found, len({row[0] for row in rows}), rows[-1][0] if rows else None)
@@ -97,7 +97,7 @@ def list_groups(after: UUID | None, runnable: ClaimFilter, *, group: int = FIRST
 def list_parameters(
     after: UUID | None, runnable: ClaimFilter, *, group: int = FIRST_GROUP, key: int = 0
 ) -> dict[str, Any]:
-    """Return what ``sql/list_groups.sql`` takes."""
+    """Return the parameters of ``sql/list_groups.sql``."""
     return {
         "after": after, "stores": STORES_A_LOOK, "groups": GROUPS_A_STORE, "lanes": LANES_A_GROUP,
         "group": group, "key": key, "tasks": list(runnable.tasks),
@@ -107,12 +107,12 @@ def list_parameters(
 
 
 def claim_groups(process_id: int, shares: Sequence[Quota], room: int, low: LowWater) -> list[ClaimedJob]:
-    """Claim up to ``room`` due jobs by shares; returns them in claim order. A buried process gets none."""
+    """Claim up to ``room`` due jobs by quota, in claim order. A process declared dead gets none."""
     return in_claim_order(many_rows_of("claim_groups", claim_parameters(process_id, shares, room, low)))
 
 
 def claim_parameters(process_id: int, shares: Sequence[Quota], room: int, low: LowWater) -> dict[str, Any]:
-    """Return what ``sql/claim_groups.sql`` takes."""
+    """Return the parameters of ``sql/claim_groups.sql``."""
     lows = [low.get((share.lane.store, share.lane.number), _FROM_THE_START) for share in shares]
     each_store = {share.lane.store: share.store_quota for share in shares}
     return {
@@ -125,13 +125,13 @@ def claim_parameters(process_id: int, shares: Sequence[Quota], room: int, low: L
 
 
 def lock_scopes(scopes: Iterable[str]) -> set[str]:
-    """Take the right to claim within these scopes until the transaction ends; returns those nobody else has now."""
+    """Lock these scopes for claiming until the transaction ends; return those not locked by others."""
     names = sorted(scopes)
     return {row[0] for row in rows_of("lock_scopes", {"scopes": names})} if names else set()
 
 
 def running_by_scope() -> dict[str, int]:
-    """Count the running jobs of every scope that has any."""
+    """Return the number of running jobs of every scope that has any."""
     counts: dict[str, int] = {}
     for queue, task, store_id, key, running in rows_of("running_counts", {}):
         lane = ClaimGroup(store_id or NO_STORE, 0, queue, task, 0, key, due=False)
@@ -141,14 +141,14 @@ def running_by_scope() -> dict[str, int]:
 
 
 def refill_tokens(scopes: Iterable[str]) -> dict[str, float]:
-    """Refill the buckets of rate limits and return what each holds."""
+    """Refill the buckets of rate limits and return the tokens in each."""
     names = sorted(scopes)
     rows: list[Any] = rows_of("refill_tokens", {"scopes": names}) if names else []
     return dict(rows)
 
 
 def choose(lanes: Sequence[ClaimGroup]) -> list[ClaimGroup]:
-    """Choose as many lanes as one claim reads: of each store alike, within it by priority."""
+    """Choose as many claim groups as one claim reads: equally many per store, by priority within a store."""
     by_store = [list(group) for _, group in groupby(sorted(lanes, key=attrgetter("store")), key=attrgetter("store"))]
     most = max(1, LANES_A_CLAIM // max(1, len(by_store)))
     return [lane for group in by_store for lane in sorted(group, key=attrgetter("priority"))[:most]]
@@ -157,10 +157,10 @@ def choose(lanes: Sequence[ClaimGroup]) -> list[ClaimGroup]:
 def share_out(
     lanes: Sequence[ClaimGroup], room: int, capacity: dict[str, int], limits_of: Callable[[ClaimGroup], Sequence[str]]
 ) -> list[Quota]:
-    """Share a batch among the stores of ``lanes``: each store alike, within it by priority, all within ``capacity``.
+    """Share a batch equally among the stores of ``lanes``, by priority within a store, all within ``capacity``.
 
-    ``capacity`` says how many more may run in a limited scope; what a share may take is reserved there. A scope that
-    several lanes want is shared alike among them.
+    ``capacity`` is how many more jobs may run in each limited scope; what a quota may take is reserved there. Claim
+    groups that compete for a scope share it equally.
     """
     chosen = choose(lanes)
     store_quota = -(-room // max(1, len({lane.store for lane in chosen})))
@@ -182,13 +182,13 @@ def share_out(
     return shares
 
 
-# So long, and so many stores, does one look for lanes go on.
+# Time and number of stores to which one scan is limited.
 _LOOK_S: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """Is what one look found: lanes with due jobs, whether that was the rest of the stores, and how long it took."""
+    """Result of one scan: claim groups with due jobs, whether it covered all remaining stores, and its duration."""
 
     lanes: Sequence[ClaimGroup]
     complete: bool
@@ -196,22 +196,24 @@ class Scan:
 
 
 class GroupScanner:
-    """Goes round the stores for one process, some at each look. Not for several threads at once."""
+    """Scans the stores round-robin for one process, a few at a time. Not thread-safe."""
 
     def __init__(self) -> None:
-        # Each process begins its round of the stores at another one.
+        # Each process starts its round at a different store.
         self._after: UUID | None = UUID(int=random.getrandbits(128))
         self._crowded = False
         self._complete = True
-        # Where the round of the stores began, and whether it passed the last one.
+        # Where the round of the stores began, and whether it has wrapped around.
         self._began_at: UUID | None = self._after
         self._wrapped = False
 
     def look(self, runnable: ClaimFilter, *, afresh: bool) -> Scan:
-        """Look from where the last look ended, for a while; ``afresh`` begins another round. Raises database errors."""
+        """Scan from where the last scan ended, for a limited time; ``afresh`` begins a new round. Raises database
+        errors.
+        """
         began = time.monotonic()
         found: dict[tuple[UUID, int], ClaimGroup] = {}
-        # Every other look begins inside a crowded store's lanes at random, so that none of them waits for ever.
+        # Every other scan begins at a random point inside a crowded store's claim groups, so that none waits forever.
         group, key = FIRST_GROUP, 0
         if inside := self._crowded:
             group, key = random.randrange(-(2**31), 2**31), random.randrange(2**32)  # noqa: S311 - no secret
@@ -237,13 +239,13 @@ class GroupScanner:
 
 
 def in_background(look: Callable[[], Scan]) -> Future[Scan]:
-    """Run one look on a thread, with a connection of its own, while the caller goes on claiming."""
+    """Run one scan in a thread with its own connection, while the caller continues to claim."""
     listed: Future[Scan] = Future()
 
     def run() -> None:
         try:
             listed.set_result(look())
-        except BaseException as error:  # whoever asks for the result gets it
+        except BaseException as error:  # raised to whoever asks for the result
             listed.set_exception(error)
         finally:
             connections.close_all()
@@ -253,7 +255,7 @@ def in_background(look: Callable[[], Scan]) -> Future[Scan]:
 
 
 def _crowds(listed: Sequence[ClaimGroup]) -> bool:
-    """Tell whether a store has more groups, or a group more lanes, than a look lists."""
+    """Return whether a store has more groups, or a group more claim groups, than a scan lists."""
     per_group = Counter(lane.group for lane in listed)
     per_store = Counter(store_id for store_id, _ in per_group)
     return LANES_A_GROUP in per_group.values() or GROUPS_A_STORE in per_store.values()

@@ -1,4 +1,4 @@
-"""Ends successful runs in batches: one statement for those without a transaction of their own, one write to the log."""
+"""Finish successful runs in batches: one statement for those without their own transaction, one write to the log."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from salon_jobs.jobs.current import RunningJob
 from salon_jobs.tenancy.connections import log_lost, tidy_connections
 from salon_jobs.worker.executor import report_successes, settle
 
-# How long the first success of a batch waits for others; then up to so many go in one statement.
+# How long the first success of a batch waits for others; then up to 1,000 go in one statement.
 _GATHER_S = 0.005
-# Those that are finished already, and only have to be logged, wait longer: a batch costs more than a line.
+# Runs that are already finished and only need logging wait longer: a batch costs more than a line.
 _LOG_EVERY_S = 0.05
 _AT_ONCE = 1000
 _RETRY_S = 0.5
 
 
 class Finisher:
-    """Is a thread that writes successes. ``forget`` is told of every job whose end is written, or was another's.
+    """Background thread that records successful runs. ``forget`` gets every job whose end is written or was lost.
 
-    Until then a job without a transaction stays ours: a crash in between repeats it, as ever with such a job.
+    Until then a job without a transaction stays ours: a crash in between repeats it, as always for such jobs.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Finisher:
         self._thread.start()
 
     def stop(self, timeout_s: float) -> None:
-        """Write what was added and end the thread; waits for it so long. Idempotent."""
+        """Write what was added and end the thread, waiting at most ``timeout_s``. Idempotent."""
         self._stop.set()
         self._urgent.set()
         self._added.set()
@@ -59,14 +59,14 @@ class Finisher:
 
     @property
     def behind_s(self) -> float:
-        """Return for how long the end of a run that ended has waited to be written, in seconds; 0 when none waits."""
+        """How long the oldest end of a run has been waiting to be written, in seconds; 0 if none is."""
         since = self._writing_since
-        with suppress(IndexError):  # written meanwhile
+        with suppress(IndexError):  # written in the meantime
             since = since or self._ended[0].ended
         return 0.0 if since is None else time.monotonic() - since
 
     def add(self, running: RunningJob) -> None:
-        """Take over a run that succeeded; ``running.finished`` when its own transaction finished the row."""
+        """Accept a run that succeeded; ``running.finished`` if its own transaction finished the row."""
         self._ended.append(running)
         if not (running.finished or self._urgent.is_set()):
             self._urgent.set()
@@ -81,7 +81,7 @@ class Finisher:
                 if not self._stop.is_set() and self._urgent.wait(_LOG_EVERY_S):
                     self._urgent.clear()
                     time.sleep(_GATHER_S)
-                # Appending and popping need no lock; whoever appends from now on sets the event again.
+                # Appending and popping need no lock; any later append sets the event again.
                 left = len(self._ended)
                 while left:
                     batch = [self._ended.popleft() for _ in range(min(left, _AT_ONCE))]
@@ -91,7 +91,7 @@ class Finisher:
             connections.close_all()
 
     def _write(self, batch: list[RunningJob]) -> None:
-        """Write one batch and empty it, through an outage if need be."""
+        """Write one batch and empty it, waiting out any outage."""
         self._writing_since = time.monotonic()
         self._write_until_written(batch)
         self._writing_since = None
@@ -105,7 +105,7 @@ class Finisher:
                 log_lost(error, loop="finish")
                 if self._abandon.wait(_RETRY_S):
                     return
-            except Exception:  # without this thread no job of the process would ever be written as ended
+            except Exception:  # without this thread no job of the process would ever be recorded as ended
                 logger.exception("the ends of %s jobs could not be written; they are given back", len(batch))
                 self._forget([running.claimed for running in batch])
                 return
@@ -120,6 +120,6 @@ class Finisher:
         batch[:] = [running for running in batch if not (running.finished or running.id in ids)]
         report_successes(finished)
         while batch:
-            # Locked by somebody just now, finished by a try whose answer was lost, or no longer ours: this tells.
+            # Just locked by someone, finished by a try whose answer was lost, or no longer ours: this finds out.
             settle(batch[-1], Succeeded(finished=False))
             self._forget([batch.pop().claimed])

@@ -1,4 +1,4 @@
-"""Shows, in memory that two processes share, what each thread of a worker runs now: readable after a kill."""
+"""What each thread of a worker runs, in memory shared by two processes: readable after a kill."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NEVER: Final = float("inf")
 
 @dataclass(frozen=True, slots=True)
 class InFlightRun:
-    """Says what one thread runs. Instants are ``time.monotonic()`` seconds, which all processes of a machine share."""
+    """What one thread runs. Instants are ``time.monotonic()`` seconds, which all processes of a machine share."""
 
     slot: int
     job_id: int
@@ -27,38 +27,38 @@ class InFlightRun:
 
 
 class InFlightTable:
-    """Keeps one slot per runner thread in shared memory: a job, its lease, since when, and when it must be killed.
+    """One slot per runner thread in shared memory: job, lease, start, and when it must be killed.
 
-    The thread writes before the handler starts and clears after it ended; two stores of a few bytes, no lock, no system
-    call. Whoever supervises reads: a job in no slot of a dead process had not started.
+    The thread writes before the handler starts and clears after it has ended: two stores of a few bytes, no lock, no
+    system call. The supervisor reads: a job in no slot of a dead process had not started.
     """
 
     def __init__(self, slots: int, *, fileno: int = -1) -> None:
-        """Map ``fileno`` (inherited from the supervisor; at least ``size(slots)`` bytes), or memory of our own."""
+        """Map ``fileno`` (inherited from the supervisor; at least ``size(slots)`` bytes), or memory of its own."""
         self._slots = slots
         self._memory = mmap.mmap(fileno, self.size(slots))
 
     @staticmethod
     def size(slots: int) -> int:
-        """Return how many bytes a board takes."""
+        """Return the size of a table in bytes."""
         return slots * _SLOT
 
     def show(self, slot: int, job_id: int, lease: int, *, kill_at: float = NEVER) -> None:
-        """Show that the thread of this slot runs a job from now on. The id is written last: it makes the slot valid."""
+        """Record that the thread of this slot starts a job. The id is written last, making the slot valid."""
         at = slot * _SLOT
         _REST.pack_into(self._memory, at + 8, lease, time.monotonic(), kill_at)
         _ID.pack_into(self._memory, at, job_id)
 
     def move(self, slot: int, kill_at: float) -> None:
-        """Change when the run that this slot shows must be killed."""
+        """Change when the run in this slot must be killed."""
         _KILL_AT.pack_into(self._memory, slot * _SLOT + _SLOT - _KILL_AT.size, kill_at)
 
     def clear(self, slot: int) -> None:
-        """Show that the thread runs nothing."""
+        """Record that the thread runs nothing."""
         _ID.pack_into(self._memory, slot * _SLOT, 0)
 
     def shown(self) -> list[InFlightRun]:
-        """Return what runs now, or ran when the process died."""
+        """Return what is running now, or was running when the process died."""
         runs: list[InFlightRun] = []
         for slot in range(self._slots):
             at = slot * _SLOT

@@ -1,4 +1,4 @@
-"""Background upkeep beside the claims: rescue of dead processes' jobs, queue stats, pruning."""
+"""Background maintenance alongside the claims: rescue of dead processes' jobs, queue stats, pruning."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from salon_jobs.tenancy.connections import log_lost, tidy_connections
 from salon_jobs.worker.executor import settle
 from salon_jobs.worker.in_flight import InFlightRun
 
-# What a job of a dead process counts as.
+# Log event for each state of a dead process's job.
 _EVENTS = {
     JobState.QUEUED: events.JOB_RESCUED,
     JobState.FAILED: events.JOB_FAILED,
@@ -41,7 +41,7 @@ _EVENTS = {
 
 @dataclass(frozen=True, slots=True)
 class RescueCounts:
-    """Counts what one sweep did."""
+    """Counts of one sweep."""
 
     buried: int = 0
     queued: int = 0
@@ -49,10 +49,11 @@ class RescueCounts:
 
 
 class Rescuer:
-    """Buries silent processes.
+    """Rescues the jobs of silent processes.
 
-    After an outage it waits a full silence first: nobody could beat without a database. So it does when its own
-    question had to wait for longer than a heartbeat (a pooler without a free connection): theirs may wait still.
+    After an outage it first waits for a full silence period: no process could send heartbeats without a database. It
+    does the same when its own query was delayed by more than a heartbeat interval (a pooler without a free connection):
+    the heartbeats may still be waiting.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -60,7 +61,9 @@ class Rescuer:
         self._blind_until = float("-inf")
 
     def run_once(self, *, silent_after: timedelta | None = None) -> RescueCounts:
-        """Bury every silent process once and return the counts. Raises database errors; then call it again later."""
+        """Rescue from every silent process once and return the counts. Raises database errors; then call it again
+        later.
+        """
         silence = silent_after or conf.process_silent_after
         asked = self._clock()
         if asked < self._blind_until:
@@ -89,12 +92,12 @@ def rescue_process(
     charged: Collection[int] | None = None,
     overdue: Iterable[InFlightRun] = (),
 ) -> RescueCounts:
-    """Delete the row, end the dead process's backends, queue its jobs again: in one transaction, in this order.
+    """Delete the row, end the dead process's backends and requeue its jobs: in one transaction, in this order.
 
-    The order matters: a claim in flight holds KEY SHARE on the row and is waited for; a later one finds no row. A
-    process that beats meanwhile keeps its row and nothing happens. ``silence`` None: it is known to be dead; ``end``
-    says how it ended, ``charged`` which jobs had started (None: nobody knows), and ``overdue`` runs for which it was
-    killed count as failed attempts. Raises database errors; then call it again.
+    The order matters: a claim in flight holds KEY SHARE on the row and is waited for; a later one finds no row. If the
+    process sends a heartbeat in the meantime, it keeps its row and nothing happens. ``silence`` None: it is known to be
+    dead; ``end`` describes how it ended, ``charged`` lists the jobs that had started (None: unknown), and ``overdue``
+    runs for which it was killed count as failed attempts. Raises database errors; then call it again.
     """
     with transaction.atomic(using=conf.database):
         rows = _query("delete_process", {"process_id": process_id, "silent_after": silence})
@@ -115,7 +118,7 @@ def rescue_process(
 
 
 def _fail_overdue(run: InFlightRun, process_id: int) -> None:
-    """Settle, in its dead process's place, a run that had to be killed. It may have ended just before."""
+    """Settle a run that had to be killed, on behalf of its dead process. It may have ended just before."""
     job = queries.leased_job(process_id, run.job_id, run.lease)
     if job is not None:
         running = RunningJob(job, process_id)
@@ -156,15 +159,15 @@ _RESCUE_AFTER_BEATS = 2
 
 
 def forget_superseded() -> None:
-    """Forget which runs were superseded when those have ended. Idempotent. Raises database errors."""
+    """Delete the records of superseded runs once those have ended. Idempotent. Raises database errors."""
     with connections[conf.database].cursor() as cursor:
         cursor.execute(statements.load("forget_superseded"))
 
 
 class Maintenance:
-    """Is a thread that rescues every second, looks at the queue every ten and prunes every minute.
+    """Thread that rescues every second, inspects the queue every ten and prunes every minute.
 
-    It rescues from the second heartbeat on: after an outage that it did not see, the others get the time to beat.
+    It starts to rescue at the second heartbeat: after an outage that it did not see, others get time to send theirs.
     """
 
     def __init__(self) -> None:
@@ -183,20 +186,20 @@ class Maintenance:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread; returns when it ended. Idempotent."""
+        """Stop the thread and wait for it to end. Idempotent."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
 
     def require_ready(self) -> None:
-        """Raise NotReady when the last sweep, or the oldest due job of a queue, is older than the settings allow."""
+        """Raise NotReady when the last sweep, or a queue's oldest due job, is older than the settings allow."""
         thresholds = conf.readiness
         thresholds.require("last_sweep", self._swept_s_ago, "no sweep for dead processes has succeeded")
         for queue, late_s in self.front.late_s.items():
             thresholds.require_due(queue, late_s)
 
     def samples(self) -> list[Sample]:
-        """Return what metrics show: the queues, as of the last look, and the age of the last sweep."""
+        """Return the metrics samples: the queues as last inspected, and the age of the last sweep."""
         return [
             Sample(metrics.LOOP_AGE, self._swept_s_ago, ("sweep",)),
             *self.front.samples(),

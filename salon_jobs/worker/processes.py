@@ -1,4 +1,4 @@
-"""The loop of ``runworker``: children that run jobs, maintenance, and embedded loops."""
+"""Loop of ``runworker``: children that run jobs, maintenance, and embedded loops."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _NONE: Final = _Total()
 
 
 class RunTotals:
-    """Is added to from any thread. Tasks that this process does not know are one, ``other``."""
+    """Thread-safe totals of runs. Tasks that this process does not know are grouped as ``other``."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -57,7 +57,7 @@ class RunTotals:
         """Return the counters and histograms."""
         with self._lock:
             samples = [Sample(metrics.CLAIMED, self._claimed)]
-            # A counter that appears at five hides those five from rate().
+            # A counter that first appears at five hides those five from rate().
             for task in sorted({*registry.task_names(), *self._by_task}):
                 total = self._by_task.get(task, _NONE)
                 samples += [
@@ -71,12 +71,12 @@ class RunTotals:
 
 
 KIND = "worker"
-# Heartbeat, maintenance, two questions about health at a time; each loop beside, and each child's keeper.
+# Heartbeat, maintenance, two health checks at a time; plus each embedded loop and each child's supervisor.
 _THREADS = 4
 
 
 class WorkerProcesses:
-    """Is the loop of the supervisor; ``embedded`` are run in a thread each (scheduler, relay, consumer)."""
+    """Loop of the supervisor; each ``embedded`` loop runs in its own thread (scheduler, relay, consumer)."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class WorkerProcesses:
         processes: int,
         embedded: Sequence[ServedLoop] = (),
     ) -> None:
-        """Start the children. Raises ConfigurationError when a pool is too small for theirs or our threads."""
+        """Start the children. Raises ConfigurationError when a pool is too small for their threads or ours."""
         refuse_small_pool(max(_THREADS + len(embedded) + processes, options.concurrency + OTHER_THREADS))
         plan = ChildPlan(
             kind=KIND, command=command, concurrency=options.concurrency, queues=options.queues, burst=options.burst,
@@ -100,7 +100,7 @@ class WorkerProcesses:
         self._supervisor = Supervisor(presence, plan, processes=processes)
 
     def run(self) -> bool:
-        """Work until stopped; True when every job ended or was given back in time."""
+        """Work until stopped; return True if every job ended or was given back in time."""
         self._maintenance.start()
         threads = [
             threading.Thread(target=loop.run, name=f"salon-jobs-{type(loop).__name__.lower()}", daemon=True)
@@ -111,7 +111,7 @@ class WorkerProcesses:
         try:
             return self._supervisor.run()
         finally:
-            if not self._stopping.is_set():  # a second call would force their end
+            if not self._stopping.is_set():  # a second call would force them to end
                 self._stop_embedded()
             for thread in threads:
                 thread.join()
@@ -124,7 +124,7 @@ class WorkerProcesses:
         self._supervisor.stop()
 
     def facts(self) -> dict[str, object]:
-        """Return queue lag, unknown tasks, the children and what runs beside them. Raises NotReady."""
+        """Return queue lag, unknown tasks, the children and the embedded loops. Raises NotReady."""
         self._maintenance.require_ready()
         front = self._maintenance.front
         facts: dict[str, object] = {
@@ -141,8 +141,8 @@ class WorkerProcesses:
             loop.stop()
 
     def samples(self) -> list[Sample]:
-        """Return the metrics of the children, of their runs, of the queues, and of what runs beside them."""
-        self._add({"rows": ended_runs.take_report()})  # what this process counted: jobs of children that died
+        """Return the metrics of the children, their runs, the queues and the embedded loops."""
+        self._add({"rows": ended_runs.take_report()})  # counted in this process: jobs of children that died
         samples = [*self._supervisor.samples(), *self._totals.samples(), *self._maintenance.samples()]
         for loop in self._embedded:
             samples += loop.samples()

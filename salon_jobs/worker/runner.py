@@ -1,4 +1,4 @@
-"""Runs jobs on one thread: takes them from the local queue, executes and settles each, keeps its connections clean."""
+"""Runner thread: takes jobs from the local queue, executes and settles each, and keeps its connections clean."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from salon_jobs.worker.in_flight import NEVER, InFlightTable
 
 _SETTLE_RETRY_S = 0.5
 _CANCEL_S = 2.0
-# A thread that waited so long looks at its connections before the next job; a busy one did after the last.
+# A thread idle for this long checks its connections before the next job; a busy one did so after the last.
 _TIDY_AFTER_S = 0.05
 
 
 class Runner:
-    """Is one thread that runs jobs until the local queue closes. ``interrupt`` ends its current run."""
+    """One thread that runs jobs until the local queue closes. ``interrupt`` ends its current run."""
 
     def __init__(
         self,
@@ -67,24 +67,26 @@ class Runner:
         self._thread.start()
 
     def join(self, timeout_s: float) -> bool:
-        """Wait for the thread to end; False when it has not."""
+        """Wait for the thread to end; return False if it has not."""
         end = time.monotonic() + timeout_s
         while (thread := self._thread).is_alive() and (left := end - time.monotonic()) > 0:
-            thread.join(left)  # one that was struck starts another before it ends
+            thread.join(left)  # an interrupted thread starts another one before it ends
         return not self._thread.is_alive()
 
     def interrupt_current(self) -> None:
-        """Interrupt whatever runs now: it is rolled back and its attempt not counted."""
+        """Interrupt the current run: it is rolled back and the attempt is not counted."""
         running = self._running
         if running is not None:
             self.interrupt(running, Interrupted)
 
     def interrupt(self, running: RunningJob, kind: type[Interrupted]) -> bool:
-        """Raise ``kind`` in the handler of this very run and cancel its query; False when it is not there to be struck.
+        """Raise ``kind`` in the handler of this run and cancel its query; return False if it cannot be interrupted now.
 
-        An async handler is cancelled as asyncio does: it gets CancelledError where it awaits.
-        Only a shutdown strikes twice. The lock is held until the server took the cancel, and the thread takes it before
-        it goes on to anything else: neither can hit what comes after the run.
+        An async handler is cancelled as asyncio does it: it gets CancelledError where it awaits.
+
+        Only a shutdown interrupts a second time. The lock is held until the server has received the cancel request, and
+        the thread takes it before doing anything else: neither the exception nor the cancel can hit what follows the
+        run.
         """
         with self._lock:
             if self._running is not running or (running.interrupted_by is not None and kind is not Interrupted):
@@ -93,11 +95,11 @@ class Runner:
             raw: Any = running.connection.connection
             queries = raw if raw is not None and raw.info.transaction_status == TransactionStatus.ACTIVE else None
             if registry.get_task(running.task).is_async:
-                # The thread itself serves the coroutine, and has to go on until that has ended.
+                # The thread itself serves the coroutine, and must continue until it has ended.
                 if running.cancel_coroutine is not None:
                     running.cancel_coroutine()
             else:
-                # Delivered at the thread's next bytecode: a handler inside one long C call does not feel it.
+                # Delivered at the thread's next bytecode: a handler inside one long C call is not interrupted.
                 _raise_in(self._thread, kind)
             if queries is not None:
                 try:
@@ -107,7 +109,7 @@ class Runner:
         return True
 
     def ask_to_end(self, job_id: int, lease: int) -> None:
-        """Let the handler know, when it runs this very job, that it is cancelled; strike it after the grace."""
+        """If the thread runs this job, show the cancellation to its handler, and interrupt it after the grace."""
         with self._lock:
             running = self._running
             if running is None or running.cancelled() or (running.id, running.claimed.lease) != (job_id, lease):
@@ -118,7 +120,7 @@ class Runner:
 
     @property
     def ended(self) -> bool:
-        """Tell whether the thread was started and runs no more."""
+        """Whether the thread was started and has ended."""
         return self._thread.ident is not None and not self._thread.is_alive()
 
     def _new_thread(self) -> threading.Thread:
@@ -132,23 +134,24 @@ class Runner:
         finally:
             connections.close_all()
         if interrupted_by:
-            # The strike can have kept any block from being left in order: a new thread has no thread-locals that could
-            # still name this job's store.
+            # The interrupt may have prevented any block from being exited properly: a new thread has no thread-locals
+            # that could still name this job's store.
             thread = self._new_thread()
             thread.start()
             self._thread = thread
 
     def _run_until_interrupted(self) -> bool:
-        """Run jobs until one of them was struck; False once the local queue is closed."""
+        """Run jobs until one is interrupted; return False once the local queue is closed."""
         idle_since = float("-inf")
         while (job := self._jobs.take()) is not None:
             finish_resets()
-            # Before the run begins: it keeps the connection it finds, which this may replace.
+            # Do this before the run begins: the run keeps the connection it finds, and this may replace it.
             if time.monotonic() - idle_since > _TIDY_AFTER_S:
                 tidy_connections(after_idling=True)
             running = RunningJob(job, self._process_id, resets_session=True)
             try:
-                # Whatever a handler, or an exception in the midst of ours, leaves in the context ends with the run.
+                # Whatever a handler, or an exception in the middle of our own code, leaves in the context ends with the
+                # run.
                 copy_context().run(self._run_in_scope, running)
             except BaseException:  # a thread that ends takes a share of the capacity with it
                 logger.exception("the end of job %s could not be written; it stays leased and is given back", job.id)
@@ -175,13 +178,13 @@ class Runner:
                     self._running = running
                     outcome = execute(running)
                 with self._lock:
-                    # From here on nobody strikes, and what has not come yet is taken back: the outcome is written.
+                    # From here on no interrupt is sent, and one not yet delivered is withdrawn: the outcome is written.
                     self._running = None
                     if running.interrupted_by is not None:
                         _raise_in(self._thread, None)
                 break
             except Interrupted as error:
-                # It struck beside the handler. Whether that had finished, the fenced row tells.
+                # It hit code around the handler. The fenced row shows whether the handler had finished.
                 outcome = outcome or ended_by(running, error)
         self._end(running)
         if isinstance(outcome, Succeeded) and outcome.finished is running.finished:
@@ -191,7 +194,7 @@ class Runner:
             self._jobs.forget([running.claimed])
 
     def _begin(self, running: RunningJob) -> None:
-        """Show the run, and have it struck, then killed, when it takes too long."""
+        """Publish the run, and have it interrupted, then killed, when it takes too long."""
         timeouts = registry.get_task(running.task).timeouts
         run_s = None if timeouts is None else timeouts.run_s(running.waited_s)
         kill_at = NEVER
@@ -214,13 +217,13 @@ class Runner:
             tidy_connections()
             reset_sessions()
         else:
-            # Nobody knows what the strike left on them.
+            # The interrupt may have left them in any state.
             drop_connections()
 
     def _settle(self, running: RunningJob, outcome: Outcome) -> None:
-        """Write the outcome, through an outage if need be: until it is written the job is ours and not run twice.
+        """Write the outcome, waiting out any outage: until it is written, the job is ours and cannot run twice.
 
-        An outcome that can not be written at all (a Snooze beyond the calendar) becomes an error of the job.
+        An outcome that can never be written (a Snooze beyond the calendar) becomes an error of the job.
         """
         finish_resets()
         while True:
@@ -245,14 +248,14 @@ class Runner:
                 return
 
     def _fail_plainly(self, running: RunningJob, error: BaseException) -> None:
-        """Charge the attempt when even the error's own end can not be told: else the job would come back for ever."""
+        """Charge the attempt when even the error itself cannot be recorded: otherwise the job would return forever."""
         reason, retry_in = "attempts_exhausted", conf.backoff.cap
         store.fail(running.claimed, self._process_id, report(error), delay=retry_in, final=False, reason=reason)
         logger.error("the end of job %s could not be told: %s", running.id, type(error).__name__)
 
 
 def _raise_in(thread: threading.Thread, kind: type[Interrupted] | None) -> None:
-    """Have ``kind`` raised in a thread at its next bytecode; None takes back what has not been raised yet."""
+    """Raise ``kind`` in a thread at its next bytecode; None withdraws an exception not yet raised."""
     assert thread.ident is not None  # noqa: S101 - it runs
     raised = None if kind is None else ctypes.py_object(kind)
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), raised)

@@ -1,4 +1,4 @@
-"""Supervision of child processes: start, watch, rescue, restart and stop."""
+"""Supervisor of child processes: start, watch, rescue, restart and stop."""
 
 from __future__ import annotations
 
@@ -24,19 +24,18 @@ from salon_jobs.worker.in_flight import InFlightRun
 from salon_jobs.worker.maintenance import rescue_process
 
 _RETRY_S = 0.5
-# A child that died younger than this died "at once"; from the second such death in a row on its place stays empty for
-# a while.
+# A child younger than this died "at once"; from the second such death in a row, its slot stays empty for a while.
 _YOUNG_S = 10.0
 _RESTART = Backoff(base=timedelta(seconds=0.5), cap=timedelta(seconds=30), jitter=0.2)
 _BURST_TRIES = 3
 # How long the other runs of a child that must be killed may take to end.
 _DRAIN_S = 2.0
-# After the last of them left the board, its success is still to be written, with others, and to be logged.
+# After the last of them leaves the table, its success still has to be written, with others, and logged.
 _SETTLE_S = 0.25
 
 
 class ChildSupervisor:
-    """Is a thread that keeps one child alive until stopped; nothing that befalls another child makes it wait."""
+    """Thread that keeps one child alive until stopped; problems of another child never delay it."""
 
     def __init__(self, number: int, plan: ChildPlan, presence: Heartbeat, registered: threading.Event) -> None:
         self._plan = plan
@@ -52,28 +51,30 @@ class ChildSupervisor:
         self.clean = True
 
     def start(self) -> None:
-        """Start the first child at once; it works when ``registered`` is set, as this process must be by then."""
+        """Start the first child at once; it begins work when ``registered`` is set, by when this process must be
+        registered.
+        """
         self._thread.start()
 
     @property
     def ended(self) -> bool:
-        """Tell whether the last child has ended and is buried."""
+        """Whether the last child has ended and its jobs are rescued."""
         return not self._thread.is_alive()
 
     @property
     def dies_anew(self) -> int:
-        """Return how many times in a row it died at once, while the present child may do so too."""
+        """How many times in a row it died at once, as long as the present child may do so too."""
         child = self.child
         return self.deaths_at_once if child is None or child.lived_s < _YOUNG_S else 0
 
     def stop(self) -> None:
-        """Ask the child for its end, and start no other; a second call forces it."""
+        """Ask the child to stop, and start no other; a second call forces it."""
         self._stopping.set()
         if self.child is not None:
             self.child.stop()
 
     def kill(self, reason: str, *, blameless: bool = False) -> None:
-        """End the child at once; ``blameless``: what it runs is queued again and not charged."""
+        """Kill the child at once; ``blameless``: its jobs are requeued without being charged."""
         child = self.child
         if child is not None and self._killed is None:
             self._killed = {"reason": reason, "blameless": blameless, "at": time.monotonic()}
@@ -81,9 +82,9 @@ class ChildSupervisor:
             child.kill()
 
     def kill_if_overdue(self) -> None:
-        """End a child that runs a job past its ``kill_at``, when its other jobs have ended or had some time to.
+        """Kill a child that runs a job past its ``kill_at``, once its other jobs have ended or had some time to.
 
-        It takes no new ones meanwhile, if it still hears us.
+        Meanwhile it takes no new ones, if it can still receive messages.
         """
         child, now = self.child, time.monotonic()
         runs = [] if child is None else child.runs()
@@ -125,10 +126,10 @@ class ChildSupervisor:
     def _live_once_whatever_happens(self) -> tuple[str | None, float]:
         try:
             return self._live_once()
-        except Exception as error:  # too many processes, say; the place must not stay empty for it
+        except Exception as error:  # for example too many processes; the slot must not stay empty for it
             logger.exception("a worker process could not be started or buried")
             if (child := self.child) is not None:
-                self._presence.drop(child.process_id)  # others bury it
+                self._presence.drop(child.process_id)  # others rescue its jobs
                 child.kill()
                 child.wait()
                 self.child = None
@@ -136,9 +137,9 @@ class ChildSupervisor:
             return f"{type(error).__name__}: {error}", 0.0
 
     def _live_once(self) -> tuple[str | None, float]:
-        """Start a child, wait until it has ended, and bury it.
+        """Start a child, wait until it has ended, and rescue its jobs.
 
-        Returns how it ended (None: in order) and how long it lived.
+        Returns how it ended (None: cleanly) and how long it lived.
         """
         self._killed = self._draining_since = self._alone_since = None
         child = self.child = ChildProcess(self._plan)
@@ -149,9 +150,9 @@ class ChildSupervisor:
             self._despite_outages(lambda: self._register(child))
         status, lived_s = child.wait(), child.lived_s
         self.child = None
-        # A handler can end its process as if all were well; one that ends by itself runs nothing any more.
+        # A handler can exit its process as if all were well; a child that exits properly has no job running.
         in_order = status == 0 and not child.runs()
-        # A death that nobody asked for is answered by its burial; one that had not begun to work ended well enough.
+        # An unrequested death is handled by the rescue; a child that had not begun to work ended cleanly enough.
         self.clean = in_order or not self._stopping.is_set() or child.report is None
         died_at_once = not in_order and self._killed is None and lived_s < _YOUNG_S
         self.deaths_at_once = self.deaths_at_once + 1 if died_at_once else 0
@@ -183,7 +184,7 @@ class ChildSupervisor:
         rescue_process(child.process_id, None, end=end_of(status), charged=charged, overdue=overdue)
 
     def _despite_outages(self, work: Callable[[], None]) -> None:
-        """Work, and again until the database lets us. While we end, others rescue our jobs in their time."""
+        """Do the work, repeatedly until the database allows it. While stopping, others rescue our jobs eventually."""
         while True:
             tidy_connections()
             try:
@@ -197,19 +198,19 @@ class ChildSupervisor:
 
 
 _LOOK_S = 0.1
-# A child that has not ended by itself is killed this long before the grace is over, so that its jobs can be given back.
+# Kill a child that has not ended by itself this long before the grace is over, so that its jobs can be given back.
 _KILL_EARLY_S = 1.0
 _FORCED_KILL_S = 2.5
 _TRIES_UNTIL_TOLD = 3
-# Reports come every second; what a child that holds its GIL said before is no news.
+# Reports come every second; an older one, from before a handler held the GIL, is outdated.
 _FRESH_S = 5.0
 
 
 class Supervisor:
-    """Is a loop whose work is done by ``processes`` children. It runs no job: nothing a handler does stops it."""
+    """Loop whose work is done by ``processes`` children. It runs no jobs: nothing a handler does can stop it."""
 
     def __init__(self, presence: Heartbeat, plan: ChildPlan, *, processes: int) -> None:
-        """Start the children, so that they load while this process looks whether it may work."""
+        """Start the children, so that they load while this process checks whether it may work."""
         self._registered = threading.Event()
         self._stopping = threading.Event()
         self._kill_at = float("inf")
@@ -218,7 +219,7 @@ class Supervisor:
             keeper.start()
 
     def run(self) -> bool:
-        """Supervise until the last child has ended; True when each ended in order."""
+        """Supervise until the last child has ended; return True if each ended cleanly."""
         self._registered.set()
         while not all(keeper.ended for keeper in self._keepers):
             for keeper in self._keepers:
@@ -230,7 +231,7 @@ class Supervisor:
         return all(keeper.clean for keeper in self._keepers)
 
     def stop(self) -> None:
-        """Ask the children to stop; a second call forces it, and kills those that feel nothing soon after."""
+        """Ask the children to stop; a second call forces it, and soon kills those that do not respond."""
         left_s = conf.shutdown_grace.total_seconds() - _KILL_EARLY_S
         if self._stopping.is_set():
             left_s = min(left_s, _FORCED_KILL_S)
@@ -240,9 +241,10 @@ class Supervisor:
             keeper.stop()
 
     def facts(self) -> dict[str, object]:
-        """Return what each child said last. Raises NotReady when none works, or one says that it can not, or dies anew.
+        """Return each child's last report. Raises NotReady when none works, one reports a failure, or one keeps dying.
 
-        A child that says nothing is shown as silent and not called dead while it runs a job, which may hold its GIL.
+        A child that does not report is shown as silent and not considered dead while it runs a job, which may hold its
+        GIL.
         """
         children = [(keeper, keeper.child) for keeper in self._keepers]
         for keeper, _ in children:
@@ -268,7 +270,7 @@ class Supervisor:
         return {"processes": len(self._keepers), "children": shown}
 
     def samples(self) -> list[Sample]:
-        """Return how many children have reported, what they run, the oldest claim and whether all hear wake-ups."""
+        """Return how many children have reported, what they run, the oldest claim and whether all receive wake-ups."""
         children = [child for keeper in self._keepers if (child := keeper.child) is not None]
         told = [(child.silent_s, child.report.get("facts", {})) for child in children if child.report is not None]
         samples = [

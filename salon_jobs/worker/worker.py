@@ -30,14 +30,14 @@ from salon_jobs.worker.runner import Runner
 _OUTAGE_S = (0.1, 2.0)
 _SWEEP_S = 30.0
 _FORCED_S = 1.0
-# What is left of the grace for giving back, ending the other threads and taking leave.
+# The part of the grace reserved for giving jobs back, ending the other threads and signing off.
 _LEAVE_S = 1.5
 _STOP_LOOK_S = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOptions:
-    """Says what one worker serves. ``queues`` None means all; ``burst`` ends when nothing is due."""
+    """What one worker serves. ``queues`` None means all; ``burst`` stops when nothing is due."""
 
     concurrency: int
     queues: Sequence[str] | None = None
@@ -48,7 +48,7 @@ class Worker:
     """Runs jobs for one registered process until stopped. ``stop`` is idempotent and returns at once."""
 
     def __init__(self, process_id: int, options: WorkerOptions, *, board: InFlightTable | None = None) -> None:
-        """Make the threads; what each of them runs is shown on ``board`` (None: nobody looks)."""
+        """Create the threads; ``board`` shows what each of them runs (None if there is no supervisor)."""
         self._process_id = process_id
         self._options = options
         self._jobs = JobBuffer(options.concurrency, self._place_freed)
@@ -74,14 +74,14 @@ class Worker:
         self._cancellations = Cancellations(process_id, self._jobs, self._runners)
 
     def wake(self, news: str = "") -> None:
-        """Look for due jobs now, and once more soon, and for cancelled ones as ``news`` says; safe from any thread."""
+        """Poll for due jobs now and once more soon, and for cancellations if ``news`` says so. Thread-safe."""
         if news == enqueue.CANCEL:
             self._cancellations.tell()
         self._heard = time.monotonic()
         self._wake.set()
 
     def stop(self) -> None:
-        """Ask for a graceful stop; a second call forces it."""
+        """Request a graceful stop; a second call forces it."""
         if self._told_to_stop:
             self._forced.set()
         self._told_to_stop = True
@@ -95,21 +95,23 @@ class Worker:
 
     @property
     def unwritten_s(self) -> float:
-        """Return for how long the end of a run has waited to be written, in seconds."""
+        """How long the end of a run has been waiting to be written, in seconds."""
         return self._finisher.behind_s
 
     @property
     def ended_runners(self) -> int:
-        """Return how many of its threads ended though nobody asked them to."""
+        """Number of runner threads that ended without being asked to."""
         return 0 if self._stopping.is_set() else sum(runner.ended for runner in self._runners)
 
     @property
     def has_room(self) -> bool:
-        """Tell whether the worker would claim now, if anything were due."""
+        """Whether the worker would claim now if a job were due."""
         return self._jobs.room() > 0
 
     def run(self) -> bool:
-        """Work until stopped (or, in a burst, until nothing is due); True when every job ended or was given back."""
+        """Work until stopped (or, with ``burst``, until nothing is due). Return True if every job ended or was given
+        back.
+        """
         self._finisher.start()
         self._timekeeper.start()
         for runner in self._runners:
@@ -146,11 +148,11 @@ class Worker:
                 self._stopping.wait(outage_s)
                 outage_s = min(outage_s * 2, _OUTAGE_S[1])
                 tidy_connections()
-                # The claim may have been committed though its answer never came.
+                # The claim may have been committed even though its answer never arrived.
                 swept = float("-inf")
 
     def _count_timeout(self) -> None:
-        """End after so many timeouts, to be replaced: what a strike left behind in a process, nobody knows."""
+        """Stop after a number of timeouts, to be replaced: an interrupt may have left the process in any state."""
         count = next(self._timeouts)
         if count == conf.terminate_after_timeouts and not self._stopping.is_set() and not self._options.burst:
             log_event(logging.WARNING, events.PROCESS_DRAINING, reason="timeouts", timeouts=count)
@@ -170,7 +172,7 @@ class Worker:
         return len(jobs), room
 
     def _look_again_when(self, claimed: int, room: int) -> None:
-        """Wait for whatever makes another look worth while; some of them look at once. Raises database errors."""
+        """Wait until another claim is worthwhile, which may be at once. Raises database errors."""
         again_s = self._claimer.again_s
         poll_s = min(conf.poll_interval.total_seconds(), float("inf") if again_s is None else again_s)
         if room == 0 or again_s == 0:
@@ -181,8 +183,8 @@ class Worker:
             elif claimed == 0 and self._jobs.wait_idle(min(poll_s, _STOP_LOOK_S)) and not self._anything_due():
                 self._stopping.set()
         else:
-            # Notifications are coalesced: one that was left out followed the last one heard by less than 20 ms. One
-            # look is owed after that time.
+            # Notifications are coalesced: one that was dropped followed the last one heard by less than 20 ms. Poll
+            # once more after that time.
             owed_at = self._heard + SECOND_LOOK.total_seconds()
             if self._jobs.has_waiting():
                 poll_s = min(poll_s, OVERDUE_S)
@@ -197,7 +199,7 @@ class Worker:
             self._stopping.wait(max(0.0, self._asked + THROTTLED_S[0] - time.monotonic()))
 
     def _place_freed(self) -> None:
-        """Look again soon when a limit was full: the job that just ended here may have had its place."""
+        """Poll again soon if a limit was full: the job that just ended here may have freed its slot."""
         if self._claimer.throttled:
             self._freed = True
             self._wake.set()
@@ -207,14 +209,14 @@ class Worker:
         return claimed > 0 or self._claimer.again_s is not None
 
     def _give_back_overdue(self) -> None:
-        """Give back, for other processes, what waits here behind jobs that turned out long. Raises database errors."""
+        """Give back jobs stuck here behind long ones, for other processes. Raises database errors."""
         if overdue := self._jobs.overdue():
             queries.requeue(overdue, self._process_id)
             enqueue.after_commit(None)
             log_event(logging.INFO, events.JOB_RELEASED, jobs=len(overdue), reason="waited behind a long job")
 
     def _give_back_unknown(self) -> None:
-        """Give back rows leased to this process that it does not know: the answer to their claim was lost."""
+        """Give back rows leased to this process that it does not know of: the answer to their claim was lost."""
         unknown = queries.unknown_leases(self._process_id, self._jobs.known())
         if unknown:
             queries.requeue(unknown, self._process_id)
@@ -222,14 +224,15 @@ class Worker:
             log_event(logging.WARNING, events.JOB_RELEASED, jobs=len(unknown), reason="claim answer lost")
 
     def _finish(self) -> bool:
-        """Give back what has not started, let the rest run, interrupt it, and at the end abandon it."""
+        """Give back what has not started, let the rest run, interrupt it, and finally abandon it."""
         began = time.monotonic()
         log_event(logging.INFO, events.PROCESS_STOPPING, running=self._jobs.running_count())
         self._give_back(self._jobs.close())
         self._wait(began + conf.shutdown_interrupt_after.total_seconds())
         if not self._jobs.wait_idle(0):
             for runner in self._runners:
-                # Cancelling a query talks to the database, which may not answer: no runner waits for another's.
+                # Cancelling a query talks to the database, which may not answer: one thread each, so that no runner
+                # waits for another.
                 threading.Thread(target=runner.interrupt_current, name="salon-jobs-interrupt", daemon=True).start()
             end = began + conf.shutdown_grace.total_seconds() - _LEAVE_S
             now = time.monotonic()
@@ -253,7 +256,7 @@ class Worker:
         self._despite_a_lost_connection(lambda: queries.requeue(leases, self._process_id))
 
     def _give_back_all(self) -> None:
-        """Give back every row still leased to this process: stubborn jobs, and claims nobody heard of."""
+        """Give back every row still leased to this process: jobs that would not end, and claims with a lost answer."""
 
         def give_back() -> None:
             if leases := queries.unknown_leases(self._process_id, ()):
@@ -263,7 +266,7 @@ class Worker:
         self._despite_a_lost_connection(give_back)
 
     def _despite_a_lost_connection(self, work: Callable[[], object]) -> None:
-        """Work, and once more on a new connection. Without any, other processes rescue our jobs in their time."""
+        """Do the work, and retry once on a new connection. If both fail, other processes rescue our jobs eventually."""
         for _ in range(2):
             try:
                 tidy_connections()
@@ -274,12 +277,12 @@ class Worker:
                 return
 
 
-# Claims, the successes that are written in batches, and the listener's ping.
+# Claims, batched writes of successes, and the listener's ping.
 OTHER_THREADS = 3
 
 
 class WorkerLoop:
-    """Runs a worker and what belongs to it; ``board`` is where a supervisor sees what it runs."""
+    """Runs a worker with its listener; through ``board`` a supervisor sees what it runs."""
 
     def __init__(self, process_id: int, options: WorkerOptions, *, board: InFlightTable | None = None) -> None:
         refuse_small_pool(options.concurrency + OTHER_THREADS)
@@ -289,7 +292,7 @@ class WorkerLoop:
         self._told_claimed = 0
 
     def run(self) -> bool:
-        """Work until stopped; True when every job ended or was given back in time."""
+        """Work until stopped. Return True if every job ended or was given back in time."""
         self._listener.start()
         try:
             return self._worker.run()
@@ -301,12 +304,12 @@ class WorkerLoop:
         self._worker.stop()
 
     def report(self) -> dict[str, Any]:
-        """Return what was counted since the last report, for ``RunTotals.add``; one thread's to call."""
+        """Return what was counted since the last report, for ``RunTotals.add``. Not thread-safe."""
         claimed, self._told_claimed = self._worker.claimed - self._told_claimed, self._worker.claimed
         return {"claimed": claimed, "rows": ended_runs.take_report()}
 
     def facts(self) -> dict[str, Any]:
-        """Return the age of the last claim and whether wake-ups are heard."""
+        """Return the age of the last claim and whether wake-ups are received."""
         silent_s = self._listener.silent_for_s()
         return {
             "looked_s_ago": round(self._since_begun(self._worker.looked_s_ago), 1),
@@ -315,7 +318,7 @@ class WorkerLoop:
         }
 
     def require_ready(self) -> None:
-        """Raise NotReady when it drains, when claims went stale, threads ended, or nothing is heard any more."""
+        """Raise NotReady when draining, when claims are stale, threads ended, or notifications no longer arrive."""
         if self._worker.draining:
             raise NotReady("too many runs timed out: it ends, and another one takes its place")
         if self._worker.has_room:
@@ -329,5 +332,5 @@ class WorkerLoop:
             conf.readiness.require("listener_silent", heard_s_ago, "no wake-up could be heard")
 
     def _since_begun(self, age_s: float) -> float:
-        """Return an age, of what never was that of this loop."""
+        """Return an age, at most that of this loop, in case it never happened."""
         return min(age_s, time.monotonic() - self._began)
