@@ -1,6 +1,6 @@
-"""Steps a cron line through a time zone, with rules of its own for the days on which clocks change.
+"""Instants of a cron line in a time zone, with well-defined behaviour when clocks change.
 
-croniter parses the line and steps through wall clock times that know no zone; this module maps wall clock to instants.
+croniter parses the line and steps through naive wall clock times; this module maps wall clock times to instants.
 croniter alone fires twice at 01:30 on the day the clocks go back.
 """
 
@@ -26,13 +26,13 @@ _ANCHOR: Final = datetime(2000, 1, 1)  # noqa: DTZ001  a wall clock time, which 
 
 @dataclass(frozen=True, slots=True)
 class CronExpression:
-    """Name instants by a five-field cron line in an IANA time zone.
+    """A five-field cron line in an IANA time zone.
 
-    Day of month and day of week, both given, mean either of them. When the clocks change:
+    If both day of month and day of week are given, either may match. When the clocks change:
 
     - *Gap* (clocks go forward): a wall clock time that does not exist runs once, at the first minute after the gap;
-      several such times, or one that is due at that minute anyway, are one run.
-    - *Overlap* (clocks go back): a line with fixed hours runs at the first of the two equal times only.
+      several such times, or one that coincides with a regular run at that minute, are one run.
+    - *Overlap* (clocks go back): a line with fixed hours runs only at the first of the two equal times.
     - A line whose hour field is a wildcard (``*``, ``*/n``) follows elapsed time: it runs in both halves of an overlap,
       and a time lost in a gap is not made up for when the line is due at the same elapsed time anyway
       (``30 * * * *`` runs at 01:30 and, one hour later, at 03:30).
@@ -65,13 +65,13 @@ class CronExpression:
         found = self._first_after(start, self._wall(start))
         end = min(found, start + _DAY)
         if self._elapsed and self._offset(end) < self._offset(start):
-            # The clocks go back before `found`: from then on they show times again that this walk has passed.
+            # The clocks go back before `found`: from then on they repeat times that this search has passed.
             back = self._change_between(start, end)
             return self._first_after(back - timedelta.resolution, self._wall(back) - timedelta.resolution)
         return found
 
     def between(self, start_exclusive: datetime, end_inclusive: datetime) -> Iterator[datetime]:
-        """Yield the due instants after ``start_exclusive`` up to ``end_inclusive``, ascending, in UTC, lazily."""
+        """Yield the due instants after ``start_exclusive`` up to ``end_inclusive``, lazily, ascending and in UTC."""
         end = as_utc(end_inclusive)
         due = self.next_after(start_exclusive)
         while due <= end:
@@ -79,7 +79,7 @@ class CronExpression:
             due = self.next_after(due)
 
     def _first_after(self, start: datetime, wall: datetime) -> datetime:
-        """Walk the wall clock times of the line after ``wall`` to the first that means an instant after ``start``."""
+        """Return the first instant after ``start`` among the line's wall clock times after ``wall``."""
         while True:
             wall = _wall_after(self.line, wall)
             for due in self._instants(wall):
@@ -87,7 +87,7 @@ class CronExpression:
                     return due
 
     def _instants(self, wall: datetime) -> tuple[datetime, ...]:
-        """Return what ``wall`` means: one instant, two in an overlap (wildcard hour only), one or none in a gap."""
+        """Return the instants of ``wall``: one, two in an overlap (wildcard hour only), one or none in a gap."""
         before, after = (wall.replace(tzinfo=self._zone, fold=fold).utcoffset() or timedelta() for fold in (0, 1))
         first, second = ((wall - offset).replace(tzinfo=UTC) for offset in (before, after))
         if before == after:
@@ -101,7 +101,7 @@ class CronExpression:
         return (self._change_between(second, first),)
 
     def _change_between(self, start: datetime, end: datetime) -> datetime:
-        """Find by bisection the first whole wall clock minute in (start, end] at which the offset of ``end`` holds."""
+        """Find by bisection the first whole wall clock minute in (start, end] with the offset of ``end``."""
         low, high, target = int(start.timestamp()), int(end.timestamp()), self._offset(end)
         while high - low > 1:
             middle = (low + high) // 2
@@ -141,7 +141,7 @@ _ALIASES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """Checks one field more strictly than croniter, which reads ``9-9`` as every hour and ``*/90`` as ``0``."""
+    """Stricter check of one field than croniter's, which reads ``9-9`` as every hour and ``*/90`` as ``0``."""
 
     name: str
     low: int
@@ -151,7 +151,7 @@ class _Field:
     more: str = ""
 
     def problem(self, part: str) -> str | None:
-        """Say what is wrong with one comma-separated part, or return None."""
+        """Return what is wrong with one comma-separated part, or None."""
         if self.special is not None and self.special.fullmatch(part.lower()):
             return None
         match = _PART.fullmatch(part)
@@ -186,7 +186,7 @@ _FIELDS: Final = (
 
 
 def _checked_fields(line: object) -> list[str]:
-    """Split ``line`` into its five fields, each checked for itself. Raises CronInvalid naming field and remedy."""
+    """Split ``line`` into its five fields and check each. Raises CronInvalid naming field and remedy."""
     if not isinstance(line, str):
         raise CronInvalid(f"a cron line is a string such as '0 18 * * *', not {line!r}")
     texts = line.split()

@@ -1,4 +1,4 @@
-"""Registers cron entries and says which of their ticks are due."""
+"""Cron entries and their due ticks."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ _NAME_LENGTH: Final = 255
 
 
 class CronTarget(Protocol):
-    """What cron needs to know of a registered task."""
+    """What cron needs to know about a registered task."""
 
     @property
     def name(self) -> str:
-        """Return the registered name."""
+        """Registered name."""
         ...
 
     @property
     def is_store_task(self) -> bool:
-        """Say whether the task works for one store."""
+        """Whether it is a store task."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CronEntry:
-    """Say which system task starts when, with which payload, and how late a tick may still fire."""
+    """Schedule of a system task, with its payload and how late a tick may still fire."""
 
     name: str
     expression: CronExpression
@@ -48,19 +48,19 @@ class CronEntry:
 
     @property
     def window(self) -> timedelta:
-        """Return how late a tick may be and still fire: ``backfill``, but never less than GRACE."""
+        """How late a tick may still fire: ``backfill``, but at least GRACE."""
         return max(self.backfill, GRACE)
 
     def payload_at(self, tick: datetime) -> dict[str, Any]:
-        """Build the payload of one tick (aware, UTC): a new dict each time, empty when none was declared.
+        """Build the payload of one tick (aware, UTC): a new dict each time, empty if none was declared.
 
-        Raises CronInvalid when the callable returns something else than a dict; its own errors pass through.
+        Raises CronInvalid if the callable does not return a dict; the callable's own errors propagate.
         """
         return {} if self.payload is None else _checked_payload(self.payload(tick), self.name)
 
 
 class CronEntries:
-    """Holds the entries of this process by name, in the order of declaration."""
+    """Entries of this process by name, in order of declaration."""
 
     def __init__(self) -> None:
         self._by_name: dict[str, CronEntry] = {}
@@ -78,7 +78,7 @@ class CronEntries:
         return tuple(self._by_name.values())
 
     def clear(self) -> None:
-        """Forget every entry; for tests."""
+        """Remove every entry; for tests."""
         self._by_name.clear()
 
 
@@ -86,7 +86,7 @@ cron_entries: Final = CronEntries()
 
 
 def entries_of_tick(task_name: str, tick: datetime) -> list[CronEntry]:
-    """Return the entries of this process that start this task at exactly that instant."""
+    """Return the entries of this process that start this task at exactly this instant."""
     just_before = tick - timedelta.resolution
     found = [entry for entry in cron_entries.all() if entry.task_name == task_name]
     return [entry for entry in found if entry.expression.next_after(just_before) == tick]
@@ -103,9 +103,9 @@ def cron(
 ) -> CronEntry:
     """Declare that ``target``, a system task, starts whenever ``line`` is due in ``timezone``.
 
-    ``payload`` is a dict, or a function of the tick: dates and cutoffs come from the tick, never from the clock.
-    ``backfill`` says how late a missed tick still fires (GRACE at least). ``name`` defaults to that of the task.
-    Touches no database. Raises CronInvalid for a wrong line, zone, target, payload, backfill or name.
+    ``payload`` is a dict, or a function of the tick: derive dates and cutoffs from the tick, never from the clock.
+    ``backfill`` is how late a missed tick still fires (GRACE at least). ``name`` defaults to the task's name. Does not
+    access the database. Raises CronInvalid for an invalid line, zone, target, payload, backfill or name.
     """
     task_name = _task_name(target)
     entry = CronEntry(
@@ -161,10 +161,10 @@ def _backfill(backfill: object, task_name: str) -> timedelta:
 
 @dataclass(frozen=True, slots=True)
 class DueTicks:
-    """Lists the ticks to fire, oldest first, and how many are too late.
+    """Ticks to fire, oldest first, and the number of ticks that are too late.
 
-    ``missed`` stops counting at TICKS_AT_ONCE, which then means "that many or more". Once the ticks are fired, the
-    next call goes on after ``settled_until``: ``until``, or the last tick when more are due than one call returns.
+    ``missed`` stops counting at TICKS_AT_ONCE, which then means "that many or more". Once the ticks have fired, the
+    next call continues after ``settled_until``: ``until``, or the last tick when more are due than one call returns.
     """
 
     ticks: tuple[datetime, ...]
@@ -173,11 +173,10 @@ class DueTicks:
 
 
 def due_ticks(entry: CronEntry, after: datetime, until: datetime, *, limit: int = TICKS_AT_ONCE) -> DueTicks:
-    """Return the ticks in (after, until] that are no older at ``until`` than the entry's window, at most ``limit``.
+    """Return the ticks in (after, until] that are within the entry's window at ``until``, at most ``limit``.
 
-    Older ones are counted as missed. Work and memory are bounded however long the pause was. A clock that went back
-    (``until`` before ``after``) gives no ticks and leaves ``after`` as it was. Pure: the same arguments give the same
-    answer.
+    Older ones count as missed. Work and memory are bounded however long the pause was. A clock that went back
+    (``until`` before ``after``) yields no ticks and keeps ``after``. Pure: the same arguments give the same result.
     """
     if limit < 1:
         raise ValueError(f"limit must be at least 1, not {limit}")

@@ -1,4 +1,4 @@
-"""Statements about cron entries and ticks. A tick fires at most once, in the transaction of its job."""
+"""Statements for cron entries and ticks. A tick fires at most once, in the transaction of its job."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from salon_jobs.models import CronEntryState, CronTick, Job
 
 @dataclass(frozen=True, slots=True)
 class EntryState:
-    """Says from when on an entry is owed its ticks: after its last one, or since it is known."""
+    """When an entry's next ticks count from: its last tick, or when it was first seen."""
 
     after: datetime
 
 
 def learn(names: Iterable[str]) -> None:
-    """Remember new entries from now on, by the database's clock; known ones stay as they are."""
+    """Record new entries as first seen now, by the database's clock; existing ones do not change."""
     rows = [CronEntryState(name=name) for name in names]
     CronEntryState.objects.using(conf.database).bulk_create(rows, ignore_conflicts=True)
 
 
 def states() -> tuple[datetime, dict[str, EntryState]]:
-    """Return the database's time and every known entry's state."""
+    """Return the database's time and the state of every recorded entry."""
     with connections[conf.database].cursor() as cursor:
         cursor.execute(statements.load("cron_states"))
         rows = cursor.fetchall()
@@ -37,9 +37,9 @@ def states() -> tuple[datetime, dict[str, EntryState]]:
 
 
 def fire(entry: str, tick: datetime, add_job: Callable[[], JobHandle], *, advance: bool = True) -> JobHandle | None:
-    """Insert the tick and add its job in one transaction; None when another scheduler was first.
+    """Insert the tick and add its job in one transaction; return None if another scheduler was first.
 
-    ``advance`` moves the entry's last tick, forwards only: a clock that steps back fires nothing again.
+    ``advance`` moves the entry's last tick, forwards only: when a clock steps back, nothing fires again.
     """
     with transaction.atomic(using=conf.database), connections[conf.database].cursor() as cursor:
         cursor.execute(statements.load("cron_tick"), {"entry": entry, "tick_at": tick})
@@ -54,7 +54,7 @@ def fire(entry: str, tick: datetime, add_job: Callable[[], JobHandle], *, advanc
 
 
 def skip(entry: str, until: datetime) -> None:
-    """Owe the entry no tick up to ``until`` any more; never moves backwards."""
+    """Skip the entry's ticks up to ``until``; never moves backwards."""
     with connections[conf.database].cursor() as cursor:
         cursor.execute(
             "UPDATE salon_jobs_cron_entry SET last_tick_at = greatest(last_tick_at, %s) WHERE name = %s", [until, entry]
@@ -62,10 +62,10 @@ def skip(entry: str, until: datetime) -> None:
 
 
 def tick_of(job: Job, *, using: str) -> CronTick | None:
-    """Return the tick whose firing added this job, or met it; None for others, and when the tick is pruned."""
-    row: Any = job  # the types of Django's fields are known to mypy alone
+    """Return the tick that added this job or found it waiting; None for other jobs, and once the tick is pruned."""
+    row: Any = job  # only mypy knows the types of Django's fields
     if row.tick is None:
         return None
-    # By name, though the tick alone would do: the index begins with the entry.
+    # Also filter by name, although the tick alone would do: the index begins with the entry.
     entries = list(CronEntryState.objects.using(using).values_list("name", flat=True))
     return CronTick.objects.using(using).filter(entry__in=entries, tick_at=row.tick, job_id=job.pk).first()

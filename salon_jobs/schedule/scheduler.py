@@ -1,4 +1,4 @@
-"""Fires cron entries: each tick once, however many schedulers run."""
+"""Scheduler of cron entries: each tick fires once, however many schedulers run."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _OUTAGE_S = 1.0
 
 
 class Scheduler:
-    """Looks at the database's clock, fires what is due and sleeps until the next tick."""
+    """Loop that reads the database's clock, fires what is due and sleeps until the next tick."""
 
     def __init__(self) -> None:
         self._stop = threading.Event()
         self._learnt = False
         self._looked = time.monotonic()
         self._complained: dict[str, datetime] = {}
-        # The database's time at the last look, and up to when each entry's ticks were settled then.
+        # The database's time at the last poll, and up to when each entry's ticks were settled then.
         self._now: datetime | None = None
         self._now_at = self._looked
         self._settled: dict[str, datetime] = {}
@@ -58,11 +58,13 @@ class Scheduler:
         return True
 
     def stop(self) -> None:
-        """Ask for the end; a tick being fired is finished first. Idempotent."""
+        """Request a stop; a tick being fired is finished first. Idempotent."""
         self._stop.set()
 
     def facts(self) -> dict[str, object]:
-        """Return what readiness shows. Raises NotReady when the loop is stale, or a due tick was not fired for long."""
+        """Return what readiness shows. Raises NotReady when the loop is stale, or a due tick has not fired for too
+        long.
+        """
         age = time.monotonic() - self._looked
         conf.readiness.require("loop_stale", age, "the scheduler has not looked")
         for entry, overdue_s in self._overdue().items():
@@ -84,7 +86,7 @@ class Scheduler:
         ]
 
     def _overdue(self) -> dict[str, float]:
-        """Return for how long each entry's oldest due tick was not fired, in seconds; grows while the loop hangs."""
+        """Return how long each entry's oldest due tick has not fired, in seconds; grows while the loop hangs."""
         if self._now is None:
             return {}
         now = self._now + timedelta(seconds=time.monotonic() - self._now_at)
@@ -96,7 +98,7 @@ class Scheduler:
         }
 
     def run_once(self) -> float:
-        """Fire everything due once; returns how long to sleep, in seconds. Raises database errors."""
+        """Fire everything that is due once; return how long to sleep, in seconds. Raises database errors."""
         entries = cron_entries.all()
         if not self._learnt:
             queries.learn(entry.name for entry in entries)
@@ -122,9 +124,9 @@ class Scheduler:
         return max(0.0, (next_at - now).total_seconds())
 
     def run_at(self, instant: datetime) -> int:
-        """Fire the entries that have a tick at exactly this instant; returns how many jobs that added.
+        """Fire the entries with a tick at exactly this instant; return how many jobs that added.
 
-        Raises CronInvalid in the end when some could not be fired; the others are.
+        Raises CronInvalid at the end if some could not be fired; the others are.
         """
         queries.learn(entry.name for entry in cron_entries.all())
         due = [
@@ -138,7 +140,7 @@ class Scheduler:
         return sum(map(bool, results.values()))
 
     def _fire_in_order(self, entry: CronEntry, ticks: Sequence[datetime]) -> None:
-        """Fire an entry's ticks; one that fails holds back the later ones until it works or is too old to backfill."""
+        """Fire an entry's ticks; one that fails delays the later ones until it succeeds or is too old to backfill."""
         for tick in ticks:
             fired = self._try_to_fire(entry, tick)
             if fired is None:
@@ -148,10 +150,10 @@ class Scheduler:
                 self._lateness[entry.name] = max(0.0, (self._now - tick).total_seconds())
 
     def _try_to_fire(self, entry: CronEntry, tick: datetime, *, advance: bool = True) -> bool | None:
-        """Fire one tick; None when it failed, which is logged once a tick. Raises when the database is lost."""
+        """Fire one tick; return None when it failed, logged once per tick. Raises when the database is lost."""
         try:
             job = self._job_of(entry, tick)
-        except Exception as error:  # its own query may have lost the database; the other entries find out themselves
+        except Exception as error:  # its own query may have lost the database; the other entries will notice
             self._complain(entry, tick, error)
             return None
         try:
