@@ -1,4 +1,4 @@
-"""The store on the connection; nothing else in the code base puts it there."""
+"""The store on the connection; no other code sets it."""
 
 from salon_jobs.tenancy.context import carry_store as carry_store
 from salon_jobs.tenancy.context import reset_store as reset_store

@@ -1,4 +1,4 @@
-"""Knows which tenant contexts are open: for which store, on which connection, and whose code may use it meanwhile."""
+"""Open tenant contexts: for which store, on which connection, and whose code may use it meanwhile."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from salon_jobs.tenancy import guc
 
 
 class ActiveContext(StatementGuard):
-    """Is one open context, and an execution wrapper of its connection: each statement of Django's cursors passes it.
+    """One open context, and an execution wrapper of its connection: every statement of Django's cursors passes through
+    it.
 
-    A connection can be shared by tasks of asyncio, which take turns on one thread; what runs as which store is told by
-    the context variable of whoever runs the statement. ``holds``: the block keeps a transaction or the session, so that
-    until its end the connection is for the code inside it alone. ``by_statement``: a statement outside a transaction
-    gets one of its own. ``in_session``: the store is on the session, not on each transaction.
+    Asyncio tasks can share a connection and take turns on one thread; the context variable of whoever runs a statement
+    determines as which store it runs. ``holds``: the context keeps a transaction or the session, so that until its end
+    only the code inside it may use the connection. ``by_statement``: a statement outside a transaction gets its own.
+    ``in_session``: the store is on the session, not on each transaction.
     """
 
     __slots__ = ("by_statement", "connection", "holds", "in_session", "is_open", "store")
@@ -36,13 +37,13 @@ class ActiveContext(StatementGuard):
         self.is_open = False
 
     def open(self) -> None:
-        """Begin: from here on it is the innermost of the surrounding contexts."""
+        """Open the context: it becomes the innermost of the surrounding contexts."""
         self.is_open = True
         self.connection.execute_wrappers.append(self)
         _surrounding.set((*_surrounding.get(), self))
 
     def close(self) -> None:
-        """End, for whoever still carries it in a copy of the context variables, too."""
+        """Close the context, also for code that still carries it in a copy of the context variables."""
         self.is_open = False
         if self in self.connection.execute_wrappers:
             self.connection.execute_wrappers.remove(self)
@@ -56,12 +57,12 @@ class ActiveContext(StatementGuard):
         self.close()
 
     def begin(self) -> None:
-        """Set the store where the next statement begins a transaction."""
+        """Set the store if the next statement begins a transaction."""
         if not self.in_session and at_transaction_start(self.connection):
             guc.set_local(self.connection, self.store)
 
     def before_raw_statement(self) -> None:
-        """Refuse a statement of somebody else's while this context holds the connection; else set the store."""
+        """Reject a statement from outside code while this context holds the connection; otherwise set the store."""
         if self.holds and self not in _surrounding.get():
             raise _held(self)
         if innermost(self.connection) is self:
@@ -79,7 +80,7 @@ class ActiveContext(StatementGuard):
     def __call__(
         self, execute: Callable[..., Any], statement: Any, params: Any, many: bool, context: Any
     ) -> Any:  # fmt: skip
-        """Run a statement as the store, or pass it on to the block whose code asks for it."""
+        """Run a statement as the store, or pass it on to the context whose code runs it."""
         if self.holds and self not in _surrounding.get():
             raise _held(self)
         if innermost(self.connection) is not self:
@@ -91,7 +92,7 @@ class ActiveContext(StatementGuard):
         self.begin()
         result = execute(statement, params, many, context)
         if _rolls_back(statement) and not self.in_session and can_run_in_transaction(self.connection):
-            # To a savepoint that may be older than this block, or than one in it that was of another store.
+            # The savepoint may be older than this context, or than one inside it with another store.
             guc.set_local(self.connection, self.store)
         return result
 
@@ -106,22 +107,22 @@ def current_store_id() -> UUID | None:
 
 
 def surrounding() -> tuple[ActiveContext, ...]:
-    """Return the surrounding contexts, the innermost last."""
+    """Return the surrounding contexts, innermost last."""
     return _surrounding.get()
 
 
 def surround_with(blocks: tuple[ActiveContext, ...]) -> None:
-    """Take over, in a coroutine, the contexts that were opened for it on its thread."""
+    """Adopt, in a coroutine, the contexts opened for it on its thread."""
     _surrounding.set(blocks)
 
 
 def forget_closed() -> None:
-    """Drop what has ended from the surrounding contexts."""
+    """Remove closed contexts from the surrounding ones."""
     _surrounding.set(tuple(block for block in _surrounding.get() if block.is_open))
 
 
 def innermost(connection: BaseDatabaseWrapper) -> ActiveContext | None:
-    """Return the innermost of the surrounding contexts that is open on this connection."""
+    """Return the innermost surrounding context that is open on this connection."""
     for block in reversed(_surrounding.get()):
         if block.connection is connection and block.is_open:
             return block
@@ -129,18 +130,18 @@ def innermost(connection: BaseDatabaseWrapper) -> ActiveContext | None:
 
 
 def open_store(connection: BaseDatabaseWrapper) -> UUID | None:
-    """Return the store of a context that is open on the connection, in whatever generator or task; None without."""
+    """Return the store of a context open on the connection, in whichever generator or task; None if there is none."""
     return next((wrapper.store for wrapper in connection.execute_wrappers if isinstance(wrapper, ActiveContext)), None)
 
 
 def session_context(connection: BaseDatabaseWrapper) -> ActiveContext | None:
-    """Return the last opened context that puts its store on the session of this connection."""
+    """Return the most recently opened context that puts its store on this connection's session."""
     blocks = (wrapper for wrapper in reversed(connection.execute_wrappers) if isinstance(wrapper, ActiveContext))
     return next((block for block in blocks if block.in_session), None)
 
 
 def refuse_if_held(connection: BaseDatabaseWrapper) -> None:
-    """Raise TenantContextError while a context of somebody else's holds the connection."""
+    """Raise TenantContextError while a context of other code holds the connection."""
     for wrapper in connection.execute_wrappers:
         if isinstance(wrapper, ActiveContext) and wrapper.holds and wrapper not in _surrounding.get():
             raise _held(wrapper)
@@ -161,7 +162,7 @@ def check_nesting(store: UUID, *, switch: bool) -> None:
 
 @contextmanager
 def as_system_task(name: str) -> Generator[None]:
-    """Run a block as a system task does, which can open no tenant context."""
+    """Run a block as a system task, which cannot open a tenant context."""
     token = _system_task.set(name)
     try:
         yield

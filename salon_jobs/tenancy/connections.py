@@ -1,4 +1,4 @@
-"""Cleans this thread's Django connections between two pieces of work, as a request would."""
+"""Clean up this thread's Django connections between two pieces of work, as a request would."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _POOL_DEFAULT = 4  # psycopg_pool's
 
 
 class _Opened(threading.local):
-    """Holds the connections that this thread opened: to ask Django for all of them costs more than a small job."""
+    """Connections opened by this thread: asking Django for all of them costs more than a small job."""
 
     @cached_property
     def connections(self) -> set[BaseDatabaseWrapper]:
@@ -39,7 +39,7 @@ _opened = _Opened()
 
 
 def _remember(connection: BaseDatabaseWrapper, **_: object) -> None:
-    # One that a handler makes for itself is its own to close, and not to be kept alive here.
+    # A connection that a handler creates itself is its own to close, and must not be kept alive here.
     if connections[connection.alias] is connection:
         _opened.connections.add(connection)
 
@@ -50,12 +50,12 @@ connection_created.connect(_remember, dispatch_uid="salon_jobs.connections")
 def tidy_connections(*, after_idling: bool = False) -> None:
     """Close this thread's connections that broke, were left in a transaction, or outlived CONN_MAX_AGE.
 
-    ``after_idling`` asks for Django's health check too (CONN_HEALTH_CHECKS), before the next statement: between two
-    jobs that follow each other it would be one more round trip, to a server that has just answered.
+    ``after_idling`` also requests Django's health check (CONN_HEALTH_CHECKS) before the next statement: between two
+    successive jobs it would be one more round trip to a server that has just answered.
 
-    Not for use inside ``transaction.atomic()``: whatever block is open here was left open by somebody else.
+    Do not use inside ``transaction.atomic()``: any block open here counts as left open by other code.
 
-    CONN_MAX_AGE 0 means "one request" to a web server; a worker's thread keeps such a connection between jobs.
+    To a web server CONN_MAX_AGE 0 means "one request"; a worker's thread keeps such a connection between jobs.
     """
     connection: Any
     for connection in tuple(_opened.connections):
@@ -63,8 +63,8 @@ def tidy_connections(*, after_idling: bool = False) -> None:
             _opened.connections.discard(connection)
             continue
         if connection.in_atomic_block or in_transaction(connection) or open_store(connection) is not None:
-            # Django keeps such a connection unusable until the block ends, which it never will: forget it. So we do
-            # with one whose tenant context was left open (by a generator that nobody ended): it sets its store anew.
+            # Django keeps such a connection unusable until the block ends, which it never will: forget it. Likewise for
+            # one whose tenant context was left open (by a generator that never ended): it would set its store again.
             connection.close()
             _forget(connection)
             continue
@@ -78,9 +78,9 @@ def tidy_connections(*, after_idling: bool = False) -> None:
 
 
 def reset_sessions() -> None:
-    """Reset the sessions that this thread's last job has used; call ``finish_resets`` before the next use.
+    """Reset the sessions that this thread's last job used; call ``finish_resets`` before the next use.
 
-    The job does not wait for it: the server resets while the thread goes on.
+    The job does not wait for it: the server resets while the thread continues.
     """
     for connection in tuple(_opened.connections):
         if reset_soon(connection):
@@ -88,19 +88,19 @@ def reset_sessions() -> None:
 
 
 def finish_resets() -> None:
-    """Wait until the sessions of this thread are reset; discard a connection whose server refused it."""
+    """Wait until the sessions of this thread are reset; discard a connection whose server refused."""
     while _opened.resetting:
         finish_reset(_opened.resetting.pop())
 
 
 def log_lost(error: Exception, *, loop: str) -> None:
-    """Log that a loop lost the database, and have this thread's connection looked at before its next use."""
+    """Log that a loop lost the database, and have this thread's connection checked before its next use."""
     log_event(logging.WARNING, events.DATABASE_LOST, loop=loop, error=str(error).strip())
     connections[conf.database].errors_occurred = True
 
 
 def drop_connections() -> None:
-    """Close this thread's connections for good, and forget what Django keeps about them; a pool gets none back."""
+    """Close this thread's connections for good, and discard Django's state about them; a pool gets none back."""
     for connection in connections.all(initialized_only=True):
         raw: Any = connection.connection
         if raw is not None:
@@ -111,16 +111,16 @@ def drop_connections() -> None:
 
 
 def _forget(connection: BaseDatabaseWrapper) -> None:
-    """Have Django make another one for this thread, unless a handler saw to that already."""
+    """Make Django create a new one for this thread, unless a handler already did."""
     _opened.connections.discard(connection)
     if connections[connection.alias] is connection:
         del connections[connection.alias]
 
 
 def refuse_small_pool(threads: int) -> None:
-    """Raise ConfigurationError when Django's pool can not give each of our threads the connection that it keeps.
+    """Raise ConfigurationError when Django's pool cannot give each of our threads its own permanent connection.
 
-    A heartbeat that waited for jobs to give a connection back would get a living process buried.
+    If heartbeats waited for jobs to return a connection, a living process would be declared dead.
     """
     pool: Any = connections[conf.database].settings_dict["OPTIONS"].get("pool")
     if not pool:
@@ -134,7 +134,7 @@ def refuse_small_pool(threads: int) -> None:
 
 
 def _was_hung_up(connection: BaseDatabaseWrapper) -> bool:
-    """Tell whether the server spoke on an idle connection: it has ended it, and the next job's first query would fail.
+    """Return whether the server wrote to an idle connection: it has ended it, and the next query would fail.
 
     (Rarely it announces a changed setting; then a new connection costs little.) No round trip.
     """

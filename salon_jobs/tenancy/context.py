@@ -1,4 +1,4 @@
-"""``tenant_context``, stores on the session, and the hand-over of a store to threads and tasks."""
+"""``tenant_context``, stores on the session, and handing a store over to threads and tasks."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from salon_jobs.tenancy.session_reset import discard, reset_raw
 
 
 def reset_store(connection: Connection[Any]) -> None:
-    """Reset the session of a connection that goes back to Django's pool: for ``OPTIONS["pool"]["reset"]``.
+    """Reset the session of a connection returned to Django's pool: for ``OPTIONS["pool"]["reset"]``.
 
-    psycopg's pool calls it on each return, and discards the connection when it raises. Where nobody watches sessions,
-    it takes off the store alone.
+    psycopg's pool calls it on each return, and discards the connection if it raises. If sessions are not watched, it
+    only clears the store.
     """
     if not reset_raw(connection):
         guc.clear_session(connection)
@@ -41,8 +41,8 @@ def in_session(store: UUID, *, switch: bool, using: str | None, **_: object) -> 
     """Run a block with the store on the session of its connection: now, or as soon as there is one.
 
     Raises TenantContextError inside a transaction, behind a pooler, and with a pool that does not reset. At the end the
-    connection is reset, or discarded where that can not be done; TenantContextError is raised then for a transaction
-    that was left open, unless the block raised itself.
+    connection is reset, or discarded if that fails; raises TenantContextError then for a transaction that was left
+    open, unless the block itself raised.
     """
     check_nesting(store, switch=switch)
     connection = connections[using or conf.database]
@@ -58,7 +58,7 @@ def in_session(store: UUID, *, switch: bool, using: str | None, **_: object) -> 
         try:
             yield
         except BaseException:
-            _take_off(own, around)  # what the block raised says more
+            _take_off(own, around)  # the block's own error says more
             raise
         if (problem := _take_off(own, around)) is not None:
             raise problem
@@ -82,16 +82,16 @@ def _put_on(connection: BaseDatabaseWrapper, store: UUID) -> None:
 
 
 def _take_off(own: ActiveContext, around: ActiveContext | None) -> TenantContextError | None:
-    """Put the outer store or none on the session, or discard the connection; returns what was wrong in the block."""
+    """Put the outer store, if any, on the session, or discard the connection; return what was wrong in the block."""
     connection = own.connection
     if connection.connection is None:
-        return None  # closed, or back in the pool, which has reset it
+        return None  # closed, or returned to the pool, which has reset it
     try:
         guc.set_session(connection, None if around is None else around.store)
     except TenantContextError as error:
         discard(connection, error)
         return error
-    except DatabaseError as error:  # it carries the store or is gone; nobody uses it again, so nothing is wrong
+    except DatabaseError as error:  # it carries the store or is gone; it is never used again, so nothing is wrong
         discard(connection, error)
     except BaseException as error:
         discard(connection, error)
@@ -109,11 +109,11 @@ connection_created.connect(_put_on_when_acquired, dispatch_uid="salon_jobs.sessi
 
 
 async def sync_step(step: Callable[[], None]) -> None:
-    """Call ``step`` once on the thread-sensitive thread and wait until it ended, whoever cancels the task meanwhile.
+    """Call ``step`` once on the thread-sensitive thread and wait until it has ended, even if the task is cancelled.
 
-    asgiref lets go of a call whose task is cancelled: it may be waiting, running or done then. The thread makes one
+    asgiref abandons a call whose task is cancelled: it may be waiting, running or done by then. The thread makes one
     call at a time, so a second call comes after the first. Raises what the step raised; CancelledError, after the step
-    has ended, when the task was cancelled.
+    has ended, if the task was cancelled.
     """
     ended: Future[None] = Future()
 
@@ -143,20 +143,21 @@ def tenant_context(
     atomic: bool = True, switch: bool = False,
     scope: Literal["transaction", "session"] = "transaction", using: str | None = None,
 ) -> TenantContext:  # fmt: skip
-    """Return what runs a block with the store on the connection, so that row-level security shows that store alone.
+    """Run a block with the store on the connection, so that row-level security shows only that store.
 
     For ``with``, and in a coroutine for ``async with``. ``atomic=True`` opens a transaction (or a savepoint) and sets
-    the store locally in it. ``atomic=False`` holds no transaction: the store is set at every transaction the block
-    begins; a statement between them sees no rows, and with ``async with`` gets a transaction of its own.
-    ``scope="session"``, with ``atomic=False``, puts it on the session of a direct connection, where statements outside
-    a transaction see it too.
+    the store locally in it. ``atomic=False`` holds no transaction: the store is set in every transaction the block
+    begins; a statement between them sees no rows, and with ``async with`` gets its own transaction.
+    ``scope="session"``, with ``atomic=False``, puts the store on the session of a direct connection, where statements
+    outside a transaction see it too.
 
-    ``on_commit`` callbacks registered inside run with the store as well; those of a bare ``transaction.atomic()`` in
-    a block without a transaction run between its transactions.
+    ``on_commit`` callbacks registered inside also run with the store; those of a bare ``transaction.atomic()`` in a
+    block without a transaction run between its transactions.
 
-    Nested with the same store is fine; with another one raises TenantContextError unless ``switch=True``, which comes
-    back to the outer store at its end. Raises it too for a store that is no uuid, in a system task, on a connection
-    that another task or generator holds, and when the server does not answer that it carries the store.
+    Nesting with the same store is fine; with another store it raises TenantContextError unless ``switch=True``, which
+    returns to the outer store at its end. Also raises TenantContextError for a store that is not a UUID, in a system
+    task, on a connection that another task or generator holds, and when the server does not confirm that it carries the
+    store.
     """
     store = guc.as_uuid(store_id)
     if scope == "session":
@@ -169,7 +170,7 @@ def tenant_context(
 
 
 class TenantContext:
-    """Opens a context with ``with`` or ``async with``: the same one again only after it has ended."""
+    """Context for ``with`` or ``async with``; it can be entered again only after it has ended."""
 
     def __init__(self, make: Callable[..., AbstractContextManager[None]]) -> None:
         self._make = make
@@ -227,7 +228,7 @@ def _opened(
             "between transactions the session's store would show: switch in it with scope='session'"
         )
     with ExitStack() as stack:
-        # The transaction (or savepoint) first, then whatever sets the store: a rollback takes the store with it, and
+        # The transaction (or savepoint) first, then whatever sets the store: a rollback then removes the store too, and
         # the end of our savepoint ends those made inside, one of which could bring the store back.
         if atomic or (changes and connection.in_atomic_block):
             stack.enter_context(transaction.atomic(using=connection.alias))
@@ -250,24 +251,24 @@ def _opened(
 def tenant_statements(store_id: UUID) -> AbstractContextManager[None]:
     """Return what ``async with tenant_context(store_id, atomic=False)`` enters, for the thread that runs a coroutine.
 
-    Django's async methods can not be put in a transaction, and would see no rows without.
+    Django's async methods cannot run in a transaction, and would see no rows without one.
     """
     return _opened(store_id, atomic=False, by_statement=True)
 
 
 def _restore(own: ActiveContext, around: ActiveContext | None) -> None:
-    """Put the outer store, or none, back on a transaction that goes on outside.
+    """Restore the outer store, or none, on a transaction that continues outside.
 
-    RELEASE SAVEPOINT keeps a local set, so it is done explicitly; ROLLBACK TO restores the old value by itself, and
-    in a broken transaction nothing can run before it. A transaction that another task has begun meanwhile, since our
-    block holds none, is that task's: it keeps its store.
+    RELEASE SAVEPOINT keeps a local set, so this is explicit; ROLLBACK TO restores the old value by itself, and in a
+    broken transaction nothing can run before it. If another task has begun a transaction meanwhile, since our block
+    holds none, that transaction keeps the task's store.
     """
     if own.held_inside() is None and can_run_in_transaction(own.connection):
         guc.set_local(own.connection, None if around is None else around.store)
 
 
 def _refuse_to_leave_open(own: ActiveContext) -> None:
-    """End what a task opened inside and has not ended: Django would take our savepoint or COMMIT for its."""
+    """End what a task opened inside and has not ended: otherwise Django takes our savepoint or COMMIT for its own."""
     if (inner := own.held_inside()) is not None:
         own.connection.close()
         raise TenantContextError(
@@ -277,8 +278,8 @@ def _refuse_to_leave_open(own: ActiveContext) -> None:
 
 
 def hand_over(connection: BaseDatabaseWrapper, store: UUID, *, waiting: int) -> None:
-    """Give the store to the callbacks registered inside, unless they have it or need none."""
-    hooks: list[Any] = connection.run_on_commit  # (savepoint ids, function, robust); the stubs know two of the three
+    """Pass the store to the callbacks registered inside, unless they have it or need none."""
+    hooks: list[Any] = connection.run_on_commit  # (savepoint ids, function, robust); the stubs declare two of the three
     connection.run_on_commit = hooks[:waiting] + [
         (sids, function if hasattr(function, "storeless") else _InStore(connection.alias, function, store), robust)
         for sids, function, robust in hooks[waiting:]
@@ -286,18 +287,18 @@ def hand_over(connection: BaseDatabaseWrapper, store: UUID, *, waiting: int) -> 
 
 
 class _InStore:
-    """Runs a callback in the context of the store it was registered in."""
+    """Callback that runs in the context of the store it was registered in."""
 
     # An outer context has nothing to add.
     storeless = True
 
     def __init__(self, alias: str, function: Callable[[], object], store: UUID) -> None:
         self._alias, self._function, self._store = alias, function, store
-        # Django names a robust callback by it when it fails.
+        # Django uses it to name a robust callback that fails.
         self.__qualname__ = getattr(function, "__qualname__", repr(function))
 
     def __call__(self) -> None:
-        """Run it. A transaction of its own holds the store, whichever block's end commits."""
+        """Run the callback in its own transaction, which holds the store, whichever block's end commits."""
         with _opened(self._store, atomic=True, switch=True, using=self._alias):
             self._function()
 
@@ -307,12 +308,12 @@ R = TypeVar("R")
 
 
 def carry_store(function: Callable[P, R], *, atomic: bool = True, using: str | None = None) -> Callable[P, R]:
-    """Return ``function``, ``def`` or ``async def``, so that it runs in a ``tenant_context`` of the current store.
+    """Return ``function``, ``def`` or ``async def``, wrapped to run in a ``tenant_context`` of the current store.
 
-    For what runs elsewhere or later: a thread, an executor, a task. The context is opened on the connection of the
-    thread that runs it. A ``def`` closes that connection afterwards unless it was open before: a thread that ends would
-    leave it open, and never give it back to a pool. ``atomic`` and ``using`` are those of ``tenant_context``. Raises
-    TenantContextError outside of every context.
+    For code that runs elsewhere or later: a thread, an executor, a task. The context opens on the connection of the
+    thread that runs it. A ``def`` closes that connection afterwards unless it was already open: a thread that ends
+    would leave it open, and never return it to a pool. ``atomic`` and ``using`` are those of ``tenant_context``. Raises
+    TenantContextError outside of any context.
     """
     store_id = current_store_id()
     if store_id is None:

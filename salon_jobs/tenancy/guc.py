@@ -1,4 +1,4 @@
-"""Sets and reads the store on a connection: the one place that writes the setting (GUC)."""
+"""Set and read the store on a connection: the only code that writes the setting (GUC)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from salon_jobs.db.statements import in_one_trip
 
 
 def as_uuid(store_id: object) -> UUID:
-    """Return the store as a uuid. Raises TenantContextError for anything else."""
+    """Return the store as a UUID. Raises TenantContextError for anything else."""
     if isinstance(store_id, UUID):
         return store_id
     try:
@@ -25,24 +25,24 @@ def as_uuid(store_id: object) -> UUID:
 
 
 SET_LOCAL: Final = "SELECT set_config(%s, %s, true)"
-# One statement: behind a pooler nothing may be set, not even for a moment, because it would stay on a connection that
-# others are given next.
+# One statement: behind a pooler nothing may be set, not even for a moment, because it would remain on a connection that
+# others use next.
 SET_SESSION: Final = "SELECT CASE WHEN pg_backend_pid() = %s THEN set_config(%s, %s, false) END"
 CLEAR_SESSION: Final = "SELECT set_config(%s, '', false)"
 
 
 def begin_as(connection: BaseDatabaseWrapper, store_id: UUID, *, and_ask: str, afresh: bool = False) -> bool:
-    """Begin a transaction on an idle connection without autocommit, as the store; returns what ``and_ask`` says.
+    """Begin a transaction as the store on an idle connection without autocommit; return the value of ``and_ask``.
 
-    One round trip, unless OPTIONS ask for more than a plain BEGIN. ``and_ask`` is an expression, true or false.
-    ``afresh`` takes off what somebody may have set by hand for the whole session: it shows again between transactions.
-    Database errors come as Django's.
+    One round trip, unless OPTIONS ask for more than a plain BEGIN. ``and_ask`` is a boolean SQL expression. ``afresh``
+    clears a store that was set by hand for the whole session and would reappear between transactions. Raises database
+    errors as Django's.
     """
     if not isinstance(store_id, UUID):  # pyright: ignore[reportUnnecessaryIsInstance] - it becomes a literal
         raise TenantContextError(f"store_id must be a uuid, not {store_id!r}")
     raw: Any = connection.connection
     guc = conf.store_guc
-    # One inside the other, since nothing promises an order side by side.
+    # Nested, since SQL does not guarantee an evaluation order side by side.
     value = f"'{store_id}' || set_config('{guc}', '', false)" if afresh else f"'{store_id}'"
     statement = f"SELECT set_config('{guc}', {value}, true), {and_ask}"
     if raw.isolation_level is raw.read_only is raw.deferrable is None:
@@ -56,10 +56,11 @@ def begin_as(connection: BaseDatabaseWrapper, store_id: UUID, *, and_ask: str, a
 
 
 def set_local(connection: BaseDatabaseWrapper, store_id: UUID | None) -> None:
-    """Set the store for the rest of this transaction, with its BEGIN when it has yet to begin. Raises outside of one.
+    """Set the store for the rest of this transaction, together with its BEGIN if that is pending. Raises outside of
+    one.
 
-    PostgreSQL silently ignores a local set outside a transaction; here that is an error, and what the server answers is
-    looked at: the value it carries, and that a transaction is open. Database errors come as Django's.
+    PostgreSQL silently ignores a local set outside a transaction; here that is an error, and the server's answer is
+    checked: the value it carries, and that a transaction is open. Raises database errors as Django's.
     """
     if connection.get_autocommit() and not in_transaction(connection):
         raise TenantContextError("the store can only be set inside a transaction: open transaction.atomic() first")
@@ -73,10 +74,10 @@ def set_local(connection: BaseDatabaseWrapper, store_id: UUID | None) -> None:
 
 
 def set_session(connection: BaseDatabaseWrapper, store_id: UUID | None) -> None:
-    """Set the store for the whole session, or take it off, in autocommit. One round trip.
+    """Set or clear the store for the whole session, in autocommit. One round trip.
 
-    Raises TenantContextError inside a transaction, whose rollback would undo it, and behind a pooler: there the process
-    that answers is not the one that the connection was told of when it was made. Database errors come as Django's.
+    Raises TenantContextError inside a transaction, whose rollback would undo it, and behind a pooler, where the process
+    that answers is not the one the connection was given when it was made. Raises database errors as Django's.
     """
     connection.ensure_connection()
     if not connection.get_autocommit() or in_transaction(connection):
@@ -95,7 +96,7 @@ def set_session(connection: BaseDatabaseWrapper, store_id: UUID | None) -> None:
 
 
 def clear_session(raw: Connection[Any]) -> None:
-    """Take the store off the session of a psycopg connection that is in no transaction. Raises what keeps it there."""
+    """Clear the store of a psycopg connection's session, outside a transaction. Raises if the store remains."""
     [told] = raw.execute(CLEAR_SESSION, (conf.store_guc,)).fetchone() or [None]
     if not raw.autocommit:
         raw.commit()
@@ -108,7 +109,7 @@ def _as_text(store_id: UUID | None) -> str:
 
 
 def _require_carried(connection: BaseDatabaseWrapper, value: object, told: object, *, local: bool) -> None:
-    """Raise unless the server said that it carries the value, in a transaction if it is to be local, else outside."""
+    """Raise unless the server reported that it carries the value, inside a transaction if local, otherwise outside."""
     if told != value or in_transaction(connection) is not local:
         raise TenantContextError(
             f"the connection does not carry the store: it was set to {value!r}, and the server answered {told!r} "

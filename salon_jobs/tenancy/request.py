@@ -1,4 +1,4 @@
-"""``TenantMiddleware``: the store of a request, through streaming bodies and asynchronous views."""
+"""``TenantMiddleware``: the store of a request, including streaming bodies and asynchronous views."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from salon_jobs.tenancy.session_reset import discard, reset_after_request, watch
 
 
 class StoreScope:
-    """Is one ``tenant_context`` from its opening to its close, both in the same thread, or both from coroutines."""
+    """One ``tenant_context`` from open to close, both in the same thread or both from coroutines."""
 
     def __init__(self, store: UUID, *, atomic: bool) -> None:
         self.store, self.atomic = store, atomic
@@ -38,7 +38,7 @@ class StoreScope:
         self._context = tenant_context(store, atomic=atomic)
 
     def again(self) -> StoreScope:
-        """Return another one, of the same store and kind."""
+        """Return a new scope of the same store and kind."""
         return StoreScope(self.store, atomic=self.atomic)
 
     def open(self) -> None:
@@ -47,7 +47,7 @@ class StoreScope:
         self.is_open = True
 
     def close(self, *, undo: bool) -> None:
-        """Leave the context, committing or, with ``undo``, rolling back its transaction. Again: do nothing."""
+        """Leave the context, committing or, with ``undo``, rolling back its transaction. Idempotent."""
         self.is_open = False
         self._context.__exit__(*_end(undo))
 
@@ -63,7 +63,7 @@ class StoreScope:
 
 
 class _Undone(Exception):
-    """Rolls back what a request did; it goes no further than to the context."""
+    """Rolls back what a request did; propagates no further than the context."""
 
 
 def _end(undo: bool) -> tuple[type[BaseException] | None, BaseException | None, TracebackType | None]:
@@ -74,11 +74,11 @@ Closers: TypeAlias = tuple[Callable[[], object], ...]
 
 
 def stream_as(scope: StoreScope, response: HttpResponseBase) -> None:
-    """Have a streaming response's body made as the store of a request, in a transaction of its own if the view had one.
+    """Produce a streaming response's body as the request's store, in its own transaction if the view had one.
 
-    It begins with the first part. It commits when the body has ended, and rolls back when the body raises or the
-    response is closed before. A plain file, which asks no database, is left as it is, for the server to send. Raises
-    TenantContextError for a response whose body can not be reached.
+    The transaction begins with the first part. It commits when the body has ended, and rolls back when the body raises
+    or the response is closed before that. A plain file, which makes no queries, is left for the server to send. Raises
+    TenantContextError for a response whose body cannot be reached.
     """
     if not getattr(response, "streaming", False):
         return
@@ -86,7 +86,7 @@ def stream_as(scope: StoreScope, response: HttpResponseBase) -> None:
         raise TenantContextError(f"{type(response).__name__} streams in a way of its own: use StreamingHttpResponse")
     if _is_plain_file(response):
         return
-    # What closes the parts, a generator's own close among it, must come before our end, and inside the context.
+    # Whatever closes the parts, including a generator's own close, must run before our end and inside the context.
     closers: list[Callable[[], object]] = cast("Any", response)._resource_closers
     body = _AsyncBody if response.is_async else _Body
     wrapped: Any = body(response.streaming_content, scope, tuple(closers))
@@ -105,7 +105,7 @@ def _is_plain_file(response: StreamingHttpResponse) -> bool:
 
 
 class _Body(Iterator[bytes]):
-    """Makes each part as the store; between them the thread that iterates has none."""
+    """Iterator that makes each part as the store; between parts the iterating thread has none."""
 
     def __init__(self, parts: Any, scope: StoreScope, closers: Closers) -> None:
         self._parts: Iterator[bytes] = iter(parts)
@@ -123,7 +123,7 @@ class _Body(Iterator[bytes]):
                 self._scope.open()
             return next(self._parts)
         except BaseException as error:
-            self._parts = iter(())  # whoever asks again is given none, not one that is made without the store
+            self._parts = iter(())  # a further request gets nothing, rather than a part made without the store
             self._scope.close(undo=not isinstance(error, StopIteration))
             raise
 
@@ -134,7 +134,7 @@ class _Body(Iterator[bytes]):
 
 
 class _AsyncBody(AsyncIterator[bytes]):
-    """Does the same with an asynchronous iterator: its database work is done in the request's thread."""
+    """Asynchronous counterpart: its database work is done in the request's thread."""
 
     def __init__(self, parts: Any, scope: StoreScope, closers: Closers) -> None:
         self._parts: AsyncIterator[bytes] = aiter(parts)
@@ -143,7 +143,7 @@ class _AsyncBody(AsyncIterator[bytes]):
         self._begun = False
 
     async def __anext__(self) -> bytes:
-        # Whichever task asks for the part, it is made in one and the same context.
+        # Whichever task asks for the part, it is made in the same context.
         part = await asyncio.create_task(self._next(), context=self._context)
         if part is None:
             raise StopAsyncIteration
@@ -178,7 +178,7 @@ def _close(scope: StoreScope, closers: Closers) -> None:
 
 
 async def _nothing() -> AsyncIterator[bytes]:
-    """Yield nothing: a response that was closed has no more parts."""
+    """Yield nothing: a closed response has no more parts."""
     return
     yield b""
 
@@ -187,21 +187,21 @@ V = TypeVar("V", bound=Callable[..., Any])
 
 
 def without_store(view: V) -> V:
-    """Mark a view that has no store: it runs without one, in no transaction of ours, and row-level security shows none.
+    """Mark a view that has no store: it runs without store or transaction, and row-level security shows it no rows.
 
-    For views such as sign-in and the choice of a store. Of a class: ``method_decorator(without_store, "dispatch")``.
+    For views such as sign-in and the choice of a store. For classes: ``method_decorator(without_store, "dispatch")``.
     """
     view.salon_jobs_without_store = True  # type: ignore[attr-defined]
     return view
 
 
 class TenantMiddleware:
-    """Opens a transaction as the store of the request, runs the view in it, and commits.
+    """Middleware that runs each view in a transaction as the store of the request, and commits.
 
-    Stands after AuthenticationMiddleware. ``REQUEST_STORE`` says how the store is found; a store that the user does
-    not belong to is answered with 403, and so is none unless ``REQUEST_WITHOUT_STORE`` is ``continue``. An exception
-    that leaves the view, and a response of 500 or more, roll back; other responses commit. A view marked with Django's
-    ``non_atomic_requests`` has no transaction: the store is set at every one it begins.
+    Place it after AuthenticationMiddleware. ``REQUEST_STORE`` defines how the store is found. A store that the user
+    does not belong to gets a 403, as does a request without one unless ``REQUEST_WITHOUT_STORE`` is ``continue``. An
+    exception that leaves the view, and a response of 500 or more, roll back; other responses commit. A view marked with
+    Django's ``non_atomic_requests`` has no transaction: the store is set in every one it begins.
     """
 
     sync_capable: ClassVar[bool] = True
@@ -215,7 +215,7 @@ class TenantMiddleware:
             markcoroutinefunction(self)
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase | Awaitable[HttpResponseBase]:
-        """Answer the request."""
+        """Process the request."""
         if self.is_async:
             return self._acall(request)
         view = _view_of(request)
@@ -240,7 +240,7 @@ class TenantMiddleware:
         return self._vary(response)
 
     async def _acall(self, request: HttpRequest) -> HttpResponseBase:
-        """Do the same, with all that touches the database in the thread of the request's synchronous parts."""
+        """Process the request, with all database work in the thread of the request's synchronous parts."""
         view = _view_of(request)
         if view is None:
             return cast("HttpResponseBase", await self.get_response(request))
@@ -269,7 +269,7 @@ class TenantMiddleware:
             scope.close(undo=True)
 
     def refuse(self, request: HttpRequest, refused: StoreRefused) -> HttpResponseBase:
-        """Answer a request whose store is refused: plain text. Override it for a page of your own."""
+        """Return the response for a rejected store: plain text. Override it for a custom page."""
         return HttpResponse(f"{refused}\n", status=refused.status, content_type="text/plain; charset=utf-8")
 
     def _store_of(self, request: HttpRequest) -> UUID | None:
@@ -288,16 +288,16 @@ class TenantMiddleware:
         return store
 
     def _vary(self, response: HttpResponseBase) -> HttpResponseBase:
-        """Tell caches which headers chose the store."""
+        """Tell caches which headers the store depends on."""
         if vary := getattr(self.resolver, "vary", ()):
             patch_vary_headers(response, vary)
         return response
 
 
 def _view_of(request: HttpRequest) -> Callable[..., Any] | None:
-    """Return the view that needs a store; None for paths and views that have none, and where there is no view.
+    """Return the view that needs a store; None for paths and views without one, and if there is no view.
 
-    Whoever is taken for one of them wrongly sees no rows.
+    A view mistaken for one of these sees no rows.
     """
     path = request.path_info
     if any(path.startswith(prefix) or path == prefix[:-1] for prefix in conf.paths_without_store):
@@ -310,19 +310,19 @@ def _view_of(request: HttpRequest) -> Callable[..., Any] | None:
 
 
 def _begin(request: HttpRequest, view: Callable[..., Any], store: UUID) -> StoreScope:
-    """Return the context for a view, and leave it where ``process_exception`` finds it."""
+    """Return the context for a view, and store it where ``process_exception`` finds it."""
     atomic = conf.database not in getattr(view, "_non_atomic_requests", ())
     scope = StoreScope(store, atomic=atomic)
     request.__dict__["_salon_jobs_scope"] = scope
     return scope
 
 
-# Those around the request, as a test's own, in which it calls its client.
+# Contexts around the request, such as a test's own, in which it calls its client.
 _around: ContextVar[tuple[ActiveContext, ...]] = ContextVar("salon_jobs_around_request", default=())
 
 
 def watch_requests() -> None:
-    """Look at the beginning and the end of each request of this process."""
+    """Hook into the start and the end of each request of this process."""
     watch_sessions()
     request_started.connect(_watch_from_now_on, dispatch_uid="salon_jobs.session_reset")
     request_started.connect(_remember, dispatch_uid="salon_jobs.left_open")
@@ -330,7 +330,7 @@ def watch_requests() -> None:
 
 
 def _watch_from_now_on(**_: object) -> None:
-    """Come after the receivers that other apps connected when they were ready."""
+    """Run after the receivers that other apps connected when they were ready."""
     request_started.disconnect(dispatch_uid="salon_jobs.session_reset")
     watch_sessions()
 

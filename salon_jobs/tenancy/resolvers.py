@@ -30,7 +30,7 @@ def stores_of(user: AbstractBaseUser | AnonymousUser) -> tuple[UUID, ...]:
 
     One round trip. With row-level security it reads as the user: ``USER_GUC`` holds the user's key for this one
     statement, and the policy of ``MembershipIsolation`` shows that user's memberships. Raises ConfigurationError when
-    ``MEMBERSHIP_MODEL`` can not work; database errors come as Django's.
+    ``MEMBERSHIP_MODEL`` is unusable; raises database errors as Django's.
     """
     if not user.is_authenticated:
         return ()
@@ -41,7 +41,7 @@ def stores_of(user: AbstractBaseUser | AnonymousUser) -> tuple[UUID, ...]:
     if not connection.in_atomic_block:
         connection.close_if_health_check_failed()
     connection.ensure_connection()
-    # Two statements of one message are one transaction, which the setting ends with.
+    # Two statements in one message are one transaction, and the setting ends with it.
     statement = sql.SQL("SELECT set_config({}, {}, true); SELECT {} FROM {} WHERE {} = {} ORDER BY 1").format(
         sql.Literal(conf.user_guc),
         sql.Literal(key),
@@ -51,14 +51,14 @@ def stores_of(user: AbstractBaseUser | AnonymousUser) -> tuple[UUID, ...]:
         sql.Literal(key),
     )
     rows = rows_in_one_trip(connection, statement.as_string(connection.connection))
-    if in_transaction(connection):  # somebody else's, which goes on
+    if in_transaction(connection):  # of other code, and continuing
         forget = sql.SQL("SELECT set_config({}, '', true)").format(sql.Literal(conf.user_guc))
         in_one_trip(connection, forget.as_string(connection.connection))
     return tuple(store for (store,) in rows)
 
 
 def membership_fields() -> tuple[type[Model], Field[Any, Any], Field[Any, Any]]:
-    """Return the membership model and its fields of user and store. Raises ConfigurationError, naming the key."""
+    """Return the membership model and its user and store fields. Raises ConfigurationError naming the key."""
     if conf.membership_model is None:
         raise ConfigurationError(
             "SALON_JOBS['MEMBERSHIP_MODEL'] is not set: name the model that says which user belongs to which store"
@@ -84,25 +84,26 @@ def _field(model: type[Model], key: str, name: str) -> Field[Any, Any]:
 
 @runtime_checkable
 class StoreResolver(Protocol):
-    """Finds the store of a request and says whether its user may have it. Made once a process, without arguments.
+    """Finds the store of a request and decides whether its user may access it. Created once per process, without
+    arguments.
 
-    Both run in a thread, before the request's transaction, with no store on the connection.
+    Both methods run in a thread, before the request's transaction, without a store on the connection.
     """
 
     def resolve(self, request: HttpRequest) -> UUID | None:
-        """Return the store; None when the request has none. Raises StoreRefused for what can be no store."""
+        """Return the store, or None if the request has none. Raises StoreRefused for a value that cannot be a store."""
         ...
 
     def allowed(self, request: HttpRequest, store: UUID) -> bool:
-        """Tell whether the user belongs to the store that ``resolve`` returned; otherwise the answer is 403.
+        """Return whether the user belongs to the store that ``resolve`` returned; otherwise the response is a 403.
 
-        A store that does not exist must look like one of somebody else.
+        A store that does not exist must look like someone else's.
         """
         ...
 
 
 def make_resolver() -> StoreResolver:
-    """Make the resolver that ``REQUEST_STORE`` names. Raises ConfigurationError."""
+    """Create the resolver named by ``REQUEST_STORE``. Raises ConfigurationError."""
     name = conf.request_store
     if name in _RESOLVERS:
         membership_fields()
@@ -117,44 +118,46 @@ def make_resolver() -> StoreResolver:
 
 
 class _OfMembers:
-    """Allows the stores that the signed-in user belongs to. ``vary``: the headers that the answer depends on."""
+    """Base that allows the stores of the signed-in user. ``vary``: the headers that the response depends on."""
 
     vary: ClassVar[tuple[str, ...]] = ()
 
     def allowed(self, request: HttpRequest, store: UUID) -> bool:
-        """Tell whether the user is a member of the store."""
+        """Return whether the user is a member of the store."""
         return store in _memberships(request)
 
 
 class HeaderResolver(_OfMembers):
-    """Takes the store from the header ``STORE_HEADER``."""
+    """Resolver that reads the store from the header ``STORE_HEADER``."""
 
     @property
     def vary(self) -> tuple[str, ...]:  # type: ignore[override]
-        """Keep caches from giving one store's answer to another."""
+        """Headers that keep caches from serving one store's response to another."""
         return (conf.store_header,)
 
     def resolve(self, request: HttpRequest) -> UUID | None:
-        """Return what the header says."""
+        """Return the store in the header."""
         value = request.headers.get(conf.store_header)
         return None if value is None else _as_store(value, f"the header {conf.store_header}")
 
 
 class SessionResolver(_OfMembers):
-    """Takes the store from the session, under ``STORE_SESSION_KEY``."""
+    """Resolver that reads the store from the session, under ``STORE_SESSION_KEY``."""
 
     def resolve(self, request: HttpRequest) -> UUID | None:
-        """Return what the session says."""
+        """Return the store in the session."""
         session: SessionBase | None = getattr(request, "session", None)  # an API may have none
         value = None if session is None else session.get(conf.store_session_key)
         return None if value is None else _as_store(str(value), f"the session's {conf.store_session_key}")
 
 
 class SubdomainResolver(_OfMembers):
-    """Takes the store from the name before ``STORE_DOMAIN``, as its uuid; override ``store_of`` for other names."""
+    """Resolver that takes the store's UUID from the subdomain of ``STORE_DOMAIN``; override ``store_of`` for other
+    names.
+    """
 
     def resolve(self, request: HttpRequest) -> UUID | None:
-        """Return the store whose name stands before the domain; None for the domain itself and for other hosts."""
+        """Return the store named by the subdomain; None for the domain itself and for other hosts."""
         host, _port = split_domain_port(request.get_host())
         name, dot, domain = host.partition(".")
         return self.store_of(name) if dot and domain == conf.store_domain else None
@@ -165,7 +168,7 @@ class SubdomainResolver(_OfMembers):
 
 
 class MembershipResolver(HeaderResolver):
-    """Takes the one store that the signed-in user belongs to; of several, the one that header or session names."""
+    """Resolver for the only store of the signed-in user; for a user of several, the one named by header or session."""
 
     def resolve(self, request: HttpRequest) -> UUID | None:
         """Return the named store, or the only one; None for a user of several who names none."""
@@ -184,7 +187,7 @@ _RESOLVERS: Final[dict[str, type[StoreResolver]]] = {
 
 
 def _memberships(request: HttpRequest) -> tuple[UUID, ...]:
-    """Read the user's stores once a request."""
+    """Return the user's stores, read once per request."""
     known: dict[str, tuple[UUID, ...]] = request.__dict__
     if "_salon_jobs_stores" not in known:
         known["_salon_jobs_stores"] = stores_of(request.user)

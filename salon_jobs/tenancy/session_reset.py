@@ -1,9 +1,9 @@
-"""Puts a database session back into the state in which Django connected it, after a job or a request has used it.
+"""Reset a database session to the state in which Django connected it, after a job or a request has used it.
 
-A pool's or a thread's connection goes on to the next job, and with it whatever SET, SET ROLE, LISTEN, a session's
-advisory lock, a temporary table or a cursor WITH HOLD left on its session. The server tells none of that by itself, and
-a function can do it behind a plain SELECT; so whatever session has been used is reset. DISCARD ALL would take off
-what Django and the project set when they connected, and can neither go along with COMMIT nor spare psycopg's own
+A pool's or a thread's connection goes on to the next job, together with whatever SET, SET ROLE, LISTEN, a session
+advisory lock, a temporary table or a cursor WITH HOLD left on its session. The server does not report these, and a
+function can cause them behind a plain SELECT; so every session that was used is reset. DISCARD ALL would also remove
+what Django and the project set on connecting, and can neither be sent along with COMMIT nor spare psycopg's own
 prepared statements.
 """
 
@@ -27,9 +27,9 @@ from salon_jobs.db.connections import in_transaction
 from salon_jobs.db.statements import in_one_trip, rows_in_one_trip, run_statements, succeeded
 from salon_jobs.tenancy.active import open_store, session_context
 
-# What has been set since the server took the connection. Settings with a custom name are not among them: the server
-# lists those nowhere. Behind a pooler another process answers than the one the connection was told of: of its settings
-# only those are ours that a pooler carries over from one server connection to the next.
+# What has been set since the server accepted the connection, except settings with a custom name, which the server does
+# not list. Behind a pooler, the process that answers is not the one given to the connection: only those of its settings
+# are ours that a pooler carries over from one server connection to the next.
 AS_CONNECTED: Final = """
     SELECT 'role', CASE WHEN pg_catalog.pg_backend_pid() = {pid} THEN pg_catalog.current_setting('role') ELSE 'none' END
     UNION ALL
@@ -39,15 +39,15 @@ AS_CONNECTED: Final = """
            'TimeZone', 'DateStyle', 'client_encoding', 'standard_conforming_strings', 'application_name'))
        AND name NOT IN ('role', 'transaction_isolation', 'transaction_read_only', 'transaction_deferrable')
 """
-# Those that decide whether the statements that end a job find their tables and may change them.
+# Settings that decide whether the statements that end a job find their tables and may change them.
 _DECISIVE: Final = ("search_path", "row_security")
 _DEALLOCATE_BUT_PSYCOPGS: Final = (
     "DO $$ DECLARE prepared text; BEGIN FOR prepared IN SELECT name FROM pg_catalog.pg_prepared_statements "
     "WHERE pg_catalog.left(name, 5) <> '_pg3_' LOOP EXECUTE pg_catalog.format('DEALLOCATE %I', prepared); "
     "END LOOP; END $$"
 )
-# What psycopg calls the ends of transactions and the switch of autocommit, which Django makes around every one. A name
-# that is not among them counts as a use.
+# psycopg's names for the ends of transactions and the autocommit switch, which Django makes around each one. Any other
+# name counts as a use.
 _CHANGES_NOTHING: Final = frozenset({"_commit_gen", "_rollback_gen", "_set_autocommit_gen"})
 _keep_all: bool = False
 
@@ -55,8 +55,8 @@ _keep_all: bool = False
 class WatchedSession:
     """Session of one psycopg connection: the statements that reset it, and whether it has been used.
 
-    Stands in for the connection's ``wait``, through which psycopg makes every statement, Django's among them.
-    ``used`` is True once a statement ran since the last reset; our own statements past psycopg do not count.
+    Replaces the connection's ``wait``, through which psycopg makes every statement, including Django's. ``used`` is
+    True once a statement ran since the last reset; our own statements that bypass psycopg do not count.
     """
 
     __slots__ = ("_client_state", "_raw", "_wait", "before_end", "reset", "used")
@@ -72,7 +72,7 @@ class WatchedSession:
         # Before the statement that ends a job, in its transaction.
         decisive = (sets.get(name, f"RESET {name}") for name in _DECISIVE)
         self.before_end = "; ".join(("RESET SESSION AUTHORIZATION", set_role, *decisive))
-        # Afterwards. The transaction names what a default that is still set could make of it: one that waits.
+        # Afterwards. The transaction states its modes explicitly, since a default still set could make it wait.
         self.reset = "; ".join((
             "BEGIN ISOLATION LEVEL READ COMMITTED NOT DEFERRABLE", "CLOSE ALL", "RESET SESSION AUTHORIZATION",
             set_role, "RESET ALL", *sets.values(),
@@ -81,14 +81,14 @@ class WatchedSession:
         ))  # fmt: skip
 
     def __call__(self, steps: Any, *args: Any, **kwargs: Any) -> Any:
-        """Wait as the connection does, and note that it was used."""
+        """Wait as the connection does, and record that it was used."""
         if steps.__name__ not in _CHANGES_NOTHING:
             self.used = True
-        raw: Any = self._raw()  # it calls us: it is alive
+        raw: Any = self._raw()  # it calls us, so it is alive
         return self._wait(raw, steps, *args, **kwargs)
 
     def refuse_client_changes(self) -> None:
-        """Raise TenantContextError when attributes of the psycopg connection were changed: no statement resets them."""
+        """Raise TenantContextError if attributes of the psycopg connection were changed: no statement resets them."""
         raw = self._raw()
         if raw is not None and _client_state(raw) != self._client_state:
             raise TenantContextError("attributes of the psycopg connection were changed")
@@ -106,10 +106,10 @@ def _set_config(raw: Connection[Any], name: str, value: str) -> str:
 
 
 def watch_sessions(*, keep_all: bool = False) -> None:
-    """Watch the connections that Django opens or takes from a pool from now on, and that outlive a job or request.
+    """Watch connections that Django opens or takes from a pool from now on and that outlive a job or request.
 
-    Call it again when the process starts its work: what other receivers of ``connection_created`` set belongs to a new
-    connection, and only the last receiver sees all of it. ``keep_all``: this process keeps every connection.
+    Call this again when the process starts its work: what other receivers of ``connection_created`` set belongs to a
+    new connection, and only the last receiver sees all of it. ``keep_all``: this process keeps every connection.
     """
     global _keep_all  # noqa: PLW0603 - one a process
     _keep_all = _keep_all or keep_all
@@ -118,7 +118,7 @@ def watch_sessions(*, keep_all: bool = False) -> None:
 
 
 def watched(connection: BaseDatabaseWrapper) -> WatchedSession | None:
-    """Return what watches the session of Django's connection; None when nothing does."""
+    """Return the watcher of this connection's session, or None."""
     return _watch_of(connection.connection)
 
 
@@ -143,22 +143,22 @@ def _watch(connection: BaseDatabaseWrapper, **_: object) -> None:
     session = _watch_of(raw)
     if session is None:
         as_connected = dict(rows_in_one_trip(connection, AS_CONNECTED.format(pid=raw.info.backend_pid)))
-        # psycopg calls it by this name alone; an attribute of its own keeps the connection free of a cycle.
+        # psycopg calls it only by this name; an instance attribute keeps the connection free of a reference cycle.
         vars(raw)["wait"] = WatchedSession(raw, as_connected)
     elif session.used and session_context(connection) is None:
-        # From a pool that does not reset. One on whose session a store was just put comes from a pool that does.
+        # From a pool that does not reset. One whose session just got a store comes from a pool that does.
         reset_now(connection)
 
 
 def reset_now(connection: BaseDatabaseWrapper) -> None:
-    """Reset the session of an idle connection in one round trip, or discard the connection where that fails."""
+    """Reset the session of an idle connection in one round trip, or discard the connection if that fails."""
     _reset(connection, wait=True)
 
 
 def reset_soon(connection: BaseDatabaseWrapper) -> bool:
-    """Send the statements that reset, without waiting; True when ``finish_reset`` is to be called before the next use.
+    """Send the reset without waiting; return True if ``finish_reset`` must be called before the next use.
 
-    A connection that can not be reset is discarded.
+    A connection that cannot be reset is discarded.
     """
     return _reset(connection, wait=False)
 
@@ -185,11 +185,11 @@ def _reset(connection: BaseDatabaseWrapper, *, wait: bool) -> bool:
 
 
 def finish_reset(connection: BaseDatabaseWrapper) -> None:
-    """Wait for the answer to ``reset_soon``; discard the connection where the server refused it."""
+    """Wait for the answer to ``reset_soon``; discard the connection if the server refused."""
     raw: Any = connection.connection
     session = _watch_of(raw)
     if session is None or raw.info.transaction_status != TransactionStatus.ACTIVE:
-        return  # closed meanwhile
+        return  # closed in the meantime
     try:
         with connection.wrap_database_errors, raw.lock:
             succeeded(raw, raw.wait(fetch_many(raw.pgconn))[-1])
@@ -199,9 +199,10 @@ def finish_reset(connection: BaseDatabaseWrapper) -> None:
 
 
 def reset_raw(raw: Connection[Any]) -> bool:
-    """Reset the session of a psycopg connection that goes back to its pool; False, with nothing done, if not watched.
+    """Reset the session of a psycopg connection returned to its pool; return False, having done nothing, if not
+    watched.
 
-    Raises what keeps it from being reset.
+    Raises whatever prevents the reset.
     """
     session = _watch_of(raw)
     if session is None:
@@ -213,7 +214,7 @@ def reset_raw(raw: Connection[Any]) -> bool:
 
 
 def reset_after_request(connection: BaseDatabaseWrapper) -> None:
-    """Reset a connection that outlives the request, unless other work goes on on it."""
+    """Reset a connection that outlives the request, unless other work continues on it."""
     raw: Any = connection.connection
     if _is_psycopg(raw) and _outlives(connection) and not (
         connection.in_atomic_block or in_transaction(connection) or open_store(connection) is not None
@@ -222,7 +223,7 @@ def reset_after_request(connection: BaseDatabaseWrapper) -> None:
 
 
 def discard(connection: BaseDatabaseWrapper, why: object) -> None:
-    """Close a connection for good: a pool gets it back closed, and makes another."""
+    """Close a connection for good: a pool gets it back closed, and replaces it."""
     log_event(logging.WARNING, events.CONNECTION_DISCARDED, database=connection.alias, reason=str(why).strip())
     raw: Any = connection.connection
     if raw is not None:
