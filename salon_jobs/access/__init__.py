@@ -1,4 +1,4 @@
-"""Who may touch what: constraints for models here, migration operations in ``salon_jobs.access.operations``."""
+"""Who may access what: constraints for models here, migration operations in ``salon_jobs.access.operations``."""
 
 from salon_jobs.access.constraints import MembershipIsolation as MembershipIsolation
 from salon_jobs.access.constraints import SameStoreForeignKey as SameStoreForeignKey

@@ -19,11 +19,11 @@ from salon_jobs.conf import Roles
 from salon_jobs.core.errors import ConfigurationError, NotReady, RolesTaken
 
 PRELUDE: Final = (
-    # Names resolve in pg_catalog alone: before the first bootstrap everybody may create objects in public.
+    # Names resolve in pg_catalog only: before the first bootstrap anyone may create objects in public.
     "SET LOCAL search_path = pg_catalog",
-    # "Already exists" is what a second run expects.
+    # "Already exists" is expected on a second run.
     "SET LOCAL client_min_messages = warning",
-    # Passwords stay out of the server's log, also when a statement fails.
+    # Keep passwords out of the server's log, even when a statement fails.
     "SET LOCAL log_statement = 'none'",
     "SET LOCAL log_min_duration_statement = -1",
     "SET LOCAL log_min_error_statement = panic",
@@ -55,7 +55,7 @@ RETURNS boolean LANGUAGE sql STABLE SET search_path = pg_catalog AS $sql$
             AND NOT EXISTS (SELECT FROM pg_authid WHERE rolname = name_of_role AND rolpassword IS NOT NULL))
 $sql$""",
 )
-# What the guard refuses with.
+# Error code raised by the guard.
 ROLE_TAKEN: Final = "SJ002"
 # The first object id that is not the server's own.
 _FIRST_OF_USERS: Final = 16384
@@ -68,7 +68,7 @@ _COLUMNS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class RoleScript:
-    """Statements of one role, in this order: its guard, its creation, those of the cluster and of the database."""
+    """Statements for one role, in order: its guard, its creation, those for the cluster and for the database."""
 
     spec: RoleSpec
     name: str
@@ -78,9 +78,9 @@ class RoleScript:
     database: tuple[str, ...]
 
     def guard(self, database: str | None = None) -> str:
-        """Return what refuses a role that another database needs, with ``ROLE_TAKEN`` and, for psql, a hint.
+        """Return the statement that rejects a role used by another database, with ``ROLE_TAKEN`` and, for psql, a hint.
 
-        ``database`` is the one to prepare, unless it is the connected one.
+        ``database`` is the one to prepare, if it is not the connected one.
         """
         return _guard(self.spec, self.name, self.guarded, database)
 
@@ -183,22 +183,22 @@ def _if_ours(name: str, statement: str) -> str:
 
 
 def alter_role(spec: RoleSpec, name: str) -> str:
-    """Return what gives a role its attributes."""
+    """Return the statement that sets a role's attributes."""
     words = (word if on else f"NO{word}" for word, on in spec.attributes.items())
     return f"ALTER ROLE {identifier(name)} {' '.join(words)}"
 
 
 def grant_owner(owner: str, migrator: str, *, version: int) -> str:
-    """Return what lets the migrator become an owner of functions, but never act with its rights unasked.
+    """Return the statement that lets the migrator become an owner of functions, but not use its rights implicitly.
 
-    Before PostgreSQL 16 there is no option for that; the migrator's own NOINHERIT does it.
+    Before PostgreSQL 16 there is no option for that; the migrator's own NOINHERIT ensures it.
     """
     options = " WITH ADMIN FALSE, SET TRUE, INHERIT FALSE" if version >= 160000 else ""
     return f"GRANT {identifier(owner)} TO {identifier(migrator)}{options}"
 
 
 def _revoke_memberships(name: str, guarded: Iterable[str]) -> str:
-    """Take a runtime role out of the migrator and the owners, whoever put it there."""
+    """Revoke a runtime role's membership in the migrator and the owners, whoever granted it."""
     return _block(
         "FOR membership IN",
         *(f"    {line}" for line in _members(name, guarded)),
@@ -257,7 +257,7 @@ def _block(*lines: str, declare: str | None = None) -> str:
 
 
 def render_psql(script: RoleScript) -> str:
-    """Render one script as a file for psql, to be run by a superuser connected to the application's database."""
+    """Render one script as a psql file, to be run by a superuser connected to the application's database."""
     spec = script.spec
     parts = [_header(script), "\\set ON_ERROR_STOP on", "BEGIN;", *(f"{line};" for line in PRELUDE)]
     parts += [_psql_flag(flag) for flag in _FLAGS]
@@ -339,7 +339,7 @@ def _psql_name(variable: str) -> str:
 Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 
 
-# Asked before passwords change, with the roles, and the other databases of those that have any; raises to refuse.
+# Called before passwords change, with the roles, and for those used elsewhere the other databases; raises to refuse.
 ConfirmPasswords: TypeAlias = Callable[[Sequence[str], Mapping[str, str]], None]
 
 
@@ -352,7 +352,7 @@ class RoleState:
     memberships: tuple[str, ...]
 
     def differences(self, before: RoleState) -> tuple[str, ...]:
-        """Return in words what is not as it was."""
+        """Describe what differs from an earlier state."""
         words = [word for word, was in zip(self.attributes, before.attributes, strict=True) if word != was]
         words += ["password"] if self.verifier != before.verifier else []
         words += ["memberships"] if self.memberships != before.memberships else []
@@ -361,9 +361,9 @@ class RoleState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bootstrapped:
-    """Roles that were made, that were kept as they were, and that were changed, with what changed.
+    """Roles that were created, kept as they were, or changed, with what changed.
 
-    ``shared`` maps roles to the other databases that use them. ``other_passwords`` names the roles that kept a password
+    ``shared`` maps roles to the other databases that use them. ``other_passwords`` lists the roles that kept a password
     other than the one given.
     """
 
@@ -386,18 +386,19 @@ def bootstrap(
     share_roles: bool = False,
     change_passwords: ConfirmPasswords | None = None,
 ) -> Bootstrapped:
-    """Create or mend the roles, their memberships, grants and default privileges; idempotent.
+    """Create or fix the roles, their memberships, grants and default privileges; idempotent.
 
-    ``url`` must log in as a superuser. Works on ``database``, which is created with the migrator as owner when it does
-    not exist, else on the database of the URL. All of it is one transaction, save the creation of the database.
-    ``passwords`` maps role keys (migrator, web, worker, operator) to passwords; they are hashed here and never sent.
+    ``url`` must log in as a superuser. Works on ``database``, which is created with the migrator as owner if it does
+    not exist, or by default on the database of the URL. All of it is one transaction, except the creation of the
+    database. ``passwords`` maps role keys (migrator, web, worker, operator) to passwords; they are hashed here and
+    never sent.
 
-    A role that other databases use is never altered, and is refused unless ``share_roles`` is set or this database uses
-    it, too; ``bootstrap_sql`` says what that means. Existing passwords are kept unless ``change_passwords`` is given,
-    which is called first, with the roles whose password would change.
+    A role used by other databases is never altered, and is rejected unless ``share_roles`` is set or this database
+    already uses it; the files in ``bootstrap_sql`` explain what that means. Existing passwords are kept unless
+    ``change_passwords`` is given, which is first called with the roles whose password would change.
 
     Raises ``RolesTaken``, ``ConfigurationError`` (a password is missing, the URL is malformed or not a superuser's) or
-    ``NotReady`` (the server can not be reached); then nothing has changed.
+    ``NotReady`` (the server is unreachable); then nothing has changed.
     """
     scripts = build_scripts(roles, extra_owner_roles)
     _require_passwords(scripts, passwords)
@@ -431,7 +432,7 @@ def bootstrap(
 
 
 def _begin(connection: Connection, scripts: Iterable[RoleScript], database: str, *, share_roles: bool) -> None:
-    """Begin a bootstrap's transaction and run every guard. Raises RolesTaken with what all of them say."""
+    """Begin a bootstrap's transaction and run every guard. Raises RolesTaken with the findings of all of them."""
     _execute(connection, *PRELUDE, f"SET LOCAL salon_jobs.share_roles = '{'on' if share_roles else 'off'}'")
     refusals: dict[str, list[str]] = {}
     for script in scripts:
@@ -448,14 +449,14 @@ def _begin(connection: Connection, scripts: Iterable[RoleScript], database: str,
 
 
 def _shared(connection: Connection, scripts: Iterable[RoleScript], database: str) -> dict[str, str]:
-    """Return the roles that other databases use, and the names of those databases."""
+    """Return the roles used by other databases, with the names of those databases."""
     names = [script.name for script in scripts]
     query = "SELECT name, pg_temp.other_databases(name, %s) FROM unnest(%s::name[]) AS name"
     return {name: others for name, others in connection.execute(query, [database, names]) if others is not None}
 
 
 def _read_roles(connection: Connection, scripts: Iterable[RoleScript]) -> dict[str, RoleState]:
-    """Return the roles that exist, in the order of the scripts."""
+    """Return the existing roles, in the order of the scripts."""
     names = [script.name for script in scripts]
     found = connection.execute(
         """
@@ -480,7 +481,7 @@ def _read_roles(connection: Connection, scripts: Iterable[RoleScript]) -> dict[s
 
 
 def _is_other_password(script: RoleScript, states: Mapping[str, RoleState], passwords: Mapping[str, str]) -> bool:
-    """Tell whether the role has a password that is not the one given."""
+    """Return whether the role has a password other than the one given."""
     state = states.get(script.name)
     if state is None or state.verifier is None or script.spec.variable is None:
         return False
@@ -488,7 +489,7 @@ def _is_other_password(script: RoleScript, states: Mapping[str, RoleState], pass
 
 
 def is_password(password: str, verifier: str, role: str) -> bool:
-    """Compare a password with what ``pg_authid`` holds of it: SCRAM-SHA-256 (RFC 5803) or MD5."""
+    """Compare a password with its verifier in ``pg_authid``: SCRAM-SHA-256 (RFC 5803) or MD5."""
     if verifier.startswith("md5"):
         return hashlib.md5(f"{password}{role}".encode(), usedforsecurity=False).hexdigest() == verifier[3:]
     found = re.fullmatch(r"SCRAM-SHA-256\$(\d+):([^$]+)\$([^:]+):.+", verifier)
@@ -511,10 +512,12 @@ def _require_passwords(scripts: Iterable[RoleScript], passwords: Mapping[str, st
 
 
 def connect(url: str, database: str | None = None) -> Connection:
-    """Connect by ``BOOTSTRAP_URL``, in autocommit; ``database`` instead of the URL's. Raises as ``bootstrap``."""
+    """Connect by ``BOOTSTRAP_URL``, in autocommit; to ``database`` instead of the URL's if given. Raises as
+    ``bootstrap``.
+    """
     try:
         return psycopg.connect(url, autocommit=True, connect_timeout=10, dbname=database)
-    except psycopg.ProgrammingError:  # its text repeats the URL with the password
+    except psycopg.ProgrammingError:  # its text contains the URL with the password
         raise ConfigurationError("SALON_JOBS['BOOTSTRAP_URL'] is not a PostgreSQL URL") from None
     except psycopg.OperationalError as error:
         raise NotReady(f"the server of BOOTSTRAP_URL can not be used: {error}") from error

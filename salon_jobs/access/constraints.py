@@ -39,12 +39,12 @@ May: TypeAlias = Sequence[Privilege] | Mapping[Privilege, Sequence[str]]
 
 
 class AccessConstraint(BaseConstraint):
-    """Puts a model's table under row-level security and grants each role what is told, no more.
+    """Base of constraints that put a model's table under row-level security and grant roles only what is declared.
 
-    ``web`` and ``worker`` name what those roles may do: some of SELECT, INSERT, UPDATE, DELETE; as a dict, each with
-    the fields it is meant for (none named: all). ``makemigrations`` finds it like any other constraint. Changes read
-    SALON_JOBS when they run and wait for the table's lock only briefly. Taken away, it leaves a table without
-    row-level security, with what the default privileges give.
+    ``web`` and ``worker`` list what those roles may do: some of SELECT, INSERT, UPDATE, DELETE; as a dict, each with
+    the fields it applies to (empty: all). ``makemigrations`` detects it like any other constraint. Changes read
+    SALON_JOBS when they run, and wait only briefly for the table's lock. Removing it leaves a table without row-level
+    security and with the default privileges.
     """
 
     def __init__(self, *, name: str, web: May = ALL_ROWS, worker: May = ALL_ROWS, **messages: Any) -> None:
@@ -53,19 +53,21 @@ class AccessConstraint(BaseConstraint):
 
     @abstractmethod
     def access(self, model: type[Model], roles: Roles | None) -> TableAccess | None:
-        """Return what is declared of the model's table; None: nothing, with one database user (``roles`` None)."""
+        """Return what is declared for the model's table; None with one database user (``roles`` None)."""
 
     def constraint_sql(self, model: Any, schema_editor: Any) -> Any:
-        """Leave CREATE TABLE as it is; the table's access comes after it, at the end of the migration."""
+        """Leave CREATE TABLE unchanged; the table's access is set up after it, at the end of the migration."""
         schema_editor.deferred_sql.append(self.create_sql(model, schema_editor))
 
     def create_sql(self, model: Any, schema_editor: Any) -> Any:
-        """Return what takes back what default privileges gave, grants, creates the policies, switches RLS on."""
+        """Return the SQL that revokes the default privileges, grants, creates the policies and enables row-level
+        security.
+        """
         return self._statement(_protect, model, schema_editor)
 
     def remove_sql(self, model: Any, schema_editor: Any) -> Any:
-        """Return what switches row-level security off and grants again what default privileges give."""
-        # A table of the same migration, such as a squashed one, would get at its end what is taken from it here.
+        """Return the SQL that disables row-level security and restores the default privileges."""
+        # A table created in the same migration, such as a squashed one, would regain at its end what is removed here.
         schema_editor.deferred_sql[:] = [
             statement
             for statement in schema_editor.deferred_sql
@@ -77,12 +79,12 @@ class AccessConstraint(BaseConstraint):
         self, write: Callable[[TableAccess], Statements], model: type[Model], schema_editor: BaseDatabaseSchemaEditor
     ) -> Statement:
         access = self.access(model, conf.roles)
-        if access is None:  # Django puts off to the end, and then runs, whatever is returned here
+        if access is None:  # Django defers, and then runs, whatever is returned here
             return Statement("SELECT")
         return Statement("%(sql)s", sql=_AccessSQL(access, write, lock_timeout(schema_editor.connection)))
 
     def deconstruct(self) -> tuple[str, Sequence[Any], dict[str, Any]]:
-        """Return how to write it; the public name is shorter than the module's."""
+        """Return how to write the constraint in a migration; its public path is shorter than the module's."""
         path, arguments, keywords = super().deconstruct()
         for role, may in (("web", self.web), ("worker", self.worker)):
             if any(may.values()):
@@ -106,12 +108,12 @@ class AccessConstraint(BaseConstraint):
 
 
 class StoreIsolation(AccessConstraint):
-    """Shows and accepts a model's rows for the current store only, by forced row-level security.
+    """Restrict a model's rows to the current store by forced row-level security.
 
-    ``field`` names the model's field that holds the store; ``"id"`` in the store model itself. The migrator is held to
-    it as well. A policy for each command, TO the roles that may run it; with one database user TO PUBLIC, and the store
-    model itself, STORE_MODEL, is left open to its owner (no FORCE), who must list the stores for a fan-out.
-    ``full_clean`` refuses, inside a tenant context, an instance of another store.
+    ``field`` is the model's field that holds the store; ``"id"`` in the store model itself. The migrator is restricted
+    too. There is a policy per command, TO the roles that may run it. With one database user they are TO PUBLIC, and the
+    store model itself, STORE_MODEL, is open to its owner (no FORCE), who must list the stores for a fan-out. Inside a
+    tenant context, ``full_clean`` rejects an instance of another store.
     """
 
     default_violation_error_message = "This belongs to another store than the current one."
@@ -121,7 +123,7 @@ class StoreIsolation(AccessConstraint):
         self.field = field
 
     def access(self, model: type[Model], roles: Roles | None) -> TableAccess:
-        """Return what is declared of the model's table."""
+        """Return what is declared for the model's table."""
         field: Any = model._meta.get_field(self.field)
         return store_access(
             model._meta.db_table, field.column, roles=roles, is_store=is_store_model(model, field),
@@ -129,14 +131,14 @@ class StoreIsolation(AccessConstraint):
         )  # fmt: skip
 
     def deconstruct(self) -> tuple[str, Sequence[Any], dict[str, Any]]:
-        """Return how to write it."""
+        """Return how to write the constraint in a migration."""
         path, arguments, keywords = super().deconstruct()
         return path, arguments, {"field": self.field, **keywords}
 
     def validate(
         self, model: type[Model], instance: Model, exclude: Iterable[str] | None = None, using: str = DEFAULT_DB_ALIAS
     ) -> None:
-        """Refuse an instance of another store than the current one, if there is one. Raises ValidationError."""
+        """Raise ValidationError for an instance of a store other than the current one, if there is one."""
         current, field = current_store_id(), cast("Any", model._meta.get_field(self.field))
         store = getattr(instance, field.attname)
         if None not in (current, store) and self.field not in (exclude or ()) and field.to_python(store) != current:
@@ -144,10 +146,10 @@ class StoreIsolation(AccessConstraint):
 
 
 class MembershipIsolation(StoreIsolation):
-    """Does as ``StoreIsolation``, and shows the web role the rows of the signed-in user while no store is known.
+    """``StoreIsolation`` that also shows the web role the signed-in user's rows while no store is known.
 
-    For the model that says which user belongs to which store; ``user_field`` names its field of the user. Asked by
-    ``TenantMiddleware``, which puts the user's key into ``USER_GUC`` for that one statement.
+    For the model that defines which user belongs to which store; ``user_field`` is its field for the user. Used by
+    ``TenantMiddleware``, which puts the user's key into ``USER_GUC`` for a single statement.
     """
 
     def __init__(
@@ -157,7 +159,7 @@ class MembershipIsolation(StoreIsolation):
         self.user_field = user_field
 
     def access(self, model: type[Model], roles: Roles | None) -> TableAccess:
-        """Return what is declared of the model's table."""
+        """Return what is declared for the model's table."""
         access = super().access(model, roles)
         user: Any = model._meta.get_field(self.user_field)
         own = user_condition(user.column, user.db_type(connections[conf.database]))
@@ -166,19 +168,19 @@ class MembershipIsolation(StoreIsolation):
         return replace(access, policies=(*access.policies, policy))
 
     def deconstruct(self) -> tuple[str, Sequence[Any], dict[str, Any]]:
-        """Return how to write it."""
+        """Return how to write the constraint in a migration."""
         path, arguments, keywords = super().deconstruct()
         return path, arguments, {"user_field": self.user_field, **keywords}
 
 
 class SystemScope(AccessConstraint):
-    """Puts a model without a store under forced row-level security: each role sees all its rows or none.
+    """Forced row-level security for a model without a store: each role sees all of its rows or none.
 
-    Says that the table is meant to have no store. With one database user it does nothing.
+    Declares that the table intentionally has no store. With one database user it does nothing.
     """
 
     def access(self, model: type[Model], roles: Roles | None) -> TableAccess | None:
-        """Return what is declared of the model's table."""
+        """Return what is declared for the model's table."""
         if roles is None:
             return None
         web, worker = _columns(model, self.web), _columns(model, self.worker)
@@ -186,7 +188,7 @@ class SystemScope(AccessConstraint):
 
 
 class _AccessSQL(Table):
-    """Writes the SQL when it is run: the table may have another name by then."""
+    """SQL composed when it runs: the table may have another name by then."""
 
     def __init__(
         self, access: TableAccess, write: Callable[[TableAccess], Statements], around: tuple[Statements, Statements]
@@ -219,9 +221,9 @@ def _unprotect(access: TableAccess) -> Statements:
 
 
 def is_store_model(model: type[Model], field: Any) -> bool:
-    """Tell whether a model, whose ``field`` holds the store, is that of the stores, not of what each of them has.
+    """Return whether a model, whose ``field`` holds the store, is the store model itself, not one with rows per store.
 
-    By its key alone where STORE_MODEL is not set yet, and where an old migration knows a model that is gone or renamed.
+    Decided by its key alone if STORE_MODEL is not set yet, or an old migration has a model that is gone or renamed.
     """
     try:
         if conf.store_model is not None:
@@ -232,7 +234,7 @@ def is_store_model(model: type[Model], field: Any) -> bool:
 
 
 def _privileges(name: str, may: May) -> dict[Privilege, tuple[str, ...]]:
-    """Return what a role may do, in one order. Raises ConfigurationError."""
+    """Return what a role may do, in a fixed order. Raises ConfigurationError."""
     given = (
         {what: tuple(fields) for what, fields in may.items()} if isinstance(may, Mapping) else dict.fromkeys(may, ())
     )
@@ -258,11 +260,11 @@ _ADD: Final = (
     "%(before)sALTER TABLE %(table)s ADD CONSTRAINT %(name)s FOREIGN KEY (%(columns)s) REFERENCES %(to_table)s "
     "(%(to_columns)s) DEFERRABLE INITIALLY DEFERRED NOT VALID%(after)s"
 )
-# VALIDATE first tries one query, with the caller's rights, and that query obeys FORCEd row-level security: it passes
-# over rows that violate the constraint and refuses rows that do not. Without SELECT on the table PostgreSQL checks row
-# by row instead, without row-level security; and should it ever try the query all the same, row_security = off makes
-# that an error, never a lie. Nobody else sees the owner without its right: the transaction gives it back. Unlike
-# taking FORCE off for the while, this blocks nobody who reads or writes.
+# VALIDATE first tries one query, with the caller's rights, and that query obeys FORCEd row-level security: it skips
+# rows that violate the constraint and rejects rows that do not. Without SELECT on the table PostgreSQL instead checks
+# row by row, without row-level security; and should it ever try the query anyway, row_security = off turns that into an
+# error instead of a wrong result. No other session sees the owner without its right: the transaction restores it.
+# Unlike removing FORCE temporarily, this blocks no readers or writers.
 VALIDATE: Final = (
     "SET LOCAL row_security = off;\nREVOKE SELECT ON %(table)s FROM CURRENT_USER;\n"
     "ALTER TABLE %(table)s VALIDATE CONSTRAINT %(name)s;\n"
@@ -273,7 +275,7 @@ _DROP: Final = "%(before)sALTER TABLE %(table)s DROP CONSTRAINT %(name)s%(after)
 
 
 def row_security_of(connection: BaseDatabaseWrapper) -> str:
-    """Return what ``VALIDATE`` sets ``row_security`` back to."""
+    """Return the value to which ``row_security`` is restored after ``VALIDATE``."""
     with connection.cursor() as cursor:
         cursor.execute("SHOW row_security")
         row: tuple[str] = cursor.fetchone()
@@ -281,15 +283,15 @@ def row_security_of(connection: BaseDatabaseWrapper) -> str:
 
 
 class SameStoreForeignKey(BaseConstraint):
-    """Is the composite foreign key ``(store, field)`` to a row of the same store, checked at the end of a transaction.
+    """Composite foreign key ``(store, field)`` to a row of the same store, checked at the end of a transaction.
 
-    PostgreSQL checks foreign keys without row-level security: a plain one lets a row refer to another store's, and
-    tells that it exists. ``field`` names the model's ForeignKey, which says ``db_constraint=False``; ``store_field``
-    the field that holds the store, in this model and (unless ``to_store_field`` says otherwise) in the other one, which
-    needs a UniqueConstraint on (store, key). A row without a reference is fine.
+    PostgreSQL checks foreign keys without row-level security: a plain one lets a row refer to another store's row, and
+    reveals that it exists. ``field`` is the model's ForeignKey, with ``db_constraint=False``; ``store_field`` the field
+    that holds the store, in this model and (unless ``to_store_field`` differs) in the referenced one, which needs a
+    UniqueConstraint on (store, key). A row without a reference is valid.
 
-    The key is added at the end of the migration, NOT VALID, and then validated truthfully, whatever row-level security
-    shows the migrator. In a migration with ``atomic = False`` writers wait for neither.
+    The key is added at the end of the migration, NOT VALID, and then validated correctly whatever rows row-level
+    security shows the migrator. In a migration with ``atomic = False`` writers wait for neither.
     """
 
     default_violation_error_message = "This refers to a row of another store, or to none."
@@ -302,16 +304,16 @@ class SameStoreForeignKey(BaseConstraint):
         self.to_store_field = to_store_field or store_field
 
     def constraint_sql(self, model: Any, schema_editor: Any) -> Any:
-        """Leave CREATE TABLE as it is: the other table's unique constraint may come later in the migration."""
+        """Leave CREATE TABLE unchanged: the other table's unique constraint may come later in the migration."""
         self._add_at_the_end(model, schema_editor)
 
     def create_sql(self, model: Any, schema_editor: Any) -> Any:
-        """Return what checks now the rows that wait for it: no table with such can be altered."""
+        """Return the SQL that checks pending rows now: a table with pending checks cannot be altered."""
         self._add_at_the_end(model, schema_editor)
         return Statement("SET CONSTRAINTS ALL IMMEDIATE")
 
     def remove_sql(self, model: Any, schema_editor: Any) -> Any:
-        """Return what drops the key; one that this migration was to add at its end is not added."""
+        """Return the SQL that drops the key; one that this migration was to add at its end is not added."""
         drop = self._statement(_DROP, model, schema_editor)
         waiting: list[Any] = schema_editor.deferred_sql
         others = [statement for statement in waiting if not _adds(statement, drop)]
@@ -350,7 +352,7 @@ class SameStoreForeignKey(BaseConstraint):
         )
 
     def deconstruct(self) -> tuple[str, Sequence[Any], dict[str, Any]]:
-        """Return how to write it; the public name is shorter than the module's."""
+        """Return how to write the constraint in a migration; its public path is shorter than the module's."""
         path, arguments, keywords = super().deconstruct()
         keywords["field"] = self.field
         if self.store_field != "store":
@@ -362,7 +364,7 @@ class SameStoreForeignKey(BaseConstraint):
     def validate(
         self, model: type[Model], instance: Model, exclude: Iterable[str] | None = None, using: str = DEFAULT_DB_ALIAS
     ) -> None:
-        """Refuse an instance whose reference has no row in its store. Raises ValidationError."""
+        """Raise ValidationError for an instance whose reference has no row in its store."""
         meta: Any = model._meta
         key, store = meta.get_field(self.field), meta.get_field(self.store_field)
         to: Any = key.remote_field.model
@@ -385,7 +387,7 @@ class SameStoreForeignKey(BaseConstraint):
 
 
 def _adds(statement: object, drop: Statement) -> bool:
-    """Tell whether a statement adds or validates the key that ``drop`` drops."""
+    """Return whether a statement adds or validates the key that ``drop`` drops."""
     return (
         isinstance(statement, Statement)
         and statement.template in (_ADD, _VALIDATE)

@@ -1,4 +1,4 @@
-"""Declares who owns and calls a function; migrations, the doctor and conversions derive from it."""
+"""Declaration of a function's owner and callers, the source for migrations, the doctor and conversions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SETTING: Final = re.compile(r"\bSET (\w+) = ((?:(?! SET ).)+)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Behaviour:
-    """Is how a function runs, as ``pg_proc`` says it."""
+    """How a function runs, according to ``pg_proc``."""
 
     language: str
     is_definer: bool
@@ -25,10 +25,11 @@ class Behaviour:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FunctionAccess:
-    """Is all that is declared of one function: its definition, its owner and who may call it.
+    """Everything declared for one function: its definition, its owner and who may call it.
 
-    ``arguments`` are the types alone. ``definition`` is CREATE OR REPLACE FUNCTION, from LANGUAGE on in the order
-    LANGUAGE, options, ``AS $body$``. ``owner`` None: whoever migrates. ``callers`` are roles; PUBLIC never calls it.
+    ``arguments`` are only the types. ``definition`` is CREATE OR REPLACE FUNCTION, from LANGUAGE on in the order
+    LANGUAGE, options, ``AS $body$``. ``owner`` None is whoever migrates. ``callers`` are roles; PUBLIC never may call
+    it.
     """
 
     schema: str
@@ -40,12 +41,12 @@ class FunctionAccess:
 
     @property
     def signature(self) -> str:
-        """Return schema, name and the types of its arguments."""
+        """Schema, name and argument types."""
         return f"{identifier(self.schema)}.{identifier(self.name)}({self.arguments})"
 
     @property
     def behaviour(self) -> Behaviour:
-        """Return how it runs, read from its definition."""
+        """How it runs, parsed from its definition."""
         head = _HEAD.search(self.definition)
         if head is None:
             raise ValueError(f"the definition of {self.name} is not in the form that FunctionAccess reads")
@@ -60,14 +61,14 @@ class FunctionAccess:
         )
 
     def create(self) -> list[str]:
-        """Return what makes it anew and sets who may call it, to be run as its owner."""
+        """Return the statements that create or replace it and set who may call it, to be run as its owner."""
         return [self.definition, f"REVOKE ALL ON FUNCTION {self.signature} FROM PUBLIC", *self.give()]
 
     def give(self) -> list[str]:
-        """Return what lets its callers call it, to be run as its owner."""
+        """Return the statements that grant EXECUTE to its callers, to be run as its owner."""
         callers = ", ".join(map(identifier, self.callers))
         return [f"GRANT EXECUTE ON FUNCTION {self.signature} TO {callers}"] if callers else []
 
     def drop(self) -> str:
-        """Return what drops it if it is there."""
+        """Return the statement that drops it if it exists."""
         return f"DROP FUNCTION IF EXISTS {self.signature}"

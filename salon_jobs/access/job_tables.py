@@ -35,10 +35,10 @@ _OPERATOR: Final[dict[str, tuple[Privilege, ...]]] = {
     "salon_jobs_replay": ("INSERT",),
 }
 TABLES: Final = tuple(_OPERATOR)
-# Its current store's rows. It emits and skips messages by functions alone.
+# Rows of its current store. It emits and skips messages only through functions.
 _WEB_READS: Final = ("salon_jobs_job_error", "salon_jobs_message", "salon_jobs_blocked_aggregate")
-# What an enqueue gives. Not id, state, lease and what else the workers trust: SQL smuggled into a web process could
-# stop them with it, for all stores.
+# Columns set by an enqueue. Not id, state, lease and others that the workers trust: with those, SQL injected into a web
+# process could stop the workers for all stores.
 _WEB_INSERTS: Final = (
     "task", "store_id", "queue", "priority", "max_attempts", "run_at", "expires_at", "payload", "tick", "job_key",
     "concurrency_key", "trace",
@@ -50,11 +50,11 @@ _WEB_UPDATES: Final = (
 
 
 def table_access(table: str, roles: Roles) -> TableAccess:
-    """Return what is declared of one of ``TABLES``.
+    """Return what is declared for one of ``TABLES``.
 
-    web: its current store's jobs, by row-level security; it gives what an enqueue gives, changes what keys, cancelling
-    and retrying change, never a running job, and leaves none in another state than queued or cancelled.
-    worker: everything. operator: see and change jobs of all stores. migrator: the owner, for data migrations.
+    web: its current store's jobs, by row-level security; it inserts what an enqueue sets, updates what keys, cancelling
+    and retrying change, never a running job, and leaves none in a state other than queued or cancelled. worker:
+    everything. operator: see and change jobs of all stores. migrator: the owner, for data migrations.
     """
     everything = sql.SQL("true")
     everybody = (roles.worker, roles.operator, roles.migrator)
@@ -74,9 +74,9 @@ def table_access(table: str, roles: Roles) -> TableAccess:
 
 
 def history_access(roles: Roles) -> TableAccess:
-    """Return what is declared of Django's history of migrations, which has no row-level security.
+    """Return what is declared for Django's migration history, which has no row-level security.
 
-    Runtimes look whether migrations are pending; none may rewrite that history.
+    Runtime processes check whether migrations are pending; none may rewrite that history.
     """
     grants = tuple(Grant(role=role, privileges=("SELECT",)) for role in roles.runtime)
     return TableAccess(table="django_migrations", policies=(), grants=grants, force=False)
@@ -106,7 +106,7 @@ def _web(table: str, web: str) -> tuple[tuple[Policy, ...], tuple[Grant, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class _JobFunction:
-    """Names its file in ``salon_jobs/db/sql``, its arguments and the keys of the roles that call it."""
+    """Its file in ``salon_jobs/db/sql``, its arguments and the keys of the roles that call it."""
 
     file: str
     arguments: str
@@ -131,7 +131,7 @@ _FUNCTIONS: Final[Mapping[str, _JobFunction]] = {
     "salon_jobs_emit_many": _JobFunction("emit_many_function", _EMIT_MANY, ("web", "worker")),
     "salon_jobs_gate": _JobFunction("gate_function", "", ("worker", "operator")),
     "salon_jobs_skip_messages": _JobFunction("skip_messages_function", "bigint[]", ("web",)),
-    # Of triggers, which need no EXECUTE.
+    # Trigger functions, which need no EXECUTE.
     "salon_jobs_hold_gate": _JobFunction("hold_gate_function", ""),
     "salon_jobs_supersede": _JobFunction("supersede_function", ""),
 }
@@ -139,7 +139,7 @@ FUNCTIONS: Final = tuple(_FUNCTIONS)
 
 
 def job_function(name: str, schema: str, roles: Roles | None, *, file: str | None = None) -> FunctionAccess:
-    """Return what is declared of one of ``FUNCTIONS`` beside the job tables of ``schema``.
+    """Return what is declared for one of ``FUNCTIONS`` in the job tables' ``schema``.
 
     ``file`` names an earlier definition in ``salon_jobs/db/sql``.
     """
@@ -155,7 +155,7 @@ def job_function(name: str, schema: str, roles: Roles | None, *, file: str | Non
 
 
 def fan_out_function(*, table: str, table_schema: str, key: str, roles: Roles | None) -> FunctionAccess:
-    """Return what is declared of the one function that lists all stores: no arguments, ids alone.
+    """Return what is declared for the function that lists all stores: no arguments, and only ids.
 
     ``table`` and its ``key`` column are those of the store model. With roles it belongs to the fan-out role.
     """
@@ -171,7 +171,7 @@ def fan_out_function(*, table: str, table_schema: str, key: str, roles: Roles | 
 
 
 def fan_out_reads(*, key: str, roles: Roles) -> Grant:
-    """Return what the owner of that function may do on the store's table: read the key, no more."""
+    """Return the grant of that function's owner on the store table: reading the key, nothing more."""
     return Grant(role=roles.fan_out_owner, privileges=("SELECT",), columns=(key,))
 
 

@@ -1,4 +1,4 @@
-"""Declarations of policies and grants on a table, and the SQL they become."""
+"""Declarations of policies and grants on a table, and their SQL."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from salon_jobs.conf import settings as conf
 
 Privilege: TypeAlias = Literal["SELECT", "INSERT", "UPDATE", "DELETE"]
 ALL_ROWS: tuple[Privilege, ...] = ("SELECT", "INSERT", "UPDATE", "DELETE")
-# What a role may do, each on some of the columns or, where none are named, on all.
+# What a role may do, each on some of the columns or, if none are listed, on all.
 Privileges: TypeAlias = Mapping[Privilege, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """Is one row-level security policy. ``roles`` empty: TO PUBLIC, with one database user."""
+    """One row-level security policy. Empty ``roles``: TO PUBLIC, with one database user."""
 
     name: str
     command: Literal["ALL", "SELECT", "INSERT", "UPDATE", "DELETE"]
@@ -40,13 +40,13 @@ class Policy:
         return statement
 
     def drop(self, table: sql.Identifier) -> sql.Composed:
-        """Return DROP POLICY, which does nothing where there is none."""
+        """Return DROP POLICY IF EXISTS."""
         return sql.SQL("DROP POLICY IF EXISTS {} ON {}").format(sql.Identifier(self.name), table)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
-    """Gives one role privileges on a table, or on some of its columns alone."""
+    """Privileges of one role on a table, or on some of its columns."""
 
     role: str
     privileges: tuple[Privilege, ...]
@@ -63,7 +63,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableAccess:
-    """Is all that is declared of one table under row-level security. ``force``: for its owner, too."""
+    """Everything declared for one table under row-level security. ``force`` applies it to the owner too."""
 
     table: str
     policies: tuple[Policy, ...]
@@ -71,7 +71,7 @@ class TableAccess:
     force: bool = True
 
     def protect(self) -> list[sql.Composed]:
-        """Return the policies, then what switches row-level security on. Each policy is made anew."""
+        """Return the statements that recreate each policy, then enable row-level security."""
         table = sql.Identifier(self.table)
         statements = [make for policy in self.policies for make in (policy.drop(table), policy.create(table))]
         statements.append(sql.SQL("ALTER TABLE {} ENABLE ROW LEVEL SECURITY").format(table))
@@ -80,7 +80,7 @@ class TableAccess:
         return statements
 
     def unprotect(self) -> list[sql.Composed]:
-        """Return what switches row-level security off and drops the policies."""
+        """Return the statements that disable row-level security and drop the policies."""
         table = sql.Identifier(self.table)
         return [
             sql.SQL("ALTER TABLE {} NO FORCE ROW LEVEL SECURITY").format(table),
@@ -89,17 +89,17 @@ class TableAccess:
         ]
 
     def give(self, roles: Sequence[str]) -> list[sql.Composed]:
-        """Return what takes everything from PUBLIC and ``roles``, then grants what is declared."""
+        """Return the statements that revoke everything from PUBLIC and ``roles``, then grant what is declared."""
         inserting = [grant.role for grant in self.grants if "INSERT" in grant.privileges]
         statements = [*self.take(roles), *(grant.statement(sql.Identifier(self.table)) for grant in self.grants)]
         if inserting:
-            # An identity column needs no more than INSERT; a serial one, of older tables, takes its numbers itself.
+            # An identity column needs only INSERT; a serial one, in older tables, also needs its sequence.
             to = sql.SQL(", ").join(map(sql.Identifier, inserting))
             statements.append(self._on_sequences("a", sql.SQL("GRANT USAGE"), sql.SQL("TO {}").format(to)))
         return statements
 
     def take(self, roles: Sequence[str]) -> list[sql.Composed]:
-        """Return what takes everything on the table, and on its own sequences, from PUBLIC and ``roles``."""
+        """Return the statements that revoke everything on the table and its own sequences from PUBLIC and ``roles``."""
         of = sql.SQL("FROM {}").format(sql.SQL(", ").join((sql.SQL("PUBLIC"), *map(sql.Identifier, roles))))
         return [
             sql.SQL("REVOKE ALL ON {} {}").format(sql.Identifier(self.table), of),
@@ -107,7 +107,7 @@ class TableAccess:
         ]
 
     def give_by_default(self, roles: Sequence[str]) -> list[sql.Composed]:
-        """Return what grants again what default privileges give these roles on a new table and its sequences."""
+        """Return the statements that restore these roles' default privileges on a new table and its sequences."""
         to = sql.SQL("TO {}").format(sql.SQL(", ").join(map(sql.Identifier, roles)))
         return [
             *(Grant(role=role, privileges=ALL_ROWS).statement(sql.Identifier(self.table)) for role in roles),
@@ -115,7 +115,7 @@ class TableAccess:
         ]
 
     def _on_sequences(self, kinds: str, verb: sql.SQL, whom: sql.Composed) -> sql.Composed:
-        """Return what grants or revokes on the sequences of columns: ``a`` of serial ones, ``i`` of identity ones."""
+        """Return a grant or revoke on the sequences of columns: ``a`` for serial, ``i`` for identity columns."""
         # Without a percent sign: Django removes constraints with (empty) parameters.
         return sql.SQL(
             "DO $$ DECLARE s regclass; BEGIN FOR s IN SELECT c.oid FROM pg_depend d JOIN pg_class c ON c.oid = d.objid "
@@ -144,7 +144,7 @@ def grants_of(role: str, privileges: Privileges) -> tuple[Grant, ...]:
 def policies_by_command(
     prefix: str, condition: sql.Composable, who: Mapping[Privilege, tuple[str, ...]]
 ) -> tuple[Policy, ...]:
-    """Return one policy for each command that somebody may run; no roles: TO PUBLIC."""
+    """Return a policy for each command that any role may run; no roles: TO PUBLIC."""
     return tuple(
         Policy(
             name=f"{prefix}_{command.lower()}",
@@ -167,15 +167,15 @@ DEMAND_GUC: Final = "salon_jobs.no_store"
 
 
 def store_condition(column: str) -> sql.Composed:
-    """Return the condition that shows the current store's rows: none when no store is set."""
+    """Return the condition that shows the current store's rows, or none when no store is set."""
     return sql.SQL("{} = (SELECT {}::uuid)").format(sql.Identifier(column), _setting(conf.store_guc))
 
 
 def guarded_condition(column: str, *, roles: Roles | None) -> sql.Composed:
-    """Return the condition that fails, instead of showing no row of many, when a migration has set no store.
+    """Return a condition that fails, instead of showing no rows, when a migration has not set a store.
 
-    What is no uuid takes the place of the store that is not set: with roles always, since only the migrator is held to
-    this condition; with one database user what ``DEMAND_GUC`` says, which is nothing unless ``migrate`` runs.
+    An invalid UUID replaces the missing store: with roles always, since only the migrator is subject to this condition;
+    with one database user the value of ``DEMAND_GUC``, which is empty unless ``migrate`` runs.
     """
     otherwise = _setting(DEMAND_GUC) if roles is None else sql.Literal(NO_STORE)
     return sql.SQL("{} = (SELECT COALESCE({}, {})::uuid)").format(
@@ -185,7 +185,7 @@ def guarded_condition(column: str, *, roles: Roles | None) -> sql.Composed:
 
 def user_condition(column: str, type_name: str) -> sql.Composed:
     """Return the condition that shows the signed-in user's rows; ``type_name`` is the PostgreSQL type of the key."""
-    # Without a length, which would cut a longer key off until it is somebody else's; texts are texts already.
+    # Without a length, which would truncate a longer key to what may be another user's; texts need no cast.
     kind = type_name.partition("(")[0]
     cast = sql.SQL("") if kind in _TEXTS else sql.SQL("::" + kind)  # pyright: ignore[reportArgumentType] - of Django's field, not of anybody's input
     return sql.SQL("{} = (SELECT {}{})").format(sql.Identifier(column), _setting(conf.user_guc), cast)
@@ -198,9 +198,9 @@ def _setting(name: str) -> sql.Composed:
 def store_access(
     table: str, column: str, *, roles: Roles | None, web: Privileges, worker: Privileges, is_store: bool = False
 ) -> TableAccess:
-    """Return what lets each role at the current store's rows, by what it may do there, and at no others.
+    """Return the access that gives each role its privileges on the current store's rows, and on no others.
 
-    The migrator is held to it as well: its data migrations go from store to store, and fail where they do not. With one
+    The migrator is restricted too: its data migrations must go from store to store, and fail otherwise. With one
     database user the policies are TO PUBLIC and for all commands; the store table itself is then not FORCEd, since the
     fan-out function belongs to that user and must list the stores.
     """
@@ -212,7 +212,7 @@ def store_access(
 
 
 def system_access(table: str, *, roles: Roles, web: Privileges, worker: Privileges) -> TableAccess:
-    """Return what lets each role at all rows of a table without a store, by what it may do there."""
+    """Return the access that gives each role its privileges on all rows of a table without a store."""
     everything = sql.SQL("true")
     return _for_roles(table, SYSTEM_POLICY, everything, everything, roles=roles, web=web, worker=worker)
 

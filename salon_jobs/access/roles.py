@@ -1,7 +1,7 @@
-"""Declares the database roles: what each is for, what it may, and how its bootstrap file is called.
+"""Declaration of the database roles: the purpose, privileges and bootstrap file of each.
 
-Roles are cluster-level and exist before migrations, whose policies and grants name them. The names of a deployment are
-in ``salon_jobs.conf.Roles``; ``tenancy.bootstrap_sql`` turns the declaration into SQL.
+Roles are cluster-level and exist before migrations, whose policies and grants name them. Their names in a deployment
+are in ``salon_jobs.conf.Roles``; ``access.bootstrap`` turns the declaration into SQL.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _POWERS: Final = ("SUPERUSER", "CREATEDB", "CREATEROLE", "REPLICATION")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DefaultPrivileges:
-    """Is what new objects of one creator give: to ``grantee`` in ``SCHEMA``, or withhold from PUBLIC everywhere (None).
+    """Privileges on a creator's new objects: granted to ``grantee`` in ``SCHEMA``, or withheld from PUBLIC (None).
 
-    What PUBLIC gets by itself can be taken away for the whole database only, not per schema.
+    PUBLIC's built-in privileges can only be removed for the whole database, not per schema.
     """
 
     creator: str
@@ -39,19 +39,19 @@ class DefaultPrivileges:
         return f"{what} IN SCHEMA {SCHEMA}\n    GRANT {privileges} ON {self.kind} TO {identifier(self.grantee)}"
 
 
-# For lists of the newest few. By the default of 4 the planner walks the primary key, not the index that holds just the
-# rows asked for; where these are all old it reads every newer row first: 4 s instead of 0.2 s with 5 million.
+# For lists of the newest few. With the default of 4 the planner walks the primary key, not the index that holds just
+# the requested rows; if these are all old it reads every newer row first: 4 s instead of 0.2 s with 5 million.
 FEW_ROWS: Final = "random_page_cost = 1.1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleSpec:
-    """Declares one role. No role is ever superuser or may create roles or databases.
+    """One role. No role is ever superuser or may create roles or databases.
 
     ``key`` is the field of ``conf.Roles`` and the key of ``ROLE_PASSWORDS``; ``variable`` is the environment variable
-    of the password, and ``None`` means that nobody can log in as the role. ``owns_functions`` is for NOLOGIN owners
-    of SECURITY DEFINER functions: they bypass RLS and only the migrator may become them. ``business_dml`` grants, by
-    default privileges, the rows of the tables that later migrations create (under RLS). ``settings`` hold for each of
+    of the password, and ``None`` means that the role cannot log in. ``owns_functions`` is for NOLOGIN owners of
+    SECURITY DEFINER functions: they bypass RLS and only the migrator may become them. ``business_dml`` grants, by
+    default privileges, the rows of the tables that later migrations create (under RLS). ``settings`` apply to each of
     the role's sessions.
     """
 
@@ -70,18 +70,18 @@ class RoleSpec:
 
     @property
     def attributes(self) -> dict[str, bool]:
-        """Return the attributes, by their words in ALTER ROLE. INHERIT means nothing where nobody logs in."""
+        """Attributes, by their keywords in ALTER ROLE. INHERIT has no meaning for roles that cannot log in."""
         inherits = {} if self.owns_functions else {"INHERIT": not self.owns_schema}
         powers = dict.fromkeys(_POWERS, False)
         return {"LOGIN": not self.owns_functions, **inherits, "BYPASSRLS": self.owns_functions, **powers}
 
     @property
     def database_privileges(self) -> tuple[str, ...]:
-        """Return what the role may on the database; nothing where nobody logs in."""
+        """Privileges on the database; none for roles that cannot log in."""
         return () if self.owns_functions else ("CONNECT",)
 
     def default_privileges(self, name: str, migrator: str) -> tuple[DefaultPrivileges, ...]:
-        """Return what new objects give to the role, or what its own ones withhold from PUBLIC."""
+        """Return the role's privileges on new objects, or those that its own new objects withhold from PUBLIC."""
         given: tuple[tuple[DefaultKind, tuple[str, ...]], ...] = ()
         if self.owns_schema or self.owns_functions:
             given = (("FUNCTIONS", ("EXECUTE",)), *((("TYPES", ("USAGE",)),) if self.owns_schema else ()))
@@ -132,7 +132,7 @@ def extra_owner(name: str) -> RoleSpec:
 
 
 def named_roles(roles: Roles, extra_owner_roles: Iterable[str] = ()) -> tuple[tuple[RoleSpec, str], ...]:
-    """Return every declared role with its name here, in the order in which they are made.
+    """Return every declared role with its name in the deployment, in order of creation.
 
     Raises ``ConfigurationError`` when an extra owner role has the name of another role.
     """
@@ -145,10 +145,10 @@ def named_roles(roles: Roles, extra_owner_roles: Iterable[str] = ()) -> tuple[tu
 
 
 def identifier(name: str) -> str:
-    """Quote a name of the database."""
+    """Quote a database identifier."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def literal(text: str) -> str:
-    """Quote a text; the server's ``standard_conforming_strings`` is on, its default."""
+    """Quote a string literal; assumes ``standard_conforming_strings`` is on, the server's default."""
     return "'" + text.replace("'", "''") + "'"

@@ -1,1 +1,1 @@
-"""Compares a live catalogue with what the code declares of roles, rights, policies and functions, and mends it."""
+"""Comparison of a live catalogue with the declared roles, privileges, policies and functions, and its repair."""

@@ -25,7 +25,7 @@ KIND_OF_RELATION: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Relation:
-    """Is a table as the catalogue has it."""
+    """A table as found in the catalogue."""
 
     oid: int
     schema: str
@@ -36,17 +36,17 @@ class Relation:
 
     @property
     def identifier(self) -> sql.Identifier:
-        """Return its name, with the schema."""
+        """Its name, with the schema."""
         return sql.Identifier(self.schema, self.name)
 
     @property
     def sql(self) -> str:
-        """Return the same as text."""
+        """Its name, with the schema, as text."""
         return self.identifier.as_string()
 
 
 class Catalogue:
-    """Reads over one connection, as whatever role it has."""
+    """Reads the system catalogue over one connection, with whatever role it has."""
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self.connection = connection
@@ -57,7 +57,7 @@ class Catalogue:
         self.version = connection.info.server_version
 
     def rows(self, query: LiteralString, *parameters: Any, **named: Any) -> list[tuple[Any, ...]]:
-        """Return what a query finds."""
+        """Return the rows of a query."""
         return self.connection.execute(query, named or parameters or None).fetchall()
 
     @contextmanager
@@ -67,9 +67,9 @@ class Catalogue:
             yield
 
     def relations(self, names: Iterable[str]) -> dict[str, Relation]:
-        """Return the tables of these names that the search path finds, or else the schema ``public`` holds.
+        """Return the tables with these names in the search path, or else in the schema ``public``.
 
-        A search path that somebody stored for the database hides them from the doctor, too.
+        A search path stored for the database would otherwise hide them from the doctor too.
         """
         found = self.rows(
             """
@@ -90,12 +90,14 @@ class Catalogue:
         }
 
     def qualify(self) -> None:
-        """Have the rest of the transaction resolve names in pg_catalog alone, so that others show their schema."""
+        """Resolve names only in pg_catalog for the rest of the transaction, so that all others are shown with their
+        schema.
+        """
         self.rows("SELECT set_config('search_path', 'pg_catalog', true)")
 
 
 def by_alias(alias: str) -> psycopg.Connection[Any]:
-    """Return the connection beneath Django's. Raises ConfigurationError for an alias that does not exist."""
+    """Return the connection underneath Django's. Raises ConfigurationError for an alias that does not exist."""
     if alias not in connections:
         raise ConfigurationError(f"DATABASES has no alias {alias!r}")
     connections[alias].ensure_connection()
@@ -104,7 +106,7 @@ def by_alias(alias: str) -> psycopg.Connection[Any]:
 
 
 def database_name() -> str | None:
-    """Return the name of the jobs' database; None where the URL of the superuser has to say it."""
+    """Return the name of the jobs' database; None if the superuser's URL has to supply it."""
     return str(connections[conf.database].settings_dict["NAME"] or "") or None
 
 

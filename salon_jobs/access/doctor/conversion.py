@@ -1,4 +1,4 @@
-"""Converts a database from one database user to roles and back, rows and all."""
+"""Convert a database from one database user to roles and back, with its rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from salon_jobs.db.locks import LOCK_TIMEOUT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversion:
-    """Is what is to be done: from whom everything is taken, and to whom it then belongs."""
+    """What to do: who loses everything, and who owns it afterwards."""
 
     database: str
     former: tuple[str, ...]
@@ -30,9 +30,9 @@ class Conversion:
 
 
 def plan_conversion(connection: psycopg.Connection[Any]) -> Conversion | None:
-    """Look at whose the database is, and whose the settings say it is; None when that is the same.
+    """Compare the database's owner with the one in the settings; return None if they are the same.
 
-    Raises SchemaMissing before the first migrate, ConfigurationError where the one database user does not exist.
+    Raises SchemaMissing before the first migrate, ConfigurationError if the one database user does not exist.
     """
     catalogue = Catalogue(connection)
     declared = declare(catalogue)
@@ -50,7 +50,7 @@ def plan_conversion(connection: psycopg.Connection[Any]) -> Conversion | None:
 
 
 def convert(connection: psycopg.Connection[Any], plan: Conversion) -> tuple[str, ...]:
-    """Do it in one transaction, as superuser; the roles exist. Returns the policies that still name a former role.
+    """Convert in one transaction, as superuser; the roles exist. Return the policies that still name a former role.
 
     Raises MendIncomplete, with nothing changed, when a statement is refused or the result is not as declared.
     """
@@ -68,7 +68,7 @@ def convert(connection: psycopg.Connection[Any], plan: Conversion) -> tuple[str,
 
 
 def _former(catalogue: Catalogue, declared: Declaration) -> tuple[str, ...]:
-    """Return whose the job tables are, and with one database user whoever else has rights on them."""
+    """Return the owner of the job tables and, with one database user, all others with privileges on them."""
     found = catalogue.rows(
         """
         SELECT c.relowner::regrole::name FROM pg_class c WHERE c.oid = to_regclass('salon_jobs_job')
@@ -88,7 +88,7 @@ def _former(catalogue: Catalogue, declared: Declaration) -> tuple[str, ...]:
 
 
 def _hand_over(catalogue: Catalogue, plan: Conversion) -> Iterable[str]:
-    """Yield what gives the new owner all that the former ones own in the schemas of the tables and functions."""
+    """Yield the statements that give the new owner all that the former ones own in the declared objects' schemas."""
     found = catalogue.rows(
         f"""
         SELECT {KIND_OF_RELATION},
@@ -125,7 +125,7 @@ def _hand_over(catalogue: Catalogue, plan: Conversion) -> Iterable[str]:
 
 
 def _give_all(declared: Declaration) -> Iterable[str]:
-    """Yield what new objects would have given; from declared ones more is taken again afterwards."""
+    """Yield the statements that give existing objects the default privileges; those declared lose some again later."""
     for each in declared.default_privileges:
         if each.grantee is not None:
             privileges = ", ".join(each.privileges)
@@ -133,7 +133,7 @@ def _give_all(declared: Declaration) -> Iterable[str]:
 
 
 def _take_all(catalogue: Catalogue, plan: Conversion) -> Iterable[str]:
-    """Yield what leaves the former roles nothing in this database, and the new owner what it needs."""
+    """Yield the statements that leave the former roles nothing in this database, and the new owner what it needs."""
     former = ", ".join(map(identifier, plan.former))
     database, owner = identifier(plan.database), identifier(plan.owner)
     yield f"ALTER SCHEMA {SCHEMA} OWNER TO {owner}"
@@ -154,7 +154,7 @@ def _take_all(catalogue: Catalogue, plan: Conversion) -> Iterable[str]:
 
 
 def _forget_defaults(catalogue: Catalogue, plan: Conversion) -> Iterable[str]:
-    """Yield what leaves the former roles no default privileges but the server's own."""
+    """Yield the statements that leave the former roles only the server's own default privileges."""
     found = catalogue.rows(
         f"""
         SELECT DISTINCT d.defaclrole::regrole::name, coalesce(n.nspname, ''), d.defaclobjtype::text,

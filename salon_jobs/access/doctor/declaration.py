@@ -1,4 +1,4 @@
-"""Gathers all that is declared of one database: roles, tables and functions."""
+"""Everything declared for one database: roles, tables and functions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from salon_jobs.core.errors import SchemaMissing
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreKey:
-    """Is one composite foreign key to a row of the same store."""
+    """One composite foreign key to a row of the same store."""
 
     name: str
     table: str
@@ -42,7 +42,7 @@ class StoreKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declaration:
-    """Is what the catalogue is compared with. With one database user there are no ``named`` roles.
+    """What the catalogue is compared with. With one database user there are no ``named`` roles.
 
     ``owner`` owns schema, tables and functions: the migrator, or the one database user. ``protected`` tables are under
     row-level security, ``plain`` ones are not.
@@ -59,27 +59,27 @@ class Declaration:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return the names of all roles."""
+        """Names of all roles."""
         return tuple(name for _, name in self.named)
 
     @property
     def owner_roles(self) -> tuple[str, ...]:
-        """Return those who own narrow functions and bypass row-level security."""
+        """Roles that own narrow functions and bypass row-level security."""
         return tuple(name for spec, name in self.named if spec.owns_functions)
 
     @property
     def guarded(self) -> tuple[str, ...]:
-        """Return those whom nobody may become: the migrator and the owners."""
+        """Roles that no other may become: the migrator and the owners."""
         return tuple(name for spec, name in self.named if spec.owns_functions or spec.owns_schema)
 
     @property
     def default_privileges(self) -> tuple[DefaultPrivileges, ...]:
-        """Return what new objects give."""
+        """Default privileges on new objects."""
         return tuple(each for spec, name in self.named for each in spec.default_privileges(name, self.owner))
 
 
 def declare_tables(*, owner: str = "") -> Declaration:
-    """Return what is declared of roles and tables; ``owner`` is the one database user, where there are no roles."""
+    """Return what is declared for roles and tables; without roles, ``owner`` is the one database user."""
     roles = conf.roles
     protected = [] if roles is None else [table_access(name, roles) for name in TABLES]
     plain = [*map(_plain, TABLES), _plain("django_migrations")] if roles is None else [history_access(roles)]
@@ -102,7 +102,7 @@ def declare_tables(*, owner: str = "") -> Declaration:
 
 
 def declare(catalogue: Catalogue) -> Declaration:
-    """Return all that is declared. Raises SchemaMissing where the job tables are not there."""
+    """Return everything that is declared. Raises SchemaMissing if the job tables do not exist."""
     roles = conf.roles
     user = str(connections[conf.database].settings_dict.get("USER") or catalogue.role)
     job_table = catalogue.relations(["salon_jobs_job"]).get("salon_jobs_job")

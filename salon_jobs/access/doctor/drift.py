@@ -1,4 +1,4 @@
-"""Differences between the declaration and the live catalogue, and the GRANTs and REVOKEs that mend rights."""
+"""Differences between the declaration and the live catalogue, and the GRANTs and REVOKEs that fix privileges."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from salon_jobs.access.roles import identifier
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drift:
-    """Is one difference: what and where, what is declared and what is there, and the statements that mend it.
+    """One difference: what and where, what is declared and what was found, and the statements that fix it.
 
-    ``mend`` runs as a superuser, in order. ``is_decision``: only a person can say whether ``mend`` is right or the
-    declaration is wrong, so that nothing runs it by itself; ``hint`` says what else to do.
+    ``mend`` runs as a superuser, in order. ``is_decision``: only a person can decide whether ``mend`` is right or the
+    declaration is wrong, so it never runs automatically; ``hint`` says what else to do.
     """
 
     kind: str
@@ -31,7 +31,7 @@ class Drift:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Right:
-    """Is one privilege of one role; ``column`` empty: on all of the object. ``may_grant``: WITH GRANT OPTION."""
+    """One privilege of one role; empty ``column``: on the whole object. ``may_grant``: WITH GRANT OPTION."""
 
     grantee: str
     privilege: str
@@ -40,26 +40,26 @@ class Right:
 
     @classmethod
     def of(cls, text: str) -> Right:
-        """Read what a query wrote as "grantee privilege option"."""
+        """Parse a query's "grantee privilege option"."""
         grantee, privilege, option = text.rsplit(" ", 2)
         return cls(grantee, privilege, may_grant=option == "true")
 
     @property
     def text(self) -> str:
-        """Return it for people."""
+        """The privilege in readable form."""
         column = f" ({self.column})" if self.column else ""
         return f"{self.privilege}{column}{' WITH GRANT OPTION' if self.may_grant else ''}"
 
 
 def compare_rights(on: str, where: str, expected: Iterable[Right], seen: Iterable[Right]) -> list[Drift]:
-    """Return the drifts of one object, one for each role. ``on`` is the object as GRANT … ON names it."""
+    """Return the drifts of one object, one per role. ``on`` is the object as GRANT … ON names it."""
     wanted, found = set(expected), set(seen)
     drifts: list[Drift] = []
     for grantee in sorted({right.grantee for right in wanted ^ found}):
         mine = {right for right in wanted if right.grantee == grantee}
         theirs = {right for right in found if right.grantee == grantee}
         extra, missing = theirs - mine, mine - theirs
-        # A REVOKE of the whole takes the columns along.
+        # Revoking a privilege on the whole object also revokes it on the columns.
         taken = {right.privilege for right in extra if not right.column}
         given = missing | {right for right in mine if right.privilege in taken}
         mend = (*_statements("REVOKE", extra, on, grantee), *_statements("GRANT", given, on, grantee))

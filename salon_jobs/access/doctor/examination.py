@@ -1,4 +1,4 @@
-"""Comparison of a database with the declaration, and the run of the statements that mend it."""
+"""Comparison of a database with the declaration, and execution of the statements that fix it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from salon_jobs.db.locks import LOCK_TIMEOUT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examination:
-    """Is what was found, and what this role could not look at."""
+    """What was found, and what this role could not examine."""
 
     database: str
     role: str
@@ -29,10 +29,10 @@ class Examination:
 
 
 def examine(connection: psycopg.Connection[Any], *, with_orphans: bool = True) -> Examination:
-    """Compare everything; changes nothing. Any role may run it.
+    """Compare everything without changing anything. Any role may run it.
 
-    Orphans of foreign keys, which take a read of both tables, are looked for where the role bypasses row-level
-    security. Raises SchemaMissing where the job tables are not there.
+    Orphans of foreign keys, which require reading both tables, are searched only if the role bypasses row-level
+    security. Raises SchemaMissing if the job tables do not exist.
     """
     catalogue = Catalogue(connection)
     with catalogue.unchanged():
@@ -51,14 +51,14 @@ def examine(connection: psycopg.Connection[Any], *, with_orphans: bool = True) -
 
 
 def examine_tables(connection: psycopg.Connection[Any]) -> Examination:
-    """Compare row-level security and policies alone: in a few statements, for a process that starts."""
+    """Compare only row-level security and policies: a few statements, for use at process start."""
     catalogue = Catalogue(connection)
     with catalogue.unchanged():
         declared = declare_tables()
         relations = catalogue.relations(access.table for access in (*declared.protected, *declared.plain))
         catalogue.qualify()
         drifts = (
-            # Tables that are missing are a matter of migrations.
+            # Missing tables are a matter of migrations.
             *(drift for drift in tables.compare_security(relations, declared) if drift.kind != "table"),
             *policies.compare_policies(catalogue, relations, declared),
         )
@@ -91,22 +91,22 @@ def _compare(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:
     yield from undeclared.find_undeclared(catalogue, relations, declared)
 
 
-# One mend can show what it hid: a table's former owner keeps rights that only then are more than declared.
+# One fix can reveal more: only then do the rights that a table's former owner keeps exceed those declared.
 _ROUNDS: Final = 3
 
 
 def mend(connection: psycopg.Connection[Any], *, with_orphans: bool = True) -> tuple[Drift, ...]:
-    """Run the mends of all drifts that need no decision, in one transaction; returns the drifts that were mended.
+    """Fix all drifts that need no decision, in one transaction; return the drifts that were fixed.
 
-    For a superuser, or for the migrator where no role and no owner's function is concerned. Waits briefly for each
-    table's lock. Raises MendIncomplete, and nothing is changed, when a statement is refused or drifts are left.
+    For a superuser, or for the migrator if no role and no owner's function is affected. Waits briefly for each table's
+    lock. Raises MendIncomplete, with nothing changed, when a statement is refused or drifts remain.
     """
     mended: list[Drift] = []
     drifts: list[Drift] = []
     with connection.transaction():
         connection.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
         for _ in range(_ROUNDS):
-            # A key that was made is yet to be validated.
+            # A recreated key still has to be validated.
             looks = not mended or any(drift.kind == "foreign key" for drift in drifts)
             drifts = mendable(examine(connection, with_orphans=with_orphans and looks).drifts)
             if not drifts:
@@ -121,7 +121,7 @@ def mend(connection: psycopg.Connection[Any], *, with_orphans: bool = True) -> t
 
 
 def run(connection: psycopg.Connection[Any], statement: str) -> None:
-    """Run one statement. Raises MendIncomplete with the server's words and the statement."""
+    """Run one statement. Raises MendIncomplete with the server's message and the statement."""
     try:
         connection.execute(statement.encode())
     except psycopg.Error as error:
@@ -129,5 +129,5 @@ def run(connection: psycopg.Connection[Any], statement: str) -> None:
 
 
 def mendable(drifts: tuple[Drift, ...]) -> list[Drift]:
-    """Return those whose mend needs no decision."""
+    """Return the drifts that can be fixed without a decision."""
     return [drift for drift in drifts if not drift.is_decision]

@@ -1,4 +1,4 @@
-"""Compares functions: owner, who may call them, how they run and their body; and finds others of their names."""
+"""Comparison of functions: owner, callers, behaviour and body; also finds others with the same names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _VOLATILITY = {"v": "VOLATILE", "s": "STABLE", "i": "IMMUTABLE"}
 
 
 def compare_functions(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:
-    """Yield functions that are missing or different, and those of the same name that nobody declared."""
+    """Yield functions that are missing or different, and undeclared ones with the same name."""
     expected: dict[int, FunctionAccess] = {}
     for function in declared.functions:
         ((oid,),) = catalogue.rows("SELECT to_regprocedure(%s)::oid::bigint", function.signature)
@@ -51,7 +51,7 @@ def _compare(
     if expected:
         yield Drift(kind="function", where=where, expected=expected, seen=seen, mend=(function.definition,))
     given = {right for right in rights if right.grantee not in (owner, wanted)}
-    if declared.roles is None:  # who else may call it is the user's own affair
+    if declared.roles is None:  # who else may call it is up to that user
         given = {right for right in given if right.grantee == PUBLIC}
     callers = {Right(name, "EXECUTE") for name in function.callers}
     yield from compare_rights(f"FUNCTION {signature}", where, callers, given)
@@ -67,7 +67,7 @@ def _missing(function: FunctionAccess, declared: Declaration) -> Drift:
 
 
 def _differing(expected: Behaviour, seen: Behaviour) -> tuple[str, str]:
-    """Return what differs, as it is declared and as it is found."""
+    """Return the differences, as declared and as found."""
     pairs = [
         *zip(_words(expected), _words(seen), strict=True),
         ("the declared body", "the declared body" if expected.body == seen.body else "another body"),

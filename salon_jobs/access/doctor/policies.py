@@ -27,13 +27,13 @@ _TYPE_WORDS: Final = {"varying", "precision", "with", "without", "time", "zone"}
 
 
 class Unreadable(ValueError):
-    """The condition holds something that is not read here."""
+    """The condition contains something that this parser does not support."""
 
 
 def same_condition(declared: str | None, shown: str | None) -> bool:
-    """Tell whether two conditions are the same. Raises Unreadable when the declared one can not be read.
+    """Return whether two conditions are the same. Raises Unreadable when the declared one cannot be parsed.
 
-    What the server shows and can not be read is another one: the declared one could.
+    If the server's version cannot be parsed, they differ: the declared one could.
     """
     if declared is None or shown is None:
         return declared is shown
@@ -45,7 +45,7 @@ def same_condition(declared: str | None, shown: str | None) -> bool:
 
 
 def read(text: str) -> Tree:
-    """Read a condition into a tree. Raises Unreadable."""
+    """Parse a condition into a tree. Raises Unreadable."""
     reader = _Reader(text)
     tree = reader.either()
     reader.end()
@@ -53,7 +53,7 @@ def read(text: str) -> Tree:
 
 
 class _Reader:
-    """Reads by descent, from OR down to names and literals."""
+    """Recursive descent parser, from OR down to names and literals."""
 
     def __init__(self, text: str) -> None:
         self._tokens: list[tuple[str, str]] = []
@@ -68,11 +68,11 @@ class _Reader:
         self._text, self._next = text, 0
 
     def either(self) -> Tree:
-        """Read what OR joins."""
+        """Parse operands joined by OR."""
         return self._joined("or", self._all)
 
     def end(self) -> None:
-        """Expect nothing more."""
+        """Require the end of the text."""
         if self._next != len(self._tokens):
             raise Unreadable(self._text)
 
@@ -167,7 +167,7 @@ class _Reader:
 
     def _selected(self) -> Tree:
         tree = self.either()
-        if self._takes("word", "as"):  # the alias means nothing
+        if self._takes("word", "as"):  # the alias has no meaning
             self._pop()
         return ("select", tree)
 
@@ -200,7 +200,7 @@ class _Reader:
 
 
 def _without_plain_cast(tree: Tree, kind: str) -> Tree:
-    """Leave out the casts to text that the server adds to literals, arrays of them and columns; keep all others."""
+    """Remove the casts to text that the server adds to literals, arrays of them and columns; keep all others."""
     of, _, suffix = kind.partition("[")
     if of in _LITERAL_TYPES:
         is_literals = tree[0] == "array" and all(item[0] == "text" for item in tree[1:])
@@ -224,7 +224,7 @@ class _Found:
 
     @property
     def text(self) -> str:
-        """Return it for people, as CREATE POLICY says it."""
+        """The policy in readable form, as in CREATE POLICY."""
         using = f" USING ({self.using})" if self.using is not None else ""
         check = f" WITH CHECK ({self.check})" if self.check is not None else ""
         restrictive = "" if self.is_permissive else "AS RESTRICTIVE "
@@ -232,7 +232,7 @@ class _Found:
 
 
 def compare_policies(catalogue: Catalogue, relations: Mapping[str, Relation], declared: Declaration) -> Iterable[Drift]:
-    """Yield policies that are missing, different or not declared."""
+    """Yield policies that are missing, different or undeclared."""
     seen = _policies(catalogue, relations)
     for access in (*declared.protected, *declared.plain):
         table = relations.get(access.table)

@@ -1,4 +1,4 @@
-"""Comparison of roles, their memberships and settings, and of the rights on database and schema."""
+"""Comparison of roles, their memberships and settings, and of the privileges on database and schema."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _POWERS: Final = {
     "pg_create_subscription": "bring in rows from other servers",
 }
 _AS_GOOD_AS_SUPERUSER: Final = ("pg_execute_server_program", "pg_read_server_files", "pg_write_server_files")
-# Settings that no session of our roles may start with, and what each one does.
+# Settings with which no session of our roles may start, and what each one does.
 _DANGEROUS: Final = {
     "search_path": "names may resolve to tables without policies, in other schemas",
     "row_security": "queries of protected tables fail",
@@ -80,9 +80,9 @@ def compare_roles(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift
 
 
 def compare_memberships(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:
-    """Yield members of the migrator and of owners, and what our roles are members of, that nobody declared.
+    """Yield undeclared members of the migrator and of owners, and undeclared memberships of our roles.
 
-    Both ends are looked at, so that whoever reaches an owner through roles between is seen at one of them.
+    Both ends are checked, so that anyone who reaches an owner through intermediate roles shows up at one of them.
     """
     options = "m.inherit_option, m.set_option" if catalogue.version >= 160000 else "false, true"
     found = catalogue.rows(
@@ -141,7 +141,7 @@ def compare_one_user(catalogue: Catalogue, declared: Declaration) -> Iterable[Dr
         yield Drift(
             kind="role attribute", where=f"role {declared.owner}", expected=" ".join(f"NO{word}" for word in words),
             seen=" ".join(words), is_decision=True,
-            # PostgreSQL refuses to take SUPERUSER from its first role.
+            # PostgreSQL refuses to remove SUPERUSER from its first role.
             mend=() if is_initial else (f"ALTER ROLE {user} {' '.join(f'NO{word}' for word in words)}",),
             hint=f"{why}; {other}" if is_initial else f"{why}; or {other}",
         )  # fmt: skip
@@ -171,7 +171,7 @@ def compare_one_user(catalogue: Catalogue, declared: Declaration) -> Iterable[Dr
 
 
 def _powers_of(catalogue: Catalogue, granted: Iterable[str]) -> dict[str, str]:
-    """Return what members of these roles can do by way of predefined roles, directly or through other roles."""
+    """Return what members of these roles can do through predefined roles, directly or through other roles."""
     found = catalogue.rows(
         """
         SELECT granted.rolname, own.rolname
@@ -191,7 +191,7 @@ def _powers_of(catalogue: Catalogue, granted: Iterable[str]) -> dict[str, str]:
 def compare_settings(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:
     """Yield dangerous settings stored for a role, for the database, or for a role in it.
 
-    A stored store or user counts for any role, the others for our roles alone.
+    A stored store or user counts for any role, the others only for our roles.
     """
     named = {
         declared.store_guc.lower(): "sessions start in a store",
@@ -221,18 +221,18 @@ def compare_settings(catalogue: Catalogue, declared: Declaration) -> Iterable[Dr
         yield Drift(
             kind="setting", where=whose.replace('"', "").lower(), expected=f"no {setting}", seen=f"{setting} = {value}",
             mend=(f"ALTER {whose} RESET {setting}",), hint=(named | _DANGEROUS)[setting.lower()],
-            # Other things may depend on it, such as extensions in a schema of their own.
+            # Other objects may depend on it, such as extensions in a schema of their own.
             is_decision=setting.lower() == "search_path",
         )  # fmt: skip
 
 
 KINDS: Final = {"r": "TABLES", "S": "SEQUENCES", "f": "FUNCTIONS", "T": "TYPES", "n": "SCHEMAS", "L": "LARGE OBJECTS"}
-# What PUBLIC has on new objects by the server itself.
+# Built-in privileges of PUBLIC on new objects.
 OF_PUBLIC: Final = {"f": "EXECUTE", "T": "USAGE"}
 
 
 def compare_database(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:
-    """Yield what PUBLIC and our roles have on the database, but should not, or the other way round."""
+    """Yield excess and missing privileges of PUBLIC and our roles on the database."""
     found = catalogue.rows(
         f"""
         SELECT coalesce(g.rolname, '{PUBLIC}'), a.privilege_type, a.is_grantable
@@ -250,13 +250,13 @@ def compare_database(catalogue: Catalogue, declared: Declaration) -> Iterable[Dr
         yield Drift(kind="owner", where=where, expected=f"not {owner}", seen=owner, mend=mend)
     seen = {Right(name, what, may_grant=option) for name, what, option in found if name in ours}
     expected = {Right(name, what) for spec, name in declared.named for what in spec.database_privileges}
-    if owner == declared.owner:  # who owns it has all of it
+    if owner == declared.owner:  # the owner has all of them
         expected = {right for right in expected if right.grantee != owner}
     yield from compare_rights(on, where, expected, seen)
 
 
 def compare_schema(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:
-    """Yield what PUBLIC and our roles have on the schema, and who else may create objects in it."""
+    """Yield differing privileges of PUBLIC and our roles on the schema, and who else may create objects in it."""
     found = catalogue.rows(
         f"""
         SELECT coalesce(g.rolname, '{PUBLIC}'), a.privilege_type, a.is_grantable
@@ -296,7 +296,7 @@ def compare_other_schemas(catalogue: Catalogue, declared: Declaration) -> Iterab
 
 
 def compare_parameters(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:
-    """Yield settings of the server that PUBLIC or our roles may set, such as the one that switches triggers off."""
+    """Yield server settings that PUBLIC or our roles may change, such as the one that disables triggers."""
     found = catalogue.rows(
         f"""
         SELECT p.parname, coalesce(g.rolname, '{PUBLIC}'), a.privilege_type, a.is_grantable
@@ -311,7 +311,7 @@ def compare_parameters(catalogue: Catalogue, declared: Declaration) -> Iterable[
 
 
 def compare_default_privileges(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:
-    """Yield what new objects of the migrator and the owners would give, but should not, or the other way round."""
+    """Yield excess and missing default privileges on new objects of the migrator and the owners."""
     creators = list(declared.guarded)
     found = catalogue.rows(
         f"""

@@ -1,4 +1,4 @@
-"""Comparison of tables: owner, row-level security, rights, and keys within one store."""
+"""Comparison of tables: owner, row-level security, privileges, and keys within one store."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from salon_jobs.access.roles import identifier
 
 
 def compare_security(relations: Mapping[str, Relation], declared: Declaration) -> Iterable[Drift]:
-    """Yield tables that are missing, or whose row-level security is off, not forced, or on where it should not be."""
+    """Yield tables that are missing, or whose row-level security is off, not forced, or on without being declared."""
     for access, is_protected in _all(declared):
         table = relations.get(access.table)
         if table is None:
@@ -38,7 +38,7 @@ def compare_security(relations: Mapping[str, Relation], declared: Declaration) -
 
 
 def compare_tables(catalogue: Catalogue, relations: Mapping[str, Relation], declared: Declaration) -> Iterable[Drift]:
-    """Yield other owners, and rights on tables, columns and sequences that are not those declared."""
+    """Yield other owners, and privileges on tables, columns and sequences that differ from those declared."""
     rights = _rights(catalogue, relations)
     sequences = _sequences(catalogue, relations)
     for access, _ in _all(declared):
@@ -57,7 +57,7 @@ def compare_tables(catalogue: Catalogue, relations: Mapping[str, Relation], decl
         yield from compare_rights(f"TABLE {table.sql}", f"table {table.sql}", expected, seen)
         inserting = {grant.role for grant in access.grants if "INSERT" in grant.privileges}
         for sequence, is_serial, found in sequences.get(table.oid, ()):
-            # An identity column needs no more than INSERT; a serial one takes its numbers itself.
+            # An identity column needs only INSERT; a serial one also needs its sequence.
             needed = [Right(name, "USAGE") for name in inserting if is_serial]
             yield from compare_rights(
                 f"SEQUENCE {sequence}", f"sequence {sequence}", needed, _told(found, silent, declared)
@@ -65,7 +65,7 @@ def compare_tables(catalogue: Catalogue, relations: Mapping[str, Relation], decl
 
 
 def compare_triggers(catalogue: Catalogue, relations: Mapping[str, Relation]) -> Iterable[Drift]:
-    """Yield triggers of declared tables that somebody switched off, those of foreign keys among them."""
+    """Yield disabled triggers of declared tables, including those of foreign keys."""
     found = catalogue.rows(
         """
         SELECT tgrelid::bigint, tgname, tgenabled = 'D' FROM pg_trigger
@@ -102,7 +102,7 @@ def compare_rules(catalogue: Catalogue, relations: Mapping[str, Relation]) -> It
 
 
 def _told(rights: set[Right], silent: set[str], declared: Declaration) -> set[Right]:
-    """Return the rights that a declaration is about: with one database user that of PUBLIC alone."""
+    """Return the privileges covered by the declaration: with one database user only those of PUBLIC."""
     return {
         right
         for right in rights
@@ -145,7 +145,7 @@ def _rights(catalogue: Catalogue, relations: Mapping[str, Relation]) -> dict[int
 def _sequences(
     catalogue: Catalogue, relations: Mapping[str, Relation]
 ) -> dict[int, list[tuple[str, bool, set[Right]]]]:
-    """Return the sequences of each table's columns: name, whether of a serial column, rights."""
+    """Return the sequences of each table's columns: name, whether of a serial column, privileges."""
     found = catalogue.rows(
         f"""
         SELECT d.refobjid::bigint, format('%%I.%%I', n.nspname, c.relname), d.deptype = 'a',
@@ -167,7 +167,7 @@ def _sequences(
 
 
 def _columns(numbers: LiteralString, table: LiteralString) -> LiteralString:
-    """Return the expression for the names of a key's columns, in its order."""
+    """Return the SQL expression for the names of a key's columns, in its order."""
     return (
         f"ARRAY(SELECT attname::text FROM unnest({numbers}) WITH ORDINALITY AS u (number, at)"
         f" JOIN pg_attribute ON attrelid = {table} AND attnum = u.number ORDER BY u.at)"
@@ -177,7 +177,7 @@ def _columns(numbers: LiteralString, table: LiteralString) -> LiteralString:
 def compare_store_keys(
     catalogue: Catalogue, relations: Mapping[str, Relation], declared: Declaration
 ) -> Iterable[Drift]:
-    """Yield keys of the same store that are missing, or on other columns: rows could refer to another store's."""
+    """Yield same-store keys that are missing or on other columns: rows could refer to another store's rows."""
     for key in declared.keys:
         table, to = relations.get(key.table), relations.get(key.to_table)
         if table is None or to is None:
@@ -238,7 +238,7 @@ def find_orphans(catalogue: Catalogue) -> Iterable[Drift]:
             )  # fmt: skip
         elif not is_valid:
             forced = [t for t, is_forced in ((child, child_forced), (parent, parent_forced)) if is_forced]
-            # As the owner the validation must not be held to the policies.
+            # When run as the owner, the validation must not be subject to the policies.
             lift = [f"ALTER TABLE {sql.Identifier(*t).as_string()} NO FORCE ROW LEVEL SECURITY" for t in forced]
             force = [f"ALTER TABLE {sql.Identifier(*t).as_string()} FORCE ROW LEVEL SECURITY" for t in forced]
             validate = sql.SQL("ALTER TABLE {} VALIDATE CONSTRAINT {}").format(

@@ -1,4 +1,4 @@
-"""Finds what nobody declared and what reaches past the declaration: tables, views, functions, owners."""
+"""Undeclared objects, and those that reach beyond the declaration: tables, views, functions, owners."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _VISIBLE: Final = """n.nspname NOT LIKE 'pg\\_%%' AND n.nspname <> 'information_
 
 
 def find_undeclared(catalogue: Catalogue, relations: Mapping[str, Relation], declared: Declaration) -> Iterable[Drift]:
-    """Yield what the roles reach or own without a declaration; with one database user, only leakproof functions."""
+    """Yield what the roles can reach or own undeclared; with one database user, only leakproof functions."""
     roles = declared.roles
     yield from _leakproof(catalogue, (declared.owner,) if roles is None else roles.runtime)
     if roles is None:
@@ -27,7 +27,7 @@ def find_undeclared(catalogue: Catalogue, relations: Mapping[str, Relation], dec
 
 
 def _tables(catalogue: Catalogue, relations: Mapping[str, Relation], roles: Roles) -> Iterable[Drift]:
-    """Yield tables without a declaration that runtime roles or PUBLIC have rights on."""
+    """Yield undeclared tables on which runtime roles or PUBLIC have privileges."""
     found = catalogue.rows(
         f"""
         SELECT n.nspname, c.relname, c.relkind::text, c.relrowsecurity, coalesce(g.rolname, '{PUBLIC}'),
@@ -62,7 +62,7 @@ def _tables(catalogue: Catalogue, relations: Mapping[str, Relation], roles: Role
 def _views(
     catalogue: Catalogue, relations: Mapping[str, Relation], declared: Declaration, roles: Roles
 ) -> Iterable[Drift]:
-    """Yield views that show our roles rows by the eyes of an owner who sees more of them."""
+    """Yield views that show our roles rows with the privileges of an owner who sees more of them."""
     found = catalogue.rows(
         f"""
         WITH RECURSIVE reads (view, what) AS (
@@ -90,7 +90,8 @@ def _views(
         declared.owner, list(roles.runtime),
     )  # fmt: skip
     for schema, name, owner, bypasses, grantee, reads in found:
-        # The migrator is held to a store in the tables of stores, and sees all rows of the others, of jobs too.
+        # The migrator is restricted to a store in the tables of stores, and sees all rows of the others, including
+        # jobs.
         hidden = set(reads) & (_open_to(owner, relations, declared) - _open_to(grantee, relations, declared))
         if not bypasses and not hidden:
             continue
@@ -106,7 +107,7 @@ def _views(
 
 
 def _open_to(role: str, relations: Mapping[str, Relation], declared: Declaration) -> set[int]:
-    """Return the protected tables all of whose rows a role is declared to see."""
+    """Return the protected tables of which a role is declared to see all rows."""
     return {
         relations[access.table].oid
         for access in declared.protected
@@ -118,7 +119,7 @@ def _open_to(role: str, relations: Mapping[str, Relation], declared: Declaration
 
 
 def _definers(catalogue: Catalogue, declared: Declaration, roles: Roles) -> Iterable[Drift]:
-    """Yield SECURITY DEFINER functions that our roles may call and nobody declared, of owners who see more."""
+    """Yield undeclared SECURITY DEFINER functions that our roles may call, of owners who see more."""
     known = [function.signature for function in declared.functions]
     found = catalogue.rows(
         f"""
@@ -186,7 +187,7 @@ def _leakproof(catalogue: Catalogue, runtime: Sequence[str]) -> Iterable[Drift]:
 def _owned(
     catalogue: Catalogue, relations: Mapping[str, Relation], declared: Declaration, roles: Roles
 ) -> Iterable[Drift]:
-    """Yield what runtime roles own, who own nothing, and tables of the owners, who own functions alone."""
+    """Yield anything owned by runtime roles, which own nothing, and tables of the owners, which own only functions."""
     found = catalogue.rows(
         f"""
         SELECT {KIND_OF_RELATION},

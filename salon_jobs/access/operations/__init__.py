@@ -1,8 +1,8 @@
-"""Holds migration operations: for models and rows of stores, and what salon_jobs installs for itself.
+"""Migration operations: for models and rows of stores, and for what salon_jobs installs for itself.
 
 All read SALON_JOBS when they run, so one migration serves a deployment with roles and one with a single database user,
-and ask the database routers as Django's own operations do. Those that lock a table ACCESS EXCLUSIVE wait for it only
-briefly: see ``DatabaseOperation``, and for a whole migration ``LocksBriefly``.
+and consult the database routers as Django's own operations do. Those that lock a table ACCESS EXCLUSIVE wait for it
+only briefly: see ``DatabaseOperation``, and for a whole migration ``LocksBriefly``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What all migration operations share: database routers, short locks, storage parameters."""
+"""Common parts of all migration operations: database routers, short locks, storage parameters."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from salon_jobs.db.locks import lock_timeout, waits_by_its_own
 
 
 class DatabaseOperation(Operation):
-    """Changes the database alone, where the routers allow it; Django's model state stays as it is.
+    """Operation that changes only the database, where the routers allow it; Django's model state is unchanged.
 
-    An operation that locks tables ACCESS EXCLUSIVE waits for them as ``lock_timeout`` says: when it fails nothing has
+    An operation that locks tables ACCESS EXCLUSIVE waits for them as long as ``lock_timeout``: if it fails, nothing has
     changed, and ``migrate`` can be run again.
     """
 
-    # Several statements that belong together, some of them for this transaction alone (SET LOCAL): in a migration with
-    # ``atomic = False`` each operation gets a transaction of its own.
+    # Several statements that belong together, some of them for this transaction only (SET LOCAL): in a migration with
+    # ``atomic = False`` each operation gets its own transaction.
     atomic = True
     reversible = True
     reduces_to_sql = True
     locks_tables: ClassVar[bool] = False
 
     def state_forwards(self, app_label: str, state: ProjectState) -> None:
-        """Change no state."""
+        """Leave the state unchanged."""
 
     def database_forwards(
         self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, from_state: ProjectState, to_state: ProjectState
     ) -> None:
-        """Apply it, where the routers allow it."""
+        """Apply the operation, where the routers allow it."""
         if self.allowed(schema_editor.connection.alias, app_label, to_state):
             with self._brief_locks(schema_editor):
                 self.apply(app_label, schema_editor, to_state)
@@ -46,7 +46,7 @@ class DatabaseOperation(Operation):
     def database_backwards(
         self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, from_state: ProjectState, to_state: ProjectState
     ) -> None:
-        """Take it back, where the routers allow it."""
+        """Reverse the operation, where the routers allow it."""
         if self.allowed(schema_editor.connection.alias, app_label, from_state):
             with self._brief_locks(schema_editor):
                 self.unapply(app_label, schema_editor, from_state)
@@ -57,29 +57,29 @@ class DatabaseOperation(Operation):
 
     @abstractmethod
     def apply(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
-        """Change the database; ``state`` is the one that holds the models."""
+        """Change the database; ``state`` contains the models."""
 
     @abstractmethod
     def unapply(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
-        """Undo ``apply``; ``state`` is the one that holds the models."""
+        """Undo ``apply``; ``state`` contains the models."""
 
     @contextmanager
     def _brief_locks(self, schema_editor: BaseDatabaseSchemaEditor) -> Generator[None]:
         before, after = lock_timeout(schema_editor.connection) if self.locks_tables else ([], [])
         execute(schema_editor, *before)
         yield
-        # Not in a finally: after an error the transaction takes no statement, and its end resets it anyway.
+        # Not in a finally: after an error the transaction accepts no statements, and its end resets it anyway.
         execute(schema_editor, *after)
 
 
 def execute(schema_editor: BaseDatabaseSchemaEditor, *composed: sql.Composable) -> None:
-    """Run composed statements, or write them down for ``sqlmigrate``."""
+    """Run composed statements, or collect them for ``sqlmigrate``."""
     for statement in composed:
         schema_editor.execute(statement.as_string(), params=None)
 
 
 def schema_of(schema_editor: BaseDatabaseSchemaEditor, table: str) -> str:
-    """Return the schema that holds a table as the search path finds it; the first of that path in ``sqlmigrate``."""
+    """Return the schema in which the search path finds a table; the first of that path in ``sqlmigrate``."""
     query = (
         "SELECT coalesce((SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
         " WHERE c.oid = to_regclass(quote_ident(%s))), current_schema())"
@@ -90,31 +90,31 @@ def schema_of(schema_editor: BaseDatabaseSchemaEditor, table: str) -> str:
     return schema
 
 
-# Less than PostgreSQL's deadlock_timeout (1 s): where a migration that holds one table and a transaction that holds
-# another wait for each other, it is the migration that gives up, before the server would end the transaction.
+# Less than PostgreSQL's deadlock_timeout (1 s): if a migration that holds one table and a transaction that holds
+# another wait for each other, the migration gives up before the server would end the transaction.
 LOCKS_MS: Final = 900
 
 
 class LocksBriefly(Migration):
-    """Is a migration that waits for locks ``LOCKS_MS`` in all, forwards and backwards, and then fails with 55P03.
+    """Migration that waits for locks for ``LOCKS_MS`` in total, forwards and backwards, and then fails with 55P03.
 
-    Nothing has changed then, and ``migrate`` can be run again. Others wait for a table that it has locked already, so
-    one budget is for all its statements, from the first on: give a long one a migration of its own. A session with a
-    ``lock_timeout`` of its own keeps that. With ``atomic = False`` nothing is different: an index that is built
-    concurrently may wait long, since nobody waits for it.
+    Then nothing has changed, and ``migrate`` can be run again. Others wait for tables it has already locked, so one
+    budget covers all its statements, from the first on: give a long statement its own migration. A session's own
+    ``lock_timeout`` takes precedence. With ``atomic = False`` the class has no effect: an index built concurrently may
+    wait long, since nobody waits for it.
     """
 
     def apply(
         self, project_state: ProjectState, schema_editor: BaseDatabaseSchemaEditor, collect_sql: bool = False
     ) -> ProjectState:
-        """Apply it, or write it down for ``sqlmigrate``."""
+        """Apply it, or collect its SQL for ``sqlmigrate``."""
         with _locks_briefly(schema_editor):
             return super().apply(project_state, schema_editor, collect_sql)
 
     def unapply(
         self, project_state: ProjectState, schema_editor: BaseDatabaseSchemaEditor, collect_sql: bool = False
     ) -> ProjectState:
-        """Take it back, or write that down for ``sqlmigrate``."""
+        """Reverse it, or collect its SQL for ``sqlmigrate``."""
         with _locks_briefly(schema_editor):
             return super().unapply(project_state, schema_editor, collect_sql)
 
@@ -125,13 +125,13 @@ def _locks_briefly(schema_editor: BaseDatabaseSchemaEditor) -> Generator[None]:
     if not schema_editor.atomic_migration or waits_by_its_own(connection):
         yield
         return
-    # Until the transaction ends, so that it holds for the statements that Django puts off until then.
+    # Until the transaction ends, so that it applies to the statements that Django defers until then.
     schema_editor.execute(f"SET LOCAL lock_timeout = {LOCKS_MS}", params=None)
     if not schema_editor.collect_sql:
         with connection.execute_wrapper(_spend(LOCKS_MS / 1000)):
             yield
         return
-    # Operations with a timeout of their own look what is set: they shall write down what they would do.
+    # Operations with their own timeout check what is set: they should collect what they would do.
     with connection.cursor() as cursor:
         cursor.execute(f"SET lock_timeout = {LOCKS_MS}")
         try:
@@ -141,7 +141,7 @@ def _locks_briefly(schema_editor: BaseDatabaseSchemaEditor) -> Generator[None]:
 
 
 def _spend(budget_s: float) -> Callable[..., Any]:
-    """Return an execute wrapper that leaves each statement what those before it left."""
+    """Return an execute wrapper that gives each statement what the previous ones left of the budget."""
     end = time.monotonic() + budget_s
 
     def run(execute: Callable[..., Any], statement: str, params: Any, many: bool, context: dict[str, Any]) -> Any:
@@ -154,9 +154,9 @@ def _spend(budget_s: float) -> Callable[..., Any]:
 
 
 class SetStorageParameters(DatabaseOperation):
-    """Set a table's storage parameters (fillfactor, autovacuum); backwards they get the server's defaults again.
+    """Set a table's storage parameters (fillfactor, autovacuum); reversing restores the server's defaults.
 
-    SHARE UPDATE EXCLUSIVE: it waits for a VACUUM of that table, but nobody who reads or writes waits for it.
+    SHARE UPDATE EXCLUSIVE: it waits for a VACUUM of that table, but no reader or writer waits for it.
     """
 
     def __init__(self, table: str, parameters: dict[str, float]) -> None:
@@ -164,14 +164,14 @@ class SetStorageParameters(DatabaseOperation):
         self.parameters = parameters
 
     def apply(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
-        """Set them."""
+        """Set the parameters."""
         settings = sql.SQL(", ").join(
             sql.SQL("{} = {}").format(_name(name), sql.Literal(value)) for name, value in self.parameters.items()
         )
         execute(schema_editor, sql.SQL("ALTER TABLE {} SET ({})").format(sql.Identifier(self.table), settings))
 
     def unapply(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
-        """Reset them."""
+        """Reset the parameters."""
         names = sql.SQL(", ").join(map(_name, self.parameters))
         execute(schema_editor, sql.SQL("ALTER TABLE {} RESET ({})").format(sql.Identifier(self.table), names))
 
@@ -181,5 +181,5 @@ class SetStorageParameters(DatabaseOperation):
 
 
 def _name(parameter: str) -> sql.Composable:
-    """Return a parameter as SQL; that of the TOAST table has a namespace."""
+    """Return a parameter as SQL; parameters of the TOAST table have a namespace."""
     return sql.SQL(".").join(map(sql.Identifier, parameter.split(".")))

@@ -33,14 +33,14 @@ from salon_jobs.tenancy.context import tenant_context
 
 
 class RunForEachStore(RunPython):
-    """Call ``code(apps, schema_editor, store_id)`` in the tenant context of each store, in the order of their ids.
+    """Call ``code(apps, schema_editor, store_id)`` in the tenant context of each store, ordered by id.
 
-    Each call sees and changes that store's rows alone, as the migrator too. In an ordinary migration all of them are
-    one transaction; with ``atomic = False`` each store has one of its own, and after a failure, whose note names the
-    store, ``migrate`` starts with the first store again: let ``code`` leave alone what is done. ``reverse_code`` is
-    called the same way, ``RunForEachStore.noop`` does nothing; without one the migration can not be reversed.
+    Each call sees and changes only that store's rows, even as the migrator. In an ordinary migration all of them are
+    one transaction; with ``atomic = False`` each store has its own, and after a failure, whose note names the store,
+    ``migrate`` starts with the first store again: ``code`` must skip what is done. ``reverse_code`` is called the same
+    way, ``RunForEachStore.noop`` does nothing; without one the migration cannot be reversed.
 
-    The stores are those that the fan-out function lists: let the migration depend on ("salon_jobs", "0003_fan_out").
+    The stores are those listed by the fan-out function: make the migration depend on ("salon_jobs", "0003_fan_out").
     Raises ConfigurationError without it.
     """
 
@@ -53,7 +53,7 @@ class RunForEachStore(RunPython):
         elidable: bool = False,
     ) -> None:
         self.each, self.reverse_each = code, reverse_code
-        # The same but for the third argument; RunPython calls neither, since both directions are overridden.
+        # The same except for the third argument; RunPython calls neither, since both directions are overridden.
         plain: tuple[Any, Any] = (code, reverse_code)
         super().__init__(*plain, hints=dict(hints or {}), elidable=elidable)
 
@@ -135,11 +135,11 @@ _DROP: Final = sql.SQL(
 
 
 class DropForeignKey(DatabaseOperation):
-    """Drop the foreign keys on just these columns of a table, by the names that the catalogue holds.
+    """Drop the foreign keys on exactly these columns of a table, by their names in the catalogue.
 
-    For keys that Django did not make. ``to`` names the table they refer to: then others are left alone. With
-    ``to_columns`` as well the operation is reversible: backwards the key is there again, deferrable, validated
-    truthfully, and called as we call it. Fails with 42704 (a ProgrammingError) where there is no such key.
+    For keys that Django did not create. ``to`` is the table they refer to: other keys are then left alone. With
+    ``to_columns`` as well, the operation is reversible: reversing recreates the key, deferrable, correctly validated
+    and with a generated name. Fails with 42704 (a ProgrammingError) if there is no such key.
     """
 
     locks_tables: ClassVar[bool] = True
@@ -151,11 +151,11 @@ class DropForeignKey(DatabaseOperation):
 
     @property
     def reversible(self) -> bool:  # type: ignore[override]
-        """Tell whether the key can be made again."""
+        """Whether the key can be recreated."""
         return self.to is not None and bool(self.to_columns)
 
     def apply(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
-        """Drop what is found when it runs."""
+        """Drop the keys found at run time."""
         columns = sql.SQL(", ").join(map(sql.Literal, sorted(self.columns)))
         missing = f"no foreign key on {self.table} ({', '.join(self.columns)}), as DropForeignKey expects"
         to = None if self.to is None else sql.Identifier(self.to).as_string()
@@ -164,7 +164,7 @@ class DropForeignKey(DatabaseOperation):
         execute(schema_editor, drop)
 
     def unapply(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
-        """Make a key again, NOT VALID, and validate it: a query that obeys row-level security would not do."""
+        """Recreate a key, NOT VALID, and validate it: a query that obeys row-level security would not be enough."""
         name = sql.Identifier(truncate_name(f"{self.table}_{'_'.join(self.columns)}_fk", 63, hash_len=8))
         table, to = sql.Identifier(self.table), sql.Identifier(str(self.to))
         add = sql.SQL(
@@ -186,11 +186,11 @@ def _listed(columns: Sequence[str]) -> sql.Composed:
 
 
 class ProtectModel(DatabaseOperation):
-    """Give a model, whose ``Meta`` is not yours, the access that a ``StoreIsolation`` or ``SystemScope`` declares.
+    """Give a model whose ``Meta`` is not yours the access that a ``StoreIsolation`` or ``SystemScope`` declares.
 
     ``model`` is "app_label.Model"; the table of a ManyToManyField is "app_label.Model_field". The migration depends on
-    the one that creates it. A later one changes what an earlier one declared, which it names: ``instead_of``. Raises
-    ConfigurationError when a policy would be left that nothing declares any more.
+    the one that creates it. To change what an earlier migration declared, pass that as ``instead_of``. Raises
+    ConfigurationError when a policy would remain that is no longer declared.
     """
 
     def __init__(self, model: str, constraint: AccessConstraint, *, instead_of: AccessConstraint | None = None) -> None:
@@ -199,15 +199,15 @@ class ProtectModel(DatabaseOperation):
         self.instead_of = instead_of
 
     def allowed(self, alias: str, app_label: str, state: ProjectState) -> bool:
-        """Ask the routers for the model, as the operation that made its table did."""
+        """Ask the routers for the model, as the operation that created its table did."""
         return self.allow_migrate_model(alias, self._model(state))
 
     def apply(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
-        """Give the access, in place of what was declared before."""
+        """Give the access, replacing what was declared before."""
         self._put(schema_editor, self._model(state), self.constraint, self.instead_of)
 
     def unapply(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
-        """Take it away, and give again what was declared before."""
+        """Remove the access, and restore what was declared before."""
         self._put(schema_editor, self._model(state), self.instead_of, self.constraint)
 
     def describe(self) -> str:
@@ -224,7 +224,7 @@ class ProtectModel(DatabaseOperation):
         if old is not None:
             schema_editor.remove_constraint(model, old)
         access = None if new is None else new.access(model, conf.roles)
-        # Those it has itself may be there already: a conversion to roles gives what all migrations declare.
+        # Its own may already exist: a conversion to roles sets up what all migrations declare.
         declared: set[str] = set() if access is None else {policy.name for policy in access.policies}
         left = [] if schema_editor.collect_sql else sorted(_policies(schema_editor, model) - declared)
         if left:
@@ -240,20 +240,20 @@ class ProtectModel(DatabaseOperation):
 
 
 class ReleaseModel(ProtectModel):
-    """Take away what a ``ProtectModel`` gave, of which ``constraint`` is the same; backwards it is given again.
+    """Undo a ``ProtectModel`` with the same ``constraint``; reversing restores it.
 
-    It leaves a table without row-level security, with what the default privileges give.
+    It leaves a table without row-level security, with the default privileges.
     """
 
     def __init__(self, model: str, constraint: AccessConstraint) -> None:
         super().__init__(model, constraint)
 
     def apply(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
-        """Take the access away."""
+        """Remove the access."""
         super().unapply(app_label, schema_editor, state)
 
     def unapply(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
-        """Give it again."""
+        """Restore the access."""
         super().apply(app_label, schema_editor, state)
 
     def describe(self) -> str:
@@ -262,7 +262,7 @@ class ReleaseModel(ProtectModel):
 
 
 def _policies(schema_editor: BaseDatabaseSchemaEditor, model: type[Model]) -> set[str]:
-    """Return the policies of declarations that a table has."""
+    """Return the names of the declared policies that a table has."""
     query = (
         "SELECT polname FROM pg_policy"
         " WHERE polrelid = to_regclass(quote_ident(%s)) AND starts_with(polname, 'salon_jobs_')"
@@ -274,10 +274,10 @@ def _policies(schema_editor: BaseDatabaseSchemaEditor, model: type[Model]) -> se
 
 @contextmanager
 def require_store(alias: str) -> Generator[None]:
-    """Let statements of this alias that meet a store's rows fail, inside, unless a store is set.
+    """Inside, make statements on this alias that access a store's rows fail unless a store is set.
 
-    It is set on each session, the one that is open and those made inside. Behind a pooler nothing is: it would stay on
-    a session that others are given next.
+    It is set on each session, both the open one and those opened inside. Behind a pooler nothing is set: it would
+    remain on a session that others use next.
     """
 
     def demand(connection: BaseDatabaseWrapper, **_: Any) -> None:
@@ -292,7 +292,7 @@ def require_store(alias: str) -> Generator[None]:
         yield
     finally:
         connection_created.disconnect(demand)
-        if can_run(connection):  # a transaction that is aborted takes it back itself, or with its connection
+        if can_run(connection):  # an aborted transaction reverts it itself, or with its connection
             _set(connection, "")
 
 
@@ -303,15 +303,15 @@ def _set(connection: BaseDatabaseWrapper, value: str) -> None:
 
 
 def declarations() -> dict[type[Model], AccessConstraint]:
-    """Return the constraint that declares the access to each model's table; ``Meta`` counts more than operations.
+    """Return the constraint that declares access to each model's table; ``Meta`` takes precedence over operations.
 
-    salon_jobs' own tables are declared in ``tenancy.job_access``. Reads the files of all migrations, not the database.
+    salon_jobs' own tables are declared in ``access.job_tables``. Reads the files of all migrations, not the database.
     """
     return {**declared_by_operations(), **declared_in_meta()}
 
 
 def declared_in_meta() -> dict[type[Model], AccessConstraint]:
-    """Return those that stand in a model's own ``Meta``."""
+    """Return the constraints in the models' own ``Meta``."""
     return {
         model: constraint
         for model in apps.get_models(include_auto_created=True)
@@ -321,7 +321,7 @@ def declared_in_meta() -> dict[type[Model], AccessConstraint]:
 
 
 def declared_by_operations() -> dict[type[Model], AccessConstraint]:
-    """Return those that ``ProtectModel`` gives, and no ``ReleaseModel`` took, to models that are still installed."""
+    """Return the constraints given by ``ProtectModel``, and not removed by ``ReleaseModel``, of installed models."""
     graph = MigrationLoader(None, ignore_no_migrations=True).graph
     plan = dict.fromkeys(key for leaf in graph.leaf_nodes() for key in graph.forwards_plan(leaf))
     last = {

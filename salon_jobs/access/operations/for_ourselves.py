@@ -1,4 +1,4 @@
-"""Migration operations that install the functions, triggers and rights of salon_jobs itself."""
+"""Migration operations that install the functions, triggers and privileges of salon_jobs itself."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from salon_jobs.core.errors import ConfigurationError
 
 
 class InstallFunction(DatabaseOperation):
-    """Install one function of ``tenancy.job_functions``; EXECUTE for the roles declared there alone.
+    """Install one function of ``access.job_tables``, with EXECUTE only for the roles declared there.
 
-    ``file`` names the definition in ``db/sql`` when a later migration replaces it. That later one gives it as
-    ``before``, which the way back installs again.
+    ``file`` is the definition in ``db/sql`` if a later migration replaces it. That later one passes it as ``before``,
+    which reversing installs again.
     """
 
     def __init__(self, name: str, *, file: str | None = None, before: str | None = None) -> None:
@@ -32,7 +32,7 @@ class InstallFunction(DatabaseOperation):
             schema_editor.execute(statement, params=None)
 
     def unapply(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
-        """Drop the function, or install the definition before."""
+        """Drop the function, or install the previous definition."""
         function = self._function(schema_editor, self.before)
         for statement in [function.drop()] if self.before is None else function.create():
             schema_editor.execute(statement, params=None)
@@ -46,11 +46,11 @@ class InstallFunction(DatabaseOperation):
 
 
 class InstallFanOutFunction(DatabaseOperation):
-    """Install the one function that lists all stores: no arguments, ids alone, owned by the fan-out role.
+    """Install the function that lists all stores: no arguments, only ids, owned by the fan-out role.
 
-    Nothing happens without STORE_MODEL. A project that sets STORE_MODEL later first migrates the store's app, then sets
-    it and puts this operation into a migration of its own, after the store's table. Run as the migrator, which may
-    SET ROLE to the owner but inherits nothing from it. Raises ConfigurationError when the store's table comes later.
+    Does nothing without STORE_MODEL. A project that sets STORE_MODEL later first migrates the store's app, then sets it
+    and puts this operation into a migration of its own, after the store's table. Run as the migrator, which may SET
+    ROLE to the owner but inherits nothing from it. Raises ConfigurationError when the store's table is created later.
     """
 
     def allowed(self, alias: str, app_label: str, state: ProjectState) -> bool:
@@ -60,7 +60,7 @@ class InstallFanOutFunction(DatabaseOperation):
         return conf.store_model is None or self.allow_migrate_model(alias, _store_model(conf.store_model, state))
 
     def apply(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
-        """Create the function as its owner, so that its grants are the owner's to give."""
+        """Create the function as its owner, so that the owner can grant EXECUTE on it."""
         if conf.store_model is None:
             return
         meta = _store_model(conf.store_model, state)._meta
@@ -84,7 +84,7 @@ class InstallFanOutFunction(DatabaseOperation):
             schema_editor.execute(statement, params=None)
 
     def unapply(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
-        """Drop the function as its owner and take the owner's rights on the store table away."""
+        """Drop the function as its owner and revoke the owner's rights on the store table."""
         if conf.store_model is None:
             return
         namespace, name = conf.fan_out_function.split(".")
@@ -126,7 +126,7 @@ class InstallGate(DatabaseOperation):
     locks_tables = True
 
     def apply(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
-        """Create or replace function and trigger."""
+        """Create or replace the function and the trigger."""
         name = schema_of(schema_editor, "salon_jobs_message")
         for statement in job_function("salon_jobs_hold_gate", name, conf.roles).create():
             schema_editor.execute(statement, params=None)
@@ -139,7 +139,7 @@ class InstallGate(DatabaseOperation):
         )
 
     def unapply(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
-        """Drop trigger and function."""
+        """Drop the trigger and the function."""
         execute(
             schema_editor,
             sql.SQL("DROP TRIGGER IF EXISTS salon_jobs_hold_gate ON salon_jobs_message"),
@@ -152,7 +152,7 @@ class InstallGate(DatabaseOperation):
 
 
 class ProtectTables(DatabaseOperation):
-    """Grant each role exactly what it needs on these tables, under forced RLS; nothing with one database user."""
+    """Grant each role exactly what it needs on these tables, under forced RLS; does nothing with one database user."""
 
     locks_tables = True
 
@@ -160,7 +160,7 @@ class ProtectTables(DatabaseOperation):
         self.tables = tables
 
     def apply(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
-        """Take back what default privileges gave, grant, create the policies, switch RLS on."""
+        """Revoke the default privileges, grant, create the policies, enable RLS."""
         if conf.roles is not None:
             for table in self.tables:
                 access = table_access(table, conf.roles)
@@ -179,17 +179,18 @@ class ProtectTables(DatabaseOperation):
 
 
 class ShareWithDjango(DatabaseOperation):
-    """Let the runtimes use what Django and pgtrigger made and they need; nothing with one database user."""
+    """Let the runtime roles use what they need of Django and pgtrigger; does nothing with one database user."""
 
     def apply(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
-        """Grant SELECT on the history of migrations, and EXECUTE on pgtrigger's function."""
+        """Grant SELECT on the migration history, and EXECUTE on pgtrigger's function."""
         if conf.roles is None:
             return
         runtime = sql.SQL(", ").join(map(sql.Identifier, conf.roles.runtime))
         execute(
             schema_editor,
             *history_access(conf.roles).give(conf.roles.runtime),
-            # Every trigger of pgtrigger, the host's too, calls it as the role that writes; PGTRIGGER_SCHEMA says where.
+            # Every trigger of pgtrigger, including the host's, calls it as the writing role; its schema is
+            # PGTRIGGER_SCHEMA.
             sql.SQL(
                 "DO $$ DECLARE f regprocedure; BEGIN FOR f IN SELECT oid FROM pg_proc WHERE proname = "
                 "'_pgtrigger_should_ignore' LOOP "
@@ -198,7 +199,7 @@ class ShareWithDjango(DatabaseOperation):
         )
 
     def unapply(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
-        """Leave it: other apps' tables rely on it by now."""
+        """Do nothing: by now, other apps' tables rely on it."""
 
     def describe(self) -> str:
         """Describe the operation."""
@@ -211,7 +212,7 @@ class InstallSupersession(DatabaseOperation):
     locks_tables = True
 
     def apply(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
-        """Create or replace function and triggers."""
+        """Create or replace the function and the triggers."""
         name = schema_of(schema_editor, "salon_jobs_job")
         for statement in job_function("salon_jobs_supersede", name, conf.roles).create():
             schema_editor.execute(statement, params=None)
@@ -230,7 +231,7 @@ class InstallSupersession(DatabaseOperation):
         )
 
     def unapply(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
-        """Drop function and triggers."""
+        """Drop the function and the triggers."""
         execute(
             schema_editor,
             sql.SQL("DROP TRIGGER IF EXISTS salon_jobs_supersede ON salon_jobs_job"),
