@@ -1,4 +1,4 @@
-"""Tests host projects: runs their jobs without a worker, takes on roles and stores, and proves that tables isolate."""
+"""Test helpers for host projects: run jobs without a worker, act as roles and stores, and prove that tables isolate."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class DrainedJob:
-    """Names one run of a drain and how it ended; a handler's error is ``outcome.error``, not raised."""
+    """One run of a drain and its outcome; a handler's error is in ``outcome.error``, not raised."""
 
     id: int
     task: str
@@ -47,10 +47,10 @@ class DrainedJob:
 def drain_jobs(
     *, queues: Sequence[str] | None = None, now: datetime | None = None, limit: int = 1000
 ) -> list[DrainedJob]:
-    """Run due jobs, and those they enqueue, until none is due; returns every run in order.
+    """Run due jobs, and those they enqueue, until none is due; return every run in order.
 
-    ``now`` makes jobs due that wait for a later time (retries, ``run_at``). Raises AssertionError after ``limit`` runs:
-    jobs that enqueue each other would never end.
+    A later ``now`` makes jobs due that wait for that time (retries, ``run_at``). Raises AssertionError after ``limit``
+    runs: jobs that enqueue each other would never end.
     """
     process = Process.objects.using(conf.database).create(
         kind="test", hostname=socket.gethostname()[:255], pid=os.getpid()
@@ -73,10 +73,10 @@ def perform_job(task: Task[P, Coroutine[Any, Any, R]], /, *args: P.args, **kwarg
 @overload
 def perform_job(task: Task[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
 def perform_job(task: Task[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> Any:
-    """Run a task's handler here, with its arguments converted and its store set as a worker would; errors come through.
+    """Run a task's handler here, with arguments converted and store set as in a worker; its errors propagate.
 
-    An ``async def`` handler is run to its end, and gives what it returns. Not from async code: use sync_to_async there.
-    Nothing is enqueued and ``current_job()`` is not there. Raises PayloadInvalid.
+    An ``async def`` handler runs to its end, and its result is returned. Not for async code: use sync_to_async there.
+    Nothing is enqueued and ``current_job()`` is unavailable. Raises PayloadInvalid.
     """
     arguments = task.payload.bind(args, kwargs)
     converted = task.payload.decode(arguments.json, arguments.store_id)
@@ -93,9 +93,9 @@ def perform_job(task: Task[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> Any
 
 
 def assert_enqueued(task: Task[..., Any], *, count: int | None = None, **arguments: Any) -> list[int]:
-    """Assert that jobs of ``task`` wait whose payload has these arguments; returns their ids.
+    """Assert that jobs of ``task`` are queued whose payload has these arguments; return their ids.
 
-    ``count`` None means one or more. Raises AssertionError that shows what waits instead.
+    ``count`` None means one or more. Raises AssertionError that shows what is queued instead.
     """
     waiting = Job.objects.using(conf.database).filter(task=task.name, state=JobState.QUEUED).order_by("id")
     store_id = arguments.pop(STORE_ARGUMENT, None)
@@ -118,7 +118,7 @@ _NO_GATE = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class DrainedMessage:
-    """Names one message of a drain and what became of it; ``answer`` None: published."""
+    """One message of a drain and its result; ``answer`` None means published."""
 
     message_id: UUID
     aggregate_type: str
@@ -129,11 +129,11 @@ class DrainedMessage:
 
 
 def drain_outbox(*, limit: int = 1000) -> list[DrainedMessage]:
-    """Publish what is pending, the caller's own transaction's messages too, once; returns them in order.
+    """Publish pending messages once, including those of the caller's own transaction; return them in order.
 
-    By the publishers of the settings (``rn::memory:::…`` keeps them in ``MemoryPublisher.published``). What was not
-    published stays pending. Needs a role that may update messages: the worker's, or the tables' owner. Raises
-    AssertionError beyond ``limit`` messages.
+    Uses the publishers of the settings (``rn::memory:::…`` keeps messages in ``MemoryPublisher.published``). Messages
+    that are not published stay pending. Needs a role that may update messages: the worker's, or the tables' owner.
+    Raises AssertionError beyond ``limit`` messages.
     """
     drained: list[DrainedMessage] = []
     for aggregate_type in outbox_store.message_types():

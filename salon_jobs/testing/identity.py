@@ -1,4 +1,4 @@
-"""Lets a test act as another database role, or as a store, on its own connection."""
+"""Act as another database role, or as a store, on the test's own connection."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _KEYS: Final = ("web", "worker", "operator", "migrator")
 def as_role(role: str, *, using: str | None = None) -> Generator[None]:
     """Run a block as a database role: web, worker, operator or migrator of SALON_JOBS['ROLES'], or any role's name.
 
-    Opens a transaction (or a savepoint) and sets the role locally in it, so that rights and policies are those of the
-    role; the block ends as whoever was there before. The connection's own login must be allowed to: a superuser, or a
-    member. Raises ConfigurationError when it is not, and when there is no such role.
+    Opens a transaction (or a savepoint) and sets the role locally in it, so that the role's privileges and policies
+    apply; the previous role returns at the end. The connection's own login must be allowed to: a superuser, or a
+    member. Raises ConfigurationError if it is not, or if there is no such role.
     """
     connection = connections[using or conf.database]
     name = role_name(role)
@@ -38,7 +38,7 @@ def as_role(role: str, *, using: str | None = None) -> Generator[None]:
             except DatabaseError as error:
                 raise _refusal(name, login, error) from error
         yield
-        # RELEASE SAVEPOINT keeps a local set. After an error the rollback to it takes the role along.
+        # RELEASE SAVEPOINT keeps a local set. After an error, rolling back to it also reverts the role.
         if can_run(connection):
             with connection.cursor() as cursor:
                 cursor.execute("SELECT set_config('role', %s, true)", [before])

@@ -1,4 +1,4 @@
-"""``assert_isolated``: proof that a table keeps stores apart, tried as the real roles."""
+"""``assert_isolated``: proof that a table keeps stores apart, tested as the real roles."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from salon_jobs.testing.identity import as_role, role_name
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Is a column and what the current role may do with it; ``type`` as SQL writes it."""
+    """A column and the current role's privileges on it; ``type`` is in SQL notation."""
 
     name: str
     type: str
@@ -33,21 +33,21 @@ class Column:
 
     @property
     def placeholder(self) -> sql.Composable:
-        """Return a placeholder that turns a text into the column's type."""
+        """Placeholder that casts a text to the column's type."""
         cast: Any = f"%s::{self.type}"  # as the catalogue writes it
         return sql.SQL(cast)
 
 
 @dataclass(frozen=True, slots=True)
 class StoreTable:
-    """Names a table and the column that holds the store."""
+    """A table and the column that holds the store."""
 
     name: str
     column: str
 
     @classmethod
     def of(cls, model: type[Model], field: str | None) -> StoreTable:
-        """Return the table of a model. Raises ConfigurationError when its store's column can not be told."""
+        """Return the table of a model. Raises ConfigurationError when its store column cannot be determined."""
         meta = model._meta
         names = (field,) if field is not None else _declared(model)
         columns = [f.column for f in meta.local_concrete_fields if f.name in names or f.attname in names]
@@ -65,7 +65,7 @@ class StoreTable:
 
     @property
     def identifier(self) -> sql.Identifier:
-        """Return the name as SQL."""
+        """Name as SQL."""
         return sql.Identifier(self.name)
 
     def sql(self, statement: LiteralString) -> sql.Composed:
@@ -73,7 +73,7 @@ class StoreTable:
         return sql.SQL(statement).format(table=self.identifier, store=sql.Identifier(self.column))
 
     def assert_forced(self, connection: BaseDatabaseWrapper) -> None:
-        """Assert that row-level security is enabled, and for the owner too."""
+        """Assert that row-level security is enabled, and forced for the owner."""
         [(enabled, forced)] = self._catalogue(
             connection, "SELECT relrowsecurity, relforcerowsecurity FROM pg_class WHERE oid = %s::regclass"
         )
@@ -83,12 +83,12 @@ class StoreTable:
             raise AssertionError(f"row-level security is not forced on {self}: its owner sees and changes every row")
 
     def restricts(self, connection: BaseDatabaseWrapper) -> bool:
-        """Tell whether the policies apply to the current role."""
+        """Return whether the policies apply to the current role."""
         [(active,)] = self._catalogue(connection, "SELECT row_security_active(%s::regclass)")
         return bool(active)
 
     def used_by(self, connection: BaseDatabaseWrapper, role: str) -> bool:
-        """Tell whether a role may do anything here, on some columns at least."""
+        """Return whether a role may do anything here, at least on some columns."""
         with connection.cursor() as cursor:
             cursor.execute(
                 "SELECT has_any_column_privilege(%(role)s, %(table)s, 'SELECT, INSERT, UPDATE')"
@@ -98,12 +98,12 @@ class StoreTable:
             return bool(cursor.fetchone()[0])
 
     def truncatable(self, connection: BaseDatabaseWrapper) -> bool:
-        """Tell whether the current role may empty it at once, which no policy hinders."""
+        """Return whether the current role may TRUNCATE it, which no policy prevents."""
         [(allowed,)] = self._catalogue(connection, "SELECT has_table_privilege(%s::regclass, 'TRUNCATE')")
         return bool(allowed)
 
     def parts_in_reach(self, connection: BaseDatabaseWrapper) -> list[str]:
-        """Return its partitions and children, to which its policies do not apply, that the current role may use."""
+        """Return its partitions and children that the current role may use; its policies do not apply to them."""
         rows = self._catalogue(
             connection,
             "WITH RECURSIVE parts AS (SELECT inhrelid AS part FROM pg_inherits WHERE inhparent = %s::regclass UNION"
@@ -120,7 +120,7 @@ class StoreTable:
             return dict(cursor.fetchall())
 
     def columns(self, connection: BaseDatabaseWrapper) -> list[Column]:
-        """Return the columns that statements may give a value, with the rights of the current role."""
+        """Return the columns to which statements may assign a value, with the current role's privileges."""
         rows = self._catalogue(
             connection,
             "SELECT attname, format_type(atttypid, atttypmod), has_column_privilege(attrelid, attnum, 'SELECT'),"
@@ -139,7 +139,7 @@ class StoreTable:
 
 
 def _declared(model: type[Model]) -> tuple[str, ...]:
-    """Return the field that StoreIsolation names; without one, those that look like it."""
+    """Return the field that StoreIsolation names; otherwise the fields that look like it."""
     declared = declared_in_meta().get(model) or declared_by_operations().get(model)
     if isinstance(declared, StoreIsolation):
         return (declared.field,)
@@ -161,9 +161,9 @@ _Template: TypeAlias = dict[Column, str | None]
 
 @dataclass(frozen=True, slots=True)
 class _Attempt:
-    """Tells what became of a statement that was rolled back: the rows it touched, or its error.
+    """Result of a statement that was rolled back: the number of rows it touched, or its error.
 
-    ``left`` is how many rows the store saw afterwards, where that was asked.
+    ``left`` is how many rows the store saw afterwards, if that was queried.
     """
 
     touched: int = 0
@@ -172,18 +172,18 @@ class _Attempt:
 
     @property
     def is_refused(self) -> bool:
-        """Tell whether privileges or a policy refused it, or the setting that is no uuid did."""
+        """Whether privileges, a policy or an invalid UUID in the setting caused an error."""
         cause = self.error.__cause__ if self.error else None
         return isinstance(cause, errors.InsufficientPrivilege | errors.InvalidTextRepresentation)
 
     def __str__(self) -> str:
-        """Return what became of it, for messages."""
+        """Return the result in readable form."""
         return f"{self.touched} rows" if self.error is None else str(self.error).strip()
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Tries one role on one table. ``rows``: how many each store has, None where nobody could count them."""
+    """Test of one role on one table. ``rows``: how many each store has, None if nobody could count them."""
 
     connection: BaseDatabaseWrapper
     table: StoreTable
@@ -191,7 +191,7 @@ class Probe:
     rows: dict[UUID, int | None]
 
     def run(self) -> None:
-        """Try everything, inside a transaction, as the role that is current. Raises AssertionError."""
+        """Try everything, inside a transaction, as the current role. Raises AssertionError."""
         self._look_at_rights()
         for store in self.rows:
             self._read(store)
@@ -204,7 +204,7 @@ class Probe:
             self._move(store, victim)
             self._insert(self._of(victim, template), f"as store {store} a row of store {victim}")
             if any(column.nullable for column in self._columns() if column.name == self.table.column):
-                # Nobody's rows are everybody's where a policy says so.
+                # Rows of no store are visible to every store if a policy says so.
                 self._insert(self._of(None, template), f"as store {store} a row of no store")
                 self._move(store, None)
             for value, how in (("", "without a store"), (_MALFORMED, f"with {_MALFORMED!r} as the store")):
@@ -247,7 +247,7 @@ class Probe:
         """Change rows without a condition: with one, SELECT policies would stand in for a missing UPDATE policy."""
         own = self.table.visible(self.connection)[store]
         if self._may_update_store():
-            # Rows of others would become this store's own.
+            # Other stores' rows would become this store's own.
             tried = self._attempt(self.table.sql("UPDATE {table} SET {store} = %s"), store, look=True)
         else:
             tried = self._touch(look=True)
@@ -257,7 +257,7 @@ class Probe:
     def _delete(self, store: UUID) -> None:
         own = self.table.visible(self.connection)[store]
         tried = self._attempt(self.table.sql("DELETE FROM {table}"), look=True)
-        if isinstance(tried.error, IntegrityError):  # rows elsewhere hold on to them
+        if isinstance(tried.error, IntegrityError):  # other rows refer to them
             tried = self._attempt(self.table.sql("DELETE FROM {table} WHERE {store} <> %s"), store, look=True)
         if not tried.is_refused and (tried.error or tried.left != own - tried.touched):
             self._fail(f"deletes, as store {store} with {own} rows, others than those: {tried}", tried)
@@ -271,12 +271,12 @@ class Probe:
             )
 
     def _of(self, store: UUID | None, template: _Template) -> _Template:
-        """Return the values of a row of another store."""
+        """Return the values as a row of another store."""
         value = None if store is None else str(store)
         return {column: value if column.name == self.table.column else old for column, old in template.items()}
 
     def _insert(self, values: _Template, what: str) -> None:
-        """Insert a row. The policy is asked before any constraint."""
+        """Insert a row. The policy is checked before any constraint."""
         if not values:
             return
         statement = sql.SQL("INSERT INTO {} ({}) VALUES ({})").format(
@@ -289,7 +289,7 @@ class Probe:
             self._fail(f"inserts {what}, and no policy stopped it: {tried}", tried)
 
     def _do_nothing(self, template: _Template, how: str) -> None:
-        """Require that nothing is seen, changed, deleted and inserted now."""
+        """Require that nothing can be seen, changed, deleted or inserted now."""
         for verb, tried in (
             ("sees", self._attempt(self.table.sql("SELECT {store} FROM {table}"))),
             ("changes", self._touch()),
@@ -303,7 +303,9 @@ class Probe:
         return any(column.updatable for column in self._columns() if column.name == self.table.column)
 
     def _touch(self, *, look: bool = False) -> _Attempt:
-        """Write a column's own value into it, the first that the role may change; none: the store's, and be refused."""
+        """Write a column's own value into it, the first that the role may change; without one, the store's, to be
+        refused.
+        """
         names = [column.name for column in self._columns() if column.updatable] or [self.table.column]
         name = sql.Identifier(names[0])
         return self._attempt(sql.SQL("UPDATE {} SET {} = {}").format(self.table.identifier, name, name), look=look)
@@ -340,24 +342,24 @@ def assert_isolated(
     field: str | None = None,
     using: str | None = None,
 ) -> None:
-    """Assert that each store is shut off from the others' rows in a model's table, by the database itself.
+    """Assert that the database itself keeps each store from the other stores' rows in a model's table.
 
-    The table must hold rows of two stores or more, put there before (in the same transaction, say). Runs as each of
-    ``roles`` (as ``as_role`` takes them; when ROLES is set those of web and worker that have any right there, else the
-    connection's own user) and tries SELECT, INSERT, UPDATE and DELETE, with a condition and without, as one store on
-    another's rows, without a store, and with a setting that is no uuid; and looks that row-level security is forced.
-    All of it is rolled back.
+    The table must already hold rows of two stores or more (written in the same transaction, for example). Runs as each
+    of ``roles`` (in the notation of ``as_role``; by default, web and worker if they have any privilege on the table, or
+    without ROLES the connection's own user). Tries SELECT, INSERT, UPDATE and DELETE, with and without a condition, as
+    one store on another's rows, without a store, and with a setting that is not a UUID; and checks that row-level
+    security is forced. All of it is rolled back.
 
-    ``stores``: those to try, needed when the connection itself is under row-level security and can not look for them.
-    ``field``: the field that holds the store, when StoreIsolation does not say it and it is not the one foreign key to
-    STORE_MODEL. Raises AssertionError
-    that says which role could do what, and ConfigurationError when the test can not be made this way.
+    ``stores``: the stores to try, required if the connection itself is under row-level security and cannot find them.
+    ``field``: the field that holds the store, if StoreIsolation does not define it and it is not the only foreign key
+    to STORE_MODEL. Raises AssertionError saying which role could do what, and ConfigurationError if the test cannot be
+    done this way.
     """
     connection = connections[using or conf.database]
     table = StoreTable.of(model, field)
     with transaction.atomic(using=connection.alias):
         with connection.cursor() as cursor:
-            # What a constraint would say at the end of the transaction is not what is asked here.
+            # Constraint errors at the end of the transaction are not what is tested here.
             cursor.execute("SET CONSTRAINTS ALL DEFERRED")
         table.assert_forced(connection)
         rows = _rows_by_store(connection, table, stores)
@@ -368,7 +370,7 @@ def assert_isolated(
 
 
 def _roles(connection: BaseDatabaseWrapper, table: StoreTable) -> Sequence[str]:
-    """Return the roles to try when none are named. One that may do nothing there is shut off by that alone."""
+    """Return the default roles to test. One without any privilege on the table is shut out by that alone."""
     if conf.roles is None:
         with connection.cursor() as cursor:
             cursor.execute("SELECT current_user")
@@ -382,7 +384,7 @@ def _roles(connection: BaseDatabaseWrapper, table: StoreTable) -> Sequence[str]:
 def _rows_by_store(
     connection: BaseDatabaseWrapper, table: StoreTable, stores: Sequence[UUID] | None
 ) -> dict[UUID, int | None]:
-    """Return how many rows each store has; None where the connection can not see it. Never of fewer than two."""
+    """Return how many rows each store has; None where the connection cannot see it. Raises for fewer than two."""
     found: dict[UUID, int | None] = {}
     if not table.restricts(connection):
         found = {store: count for store, count in table.visible(connection).items() if store is not None}
