@@ -45,7 +45,7 @@ _SHOWN: Final = 5
 
 @register(Tags.database)
 def check_catalogue(databases: Sequence[str] | None = None, **_: Any) -> list[CheckMessage]:
-    """Compare the live catalogue with the declaration; nothing before the migrations have run, or while some wait."""
+    """Compare the live catalogue with the declaration, unless migrations are pending."""
     try:
         if conf.on_drift == "ignore" or conf.database not in (databases or ()):
             return []
@@ -54,7 +54,7 @@ def check_catalogue(databases: Sequence[str] | None = None, **_: Any) -> list[Ch
         check_schema(conf.database)
         found = examine(by_alias(conf.database), with_orphans=False)
     except (SchemaMissing, ConfigurationError):
-        return []  # told by others
+        return []  # reported by others
     except (NotReady, PsycopgError) as error:
         return [Warning(f"the live catalogue can not be looked at: {error}", id="salon_jobs.W021")]
     if not found.drifts:
@@ -73,7 +73,7 @@ _LONGEST_PICK_UP = timedelta(seconds=5)
 
 @register("salon_jobs")
 def check_settings(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> list[CheckMessage]:
-    """Check SALON_JOBS, the database's vendor, the store model and the apps this one needs."""
+    """Check SALON_JOBS, the database's vendor, the store model and the apps that this one requires."""
     try:
         store_model, database = conf.store_model, conf.database
     except ConfigurationError as error:
@@ -101,7 +101,7 @@ def check_settings(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> 
 
 def _check_isolation(database: str) -> list[CheckMessage]:
     level = connections[database].settings_dict.get("OPTIONS", {}).get("isolation_level")
-    # READ UNCOMMITTED is READ COMMITTED in PostgreSQL.
+    # In PostgreSQL, READ UNCOMMITTED is READ COMMITTED.
     if level in (None, IsolationLevel.READ_UNCOMMITTED, IsolationLevel.READ_COMMITTED):
         return []
     hint = (
@@ -143,13 +143,13 @@ def _check_store_model(name: str) -> list[CheckMessage]:
     return []
 
 
-# The longest that SQS keeps a message, which is the longest of the built-in brokers by default.
+# The longest that SQS keeps a message, and by default the longest of the built-in brokers.
 _LONGEST_KEPT: Final = timedelta(days=14)
 
 
 @register("salon_jobs")
 def check_consumers(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> list[CheckMessage]:
-    """Check that the tasks exist and the sources can be made, and that the inbox remembers for long enough."""
+    """Check that the tasks exist, the sources can be created, and the inbox keeps its rows for long enough."""
     try:
         consumers, retain = conf.consumers, conf.outbox.retain_inbox
     except ConfigurationError:
@@ -169,7 +169,7 @@ def check_consumers(app_configs: Sequence[AppConfig] | None = None, **_: Any) ->
 
 @register("salon_jobs")
 def check_publishers(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> list[CheckMessage]:
-    """Check that what ``OUTBOX["PUBLISHERS"]`` names are publishers: a relay meets them at their first message only."""
+    """Check that ``OUTBOX["PUBLISHERS"]`` names publishers: a relay only creates them at their first message."""
     try:
         services = list(conf.outbox.publishers)
     except ConfigurationError:
@@ -183,16 +183,16 @@ def check_publishers(app_configs: Sequence[AppConfig] | None = None, **_: Any) -
     return found
 
 
-# The sections of the brokers, and the services by which consumers read from them.
+# Settings sections of the brokers, and the services by which consumers read from them.
 _BROKERS: Final = {"NATS": {"nats"}, "SNS": {"sns", "sqs"}, "AZURE": {"azurequeue"}}
-# Keys of OUTBOX that consumers alone need.
+# Keys of OUTBOX that only consumers need.
 _OF_CONSUMERS: Final = {"SOURCES", "RETAIN_INBOX"}
 _EMITTING: Final = frozenset(map(id, (emit, emit_many, Draft)))
 
 
 @register("salon_jobs")
 def check_producer(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> list[CheckMessage]:
-    """Require ``OUTBOX["PRODUCER"]`` where the settings show an outbox, or loaded code imports ``emit``."""
+    """Require ``OUTBOX["PRODUCER"]`` when the settings indicate an outbox, or loaded code imports ``emit``."""
     try:
         if conf.outbox.producer is not None:
             return []
@@ -204,7 +204,7 @@ def check_producer(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> 
 
 @register(Tags.urls)
 def check_producer_of_views(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> list[CheckMessage]:
-    """Require it also where only views import ``emit``: they are loaded by the URLconf, as for Django's own checks."""
+    """Also require it when only views import ``emit``: loads them through the URLconf, as Django's own checks do."""
     urlconf = root_urlconf()
     if urlconf is None or _emit_is_imported_at_first():
         return []
@@ -218,20 +218,20 @@ def check_producer_of_views(app_configs: Sequence[AppConfig] | None = None, **_:
 
 @cache
 def _emit_is_imported_at_first() -> bool:
-    """Return what ``_emit_is_imported`` said when the first check asked: the URLconf may not be loaded yet."""
+    """Return the result of ``_emit_is_imported`` at the first check, when the URLconf may not be loaded yet."""
     return _emit_is_imported()
 
 
 def _emit_is_imported() -> bool:
-    """Return whether loaded code outside of salon_jobs holds ``emit``, ``emit_many`` or ``Draft`` under any name."""
+    """Return whether loaded code outside salon_jobs holds ``emit``, ``emit_many`` or ``Draft`` under any name."""
     outside = (module for name, module in list(sys.modules.items()) if name.partition(".")[0] != "salon_jobs")
     return any(not _EMITTING.isdisjoint(map(id, list(getattr(module, "__dict__", {}).values()))) for module in outside)
 
 
 def _section_in_use() -> str:
-    """Name a section of SALON_JOBS that is there for messages to be sent, or return an empty string.
+    """Return a section of SALON_JOBS that indicates that messages are sent, or an empty string.
 
-    That of a broker counts unless a consumer reads from it.
+    A broker's section counts unless a consumer reads from that broker.
     """
     if given_keys("OUTBOX") - _OF_CONSUMERS:
         return "SALON_JOBS['OUTBOX'] is"
@@ -249,17 +249,17 @@ def _missing_producer(sign: str) -> CheckMessage:
 
 
 _OURS: Final = f"{TenantMiddleware.__module__}.{TenantMiddleware.__name__}"
-# By its name: the module can only be imported where django.contrib.auth is installed.
+# By name: the module can only be imported when django.contrib.auth is installed.
 _SIGNS_IN: Final = "django.contrib.auth.middleware.AuthenticationMiddleware"
 
 
 @register("salon_jobs")
 def check_requests(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> list[CheckMessage]:
-    """Check that TenantMiddleware is there when it is meant to be, in its place, and can be made."""
+    """Check that TenantMiddleware is present when required, in the right place, and can be created."""
     try:
         meant, how = conf.membership_model is not None, conf.request_store
     except ConfigurationError:
-        return []  # check_settings tells
+        return []  # reported by check_settings
     found = [_names_of(path) for path in middleware()]
     place = next((number for number, names in enumerate(found) if _OURS in names), None)
     if place is None:
@@ -284,10 +284,10 @@ def _missing() -> CheckMessage:
 
 
 def _names_of(path: str) -> set[str]:
-    """Return the dotted names of a middleware's class and of those it is made of."""
+    """Return the dotted names of a middleware's class and its base classes."""
     try:
         found: object = import_string(path)
-    except ImportError:  # Django tells of it
+    except ImportError:  # reported by Django
         return set()
     return {f"{kind.__module__}.{kind.__name__}" for kind in found.__mro__} if isinstance(found, type) else set()
 
@@ -297,12 +297,12 @@ Declared: TypeAlias = Mapping[type[Model], AccessConstraint]
 
 @register("salon_jobs")
 def check_isolation(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> list[CheckMessage]:
-    """Check that models which belong to stores say so, and that their keys hold the store."""
+    """Check that models which belong to stores declare it, and that their keys include the store."""
     try:
         store_model, database = conf.store_model, conf.database
         store = None if store_model is None else apps.get_model(store_model)
     except (ConfigurationError, LookupError):
-        return []  # check_settings tells
+        return []  # reported by check_settings
     if store is None or connections[database].vendor != "postgresql":
         return []
     models = [model for model in apps.get_models(include_auto_created=True) if _has_table(model, database)]
@@ -329,7 +329,7 @@ def _has_table(model: type[Model], database: str) -> bool:
 
 
 def _undeclared(model: type[Model], declared: Declared, store: type[Model]) -> bool:
-    """Tell whether a model holds what belongs to a store, and nothing says who may see it."""
+    """Return whether a model holds data of a store without declaring who may see it."""
     if model in declared:
         return False
     targets = {key.remote_field.model for key in _foreign_keys(model)}
@@ -367,7 +367,7 @@ def _check_field(model: type[Model], isolation: StoreIsolation) -> list[CheckMes
 
 
 def _check_names(model: type[Model], constraint: AccessConstraint) -> Iterator[CheckMessage]:
-    """Check the fields that ``web``, ``worker`` and ``user_field`` name."""
+    """Check the fields named by ``web``, ``worker`` and ``user_field``."""
     named = {name for may in (constraint.web, constraint.worker) for names in may.values() for name in names}
     if isinstance(constraint, MembershipIsolation):
         named.add(constraint.user_field)
@@ -397,7 +397,7 @@ def _check_uniques(model: type[Model], isolation: StoreIsolation) -> Iterator[Ch
 
 
 def _uniques(model: type[Model]) -> Iterator[tuple[str, str | None]]:
-    """Yield each unique thing and its first field; None for an expression."""
+    """Yield each unique field or constraint with its first field; None for an expression."""
     meta = model._meta
     for field in meta.local_fields:
         if field.unique and not field.primary_key:

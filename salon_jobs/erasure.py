@@ -23,13 +23,13 @@ from salon_jobs.jobs.control import cancel_jobs
 from salon_jobs.models import BlockedAggregate, InboxMessage, Job, JobError, Limit, Message
 from salon_jobs.outbox.control import skip_messages
 
-# So many rows are read at a time, those of other stores included where no index names the store.
+# Rows read at a time, including those of other stores if no index covers the store.
 PAGE: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """Names a table, and its columns of JSON that may hold secrets."""
+    """A table with a store's rows, and its JSON columns that may hold secrets."""
 
     name: str
     model: type[Model]
@@ -47,9 +47,9 @@ HOLDINGS: Final = (
 
 
 def pages(holding: Holding, store_id: UUID, *, using: str) -> Iterator[QuerySet[Any]]:
-    """Yield the store's rows page by page, by ascending id. Where no index names the store, every row is looked at.
+    """Yield the store's rows page by page, by ascending id. If no index covers the store, this reads every row.
 
-    Rows that are written meanwhile, behind the last page, are not among them. A page can be empty.
+    Excludes rows written in the meantime behind the last page. A page can be empty.
     """
     manager: Any = holding.model._default_manager  # pyright: ignore[reportPrivateUsage]
     rows = manager.using(using).order_by("pk")
@@ -71,7 +71,7 @@ BATCH = 1000
 
 @dataclass(frozen=True, slots=True)
 class StoreState:
-    """Counts what is live of a store: jobs that run or wait, messages that are not sent."""
+    """What is live in a store: running and waiting jobs, and unsent messages."""
 
     running: int
     waiting: int
@@ -79,7 +79,7 @@ class StoreState:
 
 
 def look_at_store(store_id: UUID, *, using: str) -> StoreState:
-    """Return what is live. Looks at every message. Role: operator, worker."""
+    """Return what is live. Reads every message. Role: operator, worker."""
     unsent: list[int] = []
     messages = next(holding for holding in HOLDINGS if holding.model is Message)
     for page in pages(messages, store_id, using=using):
@@ -94,7 +94,7 @@ def running_jobs(store_id: UUID, *, using: str) -> int:
 
 
 def cancel_store(store_id: UUID, *, using: str) -> None:
-    """Cancel the store's waiting jobs, and have the running ones ended by their processes. Role: operator, worker."""
+    """Cancel the store's waiting jobs, and ask processes to end the running ones. Role: operator, worker."""
     live = Job.objects.using(using).filter(store_id=store_id, state__in=[JobState.QUEUED, JobState.RUNNING])
     cancel_jobs(live.order_by("pk").values_list("pk", flat=True), using=using)
 
@@ -102,11 +102,11 @@ def cancel_store(store_id: UUID, *, using: str) -> None:
 def erase_store(
     store_id: UUID, unsent: tuple[int, ...], *, progress: Callable[[str, int], None], using: str
 ) -> dict[str, int]:
-    """Delete the store's jobs, errors, messages, inbox rows and rules; returns how many of each. Role: operator.
+    """Delete the store's jobs, errors, messages, inbox rows and limits; return how many of each. Role: operator.
 
-    ``unsent`` messages are skipped first, so that no relay is sending them; what was written since is left, and so are
-    jobs that run. Each batch is a transaction: what was erased before an error stays erased, and the call can be made
-    again. Logs ``store_erased`` with the counts. Raises database errors.
+    Skips the ``unsent`` messages first, so that no relay is sending them; leaves messages written since, and running
+    jobs. Each batch is a transaction: what was erased before an error stays erased, and the call can be repeated. Logs
+    ``store_erased`` with the counts. Raises database errors.
     """
     skip_messages(unsent, using=using)
     counts = {holding.name: 0 for holding in HOLDINGS}
@@ -141,10 +141,10 @@ def _erase_jobs(store_id: UUID, using: str) -> tuple[int, int]:
 def export_store(
     store_id: UUID, out: TextIO, *, unredacted: bool = False, progress: Callable[[str, int], None], using: str
 ) -> dict[str, int]:
-    """Write a line for each row of the store: its columns, and ``table``; returns how many of each. Role: operator.
+    """Write a line for each row of the store: its columns, and ``table``; return how many of each. Role: operator.
 
-    Page by page, each a statement of its own: what changes meanwhile is told as it is when its page is read. Payloads
-    and headers are rid of what ``REDACT`` names unless ``unredacted``. Raises OSError and database errors.
+    Reads page by page, each in its own statement: a row is written as it is when its page is read. What ``REDACT``
+    names is removed from payloads and headers unless ``unredacted``. Raises OSError and database errors.
     """
     counts: dict[str, int] = {}
     for holding in HOLDINGS:
@@ -162,5 +162,5 @@ def _line(holding: Holding, row: dict[str, Any], unredacted: bool) -> str:
         row |= {column: redacted(row[column], conf.redact) for column in holding.secret}
         if holding.model is InboxMessage:
             row["raw"] = shown_text(row["raw"])
-    # In ASCII: what was written by SQL can hold lone surrogates, which no file in UTF-8 can.
+    # In ASCII: text written by SQL can hold lone surrogates, which no UTF-8 file can.
     return json.dumps({"table": holding.name, **row}, default=str) + "\n"
