@@ -512,9 +512,7 @@ def _require_passwords(scripts: Iterable[RoleScript], passwords: Mapping[str, st
 
 
 def connect(url: str, database: str | None = None) -> Connection:
-    """Connect by ``BOOTSTRAP_URL``, in autocommit; to ``database`` instead of the URL's if given. Raises as
-    ``bootstrap``.
-    """
+    """Connect by ``BOOTSTRAP_URL`` in autocommit, to ``database`` or else the URL's. Raises as ``bootstrap``."""
     try:
         return psycopg.connect(url, autocommit=True, connect_timeout=10, dbname=database)
     except psycopg.ProgrammingError:  # its text contains the URL with the password

@@ -60,9 +60,7 @@ class AccessConstraint(BaseConstraint):
         schema_editor.deferred_sql.append(self.create_sql(model, schema_editor))
 
     def create_sql(self, model: Any, schema_editor: Any) -> Any:
-        """Return the SQL that revokes the default privileges, grants, creates the policies and enables row-level
-        security.
-        """
+        """Return the SQL that revokes default privileges, grants, creates policies and enables row-level security."""
         return self._statement(_protect, model, schema_editor)
 
     def remove_sql(self, model: Any, schema_editor: Any) -> Any:
@@ -108,7 +106,7 @@ class AccessConstraint(BaseConstraint):
 
 
 class StoreIsolation(AccessConstraint):
-    """Restrict a model's rows to the current store by forced row-level security.
+    """Restriction of a model's rows to the current store, by forced row-level security.
 
     ``field`` is the model's field that holds the store; ``"id"`` in the store model itself. The migrator is restricted
     too. There is a policy per command, TO the roles that may run it. With one database user they are TO PUBLIC, and the

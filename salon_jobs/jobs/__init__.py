@@ -1,4 +1,4 @@
-"""Declare, enqueue and manage jobs: what a web process needs, without the worker."""
+"""Declaring, enqueueing and managing jobs: what a web process needs, without the worker."""
 
 from salon_jobs.core.records import EnqueueResult as EnqueueResult
 from salon_jobs.core.records import FanOutProgress as FanOutProgress

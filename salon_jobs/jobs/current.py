@@ -47,8 +47,7 @@ def refuse_broken_transaction(connection: BaseDatabaseWrapper) -> None:
 
 
 def refuse_open_transaction(connection: BaseDatabaseWrapper) -> None:
-    """Raise TransactionBroken when a transaction is open, even one begun by a literal BEGIN: it would never be
-    committed.
+    """Raise TransactionBroken when a transaction is open, even one begun by a literal BEGIN: it would not be committed.
 
     Also raises it for a tenant context left open: whatever uses this connection next would still have its store.
     """
@@ -67,7 +66,7 @@ running = cast("ContextVar[RunningJob | None]", current_run)
 
 @dataclass(slots=True)
 class RunningJob:
-    """The job a handler is running."""
+    """Job that a handler is running."""
 
     claimed: ClaimedJob
     process_id: int
@@ -96,9 +95,7 @@ class RunningJob:
 
     @property
     def waited_s(self) -> float:
-        """Time the job waited since it became due, in seconds; until the claim by the database's clock, then by this
-        host's.
-        """
+        """Time the job waited since it became due, in seconds: by the database's clock to the claim, then by ours."""
         return max(0.0, self.started - self.claimed.due_at)
 
     @property

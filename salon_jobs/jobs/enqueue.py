@@ -1,4 +1,4 @@
-"""Insert jobs in the caller's transaction: one, many, or by job key."""
+"""Insertion of jobs in the caller's transaction: one, many, or by job key."""
 
 from __future__ import annotations
 
@@ -37,9 +37,7 @@ wake_ups: Final = WakeUps(CHANNEL)
 
 
 def after_commit(due: datetime | None, *, using: str | None = None) -> None:
-    """Schedule a wake-up for when the caller's transaction commits, unless the job is due later. Never fails the
-    commit.
-    """
+    """Schedule a wake-up for when the caller's transaction commits, unless the job is due later. Never fails it."""
     if due is None or due <= datetime.now(UTC):
         wake_ups.after_commit(using or conf.database)
 
@@ -73,7 +71,7 @@ def named_refusals(*, remedy: str = _IN_CONTEXT) -> Generator[None]:
 
 
 def look_for_another_transaction() -> None:
-    """Reject or warn when the caller has a transaction open on another alias: a rollback there would not undo the job.
+    """Reject or warn when the caller has a transaction on another alias, whose rollback would not undo the job.
 
     Call this before opening a transaction to enqueue in; inside one, it detects nothing. Raises EnqueueRefused.
     """
@@ -285,8 +283,7 @@ def _dedupe(
 
 @contextmanager
 def _locked(pattern: NewJob, contents: Sequence[JobContent]) -> Generator[None]:
-    """Hold the locks of several keys, taken in the same order by every enqueuer; with unsafe_dedupe, of a single key
-    too.
+    """Hold the locks of several keys, or of one with unsafe_dedupe; every enqueuer takes them in the same order.
 
     A single keyed job needs no lock: it waits for others while holding nothing. System jobs are ordered by the
     function.

@@ -1,4 +1,4 @@
-"""Enqueue one job per store in one statement, as the worker role, and report the progress of those jobs."""
+"""Fan-out: one job per store, enqueued in one statement as the worker role, and the progress of those jobs."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from salon_jobs.jobs import enqueue, registry
 from salon_jobs.jobs.options import check_text
 from salon_jobs.models import Limit
 
-# Stored to lift a declared limit; so many jobs never run at once.
+# Value that lifts a declared limit; that many jobs never run at once.
 LIFTED: Final = 2**31 - 1
 
 
@@ -40,7 +40,7 @@ class EffectiveLimit:
 
 
 class Scoped(Protocol):
-    """Claim group, whose jobs share the same limits."""
+    """Group of jobs that share the same limits."""
 
     @property
     def scopes(self) -> Sequence[str]:
@@ -166,8 +166,7 @@ class _Kept(Enum):
 def pause(
     *, queue: str | None = None, task: str | None = None, store_id: UUID | str | None = None, using: str | None = None
 ) -> None:
-    """Pause one queue, task or store: no more of its jobs start; jobs already claimed still run. Role: operator,
-    worker.
+    """Pause one queue, task or store: its jobs no longer start, except those already claimed. Role: operator, worker.
 
     Takes effect within a second. Raises OptionInvalid unless exactly one is named.
     """
@@ -193,8 +192,7 @@ def limit(
     lift: bool = False,
     using: str | None = None,
 ) -> None:
-    """Limit how many jobs run at once across all processes, and how many start per second; omitted options do not
-    change.
+    """Limit how many jobs run at once across all processes, and how many start per second; omitted options are kept.
 
     ``max_concurrency`` overrides the limit declared for this task, key or store; None restores the declared one, and
     ``lift`` removes any limit. ``rate`` None removes the rate limit. A pause stays in effect. ``key`` requires

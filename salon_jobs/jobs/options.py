@@ -64,7 +64,7 @@ class JobOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeclaredLimits:
-    """How many jobs of a task may run at once, in total and per key. Raises OptionInvalid naming the field."""
+    """Limits on how many jobs of a task run at once, in total and per key. Raises OptionInvalid naming the field."""
 
     max_concurrency: int | None = None
     concurrency_key: str | None = None
@@ -85,7 +85,7 @@ class DeclaredLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FanOut:
-    """How a fan-out spreads over the stores. Raises OptionInvalid naming the field.
+    """Options for spreading a fan-out over the stores. Raises OptionInvalid naming the field.
 
     ``jitter`` spreads the jobs over this period from ``run_at``; a store always gets the same offset. ``exclude`` lists
     stores that get no job. ``label`` distinguishes fan-outs with the same arguments and tick, for people and for

@@ -1,4 +1,4 @@
-"""Delete what is past its retention, in small batches: ended jobs, error rows, cron ticks, fan-outs, statistics."""
+"""Deletion of rows past their retention, in small batches: jobs, error rows, cron ticks, fan-outs, statistics."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class PruneCounts:
 
 
 class Pruner:
-    """Deletes, round by round, what is past its RETAIN setting. Any number of pruners can work at once."""
+    """Pruner that deletes what is past its RETAIN setting, round by round. Any number of pruners can work at once."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -92,9 +92,7 @@ class Pruner:
         return turns
 
     def _errors_turn(self, age: timedelta) -> tuple[Mapping[str, int], bool]:
-        """Continue through the error rows; a page without an orphan ends the round, and the next round starts behind
-        it.
-        """
+        """Continue through the error rows: a page without an orphan ends the round, the next one starts behind it."""
         [(deleted, after)] = _rows("prune_errors", {"after": self._errors_after, "age": age}, conf.database)
         self._errors_after = after or 0
         return {"errors": deleted}, bool(deleted and after)

@@ -1,4 +1,4 @@
-"""Claim, finish and release jobs: every fenced statement of a worker, on Django's own connection.
+"""Fenced statements of a worker: claim, finish and release jobs, on Django's own connection.
 
 All run as the worker role in autocommit, except ``finish``, which runs inside the handler's transaction if there is
 one. The cursors are psycopg's own, for speed; errors are raised as Django's, so that the connection notices them.

@@ -27,7 +27,7 @@ _STORES: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Depth:
-    """How many jobs of a queue or store wait, how many of them are due, and how long the oldest has been due."""
+    """Numbers of waiting and due jobs of a queue or store, and how long the oldest has been due."""
 
     waiting: int
     due: int
@@ -100,7 +100,7 @@ def _read(statement: str, parameters: dict[str, Any], using: str) -> tuple[dict[
 
 @dataclass(frozen=True, slots=True)
 class QueueFront:
-    """How late the oldest due job is, in seconds, and which due tasks are not registered in this process.
+    """Lateness of the oldest due job, in seconds, and the due tasks that are not registered in this process.
 
     ``due`` counts the first 10,000 due jobs by queue; ``late_s`` is how late the oldest of them is in each queue.
     """
@@ -134,9 +134,7 @@ def look_at_queue(*, using: str | None = None) -> QueueFront:
 
 
 def count_rest() -> dict[tuple[str, str], int]:
-    """Count scheduled and failed jobs by queue and state, within the bounds of sql/queue_rest.sql. Raises database
-    errors.
-    """
+    """Count scheduled and failed jobs by queue and state, bounded by sql/queue_rest.sql. Raises database errors."""
     with connections[conf.database].cursor() as cursor:
         cursor.execute(statements.load("queue_rest"))
         return {(queue, state): count for queue, state, count in cursor.fetchall()}

@@ -23,9 +23,7 @@ _LIVE: Final = [JobState.QUEUED, JobState.RUNNING]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobCriteria:
-    """Criteria that a job must meet, all of them; None means any. ``since`` and ``until`` refer to when it was
-    enqueued.
-    """
+    """Criteria that a job must all meet; None means any. ``since`` and ``until`` refer to when it was enqueued."""
 
     states: tuple[str, ...] = ()
     task: str | None = None

@@ -48,10 +48,10 @@ class BoundTask(Generic[P]):
         return enqueue.add(self.task.new_job(self.task.payload.bind(args, kwargs), self.options))
 
     def enqueue_many(self, calls: Iterable[Call[P]]) -> list[JobHandle]:
-        """Enqueue many jobs in one transaction and return their handles in order. Raises PayloadInvalid for another
-        task's call.
+        """Enqueue many jobs in one transaction and return their handles in order.
 
-        ``calls`` can be a generator: without job keys, only a few thousand calls are held in memory at a time.
+        ``calls`` can be a generator: without job keys, only a few thousand calls are held in memory at a time. Raises
+        PayloadInvalid for another task's call.
         """
         return enqueue_batches.add_many(self.task.new_job(None, self.options), self._contents(calls))
 
@@ -126,10 +126,10 @@ class Task(Generic[P, R_co]):
         return BoundTask(self, self.options).enqueue(*args, **kwargs)
 
     def enqueue_many(self, calls: Iterable[Call[P]]) -> list[JobHandle]:
-        """Enqueue many jobs in one transaction and return their handles in order. Raises PayloadInvalid for another
-        task's call.
+        """Enqueue many jobs in one transaction and return their handles in order.
 
-        ``calls`` can be a generator: without job keys, only a few thousand calls are held in memory at a time.
+        ``calls`` can be a generator: without job keys, only a few thousand calls are held in memory at a time. Raises
+        PayloadInvalid for another task's call.
         """
         return BoundTask(self, self.options).enqueue_many(calls)
 
@@ -165,16 +165,14 @@ class Task(Generic[P, R_co]):
         )
 
     def key_for(self, store: object, arguments: Arguments) -> str | None:
-        """Fill in the job key template from the arguments as the payload stores them. Raises PayloadInvalid when too
-        long.
-        """
+        """Fill in the job key template from the arguments as stored. Raises PayloadInvalid when the key is too long."""
         key = _filled(self.job_key_template, store, arguments)
         if key is not None and len(key) > LONGEST["job_key"]:
             raise PayloadInvalid(f"task {self.name!r}: the job key is longer than {LONGEST['job_key']} characters")
         return key
 
     def concurrency_key_for(self, store: object, arguments: Arguments) -> str | None:
-        """Fill in the concurrency key template likewise. Raises PayloadInvalid when the key is empty or too long."""
+        """Fill in the concurrency key template. Raises PayloadInvalid when the key is empty or too long."""
         key = _filled(self.limits.concurrency_key, store, arguments)
         if key is not None and not 1 <= len(key) <= LONGEST["concurrency_key"]:
             longest = LONGEST["concurrency_key"]
@@ -223,8 +221,7 @@ def task(
     concurrency_key: str | None = None,
     key_concurrency: int | None = None,
 ) -> Callable[[Callable[P, R]], Task[P, R]]:
-    """Declare a system task: no store, no surrounding transaction, runs at least once. Raises TaskInvalid,
-    OptionInvalid.
+    """Declare a system task: no store, no surrounding transaction, at least once. Raises TaskInvalid, OptionInvalid.
 
     ``job_key`` is a template over the arguments. ``max_attempts`` defaults to the setting (25). ``timeout`` limits a
     run, ``wait_timeout`` the wait before it; see docs/how-to/timeouts-and-cancellation.md. At most ``max_concurrency``

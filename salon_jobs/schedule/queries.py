@@ -17,7 +17,7 @@ from salon_jobs.models import CronEntryState, CronTick, Job
 
 @dataclass(frozen=True, slots=True)
 class EntryState:
-    """When an entry's next ticks count from: its last tick, or when it was first seen."""
+    """Instant after which an entry's ticks are still to fire: its last tick, or when it was first seen."""
 
     after: datetime
 

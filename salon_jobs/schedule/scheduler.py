@@ -62,9 +62,7 @@ class Scheduler:
         self._stop.set()
 
     def facts(self) -> dict[str, object]:
-        """Return what readiness shows. Raises NotReady when the loop is stale, or a due tick has not fired for too
-        long.
-        """
+        """Return what readiness shows. Raises NotReady when the loop is stale, or a due tick is too long overdue."""
         age = time.monotonic() - self._looked
         conf.readiness.require("loop_stale", age, "the scheduler has not looked")
         for entry, overdue_s in self._overdue().items():

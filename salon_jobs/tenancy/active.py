@@ -17,8 +17,7 @@ from salon_jobs.tenancy import guc
 
 
 class ActiveContext(StatementGuard):
-    """One open context, and an execution wrapper of its connection: every statement of Django's cursors passes through
-    it.
+    """One open context, and an execution wrapper of its connection: Django's cursors pass every statement through it.
 
     Asyncio tasks can share a connection and take turns on one thread; the context variable of whoever runs a statement
     determines as which store it runs. ``holds``: the context keeps a transaction or the session, so that until its end

@@ -1,4 +1,4 @@
-"""Clean up this thread's Django connections between two pieces of work, as a request would."""
+"""Clean-up of this thread's Django connections between two pieces of work, as after a request."""
 
 from __future__ import annotations
 

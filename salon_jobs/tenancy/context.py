@@ -41,8 +41,8 @@ def in_session(store: UUID, *, switch: bool, using: str | None, **_: object) -> 
     """Run a block with the store on the session of its connection: now, or as soon as there is one.
 
     Raises TenantContextError inside a transaction, behind a pooler, and with a pool that does not reset. At the end the
-    connection is reset, or discarded if that fails; raises TenantContextError then for a transaction that was left
-    open, unless the block itself raised.
+    connection is reset, or discarded if that fails. Then raises TenantContextError if a transaction was left open,
+    unless the block itself raised.
     """
     check_nesting(store, switch=switch)
     connection = connections[using or conf.database]
@@ -143,7 +143,7 @@ def tenant_context(
     atomic: bool = True, switch: bool = False,
     scope: Literal["transaction", "session"] = "transaction", using: str | None = None,
 ) -> TenantContext:  # fmt: skip
-    """Run a block with the store on the connection, so that row-level security shows only that store.
+    """Return a context that puts the store on the connection, so that row-level security shows only that store.
 
     For ``with``, and in a coroutine for ``async with``. ``atomic=True`` opens a transaction (or a savepoint) and sets
     the store locally in it. ``atomic=False`` holds no transaction: the store is set in every transaction the block

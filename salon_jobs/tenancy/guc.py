@@ -1,4 +1,4 @@
-"""Set and read the store on a connection: the only code that writes the setting (GUC)."""
+"""Setting and reading the store on a connection: the only code that writes the setting (GUC)."""
 
 from __future__ import annotations
 
@@ -56,11 +56,10 @@ def begin_as(connection: BaseDatabaseWrapper, store_id: UUID, *, and_ask: str, a
 
 
 def set_local(connection: BaseDatabaseWrapper, store_id: UUID | None) -> None:
-    """Set the store for the rest of this transaction, together with its BEGIN if that is pending. Raises outside of
-    one.
+    """Set the store for the rest of this transaction, together with its BEGIN if that is pending.
 
-    PostgreSQL silently ignores a local set outside a transaction; here that is an error, and the server's answer is
-    checked: the value it carries, and that a transaction is open. Raises database errors as Django's.
+    PostgreSQL silently ignores a local set outside a transaction; here that raises TenantContextError. The server's
+    answer is checked: the value it carries, and that a transaction is open. Raises database errors as Django's.
     """
     if connection.get_autocommit() and not in_transaction(connection):
         raise TenantContextError("the store can only be set inside a transaction: open transaction.atomic() first")

@@ -63,7 +63,7 @@ class StoreScope:
 
 
 class _Undone(Exception):
-    """Rolls back what a request did; propagates no further than the context."""
+    """Exception that rolls back what a request did; propagates no further than the context."""
 
 
 def _end(undo: bool) -> tuple[type[BaseException] | None, BaseException | None, TracebackType | None]:

@@ -84,10 +84,10 @@ def _field(model: type[Model], key: str, name: str) -> Field[Any, Any]:
 
 @runtime_checkable
 class StoreResolver(Protocol):
-    """Finds the store of a request and decides whether its user may access it. Created once per process, without
-    arguments.
+    """Object that finds the store of a request and decides whether its user may access it.
 
-    Both methods run in a thread, before the request's transaction, without a store on the connection.
+    Created once per process, without arguments. Both methods run in a thread, before the request's transaction, without
+    a store on the connection.
     """
 
     def resolve(self, request: HttpRequest) -> UUID | None:
@@ -152,8 +152,9 @@ class SessionResolver(_OfMembers):
 
 
 class SubdomainResolver(_OfMembers):
-    """Resolver that takes the store's UUID from the subdomain of ``STORE_DOMAIN``; override ``store_of`` for other
-    names.
+    """Resolver that takes the store's UUID from the subdomain of ``STORE_DOMAIN``.
+
+    Override ``store_of`` for other names.
     """
 
     def resolve(self, request: HttpRequest) -> UUID | None:

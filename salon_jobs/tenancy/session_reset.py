@@ -1,4 +1,4 @@
-"""Reset a database session to the state in which Django connected it, after a job or a request has used it.
+"""Reset of a database session, after a job or a request has used it, to the state in which Django connected it.
 
 A pool's or a thread's connection goes on to the next job, together with whatever SET, SET ROLE, LISTEN, a session
 advisory lock, a temporary table or a cursor WITH HOLD left on its session. The server does not report these, and a
@@ -199,10 +199,9 @@ def finish_reset(connection: BaseDatabaseWrapper) -> None:
 
 
 def reset_raw(raw: Connection[Any]) -> bool:
-    """Reset the session of a psycopg connection returned to its pool; return False, having done nothing, if not
-    watched.
+    """Reset the session of a psycopg connection returned to its pool.
 
-    Raises whatever prevents the reset.
+    Returns False, having done nothing, if it is not watched. Raises whatever prevents the reset.
     """
     session = _watch_of(raw)
     if session is None:

@@ -1,4 +1,4 @@
-"""Act as another database role, or as a store, on the test's own connection."""
+"""Context managers for acting as another database role, or as a store, on the test's own connection."""
 
 from __future__ import annotations
 

@@ -303,9 +303,7 @@ class Probe:
         return any(column.updatable for column in self._columns() if column.name == self.table.column)
 
     def _touch(self, *, look: bool = False) -> _Attempt:
-        """Write a column's own value into it, the first that the role may change; without one, the store's, to be
-        refused.
-        """
+        """Write a column's own value into it: the first updatable one, or else the store's, which must be refused."""
         names = [column.name for column in self._columns() if column.updatable] or [self.table.column]
         name = sql.Identifier(names[0])
         return self._attempt(sql.SQL("UPDATE {} SET {} = {}").format(self.table.identifier, name, name), look=look)

@@ -1,4 +1,4 @@
-"""Run ``async def`` handlers: one event loop per process, with each run's synchronous parts on its caller's thread.
+"""Execution of ``async def`` handlers: one event loop per process, synchronous parts on the caller's thread.
 
 What a handler passes to ``sync_to_async``, and the ORM's async methods, runs on the thread that waits for the run,
 which has its connection, its store and its transaction. So two runs never share a connection, and there is no second

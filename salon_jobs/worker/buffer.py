@@ -27,9 +27,7 @@ class JobBuffer:
     """
 
     def __init__(self, concurrency: int, on_ended: Callable[[], None] = lambda: None) -> None:
-        """Create the buffer; ``on_ended`` is called when a job ran and when its end is written, in the reporting
-        thread.
-        """
+        """Create the buffer; ``on_ended`` is called, by the reporting thread, when a job ran or its end is written."""
         self._concurrency = concurrency
         self._on_ended = on_ended
         lock = threading.Lock()

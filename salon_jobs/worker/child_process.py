@@ -55,7 +55,7 @@ _LAST_LINES_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildPlan:
-    """How to start children: ``options`` is sent to each besides its process id.
+    """Plan for starting children: ``options`` is sent to each besides its process id.
 
     ``on_counted`` receives each child's counts as it reports them, from a thread per child.
     """
@@ -135,9 +135,7 @@ class ChildProcess:
         return self._process.wait()
 
     def close(self) -> None:
-        """Forward the last lines of a child that has ended, for a limited time: leftovers of a handler may hold the
-        pipe.
-        """
+        """Forward the last lines of an ended child, for a limited time: a handler's leftovers may hold the pipe."""
         for thread in self._threads:
             thread.join(_LAST_LINES_S)
         self._link.close()

@@ -1,4 +1,4 @@
-"""Choose how to claim the next batch: in due order, or by claim group where stores must share or limits apply."""
+"""Choice of how to claim the next batch: in due order, or by claim group where stores must share or limits apply."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from salon_jobs.jobs.limits import Limits, load_limits
 from salon_jobs.worker import fair_claim
 from salon_jobs.worker.fair_claim import ClaimFilter, ClaimGroup, GroupScanner, Quota, Scan, in_background
 
-# Limits are loaded after a claim, so that a job that wakes an idle process need not wait; before it if they are older.
+# Limits are loaded after a claim, so that a job that wakes an idle process need not wait; before it when twice as old.
 _RULES_EVERY_S: Final = 0.5
 # A list of claim groups is used for this long, or for ten times as long as it took to make, within these bounds. The
 # next list finds new groups, and jobs committed late, which sort before those already claimed from their group.
@@ -36,7 +36,7 @@ THROTTLED_S: Final = (0.025, 0.25)
 
 
 class Claimer:
-    """Claims jobs for one process. Not thread-safe.
+    """Claimer of jobs for one process. Not thread-safe.
 
     Without a backlog and without limits, everything due is claimed in due order, by one statement. With a backlog, the
     stores share each batch equally, and limits are enforced by counting under a lock per limited scope.

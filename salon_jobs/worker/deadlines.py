@@ -112,7 +112,7 @@ LOOK_EVERY_S = 1.0
 
 
 class Cancellations:
-    """Polls every second, and at once when notified, for cancellation requests for jobs leased to this process.
+    """Poller for cancellation requests for jobs leased to this process: every second, and at once when notified.
 
     A job waiting in the local queue ends before it starts. A running handler can see the request, and is interrupted
     after the grace.

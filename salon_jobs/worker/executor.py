@@ -86,8 +86,7 @@ class StoreTransaction:
             raise
 
     def commit_after(self, statement: str) -> bool:
-        """Run a last statement and commit in one round trip; return False, having done nothing, if a block is still
-        open.
+        """Run a last statement and commit in one round trip; return False, having done nothing, if a block is open.
 
         Call this at the end of the block. If the statement fails, nothing is committed. Raises Django's errors.
         """
@@ -164,7 +163,10 @@ def ended_by(running: RunningJob, error: BaseException) -> Outcome:
 
 
 def settle(running: RunningJob, outcome: Outcome) -> Outcome:
-    """Write the outcome, fenced, and log it; return what really happened. After database errors, call it again."""
+    """Write the outcome, fenced, and log it; return what really happened.
+
+    Raises database errors; then call it again.
+    """
     written = _write(running, outcome)
     if written is None:
         if not isinstance(outcome, Lost) and store.committed(running.claimed, running.process_id):
@@ -318,8 +320,8 @@ def _store_transaction(running: RunningJob, *, afresh: bool = False) -> Generato
     if StoreTransaction.fits(connection):
         own = StoreTransaction(connection, store_id, exists, afresh=afresh, resets=running.resets_session)
         with own as found:
-            # Nothing guarantees that the one statement set the store before it looked. A store that exists costs no
-            # second look-up; one that seems to be gone is looked up again.
+            # Nothing guarantees that the one statement set the store before it looked the store up. A store that exists
+            # costs no second look-up; one that seems to be gone is looked up again.
             if not found:
                 _refuse_vanished_store(running, exists)
             yield own

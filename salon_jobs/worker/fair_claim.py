@@ -57,7 +57,7 @@ class ClaimGroup(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimFilter:
-    """What a process may run now: these tasks and queues (None: all), without what is paused."""
+    """Filter for what a process may run now: these tasks and queues (None: all), without what is paused."""
 
     tasks: Sequence[str]
     queues: Sequence[str] | None = None
@@ -80,7 +80,7 @@ _FROM_THE_START: Final = (-62_135_510_400_000_000, 0)  # 0001-01-02, the earlies
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """How many jobs one claim may take from a claim group, and from its store."""
+    """Number of jobs that one claim may take from a claim group, and from its store."""
 
     lane: ClaimGroup
     quota: int
@@ -182,7 +182,7 @@ def share_out(
     return shares
 
 
-# Time and number of stores to which one scan is limited.
+# A scan ends after this many seconds, or once it has found STORES_A_LOOK stores.
 _LOOK_S: Final = 0.02
 
 
@@ -196,7 +196,7 @@ class Scan:
 
 
 class GroupScanner:
-    """Scans the stores round-robin for one process, a few at a time. Not thread-safe."""
+    """Round-robin scanner of the stores for one process, a few at a time. Not thread-safe."""
 
     def __init__(self) -> None:
         # Each process starts its round at a different store.
@@ -208,8 +208,9 @@ class GroupScanner:
         self._wrapped = False
 
     def look(self, runnable: ClaimFilter, *, afresh: bool) -> Scan:
-        """Scan from where the last scan ended, for a limited time; ``afresh`` begins a new round. Raises database
-        errors.
+        """Scan from where the last scan ended, for a limited time.
+
+        ``afresh`` begins a new round. Raises database errors.
         """
         began = time.monotonic()
         found: dict[tuple[UUID, int], ClaimGroup] = {}

@@ -1,4 +1,4 @@
-"""Finish successful runs in batches: one statement for those without their own transaction, one write to the log."""
+"""Batched ends of successful runs: one statement for those without their own transaction, one write to the log."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from salon_jobs.jobs.current import RunningJob
 from salon_jobs.tenancy.connections import log_lost, tidy_connections
 from salon_jobs.worker.executor import report_successes, settle
 
-# How long the first success of a batch waits for others; then up to 1,000 go in one statement.
+# How long the first success of a batch waits for others; then up to _AT_ONCE go in one statement.
 _GATHER_S = 0.005
 # Runs that are already finished and only need logging wait longer: a batch costs more than a line.
 _LOG_EVERY_S = 0.05

@@ -49,7 +49,7 @@ class RescueCounts:
 
 
 class Rescuer:
-    """Rescues the jobs of silent processes.
+    """Rescuer of the jobs of silent processes.
 
     After an outage it first waits for a full silence period: no process could send heartbeats without a database. It
     does the same when its own query was delayed by more than a heartbeat interval (a pooler without a free connection):
@@ -61,8 +61,9 @@ class Rescuer:
         self._blind_until = float("-inf")
 
     def run_once(self, *, silent_after: timedelta | None = None) -> RescueCounts:
-        """Rescue from every silent process once and return the counts. Raises database errors; then call it again
-        later.
+        """Rescue the jobs of every silent process once and return the counts.
+
+        Raises database errors; then call it again later.
         """
         silence = silent_after or conf.process_silent_after
         asked = self._clock()

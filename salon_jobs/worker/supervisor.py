@@ -51,9 +51,7 @@ class ChildSupervisor:
         self.clean = True
 
     def start(self) -> None:
-        """Start the first child at once; it begins work when ``registered`` is set, by when this process must be
-        registered.
-        """
+        """Start the first child at once; it begins work when ``registered`` is set, once this process is registered."""
         self._thread.start()
 
     @property

@@ -45,7 +45,7 @@ class WorkerOptions:
 
 
 class Worker:
-    """Runs jobs for one registered process until stopped. ``stop`` is idempotent and returns at once."""
+    """Runner of a registered process's jobs, until stopped. ``stop`` is idempotent and returns at once."""
 
     def __init__(self, process_id: int, options: WorkerOptions, *, board: InFlightTable | None = None) -> None:
         """Create the threads; ``board`` shows what each of them runs (None if there is no supervisor)."""
@@ -109,8 +109,9 @@ class Worker:
         return self._jobs.room() > 0
 
     def run(self) -> bool:
-        """Work until stopped (or, with ``burst``, until nothing is due). Return True if every job ended or was given
-        back.
+        """Work until stopped (or, with ``burst``, until nothing is due).
+
+        Returns True if every job ended or was given back.
         """
         self._finisher.start()
         self._timekeeper.start()
@@ -282,7 +283,7 @@ OTHER_THREADS = 3
 
 
 class WorkerLoop:
-    """Runs a worker with its listener; through ``board`` a supervisor sees what it runs."""
+    """Worker with its listener; through ``board`` a supervisor sees what it runs."""
 
     def __init__(self, process_id: int, options: WorkerOptions, *, board: InFlightTable | None = None) -> None:
         refuse_small_pool(options.concurrency + OTHER_THREADS)

@@ -46,7 +46,7 @@ class Relation:
 
 
 class Catalogue:
-    """Reads the system catalogue over one connection, with whatever role it has."""
+    """Reader of the system catalogue over one connection, with whatever role it has."""
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self.connection = connection
@@ -90,9 +90,7 @@ class Catalogue:
         }
 
     def qualify(self) -> None:
-        """Resolve names only in pg_catalog for the rest of the transaction, so that all others are shown with their
-        schema.
-        """
+        """Resolve names only in pg_catalog for the rest of the transaction, so that all others show their schema."""
         self.rows("SELECT set_config('search_path', 'pg_catalog', true)")
 
 

@@ -1,4 +1,4 @@
-"""Convert a database from one database user to roles and back, with its rows."""
+"""Conversion of a database from one database user to roles and back, with its rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from salon_jobs.db.locks import LOCK_TIMEOUT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversion:
-    """What to do: who loses everything, and who owns it afterwards."""
+    """Plan of a conversion: who loses everything, and who owns it afterwards."""
 
     database: str
     former: tuple[str, ...]

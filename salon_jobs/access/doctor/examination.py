@@ -20,7 +20,7 @@ from salon_jobs.db.locks import LOCK_TIMEOUT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examination:
-    """What was found, and what this role could not examine."""
+    """Findings, and what this role could not examine."""
 
     database: str
     role: str

@@ -27,7 +27,7 @@ _TYPE_WORDS: Final = {"varying", "precision", "with", "without", "time", "zone"}
 
 
 class Unreadable(ValueError):
-    """The condition contains something that this parser does not support."""
+    """Error for a condition with a construct that this parser does not support."""
 
 
 def same_condition(declared: str | None, shown: str | None) -> bool:

@@ -154,7 +154,7 @@ def _spend(budget_s: float) -> Callable[..., Any]:
 
 
 class SetStorageParameters(DatabaseOperation):
-    """Set a table's storage parameters (fillfactor, autovacuum); reversing restores the server's defaults.
+    """Operation that sets a table's storage parameters (fillfactor, autovacuum); reversing restores the defaults.
 
     SHARE UPDATE EXCLUSIVE: it waits for a VACUUM of that table, but no reader or writer waits for it.
     """

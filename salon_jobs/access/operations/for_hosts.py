@@ -33,7 +33,7 @@ from salon_jobs.tenancy.context import tenant_context
 
 
 class RunForEachStore(RunPython):
-    """Call ``code(apps, schema_editor, store_id)`` in the tenant context of each store, ordered by id.
+    """Operation that calls ``code(apps, schema_editor, store_id)`` in the tenant context of each store, ordered by id.
 
     Each call sees and changes only that store's rows, even as the migrator. In an ordinary migration all of them are
     one transaction; with ``atomic = False`` each store has its own, and after a failure, whose note names the store,
@@ -135,7 +135,7 @@ _DROP: Final = sql.SQL(
 
 
 class DropForeignKey(DatabaseOperation):
-    """Drop the foreign keys on exactly these columns of a table, by their names in the catalogue.
+    """Operation that drops the foreign keys on exactly these columns of a table, by their names in the catalogue.
 
     For keys that Django did not create. ``to`` is the table they refer to: other keys are then left alone. With
     ``to_columns`` as well, the operation is reversible: reversing recreates the key, deferrable, correctly validated
@@ -186,7 +186,7 @@ def _listed(columns: Sequence[str]) -> sql.Composed:
 
 
 class ProtectModel(DatabaseOperation):
-    """Give a model whose ``Meta`` is not yours the access that a ``StoreIsolation`` or ``SystemScope`` declares.
+    """Operation that gives a model outside your code the access a ``StoreIsolation`` or ``SystemScope`` declares.
 
     ``model`` is "app_label.Model"; the table of a ManyToManyField is "app_label.Model_field". The migration depends on
     the one that creates it. To change what an earlier migration declared, pass that as ``instead_of``. Raises
@@ -240,7 +240,7 @@ class ProtectModel(DatabaseOperation):
 
 
 class ReleaseModel(ProtectModel):
-    """Undo a ``ProtectModel`` with the same ``constraint``; reversing restores it.
+    """Operation that undoes a ``ProtectModel`` with the same ``constraint``; reversing restores it.
 
     It leaves a table without row-level security, with the default privileges.
     """

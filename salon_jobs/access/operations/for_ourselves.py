@@ -15,7 +15,7 @@ from salon_jobs.core.errors import ConfigurationError
 
 
 class InstallFunction(DatabaseOperation):
-    """Install one function of ``access.job_tables``, with EXECUTE only for the roles declared there.
+    """Operation that installs one function of ``access.job_tables``, with EXECUTE only for the roles declared there.
 
     ``file`` is the definition in ``db/sql`` if a later migration replaces it. That later one passes it as ``before``,
     which reversing installs again.
@@ -46,7 +46,7 @@ class InstallFunction(DatabaseOperation):
 
 
 class InstallFanOutFunction(DatabaseOperation):
-    """Install the function that lists all stores: no arguments, only ids, owned by the fan-out role.
+    """Operation that installs the function that lists all stores: no arguments, only ids, owned by the fan-out role.
 
     Does nothing without STORE_MODEL. A project that sets STORE_MODEL later first migrates the store's app, then sets it
     and puts this operation into a migration of its own, after the store's table. Run as the migrator, which may SET
@@ -121,7 +121,7 @@ def _store_model(name: str, state: ProjectState) -> type[Model]:
 
 
 class InstallGate(DatabaseOperation):
-    """Install ``salon_jobs_hold_gate`` and its trigger on the message table."""
+    """Operation that installs ``salon_jobs_hold_gate`` and its trigger on the message table."""
 
     locks_tables = True
 
@@ -152,7 +152,10 @@ class InstallGate(DatabaseOperation):
 
 
 class ProtectTables(DatabaseOperation):
-    """Grant each role exactly what it needs on these tables, under forced RLS; does nothing with one database user."""
+    """Operation that grants each role exactly what it needs on these tables, under forced row-level security.
+
+    Does nothing with one database user.
+    """
 
     locks_tables = True
 
@@ -179,7 +182,10 @@ class ProtectTables(DatabaseOperation):
 
 
 class ShareWithDjango(DatabaseOperation):
-    """Let the runtime roles use what they need of Django and pgtrigger; does nothing with one database user."""
+    """Operation that lets the runtime roles use what they need of Django and pgtrigger.
+
+    Does nothing with one database user.
+    """
 
     def apply(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
         """Grant SELECT on the migration history, and EXECUTE on pgtrigger's function."""
@@ -207,7 +213,7 @@ class ShareWithDjango(DatabaseOperation):
 
 
 class InstallSupersession(DatabaseOperation):
-    """Install ``salon_jobs_supersede`` and its two triggers; jobs without a key never call it."""
+    """Operation that installs ``salon_jobs_supersede`` and its two triggers; jobs without a key never call it."""
 
     locks_tables = True
 
