@@ -106,7 +106,7 @@ def _web(table: str, web: str) -> tuple[tuple[Policy, ...], tuple[Grant, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class _JobFunction:
-    """Its file in ``salon_jobs/db/sql``, its arguments and the keys of the roles that call it."""
+    """One function: its file in ``salon_jobs/db/sql``, its arguments and the keys of the roles that call it."""
 
     file: str
     arguments: str

@@ -41,8 +41,8 @@ def in_session(store: UUID, *, switch: bool, using: str | None, **_: object) -> 
     """Run a block with the store on the session of its connection: now, or as soon as there is one.
 
     Raises TenantContextError inside a transaction, behind a pooler, and with a pool that does not reset. At the end the
-    connection is reset, or discarded if that fails. Then raises TenantContextError if a transaction was left open,
-    unless the block itself raised.
+    connection is reset, or discarded if that fails. Raises TenantContextError at the end if a transaction was left
+    open, unless the block itself raised.
     """
     check_nesting(store, switch=switch)
     connection = connections[using or conf.database]

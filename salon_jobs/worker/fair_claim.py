@@ -66,7 +66,7 @@ class ClaimFilter:
 
 
 class ScanPage(NamedTuple):
-    """Claim groups found by one page, how many stores it covers, and the last of them."""
+    """Claim groups listed by one query, how many stores it covers, and the last of them."""
 
     lanes: list[ClaimGroup]
     stores: int

@@ -27,7 +27,7 @@ _RETRY_S = 0.5
 
 
 class Finisher:
-    """Background thread that records successful runs. ``forget`` gets every job whose end is written or was lost.
+    """Background thread that records successful runs. ``forget`` gets every job whose end is written or lease is lost.
 
     Until then a job without a transaction stays ours: a crash in between repeats it, as always for such jobs.
     """

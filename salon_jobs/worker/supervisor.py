@@ -124,7 +124,7 @@ class ChildSupervisor:
     def _live_once_whatever_happens(self) -> tuple[str | None, float]:
         try:
             return self._live_once()
-        except Exception as error:  # for example too many processes; the slot must not stay empty for it
+        except Exception as error:  # for example too many processes; that must not leave the slot empty
             logger.exception("a worker process could not be started or buried")
             if (child := self.child) is not None:
                 self._presence.drop(child.process_id)  # others rescue its jobs

@@ -68,7 +68,7 @@ def convert(connection: psycopg.Connection[Any], plan: Conversion) -> tuple[str,
 
 
 def _former(catalogue: Catalogue, declared: Declaration) -> tuple[str, ...]:
-    """Return the owner of the job tables and, with one database user, all others with privileges on them."""
+    """Return the roles besides the declared owner that own the job tables or, with one user, have privileges there."""
     found = catalogue.rows(
         """
         SELECT c.relowner::regrole::name FROM pg_class c WHERE c.oid = to_regclass('salon_jobs_job')
