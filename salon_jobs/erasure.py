@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any, Final, TextIO
 from uuid import UUID
 
-from django.db import connections
 from django.db.models import Model, QuerySet
 
 from salon_jobs.conf import settings as conf
@@ -132,9 +131,7 @@ def erase_store(
 
 
 def _erase_jobs(store_id: UUID, using: str) -> tuple[int, int]:
-    with connections[using].cursor() as cursor:
-        cursor.execute(statements.load("erase_jobs"), {"store_id": store_id})
-        jobs, errors = cursor.fetchone()
+    [(jobs, errors)] = statements.rows("erase_jobs", {"store_id": store_id}, using=using)
     return jobs, errors
 
 

@@ -82,7 +82,7 @@ class Waiting:
 def waiting(*, using: str) -> Waiting:
     """Read the queues in three queries, or four when more jobs wait than are counted. Role: operator, worker."""
     found = depths(using=using)
-    rates = {row[0]: row[1:] for row in rows("queue_rates", using=using, last=HOUR)}
+    rates = {row[0]: row[1:] for row in rows("queue_rates", {"last": HOUR}, using=using)}
     pauses: Any = Limit.objects.using(using).filter(paused=True).order_by("kind", "name").values_list("kind", "name")
     paused = set(pauses[:200])
     queues = with_declared({**{name: Depth(0, 0, None) for name in rates}, **found.queues})
@@ -103,7 +103,7 @@ def waiting(*, using: str) -> Waiting:
 
 def failing_stores(*, using: str) -> tuple[FailingStore, ...]:
     """Return the stores with the most failed attempts in the last hour. Role: operator, worker."""
-    return tuple(FailingStore(*row) for row in rows("failing_stores", using=using, last=HOUR))
+    return tuple(FailingStore(*row) for row in rows("failing_stores", {"last": HOUR}, using=using))
 
 
 def _queue(name: str, depth: Depth, rate: tuple[Any, ...], *, paused: bool) -> QueueAtWork:
@@ -152,8 +152,8 @@ def history(span: Span, *, using: str, now: datetime | None = None) -> tuple[Ste
     ended = until - timedelta(minutes=1)
     first = ended.timestamp() - span.length.total_seconds() + step_s
     since = datetime.fromtimestamp(first - first % step_s, tz=until.tzinfo)
-    runs = {row[0]: row[1:] for row in rows("runs_over_time", using=using, step=span.step, since=since)}
-    depths = {row[0]: row[1:] for row in rows("depth_over_time", using=using, step=span.step, since=since)}
+    runs = {row[0]: row[1:] for row in rows("runs_over_time", {"step": span.step, "since": since}, using=using)}
+    depths = {row[0]: row[1:] for row in rows("depth_over_time", {"step": span.step, "since": since}, using=using)}
     steps: list[Step] = []
     at = since
     while at <= ended:
@@ -192,4 +192,4 @@ class TaskOfStore:
 
 def tasks_of(store: UUID, *, using: str) -> tuple[TaskOfStore, ...]:
     """Count the newest 10,000 jobs of the current store. Call it inside ``tenant_context``. Role: web."""
-    return tuple(TaskOfStore(*row) for row in rows("store_at_work", using=using, store=store, most=LOOKED_AT))
+    return tuple(TaskOfStore(*row) for row in rows("store_at_work", {"store": store, "most": LOOKED_AT}, using=using))

@@ -71,7 +71,7 @@ def relaying(*, using: str) -> Relaying:
             unowned.append(partition)
         else:
             partitions[owner] = (*partitions.get(owner, ()), partition)
-    found = rows("destinations_at_work", using=using, partitions=PARTITIONS)
+    found = rows("destinations_at_work", {"partitions": PARTITIONS}, using=using)
     return Relaying(
         partitions, tuple(unowned), gate_state(using=using), tuple(DestinationAtWork(*row) for row in found)
     )
@@ -84,5 +84,5 @@ def parked(*, using: str) -> tuple[Parked, ...]:
 
 def totals(*, using: str) -> Totals:
     """Count what waits for an operator. One query. Role: operator, worker."""
-    [row] = rows("bounded_totals", using=using, most=COUNTED)
+    [row] = rows("bounded_totals", {"most": COUNTED}, using=using)
     return Totals(*row)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -72,7 +73,7 @@ def rows_in_one_trip(connection: BaseDatabaseWrapper, statement: str) -> list[An
     return rows
 
 
-def rows_of(statement: str, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
+def hot_rows(statement: str, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
     """Run one of our statements and return its rows. Raises database errors as Django's."""
     connection = connections[conf.database]
     with connection.wrap_database_errors:
@@ -82,17 +83,17 @@ def rows_of(statement: str, parameters: dict[str, Any]) -> list[tuple[Any, ...]]
         return rows
 
 
-def many_rows_of(statement: str, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
-    """Run as ``rows_of`` a statement that returns hundreds of rows, while other threads are busy."""
+def many_hot_rows(statement: str, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """Run as ``hot_rows`` a statement that returns hundreds of rows, while other threads are busy."""
     connection = connections[conf.database]
     with connection.wrap_database_errors:
         cursor = raw_cursor(connection)
         if isinstance(cursor, ClientCursor) and cursor.connection.autocommit:
             return rows_in_one_trip(connection, cursor.mogrify(load(statement).encode(), parameters))
-    return rows_of(statement, parameters)
+    return hot_rows(statement, parameters)
 
 
-def rows_changed(statement: str, parameters: dict[str, Any]) -> int:
+def execute_hot(statement: str, parameters: dict[str, Any]) -> int:
     """Run one of our statements and return how many rows it changed. Raises database errors as Django's."""
     connection = connections[conf.database]
     with connection.wrap_database_errors:
@@ -102,9 +103,20 @@ def rows_changed(statement: str, parameters: dict[str, Any]) -> int:
         return count
 
 
-def rows(statement: str, *, using: str, **parameters: Any) -> list[tuple[Any, ...]]:
-    """Return the rows of the statement in ``sql/<statement>.sql``. Raises database errors."""
-    with connections[using].cursor() as cursor:
+def rows(statement: str, parameters: Mapping[str, Any] | None = None, *, using: str | None = None) -> list[Any]:
+    """Run a statement by Django's cursor and return its rows, each a tuple.
+
+    ``using`` None is the alias of the job tables. Raises database errors as Django's, as all functions here do.
+    """
+    with connections[using or conf.database].cursor() as cursor:
         cursor.execute(load(statement), parameters)
-        found: list[tuple[Any, ...]] = cursor.fetchall()
+        found: list[Any] = cursor.fetchall()
         return found
+
+
+def execute(statement: str, parameters: Mapping[str, Any] | None = None, *, using: str | None = None) -> int:
+    """Run a statement as ``rows`` does; return how many rows it changed."""
+    with connections[using or conf.database].cursor() as cursor:
+        cursor.execute(load(statement), parameters)
+        count: int = cursor.rowcount
+        return count

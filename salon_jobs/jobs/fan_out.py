@@ -6,7 +6,7 @@ import hashlib
 from datetime import datetime
 from typing import Any, Final, ParamSpec
 
-from django.db import connections, transaction
+from django.db import transaction
 from django.db.backends.utils import CursorWrapper
 
 from salon_jobs.conf import settings as conf
@@ -65,12 +65,10 @@ def fan_out_progress(fan_out_id: int, *, using: str | None = None) -> FanOutProg
 
     Reads through ``OPERATOR_DATABASE`` if set, or through the alias ``using``. Raises UnknownFanOut.
     """
-    with connections[using or conf.reader_database].cursor() as cursor:
-        cursor.execute(statements.load("fan_out_progress"), {"id": fan_out_id})
-        row = cursor.fetchone()
-    if row is None:
+    found = statements.rows("fan_out_progress", {"id": fan_out_id}, using=using or conf.reader_database)
+    if not found:
         raise UnknownFanOut(f"no fan-out has the id {fan_out_id}")
-    total, running, queued, failed, cancelled = row
+    total, running, queued, failed, cancelled = found[0]
     done = max(total - running - queued - failed - cancelled, 0)
     return FanOutProgress(total, done, running, queued, failed, cancelled)
 

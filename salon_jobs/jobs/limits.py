@@ -11,7 +11,7 @@ from uuid import UUID
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import OptionInvalid
 from salon_jobs.core.records import NO_STORE
-from salon_jobs.db.statements import rows_of
+from salon_jobs.db.statements import hot_rows
 from salon_jobs.jobs import enqueue, registry
 from salon_jobs.jobs.options import check_text
 from salon_jobs.models import Limit
@@ -100,7 +100,7 @@ def load_limits() -> Limits:
     return Limits(
         {
             f"{kind}:{name}": EffectiveLimit(paused, most, rate)
-            for kind, name, paused, most, rate in rows_of("limits", {})
+            for kind, name, paused, most, rate in hot_rows("limits", {})
         },
         _declared(),
     )

@@ -10,8 +10,6 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Final, TypeAlias
 
-from django.db import connections
-
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import events
 from salon_jobs.core.events import log_event
@@ -93,7 +91,7 @@ class Pruner:
 
     def _errors_turn(self, age: timedelta) -> tuple[Mapping[str, int], bool]:
         """Continue through the error rows: a page without an orphan ends the round, the next one starts behind it."""
-        [(deleted, after)] = _rows("prune_errors", {"after": self._errors_after, "age": age}, conf.database)
+        [(deleted, after)] = statements.rows("prune_errors", {"after": self._errors_after, "age": age})
         self._errors_after = after or 0
         return {"errors": deleted}, bool(deleted and after)
 
@@ -112,13 +110,13 @@ def prune_jobs(state: JobState, age: timedelta, *, using: str) -> tuple[int, int
 
     Fewer than ``BATCH`` jobs means that there are no more, or that others hold them. Role: worker, operator.
     """
-    [(jobs, errors)] = _rows("prune_jobs", {"state": state.value, "age": age}, using)
+    [(jobs, errors)] = statements.rows("prune_jobs", {"state": state.value, "age": age}, using=using)
     return jobs, errors
 
 
 def count_prunable(state: JobState, age: timedelta, *, using: str) -> int:
     """Count the jobs that ended in ``state`` longer than ``age`` ago. Role: worker, operator."""
-    [(count,)] = _rows("count_prunable", {"state": state.value, "age": age}, using)
+    [(count,)] = statements.rows("count_prunable", {"state": state.value, "age": age}, using=using)
     return int(count)
 
 
@@ -128,12 +126,5 @@ def _jobs_turn(state: JobState, age: timedelta) -> tuple[Mapping[str, int], bool
 
 
 def _plain_turn(kind: str, age: timedelta) -> tuple[Mapping[str, int], bool]:
-    [(deleted,)] = _rows(f"prune_{kind}", {"age": age}, conf.database)
+    [(deleted,)] = statements.rows(f"prune_{kind}", {"age": age})
     return {kind: deleted}, deleted == BATCH
-
-
-def _rows(statement: str, parameters: dict[str, Any], using: str) -> list[tuple[Any, ...]]:
-    with connections[using].cursor() as cursor:
-        cursor.execute(statements.load(statement), parameters)
-        rows: list[tuple[Any, ...]] = cursor.fetchall()
-        return rows

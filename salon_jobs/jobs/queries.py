@@ -23,7 +23,7 @@ from salon_jobs.core import events
 from salon_jobs.core.error_report import ErrorReport, storable
 from salon_jobs.core.events import log_event
 from salon_jobs.core.records import ClaimedJob, JobState
-from salon_jobs.db.statements import many_rows_of, rows_changed, rows_of
+from salon_jobs.db.statements import execute_hot, hot_rows, many_hot_rows
 
 T = TypeVar("T")
 LEASE_LOST = "SJ001"  # error code raised in sql/finish_function.sql
@@ -62,7 +62,7 @@ def claim_due(
     now: datetime | None = None,
 ) -> list[ClaimedJob]:
     """Claim up to ``room`` due jobs in claim order; ``queues`` None means all. A process declared dead gets none."""
-    rows = many_rows_of(
+    rows = many_hot_rows(
         "claim_few" if room <= FEW else "claim_due",
         {
             "process_id": process_id, "tasks": list(tasks), "room": room, "now": now,
@@ -82,7 +82,7 @@ _claim_order = attrgetter("priority", "run_at_s", "id")
 
 def finish(job: ClaimedJob, process_id: int) -> bool:
     """Delete a job this run still owns, or keep it as succeeded. Return False when the lease is lost."""
-    return rows_changed("finish_keep" if conf.keep_succeeded else "finish", _fence(job, process_id)) == 1
+    return execute_hot("finish_keep" if conf.keep_succeeded else "finish", _fence(job, process_id)) == 1
 
 
 def finish_call(job: ClaimedJob, process_id: int) -> str:
@@ -95,7 +95,7 @@ def finish_many(jobs: Sequence[ClaimedJob], process_id: int) -> set[int]:
     # Arrays as PostgreSQL text: psycopg would convert them element by element.
     ids, leases = (",".join([str(getattr(job, name)) for job in jobs]) for name in ("id", "lease"))
     parameters = {"ids": f"{{{ids}}}", "leases": f"{{{leases}}}", "process_id": process_id}
-    return {row[0] for row in many_rows_of("finish_many_keep" if conf.keep_succeeded else "finish_many", parameters)}
+    return {row[0] for row in many_hot_rows("finish_many_keep" if conf.keep_succeeded else "finish_many", parameters)}
 
 
 def fail(
@@ -105,18 +105,18 @@ def fail(
     parameters = {
         **_fence(job, process_id), "wait": delay, "final": final, "reason": reason, **asdict(error),
     }  # fmt: skip
-    rows = _despite_twins(lambda: rows_of("fail", parameters))
+    rows = _despite_twins(lambda: hot_rows("fail", parameters))
     return Ended(JobState(rows[0][0]), rows[0][1]) if rows else None
 
 
 def cancel_run(job: ClaimedJob, process_id: int, reason: str) -> bool:
     """End a run as cancelled and count the attempt. Return False when the lease is lost."""
-    return rows_changed("cancel_run", {**_fence(job, process_id), "reason": storable(reason)[:255]}) == 1
+    return execute_hot("cancel_run", {**_fence(job, process_id), "reason": storable(reason)[:255]}) == 1
 
 
 def expire_run(job: ClaimedJob, process_id: int, error: ErrorReport, reason: str) -> bool:
     """Cancel a claimed job whose run has not begun, and record the error. Return False when the lease is lost."""
-    return bool(rows_of("expire_run", {**_fence(job, process_id), "reason": reason, **asdict(error)}))
+    return bool(hot_rows("expire_run", {**_fence(job, process_id), "reason": reason, **asdict(error)}))
 
 
 def requeue(jobs: Iterable[tuple[int, int]], process_id: int, *, delay: timedelta | None = None) -> dict[int, Ended]:
@@ -126,7 +126,7 @@ def requeue(jobs: Iterable[tuple[int, int]], process_id: int, *, delay: timedelt
     def run(some: Sequence[tuple[int, int]]) -> list[Any]:
         ids, leases = [pair[0] for pair in some], [pair[1] for pair in some]
         parameters = {"ids": ids, "leases": leases, "process_id": process_id, "wait": delay}
-        return rows_of("requeue", parameters)
+        return hot_rows("requeue", parameters)
 
     rows = chain.from_iterable(_row_by_row(run, pairs)) if pairs else ()
     return {job_id: Ended(JobState(state), reason) for job_id, state, reason in rows}
@@ -134,29 +134,29 @@ def requeue(jobs: Iterable[tuple[int, int]], process_id: int, *, delay: timedelt
 
 def cancel_requests(process_id: int) -> set[tuple[int, int]]:
     """Return (id, lease) of jobs leased to this process whose cancellation was requested."""
-    return {(row[0], row[1]) for row in rows_of("cancel_requests", {"process_id": process_id})}
+    return {(row[0], row[1]) for row in hot_rows("cancel_requests", {"process_id": process_id})}
 
 
 def unknown_leases(process_id: int, known: Iterable[int]) -> list[tuple[int, int]]:
     """Return (id, lease) of jobs leased to this process that it does not know of."""
-    return [(row[0], row[1]) for row in rows_of("unknown_leases", {"process_id": process_id, "known": list(known)})]
+    return [(row[0], row[1]) for row in hot_rows("unknown_leases", {"process_id": process_id, "known": list(known)})]
 
 
 def committed(job: ClaimedJob, process_id: int) -> bool:
     """Return whether this run's COMMIT took effect after an unclear end: row gone, or succeeded under this lease."""
-    rows = rows_of("lease_state", _fence(job, process_id))
+    rows = hot_rows("lease_state", _fence(job, process_id))
     return not rows or bool(rows[0][1])
 
 
 def failed_by(job: ClaimedJob) -> bool:
     """Return whether the job failed under this run's lease; every later claim or rescue has another one."""
-    rows = rows_of("failed_by", {"id": job.id, "lease": job.lease})
+    rows = hot_rows("failed_by", {"id": job.id, "lease": job.lease})
     return bool(rows)
 
 
 def leased_job(process_id: int, job_id: int, lease: int) -> ClaimedJob | None:
     """Return the job if this process still holds it under this lease."""
-    rows = rows_of("leased_job", {"id": job_id, "lease": lease, "process_id": process_id})
+    rows = hot_rows("leased_job", {"id": job_id, "lease": lease, "process_id": process_id})
     return ClaimedJob._make(rows[0]) if rows else None
 
 
@@ -174,7 +174,7 @@ def rescue(process_id: int, message: str, *, charged: Collection[int] | None = N
             "ids": list(some), "process_id": process_id, "message": message,
             "charged": None if charged is None else list(charged),
         }  # fmt: skip
-        rows = rows_of("rescue", parameters)
+        rows = hot_rows("rescue", parameters)
         return [Rescued(row[0], row[1], row[2], JobState(row[3]), row[4], row[5], row[6]) for row in rows]
 
     try:

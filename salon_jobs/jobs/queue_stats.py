@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
@@ -75,7 +75,7 @@ def record_depths() -> None:
             {"queue": name, **asdict(depth), "oldest_due_s": depth.oldest_due_s or 0.0, "exact": now.exact}
             for name, depth in with_declared(now.queues).items()
         ]
-        cursor.execute(statements.load("record_waiting"), {"rows": json.dumps(rows)})
+        statements.execute("record_waiting", {"rows": json.dumps(rows)})
 
 
 def with_declared(queues: Mapping[str, Depth]) -> dict[str, Depth]:
@@ -87,10 +87,7 @@ def _read(statement: str, parameters: dict[str, Any], using: str) -> tuple[dict[
     """Return the depths by kind and name, the table's pages, and the number of jobs counted."""
     kinds: dict[str, dict[str, Depth]] = {"queue": {}, "store": {}}
     pages = counted = 0
-    with connections[using].cursor() as cursor:
-        cursor.execute(statements.load(statement), parameters)
-        rows: Iterable[tuple[str, str, int, int, float | None]] = cursor.fetchall()
-    for kind, name, waiting, due, oldest_s in rows:
+    for kind, name, waiting, due, oldest_s in statements.rows(statement, parameters, using=using):
         if kind == "all":
             counted, pages = waiting, due
         else:
@@ -124,9 +121,8 @@ def look_at_queue(*, using: str | None = None) -> QueueFront:
 
     ``using`` defaults to the alias of the job tables.
     """
-    with connections[using or conf.database].cursor() as cursor:
-        cursor.execute(statements.load("queue_front"), {"tasks": registry.task_names()})
-        lag_s, unknown, queues, due, late_s = cursor.fetchone()
+    [front] = statements.rows("queue_front", {"tasks": registry.task_names()}, using=using)
+    lag_s, unknown, queues, due, late_s = front
     return QueueFront(
         lag_s or 0.0, tuple(unknown or ()), dict(zip(queues, due, strict=True)),
         {queue: late for queue, late in zip(queues, late_s, strict=True) if late is not None},
@@ -135,6 +131,4 @@ def look_at_queue(*, using: str | None = None) -> QueueFront:
 
 def count_rest() -> dict[tuple[str, str], int]:
     """Count scheduled and failed jobs by queue and state, bounded by sql/queue_rest.sql. Raises database errors."""
-    with connections[conf.database].cursor() as cursor:
-        cursor.execute(statements.load("queue_rest"))
-        return {(queue, state): count for queue, state, count in cursor.fetchall()}
+    return {(queue, state): count for queue, state, count in statements.rows("queue_rest")}

@@ -7,7 +7,6 @@ from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
-from django.db import connections
 from django.db.models import Q, QuerySet
 
 from salon_jobs.conf import settings as conf
@@ -134,14 +133,10 @@ class FailureKind:
 
 def failure_kinds(*, using: str) -> list[FailureKind]:
     """Return up to ``MOST_KINDS`` kinds of failure, most recent first. Role: operator, worker, web."""
-    with connections[using].cursor() as cursor:
-        cursor.execute(statements.load("failure_kinds"), {"kinds": MOST_KINDS, "most": COUNTED + 1})
-        rows = cursor.fetchall()
+    rows = statements.rows("failure_kinds", {"kinds": MOST_KINDS, "most": COUNTED + 1}, using=using)
     return sorted((FailureKind(*row) for row in rows), key=lambda kind: kind.newest_id, reverse=True)
 
 
 def error_classes(*, using: str) -> list[str]:
     """Return up to 50 error classes of failed jobs. Roles as in ``failure_kinds``."""
-    with connections[using].cursor() as cursor:
-        cursor.execute(statements.load("error_classes"))
-        return [row[0] for row in cursor.fetchall()]
+    return [name for (name,) in statements.rows("error_classes", using=using)]

@@ -14,9 +14,6 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
 
-from django.db import connections
-
-from salon_jobs.conf import settings as conf
 from salon_jobs.core import events
 from salon_jobs.core.metrics import BOUNDS_S, BUCKETS, percentile
 from salon_jobs.db import statements
@@ -122,10 +119,7 @@ class TaskStatistics:
         if not counted:
             return
         try:
-            with connections[conf.database].cursor() as cursor:
-                cursor.execute(
-                    statements.load("add_statistics"), {"rows": json.dumps(list(map(_stored, counted.items())))}
-                )
+            statements.execute("add_statistics", {"rows": json.dumps(list(map(_stored, counted.items())))})
         except BaseException:
             with self._lock:
                 _add(counted, to=self._unwritten)
@@ -211,11 +205,7 @@ class TaskTotals:
 
 def totals(last: timedelta, *, using: str) -> list[TaskTotals]:
     """Return the totals by task for the last ``last``. Role: worker, operator. The latest seconds are still missing."""
-    parameters: dict[str, Any] = {"last": last}
-    with connections[using].cursor() as cursor:
-        cursor.execute(statements.load("task_totals"), parameters)
-        rows: list[tuple[Any, ...]] = cursor.fetchall()
-    return [_totals(*row) for row in rows]
+    return [_totals(*row) for row in statements.rows("task_totals", {"last": last}, using=using)]
 
 
 def _totals(task: str, *values: Any) -> TaskTotals:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Final
+from typing import Final
 
 from django.db import DatabaseError, InterfaceError, connections
 
@@ -186,11 +186,9 @@ class MessagePruner:
         ages = {
             "published": conf.outbox.retain_published or _FOR_EVER, "skipped": conf.outbox.retain_skipped or _FOR_EVER,
         }  # fmt: skip
-        with connections[conf.database].cursor() as cursor:
-            parameters: dict[str, Any] = {"after": self._after, **ages}
-            cursor.execute(statements.load("prune_messages"), parameters)
-            row: tuple[int, int | None, bool] = cursor.fetchone()
-            return row
+        row: tuple[int, int | None, bool]
+        [row] = statements.rows("prune_messages", {"after": self._after, **ages})
+        return row
 
     def _run(self) -> None:
         while not self._stop.wait(_EVERY_S):

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
-from django.db import connections, transaction
+from django.db import transaction
 
 from salon_jobs.brokers.publisher import OutgoingMessage, PublishFailure
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.error_report import storable
 from salon_jobs.core.records import PARTITIONS
 from salon_jobs.db import statements
-from salon_jobs.db.statements import many_rows_of, rows_changed, rows_of
+from salon_jobs.db.statements import execute_hot, hot_rows, many_hot_rows
 
 _LONGEST_ERROR = 4000
 
@@ -78,7 +78,7 @@ class PartitionState(NamedTuple):
 
 def gate() -> Gate:
     """Read the gate. What is read up to its bound is read afterwards, by a statement of its own."""
-    [(allocated, bound, holders)] = rows_of("gate", {})
+    [(allocated, bound, holders)] = hot_rows("gate", {})
     return Gate(allocated, bound, tuple(holders))
 
 
@@ -118,17 +118,17 @@ def fetch_passed_over(
 
 def message_types() -> list[str]:
     """Return the aggregate types that have pending messages."""
-    return [row[0] for row in rows_of("message_types", {})]
+    return [row[0] for row in hot_rows("message_types", {})]
 
 
 def mark_published(ids: Sequence[int]) -> None:
     """Mark messages as published; whichever blocked its aggregate does so no more."""
-    rows_changed("mark_published", {"ids": _array(ids)})
+    execute_hot("mark_published", {"ids": _array(ids)})
 
 
 def mark_skipped(reasons: Mapping[int, str]) -> None:
     """Mark messages as skipped, with the reason of each."""
-    rows_changed("mark_skipped", {"ids": list(reasons), "reasons": list(reasons.values())})
+    execute_hot("mark_skipped", {"ids": list(reasons), "reasons": list(reasons.values())})
 
 
 def write_failures(failures: Sequence[Failure], *, owner: int) -> set[int]:
@@ -140,11 +140,11 @@ def write_failures(failures: Sequence[Failure], *, owner: int) -> set[int]:
         "errors": [storable(failure.error)[:_LONGEST_ERROR] for failure in failures], "owner": owner,
     }  # fmt: skip
     with transaction.atomic(using=conf.database):
-        written = {row[0] for row in rows_of("mark_unpublished", parameters)}
+        written = {row[0] for row in hot_rows("mark_unpublished", parameters)}
         ours = [failure for failure in failures if failure.message.id in written]
         unblock(ours)
         codes = [failure.code[:64] for failure in ours]
-        rows_changed("block", {"ids": [failure.message.id for failure in ours], "codes": codes})
+        execute_hot("block", {"ids": [failure.message.id for failure in ours], "codes": codes})
     return written
 
 
@@ -158,12 +158,12 @@ def write_unresolvable(messages: Sequence[Unresolvable], *, owner: int, wait_s: 
         "errors": [storable(str(each.answer))[:_LONGEST_ERROR] for each in messages], "owner": owner,
         "wait_s": wait_s,
     }  # fmt: skip
-    return {row[0] for row in rows_of("block_unresolvable", parameters)}
+    return {row[0] for row in hot_rows("block_unresolvable", parameters)}
 
 
 def unblock(failures: Sequence[Failure]) -> None:
     """Forget that these messages and their aggregates are blocked."""
-    rows_changed(
+    execute_hot(
         "unblock",
         {
             "heads": [failure.message.id for failure in failures],
@@ -175,32 +175,32 @@ def unblock(failures: Sequence[Failure]) -> None:
 
 def forget_head(head_id: int) -> None:
     """Forget a row whose head is not pending any more."""
-    rows_changed("unblock", {"heads": [head_id], "types": [""], "aggregates": [""]})
+    execute_hot("unblock", {"heads": [head_id], "types": [""], "aggregates": [""]})
 
 
 def blocked(partitions: Iterable[int]) -> list[Blocked]:
     """Return what is blocked in these partitions."""
-    return [Blocked._make(row) for row in rows_of("blocked_aggregates", {"partitions": list(partitions)})]
+    return [Blocked._make(row) for row in hot_rows("blocked_aggregates", {"partitions": list(partitions)})]
 
 
 def count_blocked() -> dict[tuple[str, str], int]:
     """Count the blocked aggregates of all relays by aggregate type and status, up to 10,000."""
-    return {(row[0], row[1]): row[2] for row in rows_of("count_blocked", {})}
+    return {(row[0], row[1]): row[2] for row in hot_rows("count_blocked", {})}
 
 
 def make_partitions() -> None:
     """Make the rows of the partitions where they are missing. Idempotent."""
-    rows_changed("make_partitions", {"partitions": PARTITIONS})
+    execute_hot("make_partitions", {"partitions": PARTITIONS})
 
 
 def beat_partitions(owner: int) -> None:
     """Show that the owner of partitions lives."""
-    rows_changed("beat_partitions", {"owner": owner})
+    execute_hot("beat_partitions", {"owner": owner})
 
 
 def partitions() -> tuple[list[PartitionState], int]:
     """Return all partitions, and how many relays live."""
-    rows = rows_of("partitions", {"silent_after": conf.process_silent_after})
+    rows = hot_rows("partitions", {"silent_after": conf.process_silent_after})
     return [PartitionState._make(row[:4]) for row in rows], rows[0][4] if rows else 0
 
 
@@ -210,44 +210,44 @@ def take_partitions(seen: Sequence[PartitionState], *, owner: int) -> set[int]:
         "partitions": [s.partition for s in seen], "epochs": [s.epoch for s in seen], "beats": [s.beat for s in seen],
         "owner": owner,
     }  # fmt: skip
-    return {row[0] for row in rows_of("take_partitions", parameters)}
+    return {row[0] for row in hot_rows("take_partitions", parameters)}
 
 
 def release_partitions(partitions: Iterable[int], *, owner: int) -> None:
     """Give partitions back. Idempotent."""
-    rows_changed("release_partitions", {"partitions": list(partitions), "owner": owner})
+    execute_hot("release_partitions", {"partitions": list(partitions), "owner": owner})
 
 
 def know_destinations(types: Iterable[str]) -> None:
     """Make the rows of these destinations where they are missing. Idempotent."""
-    rows_changed("know_destinations", {"types": list(types)})
+    execute_hot("know_destinations", {"types": list(types)})
 
 
 def destinations() -> dict[str, bool]:
     """Return the known destinations, and whether each is paused."""
-    return {row[0]: row[1] for row in rows_of("destinations", {})}
+    return {row[0]: row[1] for row in hot_rows("destinations", {})}
 
 
 def grant_tokens(wanted: Sequence[tuple[str, int, int]]) -> dict[str, int]:
     """Take tokens: for each destination up to how many, at how many a second; returns how many each was given."""
     types, counts, rates = map(list, zip(*wanted, strict=True))
     parameters = {"types": types, "wanted": counts, "rates": rates}
-    return {row[0]: row[1] for row in rows_of("grant_tokens", parameters)}
+    return {row[0]: row[1] for row in hot_rows("grant_tokens", parameters)}
 
 
 def note_outage(aggregate_type: str, code: str = "", detail: str = "") -> None:
     """Write down that a destination is out of reach, or without a code that it answers again."""
     parameters = {"aggregate_type": aggregate_type, "code": code[:64], "detail": storable(detail)[:_LONGEST_ERROR]}
-    rows_changed("note_outage", parameters)
+    execute_hot("note_outage", parameters)
 
 
 def oldest(types: Iterable[str]) -> dict[str, float]:
     """Return the age in seconds of the oldest pending message of each aggregate type that has one."""
-    return {row[0]: row[1] for row in rows_of("oldest_message", {"types": list(types), "partitions": PARTITIONS})}
+    return {row[0]: row[1] for row in hot_rows("oldest_message", {"types": list(types), "partitions": PARTITIONS})}
 
 
 def _messages(statement: str, parameters: dict[str, Any]) -> list[OutgoingMessage]:
-    return list(map(OutgoingMessage._make, many_rows_of(statement, parameters)))
+    return list(map(OutgoingMessage._make, many_hot_rows(statement, parameters)))
 
 
 def _array(ids: Sequence[int]) -> str:
@@ -287,11 +287,7 @@ class GateState:
 
 def gate_state(*, using: str) -> GateState:
     """Look at the gate. Role: operator, worker."""
-    with connections[using].cursor() as cursor:
-        cursor.execute(statements.load("gate"))
-        [(allocated, bound, pids)] = cursor.fetchall()
-        cursor.execute(statements.load("messages_behind"), {"bound": bound, "most": COUNTED})
-        [(behind,)] = cursor.fetchall()
-        cursor.execute(statements.load("gate_holders"), {"pids": pids})
-        holders = tuple(GateHolder(*row) for row in cursor.fetchall())
+    [(allocated, bound, pids)] = statements.rows("gate", using=using)
+    [(behind,)] = statements.rows("messages_behind", {"bound": bound, "most": COUNTED}, using=using)
+    holders = tuple(GateHolder(*row) for row in statements.rows("gate_holders", {"pids": pids}, using=using))
     return GateState(bound, allocated, behind, holders)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from django.db import connections, transaction
+from django.db import transaction
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import OptionInvalid
@@ -122,10 +122,8 @@ def replay_messages(
 
 def _run(statement: str, values: dict[str, Any], using: str) -> list[int]:
     """Return the ids that the statement tells, in order."""
-    with connections[using].cursor() as cursor:
-        cursor.execute(statements.load(statement), values)
-        row = cursor.fetchone()
-    return [] if row is None or row[0] is None else list(row[0])
+    found = statements.rows(statement, values, using=using)
+    return list(found[0][0] or ()) if found else []
 
 
 def _values(criteria: MessageCriteria, using: str) -> dict[str, Any]:

@@ -6,7 +6,6 @@ from datetime import datetime
 from typing import Final
 from uuid import UUID
 
-from django.db import connections
 from django.db.models import Max, QuerySet
 
 from salon_jobs.core.records import PARTITIONS, MessageStatus
@@ -50,9 +49,7 @@ def find_messages(
 def oldest_messages(*, using: str) -> dict[str, float]:
     """Return the age in seconds of the oldest message still to be relayed, of each destination that has one."""
     types = list(DestinationState.objects.using(using).values_list("aggregate_type", flat=True))
-    with connections[using].cursor() as cursor:
-        cursor.execute(statements.load("oldest_message"), {"types": types, "partitions": PARTITIONS})
-        return dict(cursor.fetchall())
+    return dict(statements.rows("oldest_message", {"types": types, "partitions": PARTITIONS}, using=using))
 
 
 def oldest_looked_at(*, using: str) -> int:

@@ -101,9 +101,7 @@ class Heartbeat:
         """Update every row once and call ``on_buried`` for those that are gone. Raises database errors."""
         with self._lock:
             ids = list(self._beaten)
-        with connections[conf.database].cursor() as cursor:
-            cursor.execute(statements.load("beat"), {"process_ids": ids})
-            alive = {row[0] for row in cursor.fetchall()}
+        alive = {process_id for (process_id,) in statements.rows("beat", {"process_ids": ids})}
         self._written = time.monotonic()
         for process_id in ids:
             if process_id not in alive:

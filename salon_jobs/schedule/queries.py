@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from django.db import connections, transaction
+from django.db import transaction
+from django.db.models import Value
+from django.db.models.functions import Greatest
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.records import JobHandle
@@ -30,9 +32,7 @@ def learn(names: Iterable[str]) -> None:
 
 def states() -> tuple[datetime, dict[str, EntryState]]:
     """Return the database's time and the state of every recorded entry."""
-    with connections[conf.database].cursor() as cursor:
-        cursor.execute(statements.load("cron_states"))
-        rows = cursor.fetchall()
+    rows = statements.rows("cron_states")
     return rows[0][0], {name: EntryState(after) for _, name, after in rows if name is not None}
 
 
@@ -41,13 +41,12 @@ def fire(entry: str, tick: datetime, add_job: Callable[[], JobHandle], *, advanc
 
     ``advance`` moves the entry's last tick, forwards only: when a clock steps back, nothing fires again.
     """
-    with transaction.atomic(using=conf.database), connections[conf.database].cursor() as cursor:
-        cursor.execute(statements.load("cron_tick"), {"entry": entry, "tick_at": tick})
-        row = cursor.fetchone()
-        if row is None:
+    with transaction.atomic(using=conf.database):
+        fired = statements.rows("cron_tick", {"entry": entry, "tick_at": tick})
+        if not fired:
             return None
         handle = add_job()
-        cursor.execute("UPDATE salon_jobs_cron_tick SET job_id = %s WHERE id = %s", [handle.id, row[0]])
+        CronTick.objects.using(conf.database).filter(pk=fired[0][0]).update(job_id=handle.id)
         if advance:
             skip(entry, tick)
         return handle
@@ -55,10 +54,8 @@ def fire(entry: str, tick: datetime, add_job: Callable[[], JobHandle], *, advanc
 
 def skip(entry: str, until: datetime) -> None:
     """Skip the entry's ticks up to ``until``; never moves backwards."""
-    with connections[conf.database].cursor() as cursor:
-        cursor.execute(
-            "UPDATE salon_jobs_cron_entry SET last_tick_at = greatest(last_tick_at, %s) WHERE name = %s", [until, entry]
-        )
+    entries = CronEntryState.objects.using(conf.database).filter(pk=entry)
+    entries.update(last_tick_at=Greatest("last_tick_at", Value(until)))
 
 
 def tick_of(job: Job, *, using: str) -> CronTick | None:

@@ -15,7 +15,7 @@ from django.db import transaction
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.records import NO_STORE, ClaimedJob
-from salon_jobs.db.statements import rows_changed
+from salon_jobs.db.statements import execute_hot
 from salon_jobs.jobs import queries, registry
 from salon_jobs.jobs.limits import Limits, load_limits
 from salon_jobs.worker import fair_claim
@@ -195,7 +195,7 @@ class Claimer:
                 scopes = {(share.lane.store, share.lane.number): share.lane.scopes for share in shares}
                 started = Counter(scope for job in jobs if not job.expired for scope in scopes[_lane_of(job)])
                 for scope in tokens.keys() & started.keys():
-                    rows_changed("spend_tokens", {"scope": scope, "spent": started[scope]})
+                    execute_hot("spend_tokens", {"scope": scope, "spent": started[scope]})
         throttled = len(shares) < len(served) or any(
             share.quota < share.store_quota and self._limits.limits_of(share.lane) for share in shares
         )

@@ -17,7 +17,7 @@ from uuid import UUID
 from django.db import connections
 
 from salon_jobs.core.records import NO_STORE, ClaimedJob
-from salon_jobs.db.statements import many_rows_of, rows_of
+from salon_jobs.db.statements import hot_rows, many_hot_rows
 from salon_jobs.jobs.queries import in_claim_order
 
 STORES_A_LOOK: Final = 64
@@ -89,7 +89,7 @@ class Quota:
 
 def list_groups(after: UUID | None, runnable: ClaimFilter, *, group: int = FIRST_GROUP, key: int = 0) -> ScanPage:
     """List some claim groups of each of the next stores, from a given group and, within it, key. Role: worker."""
-    rows = rows_of("list_groups", list_parameters(after, runnable, group=group, key=key))
+    rows = hot_rows("list_groups", list_parameters(after, runnable, group=group, key=key))
     found = [ClaimGroup(*row) for row in rows if row[1] is not None]
     return ScanPage(found, len({row[0] for row in rows}), rows[-1][0] if rows else None)
 
@@ -108,7 +108,7 @@ def list_parameters(
 
 def claim_groups(process_id: int, shares: Sequence[Quota], room: int, low: LowWater) -> list[ClaimedJob]:
     """Claim up to ``room`` due jobs by quota, in claim order. A process declared dead gets none."""
-    return in_claim_order(many_rows_of("claim_groups", claim_parameters(process_id, shares, room, low)))
+    return in_claim_order(many_hot_rows("claim_groups", claim_parameters(process_id, shares, room, low)))
 
 
 def claim_parameters(process_id: int, shares: Sequence[Quota], room: int, low: LowWater) -> dict[str, Any]:
@@ -127,13 +127,13 @@ def claim_parameters(process_id: int, shares: Sequence[Quota], room: int, low: L
 def lock_scopes(scopes: Iterable[str]) -> set[str]:
     """Lock these scopes for claiming until the transaction ends; return those not locked by others."""
     names = sorted(scopes)
-    return {row[0] for row in rows_of("lock_scopes", {"scopes": names})} if names else set()
+    return {row[0] for row in hot_rows("lock_scopes", {"scopes": names})} if names else set()
 
 
 def running_by_scope() -> dict[str, int]:
     """Return the number of running jobs of every scope that has any."""
     counts: dict[str, int] = {}
-    for queue, task, store_id, key, running in rows_of("running_counts", {}):
+    for queue, task, store_id, key, running in hot_rows("running_counts", {}):
         lane = ClaimGroup(store_id or NO_STORE, 0, queue, task, 0, key, due=False)
         for scope in lane.scopes:
             counts[scope] = counts.get(scope, 0) + running
@@ -143,7 +143,7 @@ def running_by_scope() -> dict[str, int]:
 def refill_tokens(scopes: Iterable[str]) -> dict[str, float]:
     """Refill the buckets of rate limits and return the tokens in each."""
     names = sorted(scopes)
-    rows: list[Any] = rows_of("refill_tokens", {"scopes": names}) if names else []
+    rows: list[Any] = hot_rows("refill_tokens", {"scopes": names}) if names else []
     return dict(rows)
 
 

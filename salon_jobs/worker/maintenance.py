@@ -70,7 +70,7 @@ class Rescuer:
         if asked < self._blind_until:
             return RescueCounts()
         try:
-            dead = [row[0] for row in _query("silent_processes", {"silent_after": silence})]
+            dead = [row[0] for row in statements.rows("silent_processes", {"silent_after": silence})]
             if self._clock() - asked > conf.heartbeat_interval.total_seconds():
                 self._blind_until = self._clock() + silence.total_seconds()
                 return RescueCounts()
@@ -101,11 +101,11 @@ def rescue_process(
     runs for which it was killed count as failed attempts. Raises database errors; then call it again.
     """
     with transaction.atomic(using=conf.database):
-        rows = _query("delete_process", {"process_id": process_id, "silent_after": silence})
+        rows = statements.rows("delete_process", {"process_id": process_id, "silent_after": silence})
         if not rows:
             return RescueCounts()
         label: str = rows[0][0]
-        _query("end_backends", {"application_name": application_name(process_id)})
+        statements.rows("end_backends", {"application_name": application_name(process_id)})
         for run in overdue:
             _fail_overdue(run, process_id)
         rescued = queries.rescue(process_id, f"{label} {end} and was buried", charged=charged)
@@ -146,13 +146,6 @@ def _report(job: queries.Rescued, label: str) -> None:
         report_failure(FinalFailure(job.id, job.task, job.store_id, job.attempts + 1, error, None))
 
 
-def _query(statement: str, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
-    with connections[conf.database].cursor() as cursor:
-        cursor.execute(statements.load(statement), parameters)
-        rows: list[tuple[Any, ...]] = cursor.fetchall()
-        return rows
-
-
 _EVERY_S = 1.0
 _LOOK_EVERY_S = 10.0
 _PRUNE_EVERY_S = 60.0
@@ -161,8 +154,7 @@ _RESCUE_AFTER_BEATS = 2
 
 def forget_superseded() -> None:
     """Delete the records of superseded runs once those have ended. Idempotent. Raises database errors."""
-    with connections[conf.database].cursor() as cursor:
-        cursor.execute(statements.load("forget_superseded"))
+    statements.execute("forget_superseded")
 
 
 class Maintenance:

@@ -447,11 +447,11 @@ def test_a_full_limit_is_looked_at_less_and_less_until_something_is_claimed(
     assert claimer.throttled
     asked: list[str] = []
 
-    def rows_of(name: str, parameters: Any) -> list[Any]:
+    def hot_rows(name: str, parameters: Any) -> list[Any]:
         asked.append(name)
-        return statements.rows_of(name, parameters)
+        return statements.hot_rows(name, parameters)
 
-    monkeypatch.setattr(fair_claim, "rows_of", rows_of)
+    monkeypatch.setattr(fair_claim, "hot_rows", hot_rows)
     assert claimer.claim(10) == []
     assert asked == ["list_groups", "lock_scopes", "running_counts"], "what is asked about nothing is not asked"
     assert queries.finish(first, process_id)

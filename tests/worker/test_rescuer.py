@@ -163,7 +163,7 @@ def test_after_an_outage_it_waits_a_full_silence_since_nobody_could_beat(
     sweeper = Rescuer(clock=lambda: now)
     be_silent(process_id)
     with monkeypatch.context() as patched:
-        patched.setattr(rescuer, "_query", refuse)
+        patched.setattr(statements, "rows", refuse)
         with pytest.raises(DatabaseError):
             sweeper.run_once()
     now += 14
