@@ -302,7 +302,7 @@ def test_when_it_must_stop_the_rest_of_a_batch_that_goes_one_by_one_is_given_bac
     assert counts(taken) == (1, 0, 0, 1, 2)
 
 
-def test_an_operator_has_what_was_set_aside_tried_again(stores: list[UUID]) -> None:
+def test_an_operator_has_what_was_rejected_tried_again(stores: list[UUID]) -> None:
     late = uuid4()
     intake(MAX_DELIVERIES=1).take(
         [message('{"number": 5}', "placed", store_id=str(late)), message(event="unheard-of"),
@@ -345,7 +345,7 @@ def test_pruning_leaves_what_waits_for_an_operator(database: None) -> None:
     assert inbox.prune_inbox(timedelta(days=30)) == 4  # of 30 and 31 days
     left = {row[0] for row in inbox_rows()}
     assert {"enqueued31", "dismissed31"}.isdisjoint(left)
-    assert {"set_aside31", "retry31", "enqueued29", "dismissed29"} <= left
+    assert {"rejected31", "retry31", "enqueued29", "dismissed29"} <= left
 
 
 def test_a_task_that_is_not_there_is_refused_at_once(database: None) -> None:

@@ -12,9 +12,9 @@ import psycopg
 import pytest
 from django.db import DatabaseError, OperationalError
 
+from salon_jobs.db import statements
 from salon_jobs.models import Process
 from salon_jobs.process.heartbeat import application_name
-from salon_jobs.worker import maintenance as rescuer
 from salon_jobs.worker.in_flight import InFlightRun
 from salon_jobs.worker.maintenance import RescueCounts, Rescuer, rescue_process
 from tests import tasks
