@@ -164,14 +164,17 @@ class Backlog:
             return list(islice(ready, most))
 
     def accept_recovered(self, key: Key, hold: Hold, messages: Sequence[OutgoingMessage]) -> int | None:
-        """Take in the next page of an aggregate; a short one ends its hold. Returns a head whose row is out of date."""
+        """Take in the next page of an aggregate; a short one ends its hold. Returns a head whose row is out of date.
+
+        The first page begins with the head, or with an earlier message that is pending.
+        """
         with self.changed:
             if self._holds.get(key) is not hold:
                 return None  # one of its messages failed meanwhile
             stale = None
-            if hold.head_id is not None and not (messages and messages[0].id == hold.head_id):
+            if hold.head_id is not None and not (messages and messages[0].id <= hold.head_id):
                 stale = hold.head_id
-            # Later pages begin behind the head.
+            # Later pages begin behind this one.
             hold.head_id = None
             fresh = [message for message in messages if message.id not in self._known]
             self._first.extend(fresh)

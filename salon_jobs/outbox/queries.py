@@ -92,8 +92,12 @@ def fetch(wanted: Sequence[Wanted], bound: int, *, held: Iterable[str] = ()) -> 
 
 
 def fetch_heads(ids: Sequence[int]) -> dict[int, OutgoingMessage]:
-    """Return those of these messages that are pending, by their ids."""
-    return {message.id: message for message in _messages("fetch_heads", {"ids": list(ids)})} if ids else {}
+    """Return the first pending message of the aggregate of each of these, by their ids; those not pending are left out.
+
+    A message without an aggregate is the first itself.
+    """
+    rows = many_rows_of("fetch_heads", {"ids": list(ids)}) if ids else []
+    return {row[0]: OutgoingMessage._make(row[1:]) for row in rows}
 
 
 def fetch_aggregate(

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
+from django.db import transaction
 
 from salon_jobs.brokers.memory import MemoryPublisher
-from salon_jobs.brokers.publisher import OutgoingMessage, PublishFailure, Verdict
-from salon_jobs.control import OperatedMessage, skip_messages
+from salon_jobs.brokers.publisher import OutgoingMessage, Unpublished, Verdict
+from salon_jobs.control import OperatedMessage, pause_destination, resume_destination, skip_messages
 from salon_jobs.outbox import replay as send_skipped
 from salon_jobs.outbox.replay import send_skipped_messages
 from tests.e2e.worker_process import eventually
@@ -34,6 +36,10 @@ def denied(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
 def skipped() -> list[int]:
     return [row[0] for row in seen("SELECT id FROM salon_jobs_message WHERE status = 'skipped' ORDER BY id")]
+
+
+def ids() -> list[int]:
+    return [row[0] for row in seen("SELECT id FROM salon_jobs_message ORDER BY id")]
 
 
 def changed(results: list[OperatedMessage]) -> int:
@@ -82,6 +88,50 @@ def test_a_running_relay_sends_thousands_of_one_aggregate_in_their_order(
     for aggregate in "012":
         numbers = [number for name, number in arrived() if name == aggregate]
         assert numbers == [n for n in range(1, 3001) if n % 3 == int(aggregate)]
+
+
+@pytest.mark.parametrize("in_memory", [False, True])
+def test_what_is_not_sent_yet_of_their_aggregate_goes_before_them(database: None, in_memory: bool) -> None:
+    pause_destination(ORDERS, using=OPERATOR)
+    for number in range(4):
+        emitted("a", number=number)
+    assert changed(skip_messages(ids()[2:3], using=OPERATOR)) == 1
+    if not in_memory:
+        assert changed(send_skipped_messages(ids()[2:3], using=OPERATOR)) == 1
+    with relaying() as relay:
+        if in_memory:
+            eventually(lambda: relay.facts()["destinations"].get(ORDERS, {}).get("in_memory") == 3)
+            assert changed(send_skipped_messages(ids()[2:3], using=OPERATOR)) == 1
+            eventually(lambda: relay.facts()["destinations"][ORDERS]["in_memory"] != 3)
+        resume_destination(ORDERS, using=OPERATOR)
+        eventually(lambda: statuses() == {"published": 4})
+    assert [number for _, number in arrived()] == [0, 1, 2, 3]
+    assert blocked() == []
+
+
+def test_one_behind_a_message_that_was_skipped_and_one_that_nothing_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: set[int] = set()
+
+    def answer(message: OutgoingMessage) -> Unpublished | None:
+        number = json.loads(message.payload)["number"]
+        return None if number in taken else Unpublished(Verdict.UNRESOLVABLE, "TEST.NOWHERE")
+
+    monkeypatch.setattr(MemoryPublisher, "answer", staticmethod(answer))
+    for number in range(4):
+        emitted("a", number=number)
+    with relaying():
+        eventually(lambda: [row[0] for row in blocked()] == ids()[:1])
+        taken.update({0, 2, 3})
+        with transaction.atomic(using=OPERATOR):  # the relay sees all three at once
+            for operate, number in ((skip_messages, 0), (skip_messages, 2), (send_skipped_messages, 2)):
+                assert changed(operate(ids()[number : number + 1], using=OPERATOR)) == 1
+        # The row stands for the first that is not sent, and says why.
+        held = "SELECT head_id, code FROM salon_jobs_blocked_aggregate"
+        eventually(lambda: seen(held) == [(ids()[1], "TEST.NOWHERE")])
+        taken.add(1)
+        eventually(lambda: statuses() == {"published": 3, "skipped": 1}, 20)
+    assert arrived() == [("a", 1), ("a", 2), ("a", 3)]
+    assert blocked() == []
 
 
 @pytest.mark.parametrize(("status", "blocks"), [("failed", "parked"), ("pending", "waiting")])

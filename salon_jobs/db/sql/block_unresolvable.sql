@@ -1,9 +1,9 @@
 -- Block the aggregates of messages that nothing at their destination accepts now, or keep them blocked; no attempt is
 -- charged. The next attempt comes after the time that the message has been blocked so far, between 1 s and 30 s
 -- (``since`` stays while the code does), but not before ``wait_s``, which spreads thousands of them. Only while the
--- relay owns their partition. Where another message has come to block the aggregate (an operator retried an older one),
--- that row stays. Returns the messages that were not blocked for this reason before.
--- The ids are passed as an array too: a join alone may read the whole table.
+-- relay owns their partition. Where another message has come to block the aggregate, the row is of the earlier of the
+-- two (operators retry earlier ones, and send later ones that were skipped). Returns the messages that were not blocked
+-- for this reason before. The ids are passed as an array too: a join alone may read the whole table.
 -- Locks: the messages and the rows; the relay's partitions FOR SHARE, as mark_unpublished.sql. Role: worker.
 WITH ours AS MATERIALIZED (
     SELECT m.id, m.aggregate_type, m.aggregate_id, m.partition, m.store_id, m.retry_count, u.code, u.error
@@ -24,6 +24,14 @@ WITH ours AS MATERIALIZED (
       JOIN salon_jobs_blocked_aggregate was ON was.head_id = o.id
      WHERE b.id = was.id
     RETURNING b.head_id, was.code <> o.code AS is_news
+), earlier AS (
+    UPDATE salon_jobs_blocked_aggregate b
+       SET head_id = o.id, status = 'waiting', retry_count = o.retry_count, since = clock_timestamp(),
+           retry_at = clock_timestamp() + greatest(1, %(wait_s)s) * interval '1 s', code = o.code, error = o.error
+      FROM ours o
+     WHERE o.aggregate_id <> '' AND b.aggregate_type = o.aggregate_type AND b.aggregate_id = o.aggregate_id
+       AND b.head_id > o.id
+    RETURNING b.head_id
 ), fresh AS (
     INSERT INTO salon_jobs_blocked_aggregate
            (aggregate_type, aggregate_id, partition, head_id, store_id, status, retry_count, retry_at, code, error)
@@ -31,10 +39,13 @@ WITH ours AS MATERIALIZED (
            clock_timestamp() + greatest(1, %(wait_s)s) * interval '1 s', o.code, o.error
       FROM ours o
      WHERE NOT EXISTS (SELECT FROM still s WHERE s.head_id = o.id)
+       AND NOT EXISTS (SELECT FROM earlier e WHERE e.head_id = o.id)
         ON CONFLICT DO NOTHING
     RETURNING head_id
 ), news AS (
     SELECT s.head_id FROM still s WHERE s.is_news
+     UNION ALL
+    SELECT e.head_id FROM earlier e
      UNION ALL
     SELECT f.head_id FROM fresh f
 )
