@@ -49,6 +49,7 @@ _DEALLOCATE_BUT_PSYCOPGS: Final = (
 # psycopg's names for the ends of transactions and the autocommit switch, which Django makes around each one. Any other
 # name counts as a use.
 _CHANGES_NOTHING: Final = frozenset({"_commit_gen", "_rollback_gen", "_set_autocommit_gen"})
+_CLIENT_CHANGED: Final = "attributes of the psycopg connection were changed"
 _keep_all: bool = False
 
 
@@ -87,11 +88,16 @@ class WatchedSession:
         raw: Any = self._raw()  # it calls us, so it is alive
         return self._wait(raw, steps, *args, **kwargs)
 
-    def refuse_client_changes(self) -> None:
-        """Raise TenantContextError if attributes of the psycopg connection were changed: no statement resets them."""
+    @property
+    def client_changed(self) -> bool:
+        """Whether attributes of the psycopg connection were changed, which no statement resets."""
         raw = self._raw()
-        if raw is not None and _client_state(raw) != self._client_state:
-            raise TenantContextError("attributes of the psycopg connection were changed")
+        return raw is not None and _client_state(raw) != self._client_state
+
+    def refuse_client_changes(self) -> None:
+        """Raise TenantContextError when attributes of the psycopg connection were changed."""
+        if self.client_changed:
+            raise TenantContextError(_CLIENT_CHANGED)
 
 
 def _client_state(raw: Connection[Any]) -> tuple[object, ...]:
@@ -166,12 +172,17 @@ def reset_soon(connection: BaseDatabaseWrapper) -> bool:
 def _reset(connection: BaseDatabaseWrapper, *, wait: bool) -> bool:
     raw: Any = connection.connection
     session = _watch_of(raw)
-    if raw is None or (session is not None and not session.used):
+    if raw is None:
+        return False
+    # Between transactions Django and psycopg agree, unless somebody set it past Django.
+    changed = raw.autocommit is not connection.autocommit or (session is not None and session.client_changed)
+    if session is not None and not session.used and not changed:
         return False
     try:
         if session is None:
             raise TenantContextError("nobody saw how its session was connected")
-        session.refuse_client_changes()
+        if changed:
+            raise TenantContextError(_CLIENT_CHANGED)
         if wait:
             in_one_trip(connection, session.reset)
             session.used = False

@@ -93,7 +93,8 @@ class StoreTransaction:
         if self._connection.atomic_blocks != [self._atomic]:
             return False
         session = watched(self._connection) if self._resets else None
-        if session is None or not session.used or self._connection.run_on_commit:  # callbacks run before a reset
+        # Callbacks come before a reset, and a connection whose attributes were changed is not reset but discarded.
+        if session is None or not session.used or session.client_changed or self._connection.run_on_commit:
             in_one_trip(self._connection, f"{statement}; COMMIT")
         else:
             in_one_trip(self._connection, f"{session.before_end}; {statement}; COMMIT; {session.reset}")

@@ -15,6 +15,7 @@ from asgiref.sync import sync_to_async
 from django.db import connection, connections, transaction
 from django.db.backends.signals import connection_created
 from django.db.utils import DatabaseError
+from psycopg.rows import dict_row
 
 from project.salon.models import Store
 from salon_jobs import Discard, Snooze, current_job
@@ -301,19 +302,31 @@ def test_what_was_set_when_it_connected_stays(stores: list[UUID], process_id: in
     assert seen("SELECT count(*) FROM salon_jobs_job") == [(0,)], "all succeeded"
 
 
+@pytest.mark.parametrize("reads", [False, True])
+@pytest.mark.parametrize(("kind", "attribute", "value"), [
+    (in_system, "read_only", True),
+    (in_system, "autocommit", False),
+    (outside, "autocommit", False),
+    *((kind, "row_factory", dict_row) for kind in KINDS),
+])  # fmt: skip
 def test_attributes_of_the_psycopg_connection_that_were_changed_end_it(
-    stores: list[UUID], process_id: int, hooks: tasks.Hooks, caplog: pytest.LogCaptureFixture
-) -> None:
+    stores: list[UUID], process_id: int, hooks: tasks.Hooks, caplog: pytest.LogCaptureFixture, kind: Kind,
+    attribute: str, value: object, reads: bool,
+) -> None:  # fmt: skip
     def change_attributes() -> None:
-        raw: Any = connection.connection
-        raw.read_only = True
-        raw.execute("SELECT 1")
+        connection.ensure_connection()
+        if reads and attribute == "row_factory":
+            connection.connection.execute("SELECT 1")
+        setattr(connection.connection, attribute, value)
+        if reads and attribute == "read_only":
+            connection.connection.execute("SELECT 1")
 
-    before, after = Sequence(process_id).look(in_system, stores[0]).then(in_system, stores[0], change_attributes).look(
+    before, after = Sequence(process_id).look(in_system, stores[0]).then(kind, stores[1], change_attributes).look(
         in_system, stores[0]
     ).run()  # fmt: skip
     assert (after[1:], after[0] == before[0]) == (before[1:], False)
     assert "connection_discarded database=default reason=attributes of the psycopg connection" in caplog.text
+    assert seen("SELECT count(*) FROM salon_jobs_job") == [(0,)], "all succeeded"
 
 
 def test_a_callback_comes_before_the_reset(stores: list[UUID], process_id: int, hooks: tasks.Hooks) -> None:
