@@ -42,8 +42,10 @@ def at_transaction_start(connection: BaseDatabaseWrapper) -> bool:
 
 
 def in_transaction(connection: BaseDatabaseWrapper) -> bool:
-    """Return whether the server has an open transaction on this connection, whoever began it."""
+    """Return whether a transaction is open here, whoever began it; for other databases, as far as Django knows."""
     raw: Any = connection.connection
+    if connection.vendor != "postgresql":
+        return connection.in_atomic_block
     return raw is not None and raw.info.transaction_status in (
         TransactionStatus.ACTIVE,
         TransactionStatus.INTRANS,

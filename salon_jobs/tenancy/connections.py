@@ -139,7 +139,7 @@ def _was_hung_up(connection: BaseDatabaseWrapper) -> bool:
     (Rarely it announces a changed setting; then a new connection costs little.) No round trip.
     """
     raw: Any = connection.connection
-    if raw is None or raw.closed:
+    if raw is None or connection.vendor != "postgresql" or raw.closed:
         return False
     poll = select.poll()
     poll.register(raw.fileno(), select.POLLIN)

@@ -171,9 +171,9 @@ def reset_soon(connection: BaseDatabaseWrapper) -> bool:
 
 def _reset(connection: BaseDatabaseWrapper, *, wait: bool) -> bool:
     raw: Any = connection.connection
-    session = _watch_of(raw)
-    if raw is None:
+    if raw is None or not _is_psycopg(raw):
         return False
+    session = _watch_of(raw)
     # Between transactions Django and psycopg agree, unless somebody set it past Django.
     changed = raw.autocommit is not connection.autocommit or (session is not None and session.client_changed)
     if session is not None and not session.used and not changed:
