@@ -12,14 +12,17 @@ import inspect
 import sys
 import threading
 from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Generator
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from contextvars import Context, ContextVar, copy_context
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeVar
 from weakref import WeakSet, WeakValueDictionary
 
 from asgiref.sync import AsyncToSync, SyncToAsync, ThreadSensitiveContext
+
+from salon_jobs.tenancy.connections import finish_resets, reset_sessions, tidy_connections
 
 R = TypeVar("R")
 
@@ -125,6 +128,23 @@ class _WaitingThread(Executor):
             del future, call, work
 
 
+class _CleanThreads(ThreadPoolExecutor):
+    """Threads for ``asyncio.to_thread`` and the like, which outlive the job: each call leaves clean connections."""
+
+    def submit(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> Future[R]:
+        """Have it called on one of the threads."""
+        return super().submit(_call_cleanly, partial(fn, *args, **kwargs))
+
+
+def _call_cleanly(call: Callable[[], R]) -> R:
+    try:
+        return call()
+    finally:
+        tidy_connections()
+        reset_sessions()
+        finish_resets()
+
+
 def _thread_sensitive(executor: Executor) -> ThreadSensitiveContext:
     """Make ``sync_to_async`` use this executor inside: through asgiref's API, or through internals of older versions.
 
@@ -152,6 +172,7 @@ def _running_loop() -> asyncio.AbstractEventLoop:
         if _loop is None:
             _loop = asyncio.new_event_loop()
             _loop.set_task_factory(_new_task)
+            _loop.set_default_executor(_CleanThreads(thread_name_prefix="salon-jobs-event-loop"))
             threading.Thread(target=_run_for_ever, args=(_loop,), name="salon-jobs-event-loop", daemon=True).start()
         return _loop
 

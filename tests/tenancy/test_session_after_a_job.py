@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -496,6 +497,52 @@ def test_other_databases_that_the_job_used(stores: list[UUID], process_id: int, 
     Sequence(process_id).then(in_system, stores[0], leave).then(in_system, stores[0], look).run()
     assert found == []
     assert seen("SELECT count(*), (SELECT count(*) FROM store) FROM salon_jobs_job") == [(0, 3)], "all succeeded"
+
+
+def test_a_database_that_is_not_postgresql_is_left_alone(
+    stores: list[UUID], process_id: int, hooks: tasks.Hooks, caplog: pytest.LogCaptureFixture
+) -> None:
+    found: list[object] = []
+
+    def make() -> None:
+        connections["elsewhere"].cursor().execute("CREATE TABLE kept (id integer)")
+
+    def look() -> None:
+        found.append(connections["elsewhere"].cursor().execute("SELECT count(*) FROM kept").fetchone())
+
+    connections.settings["elsewhere"] = connections.configure_settings(
+        {"default": {}, "elsewhere": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}
+    )["elsewhere"]
+    try:
+        Sequence(process_id).then(in_system, stores[0], make).then(in_store, stores[0], look).run()
+    finally:
+        del connections.settings["elsewhere"]
+    assert found == [(0,)]
+    assert "connection_discarded" not in caplog.text
+    assert seen("SELECT count(*) FROM salon_jobs_job") == [(0,)], "all succeeded"
+
+
+@pytest.mark.parametrize("kind", [in_coroutine, in_system_coroutine])
+@pytest.mark.parametrize("statement", ["SET of the store", "SET ROLE", "an advisory lock"])
+@pytest.mark.parametrize("to_thread", [asyncio.to_thread, lambda work: sync_to_async(work, thread_sensitive=False)()])
+def test_threads_of_the_event_loop_keep_nothing(
+    stores: list[UUID], process_id: int, hooks: tasks.Hooks, kind: Kind, statement: str, to_thread: Any
+) -> None:
+    found: list[Any] = []
+    dirt = [text.format(store=stores[1]) for text in STATEMENTS[statement]]
+    works = iter([lambda: found.append(state()), partial(by_cursor, dirt), lambda: found.append(state())])
+
+    async def coroutine(**_: object) -> None:
+        await to_thread(next(works))
+
+    for _ in range(3):
+        kind(stores[1], lambda: None)
+    hooks.coroutine = coroutine
+    with running_on_a_thread(process_id, sorted(claim(process_id), key=lambda job: job.id)):
+        pass
+    before, after = found
+    assert (after[1:], after[-1]) == (before[1:], [])
+    assert seen("SELECT count(*) FROM salon_jobs_job") == [(0,)], "all succeeded"
 
 
 @pytest.mark.parametrize("kind", [in_store, outside, in_system])
