@@ -107,6 +107,7 @@ _LASTING: Final[dict[str, tuple[str, ...]]] = {
     events.ENQUEUE_NOT_IN_TRANSACTION: ("transaction_alias", "jobs_alias"),
     events.JOB_NOT_RESCUED: ("job_id",),
     events.LISTENER_LOST: (),
+    events.MESSAGES_UNRESOLVABLE: ("aggregate_type", "code"),
     events.PUBLISHER_BROKEN: ("aggregate_type",),
     events.SNS_TOPICS_NOT_READ: (),
     events.SOURCE_LOST: ("consumer",),
