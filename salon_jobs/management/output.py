@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any, ClassVar, Final, Protocol, TypeVar
@@ -55,6 +55,15 @@ def ask(question: str, err: OutputWrapper, *, otherwise: str, remedy: str) -> No
     err.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise CommandError(otherwise)
+
+
+def tell_kept_passwords(names: Iterable[str], err: OutputWrapper) -> None:
+    """Name the roles whose password bootstrap kept although the settings hold another."""
+    for name in names:
+        err.write(
+            f"kept the password of {name}, which is not the one in ROLE_PASSWORDS; "
+            "python manage.py bootstrap_roles --change-passwords changes it"
+        )
 
 
 _EVERY_S: Final = 2.0

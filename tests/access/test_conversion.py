@@ -93,7 +93,12 @@ def test_one_user_becomes_roles_and_roles_become_one_user(fresh: str, owned: Own
     assert "ROLES.TAKEN: role migrator is already used in another database" in refused(
         "salon_jobs", "convert", "--yes", **roles
     )
-    done("salon_jobs", "convert", "--yes", "--share-roles", **roles)
+    converted = manage("salon_jobs", "convert", "--yes", "--share-roles", **roles, APP_PASSWORD="another")
+    assert converted.returncode == 0, converted.stderr
+    assert converted.stderr == (
+        "kept the password of app, which is not the one in ROLE_PASSWORDS; "
+        "python manage.py bootstrap_roles --change-passwords changes it\n"
+    )
     done("migrate", "-v", "0", **roles)
     assert done("salon_jobs", "doctor", "--superuser", "--fail", **roles).endswith("no drift\n")
     assert rows(fresh, "SELECT id, store_id FROM customer ORDER BY 1") == before

@@ -9,7 +9,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from salon_jobs.access.bootstrap import Bootstrapped, bootstrap, build_scripts, render_psql
 from salon_jobs.conf import settings as conf
-from salon_jobs.management.output import as_command_error, ask
+from salon_jobs.management.output import as_command_error, ask, tell_kept_passwords
 
 
 class Command(BaseCommand):
@@ -69,7 +69,4 @@ class Command(BaseCommand):
         for label, names in (("made", done.made), ("kept", done.kept), ("changed", changed), ("shared", shared)):
             if names:
                 self.stdout.write(f"{label}: {', '.join(names)}")
-        for name in done.other_passwords:
-            self.stderr.write(
-                f"kept the password of {name}, which is not the one in ROLE_PASSWORDS; --change-passwords changes it"
-            )
+        tell_kept_passwords(done.other_passwords, self.stderr)
