@@ -224,12 +224,21 @@ def reset_raw(raw: Connection[Any]) -> bool:
 
 
 def reset_after_request(connection: BaseDatabaseWrapper) -> None:
-    """Reset a connection that outlives the request, unless other work continues on it."""
-    raw: Any = connection.connection
-    if _is_psycopg(raw) and _outlives(connection) and not (
-        connection.in_atomic_block or in_transaction(connection) or open_store(connection) is not None
-    ):  # fmt: skip
+    """Reset a connection that outlives the request, unless other work continues on it.
+
+    Discard it where the request left a transaction open that it began behind Django: the next request would be in it.
+    """
+    if (
+        not _is_psycopg(connection.connection)
+        or not _outlives(connection)
+        or connection.in_atomic_block
+        or open_store(connection) is not None
+    ):
+        return
+    if not in_transaction(connection):
         reset_now(connection)
+    elif connection.autocommit:
+        discard(connection, "a request left a transaction open")
 
 
 def discard(connection: BaseDatabaseWrapper, why: object) -> None:

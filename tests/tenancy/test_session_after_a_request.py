@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 from django.contrib.auth.models import User
 from django.core.signals import request_finished, request_started
-from django.db import close_old_connections, connection, connections
+from django.db import close_old_connections, connection, connections, transaction
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.http.response import HttpResponseBase
 
@@ -120,12 +120,31 @@ def test_while_other_work_goes_on_on_the_connection_it_waits(kept: list[UUID]) -
         request_started.send(sender=None)
         request_finished.send(sender=None)
         assert visible("default") == [kept[1]]
-    connection.cursor().execute("BEGIN")
-    request_finished.send(sender=None)
-    connection.cursor().execute("ROLLBACK")
+    transaction.set_autocommit(False)
+    connection.cursor().execute("SELECT 1")
+    request_finished.disconnect(close_old_connections)  # as Django's test client does: it would close the connection
+    try:
+        request_finished.send(sender=None)
+    finally:
+        request_finished.connect(close_old_connections)
+    transaction.rollback()
+    transaction.set_autocommit(True)
     assert carry("app.note") == "x"
     request_finished.send(sender=None)
     assert carry("app.note") == ""
+
+
+@pytest.mark.parametrize("scope", ["", "LOCAL "], ids=["session", "local"])
+def test_a_transaction_that_was_begun_past_django_and_left_open_ends_with_its_request(
+    kept: list[UUID], scope: str
+) -> None:
+    request_started.send(sender=None)
+    with connection.cursor() as cursor:
+        cursor.execute(f"BEGIN; SET {scope}app.current_store_id = '{kept[1]}'")
+    request_finished.send(sender=None)
+    assert visible("default") == []
+    with tenant_context(kept[0]):
+        assert visible("default") == [kept[0]]
 
 
 def carry(name: str, using: str = "default") -> str:
