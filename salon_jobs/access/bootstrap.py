@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 import psycopg
 from psycopg import sql
 
-from salon_jobs.access.roles import SCHEMA, RoleSpec, identifier, literal, named_roles
+from salon_jobs.access.roles import ATTRIBUTE_COLUMNS, SCHEMA, RoleSpec, identifier, literal, named_roles
 from salon_jobs.conf import Roles
 from salon_jobs.core.errors import ConfigurationError, NotReady, RolesTaken
 
@@ -60,10 +60,6 @@ ROLE_TAKEN: Final = "SJ002"
 # The first object id that is not the server's own.
 _FIRST_OF_USERS: Final = 16384
 _FLAGS: Final = ("share_roles", "change_passwords")
-_COLUMNS: Final = {
-    "LOGIN": "rolcanlogin", "INHERIT": "rolinherit", "BYPASSRLS": "rolbypassrls", "SUPERUSER": "rolsuper",
-    "CREATEDB": "rolcreatedb", "CREATEROLE": "rolcreaterole", "REPLICATION": "rolreplication",
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +107,9 @@ def build_scripts(roles: Roles, extra_owner_roles: Iterable[str] = ()) -> tuple[
 
 def _guard(spec: RoleSpec, name: str, guarded: Iterable[str], database: str | None) -> str:
     of = "pg_catalog.current_database()" if database is None else literal(database)
-    is_other = " OR ".join(f"{_COLUMNS[word]} IS {'NOT ' if on else ''}TRUE" for word, on in spec.attributes.items())
+    is_other = " OR ".join(
+        f"{ATTRIBUTE_COLUMNS[word]} IS {'NOT ' if on else ''}TRUE" for word, on in spec.attributes.items()
+    )
     rename = "Choose another name in SALON_JOBS['ROLES']"
     also = literal(f"role {name} is also used in ") + " || others || "
     lines = [
@@ -458,21 +456,18 @@ def _shared(connection: Connection, scripts: Iterable[RoleScript], database: str
 def _read_roles(connection: Connection, scripts: Iterable[RoleScript]) -> dict[str, RoleState]:
     """Return the existing roles, in the order of the scripts."""
     names = [script.name for script in scripts]
-    found = connection.execute(
+    query = sql.SQL(
         """
-        SELECT r.rolname, r.rolpassword,
-               ARRAY[r.rolcanlogin, r.rolinherit, r.rolbypassrls, r.rolsuper, r.rolcreatedb, r.rolcreaterole,
-                     r.rolreplication],
+        SELECT r.rolname, r.rolpassword, ARRAY[{}],
                ARRAY(SELECT m::text FROM pg_catalog.pg_auth_members m WHERE m.member = r.oid ORDER BY 1)
           FROM pg_catalog.pg_authid r WHERE r.rolname = ANY (%s::text[])
          ORDER BY array_position(%s::text[], r.rolname::text)
-        """,
-        [names, names],
-    ).fetchall()
-    words = ("LOGIN", "INHERIT", "BYPASSRLS", "SUPERUSER", "CREATEDB", "CREATEROLE", "REPLICATION")
+        """
+    ).format(sql.SQL(", ").join(map(sql.Identifier, ATTRIBUTE_COLUMNS.values())))
+    found = connection.execute(query, [names, names]).fetchall()
     return {
         name: RoleState(
-            attributes=tuple(word if on else f"NO{word}" for word, on in zip(words, flags, strict=True)),
+            attributes=tuple(word if on else f"NO{word}" for word, on in zip(ATTRIBUTE_COLUMNS, flags, strict=True)),
             verifier=verifier,
             memberships=tuple(memberships),
         )

@@ -15,6 +15,11 @@ from salon_jobs.core.errors import ConfigurationError
 
 DefaultKind: TypeAlias = Literal["TABLES", "SEQUENCES", "FUNCTIONS", "TYPES"]
 SCHEMA: Final = "public"
+# Attributes of a role by their words in ALTER ROLE, and the columns of pg_roles that hold them.
+ATTRIBUTE_COLUMNS: Final = {
+    "LOGIN": "rolcanlogin", "INHERIT": "rolinherit", "BYPASSRLS": "rolbypassrls", "SUPERUSER": "rolsuper",
+    "CREATEDB": "rolcreatedb", "CREATEROLE": "rolcreaterole", "REPLICATION": "rolreplication",
+}  # fmt: skip
 _POWERS: Final = ("SUPERUSER", "CREATEDB", "CREATEROLE", "REPLICATION")
 
 

@@ -11,18 +11,9 @@ from salon_jobs.access.doctor.catalogue import PUBLIC, Catalogue
 from salon_jobs.access.doctor.declaration import Declaration
 from salon_jobs.access.doctor.drift import Drift, Right, compare_rights, role
 from salon_jobs.access.policies import DEMAND_GUC
-from salon_jobs.access.roles import SCHEMA, identifier
+from salon_jobs.access.roles import ATTRIBUTE_COLUMNS, SCHEMA, identifier
 from salon_jobs.conf import settings as conf
 
-_COLUMNS: Final[tuple[str, ...]] = (
-    "LOGIN",
-    "INHERIT",
-    "BYPASSRLS",
-    "SUPERUSER",
-    "CREATEDB",
-    "CREATEROLE",
-    "REPLICATION",
-)
 # What members of the predefined roles can do.
 _POWERS: Final = {
     "pg_execute_server_program": "run programs on the server's machine, which makes them superusers",
@@ -55,10 +46,9 @@ _DANGEROUS: Final = {
 def compare_roles(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:
     """Yield roles that are missing or have other attributes."""
     found: dict[str, dict[str, bool]] = {
-        name: dict(zip(_COLUMNS, attributes, strict=True))
+        name: dict(zip(ATTRIBUTE_COLUMNS, attributes, strict=True))
         for name, *attributes in catalogue.rows(
-            "SELECT rolname, rolcanlogin, rolinherit, rolbypassrls, rolsuper, rolcreatedb, rolcreaterole,"
-            " rolreplication FROM pg_roles WHERE rolname = ANY (%s::text[])",
+            f"SELECT rolname, {', '.join(ATTRIBUTE_COLUMNS.values())} FROM pg_roles WHERE rolname = ANY (%s::text[])",
             list(declared.names),
         )
     }
