@@ -168,6 +168,8 @@ def _read(value: object, *, path: str) -> ConsumerSettings:
         raise ConfigurationError(f"{path}['TASKS'] must map at least one event to a task, such as {{'e': 'do-it'}}")
     if not read.has_envelope:
         _check_without_envelope(read, path=path)
+    elif ANY_EVENT in read.tasks:
+        raise ConfigurationError(f"{path}['TASKS'] must name events; {ANY_EVENT!r} is for ENVELOPE 'none'")
     return read
 
 
