@@ -51,7 +51,7 @@ class Verdict(StrEnum):
 class PublishFailure:
     """Is the answer for one message that was not published. ``code`` is stable, such as ``NATS.NO_STREAM``.
 
-    ``quiet``: a missing destination on the ignore list, which warns nobody.
+    ``quiet``: what is missing, or takes nothing, is on an ignore list and warns nobody.
     """
 
     verdict: Verdict
