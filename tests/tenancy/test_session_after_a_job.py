@@ -23,7 +23,7 @@ from salon_jobs import Discard, Snooze, current_job
 from salon_jobs.core.errors import CancelRequested, Interrupted, TimedOut
 from salon_jobs.db.statements import rows_in_one_trip
 from salon_jobs.jobs.current import RunningJob
-from salon_jobs.tenancy.session_reset import AS_CONNECTED
+from salon_jobs.tenancy.session_reset import AS_CONNECTED, watched
 from salon_jobs.worker.runner import Runner
 from tests import tasks
 from tests.settings import TEST_DATABASE
@@ -371,23 +371,35 @@ def test_a_trigger_that_fires_at_the_commit_leaves_nothing(
     assert (after, after[-1]) == (before, [])
 
 
-def test_a_reset_that_fails_ends_the_connection(
-    stores: list[UUID], process_id: int, hooks: tasks.Hooks, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_reset_that_the_server_refuses_ends_the_connection(
+    stores: list[UUID], process_id: int, hooks: tasks.Hooks, caplog: pytest.LogCaptureFixture, kind: Kind
 ) -> None:
-    def lose(kind: Kind) -> Any:
-        def leave() -> None:
-            by_cursor([f"SET app.current_store_id = '{stores[1]}'"])
-            ended = [connection.connection.info.backend_pid]
-            if kind is in_system:
-                change("SELECT pg_terminate_backend(%s, 10000)", *ended)
+    def leave() -> None:
+        by_cursor([f"SET app.current_store_id = '{stores[1]}'"])
+        session = watched(connection)
+        assert session is not None
+        session.reset = "SELECT 1/0"
 
-        return leave
-
-    found = Sequence(process_id).look(in_system, stores[0]).then(in_system, stores[1], lose(in_system)).look(
+    before, after = Sequence(process_id).look(in_system, stores[0]).then(kind, stores[1], leave).look(
         in_system, stores[0]
     ).run()  # fmt: skip
-    assert found[1][1:] == found[0][1:]
-    assert found[1][0] != found[0][0]
+    assert (after[1:], after[0] == before[0], after[-1]) == (before[1:], False, [])
+    assert "connection_discarded database=default reason=division by zero" in caplog.text
+    assert seen("SELECT count(*) FROM salon_jobs_job") == [(0,)], "all succeeded"
+
+
+def test_a_connection_that_was_lost_in_a_job_is_replaced(
+    stores: list[UUID], process_id: int, hooks: tasks.Hooks
+) -> None:
+    def lose() -> None:
+        by_cursor([f"SET app.current_store_id = '{stores[1]}'"])
+        change("SELECT pg_terminate_backend(%s, 10000)", connection.connection.info.backend_pid)
+
+    before, after = Sequence(process_id).look(in_system, stores[0]).then(in_system, stores[1], lose).look(
+        in_system, stores[0]
+    ).run()  # fmt: skip
+    assert (after[1:], after[0] == before[0]) == (before[1:], False)
 
 
 def test_behind_a_pooler_only_what_it_carries_over_is_kept(stores: list[UUID]) -> None:
