@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from django.core.management.base import CommandParser
 
-from salon_jobs.conf.reader import LEVELS
+from salon_jobs.conf.reader import log_level
 from salon_jobs.conf.sections import FORMATS
 from salon_jobs.jobs import registry
 from salon_jobs.process.health_server import parse_address
@@ -35,6 +35,14 @@ def address(text: str) -> tuple[str, int]:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
+def _level(text: str) -> str:
+    try:
+        level: str = log_level()(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"must be {error}, not {text!r}") from None
+    return level
+
+
 def add_service_arguments(parser: CommandParser, *, health_port: int) -> None:
     """Add the options for health and logs."""
     parser.add_argument(
@@ -45,7 +53,10 @@ def add_service_arguments(parser: CommandParser, *, health_port: int) -> None:
         ),
     )  # fmt: skip
     parser.add_argument("--log-format", choices=FORMATS, help="default SALON_JOBS['LOGGING']['FORMAT']")
-    parser.add_argument("--log-level", type=str.upper, choices=LEVELS, help="default SALON_JOBS['LOGGING']['LEVEL']")
+    parser.add_argument(
+        "--log-level", type=_level, metavar="LEVEL",
+        help="debug, info, warning, error or critical (default SALON_JOBS['LOGGING']['LEVEL'])",
+    )  # fmt: skip
 
 
 def health_address(options: dict[str, Any], port: int) -> tuple[str, int]:
