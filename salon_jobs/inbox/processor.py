@@ -10,7 +10,7 @@ from uuid import UUID
 
 from django.db import InterfaceError, OperationalError, transaction
 
-from salon_jobs.brokers.source import Delivery
+from salon_jobs.brokers.source import Delivery, Envelope
 from salon_jobs.conf import settings as conf
 from salon_jobs.conf.sections import ConsumerSettings
 from salon_jobs.core import events
@@ -176,6 +176,9 @@ class Processor:
                 if row is None:
                     return False
                 envelope = inbox.kept_envelope(row.raw)
+                if envelope is None and not self._settings.has_envelope:
+                    # Set aside while the settings still asked for an envelope.
+                    envelope = Envelope(message_id=row.message_id, event="", payload=row.raw)
                 if envelope is None:
                     reason = Reason(UNREADABLE, "what came is no envelope: it can be dismissed")
                 else:

@@ -321,6 +321,17 @@ def test_an_operator_has_what_was_rejected_tried_again(stores: list[UUID]) -> No
     assert intake().retry_asked() == 0
 
 
+def test_a_body_set_aside_for_want_of_an_envelope_becomes_a_job_once_the_settings_say_none(stores: list[UUID]) -> None:
+    azure = "rn::azurequeue:::parse-tasks"
+    for raw in (f'{{"number": 5, "store_id": "{stores[0]}"}}', "garbage"):
+        unread = Delivery(count=1, raw=raw, handle=1, fault="Object missing required field `envelope`", broker_id=raw)
+        assert counts(intake(SOURCE=azure).take([unread])) == (0, 0, 1, 1, 0)
+    change("UPDATE salon_jobs_inbox SET status = 'retry'")
+    assert intake(**PLAIN, TASKS={"*": "test-store"}).retry_asked() == 2
+    assert jobs() == [("test-store", stores[0], {"number": 5})]
+    assert [row[1:] for row in inbox_rows()] == [("enqueued", ""), ("set_aside", "JOB.PAYLOAD_INVALID")]
+
+
 def test_an_operators_retry_lets_a_refused_replay_through_and_fails_with_its_reason(database: None) -> None:
     intake(REPLAYS="refuse").take([message(replay_of=str(uuid4()))])
     [(row,)] = seen("SELECT id FROM salon_jobs_inbox")
