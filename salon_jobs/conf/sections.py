@@ -20,16 +20,27 @@ _rate: Final = count(1, 10_000_000, optional=True)
 
 
 def _rates(value: Any) -> dict[str, int | None]:
-    try:
-        given = dict[Any, Any](cast("Any", value)) if isinstance(value, dict) else {"": None}
-        for name in given:
-            if not isinstance(name, str) or not _SERVICE.fullmatch(name):
-                parse_destination(name)
-        return {name: _rate(rate) for name, rate in given.items()}
-    except (MessageInvalid, TypeError, ValueError):
+    if not isinstance(value, dict):
         raise ValueError(
             "a dict of services such as 'nats', or ARNs and RNs, to whole numbers from 1 to 10000000, or None"
+        )
+    return {name: _rate_of(name, rate) for name, rate in cast("dict[Any, Any]", value).items()}
+
+
+def _rate_of(name: Any, rate: Any) -> int | None:
+    """Read one rate. Raises ConfigurationError naming its key."""
+    at = f"SALON_JOBS['OUTBOX']['THROUGHPUT_OF'][{name!r}]"
+    try:
+        if not isinstance(name, str) or not _SERVICE.fullmatch(name):
+            parse_destination(name)
+    except (MessageInvalid, TypeError):
+        raise ConfigurationError(
+            f"{at} must be the rate of a service in lower case, such as 'nats', or of an ARN or RN"
         ) from None
+    try:
+        return cast("int | None", _rate(rate))
+    except ValueError as error:
+        raise ConfigurationError(f"{at} must be {error}, not {rate!r}") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +180,9 @@ def _read(value: object, *, path: str) -> ConsumerSettings:
     if not read.has_envelope:
         _check_without_envelope(read, path=path)
     elif ANY_EVENT in read.tasks:
-        raise ConfigurationError(f"{path}['TASKS'] must name events; {ANY_EVENT!r} is for ENVELOPE 'none'")
+        raise ConfigurationError(
+            f"{path}['TASKS'] {ANY_EVENT!r} is for bodies with ENVELOPE 'none': name each event and its task"
+        )
     return read
 
 

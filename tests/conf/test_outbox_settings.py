@@ -34,10 +34,25 @@ def test_a_destination_has_its_own_rate_before_its_services_before_all() -> None
     assert outbox.rate_of("arn:aws:sns:eu-west-1:123456789012:orders") == 7
 
 
-@pytest.mark.parametrize("wrong", [5, ["nats"], {"nats": 0}, {"nats": "many"}, {"NATS": 5}, {"rn:nats": 5}, {5: 5}])
+@pytest.mark.parametrize("wrong", [5, ["nats"], None])
 def test_rates_that_are_none_are_refused(wrong: Any) -> None:
     message = r"\['OUTBOX'\]\['THROUGHPUT_OF'\] must be a dict of services such as 'nats', or ARNs and RNs, to whole"
     with pytest.raises(ConfigurationError, match=message):
+        read(THROUGHPUT_OF=wrong)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"nats": 1, "SNS": 3001}, r"\['SNS'\] must be .*lower case"),
+        ({"nats": 0}, r"\['nats'\] must be a whole number"),
+        ({5: 5}, r"\[5\] must be"),
+        ({"orders": "many"}, r"\['orders'\] must be a whole number from 1 to 10000000, or None, not 'many'"),
+        ({"rn:nats": 5}, r"\['rn:nats'\] must be"),
+    ],
+)
+def test_a_wrong_rate_is_named(wrong: Any, named: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"\['OUTBOX'\]\['THROUGHPUT_OF'\]" + named):
         read(THROUGHPUT_OF=wrong)
 
 
