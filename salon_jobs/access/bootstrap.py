@@ -57,6 +57,7 @@ $sql$""",
 )
 # Error code raised by the guard.
 ROLE_TAKEN: Final = "SJ002"
+_USED_ELSEWHERE: Final = " is already used in another database: "
 # The first object id that is not the server's own.
 _FIRST_OF_USERS: Final = 16384
 _FLAGS: Final = ("share_roles", "change_passwords")
@@ -122,7 +123,7 @@ def _guard(spec: RoleSpec, name: str, guarded: Iterable[str], database: str | No
         "IF pg_catalog.current_setting('salon_jobs.share_roles', true) IS DISTINCT FROM 'on'",
         f"    AND {of} NOT IN (SELECT pg_temp.databases_of({literal(name)}, false)) THEN",
         *_refuse(
-            literal(f"role {name} is already used in another database: ") + " || others",
+            literal(f"role {name}{_USED_ELSEWHERE}") + " || others",
             f"{rename}, or share it: -v share_roles=on.",
         ),
         "END IF;",
@@ -406,7 +407,7 @@ def bootstrap(
         before = _read_roles(connection, scripts)
         others = [script.name for script in scripts if _is_other_password(script, before, passwords)]
         with connection.transaction():
-            _begin(connection, scripts, name, share_roles=share_roles)
+            _begin(connection, scripts, name, share_roles=share_roles, is_named=database is not None)
             shared = _shared(connection, scripts, name)
         if change_passwords is not None and others:
             change_passwords(others, {each: shared[each] for each in others if each in shared})
@@ -429,10 +430,16 @@ def bootstrap(
     )
 
 
-def _begin(connection: Connection, scripts: Iterable[RoleScript], database: str, *, share_roles: bool) -> None:
-    """Begin a bootstrap's transaction and run every guard. Raises RolesTaken with the findings of all of them."""
+def _begin(
+    connection: Connection, scripts: Iterable[RoleScript], database: str, *, share_roles: bool, is_named: bool = True
+) -> None:
+    """Begin a bootstrap's transaction and run every guard. Raises RolesTaken with the findings of all of them.
+
+    ``is_named``: whether somebody chose this database; otherwise it is the one in the URL.
+    """
     _execute(connection, *PRELUDE, f"SET LOCAL salon_jobs.share_roles = '{'on' if share_roles else 'off'}'")
-    refusals: dict[str, list[str]] = {}
+    taken: dict[str, list[str]] = {}
+    others: list[str] = []
     for script in scripts:
         try:
             with connection.transaction():
@@ -440,10 +447,22 @@ def _begin(connection: Connection, scripts: Iterable[RoleScript], database: str,
         except psycopg.Error as error:
             if error.sqlstate != ROLE_TAKEN:
                 raise
-            hint = (error.diag.message_hint or "").replace("-v share_roles=on", "--share-roles")
-            refusals.setdefault(hint, []).append(error.diag.message_primary or "")
-    if refusals:
-        raise RolesTaken(" ".join(f"{'; '.join(messages)}. {hint}" for hint, messages in refusals.items()))
+            message, hint = error.diag.message_primary or "", error.diag.message_hint or ""
+            used_in = message.removeprefix(f"role {script.name}{_USED_ELSEWHERE}")
+            if used_in != message:
+                taken.setdefault(used_in, []).append(script.name)
+            else:
+                others.append(f"{message}. {hint}")
+    if taken:
+        used = "; ".join(f"{', '.join(names)} (in {where})" for where, names in taken.items())
+        wrong_database = "" if is_named else f"If {database} is not the database to prepare, name it: --database NAME. "
+        others.insert(
+            0,
+            f"other databases use these roles, and {database} does not: {used}. {wrong_database}"
+            "Choose other names in SALON_JOBS['ROLES'], or share the roles: --share-roles.",
+        )
+    if others:
+        raise RolesTaken(" ".join(others))
 
 
 def _shared(connection: Connection, scripts: Iterable[RoleScript], database: str) -> dict[str, str]:

@@ -105,13 +105,22 @@ def test_a_second_project_is_refused_and_the_first_still_logs_in(server: Server)
     with pytest.raises(CommandError) as refused:
         server.bootstrap("second", password="two")
     told = str(refused.value)
-    assert told.startswith("ROLES.TAKEN: ")
-    for name in server.names:
-        assert f"role {name} is already used in another database: {server.database('first')}" in told
-    assert "Choose another name in SALON_JOBS['ROLES'], or share it: --share-roles" in told
+    assert told == (
+        f"ROLES.TAKEN: other databases use these roles, and {server.database('second')} does not: "
+        f"{', '.join(server.names)} (in {server.database('first')}). "
+        "Choose other names in SALON_JOBS['ROLES'], or share the roles: --share-roles."
+    )
     assert server.state() == before
     assert server.all_log_in("first", "one")
     assert not server.exists("second"), "nothing is made before the refusal"
+
+
+def test_a_refusal_of_the_database_in_the_url_says_how_to_name_another(server: Server) -> None:
+    server.bootstrap("first", password="one")
+    before = server.state()
+    with pytest.raises(CommandError, match=r"and postgres does not: .* name it: --database NAME\. Choose"):
+        call_command("bootstrap_roles")
+    assert server.state() == before
 
 
 def test_shared_roles_keep_their_passwords_and_serve_both(server: Server) -> None:
@@ -150,7 +159,7 @@ def test_a_second_run_for_the_same_database_needs_no_option_and_changes_nothing(
 
 def test_names_that_differ_need_no_option(server: Server) -> None:
     server.bootstrap("first", password="one")
-    with pytest.raises(CommandError, match=f"role {server.roles.migrator} is already used"):
+    with pytest.raises(CommandError, match=f"does not: {server.roles.migrator},"):
         server.bootstrap("second", password="two", role=f"{server.prefix}_other")
     others = Server(server.settings, f"{server.prefix}_x", Roles(**{
         name: f"{server.prefix}_x_{name}" for name in (*LOGINS, "fan_out_owner")
@@ -191,7 +200,7 @@ def test_a_role_used_through_another_one_is_in_use(server: Server) -> None:
     server.execute(f'CREATE DATABASE "{server.database("shop")}"')
     server.execute(f"CREATE TABLE goods (id int); GRANT SELECT ON goods TO {team}", "shop")
     with pytest.raises(
-        CommandError, match=f"role {web} is already used in another database: {server.database('shop')}"
+        CommandError, match=rf"{server.database('first')} does not: {web} \(in {server.database('shop')}\)"
     ):
         server.bootstrap("first", password="one")
     assert server.logs_in("shop", web, "shop")
@@ -216,8 +225,10 @@ def test_passwords_are_changed_when_asked_for_and_confirmed(
         out, err = server.bootstrap("second", *arguments, password="two")
         assert f"changed: {', '.join(f'{name} (password)' for name in logins)}\n" in out
         if answer == "y":
-            assert f"Change the passwords of {', '.join(logins)}; " in err
-            assert f"{server.roles.web} is also used in {server.database('first')}" in err
+            assert err.startswith(
+                f"Change the passwords of {', '.join(logins)}? "
+                f"Used in {server.database('first')}, too: {', '.join(logins)}. [y/N] "
+            )
         # The same passwords again are no change, and nobody is asked.
         monkeypatch.setattr("sys.stdin", StringIO())
         assert "changed" not in server.bootstrap("second", "--change-passwords", password="two")[0]

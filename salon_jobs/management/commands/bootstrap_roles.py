@@ -44,9 +44,12 @@ class Command(BaseCommand):
         def confirm(names: Sequence[str], shared: Mapping[str, str]) -> None:
             if options["yes"]:
                 return
-            also = "".join(f"; {name} is also used in {others}" for name, others in shared.items())
+            by_databases: dict[str, list[str]] = {}
+            for name, others in shared.items():
+                by_databases.setdefault(others, []).append(name)
+            also = "".join(f" Used in {others}, too: {', '.join(each)}." for others, each in by_databases.items())
             ask(
-                f"Change the passwords of {', '.join(names)}{also}?", self.stderr,
+                f"Change the passwords of {', '.join(names)}?{also}", self.stderr,
                 otherwise="nothing was changed", remedy="add --yes",
             )  # fmt: skip
 
