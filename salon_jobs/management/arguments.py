@@ -10,7 +10,8 @@ from typing import Any, Final
 
 from django.core.management.base import CommandParser
 
-from salon_jobs.conf.reader import log_level
+from salon_jobs.conf.reader import LEVELS
+from salon_jobs.conf.reader import log_level as read_log_level
 from salon_jobs.conf.sections import FORMATS
 from salon_jobs.jobs import registry
 from salon_jobs.process.health_server import parse_address
@@ -35,11 +36,12 @@ def address(text: str) -> tuple[str, int]:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
-def _level(text: str) -> str:
+def _log_level(text: str) -> str:
+    """Parse the name of a level as the settings do, for argparse."""
     try:
-        level: str = log_level()(text)
+        level: str = read_log_level()(text)
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"must be {error}, not {text!r}") from None
+        raise argparse.ArgumentTypeError(f"must be {error}, not {text!r}") from error
     return level
 
 
@@ -54,9 +56,8 @@ def add_service_arguments(parser: CommandParser, *, health_port: int) -> None:
     )  # fmt: skip
     parser.add_argument("--log-format", choices=FORMATS, help="default SALON_JOBS['LOGGING']['FORMAT']")
     parser.add_argument(
-        "--log-level", type=_level, metavar="LEVEL",
-        help="debug, info, warning, error or critical (default SALON_JOBS['LOGGING']['LEVEL'])",
-    )  # fmt: skip
+        "--log-level", type=_log_level, choices=LEVELS, help="in any case; default SALON_JOBS['LOGGING']['LEVEL']"
+    )
 
 
 def health_address(options: dict[str, Any], port: int) -> tuple[str, int]:

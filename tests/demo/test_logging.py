@@ -56,6 +56,15 @@ def test_the_processes_of_a_worker_write_the_same(database: None) -> None:
     assert written("runworker", LOG_LEVEL="error") == []
 
 
+def test_the_option_takes_what_the_setting_takes(database: None) -> None:
+    done = manage("runworker", "--burst", "--log-level", "warn")
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert (
+        "argument --log-level: must be debug, info, warning, error or critical, not 'loud'"
+        in manage("runworker", "--burst", "--log-level", "loud").stderr
+    )
+
+
 def test_the_web_process_writes_the_same(database: None) -> None:
     by_default = [json.loads(line) for line in web().stdout.splitlines()]
     assert [(line["level"], line["logger"], line["message"]) for line in by_default] == [
