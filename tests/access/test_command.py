@@ -112,6 +112,15 @@ def test_nobody_to_ask_is_told_and_yes_mends(superuser: Superuser, monkeypatch: 
     assert is_forced(superuser)
 
 
+def test_it_counts_what_it_leaves_for_a_person_to_decide(superuser: Superuser) -> None:
+    superuser.execute(NO_FORCE)
+    superuser.execute("CREATE RULE debug AS ON INSERT TO customer DO ALSO NOTIFY debug")
+    try:
+        assert doctor("--mend", "--yes")[1] == "mended: 1\nleft for you to decide: 1\n"
+    finally:
+        superuser.execute("DROP RULE debug ON customer")
+
+
 def test_the_migrator_mends_what_is_its_own(superuser: Superuser) -> None:
     superuser.execute(NO_FORCE)
     superuser.execute("CREATE POLICY debug ON customer USING (true)")

@@ -55,7 +55,10 @@ def _tables(catalogue: Catalogue, relations: Mapping[str, Relation], roles: Role
             seen=f"{privileges} on {what} {'with policies of its own' if has_policies else 'without policies'}",
             mend=(f"REVOKE ALL ON {table} FROM {role(grantee)}",),
             is_decision=True,
-            hint="or declare its model: StoreIsolation, or SystemScope where its rows belong to no store",
+            hint=(
+                "or declare its model: StoreIsolation, or SystemScope where its rows belong to no store; "
+                "for a model of another app, such as auth.User, by ProtectModel in a migration"
+            ),
         )  # fmt: skip
 
 

@@ -53,6 +53,8 @@ class Doctor(Subcommand):
                     ask(f"Mend {len(mends):,} of them?", err, otherwise="nothing was mended", remedy="add --yes")
                 err.write(f"mended: {len(mend(connection, with_orphans=not options['skip_orphans'])):,}")
                 left = [drift for drift in found.drifts if drift.is_decision]
+                if left:
+                    err.write(f"left for you to decide: {len(left):,}")
         if options["fail"] and left:
             raise CommandError(f"the database is not as declared: {_counted(left)}")
 
