@@ -68,7 +68,7 @@ def _parse(agent: str) -> SplitResult:
     elif not address.scheme and port is None:
         complaint = "has neither a scheme nor a port"
     elif not address.scheme and port == _HTTP_PORT:
-        complaint = f"is the port of OTLP over HTTP without http:// or https:// (http://{agent})"
+        complaint = "has the port of OTLP over HTTP but neither http:// nor https://"
     elif _is_grpc(address) and address.path.strip("/"):
         complaint = f"has a path, which gRPC does not know (port {port} is gRPC's)"
     if complaint:

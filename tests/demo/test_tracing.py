@@ -158,7 +158,7 @@ def test_the_agent_is_required(agent: str | None) -> None:
     ("agent", "reason"),
     [
         ("otel-collector", "'otel-collector' has neither a scheme nor a port"),
-        ("otel-collector:4318", "(http://otel-collector:4318)"),
+        ("otel-collector:4318", "has the port of OTLP over HTTP but neither http:// nor https://"),
         ("otel-collector:port", "is malformed"),
         ("[::1:4317", "is malformed"),
         ("grpc://otel-collector:4317", "has the scheme 'grpc'"),
