@@ -20,11 +20,12 @@ _rate: Final = count(1, 10_000_000, optional=True)
 
 
 def _rates(value: Any) -> dict[str, int | None]:
-    if not isinstance(value, dict):
+    given = cast("dict[Any, Any]", value) if isinstance(value, dict) else None
+    if given is None:
         raise ValueError(
             "a dict of services such as 'nats', or ARNs and RNs, to whole numbers from 1 to 10000000, or None"
         )
-    return {name: _rate_of(name, rate) for name, rate in cast("dict[Any, Any]", value).items()}
+    return {name: _rate_of(name, rate) for name, rate in given.items()}
 
 
 def _rate_of(name: Any, rate: Any) -> int | None:
