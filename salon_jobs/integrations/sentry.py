@@ -179,12 +179,13 @@ def _trouble(event: str, record: logging.LogRecord) -> tuple[object, ...]:
 
 def _capture_record(event: str | None, record: logging.LogRecord) -> None:
     """Send the record; our records hold no payload."""
-    fields: dict[str, Any] = getattr(record, "event_fields", {})
+    given: dict[str, Any] = getattr(record, "event_fields", {})
+    fields = {name: str(value) for name, value in given.items() if value not in (None, "")}
     with sentry_sdk.new_scope() as scope:
         scope.fingerprint = [event or str(record.msg)]
         scope.set_level(_LEVELS[record.levelno])
-        scope.set_tags({"log_event": event or "", **{name: str(fields[name]) for name in _TAGS if name in fields}})
-        scope.set_context("log", {"message": record.getMessage(), **{name: str(fields[name]) for name in fields}})
+        scope.set_tags({"log_event": event or "", **{name: fields[name] for name in _TAGS if name in fields}})
+        scope.set_context("log", {"message": record.getMessage(), **fields})
         scope.add_event_processor(_rid_of_secrets)
         if record.exc_info and record.exc_info[1] is not None:
             scope.capture_exception(record.exc_info[1])

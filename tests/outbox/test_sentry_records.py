@@ -140,6 +140,8 @@ def test_a_retry_is_an_event_where_it_is_asked_for(
     run_all(process_id)
     [event] = received(sentry)
     assert (event["fingerprint"], event["tags"]["task_name"]) == (["job_retried"], "test-system")
+    assert "None" not in (*event["tags"].values(), *event["contexts"]["log"].values())
+    assert "store_id" not in event["tags"], "a job of no store"
     assert SECRET not in str(event)
 
 
