@@ -1,3 +1,3 @@
-"""The transactional outbox: emit in the business transaction, relay afterwards."""
+"""Transactional outbox: emit in the business transaction, relay afterwards."""
 
 from salon_jobs.outbox.emit import Draft as Draft

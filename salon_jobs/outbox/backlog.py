@@ -1,4 +1,4 @@
-"""Keeps what a relay has read of one aggregate type and not marked: in order, bounded, nothing of what is blocked."""
+"""Unmarked messages of one aggregate type that a relay has read: ordered, bounded, without blocked aggregates."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from itertools import islice
 from salon_jobs.brokers.publisher import OutgoingMessage
 from salon_jobs.outbox.queries import Blocked, Failure, Unresolvable, Wanted
 
-# Ordered aggregates by their id; a message of none by its own.
+# An aggregate ID, or the message ID of a message without an aggregate.
 Key = str | int
 _PAGE_GROWTH = 8
 
 
 @dataclass(slots=True)
 class Hold:
-    """Is one blocked aggregate: nothing of it is read on, until its messages are caught up from ``after``.
+    """Blocked aggregate: reading stops until its messages are caught up from ``after``.
 
-    ``head_id`` None: an operator deleted the row. ``written``: the row is in the table, not only about to be.
-    ``outstanding`` counts what was caught up and is not settled yet.
+    ``head_id`` is None after an operator deleted the row. ``written`` is true once the row is in the table, not only
+    about to be. ``outstanding`` counts messages that were caught up but are not settled yet.
     """
 
     aggregate_id: str
@@ -35,11 +35,11 @@ class Hold:
 
 
 class Backlog:
-    """Is filled by the relay's reading thread and emptied by the publishing one.
+    """Buffer filled by the relay's reading thread and emptied by the publishing thread.
 
-    Invariants: a message is in memory once; of an aggregate that is on hold only what was caught up is; what is taken
-    comes in the order of ids within an aggregate. Every method takes the lock; ``changed`` is notified when there is
-    more to take.
+    Invariants: a message is in memory only once; of an aggregate on hold, only caught-up messages are in memory;
+    ``take`` returns the messages of an aggregate in ID order. Every method takes the lock; ``changed`` is notified when
+    there is more to take.
     """
 
     def __init__(self, fetch_limit: int) -> None:
@@ -49,14 +49,14 @@ class Backlog:
         self._after: dict[int, int] = {}
         self._first: deque[OutgoingMessage] = deque()
         self._queue: deque[OutgoingMessage] = deque()
-        # Everything that was read and is not marked yet, with its partition.
+        # Every message that was read but not marked yet, with its partition.
         self._known: dict[int, int] = {}
         self._holds: dict[Key, Hold] = {}
-        # How often a message was tried whose row blocks its aggregate.
+        # Previous attempts of messages whose row blocks their aggregate.
         self._tries: dict[int, int] = {}
 
     def own(self, partitions: Collection[int]) -> None:
-        """Read these partitions from now on, new ones from their beginning; forget all others."""
+        """Read only these partitions from now on, new ones from their beginning."""
         with self.changed:
             lost = set(self._after) - set(partitions)
             self._after = {partition: self._after.get(partition, 0) for partition in partitions}
@@ -65,7 +65,7 @@ class Backlog:
                 self._holds = {key: hold for key, hold in self._holds.items() if hold.partition not in lost}
 
     def wants(self, aggregate_type: str, bound: int) -> list[Wanted]:
-        """Return what there is room for, of the partitions that were not read up to the gate's bound."""
+        """Return what to read next, as memory allows, from partitions not yet read up to the gate's bound."""
         with self.changed:
             room = self._most - len(self._known)
             behind = [(partition, after) for partition, after in self._after.items() if after < bound]
@@ -75,25 +75,25 @@ class Backlog:
             return [Wanted(aggregate_type, partition, after, take) for partition, after in behind]
 
     def is_behind(self, bound: int) -> bool:
-        """Tell whether something up to the gate's bound was not read, or is being caught up."""
+        """Return whether something up to the gate's bound is unread or still being caught up."""
         with self.changed:
             unread = any(after < bound for after in self._after.values())
             return unread or any(hold.recovering for hold in self._holds.values())
 
     def holds_of(self, partition: int) -> bool:
-        """Tell whether messages of a partition are in memory."""
+        """Return whether messages of a partition are in memory."""
         with self.changed:
             return partition in self._known.values()
 
     def held(self) -> list[str]:
-        """Return the aggregates of which nothing is read on."""
+        """Return the aggregates on hold."""
         with self.changed:
             return [key for key in self._holds if isinstance(key, str)]
 
     def accept(self, wanted: Sequence[Wanted], messages: Sequence[OutgoingMessage], bound: int) -> None:
-        """Take in what was read on request, up to the gate's bound; what is in memory already is not taken twice.
+        """Add messages that were read on request, up to the gate's bound, skipping those already in memory.
 
-        That is so of what is on its way when its partition is read from the beginning again.
+        A message still in flight comes up again when its partition is reread from the beginning.
         """
         counts = Counter([message.partition for message in messages])
         last = {message.partition: message.id for message in messages}
@@ -108,17 +108,17 @@ class Backlog:
             self._know(messages)
 
     def rewind(self, allocated: int) -> None:
-        """Start again where ids did: the sequence stands below what was read (it was restarted)."""
+        """Reread from the beginning after the ID sequence was restarted and stands below what was read."""
         with self.changed:
             self._after = {p: after if after <= allocated else 0 for p, after in self._after.items()}
 
     def passed_over(self) -> tuple[dict[int, int], list[int]]:
-        """Return how far each partition was read, and the messages that are in memory."""
+        """Return how far each partition was read, and the messages in memory."""
         with self.changed:
             return dict(self._after), list(self._known)
 
     def accept_late(self, messages: Sequence[OutgoingMessage]) -> int:
-        """Take in messages found below what was read; returns how many are news."""
+        """Add messages found below what was already read; return how many are new."""
         with self.changed:
             late = [m for m in messages if m.id not in self._known and _key(m) not in self._holds]
             self._queue.extend(late)
@@ -126,14 +126,14 @@ class Backlog:
             return len(late)
 
     def refresh(self, rows: Iterable[Blocked]) -> None:
-        """Compare with the rows that block aggregates: new ones hold, those that are due or gone are caught up."""
+        """Apply the rows that block aggregates: hold on new rows; catch up aggregates whose row is due or gone."""
         with self.changed:
             seen: set[Key] = set()
             for row in rows:
                 key: Key = row.aggregate_id or row.head_id
                 seen.add(key)
                 if row.head_id in self._known:
-                    continue  # it is being sent, or sent and about to be marked
+                    continue  # it is being sent, or was sent and is about to be marked
                 hold = self._holds.get(key)
                 if hold is None:
                     hold = Hold(row.aggregate_id, row.partition, row.head_id, row.head_id - 1, True)
@@ -151,9 +151,10 @@ class Backlog:
                     hold.recovering, hold.after, hold.page, hold.head_id = True, after, 1, None
 
     def recovering(self, most: int) -> list[tuple[Key, Hold, int]]:
-        """Return up to so many aggregates of which the next page is to be read, and up to which id.
+        """Return up to ``most`` aggregates whose next page should be read, and up to which ID.
 
-        Not before their partition was read up to the message that blocks them: a page would look as if that were gone.
+        An aggregate waits until its partition was read up to the message that blocks it; otherwise that message would
+        seem to be gone from the page.
         """
         with self.changed:
             ready = (
@@ -164,17 +165,17 @@ class Backlog:
             return list(islice(ready, most))
 
     def accept_recovered(self, key: Key, hold: Hold, messages: Sequence[OutgoingMessage]) -> int | None:
-        """Take in the next page of an aggregate; a short one ends its hold. Returns a head whose row is out of date.
+        """Add the next page; a short page ends its hold. Return a head whose row is stale.
 
         The first page begins with the head, or with an earlier message that is pending.
         """
         with self.changed:
             if self._holds.get(key) is not hold:
-                return None  # one of its messages failed meanwhile
+                return None  # one of its messages failed in the meantime
             stale = None
             if hold.head_id is not None and not (messages and messages[0].id <= hold.head_id):
                 stale = hold.head_id
-            # Later pages begin behind this one.
+            # Later pages begin after this one.
             hold.head_id = None
             fresh = [message for message in messages if message.id not in self._known]
             self._first.extend(fresh)
@@ -188,7 +189,7 @@ class Backlog:
             return stale
 
     def take(self, most: int) -> list[OutgoingMessage]:
-        """Take up to so many messages to publish; they stay known until they are marked or put back."""
+        """Take up to ``most`` messages to publish; they stay known until they are marked or put back."""
         with self.changed:
             batch: list[OutgoingMessage] = []
             for waiting in (self._first, self._queue):
@@ -197,7 +198,7 @@ class Backlog:
             return batch
 
     def put_back(self, messages: Sequence[OutgoingMessage]) -> None:
-        """Put back, before all others, what was not sent; not what belongs to others by now, or waits on hold."""
+        """Put unsent messages back at the front, except those on hold or in partitions that were lost."""
         with self.changed:
             kept: list[OutgoingMessage] = []
             for message in messages:
@@ -209,7 +210,7 @@ class Backlog:
             self._first.extendleft(reversed(kept))
 
     def settled(self, messages: Iterable[OutgoingMessage]) -> None:
-        """Count what was published or skipped."""
+        """Count messages that were published or skipped."""
         with self.changed:
             if self._holds:
                 for message in messages:
@@ -226,19 +227,19 @@ class Backlog:
                     self._tries.pop(message_id, None)
 
     def tries(self, message: OutgoingMessage) -> int:
-        """Return how often a message was tried before."""
+        """Return how many times a message was tried before."""
         with self.changed:
             return self._tries.get(message.id, 0)
 
     def fail(self, failures: Sequence[Failure | Unresolvable]) -> None:
-        """Hold the aggregates of messages that could not be published, and forget what was read of them."""
+        """Hold the aggregates of messages that could not be published, and drop what was read of them."""
         with self.changed:
             for failure in failures:
                 message = failure.message
                 self._known.pop(message.id, None)
                 self._tries.pop(message.id, None)
                 key = _key(message)
-                # Back at the end: where more is due than can be looked at, each has its turn.
+                # Move to the end, so that every aggregate gets its turn when more are due than fit in one poll.
                 self._holds.pop(key, None)
                 if failure.final and not message.aggregate_id:
                     continue
@@ -247,7 +248,7 @@ class Backlog:
             self._drop_of({_key(failure.message) for failure in failures})
 
     def written(self, failures: Sequence[Failure | Unresolvable]) -> None:
-        """Know that the rows of these are in the table."""
+        """Note that the rows of these failures are in the table."""
         with self.changed:
             for failure in failures:
                 hold = self._holds.get(_key(failure.message))
@@ -256,17 +257,17 @@ class Backlog:
 
     @property
     def size(self) -> int:
-        """Return how many messages are in memory."""
+        """Number of messages in memory."""
         return len(self._known)
 
     @property
     def waiting(self) -> bool:
-        """Tell whether there is anything to take."""
+        """Whether there is anything to take."""
         return bool(self._first or self._queue)
 
     @property
     def on_hold(self) -> int:
-        """Return how many aggregates are blocked."""
+        """Number of blocked aggregates."""
         return len(self._holds)
 
     def _know(self, messages: Iterable[OutgoingMessage]) -> None:

@@ -23,7 +23,7 @@ Key = tuple[str, str] | int
 
 @dataclass(frozen=True, slots=True)
 class LockedMessage:
-    """Is what operators need to know of one message, of whatever status."""
+    """What operators need to know about one locked message, whatever its status."""
 
     id: int
     aggregate_type: str
@@ -34,13 +34,13 @@ class LockedMessage:
 
     @property
     def key(self) -> Key:
-        """What keeps an order: its aggregate, or itself."""
+        """Unit of ordering: the aggregate, or the message itself if it has none."""
         return (self.aggregate_type, self.aggregate_id) if self.aggregate_id else self.id
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Is what blocks one aggregate, or one message of none."""
+    """Row that blocks one aggregate, or one message without an aggregate."""
 
     id: int
     head_id: int
@@ -50,19 +50,19 @@ class Holder:
 
     @property
     def key(self) -> Key:
-        """What it holds back."""
+        """Unit of ordering that is blocked."""
         return (self.aggregate_type, self.aggregate_id) if self.aggregate_id else self.head_id
 
 
 def lock_messages(ids: Sequence[int], using: str) -> list[LockedMessage]:
-    """Lock and return messages by their ids, the lowest first, as they are when the lock is had."""
+    """Lock and return messages by ID, lowest first, as they are once locked."""
     rows = Message.objects.using(using).select_for_update().filter(pk__in=ids).order_by("pk")
     fields = ("id", "aggregate_type", "aggregate_id", "partition", "store_id", "status")
     return [LockedMessage(*row) for row in rows.values_list(*fields)]
 
 
 def lock_holders(messages: Sequence[LockedMessage], using: str) -> dict[Key, Holder]:
-    """Lock and return what blocks the messages' aggregates."""
+    """Lock and return the rows that block the messages' aggregates."""
     ordered = Q(
         aggregate_type__in={message.aggregate_type for message in messages},
         aggregate_id__in={message.aggregate_id for message in messages if message.aggregate_id},
@@ -75,7 +75,7 @@ def lock_holders(messages: Sequence[LockedMessage], using: str) -> dict[Key, Hol
 
 
 def put_in_front(fronts: dict[Key, LockedMessage], holders: dict[Key, Holder], using: str) -> None:
-    """Have the relay look at each of these messages now, before the rest of its aggregate: its cursor is past them."""
+    """Have the relay send each message next in its aggregate, since its cursor is already past them."""
     blocked = BlockedAggregate.objects.using(using)
     waiting = BlockedAggregate.Status.WAITING
     for key, message in fronts.items():
@@ -90,7 +90,7 @@ def put_in_front(fronts: dict[Key, LockedMessage], holders: dict[Key, Holder], u
             )
             for key, message in fronts.items() if key not in holders
         ],
-        ignore_conflicts=True,  # a relay has found that it must wait meanwhile
+        ignore_conflicts=True,  # a relay blocked the aggregate in the meantime
     )  # fmt: skip
 
 
@@ -103,7 +103,7 @@ _GONE: Final = "there is no such message, or you may not see it"
 
 @dataclass(frozen=True, slots=True)
 class OperatedAggregate:
-    """Says what became of one blocked aggregate: unparked, or why not."""
+    """Result for one blocked aggregate: unparked, or why not."""
 
     aggregate_type: str
     aggregate_id: str
@@ -112,20 +112,20 @@ class OperatedAggregate:
 
 
 def retry_messages(ids: Iterable[int], *, using: str | None = None) -> list[OperatedMessage]:
-    """Have failed messages sent again, and those that wait for a retry sent now. Role: operator, worker.
+    """Retry failed messages, and retry waiting messages now. Role: operator, worker.
 
-    A failed one is pending again with all its tries, and the next of its aggregate; the later ones of that aggregate
-    follow it. One of an aggregate that another message holds back stays as it is, and says which. ``using`` None is
-    the alias of the job tables. Results come in the order of the ids.
+    A failed message becomes pending with all its attempts restored and goes first in its aggregate; later messages
+    follow it. A message whose aggregate is blocked by another message stays as it is, and its result names that
+    message. ``using`` defaults to the alias of the job tables. Results are in the order of the IDs.
     """
     return _in_batches(_retry, ids, using)
 
 
 def skip_messages(ids: Iterable[int], *, using: str | None = None) -> list[OperatedMessage]:
-    """Mark pending and failed messages as skipped: they are never sent, and what they held back goes on.
+    """Mark pending and failed messages as skipped: they are never sent and no longer block their aggregate.
 
-    Role: operator, worker; web, inside ``tenant_context``, for its current store's. One that a relay is sending at this
-    moment may arrive all the same. ``using`` and results as ``retry_messages``.
+    Role: operator, worker; web, inside ``tenant_context``, for messages of the current store. A message that a relay is
+    sending at this moment may still arrive. ``using`` and results are as in ``retry_messages``.
     """
     return _in_batches(_skip, ids, using)
 
@@ -133,11 +133,12 @@ def skip_messages(ids: Iterable[int], *, using: str | None = None) -> list[Opera
 def unpark(
     aggregates: Iterable[tuple[str, str]] = (), *, aggregate_type: str | None = None, using: str | None = None
 ) -> list[OperatedAggregate]:
-    """Try the message again that holds each blocked aggregate back, at once; the others of it follow in order.
+    """Retry at once the message that blocks each aggregate; the others follow in order.
 
-    ``aggregates`` are pairs of aggregate type and aggregate id; or all of one ``aggregate_type``, messages without an
-    aggregate among them. An aggregate whose message was pruned or ended otherwise just goes on. Role: operator, worker.
-    Raises OptionInvalid unless exactly one of the two is given.
+    ``aggregates`` are pairs of aggregate type and aggregate ID. Alternatively, ``aggregate_type`` selects every blocked
+    aggregate of one destination, including messages without an aggregate. If the blocking message was pruned or has
+    ended, the aggregate simply continues. Role: operator, worker. Raises OptionInvalid unless exactly one of the two is
+    given.
     """
     named = list(dict.fromkeys(aggregates))
     if bool(named) == bool(aggregate_type):
@@ -161,12 +162,12 @@ def unpark(
 
 
 def retry_heads(heads: Iterable[int], *, using: str | None = None) -> list[OperatedMessage]:
-    """Do what ``unpark`` does, of aggregates named by the messages that hold them back."""
+    """Unpark aggregates, as ``unpark`` does, named by the messages that block them."""
     return _in_batches(_retry_or_let_go, heads, using)
 
 
 def why_not(ids: Sequence[int], allowed: str, using: str) -> dict[int, str]:
-    """Say of each message what it is instead of ``allowed``."""
+    """Return for each message which status it has instead of ``allowed``."""
     statuses = dict(Message.objects.using(using).filter(pk__in=ids).values_list("pk", "status"))
     return {id_: f"it is {statuses[id_]}; {allowed}" if id_ in statuses else _GONE for id_ in ids}
 
@@ -174,7 +175,7 @@ def why_not(ids: Sequence[int], allowed: str, using: str) -> dict[int, str]:
 def _in_batches(
     change: Callable[[Sequence[int], str], dict[int, str]], ids: Iterable[int], using: str | None
 ) -> list[OperatedMessage]:
-    """Change all, the lowest ids first: of an aggregate, the message that holds the others comes before them."""
+    """Change all messages, lowest IDs first, so that a blocking message precedes the rest of its aggregate."""
     alias, wanted = using or conf.database, list(ids)
     refused: dict[int, str] = {}
     for batch in _batches(sorted(set(wanted))):
@@ -191,7 +192,7 @@ def _batches(everything: Sequence[_T]) -> Iterator[Sequence[_T]]:
 
 
 def _retry(ids: Sequence[int], using: str) -> dict[int, str]:
-    """Retry one batch in the caller's transaction; returns why not, by the ids of those that were not."""
+    """Retry one batch in the caller's transaction; return the reason for each message that was refused, by ID."""
     messages = lock_messages(ids, using)
     holders = lock_holders(messages, using)
     refused = _not_found(ids, messages)
@@ -243,7 +244,7 @@ def _skip(ids: Sequence[int], using: str) -> dict[int, str]:
 
 
 def _retry_or_let_go(heads: Sequence[int], using: str) -> dict[int, str]:
-    """Retry the heads; where the message is there no more or has ended, nothing holds the aggregate back."""
+    """Retry the heads; release the aggregate of any head that is gone or has ended."""
     refused = _retry(heads, using)
     open_ones = Message.objects.using(using).filter(pk__in=refused, status__in=_OPEN).values_list("pk", flat=True)
     over = set(refused) - set(open_ones)
@@ -264,15 +265,15 @@ def _may_update(using: str) -> bool:
 
 
 def pause_destination(aggregate_type: str, *, using: str | None = None) -> None:
-    """Send nothing to one destination until it is resumed; relays follow within a second. Role: operator, worker.
+    """Stop sending to one destination until it is resumed; relays follow within a second. Role: operator, worker.
 
-    Messages are still written, and wait. Raises MessageInvalid for a name that is none.
+    Messages are still written, and wait. Raises MessageInvalid for an invalid name.
     """
     _set_paused(aggregate_type, True, using)
 
 
 def resume_destination(aggregate_type: str, *, using: str | None = None) -> None:
-    """Send to a paused destination again what waits, in order. Role, errors: as ``pause_destination``."""
+    """Send a paused destination its waiting messages again, in order. Role and errors as in ``pause_destination``."""
     _set_paused(aggregate_type, False, using)
 
 

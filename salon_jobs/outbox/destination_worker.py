@@ -26,9 +26,9 @@ _WAIT_S: Final = (0.25, 30.0)
 
 
 class Breaker:
-    """Is closed while the destination answers; open after an outage; half open when its wait is over.
+    """Circuit breaker: closed while the destination answers, open after an outage, half open when its wait is over.
 
-    Waits grow from a quarter of a second to thirty, doubling.
+    Waits double from 0.25 s to 30 s.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -40,16 +40,16 @@ class Breaker:
 
     @property
     def wait_s(self) -> float:
-        """Return how long to wait before the next try; 0 when there may be one."""
+        """Seconds until the next try; 0 if one is allowed now."""
         return max(0.0, self._open_until - self._clock())
 
     @property
     def is_closed(self) -> bool:
-        """Tell whether more than a single message may be tried."""
+        """Whether more than a single message may be tried."""
         return self.outage is None
 
     def trip(self, outage: PublishFailure) -> bool:
-        """Open, or stay open for longer; returns whether that, or its code, is news."""
+        """Open, or stay open for longer; return whether the outage or its code is new."""
         with self._lock:
             news = self.outage is None or self.outage.code != outage.code
             self.outage = outage
@@ -58,9 +58,10 @@ class Breaker:
             return news
 
     def close(self, *, healed: bool = True) -> bool:
-        """Close, since the destination answered; returns whether that is news.
+        """Close after the destination answered; return whether the breaker was open.
 
-        ``healed`` False: it took nothing yet, so the next outage waits as long as if this one had gone on.
+        ``healed`` False: the destination has not accepted anything yet, so the next outage waits as if this one had
+        continued.
         """
         with self._lock:
             news = self.outage is not None
@@ -76,7 +77,7 @@ _AWAY: Final = (Verdict.OUTAGE, Verdict.MISSING)
 
 
 class DestinationWorker:
-    """Takes from its backlog, publishes, and hands on what came of it: marks to the marker, failures to the relay."""
+    """Thread that publishes a backlog, passing marks to the marker and failures to the relay."""
 
     def __init__(
         self, aggregate_type: str, publisher: Publisher, marker: Marker, *, owns: Callable[[], bool],
@@ -86,10 +87,10 @@ class DestinationWorker:
         self.backlog = Backlog(conf.outbox.fetch_limit)
         self.breaker = Breaker()
         self.paused = False
-        # Messages a second. None: no limit, and no tokens.
+        # Messages per second. None: no limit, hence no tokens.
         self.rate: int | None = conf.outbox.rate_of(aggregate_type)
         self.tokens = None if self.rate is None else 0
-        # What became of its messages, as the broker answered; metrics show it.
+        # Outcomes as answered by the broker, for metrics.
         self.counts = dict.fromkeys(("published", "skipped", "retried", "failed"), 0)
         self.publisher = publisher
         self._marker = marker
@@ -110,7 +111,7 @@ class DestinationWorker:
         self._thread.start()
 
     def stop(self, *, force: bool = False) -> None:
-        """Ask for the end after the batch that is being published; force: after the message. Idempotent."""
+        """Stop after the batch being published; with ``force``, after the current message. Idempotent."""
         self._stop.set()
         if force:
             self._forced.set()
@@ -118,27 +119,27 @@ class DestinationWorker:
             self.backlog.changed.notify_all()
 
     def join(self, timeout_s: float) -> bool:
-        """Wait for the end; returns whether it came."""
+        """Wait for the thread to end; return whether it did."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     def lose(self) -> None:
-        """Send nothing more of the batch that is being published: some of it belongs to another relay by now.
+        """Send no more of the current batch, because some of it now belongs to another relay.
 
-        After the backlog was told what we own: what is taken from then on is ours.
+        Call after the backlog was given the owned partitions: whatever is taken from then on is ours.
         """
         with self.backlog.changed:
             self._generation += 1
 
     def give_tokens(self, tokens: int) -> None:
-        """Allow so many messages more."""
+        """Allow ``tokens`` more messages."""
         with self.backlog.changed:
             self.tokens = (self.tokens or 0) + tokens
             self.backlog.changed.notify_all()
 
     @property
     def wanted_tokens(self) -> int:
-        """Return how many messages could be sent beyond those allowed: at least a few, to be ready for the next."""
+        """Number of tokens to request: enough to keep a small reserve ready."""
         if self.rate is None or self.tokens is None:
             return 0
         reserve = max(1, self.rate // 20)
@@ -146,44 +147,44 @@ class DestinationWorker:
 
     @property
     def idle(self) -> bool:
-        """Tell whether nothing is on its way, nor could be."""
+        """Whether nothing is in flight or could be."""
         return not self._busy and not self.backlog.size and not self._failures
 
     @property
     def alive(self) -> bool:
-        """Tell whether the thread runs: an error that nobody expected ended it, or ``stop``."""
+        """Whether the thread runs; an unexpected error or ``stop`` ends it."""
         return self._thread.is_alive()
 
     def holds_of(self, partition: int) -> bool:
-        """Tell whether messages of a partition are in memory, or failures of it are to be written down."""
+        """Return whether messages of a partition are in memory, or its failures are still to be written."""
         with self.backlog.changed:
             unwritten = any(failure.message.partition == partition for failure in self._failures)
             return unwritten or self.backlog.holds_of(partition)
 
     @property
     def blocked_by_outage(self) -> bool:
-        """Tell whether what is in memory can not be sent now."""
+        """Whether messages in memory cannot be sent now."""
         return self.paused or not self.breaker.is_closed
 
     def take_failures(self) -> list[Failure | Unresolvable]:
-        """Return the failures that are to be written down. They are not forgotten until ``failures_written``."""
+        """Return failures still to be written. They are kept until ``failures_written``."""
         with self.backlog.changed:
             return list(self._failures)
 
     def failures_written(self, failures: Sequence[Failure | Unresolvable]) -> None:
-        """Forget failures that were written, or are not ours to write."""
+        """Forget failures that were written or are not ours to write."""
         with self.backlog.changed:
             del self._failures[: len(failures)]
         self.backlog.written(failures)
 
     @property
     def outage_news(self) -> list[PublishFailure | None]:
-        """Return what changed about the destination: outages, and None where one was over. See ``outages_written``."""
+        """Changes of the destination's state: an outage, or None for the end of one. See ``outages_written``."""
         with self.backlog.changed:
             return list(self._outage_news)
 
     def outages_written(self, count: int) -> None:
-        """Forget so many of the oldest news, which were written down."""
+        """Forget the ``count`` oldest state changes after they were written."""
         with self.backlog.changed:
             del self._outage_news[:count]
 
@@ -199,7 +200,7 @@ class DestinationWorker:
                     self._busy = False
                     self._on_change()
         finally:
-            connections.close_all()  # those that a publisher opened in this thread
+            connections.close_all()  # connections that a publisher opened in this thread
 
     def _next_batch(self) -> tuple[list[OutgoingMessage], Callable[[], bool]]:
         changed = self.backlog.changed
@@ -225,7 +226,7 @@ class DestinationWorker:
             answers = self.publisher.publish(batch, should_continue=should_continue)
             if len(answers) != len(batch):
                 raise RuntimeError(f"{len(answers)} answers to {len(batch)} messages")
-        except Exception as error:  # a publisher that breaks its promise must not end the relay
+        except Exception as error:  # a publisher that breaks its contract must not end the relay
             log_event(
                 logging.ERROR, events.PUBLISHER_BROKEN, exc_info=error, aggregate_type=self.aggregate_type,
             )  # fmt: skip
@@ -264,8 +265,8 @@ class DestinationWorker:
                 left.append(message)
                 if answer.verdict in _AWAY:
                     outage = outage or answer
-        # At once: the relay must neither write a failure that holds nothing yet, nor catch an aggregate up while some
-        # of it is still to be put back.
+        # Under one lock: the relay must neither write a failure that holds nothing yet, nor catch up an aggregate
+        # while some of it is still to be put back.
         with self.backlog.changed:
             self.backlog.settled([*sent, *settled])
             self.backlog.fail(failures)

@@ -1,4 +1,4 @@
-"""The destinations of one relay: their workers, broker health and progress."""
+"""Destinations of one relay: their workers, broker health and progress."""
 
 from __future__ import annotations
 
@@ -26,61 +26,61 @@ from salon_jobs.outbox.queries import Blocked, Gate, Wanted
 
 _DISCOVER_S: Final = 1.0
 _SWEPT: Final = 500
-# In one look, of each stream: the relay must beat, and read what is new. First messages are read together.
+# Per poll and destination, since the relay must also send heartbeats and read new messages. Heads are read together.
 _HEADS: Final = 500
 _PAGES: Final = 100
-# A thread each. Whoever runs SQL as the web role can name any number of destinations.
+# One thread each. Anyone who runs SQL as the web role can name any number of destinations.
 _MOST: Final = 1000
 _TELL_S: Final = 60.0
 
 
 class Destinations:
-    """Is used by the relay's own thread alone."""
+    """Destination workers of a relay, by aggregate type. Not thread-safe: relay thread only."""
 
     def __init__(self, marker: Marker, *, owns: Callable[[], bool], on_change: Callable[[], None]) -> None:
         self._marker = marker
         self._owns = owns
         self._on_change = on_change
         self._streams: dict[str, DestinationWorker] = {}
-        # One for each service, which the streams share.
+        # One per service, shared by its destination workers.
         self._publishers: dict[str, Publisher] = {}
         self._partitions: frozenset[int] = frozenset()
         self._discover_at = self._tell_at = float("-inf")
 
     def start(self) -> None:
-        """Start the publishers that the settings say are used; others start when a destination of theirs is known."""
+        """Start the publishers that the settings call for; others start when a destination of theirs is known."""
         if given_keys("SNS"):
             self._publisher_of("sns")
 
     def all(self) -> list[DestinationWorker]:
-        """Return the streams."""
+        """Return all destination workers."""
         return list(self._streams.values())
 
     def know(self, destinations: Mapping[str, bool]) -> None:
-        """Serve these destinations, those paused not at all."""
+        """Serve these destinations, except paused ones."""
         for aggregate_type, paused in destinations.items():
             self._stream(aggregate_type).paused = paused
 
     def own(self, partitions: frozenset[int]) -> None:
-        """Read these partitions alone."""
+        """Read only these partitions."""
         if partitions != self._partitions:
             self._partitions = partitions
             for stream in self.all():
                 stream.backlog.own(partitions)
 
     def lose(self) -> None:
-        """Stop batches under way: partitions were lost to another relay."""
+        """Stop the current batches: partitions were lost to another relay."""
         for stream in self.all():
             stream.lose()
 
     def free_of(self, partitions: frozenset[int]) -> frozenset[int]:
-        """Return those of which nothing is on its way."""
+        """Return the partitions that have nothing in flight."""
         return frozenset(p for p in partitions if not any(stream.holds_of(p) for stream in self.all()))
 
     def read(self, gate: Gate) -> int:
-        """Read what there is room for, up to the gate; returns how many messages and pages. Raises database errors.
+        """Read as much as fits, up to the gate; return how many messages and pages. Raises database errors.
 
-        RuntimeError when a stream has ended: this process can not do its work, and another one must.
+        Raises RuntimeError when a destination worker has ended: this process cannot do its work, so another must.
         """
         for stream in self.all():
             if not stream.alive:
@@ -129,7 +129,7 @@ class Destinations:
                 self._stream(name)
 
     def _recover(self) -> int:
-        """Read the next page of aggregates that are not blocked any more; returns how many pages."""
+        """Read the next page of aggregates that are no longer blocked; return how many pages."""
         pages = 0
         for stream in self.all():
             recovering = stream.backlog.recovering(_HEADS)
@@ -154,7 +154,7 @@ class Destinations:
         return pages
 
     def refresh(self, blocked: Sequence[Blocked]) -> None:
-        """Hand each stream the rows that block its aggregates."""
+        """Hand each destination worker the rows that block its aggregates."""
         by_type: dict[str, list[Blocked]] = {}
         for row in blocked:
             by_type.setdefault(row.aggregate_type, []).append(row)
@@ -164,7 +164,7 @@ class Destinations:
             stream.backlog.refresh(by_type.get(stream.aggregate_type, []))
 
     def grant(self) -> None:
-        """Take tokens for the streams that are short of them. Raises database errors."""
+        """Take tokens for the destination workers that are short of them. Raises database errors."""
         wanted = [
             (stream.aggregate_type, short, stream.rate)
             for stream in self.all()
@@ -176,11 +176,11 @@ class Destinations:
 
     @property
     def hungry(self) -> bool:
-        """Tell whether a stream waits for tokens."""
+        """Whether a destination worker waits for tokens."""
         return any(stream.wanted_tokens > 0 and stream.backlog.waiting for stream in self.all())
 
     def sweep(self) -> None:
-        """Look for messages that were passed over, which should not be. Raises database errors."""
+        """Look for messages that were passed over, which should not happen. Raises database errors."""
         for stream in self.all():
             afters, known = stream.backlog.passed_over()
             for partition, upto in afters.items():
@@ -193,20 +193,20 @@ class Destinations:
 
     @property
     def idle(self) -> bool:
-        """Tell whether nothing is on its way, or can be now (a destination is away or paused)."""
+        """Whether nothing is in flight or can be now (because a destination is unreachable or paused)."""
         return all(stream.idle or stream.blocked_by_outage for stream in self.all())
 
     def behind(self, gate: Gate) -> bool:
-        """Tell whether something below the gate is still to be read."""
+        """Return whether something below the gate is still unread."""
         return any(stream.backlog.is_behind(gate.bound) for stream in self.all() if not stream.blocked_by_outage)
 
     @property
     def in_memory(self) -> int:
-        """Return how many messages were read and are not marked."""
+        """Number of messages that were read but not marked."""
         return sum(stream.backlog.size for stream in self.all())
 
     def facts(self) -> dict[str, object]:
-        """Return what readiness shows of the destinations."""
+        """Return the destinations' part of readiness."""
         return {
             "destinations": {
                 stream.aggregate_type: {
@@ -218,7 +218,7 @@ class Destinations:
         }  # fmt: skip
 
     def publishers(self) -> dict[str, Publisher]:
-        """Return by service the publishers of destinations that are not paused."""
+        """Return, by service, the publishers of destinations that are not paused."""
         used = {id(stream.publisher) for stream in self.all() if not stream.paused}
         return {service: each for service, each in sorted(self._publishers.items()) if id(each) in used}
 
@@ -233,7 +233,7 @@ class Destinations:
         return samples
 
     def stop(self, end: float, *, forced: threading.Event) -> bool:
-        """Let each stream end its batch until ``end`` (monotonic), then what it sends; True when all ended."""
+        """Let workers end their batches until ``end`` (monotonic), then their current message; True when all ended."""
         for stream in self.all():
             stream.stop()
         while any(not stream.join(0.02) for stream in self.all()):
@@ -275,7 +275,7 @@ class Destinations:
 
 
 class MissingPublisher(Publisher):
-    """Stands for the publisher that this process lacks: its messages wait, at no cost, until one is configured."""
+    """Stand-in for a publisher this process lacks: its messages wait, at no cost, until one is configured."""
 
     service = ""
 
@@ -296,7 +296,7 @@ _EVERY_S: Final = 10.0
 
 
 class Broker:
-    """Is asked at most every ten seconds, in a thread of its own: one that hangs does not hang who wants to know."""
+    """Broker pinged at most every ten seconds, on its own thread, so that a hanging broker does not hang the caller."""
 
     def __init__(self, publisher: Publisher, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._publisher = publisher
@@ -308,7 +308,7 @@ class Broker:
         self.trouble = ""
 
     def look(self) -> float:
-        """Ask again when it is time to; returns for how many seconds it has not answered by now, 0 when it does."""
+        """Ping if due; return for how many seconds the broker has not answered, 0 if it does."""
         with self._lock:
             now = self._clock()
             asking = self._asking is not None and self._asking.is_alive()
@@ -327,7 +327,7 @@ class Broker:
             self._publisher.ping()
         except SalonJobsError as error:
             trouble = str(error)
-        except Exception as error:  # a publisher of one's own may raise anything; readiness tells it
+        except Exception as error:  # a custom publisher may raise anything; readiness reports it
             trouble = f"{type(error).__name__}: {error}"
         finally:
             connections.close_all()
@@ -337,14 +337,14 @@ class Broker:
 
 
 class Brokers:
-    """Holds them by service."""
+    """Brokers by service."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._brokers: dict[str, Broker] = {}
 
     def facts(self, publishers: Mapping[str, Publisher]) -> dict[str, object]:
-        """Return for how long each has not answered. Raises NotReady for one that has not for READINESS["BROKER"]."""
+        """Return how long each broker has been silent. Raises NotReady for one silent for READINESS["BROKER"]."""
         with self._lock:
             for service, publisher in publishers.items():
                 self._brokers.setdefault(service, Broker(publisher))
@@ -360,7 +360,7 @@ _PROGRESS_EVERY_S: Final = 10.0
 
 
 class Progress:
-    """Logs every ten seconds while something is being relayed."""
+    """Progress of the relay, logged every ten seconds while something is being relayed."""
 
     def __init__(self, marker: Marker, streams: Destinations, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._marker = marker
@@ -373,11 +373,11 @@ class Progress:
 
     @property
     def lag_s(self) -> float:
-        """Return the age of the oldest message still to be relayed, when it was looked last."""
+        """Age in seconds of the oldest message still to be relayed, as of the last check."""
         return max(self._lags.values(), default=0.0)
 
     def tell(self) -> None:
-        """Log when it is time to. Raises database errors."""
+        """Log if due. Raises database errors."""
         now = self._clock()
         if now - self._at < _PROGRESS_EVERY_S:
             return
@@ -394,13 +394,13 @@ class Progress:
             )  # fmt: skip
 
     def facts(self) -> dict[str, object]:
-        """Return what readiness shows."""
+        """Return the readiness facts."""
         return {
             "published": self._marker.published, "skipped": self._marker.skipped, "relay_lag_s": round(self.lag_s, 3)
         }  # fmt: skip
 
     def samples(self) -> list[Sample]:
-        """Return what metrics show of it, as of the last look."""
+        """Return the metrics as of the last check."""
         return [
             *(Sample(metrics.RELAY_LAG, lag_s, (name,)) for name, lag_s in self._lags.items()),
             *(

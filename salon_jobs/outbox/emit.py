@@ -23,31 +23,31 @@ from salon_jobs.db import statements
 from salon_jobs.db.notify import WakeUps
 
 CHANNEL: Final = "salon_jobs_message"
-# What a notification carries when an operator changed what relays keep in memory.
+# Payload of the notification that an operator changed what relays keep in memory.
 OPERATOR: Final = "operator"
 wake_ups: Final = WakeUps(CHANNEL)
 
 
 def after_commit(*, using: str | None = None) -> None:
-    """Arrange one wake-up for when the caller's transaction commits. Never fails it."""
+    """Schedule one wake-up for when the caller's transaction commits. Never makes the transaction fail."""
     wake_ups.after_commit(using or conf.database)
 
 
 def operator_changed(*, using: str) -> None:
-    """Tell relays, with the caller's transaction, to look again at what is blocked and paused."""
+    """Notify relays, when the caller's transaction commits, to reread what is blocked and paused."""
     with connections[using].cursor() as cursor:
         cursor.execute("SELECT pg_notify(%s, %s)", [CHANNEL, OPERATOR])
 
 
 _BATCH: Final = 5000
-# The escape of NUL, and not a backslash that is escaped before "u0000".
+# An escaped NUL, as opposed to an escaped backslash before "u0000".
 _NUL: Final = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 _encode = msgspec.json.Encoder().encode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """Is one message to be written by ``emit_many``: what ``emit`` takes."""
+    """One message for ``emit_many``, with the arguments of ``emit``."""
 
     aggregate_type: str
     event: str
@@ -59,14 +59,14 @@ class Draft:
 def emit(
     aggregate_type: str, *, event: str, payload: Any, aggregate_id: str = "", headers: Mapping[str, str] | None = None
 ) -> UUID:
-    """Write one message in the transaction that is open on the jobs' database; returns its id, fixed from now on.
+    """Write one message in the open transaction on the jobs' database; return its final ID.
 
-    It is relayed after the commit, in order with the other messages of its ``aggregate_id`` ("": no order); a rollback
-    leaves none. The current store, the producer of the settings and the trace go with it. ``payload`` is anything that
-    JSON can hold (and what msgspec makes of uuids, dates, decimals, dataclasses).
+    It is relayed after the commit, in order with the other messages of its ``aggregate_id`` (no order if ""); a
+    rollback discards it. The current store, the configured producer and the trace travel with it. ``payload`` is
+    anything that JSON can represent (including UUIDs, dates, decimals and dataclasses, as msgspec converts them).
 
-    Raises MessageInvalid (the field and the remedy), EmitRefused (no transaction), ConfigurationError, SchemaMissing.
-    Role: web, worker.
+    Raises MessageInvalid (names the field and the remedy), EmitRefused (no transaction), ConfigurationError,
+    SchemaMissing. Role: web, worker.
     """
     draft = Draft(
         aggregate_type=aggregate_type, aggregate_id=aggregate_id, event=event, payload=payload, headers=headers or {}
@@ -75,9 +75,9 @@ def emit(
 
 
 def emit_many(drafts: Iterable[Draft]) -> list[UUID]:
-    """Write messages in the order given, as ``emit`` writes one, 5,000 in a statement; returns their ids in order.
+    """Write messages in the given order, as ``emit`` does, 5,000 per statement; return their IDs in order.
 
-    All are checked before the first of a statement is written.
+    All messages of a statement are checked before it runs.
     """
     _require_transaction()
     producer = conf.outbox.require_producer()
@@ -101,7 +101,7 @@ def emit_many(drafts: Iterable[Draft]) -> list[UUID]:
 
 
 def _described(batch: Sequence[Draft]) -> Sent:
-    """Tell tracers where these messages go, as far as they go to one place; nothing of them is checked yet."""
+    """Describe the batch for tracers, as far as all its messages agree. Nothing has been validated yet."""
     first = batch[0]
     service, destination = place_of(str(first.aggregate_type)) if _alike(batch, "aggregate_type") else ("", "")
     event = str(first.event) if _alike(batch, "event") else ""

@@ -26,7 +26,7 @@ _RETRY_S = 0.2
 
 @dataclass(slots=True)
 class Settled:
-    """Is what one batch of a stream came to: ids published, and ids skipped with the reason."""
+    """Outcome of one published batch: IDs published, and IDs skipped with the reason."""
 
     backlog: Backlog
     published: Sequence[int]
@@ -34,9 +34,9 @@ class Settled:
 
 
 class Marker:
-    """Is a thread that writes what streams hand it, and tries until it is written: what is not would be sent again.
+    """Thread that marks settled messages, retrying until that is written: others are sent again.
 
-    ``on_marked`` is called after each write: there is room for more.
+    ``on_marked`` is called after each write, because there is room for more messages.
     """
 
     def __init__(self, on_marked: Callable[[], None]) -> None:
@@ -53,13 +53,13 @@ class Marker:
         self._thread.start()
 
     def put(self, settled: Settled) -> None:
-        """Take over what one batch came to."""
+        """Queue the outcome of one batch."""
         with self._changed:
             self._settled.append(settled)
             self._changed.notify_all()
 
     def stop(self, grace_s: float) -> bool:
-        """Write what is left, for so long at most; returns whether all was written. Idempotent."""
+        """Write what is left, for at most ``grace_s``; return whether all was written. Idempotent."""
         with self._changed:
             self._stopping = True
             self._give_up_at = time.monotonic() + grace_s
@@ -69,12 +69,12 @@ class Marker:
 
     @property
     def alive(self) -> bool:
-        """Tell whether the thread runs: an error that nobody expected ended it, or ``stop``."""
+        """Whether the thread runs; an unexpected error or ``stop`` ends it."""
         return self._thread.is_alive()
 
     @property
     def idle(self) -> bool:
-        """Tell whether everything is written."""
+        """Whether everything is written."""
         with self._changed:
             return not self._settled and not self._busy
 
@@ -130,15 +130,15 @@ class Marker:
 _EVERY_S: Final = 60.0
 _ROUND_S: Final = 0.5
 _FROM_THE_START_S: Final = 3600.0
-# Longer than anything is kept: nothing is deleted.
+# Longer than anything is kept, so nothing is deleted.
 _FOR_EVER: Final = timedelta(days=365_000)
 
 
 class MessagePruner:
-    """Walks the table by ids, round by round; any number of them may work at once.
+    """Thread that deletes old messages, walking the table by ID; several may run at once.
 
-    A round ends behind half a second, or where messages are too young. The walk begins anew every hour, for what
-    was sent late (after an operator's retry, say).
+    A round ends after half a second, or where messages are too young. The walk restarts every hour, for messages that
+    were sent late (after an operator's retry, for example).
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -153,13 +153,13 @@ class MessagePruner:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread; returns when it ended. Idempotent."""
+        """Stop the thread and wait for it to end. Idempotent."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
 
     def run_once(self) -> int:
-        """Delete for half a second at most, and log the count; returns how many. Role: worker, autocommit.
+        """Delete for at most half a second and log the count; return how many. Role: worker, autocommit.
 
         Raises database errors; what was deleted before stays deleted.
         """

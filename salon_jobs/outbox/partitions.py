@@ -1,4 +1,4 @@
-"""Shares the partitions among the relays that live: each is one relay's, and handed over when it dies or leaves."""
+"""Distribution of partitions among live relays: one relay owns each, and another takes over when it dies or leaves."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from salon_jobs.outbox import queries
 from salon_jobs.outbox.queries import PartitionState
 
 _BEATS = 5
-# What an owner does not use of its time, so that nothing it began before the end arrives after another one's.
+# Share of the ownership time that an owner leaves unused, so that nothing it began arrives after its successor's
+# messages.
 _MARGIN = 0.3
 
 
 class Ownership:
-    """Beats for this relay's partitions, takes what is free or was left, and says for how long they are ours.
+    """The partitions this relay owns: sends heartbeats, takes free or abandoned ones, knows how long they are ours.
 
-    No clocks of two machines are compared: who wants another's partition has itself seen it unchanged for as long as
-    the setting OWNERSHIP says, by its own monotonic clock; and an owner trusts its own for less than that.
+    Clocks of different machines are never compared: a relay takes another's partition only after seeing it unchanged
+    for the OWNERSHIP setting on its own monotonic clock, and an owner trusts its own for less than that.
     """
 
     def __init__(self, owner: int, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -30,24 +31,24 @@ class Ownership:
         self._began = self._beat_at = float("-inf")
         self._epochs: dict[int, int] = {}
         self.mine: frozenset[int] = frozenset()
-        # Ours, but to be given back as soon as nothing of them is on its way.
+        # Owned, but to be given back as soon as nothing of them is in flight.
         self.leaving: frozenset[int] = frozenset()
         self.relays = 1
 
     @property
     def holds(self) -> bool:
-        """Tell whether what we own is ours for sure, at this moment."""
+        """Whether the owned partitions are certainly ours at this moment."""
         return self._clock() < self._ours_until
 
     @property
     def due_in_s(self) -> float:
-        """Return in how many seconds the next beat is due."""
+        """Seconds until the next heartbeat is due."""
         return max(0.0, self._beat_at - self._clock())
 
     def beat(self) -> frozenset[int]:
-        """Beat, take and let go; returns the partitions that were lost to others. Raises database errors.
+        """Send a heartbeat, take and release partitions; return those lost to others. Raises database errors.
 
-        One that was lost and is taken again counts: another relay had it. ``trust`` must follow.
+        A partition that was lost and taken again counts, because another relay had it. Call ``trust`` afterwards.
         """
         self._began = self._clock()
         if not self._seen:
@@ -56,7 +57,7 @@ class Ownership:
         states, relays = queries.partitions()
         self.relays = max(1, relays)
         epochs = {state.partition: state.epoch for state in states if state.owner == self._owner}
-        # A relay that was frozen or cut off for too long finds its rows as it left them, unless another took them.
+        # A relay that was frozen or cut off finds its rows unchanged, unless another relay took them.
         lost = frozenset(p for p, epoch in self._epochs.items() if epochs.get(p) != epoch)
         share = -(-PARTITIONS // self.relays)
         takeable = self._takeable(states)
@@ -72,18 +73,18 @@ class Ownership:
         return lost
 
     def trust(self) -> None:
-        """Hold what we own from now on, counted from the last beat: whoever publishes was told what was lost."""
+        """Hold the owned partitions, counted from the last heartbeat. Call after telling publishers what was lost."""
         self._ours_until = self._began + conf.outbox.ownership.total_seconds() * (1 - _MARGIN)
 
     def release(self, partitions: frozenset[int]) -> None:
-        """Give partitions back of which nothing is on its way any more. Raises database errors."""
+        """Give back partitions that have nothing in flight. Raises database errors."""
         queries.release_partitions(partitions, owner=self._owner)
         self.mine -= partitions
         self._epochs = {p: epoch for p, epoch in self._epochs.items() if p not in partitions}
         self.leaving -= partitions
 
     def _takeable(self, states: list[PartitionState]) -> list[PartitionState]:
-        # Now, after they were read: a beat that came while we asked must not look as old as the question.
+        # Taken after reading: a heartbeat that arrived during the query must not look as old as the query.
         now = self._clock()
         takeable: list[PartitionState] = []
         for state in states:

@@ -1,4 +1,4 @@
-"""Every statement of the relay."""
+"""Statements of the relay."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LONGEST_ERROR = 4000
 
 
 class Gate(NamedTuple):
-    """Says how far messages may be relayed now: up to ``bound``. ``holders``: the backends that hold it below."""
+    """How far messages may be relayed now (``bound``), and the backends whose transactions keep it there."""
 
     allocated: int
     bound: int
@@ -28,7 +28,7 @@ class Gate(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """Asks for up to ``take`` messages of one partition of one aggregate type, after an id."""
+    """Request for up to ``take`` messages of one partition of one aggregate type, after an ID."""
 
     aggregate_type: str
     partition: int
@@ -37,7 +37,7 @@ class Wanted(NamedTuple):
 
 
 class Blocked(NamedTuple):
-    """Is one row that blocks an aggregate; ``due``: its head is to be tried again now."""
+    """Row that blocks an aggregate; ``due``: its head should be retried now."""
 
     aggregate_type: str
     aggregate_id: str
@@ -49,7 +49,7 @@ class Blocked(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Is one message that could not be published: for the ``tries``-th time; final: it is not tried again."""
+    """Message that could not be published on its ``tries``-th attempt; ``final``: it is not retried."""
 
     message: OutgoingMessage
     code: str
@@ -60,7 +60,7 @@ class Failure:
 
 
 class Unresolvable(NamedTuple):
-    """Message that nothing at its destination takes now. It is charged no attempt, and always tried again."""
+    """Message that nothing at its destination accepts now. It is charged no attempt, and always retried."""
 
     message: OutgoingMessage
     answer: PublishFailure
@@ -68,7 +68,7 @@ class Unresolvable(NamedTuple):
 
 
 class PartitionState(NamedTuple):
-    """Is one partition as it was seen."""
+    """Partition as it was read."""
 
     partition: int
     owner: int | None
@@ -77,13 +77,13 @@ class PartitionState(NamedTuple):
 
 
 def gate() -> Gate:
-    """Read the gate. What is read up to its bound is read afterwards, by a statement of its own."""
+    """Read the gate. Messages up to its bound are read afterwards, by a separate statement."""
     [(allocated, bound, holders)] = hot_rows("gate", {})
     return Gate(allocated, bound, tuple(holders))
 
 
 def fetch(wanted: Sequence[Wanted], bound: int, *, held: Iterable[str] = ()) -> list[OutgoingMessage]:
-    """Return what comes next, in the order asked and of ids; nothing of the aggregates ``held``, all of one type."""
+    """Return the next messages, in the order requested and by ID, without the aggregates ``held`` (all of one type)."""
     parameters = {
         "types": [w.aggregate_type for w in wanted], "partitions": [w.partition for w in wanted],
         "afters": [w.after for w in wanted], "takes": [w.take for w in wanted], "bound": bound, "held": list(held),
@@ -92,18 +92,18 @@ def fetch(wanted: Sequence[Wanted], bound: int, *, held: Iterable[str] = ()) -> 
 
 
 def fetch_heads(ids: Sequence[int]) -> dict[int, OutgoingMessage]:
-    """Return the first pending message of the aggregate of each of these, by their ids; those not pending are left out.
+    """Return the first pending message of each of these messages' aggregates, by the ids given; skip those not pending.
 
-    A message without an aggregate is the first itself.
+    A message without an aggregate is itself the first.
     """
-    rows = many_rows_of("fetch_heads", {"ids": list(ids)}) if ids else []
+    rows = many_hot_rows("fetch_heads", {"ids": list(ids)}) if ids else []
     return {row[0]: OutgoingMessage._make(row[1:]) for row in rows}
 
 
 def fetch_aggregate(
     aggregate_type: str, aggregate_id: str, *, after: int, upto: int, take: int
 ) -> list[OutgoingMessage]:
-    """Return what was passed over of one aggregate while it was blocked."""
+    """Return the messages of one aggregate that were passed over while it was blocked."""
     parameters = {
         "aggregate_type": aggregate_type, "aggregate_id": aggregate_id, "after": after, "upto": upto, "take": take,
     }  # fmt: skip
@@ -113,7 +113,7 @@ def fetch_aggregate(
 def fetch_passed_over(
     aggregate_type: str, partition: int, *, upto: int, known: Iterable[int], take: int
 ) -> list[OutgoingMessage]:
-    """Return pending messages up to an id that nothing accounts for."""
+    """Return pending messages up to an ID that nothing accounts for."""
     parameters = {
         "aggregate_type": aggregate_type, "partition": partition, "upto": upto, "known": list(known), "take": take,
     }  # fmt: skip
@@ -126,7 +126,7 @@ def message_types() -> list[str]:
 
 
 def mark_published(ids: Sequence[int]) -> None:
-    """Mark messages as published; whichever blocked its aggregate does so no more."""
+    """Mark messages as published, and unblock the aggregates they blocked."""
     execute_hot("mark_published", {"ids": _array(ids)})
 
 
@@ -136,7 +136,7 @@ def mark_skipped(reasons: Mapping[int, str]) -> None:
 
 
 def write_failures(failures: Sequence[Failure], *, owner: int) -> set[int]:
-    """Write failures down and block their aggregates; returns the ids still this owner's to judge."""
+    """Record failures and block their aggregates; return the IDs that this owner may still judge."""
     ids = [failure.message.id for failure in failures]
     parameters = {
         "ids": ids, "tries": [failure.tries for failure in failures], "finals": [failure.final for failure in failures],
@@ -153,9 +153,9 @@ def write_failures(failures: Sequence[Failure], *, owner: int) -> set[int]:
 
 
 def write_unresolvable(messages: Sequence[Unresolvable], *, owner: int, wait_s: float = 0.0) -> set[int]:
-    """Block the aggregates of messages that nothing takes now; returns the ids of those that were not blocked by it.
+    """Block the aggregates of messages that nothing accepts now; return the IDs of newly blocking messages.
 
-    None is looked at again before ``wait_s``.
+    None is retried before ``wait_s``.
     """
     parameters = {
         "ids": [each.message.id for each in messages], "codes": [each.answer.code[:64] for each in messages],
@@ -166,7 +166,7 @@ def write_unresolvable(messages: Sequence[Unresolvable], *, owner: int, wait_s: 
 
 
 def unblock(failures: Sequence[Failure]) -> None:
-    """Forget that these messages and their aggregates are blocked."""
+    """Unblock these messages and their aggregates."""
     execute_hot(
         "unblock",
         {
@@ -178,38 +178,38 @@ def unblock(failures: Sequence[Failure]) -> None:
 
 
 def forget_head(head_id: int) -> None:
-    """Forget a row whose head is not pending any more."""
+    """Delete the row of a head that is no longer pending."""
     execute_hot("unblock", {"heads": [head_id], "types": [""], "aggregates": [""]})
 
 
 def blocked(partitions: Iterable[int]) -> list[Blocked]:
-    """Return what is blocked in these partitions."""
+    """Return the blocking rows of these partitions."""
     return [Blocked._make(row) for row in hot_rows("blocked_aggregates", {"partitions": list(partitions)})]
 
 
 def count_blocked() -> dict[tuple[str, str], int]:
-    """Count the blocked aggregates of all relays by aggregate type and status, up to 10,000."""
+    """Count blocked aggregates of all relays by aggregate type and status, up to 10,000."""
     return {(row[0], row[1]): row[2] for row in hot_rows("count_blocked", {})}
 
 
 def make_partitions() -> None:
-    """Make the rows of the partitions where they are missing. Idempotent."""
+    """Insert missing partition rows. Idempotent."""
     execute_hot("make_partitions", {"partitions": PARTITIONS})
 
 
 def beat_partitions(owner: int) -> None:
-    """Show that the owner of partitions lives."""
+    """Send a heartbeat for the owner of partitions."""
     execute_hot("beat_partitions", {"owner": owner})
 
 
 def partitions() -> tuple[list[PartitionState], int]:
-    """Return all partitions, and how many relays live."""
+    """Return all partitions, and how many relays are alive."""
     rows = hot_rows("partitions", {"silent_after": conf.process_silent_after})
     return [PartitionState._make(row[:4]) for row in rows], rows[0][4] if rows else 0
 
 
 def take_partitions(seen: Sequence[PartitionState], *, owner: int) -> set[int]:
-    """Take partitions that still are as they were seen; returns those taken."""
+    """Take partitions that are unchanged since they were seen; return those taken."""
     parameters = {
         "partitions": [s.partition for s in seen], "epochs": [s.epoch for s in seen], "beats": [s.beat for s in seen],
         "owner": owner,
@@ -223,7 +223,7 @@ def release_partitions(partitions: Iterable[int], *, owner: int) -> None:
 
 
 def know_destinations(types: Iterable[str]) -> None:
-    """Make the rows of these destinations where they are missing. Idempotent."""
+    """Insert missing rows for these destinations. Idempotent."""
     execute_hot("know_destinations", {"types": list(types)})
 
 
@@ -233,14 +233,14 @@ def destinations() -> dict[str, bool]:
 
 
 def grant_tokens(wanted: Sequence[tuple[str, int, int]]) -> dict[str, int]:
-    """Take tokens: for each destination up to how many, at how many a second; returns how many each was given."""
+    """Take tokens for destinations, each (name, most, rate per second); return how many each got."""
     types, counts, rates = map(list, zip(*wanted, strict=True))
     parameters = {"types": types, "wanted": counts, "rates": rates}
     return {row[0]: row[1] for row in hot_rows("grant_tokens", parameters)}
 
 
 def note_outage(aggregate_type: str, code: str = "", detail: str = "") -> None:
-    """Write down that a destination is out of reach, or without a code that it answers again."""
+    """Record that a destination is unreachable, or, without a code, that it answers again."""
     parameters = {"aggregate_type": aggregate_type, "code": code[:64], "detail": storable(detail)[:_LONGEST_ERROR]}
     execute_hot("note_outage", parameters)
 
@@ -255,20 +255,20 @@ def _messages(statement: str, parameters: dict[str, Any]) -> list[OutgoingMessag
 
 
 def _array(ids: Sequence[int]) -> str:
-    # As PostgreSQL writes it: psycopg would go through it element by element.
+    # PostgreSQL's own notation: psycopg would convert the list element by element.
     return f"{{{','.join(map(str, ids))}}}"
 
 
-# Counting the messages behind ends here.
+# Messages behind the gate are counted up to this number.
 COUNTED: Final = 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class GateHolder:
-    """Is one session whose open transaction wrote messages; pid 0: a prepared transaction (``pg_prepared_xacts``).
+    """Session whose open transaction wrote messages; pid 0 is a prepared transaction (``pg_prepared_xacts``).
 
-    ``since`` is when its transaction began, ``state`` and ``query`` what it does: None and "" where the role may not
-    see them, which membership in ``pg_read_all_stats`` changes.
+    ``since`` is when its transaction began; ``state`` and ``query`` are its activity. They are None and "" where the
+    role may not see them; membership in ``pg_read_all_stats`` lets it.
     """
 
     pid: int
@@ -281,7 +281,7 @@ class GateHolder:
 
 @dataclass(frozen=True, slots=True)
 class GateState:
-    """Says how far messages are relayed, how many wait behind that (counted to 100,000), and for whom."""
+    """Position of the gate, number of messages waiting behind it (counted to 100,000), and the sessions holding it."""
 
     bound: int
     allocated: int
@@ -290,7 +290,7 @@ class GateState:
 
 
 def gate_state(*, using: str) -> GateState:
-    """Look at the gate. Role: operator, worker."""
+    """Read the gate and who holds it. Role: operator, worker."""
     [(allocated, bound, pids)] = statements.rows("gate", using=using)
     [(behind,)] = statements.rows("messages_behind", {"bound": bound, "most": COUNTED}, using=using)
     holders = tuple(GateHolder(*row) for row in statements.rows("gate_holders", {"pids": pids}, using=using))

@@ -25,26 +25,26 @@ from salon_jobs.outbox.queries import Failure, Gate, Unresolvable
 from salon_jobs.process.heartbeat import Heartbeat, delete_row
 from salon_jobs.tenancy.connections import log_lost, refuse_small_pool, tidy_connections
 
-# How often to read what is blocked; where that is so much that it takes long, a tenth of the time at most goes there.
-# What an operator changes is heard of at once.
+# How often to read what is blocked. When that takes long, it gets at most a tenth of the time. Operators' changes are
+# noticed at once.
 _REFRESH_S: Final = 1.0
 _REFRESH_SHARE: Final = 10
 _SWEEP_S: Final = 60.0
-# So many messages that nothing takes are looked at again each second, of each destination: each costs about half a
-# millisecond, which the others of the destination need.
+# Retries per second and destination of messages that nothing accepts: each costs about half a millisecond, which the
+# other messages of the destination need.
 _LOOKS_PER_S: Final = 200
 _OUTAGE_S: Final = 0.5
-# How soon to look again behind a writer that holds the gate; one that rolls back tells nobody.
+# How soon to poll again behind a writer that holds the gate; a rollback sends no notification.
 _HELD_S: Final = (0.01, 0.25)
 _TOKENS_S: Final = 0.02
 _LEAVE_S: Final = 1.0
 
 
 class Relay:
-    """Owns partitions, reads what they hold and has it published. Any number of relays may run at once.
+    """Loop that owns partitions, reads their messages and has them published. Any number of relays may run at once.
 
-    ``owner`` is the id of a process row of kind ``relay``, asked for when the work begins. ``burst``: until nothing is
-    due any more.
+    ``owner`` returns the ID of a process row of kind ``relay``; it is called when the work begins. With ``burst``, the
+    relay ends when nothing is due any more.
     """
 
     def __init__(self, owner: Callable[[], int], *, burst: bool = False) -> None:
@@ -69,9 +69,9 @@ class Relay:
         self._pruner = MessagePruner()
 
     def run(self) -> bool:
-        """Relay until stopped; True when everything that was sent is marked.
+        """Relay until stopped; return True when everything that was sent is marked.
 
-        Raises RuntimeError when one of its threads has ended by an error: another process must go on.
+        Raises RuntimeError when one of its threads has died: another process must take over.
         """
         ownership = self._ownership = Ownership(self._owner())
         self._marker.start()
@@ -85,7 +85,7 @@ class Relay:
                     self._looked = time.monotonic()
                 except (DatabaseError, InterfaceError) as error:
                     log_lost(error, loop="relay")
-                    # What blocks the aggregates of a new partition must be known before that is read.
+                    # What blocks the aggregates of a new partition must be known before it is read.
                     self._refresh_at = float("-inf")
                     wait_s = _OUTAGE_S
                 tidy_connections()
@@ -100,14 +100,14 @@ class Relay:
         return self._finish(ownership)
 
     def stop(self) -> None:
-        """Ask for the end: what is being published is finished; a second call forces it."""
+        """Stop after the batches being published; a second call forces it."""
         if self._stop.is_set():
             self._forced.set()
         self._stop.set()
         self._wake.set()
 
     def facts(self) -> dict[str, object]:
-        """Return what readiness shows. Raises NotReady when something is older than the settings allow."""
+        """Return the readiness facts. Raises NotReady when something is older than the settings allow."""
         age, thresholds = time.monotonic() - self._looked, conf.readiness
         thresholds.require("loop_stale", age, "the relay has not looked")
         if self._listener.listening != "off":
@@ -149,14 +149,14 @@ class Relay:
         return self._ownership is not None and self._ownership.holds
 
     def _hear(self, news: str) -> None:
-        """Look now, and once more: a notification that was left out follows this one shortly."""
+        """Wake the loop. It polls a second time, because a coalesced notification follows this one shortly."""
         self._heard = time.monotonic()
         if news == emit.OPERATOR:
             self._refresh_at = min(self._refresh_at, self._heard)
         self._wake.set()
 
     def _look(self, ownership: Ownership) -> float:
-        """Look once; returns how long to wait for news. Raises database errors."""
+        """Poll once; return how long to wait for news, in seconds. Raises database errors."""
         if not ownership.due_in_s:
             self._beat(ownership)
         self._write_failures()
@@ -189,7 +189,7 @@ class Relay:
         before = ownership.mine - ownership.leaving
         if lost := ownership.beat():
             log_event(logging.WARNING, events.PARTITIONS_LOST, partitions=sorted(lost))
-            # First what is left of them is forgotten, of those too that are ours again by now.
+            # First forget the lost partitions' messages, even of partitions that are ours again by now.
             self._streams.own(before - lost)
             self._streams.lose()
         served = ownership.mine - ownership.leaving
@@ -202,9 +202,9 @@ class Relay:
             ownership.release(released)
 
     def _refresh(self, ownership: Ownership) -> None:
-        """Learn what operators changed and what is due again."""
+        """Reload what operators changed and what is due again."""
         began = time.monotonic()
-        # Before the look: one that is asked for meanwhile stays asked for.
+        # Set before reading, so that a request arriving in the meantime is kept.
         self._refresh_at = began + max(_REFRESH_S, _REFRESH_SHARE * self._refresh_took_s)
         self._streams.know(queries.destinations())
         self._streams.refresh(queries.blocked(ownership.mine - ownership.leaving))
@@ -240,21 +240,21 @@ class Relay:
                 )  # fmt: skip
 
     def _note_gate(self) -> None:
-        """Remember since when somebody holds the gate while messages wait behind it."""
+        """Remember since when the gate has been held while messages wait behind it."""
         if self._gate.bound >= self._gate.allocated:
             self._held_since = None
         elif self._held_since is None:
             self._held_since = time.monotonic()
 
     def _is_done(self) -> bool:
-        """Tell, in a burst, whether nothing is left to do now."""
+        """Return, in a burst, whether nothing is left to do now."""
         return self._held_since is None and self._looked_everywhere() and self._marker.idle and self._streams.idle
 
     def _looked_everywhere(self) -> bool:
         return self._ownership is not None and self._ownership.holds and not self._streams.behind(self._gate)
 
     def _finish(self, ownership: Ownership) -> bool:
-        """End the streams, mark what was sent, write what failed, and give the partitions back."""
+        """Stop the destination workers, mark what was sent, record failures, and release the partitions."""
         log_event(logging.INFO, events.PROCESS_STOPPING, running=self._streams.in_memory)
         self._listener.stop()
         self._pruner.stop()
@@ -265,8 +265,7 @@ class Relay:
         try:
             tidy_connections()
             self._write_failures()
-            # Not those of which something is still on its way, or not marked: the next relay takes them when our time
-            # is over.
+            # Not those with messages in flight or unmarked: the next relay takes them when our time is over.
             self._streams.own(frozenset())
             ownership.release(self._streams.free_of(ownership.mine))
         except (DatabaseError, InterfaceError) as error:
@@ -277,7 +276,7 @@ class Relay:
 
 
 def _warn_of(unresolvable: list[Unresolvable]) -> None:
-    """Log messages that nothing takes: one line for those found together, with the first of them."""
+    """Log messages that nothing accepts: one line for those found together, naming the first."""
     if unresolvable:
         first, answer = unresolvable[0].message, unresolvable[0].answer
         log_event(
@@ -288,15 +287,15 @@ def _warn_of(unresolvable: list[Unresolvable]) -> None:
 
 
 _RETRY_S: Final = 0.5
-# Relay, marker, pruner; heartbeat, two questions about health at a time.
+# Relay, marker, pruner, heartbeat, and two concurrent health checks.
 _THREADS: Final = 6
 
 
 class EmbeddedRelay:
-    """Is the loop of ``runworker --with-relay``, for a thread of its own."""
+    """Loop of ``runworker --with-relay``, for its own thread."""
 
     def __init__(self, presence: Heartbeat) -> None:
-        """Prepare; no I/O. Raises ConfigurationError when a pool is too small for its threads."""
+        """Prepare without I/O. Raises ConfigurationError when a pool is too small for the threads."""
         refuse_small_pool(_THREADS)
         self._presence = presence
         self._relay = Relay(lambda: self._process_id)
@@ -304,7 +303,7 @@ class EmbeddedRelay:
         self._process_id = 0
 
     def run(self) -> bool:
-        """Relay until stopped; True when everything that was sent is marked."""
+        """Relay until stopped; return True when everything that was sent is marked."""
         if not self._register():
             return True
         try:
@@ -313,12 +312,12 @@ class EmbeddedRelay:
             self._leave()
 
     def stop(self) -> None:
-        """Ask for the end: what is being published is finished; a second call forces it."""
+        """Stop after the batches being published; a second call forces it."""
         self._stopping.set()
         self._relay.stop()
 
     def facts(self) -> dict[str, object]:
-        """Return what readiness shows of the relay. Raises NotReady."""
+        """Return the relay's readiness facts. Raises NotReady."""
         return {"relay": self._relay.facts()}
 
     def samples(self) -> list[Sample]:
@@ -326,7 +325,7 @@ class EmbeddedRelay:
         return self._relay.samples()
 
     def _register(self) -> bool:
-        """Insert the row, as soon as the database lets us; False when stopped first."""
+        """Insert the process row, as soon as the database allows; return False if stopped first."""
         while not self._stopping.is_set():
             try:
                 self._process_id = self._presence.register_embedded("relay")
@@ -342,6 +341,6 @@ class EmbeddedRelay:
         self._presence.drop(self._process_id)
         try:
             delete_row(self._process_id)
-        except (DatabaseError, InterfaceError) as error:  # it will be buried
+        except (DatabaseError, InterfaceError) as error:  # a rescuer will declare it dead
             log_event(logging.WARNING, events.DATABASE_LOST, loop="relay", error=str(error).strip())
         connections.close_all()

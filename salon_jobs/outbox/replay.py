@@ -1,4 +1,4 @@
-"""Messages sent once more on purpose, and skipped messages sent after all."""
+"""Replays of messages, and skipped messages sent after all."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from salon_jobs.models.fields import MARGIN, first_id_at
 from salon_jobs.outbox import emit
 from salon_jobs.outbox.control import BATCH, Key, LockedMessage, lock_holders, lock_messages, put_in_front, why_not
 
-# One transaction writes them all, and while it is open the relays send nothing that others write after it.
+# One transaction writes them all; while it is open, relays send nothing that others write after it.
 MOST: Final = 100_000
 _ENDED: Final = (MessageStatus.PUBLISHED, MessageStatus.FAILED, MessageStatus.SKIPPED)
 _LONGEST_REASON: Final = 1000
@@ -27,10 +27,10 @@ _LAST: Final = 2**63 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageCriteria:
-    """Says which messages to send again: by ``ids``, or those of an ``aggregate_type`` in a range.
+    """Selection of messages to send again: by ``ids``, or by ``aggregate_type`` and a range.
 
-    The range is one of ids, ``from_id`` to ``to_id``, or of the times they were written, ``since`` up to, but not
-    including, ``until``; both may be open at one end, not at both. ``statuses`` are some of published, skipped, failed.
+    The range is one of IDs, ``from_id`` to ``to_id``, or of creation times, from ``since`` to before ``until``; one end
+    may be open, not both. ``statuses`` are any of published, skipped, failed.
     """
 
     ids: tuple[int, ...] = ()
@@ -44,7 +44,7 @@ class MessageCriteria:
     statuses: tuple[str, ...] = tuple(status.value for status in _ENDED)
 
     def check(self) -> None:
-        """Raise OptionInvalid for what names nothing, everything, or two ways at once."""
+        """Raise OptionInvalid for criteria that select nothing, everything, or by two means at once."""
         ends = (self.from_id, self.to_id, self.since, self.until)
         if bool(self.ids) == any(each is not None for each in (self.aggregate_type, *ends)):
             raise OptionInvalid("name the messages by ids, or by aggregate_type with a range of ids or times")
@@ -60,7 +60,7 @@ class MessageCriteria:
             raise OptionInvalid("statuses must be some of published, failed and skipped")
 
     def described(self) -> dict[str, Any]:
-        """Return what was said, as the audit row keeps it."""
+        """Return the criteria as the audit row keeps them."""
         given: dict[str, Any] = {"statuses": sorted(self.statuses)}
         for name in ("aggregate_type", "aggregate_id", "event", "from_id", "to_id"):
             if (value := getattr(self, name)) is not None:
@@ -71,9 +71,9 @@ class MessageCriteria:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """Says which messages were sent again, or would be: how many, the first and last id, and what ids were refused.
+    """Result of a replay or dry run: how many messages, the first and last ID, and which IDs were refused.
 
-    ``replay_id`` is the audit row; None of a dry run and where there was nothing to send.
+    ``replay_id`` is the audit row; it is None for a dry run and when there was nothing to send.
     """
 
     messages: int
@@ -87,13 +87,14 @@ def replay_messages(
     criteria: MessageCriteria, *, requested_by: str = "", reason: str = "", dry_run: bool = False,
     using: str | None = None,
 ) -> Replayed:  # fmt: skip
-    """Write the chosen messages again under new ids, in the order of the old; the relays send them.
+    """Write the selected messages again under new IDs, in their old order; the relays send them.
 
-    Role: operator, worker. Content, store and producer are those of the old; ``replay_of`` names it, so that consumers
-    can tell. One transaction (a savepoint inside yours) writes all and the audit row with who and why. While it is open
-    the relays hold back what others write, hence at most 100,000 at once: a second or two. A message that somebody made
-    pending again meanwhile is left out, and is told where it was named by id. ``dry_run`` counts and writes nothing.
-    Raises OptionInvalid for more, for criteria that can not be, and without ``requested_by`` and ``reason``.
+    Role: operator, worker. Content, store and producer are copied; ``replay_of`` names the original, so that consumers
+    can recognize a replay. One transaction (a savepoint inside yours) writes all messages and an audit row with who and
+    why. While it is open, relays hold back what others write, hence the limit of 100,000 messages, which take a second
+    or two. A message that became pending again in the meantime is left out, and reported as refused if selected by ID.
+    ``dry_run`` counts and writes nothing. Raises OptionInvalid for more messages, for invalid criteria, and without
+    ``requested_by`` and ``reason``.
     """
     criteria.check()
     if not dry_run and not (requested_by and reason and len(reason) <= _LONGEST_REASON):
@@ -121,7 +122,7 @@ def replay_messages(
 
 
 def _run(statement: str, values: dict[str, Any], using: str) -> list[int]:
-    """Return the ids that the statement tells, in order."""
+    """Run a statement that returns one array of IDs, in order."""
     found = statements.rows(statement, values, using=using)
     return list(found[0][0] or ()) if found else []
 
@@ -135,17 +136,17 @@ def _values(criteria: MessageCriteria, using: str) -> dict[str, Any]:
     return {
         "ids": list(criteria.ids) or None, "low": low, "high": high, "statuses": list(criteria.statuses),
         "aggregate_type": criteria.aggregate_type, "aggregate_id": criteria.aggregate_id, "event": criteria.event,
-        "since": criteria.since, "until": criteria.until, "most": MOST + 1,  # one more says that there are more
+        "since": criteria.since, "until": criteria.until, "most": MOST + 1,  # one more shows that more match
     }  # fmt: skip
 
 
 def send_skipped_messages(ids: Iterable[int], *, using: str | None = None) -> list[OperatedMessage]:
     """Make skipped messages pending again. Role: operator, worker.
 
-    They arrive in the order of their ids, before the later messages of their aggregate that are not sent yet. Those of
-    a blocked aggregate stay skipped: they would pass the message that blocks it, or be passed by the ones behind it.
-    Each transaction changes all messages of some aggregates, about a thousand. ``using`` None is the alias of the job
-    tables. Results come in the order of the ids.
+    They arrive in ID order, before the unsent later messages of their aggregate. Messages of a blocked aggregate stay
+    skipped: they would overtake the message that blocks it, or be overtaken by those behind it. Each transaction
+    changes all given messages of some aggregates, about a thousand. ``using`` defaults to the alias of the job tables.
+    Results are in the order of the IDs.
     """
     alias, wanted = using or conf.database, list(ids)
     refused = dict.fromkeys(wanted, "")
@@ -164,8 +165,8 @@ def send_skipped_messages(ids: Iterable[int], *, using: str | None = None) -> li
 def _batches_of_aggregates(ids: Sequence[int], using: str) -> Iterator[list[int]]:
     """Yield batches that split no aggregate.
 
-    The relay catches an aggregate up from one message on, and must find all later ones there. Ones that come while it
-    does could be passed over.
+    The relay catches up an aggregate from one message onward and must find all later ones there; messages added while
+    it does so could be passed over.
     """
     groups: dict[tuple[str, str] | int, list[int]] = {}
     messages = Message.objects.using(using)
@@ -184,7 +185,7 @@ def _batches_of_aggregates(ids: Sequence[int], using: str) -> Iterator[list[int]
 
 
 def _send(ids: Sequence[int], refused: dict[int, str], using: str) -> list[int]:
-    """Send one batch in the caller's transaction; return which, and note in ``refused`` what blocks the others."""
+    """Send one batch in the caller's transaction; return the IDs sent, and add to ``refused`` what blocks the rest."""
     skipped = [message for message in lock_messages(ids, using) if message.status == MessageStatus.SKIPPED]
     holders = lock_holders(skipped, using)
     sent: list[int] = []

@@ -1,4 +1,4 @@
-"""Finds messages for people, by the few indexes that writing messages can afford."""
+"""Search for messages, using the few indexes that the write path can afford."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from salon_jobs.db import statements
 from salon_jobs.models import DestinationState, Message
 from salon_jobs.models.fields import MARGIN, first_id_at
 
-# So many of the newest ids are looked at where no index serves a filter.
+# How many of the newest IDs are searched when no index serves a filter.
 NEWEST: Final = 100_000
 _RARE: Final = (MessageStatus.FAILED, MessageStatus.SKIPPED)
 
@@ -28,10 +28,10 @@ def find_messages(
     since: datetime | None = None,
     using: str,
 ) -> tuple[QuerySet[Message], bool]:
-    """Return what matches all of these, the newest first, and whether every message was looked at.
+    """Return the messages that match all filters, newest first, and whether every message was searched.
 
-    Failed and skipped messages are found by their index, and the pending ones of an aggregate by theirs; anything else
-    among the newest ``NEWEST`` ids.
+    Failed and skipped messages are found by their index, as are the pending ones of an aggregate; anything else only
+    among the newest ``NEWEST`` IDs.
     """
     wanted = {
         "status": status, "aggregate_type": aggregate_type, "aggregate_id": aggregate_id, "event": event,
@@ -47,12 +47,12 @@ def find_messages(
 
 
 def oldest_messages(*, using: str) -> dict[str, float]:
-    """Return the age in seconds of the oldest message still to be relayed, of each destination that has one."""
+    """Return, by destination, the age in seconds of the oldest message still to be relayed."""
     types = list(DestinationState.objects.using(using).values_list("aggregate_type", flat=True))
     return dict(statements.rows("oldest_message", {"types": types, "partitions": PARTITIONS}, using=using))
 
 
 def oldest_looked_at(*, using: str) -> int:
-    """Return the id below which nothing is looked at without an index."""
+    """Return the ID below which messages are not searched without an index."""
     newest = Message.objects.using(using).aggregate(high=Max("pk"))["high"] or 0
     return max(0, newest - NEWEST)

@@ -1,4 +1,4 @@
-"""Tells tracers what became of the messages they follow: published by a relay, or received by a consumer."""
+"""Reports to tracers of messages that a relay published."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NO_TRY = (Verdict.NOT_SENT, Verdict.SKIPPED)
 
 
 def trace_published(batch: Sequence[OutgoingMessage], answers: Answers, began_ns: int) -> None:
-    """Tell of each message that carries headers and was tried, since ``began_ns``; the others cost nothing."""
+    """Report each tried message that carries headers, begun at ``began_ns``; others cost nothing."""
     tracers = active_tracers()
     if not tracers:
         return
@@ -26,7 +26,7 @@ def trace_published(batch: Sequence[OutgoingMessage], answers: Answers, began_ns
             published = _published(message, answer, began_ns=began_ns, ended_ns=ended_ns, count=len(batch))
             for tracer in tracers:
                 tracer.published(published)
-        except Exception:  # it is published, whoever follows it
+        except Exception:  # the message is published, whatever its tracer does
             logger.exception("a tracer could not note message %s", message.message_id)
 
 
