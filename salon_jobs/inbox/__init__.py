@@ -1,1 +1,1 @@
-"""The way back: messages from brokers become jobs exactly once."""
+"""Inbox: messages from brokers become jobs exactly once."""

@@ -1,4 +1,4 @@
-"""Loop that receives from one source, stores what arrives, and acknowledges it after the commit."""
+"""Loop that receives from one source, stores the messages, and acknowledges them after the commit."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ _AT_ONCE: Final = timedelta(0)
 
 
 class Consumer:
-    """Is the loop over one source, for a thread of its own."""
+    """Loop over one source, for its own thread."""
 
     def __init__(self, name: str, settings: ConsumerSettings, source: Source, *, burst: bool = False) -> None:
-        """Prepare; no I/O. Raises ConfigurationError for a task that is not there."""
+        """Prepare without I/O. Raises ConfigurationError for an unknown task."""
         self.name = name
         self._settings = settings
         self._source = source
@@ -55,7 +55,7 @@ class Consumer:
         self._counts = dict.fromkeys(("enqueued", "duplicate", "rejected", "given_back"), 0)
 
     def run(self) -> None:
-        """Consume until stopped; in a burst until the source is empty, and then raise what is in the way instead."""
+        """Consume until stopped. In a burst, stop when the source is empty, and raise any error instead of waiting."""
         try:
             while not self._stop.is_set():
                 done = self._unless_lost(self._look)
@@ -68,16 +68,16 @@ class Consumer:
             connections.close_all()
 
     def stop(self) -> None:
-        """Ask for the end: the batch in work is finished, what was only received is given back. Idempotent."""
+        """Stop after the current batch; what was only received is given back. Idempotent."""
         self._stop.set()
 
     def facts(self) -> dict[str, object]:
-        """Return what readiness shows of it. Raises SourceLost when the source or the database does not answer."""
+        """Return the consumer's readiness facts. Raises SourceLost when the source or the database does not answer."""
         if (trouble := self._trouble) is not None:
             told = f"{trouble.code}: {trouble}" if isinstance(trouble, SalonJobsError) else type(trouble).__name__
             raise SourceLost(f"consumer {self.name!r}: {told}")
         age = time.monotonic() - self._looked
-        # Twice: it waits for messages, and then works on them.
+        # Twice: once for the wait for messages, once for the work on them.
         if age > 2 * conf.readiness.loop_stale.total_seconds() + self._settings.wait.total_seconds():
             raise SourceLost(f"consumer {self.name!r} has not looked for {age:.0f} s")
         received = time.monotonic() - self._received
@@ -98,7 +98,7 @@ class Consumer:
         ]
 
     def _look(self) -> int:
-        """Receive once, take that, try again what operators asked for; returns how many messages there were."""
+        """Receive and process one batch, then retry what operators asked for; return how many messages there were."""
         settings = self._settings
         deliveries = self._source.receive(settings.batch, wait=settings.wait, visibility=self._visibility)
         self._looked = self._answered = time.monotonic()
@@ -116,7 +116,7 @@ class Consumer:
         return len(deliveries) + retried
 
     def _take(self, deliveries: Sequence[Delivery]) -> BatchResult:
-        """Take a batch, and again until the database lets us: its trouble costs the messages no delivery."""
+        """Process a batch, retrying until the database answers: its outage costs the messages no delivery attempt."""
         while not self._stop.is_set():
             taken = self._unless_lost(lambda: self._intake.take(deliveries, stopping=self._stop.is_set))
             if taken is not None:
@@ -141,14 +141,14 @@ class Consumer:
 
     @contextmanager
     def _held(self, deliveries: Sequence[Delivery]) -> Generator[None]:
-        """Hide deliveries from others for as long as the block takes."""
+        """Keep deliveries hidden from other consumers while the block runs."""
         done, visibility = threading.Event(), self._visibility
 
         def extend() -> None:
             while not done.wait(visibility.total_seconds() / 3):
                 try:
                     self._source.extend(deliveries, visibility=visibility)
-                except Exception as error:  # then others may get them, too: the inbox knows them
+                except Exception as error:  # then others may receive them too, but the inbox knows them
                     log_event(logging.WARNING, events.SOURCE_LOST, consumer=self.name, **_told(error))
 
         thread = threading.Thread(target=extend, name=f"salon-jobs-hold-{self.name}", daemon=True)
@@ -160,10 +160,10 @@ class Consumer:
             thread.join()
 
     def _unless_lost(self, work: Callable[[], T]) -> T | None:
-        """Work; after an error tell it once, wait longer each time in a row, and return None. A burst raises it."""
+        """Run ``work``. Log an error once, wait longer for each in a row, and return None. A burst raises it."""
         try:
             result = work()
-        except Exception as error:  # a source of somebody's own may raise anything; told, and shown by readiness
+        except Exception as error:  # a custom source may raise anything; it is logged and shown by readiness
             if self._burst:
                 raise
             self._tell(error)
@@ -202,15 +202,15 @@ def _told(error: Exception) -> dict[str, Any]:
 
 _LOOK_S: Final = 0.2
 _PRUNE_EVERY_S: Final = 60.0
-# Heartbeat, pruning, two questions about health at a time.
+# Heartbeat, pruning, and two concurrent health checks.
 _THREADS: Final = 4
 
 
 class Consumers:
-    """Is the loop of ``consume_queue``."""
+    """Loop of ``consume_queue``."""
 
     def __init__(self, names: Sequence[str] = (), *, burst: bool = False) -> None:
-        """Make the consumers of these names, or all of the settings. No I/O. Raises ConfigurationError."""
+        """Create the named consumers, or all in the settings. No I/O. Raises ConfigurationError."""
         chosen = {name: _settings(name) for name in names} if names else dict(conf.consumers)
         if not chosen:
             raise ConfigurationError("SALON_JOBS['CONSUMERS'] names no source: there is nothing to consume")
@@ -223,7 +223,7 @@ class Consumers:
         self._prune_at = float("-inf")
 
     def run(self) -> bool:
-        """Consume until stopped, or in a burst until all sources are empty. A burst raises what was in the way."""
+        """Consume until stopped, or in a burst until all sources are empty. A burst raises the first error."""
         threads = [
             threading.Thread(target=partial(self._run, each), name=f"salon-jobs-consumer-{each.name}", daemon=True)
             for each in self._consumers
@@ -240,16 +240,16 @@ class Consumers:
         return True
 
     def stop(self) -> None:
-        """Ask all for the end. Idempotent."""
+        """Stop all consumers. Idempotent."""
         for each in self._consumers:
             each.stop()
 
     def facts(self) -> dict[str, object]:
-        """Return what readiness shows of each. Raises SourceLost for the first that can not work."""
+        """Return the readiness facts of each consumer. Raises SourceLost for the first that cannot work."""
         return {"consumers": {each.name: each.facts() for each in self._consumers}}
 
     def samples(self) -> list[Sample]:
-        """Return the metrics of all."""
+        """Return the metrics of all consumers."""
         return [sample for each in self._consumers for sample in each.samples()]
 
     def _run(self, consumer: Consumer) -> None:

@@ -1,4 +1,4 @@
-"""Reads a delivery by the rules of its consumer: the task and arguments that it becomes, or why it becomes none."""
+"""Conversion of a delivery, by its consumer's settings, into a task and its arguments or a reason for rejection."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _LONGEST: Final = 255
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Says why a message becomes no job. ``transient``: perhaps it does when it is delivered again."""
+    """Reason why a message becomes no job. ``transient``: a later delivery may succeed."""
 
     code: str
     text: str
@@ -38,7 +38,7 @@ class Reason:
 
 
 class Refused(Exception):
-    """Carries a reason up to who reads."""
+    """Internal error that carries a reason to the reader."""
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(text)
@@ -47,7 +47,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival:
-    """Is one delivery that was read: ``task`` and ``arguments``, or a ``reason`` against it."""
+    """One parsed delivery: ``task`` and ``arguments``, or a ``reason`` for rejection."""
 
     message_id: str
     envelope: Envelope | None
@@ -59,7 +59,7 @@ class Arrival:
     delivery: Delivery | None = None
 
     def row(self) -> InboxRow:
-        """Return what the inbox writes down of it."""
+        """Return the delivery's row for the inbox."""
         reason, envelope = self.reason, self.envelope
         return InboxRow(
             message_id=self.message_id,
@@ -75,7 +75,7 @@ class Arrival:
 
 
 def read_delivery(delivery: Delivery, settings: ConsumerSettings, tasks: Mapping[str, Task[..., Any]]) -> Arrival:
-    """Read one delivery. No I/O; raises nothing for what came."""
+    """Parse one delivery. No I/O; never raises for bad input."""
     envelope = delivery.envelope
     if not settings.has_envelope:
         envelope = Envelope(message_id=delivery.broker_id, event="", payload=delivery.raw)
@@ -98,7 +98,7 @@ def read_envelope(
     delivery: Delivery | None = None,
     replays: str | None = None,
 ) -> Arrival:
-    """Read one envelope; ``replays`` stands for the setting when an operator has decided."""
+    """Parse one envelope; ``replays`` overrides the setting when an operator has decided."""
     message_id, task, arguments, reason = envelope.message_id, None, None, None
     try:
         if not 1 <= len(message_id) <= _LONGEST or storable(message_id) != message_id:
@@ -132,9 +132,9 @@ def _task(envelope: Envelope, tasks: Mapping[str, Task[..., Any]]) -> Task[..., 
 
 
 def _arguments(envelope: Envelope, settings: ConsumerSettings, task: Task[..., Any]) -> dict[str, Any]:
-    """Return the payload's members, and for a store task the store.
+    """Return the payload's members and, for a store task, the store.
 
-    That is the one of the settings, else the envelope's, or the payload's where there is no envelope.
+    The store comes from the settings, else from the envelope, or from the payload where there is no envelope.
     """
     what, forms = ("payload", "") if settings.has_envelope else ("body", ", plain or in base64")
     try:
@@ -170,7 +170,7 @@ def _store(given: object) -> UUID:
 
 
 def _made_id(raw: str) -> str:
-    """Make an id for what has none: the same whenever it is delivered again."""
+    """Derive an ID for a message without one; it is the same on redelivery."""
     return f"unreadable:{hashlib.sha256(raw.encode(errors='backslashreplace')).hexdigest()}"
 
 
@@ -179,7 +179,7 @@ def _text(value: str) -> str:
 
 
 def received_of(arrival: Arrival, *, consumer: str, source: str) -> Received:
-    """Describe an arrival that becomes a job."""
+    """Describe for tracers an arrival that becomes a job."""
     envelope, (service, resource) = arrival.envelope, place_of(source)
     return Received(
         consumer=consumer, system=service, destination=resource, message_id=arrival.message_id,

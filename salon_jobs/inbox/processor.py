@@ -1,4 +1,4 @@
-"""Turns deliveries into jobs, each message into one: the inbox's row and the job commit together."""
+"""Conversion of deliveries into jobs, one per message: the inbox row and the job commit together."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from salon_jobs.jobs.task import Call, Task
 
 @dataclass(slots=True)
 class BatchResult:
-    """Says how deliveries are answered, and counts what became of them."""
+    """How to answer deliveries, with counts of their outcomes."""
 
     acknowledge: list[Delivery] = field(default_factory=list[Delivery])
     give_back: list[Delivery] = field(default_factory=list[Delivery])
@@ -43,7 +43,7 @@ class BatchResult:
     rejected: int = 0
 
     def add(self, other: BatchResult) -> None:
-        """Add what became of others."""
+        """Add another result to this one."""
         self.acknowledge += other.acknowledge
         self.give_back += other.give_back
         self.enqueued += other.enqueued
@@ -52,26 +52,26 @@ class BatchResult:
 
 
 class Processor:
-    """Takes what one consumer received. For one thread; worker role, outside any transaction."""
+    """Processor of one consumer's deliveries. Single-threaded; worker role, outside any transaction."""
 
     def __init__(self, consumer: str, settings: ConsumerSettings) -> None:
-        """Find the tasks. Raises ConfigurationError for a name that no task has, with the nearest one."""
+        """Look up the tasks. Raises ConfigurationError for an unknown task name, suggesting the nearest one."""
         self._consumer = consumer
         self._settings = settings
         self._tasks = find_tasks(consumer, settings)
         self._stores: set[UUID] = set()
 
     def take(self, deliveries: Sequence[Delivery], *, stopping: Callable[[], bool] = lambda: False) -> BatchResult:
-        """Write deliveries down and enqueue their jobs; returns, after the commit, how each is to be answered.
+        """Store deliveries and enqueue their jobs; return, after the commit, how to answer each.
 
-        All in one transaction. When that fails for one of them, each alone: a bad message holds up no other. Raises
-        database errors, SchemaMissing and EnqueueRefused for what is no message's fault; what was committed before
-        comes as a duplicate when it is taken again.
+        All deliveries share one transaction. If one fails, each gets its own, so that a bad message holds up no other.
+        Raises database errors, SchemaMissing and EnqueueRefused for errors that are no message's fault; what was
+        committed before counts as a duplicate when it is processed again.
         """
         arrivals = [read_delivery(delivery, self._settings, self._tasks) for delivery in deliveries]
         try:
             return self._commit(arrivals)
-        except Exception as error:  # whose fault it is, each will tell alone
+        except Exception as error:  # trying each alone shows whose fault it is
             if _is_outage(error):
                 raise
         taken = BatchResult()
@@ -83,7 +83,7 @@ class Processor:
         return taken
 
     def retry_asked(self) -> int:
-        """Try again what operators asked for, each in a transaction of its own; returns how many there were."""
+        """Retry what operators asked for, each in its own transaction; return how many there were."""
         count = 0
         while self._retry_one():
             count += 1
@@ -96,12 +96,12 @@ class Processor:
             if _is_outage(error):
                 raise
             if isinstance(error, OperationalError):
-                # A deadlock, a timeout of a lock, a full disk: not its fault, however often it was delivered.
+                # A deadlock, a lock timeout, a full disk: not the message's fault, however often it was delivered.
                 return BatchResult(give_back=_deliveries([arrival]))
             return self._commit([replace(arrival, task=None, reason=_reason(error))])
 
     def _commit(self, arrivals: Sequence[Arrival]) -> BatchResult:
-        """Take arrivals in one transaction; those whose reason may heal are given back until they came too often."""
+        """Commit arrivals in one transaction; give back those with a transient reason until delivered too often."""
         arrivals = self._look_at_stores(arrivals)
         ready = [arrival for arrival in arrivals if not self._may_heal(arrival)]
         taken = BatchResult(
@@ -111,7 +111,7 @@ class Processor:
         if not ready:
             return taken
         first: dict[str, Arrival] = {}
-        for arrival in ready:  # one that came twice in a batch is one message
+        for arrival in ready:  # a message delivered twice in a batch counts once
             first.setdefault(arrival.message_id, arrival)
         with transaction.atomic(using=conf.database):
             new = inbox.take(self._consumer, [arrival.row() for arrival in first.values()])
@@ -126,7 +126,7 @@ class Processor:
         return taken
 
     def _enqueue(self, arrivals: Sequence[Arrival]) -> dict[str, int]:
-        """Enqueue by task, in one order for every consumer; returns the ids of the jobs by message."""
+        """Enqueue by task, in the same order in every consumer; return the job IDs by message."""
         by_task: dict[str, list[Arrival]] = {}
         for arrival in arrivals:
             by_task.setdefault(arrival.task.name if arrival.task else "", []).append(arrival)
@@ -147,7 +147,7 @@ class Processor:
         return received_of(arrival, consumer=self._consumer, source=self._settings.source)
 
     def _look_at_stores(self, arrivals: Sequence[Arrival]) -> list[Arrival]:
-        """Refuse jobs for stores that are not there, or not yet. A store that was seen once is not asked for again."""
+        """Reject arrivals for stores that do not exist (yet). A store found once is not queried again."""
         named = {a.arguments.store_id for a in arrivals if a.task is not None and a.arguments is not None} - {None}
         if conf.store_model is not None and (unseen := named - self._stores):
             self._stores |= inbox.known_stores(unseen)
@@ -168,7 +168,7 @@ class Processor:
         return transient and arrival.count < self._settings.max_deliveries
 
     def _retry_one(self) -> bool:
-        """Try one again; False: there is none."""
+        """Retry one message; return False if there is none."""
         row = reason = None
         try:
             with transaction.atomic(using=conf.database):
@@ -197,7 +197,7 @@ class Processor:
 
     def _log_rejected(self, arrival: Arrival) -> None:
         if arrival.reason is not None:
-            # Not the text of the reason: it can quote what came.
+            # Not the text of the reason: it may quote the message.
             log_event(
                 logging.WARNING, events.MESSAGE_REJECTED, consumer=self._consumer, message_id=arrival.message_id,
                 message_event=arrival.envelope.event if arrival.envelope else None, code=arrival.reason.code,
@@ -214,7 +214,7 @@ class Processor:
 
 
 def find_tasks(consumer: str, settings: ConsumerSettings) -> dict[str, Task[..., Any]]:
-    """Return the task of each event. Raises ConfigurationError for a name that no task has, with the nearest one."""
+    """Return the task of each event. Raises ConfigurationError for an unknown task name, suggesting the nearest one."""
     found: dict[str, Task[..., Any]] = {}
     for event, name in settings.tasks.items():
         try:
@@ -235,7 +235,7 @@ def _reason(error: Exception) -> Reason:
 
 
 def _is_outage(error: Exception) -> bool:
-    """Tell whether the database is lost, or not as it must be: no message's fault, and none fares better alone."""
+    """Return whether the database is lost or not set up: no message's fault, and none fares better alone."""
     if isinstance(error, (SchemaMissing, EnqueueRefused, InterfaceError)):
         return True
     state = getattr(error.__cause__, "sqlstate", None)

@@ -1,4 +1,4 @@
-"""Turns messages into jobs of this database: ``rn::jobs:::task-name`` enqueues that task, once for each message."""
+"""Publisher that turns messages into jobs: ``rn::jobs:::task-name`` enqueues that task, once per message."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from salon_jobs.models import InboxMessage
 from salon_jobs.tenancy.connections import tidy_connections
 from salon_jobs.tenancy.context import tenant_context
 
-# In the inbox, by which a message becomes one job however often it is relayed.
+# Consumer name in the inbox, so that a message becomes one job however often it is relayed.
 CONSUMER = "jobs"
 
 
 class JobsPublisher(Publisher):
-    """Enqueues the task that the resource names, with the payload as its arguments, in the message's store.
+    """Publisher that enqueues the task a resource names, with the payload as its arguments, in the message's store.
 
-    The inbox row and the job commit together: exactly one job a message, whatever crashes. The event is not looked at.
+    The inbox row and the job commit together: exactly one job per message, whatever crashes. The event is ignored.
     """
 
     service = "jobs"
 
     def check(self, destination: Destination, *, aggregate_id: str, event: str, payload: str, headers: str) -> None:
-        """Refuse a task that is not registered, and a payload that is no JSON object."""
+        """Reject an unregistered task, and a payload that is not a JSON object."""
         if destination.resource not in registry.task_names():
             raise MessageInvalid(
                 f"aggregate_type {destination}: no task {destination.resource!r} is registered in this process"
@@ -43,7 +43,7 @@ class JobsPublisher(Publisher):
             raise MessageInvalid("payload must be a dict of the task's arguments, when the destination is a task")
 
     def publish(self, messages: Sequence[OutgoingMessage], *, should_continue: Callable[[], bool]) -> Answers:
-        """Enqueue one job for each message, a transaction each."""
+        """Enqueue one job per message, each in its own transaction."""
         answers: Answers = []
         held: set[str] = set()
         if not connections[conf.database].in_atomic_block:  # a test may drain in its own transaction
@@ -56,7 +56,7 @@ class JobsPublisher(Publisher):
         return answers
 
     def ping(self) -> None:
-        """Do nothing: the relay's own readiness asks the database."""
+        """Do nothing, because the relay's own readiness checks the database."""
 
     def _enqueue(self, message: OutgoingMessage) -> PublishFailure | None:
         task = message.aggregate_type.rpartition(":")[2]
@@ -101,7 +101,7 @@ class JobsPublisher(Publisher):
     def _arguments(self, message: OutgoingMessage) -> dict[str, Any]:
         try:
             given: object = json.loads(message.payload)
-        except (ValueError, RecursionError) as error:  # nested too deep, a number too long: SQL wrote it
+        except (ValueError, RecursionError) as error:  # nested too deeply, or a number too long: it was written by SQL
             raise PayloadInvalid(f"the payload can not be read: {error}") from error
         if not isinstance(given, dict):
             raise PayloadInvalid(f"the payload must be a dict of arguments, not {type(given).__name__}")

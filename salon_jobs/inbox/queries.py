@@ -1,4 +1,4 @@
-"""Writes down what came in, once for each consumer; and what operators decide about what was set aside."""
+"""Queries of the inbox: messages stored once per consumer, and operators' decisions about rejected ones."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from salon_jobs.db import statements
 from salon_jobs.models import InboxMessage
 
 Status: Final = InboxMessage.Status
-# As in the statement.
+# As in the SQL statement.
 PRUNE_BATCH: Final = 1000
 _LONGEST_RAW: Final = 2_000_000
 _LONGEST_REASON: Final = 4_000
 
 
 class InboxRow(NamedTuple):
-    """Is one message to write down. ``code`` and ``reason`` say why it is set aside, ``raw`` is then what is kept."""
+    """One message to store. ``code`` and ``reason`` say why it is rejected; ``raw`` is then its kept text."""
 
     message_id: str
     event: str
@@ -42,7 +42,7 @@ class InboxRow(NamedTuple):
 
 
 class Rejected(NamedTuple):
-    """Is one message that an operator asked to try again."""
+    """Rejected message that an operator asked to retry."""
 
     id: int
     message_id: str
@@ -51,10 +51,10 @@ class Rejected(NamedTuple):
 
 
 def take(consumer: str, rows: Sequence[InboxRow]) -> set[str]:
-    """Write messages down, in the caller's transaction; returns the ids of those that were new. Role: worker."""
+    """Store messages in the caller's transaction; return the IDs of new ones. Role: worker."""
     columns = zip(*rows, strict=True)
     named = zip(_COLUMNS, map(list, columns), strict=True)
-    # What makes a lost commit impossible after the broker forgot the message.
+    # Ensures that no commit is lost after the broker has forgotten the message.
     _execute("SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'")
     return {row[0] for row in _execute(statements.load("take_messages"), {"consumer": consumer, **dict(named)})}
 
@@ -65,7 +65,7 @@ _COLUMNS: Final = (
 
 
 def record_jobs(consumer: str, jobs: Mapping[str, int]) -> None:
-    """Write which jobs these messages became, in the transaction that took them. Role: worker."""
+    """Record which jobs the messages became, in the transaction that stored them. Role: worker."""
     with connections[conf.database].cursor() as cursor:
         cursor.execute(
             statements.load("taken_messages"),
@@ -74,13 +74,13 @@ def record_jobs(consumer: str, jobs: Mapping[str, int]) -> None:
 
 
 def known_stores(store_ids: Collection[UUID | None]) -> set[UUID]:
-    """Return which of these stores there are. Role: worker."""
+    """Return which of these stores exist. Role: worker."""
     statement = statements.load("known_stores").replace("__function__", conf.fan_out_function)
     return {row[0] for row in _execute(statement, {"store_ids": list(store_ids)})}
 
 
 def next_to_retry(consumer: str) -> Rejected | None:
-    """Lock and return one message to be tried again, in the caller's transaction; None: there is none. Role: worker."""
+    """Lock and return one message to retry, in the caller's transaction, or None. Role: worker."""
     waiting = InboxMessage.objects.using(conf.database).filter(consumer=consumer, status=Status.RETRY)
     row = (
         waiting.select_for_update(skip_locked=True)
@@ -92,45 +92,45 @@ def next_to_retry(consumer: str) -> Rejected | None:
 
 
 def reject_again(inbox_id: int, *, code: str, reason: str) -> None:
-    """Give a message that was tried again its new reason. Role: worker."""
+    """Reject a retried message again, with its new reason. Role: worker."""
     row = InboxMessage.objects.using(conf.database).filter(id=inbox_id, status=Status.RETRY)
     row.update(status=Status.REJECTED, code=code, reason=short(reason))
 
 
 def count_rejected(consumer: str) -> int:
-    """Count what waits for an operator. Role: worker."""
+    """Count the messages that wait for an operator. Role: worker."""
     return InboxMessage.objects.using(conf.database).filter(consumer=consumer, status=Status.REJECTED).count()
 
 
 def retry_messages(ids: Sequence[int], *, using: str) -> list[OperatedMessage]:
-    """Have ``consume_queue`` try these again at its next look, those that are set aside. Role: operator.
+    """Have ``consume_queue`` retry rejected messages at its next poll. Role: operator.
 
-    One transaction. Results come in the order of the ids.
+    One transaction. Results are in the order of the IDs.
     """
     return _decide(ids, (Status.REJECTED,), Status.RETRY, using)
 
 
 def dismiss_messages(ids: Sequence[int], *, using: str) -> list[OperatedMessage]:
-    """Decide that nothing is done about these, those that wait; they stay unique. As ``retry_messages``."""
+    """Dismiss messages that are rejected or wait for a retry; their IDs stay unique. See ``retry_messages``."""
     return _decide(ids, (Status.REJECTED, Status.RETRY), Status.DISMISSED, using, ended_at=Now())
 
 
 def prune_inbox(age: timedelta, *, using: str | None = None) -> int:
-    """Delete one batch of messages that came in longer than ``age`` ago and are done with; returns how many.
+    """Delete one batch of finished messages that arrived longer than ``age`` ago; return how many.
 
-    Less than ``PRUNE_BATCH``: there are no more. What is set aside stays. Role: worker, operator.
+    Fewer than ``PRUNE_BATCH`` means there are no more. Rejected messages stay. Role: worker, operator.
     """
     [(deleted,)] = _execute(statements.load("prune_inbox"), {"age": age}, using=using)
     return int(deleted)
 
 
 def kept_text(envelope: Envelope | None, raw: str) -> str:
-    """Return what is kept of a message that is set aside: its envelope as JSON, else what came; bounded."""
+    """Return the text to keep of a rejected message: its envelope as JSON, else the raw message; bounded."""
     return storable(raw if envelope is None else json.dumps(asdict(envelope)))[:_LONGEST_RAW]
 
 
 def kept_envelope(text: str) -> Envelope | None:
-    """Read what ``kept_text`` wrote; None: it is no envelope."""
+    """Parse what ``kept_text`` wrote; return None if it is not an envelope."""
     try:
         return Envelope(**json.loads(text))
     except (ValueError, TypeError, RecursionError):
@@ -138,7 +138,7 @@ def kept_envelope(text: str) -> Envelope | None:
 
 
 def shown_text(text: str) -> str:
-    """Return what ``kept_text`` wrote for people to read, REDACT applied."""
+    """Return the text ``kept_text`` wrote in readable form, with REDACT applied."""
     envelope = kept_envelope(text)
     if envelope is None:
         shown = redacted_text(text, conf.redact)
@@ -148,7 +148,7 @@ def shown_text(text: str) -> str:
 
 
 def short(reason: str) -> str:
-    """Bound a reason, and escape what PostgreSQL's text can not hold."""
+    """Bound a reason, and escape what PostgreSQL's text cannot store."""
     return storable(reason)[:_LONGEST_REASON]
 
 
