@@ -1,1 +1,1 @@
-"""Publishers and sources, one folder for each broker. No flow is imported here."""
+"""Publishers and sources, one folder per broker. Imports no flow."""

@@ -1,4 +1,4 @@
-"""Publishes into memory for tests of host apps, or nowhere for measurements."""
+"""Publishers into memory, for tests of host apps, and to nowhere, for measurements."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from salon_jobs.core.errors import MessageInvalid
 
 
 class MemoryPublisher(Publisher):
-    """Keeps the newest messages in ``published``, which all instances of the process share.
+    """Publisher that keeps the newest messages in ``published``, shared by all instances in the process.
 
-    ``answer``, when set, is asked for each message that is about to be published, and may return an PublishFailure
-    instead. Tests call ``forget()`` between each other.
+    If set, ``answer`` is called for each message about to be published, and may return a PublishFailure instead. Tests
+    call ``forget()`` between each other.
     """
 
     service = "memory"
@@ -25,12 +25,12 @@ class MemoryPublisher(Publisher):
 
     @classmethod
     def forget(cls) -> None:
-        """Drop what was published, and how to answer."""
+        """Clear the published messages and ``answer``."""
         cls.published.clear()
         cls.answer = None
 
     def check(self, destination: Destination, *, aggregate_id: str, event: str, payload: str, headers: str) -> None:
-        """Refuse a payload that most brokers refuse, too."""
+        """Reject a payload that most brokers reject too."""
         if (size := len(payload.encode())) > self.largest_bytes:
             raise MessageInvalid(f"payload is {size} bytes long; at most {self.largest_bytes} are allowed")
 
@@ -48,7 +48,7 @@ class MemoryPublisher(Publisher):
         return answers
 
     def ping(self) -> None:
-        """Do nothing: memory is always there."""
+        """Do nothing, because memory is always there."""
 
     def _answer(self, message: OutgoingMessage) -> PublishFailure | None:
         if len(message.payload.encode()) > self.largest_bytes:
@@ -58,16 +58,16 @@ class MemoryPublisher(Publisher):
 
 
 class NullPublisher(Publisher):
-    """Takes everything and keeps nothing: what remains is the cost of the relay itself."""
+    """Publisher that accepts everything and keeps nothing, to measure the cost of the relay itself."""
 
     service = "null"
 
     def check(self, destination: Destination, *, aggregate_id: str, event: str, payload: str, headers: str) -> None:
-        """Refuse nothing."""
+        """Accept everything."""
 
     def publish(self, messages: Sequence[OutgoingMessage], *, should_continue: Callable[[], bool]) -> Answers:
-        """Say that all were published."""
+        """Report all messages as published."""
         return [None] * len(messages) if should_continue() else [NOT_SENT] * len(messages)
 
     def ping(self) -> None:
-        """Do nothing: nowhere is always there."""
+        """Do nothing, because nowhere is always there."""

@@ -1,4 +1,4 @@
-"""Keeps the order within each aggregate while many aggregates are sent at once."""
+"""Order within each aggregate while many aggregates are sent at once."""
 
 from __future__ import annotations
 
@@ -8,22 +8,23 @@ from typing import Final
 
 from salon_jobs.brokers.publisher import NOT_SENT, Answers, OutgoingMessage, PublishFailure, Verdict
 
-# They say nothing about the message: whatever else goes the same way would fare no better.
+# Verdicts that say nothing about the message: others sent to the same place would fare no better.
 _OF_THE_WAY: Final = (Verdict.OUTAGE, Verdict.MISSING)
 
 
 class AggregateOrder:
-    """Holds the messages of one ``publish``: one lane for each aggregate, of which only the first may be in flight.
+    """Messages of one ``publish``, grouped by aggregate; only the first of each group may be in flight.
 
-    A message without an aggregate has a lane of its own. ``ready`` are the places of the messages that may be sent
-    now. A lane whose first was not published ends: its others stay NOT_SENT. After an outage, or when the destination
-    is not there, nothing more becomes ready: the first of each lane gets the same answer. Used by one thread.
+    A message without an aggregate forms its own group. ``ready`` holds the positions of the messages that may be sent
+    now. After a message that was not published, the rest of its group stays NOT_SENT. After an outage, or when the
+    destination does not exist, nothing more becomes ready: the first message of each group gets the same answer. Not
+    thread-safe.
     """
 
     def __init__(self, messages: Sequence[OutgoingMessage], *, skipped: Sequence[PublishFailure | None]) -> None:
         self.answers: Answers = [NOT_SENT if answer is None else answer for answer in skipped]
         self.ready: deque[int] = deque()
-        self._behind: dict[int, int] = {}  # the next of the same aggregate
+        self._behind: dict[int, int] = {}  # the next one of the same aggregate
         self._stopped: PublishFailure | None = None
         last: dict[str, int] = {}
         for place, message in enumerate(messages):
@@ -37,7 +38,7 @@ class AggregateOrder:
             last[message.aggregate_id] = place
 
     def answer(self, places: Sequence[int], answers: Sequence[PublishFailure | None]) -> None:
-        """Take the answers for messages that were sent, and make ready what comes behind the published ones."""
+        """Record the answers for sent messages, and make those behind published ones ready."""
         for place, answer in zip(places, answers, strict=True):
             self.answers[place] = answer
             if answer is None and place in self._behind:
@@ -48,7 +49,7 @@ class AggregateOrder:
             self.stop(self._stopped)
 
     def stop(self, answer: PublishFailure) -> None:
-        """Send nothing more: the first of each lane that waits gets this answer."""
+        """Send nothing more; the first message of each waiting group gets this answer."""
         self._stopped = answer
         for place in self.ready:
             self.answers[place] = answer

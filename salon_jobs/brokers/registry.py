@@ -1,4 +1,4 @@
-"""Lookup of publishers and sources by service: built in, or classes named in the settings."""
+"""Registry of publishers and sources by service: built-in ones, and classes named in the settings."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ BUILT_IN: Final[Mapping[str, str]] = {
 
 @cache
 def checker_for(service: str) -> Publisher:
-    """Return the publisher of a service whose ``check`` this process calls; it is never opened. Raises as below."""
+    """Return the publisher whose ``check`` this process calls, never opened. Raises as ``make_publisher``."""
     return make_publisher(service)
 
 
 def make_publisher(service: str) -> Publisher:
-    """Return a new publisher of a service, for its owner to open and to close.
+    """Return a new publisher for a service; the caller opens and closes it.
 
-    Raises MessageInvalid for a service that nobody serves, ConfigurationError for a class that can not be used.
+    Raises MessageInvalid for an unknown service, ConfigurationError for an unusable class.
     """
     path = {**BUILT_IN, **conf.outbox.publishers}.get(service)
     if path is None:
@@ -76,7 +76,7 @@ _BUILT_IN: Final = {
 
 
 def make_source(name: str, *, consumer: str) -> Source:
-    """Make the source of an ARN or RN, for a consumer of the settings. No I/O. Raises ConfigurationError."""
+    """Create the source of an ARN or RN, for a configured consumer. No I/O. Raises ConfigurationError."""
     destination = parse_destination(name)
     paths = {**_BUILT_IN, **conf.outbox.sources}
     path = paths.get(destination.service)

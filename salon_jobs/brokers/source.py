@@ -1,4 +1,4 @@
-"""Declares what a source is: where ``consume_queue`` receives deliveries, and how it answers them."""
+"""Source interface: where ``consume_queue`` receives deliveries, and how it answers them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from salon_jobs.core.destinations import Destination
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Envelope:
-    """Is what a message says, whatever carried it. ``message_id`` is fixed by whoever wrote it (salon_jobs: a uuid).
+    """Content of a message, whatever carried it. ``message_id`` is fixed by its writer (salon_jobs: a UUID).
 
-    ``payload`` is JSON text. ``replay_of`` is the id of the message that an operator sent again on purpose under this
-    new id.
+    ``payload`` is JSON text. ``replay_of`` is the ID of the message that an operator re-sent under this new ID.
     """
 
     message_id: str
@@ -32,11 +31,11 @@ class Envelope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """Is one receipt of one message. Either ``envelope``, or ``fault``: why what came can not be read.
+    """One receipt of one message, with either its ``envelope`` or the ``fault`` that made it unreadable.
 
-    ``count`` says how often the broker delivered it, 1 the first time. ``raw`` is what is kept when it is set aside.
-    ``handle`` is the source's own. ``broker_id`` is the broker's id of the message, the same at each delivery, where
-    the consumer's setting ENVELOPE is ``none``; such a body is read from ``raw`` alone.
+    ``count`` is the number of deliveries so far, starting at 1. ``raw`` is kept if the message is rejected. ``handle``
+    is private to the source. ``broker_id`` is the broker's ID of the message, the same on each delivery, for consumers
+    whose ENVELOPE setting is ``none``; such a body is read from ``raw`` alone.
     """
 
     count: int
@@ -48,42 +47,42 @@ class Delivery:
 
 
 class Source(ABC):
-    """Receives from one queue, stream or subscription. Used by one thread; ``extend`` may be called from another."""
+    """Receiver from one queue, stream or subscription. Used by one thread; ``extend`` may be called from another."""
 
     service: ClassVar[str]
 
     def __init__(self, destination: Destination, *, consumer: str) -> None:
-        """Take the queue's name, an ARN or RN, and the name of the consumer in the settings. No I/O."""
+        """Store the queue's name (an ARN or RN) and the consumer's name in the settings. No I/O."""
         self.destination = destination
         self.consumer = consumer
 
     @property
     def visibility(self) -> timedelta:
-        """Say how long what was received is hidden from others, where the consumer's settings do not."""
+        """Visibility timeout if the consumer's settings give none."""
         return timedelta(seconds=30)
 
     @abstractmethod
     def receive(self, limit: int, *, wait: timedelta, visibility: timedelta) -> list[Delivery]:
-        """Return up to ``limit`` deliveries, those already there at once, else wait up to ``wait``.
+        """Return up to ``limit`` deliveries: those already there at once, otherwise wait up to ``wait``.
 
-        They are hidden from others for ``visibility``. Raises NotReady when the broker does not answer.
+        They are hidden from other consumers for ``visibility``. Raises NotReady when the broker does not answer.
         """
 
     @abstractmethod
     def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
-        """Remove them for good. One that was delivered to somebody else meanwhile is left to them. Raises NotReady."""
+        """Remove the messages for good, except any since delivered to another consumer. Raises NotReady."""
 
     @abstractmethod
     def extend(self, deliveries: Sequence[Delivery], *, visibility: timedelta) -> None:
-        """Hide them for that long from now on. Raises NotReady."""
+        """Hide the messages for that long from now. Raises NotReady."""
 
     @abstractmethod
     def give_back(self, deliveries: Sequence[Delivery], *, after: timedelta) -> None:
-        """Let the broker deliver them again, ``after`` from now. Raises NotReady."""
+        """Let the broker redeliver the messages, ``after`` from now. Raises NotReady."""
 
     @abstractmethod
     def ping(self) -> None:
-        """Ask whether the queue is there. Raises NotReady when it is not, within 5 s."""
+        """Check that the queue exists. Raises NotReady within 5 s if it does not."""
 
     def close(self) -> None:  # noqa: B027 - some hold nothing
-        """Give back connections and threads; what was received and not answered is delivered again. Idempotent."""
+        """Release connections and threads; unanswered messages are redelivered. Idempotent."""

@@ -1,4 +1,4 @@
-"""Makes clients of AWS, and says what their errors mean. Alone in knowing boto3, which is imported with this file."""
+"""AWS clients and the meaning of their errors. The only module that imports boto3, when it is itself imported."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ except ImportError as missing:
     raise ConfigurationError("SNS and SQS need boto3: pip install 'salon-jobs[sns]'") from missing
 
 
-# What a call of a client raises. Its own kinds are not enough: foreign XML from a proxy is a KeyError of its parser.
+# What a client's call may raise. The SDK's own errors are not enough: its parser raises KeyError for foreign XML from a
+# proxy.
 ERRORS: Final = Exception
 
 _NOT_AUTHORIZED: Final = frozenset({
@@ -52,10 +53,10 @@ def client(service: Literal["sns"], *, timeout_s: float, attempts: int) -> SNSCl
 @overload
 def client(service: Literal["sqs"], *, timeout_s: float, attempts: int, region: str = "") -> SQSClient: ...
 def client(service: Literal["sns", "sqs"], *, timeout_s: float, attempts: int, region: str = "") -> Any:
-    """Make a client, which threads may share, with the keys, region and endpoint of the settings. No I/O.
+    """Create a client that threads may share, with the keys, region and endpoint of the settings. No I/O.
 
-    ``timeout_s`` holds for connecting, and again for each wait for an answer; ``attempts`` counts the first one. Raises
-    ConfigurationError for a region, an endpoint or a profile of AWS that boto3 can not use.
+    ``timeout_s`` applies to connecting, and again to each wait for an answer; ``attempts`` includes the first one.
+    Raises ConfigurationError for a region, endpoint or AWS profile that boto3 cannot use.
     """
     given = settings.sns
     endpoint = given.endpoint if service == "sns" else given.sqs_endpoint or given.endpoint
@@ -64,7 +65,7 @@ def client(service: Literal["sns", "sqs"], *, timeout_s: float, attempts: int, r
         retries={"total_max_attempts": attempts, "mode": "standard"},
     )  # fmt: skip
     try:
-        # Its types know one call for each service, and their list is too long for a type checker.
+        # The stubs have one overload per service, and their list is too long for a type checker.
         session: Any = Session(aws_access_key_id=given.access_key, aws_secret_access_key=given.secret_key)
         return session.client(service, region_name=region or given.region, endpoint_url=endpoint, config=config)
     except (BotoCoreError, ValueError) as error:
@@ -72,7 +73,7 @@ def client(service: Literal["sns", "sqs"], *, timeout_s: float, attempts: int, r
 
 
 def verdict_of(error: Exception) -> PublishFailure:
-    """Say what the error that a whole request ended with means for its messages."""
+    """Return what the error that ended a whole request means for its messages."""
     match error:
         case ClientError(response=response):
             status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
@@ -87,12 +88,12 @@ def verdict_of(error: Exception) -> PublishFailure:
 
 
 def verdict_of_code(code: str, *, detail: str, status: int = 400) -> PublishFailure:
-    """Say what an error code of AWS means, of a request with its HTTP status, or of one entry of a batch.
+    """Return what an AWS error code means, of a request with its HTTP status or of one entry of a batch.
 
-    Missing rights and an encryption key that can not be used are outages: an operator mends them, no message is to
-    blame. Throttling is one as well: it costs no attempt, and the destination waits.
+    Missing permissions and an unusable encryption key are outages: an operator fixes them, and no message is to blame.
+    So is throttling: it costs no attempt, and the destination waits.
     """
-    # SQS writes AWS.SimpleQueueService.NonExistentQueue, and both add Exception here and there.
+    # SQS writes AWS.SimpleQueueService.NonExistentQueue, and both services sometimes append Exception.
     name = code.rpartition(".")[2].removesuffix("Exception")
     if name in _THROTTLED or status == 429:
         return PublishFailure(Verdict.OUTAGE, "SNS.THROTTLED", detail)

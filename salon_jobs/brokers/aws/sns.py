@@ -28,22 +28,22 @@ if TYPE_CHECKING:
     from salon_jobs.brokers.aws.sns_connection import SnsConnection
 
 
-# Of one message with its attributes, and again of all the messages of one request.
+# Limit for one message with its attributes, and again for all messages of one request.
 MOST_BYTES: Final = 262_144
 MOST_ENTRIES: Final = 10
-# The headers of the message are one attribute: with raw delivery SQS takes ten at most, and drops what has more.
+# All headers share one attribute: with raw delivery, SQS accepts at most ten attributes and drops messages with more.
 HEADERS: Final = "Headers"
 
 
 class Entry(NamedTuple):
-    """Is one message of a batch, and its size in bytes."""
+    """One message of a batch, and its size in bytes."""
 
     fields: PublishBatchRequestEntryTypeDef
     size: int
 
 
 def attributes_of(message: OutgoingMessage) -> dict[str, str]:
-    """Return the attributes of a message, nine at most. One without a value is left out: SNS takes no empty one."""
+    """Return a message's attributes, at most nine. Empty ones are left out, since SNS rejects them."""
     values = {
         envelope.ENVELOPE: envelope.VERSION,
         envelope.MESSAGE_ID: str(message.message_id),
@@ -59,13 +59,13 @@ def attributes_of(message: OutgoingMessage) -> dict[str, str]:
 
 
 def size_of(payload: str, attributes: dict[str, str]) -> int:
-    """Count bytes of UTF-8: the body, and of each attribute its name, its type and its value."""
+    """Count the UTF-8 bytes of the body and of each attribute's name, type and value."""
     carried = sum(len(name) + len("String") + len(value.encode()) for name, value in attributes.items())
     return len(payload.encode()) + carried
 
 
 def entry_of(message: OutgoingMessage, *, fifo: bool) -> Entry:
-    """Write one entry; whoever puts it into a batch gives it an ``Id`` of its own there."""
+    """Build one entry; whoever adds it to a batch gives it an ``Id``."""
     attributes = attributes_of(message)
     fields: PublishBatchRequestEntryTypeDef = {
         "Id": "0",
@@ -82,16 +82,16 @@ _TOPIC: Final = re.compile(r"[A-Za-z0-9_-]{1,256}|[A-Za-z0-9_-]{1,251}\.fifo")
 _GROUP: Final = re.compile(r"[!-~]{1,128}")
 _NO_TEXT: Final = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _ANY_ID: Final = UUID(int=0)
-# A reading that is under way at the end is not waited for any longer: its thread ends with the process.
+# How long to wait at the end for a topic refresh in progress; after that, its thread ends with the process.
 _JOIN_S: Final = 1.0
 
 
 class SnsPublisher(Publisher):
-    """Publishes batches of up to ten, several at once, and never two messages of one aggregate at once.
+    """Publisher of batches of up to ten, several at once, but never two messages of one aggregate at once.
 
-    SNS answers for each entry of a batch, so an earlier one can fail and a later one be published. The next of an
-    aggregate is sent when the one before is known to be published: its order holds through every error, and one
-    aggregate gets no more than a message for each round trip. Many aggregates fill the batches.
+    SNS answers for each entry of a batch, so an earlier entry can fail while a later one is published. The next message
+    of an aggregate is therefore sent only once the previous one is known to be published: order survives every error,
+    and one aggregate gets no more than one message per round trip. Many aggregates fill the batches.
     """
 
     service: ClassVar[str] = "sns"
@@ -107,7 +107,7 @@ class SnsPublisher(Publisher):
         self._reader: Thread | None = None
 
     def check(self, destination: Destination, *, aggregate_id: str, event: str, payload: str, headers: str) -> None:
-        """Refuse what SNS would refuse, counting with a store and as a replay, so that it can be sent again."""
+        """Reject what SNS would reject, sized with a store and as a replay, so that the message can be sent again."""
         if not _TOPIC.fullmatch(destination.resource):
             raise MessageInvalid(
                 f"aggregate_type {destination.name!r} names no topic of SNS: the last part may hold up to 256 letters, "
@@ -134,18 +134,18 @@ class SnsPublisher(Publisher):
             )
 
     def start(self) -> None:
-        """Read the topics now and again each ``REFETCH_INTERVAL``, on a thread of its own."""
+        """Fetch the topics now and after each ``REFETCH_INTERVAL``, on a separate thread."""
         if self._reader is None:
             self._closing = Event()
             self._reader = Thread(target=self._read_topics, args=(self._closing,), name="sns-topics", daemon=True)
             self._reader.start()
 
     def open(self) -> None:
-        """Discover the topics unless they are known; when SNS does not answer, that is done at first use."""
+        """Discover the topics unless they are known. If SNS does not answer, that happens at first use."""
         self._connection().topics.discover()
 
     def publish(self, messages: Sequence[OutgoingMessage], *, should_continue: Callable[[], bool]) -> Answers:
-        """Publish to one topic, found by its name: region and account of the ARN are not looked at."""
+        """Publish to one topic, found by name; region and account of the ARN are ignored."""
         if not messages:
             return []
         destination = parse_destination(messages[0].aggregate_type)
@@ -159,11 +159,11 @@ class SnsPublisher(Publisher):
         return lanes.answers
 
     def ping(self) -> None:
-        """Ask SNS for its topics."""
+        """Check readiness by asking SNS for its topics."""
         self._connection().ping()
 
     def close(self) -> None:
-        """Stop reading the topics and close the connections; a later use makes new ones."""
+        """Stop refreshing topics and close the connections; a later use opens new ones."""
         self._closing.set()
         reader, self._reader = self._reader, None
         if reader is not None:
@@ -176,7 +176,7 @@ class SnsPublisher(Publisher):
     def _read_topics(self, closing: Event) -> None:
         try:
             topics = self._connection().topics
-        except ConfigurationError as error:  # the first message meets it again
+        except ConfigurationError as error:  # the first message raises it again
             log_event(logging.ERROR, events.SNS_TOPICS_NOT_READ, error=str(error))
             return
         while (due_in_s := topics.refresh_when_due()) is not None:
@@ -186,7 +186,7 @@ class SnsPublisher(Publisher):
     def _connection(self) -> SnsConnection:
         with self._making:
             if self._made is None:
-                # Whoever only writes messages needs no boto3.
+                # A process that only emits messages needs no boto3.
                 from salon_jobs.brokers.aws.sns_connection import SnsConnection  # noqa: PLC0415
 
                 self._made = SnsConnection(clock=self._clock)
@@ -203,7 +203,7 @@ class SnsPublisher(Publisher):
             return
         most = settings.sns.concurrency
         running: dict[Future[Answers], list[int]] = {}
-        # Threads of its own: with shared ones a slow topic would hold up the others.
+        # A pool of its own: in a shared pool, a slow topic would hold up the others.
         with ThreadPoolExecutor(most, thread_name_prefix="sns") as pool:
             while running or lanes.ready:
                 while lanes.ready and len(running) < most and should_continue():
@@ -224,7 +224,7 @@ def _is_fifo(destination: Destination) -> bool:
 
 
 def _filtered(topic: str, event: str) -> PublishFailure | None:
-    """Say why the settings let a message not be sent; None: it is sent."""
+    """Return why the settings filter a message out; None if it is sent."""
     given = settings.sns
     if topic in given.deny_list:
         return PublishFailure(Verdict.SKIPPED, TOPIC_DENIED, f"{topic!r} is in DENY_LIST")
@@ -244,7 +244,7 @@ def _quietly(answer: PublishFailure | None) -> PublishFailure | None:
 def _take_batch(
     lanes: AggregateOrder, messages: Sequence[OutgoingMessage], *, fifo: bool
 ) -> tuple[list[int], list[Entry]]:
-    """Take as many as one request may hold; the first in any case, so that one too large is refused by SNS itself."""
+    """Take as many messages as fit into one request, but at least one, so that SNS itself rejects one too large."""
     places: list[int] = []
     entries: list[Entry] = []
     left = MOST_BYTES

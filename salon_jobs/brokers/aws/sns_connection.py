@@ -14,15 +14,15 @@ from salon_jobs.core import events
 from salon_jobs.core.errors import NotReady
 from salon_jobs.core.events import log_event
 
-# How long after one reading the next may follow for the sake of the same absent topic, or after a reading that failed.
+# Minimum time between fetches for the same absent topic, or after a failed fetch.
 AGAIN_S: Final = 60.0
 
 
 class Topics:
-    """ARNs of the topics by name. Thread-safe; two threads reading at once do no harm.
+    """Topic ARNs by name. Thread-safe; two threads fetching at once do no harm.
 
-    ``read`` returns the ARNs of all topics, and raises what the SDK does. ``refetch_s`` None: never read again for
-    their age.
+    ``read`` returns the ARNs of all topics and raises the SDK's errors. With ``refetch_s`` None, they are never
+    refetched because of their age.
     """
 
     def __init__(self, read: Callable[[], Iterable[str]], *, refetch_s: float | None, clock: Callable[[], float]):
@@ -35,9 +35,9 @@ class Topics:
         self._failing = False
 
     def find(self, name: str) -> str | None:
-        """Return the ARN of a topic; None: it is not there, or was not when looked for within the last minute.
+        """Return a topic's ARN, or None if it does not exist or did not within the last minute.
 
-        Raises what the SDK does when that can not be found out.
+        Raises the SDK's errors when SNS cannot be asked.
         """
         now = self._clock()
         arn = (self._arns or {}).get(name)
@@ -47,22 +47,22 @@ class Topics:
         return arn
 
     def discover(self) -> None:
-        """Read the topics unless they are known. When that fails, log it."""
+        """Fetch the topics unless they are known. Log a failure."""
         if self._arns is None:
             self._refresh()
 
     def refresh_when_due(self) -> float | None:
-        """Read the topics if that is due; return in how many seconds it is due next, None for never.
+        """Fetch the topics if due; return in how many seconds they are due next, or None for never.
 
-        When that fails the known topics stay, and it is due again in a minute. Only the first of several failures in
-        a row is logged.
+        After a failure, the known topics stay and the next fetch is due in a minute. Only the first of several failures
+        in a row is logged.
         """
         if self._due_at is not None and self._clock() >= self._due_at:
             self._refresh()
         return None if self._due_at is None else max(0.0, self._due_at - self._clock())
 
     def forget(self, name: str) -> None:
-        """Take a topic off the list: SNS says that it is not there any more. It is looked for again in a minute."""
+        """Forget a topic that SNS reports missing. It is looked for again in a minute."""
         self._looked_for[name] = self._clock()
         self._arns = {other: arn for other, arn in (self._arns or {}).items() if other != name}
 
@@ -83,23 +83,23 @@ class Topics:
         return known
 
 
-_PING_S: Final = 2.0  # to connect, and again for the answer
+_PING_S: Final = 2.0  # for connecting, and again for the answer
 _NO_ANSWER: Final = PublishFailure(Verdict.RETRY, "SNS.NO_ANSWER", "SNS answered for others of its batch alone")
 
 
 class SnsConnection:
-    """Owns the clients and the known topics. Threads share it. Made without I/O."""
+    """Owner of the clients and the known topics. Thread-safe; created without I/O."""
 
     def __init__(self, *, clock: Callable[[], float]) -> None:
         given = settings.sns
-        # One more attempt, on a new connection: a kept one may have been closed by the other side.
+        # One retry, on a new connection: the server may have closed an idle one.
         self._client = aws.client("sns", timeout_s=given.timeout.total_seconds(), attempts=2)
         self._pinging = aws.client("sns", timeout_s=_PING_S, attempts=1)
         refetch_s = given.refetch_interval.total_seconds() if given.refetch else None
         self.topics = Topics(self._topic_arns, refetch_s=refetch_s, clock=clock)
 
     def find_topic(self, name: str) -> str | PublishFailure:
-        """Return the ARN of a topic, or why there is none."""
+        """Return a topic's ARN, or why there is none."""
         try:
             arn = self.topics.find(name)
         except aws.ERRORS as error:
@@ -109,7 +109,7 @@ class SnsConnection:
         return arn
 
     def publish_batch(self, arn: str, entries: Sequence[Entry], *, should_continue: Callable[[], bool]) -> Answers:
-        """Publish entries of different aggregates in one request, and return an answer for each, in their order."""
+        """Publish entries of different aggregates in one request; return an answer for each, in order."""
         batch = [{**entry.fields, "Id": str(place)} for place, entry in enumerate(entries)]
         try:
             done = self._client.publish_batch(TopicArn=arn, PublishBatchRequestEntries=batch)  # type: ignore[arg-type]
@@ -130,7 +130,7 @@ class SnsConnection:
         return answers
 
     def ping(self) -> None:
-        """Ask SNS for its topics. Raises NotReady."""
+        """Check readiness by asking SNS for its topics. Raises NotReady."""
         try:
             self._pinging.list_topics()
         except aws.ERRORS as error:
@@ -142,7 +142,7 @@ class SnsConnection:
         self._pinging.close()
 
     def _one_by_one(self, arn: str, entries: Sequence[Entry], *, should_continue: Callable[[], bool]) -> Answers:
-        """Find out which of them the refusal of their request was about: the others are not to blame."""
+        """Find out which entries caused the rejection of their request; the others are not to blame."""
         answers: Answers = []
         for entry in entries:
             answers += (

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def delivery_of(message: MessageTypeDef) -> Delivery:
-    """Read one message. Whatever can not be read is a fault, never an error: one message must not stop the others."""
+    """Parse one message. Unreadable content becomes a fault, never an error, so that it cannot stop other messages."""
     raw = body = message.get("Body", "")
     attributes = {name: value.get("StringValue", "") for name, value in message.get("MessageAttributes", {}).items()}
     broker_id = message.get("MessageId", "")
@@ -41,7 +41,7 @@ def delivery_of(message: MessageTypeDef) -> Delivery:
 
 
 def _notification(body: str) -> tuple[str, dict[str, str], str] | None:
-    """Unwrap a notification of SNS: its message, attributes and id. None: it is none."""
+    """Unwrap an SNS notification into its message, attributes and ID; return None if it is not one."""
     found = _object(body)
     if found is None or found.get("Type") != "Notification" or not isinstance(found.get("Message"), str):
         return None
@@ -64,7 +64,7 @@ def _envelope(body: str, attributes: Mapping[str, str], *, broker_id: str) -> En
     if headers is None:
         raise ValueError(f"attribute {HEADERS} is no JSON object")
     return Envelope(
-        # Whoever sends without salon_jobs may give no id: that of the broker stays the same when it delivers again.
+        # Other senders may give no ID; the broker's stays the same on redelivery.
         message_id=attributes.get(envelope.MESSAGE_ID) or broker_id,
         event=attributes[envelope.EVENT], payload=body,
         producer=attributes.get(envelope.PRODUCER, ""),
@@ -88,17 +88,17 @@ def _members(value: object) -> dict[str, Any]:
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
-_MOST_AT_ONCE: Final = 10  # of each call
+_MOST_AT_ONCE: Final = 10  # per call
 _LONGEST_WAIT_S: Final = 20
 _LONGEST_HIDDEN_S: Final = 43_200
-_PING_S: Final = 2.0  # to connect, and again for the answer
+_PING_S: Final = 2.0  # for connecting, and again for the answer
 
 
 class SqsSource(Source):
-    """Receives by long polling: ``wait`` and ``visibility`` are rounded up to whole seconds, and 20 s and 12 h at most.
+    """Source with long polling: ``wait`` and ``visibility`` are rounded up to seconds, at most 20 s and 12 h.
 
-    The queue is found by its name, in the region and account of its ARN, or in those of the settings where they are
-    left out (``rn::sqs:::orders``).
+    The queue is found by name, in the region and account of its ARN, or those of the settings if omitted
+    (``rn::sqs:::orders``).
     """
 
     service: ClassVar[str] = "sqs"
@@ -106,7 +106,7 @@ class SqsSource(Source):
     def __init__(self, destination: Destination, *, consumer: str) -> None:
         super().__init__(destination, consumer=consumer)
         timeout_s = settings.sns.timeout.total_seconds()
-        # A long poll is answered late. No second attempt: what the first one received would be hidden for nothing.
+        # A long poll answers late. No retry: messages that the first attempt received would be hidden for nothing.
         self._receiving = aws.client(
             "sqs", timeout_s=timeout_s + _LONGEST_WAIT_S, attempts=1, region=destination.region
         )
@@ -115,7 +115,7 @@ class SqsSource(Source):
         self._known_url = ""
 
     def receive(self, limit: int, *, wait: timedelta, visibility: timedelta) -> list[Delivery]:
-        """Return up to ``limit`` deliveries, by calls for ten each."""
+        """Return up to ``limit`` deliveries, ten per call."""
         received: list[Delivery] = []
         wait_s = min(_seconds(wait), _LONGEST_WAIT_S)
         try:
@@ -135,7 +135,7 @@ class SqsSource(Source):
         return received
 
     def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
-        """Delete them. A receipt that is no longer valid belongs to a message that is somebody else's by now."""
+        """Delete the messages. An expired receipt belongs to a message that another consumer has by now."""
 
         def delete(entries: list[Any]) -> list[BatchResultErrorEntryTypeDef]:
             return self._answering.delete_message_batch(QueueUrl=self._url(), Entries=entries).get("Failed", [])
@@ -143,15 +143,15 @@ class SqsSource(Source):
         self._answer(deliveries, delete)
 
     def extend(self, deliveries: Sequence[Delivery], *, visibility: timedelta) -> None:
-        """Hide them for that long from now on, 12 h after they were received at most."""
+        """Hide the messages for that long from now, at most until 12 h after they were received."""
         self._hide(deliveries, seconds=_hidden_s(visibility))
 
     def give_back(self, deliveries: Sequence[Delivery], *, after: timedelta) -> None:
-        """Show them again after that long."""
+        """Make the messages visible again after that time."""
         self._hide(deliveries, seconds=_hidden_s(after))
 
     def ping(self) -> None:
-        """Ask for the queue's address."""
+        """Check readiness by asking for the queue's address."""
         try:
             self._pinging.get_queue_url(**self._queue())
         except aws.ERRORS as error:
@@ -174,7 +174,7 @@ class SqsSource(Source):
     def _answer(
         self, deliveries: Sequence[Delivery], send: Callable[[list[Any]], list[BatchResultErrorEntryTypeDef]]
     ) -> None:
-        """Send all in batches, then tell of those that SQS did not take; what is no longer ours is no fault of its."""
+        """Send all in batches, then log those that SQS rejected; messages that are no longer ours are not failures."""
         failed: list[str] = []
         try:
             for entries in _batches(deliveries):

@@ -1,4 +1,4 @@
-"""Talks to the queues of one Azure storage account, alone in knowing its SDK: few requests, and errors of one kind."""
+"""Queues of one Azure storage account. The only module that imports the SDK: few requests, one kind of error."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ except ImportError as error:
         "Azure Queue Storage needs the SDK of the extra azure: pip install 'salon-jobs[azure]'"
     ) from error
 
-# The most that one request may receive.
+# Most messages that one request may receive.
 PAGE: Final = 32
 FOR_EVER: Final = -1
-# The SDK would log two records of many lines for every request at INFO.
+# The SDK logs two multi-line records for every request at INFO.
 _HTTP_LOG: Final = logging.getLogger(f"{__name__}.http")
 _HTTP_LOG.setLevel(logging.WARNING)
 _NO_QUEUE: Final = frozenset({"QueueNotFound", "QueueBeingDeleted", "QueueDisabled", "ResourceNotFound"})
@@ -42,7 +42,7 @@ _THE_MESSAGE: Final = frozenset({
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """Is one message as it came."""
+    """One message as received."""
 
     id: str
     receipt: str
@@ -51,10 +51,10 @@ class Received:
 
 
 class AzureAccount:
-    """Holds one pool of connections to the account of the settings. Every method may be called from any thread.
+    """Connection pool for the account in the settings. Thread-safe.
 
-    Requests are bounded by the setting's timeout and never repeated by the SDK: a repeated put would be a duplicate
-    out of order. Raises AzureFailure.
+    Requests are bounded by the setting's timeout and never repeated by the SDK: a repeated put would be an out-of-order
+    duplicate. Raises AzureFailure.
     """
 
     def __init__(self) -> None:
@@ -75,12 +75,12 @@ class AzureAccount:
         self._queues: dict[str, QueueClient] = {}
 
     def put(self, queue: str, text: str) -> None:
-        """Add a message at the end of a queue, for ever."""
+        """Add a message to the end of a queue; it never expires."""
         with _failures():
             self._queue(queue).send_message(text, time_to_live=FOR_EVER)
 
     def receive(self, queue: str, limit: int, *, visibility: timedelta) -> Sequence[Received]:
-        """Receive up to ``limit`` messages (at most PAGE), at once."""
+        """Receive up to ``limit`` messages (at most PAGE) without waiting."""
         with _failures():
             found = self._queue(queue).receive_messages(
                 messages_per_page=min(limit, PAGE), visibility_timeout=_seconds(visibility, least=1)
@@ -88,7 +88,7 @@ class AzureAccount:
             return [_received(message) for message in next(found.by_page(), ())]
 
     def hide(self, queue: str, message_id: str, receipt: str, *, visibility: timedelta) -> str:
-        """Hide a received message for that long from now on; returns its next receipt. Raises NotOurs, too."""
+        """Hide a received message for that long from now; return its next receipt. Also raises NotOurs."""
         with _failures():
             updated = self._queue(queue).update_message(
                 message_id, receipt, visibility_timeout=_seconds(visibility, least=0)
@@ -96,12 +96,12 @@ class AzureAccount:
         return str(updated.pop_receipt)
 
     def delete(self, queue: str, message_id: str, receipt: str) -> None:
-        """Remove a received message. Raises NotOurs, too."""
+        """Delete a received message. Also raises NotOurs."""
         with _failures():
             self._queue(queue).delete_message(message_id, receipt)
 
     def ping(self, queue: str | None = None) -> None:
-        """Ask for one queue, or (None) for the account; there, any answer will do to a signature."""
+        """Query one queue, or the account if None, where a shared access signature may be denied (403)."""
         with _failures():
             if queue is not None:
                 self._queue(queue).get_queue_properties()
@@ -117,7 +117,7 @@ class AzureAccount:
         self._service.close()
 
     def _queue(self, name: str) -> QueueClient:
-        # Two threads may both make one, which is harmless: it holds no connection.
+        # Two threads may both create one, which is harmless: it holds no connection.
         client = self._queues.get(name)
         if client is None:
             client = self._queues[name] = self._service.get_queue_client(name)
@@ -134,9 +134,9 @@ def _failures() -> Generator[None]:
 
 def _failure(error: AzureError) -> Exception:
     if not isinstance(error, HttpResponseError) or error.response is None:
-        if isinstance(error, ClientAuthenticationError):  # a key that can not sign
+        if isinstance(error, ClientAuthenticationError):  # a key that cannot sign
             return AzureFailure(Verdict.OUTAGE, "AZURE.NOT_AUTHORIZED", "the key can not sign a request")
-        # Its text may hold the address, whose query is a secret when the connection string has a signature.
+        # The error's text may contain the address, whose query is a secret when the connection string has a signature.
         cause = type(error.inner_exception or error).__name__
         return AzureFailure(Verdict.OUTAGE, "AZURE.UNREACHABLE", f"no answer: {cause}")
     status, code = error.status_code or 0, _code(error)
@@ -149,7 +149,7 @@ def _failure(error: AzureError) -> Exception:
         return AzureFailure(Verdict.OUTAGE, "AZURE.NOT_AUTHORIZED", detail)
     if status >= 500 or status in (408, 429):
         return AzureFailure(Verdict.OUTAGE, "AZURE.BUSY", detail)
-    if status < 400 or status == 407:  # the answer of something else, such as a proxy
+    if status < 400 or status == 407:  # answered by something else, such as a proxy
         return AzureFailure(Verdict.OUTAGE, "AZURE.UNREACHABLE", detail)
     if code in _THE_MESSAGE or status == 413:
         return AzureFailure(Verdict.REFUSED, "AZURE.REFUSED", detail)

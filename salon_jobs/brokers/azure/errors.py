@@ -1,4 +1,4 @@
-"""Names what can go wrong with Azure Queue Storage, without its SDK."""
+"""Errors of Azure Queue Storage, without its SDK."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from salon_jobs.brokers.publisher import Verdict
 
 
 class AzureFailure(Exception):
-    """Says what an error of the SDK means: a verdict, a stable code, and a text that holds no secret."""
+    """Meaning of an SDK error: a verdict, a stable code, and a text without secrets."""
 
     def __init__(self, verdict: Verdict, code: str, detail: str) -> None:
         super().__init__(f"{code}: {detail}")
@@ -16,4 +16,4 @@ class AzureFailure(Exception):
 
 
 class NotOurs(Exception):
-    """The message was deleted meanwhile, or delivered to somebody else."""
+    """Raised when the message was deleted or delivered to another consumer in the meantime."""

@@ -1,4 +1,4 @@
-"""Publishes to Azure Queue Storage: one JSON object in the body of each message, one request each."""
+"""Publisher for Azure Queue Storage: one request per message, whose body is one JSON object."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from salon_jobs.brokers.azure.account import AzureAccount
 
 
-# 64 KiB of text: so many bytes before base64.
+# 64 KiB of text, before base64.
 LARGEST_BYTES: Final = 49_152
 _A_UUID: Final = "00000000-0000-0000-0000-000000000000"
 
 
 class AzureQueuePublisher(Publisher):
-    """Publishes to ``rn::azurequeue:::QUEUE`` of the account of the settings.
+    """Publisher to ``rn::azurequeue:::QUEUE`` in the account of the settings.
 
-    Aggregates go in parallel, as many requests at once as the setting CONCURRENCY says; the messages of one go one by
-    one. The queue is never created here: whoever may publish needs no more rights than adding messages.
+    Aggregates go in parallel, with up to CONCURRENCY requests at once; messages of one aggregate go one by one. The
+    queue is never created here: a publisher needs only the right to add messages.
     """
 
     service = "azurequeue"
@@ -40,7 +40,7 @@ class AzureQueuePublisher(Publisher):
         self._connected: tuple[AzureAccount, ThreadPoolExecutor] | None = None
 
     def check(self, destination: Destination, *, aggregate_id: str, event: str, payload: str, headers: str) -> None:
-        """Refuse a name that is no queue's, and more than a message holds."""
+        """Reject an invalid queue name, and a message that is too large."""
         if not QUEUE_NAME.fullmatch(destination.resource):
             raise MessageInvalid(
                 f"aggregate_type {destination} names no queue of Azure; write 3 to 63 lower case letters, digits and "
@@ -53,7 +53,7 @@ class AzureQueuePublisher(Publisher):
             )
         alone = size = len(payload.encode())
         if destination.resource not in conf.azure.plain_queues:
-            # A replay of a store's message is the largest that this one can become.
+            # As large as this message can become: a replay of a store's message.
             size = len(_json(
                 message_id=_A_UUID, event=event, producer=conf.outbox.producer or "",
                 aggregate_type=destination.name, aggregate_id=aggregate_id, store_id=_A_UUID, replay_of=_A_UUID,
@@ -66,11 +66,11 @@ class AzureQueuePublisher(Publisher):
             )
 
     def open(self) -> None:
-        """Make the pool of connections; the first message connects."""
+        """Create the connection pool; the first message connects."""
         self._connect()
 
     def publish(self, messages: Sequence[OutgoingMessage], *, should_continue: Callable[[], bool]) -> Answers:
-        """Put the messages, those of different aggregates at once."""
+        """Put the messages, different aggregates in parallel."""
         if not messages:
             return []
         account, threads = self._connect()
@@ -80,7 +80,7 @@ class AzureQueuePublisher(Publisher):
         return batch.answers
 
     def ping(self) -> None:
-        """Ask the account whether it answers, and knows its key. What it answers to a signature does not matter."""
+        """Check that the account answers and accepts its key; a shared access signature may be denied (403)."""
         account, _ = self._connect()
         try:
             account.ping()
@@ -88,7 +88,7 @@ class AzureQueuePublisher(Publisher):
             raise NotReady(f"Azure Queue Storage is not usable: {failure}") from None
 
     def close(self) -> None:
-        """Close the connections, when what is under way has ended."""
+        """Close the connections once requests in progress have ended."""
         with self._connecting:
             connected, self._connected = self._connected, None
         if connected is not None:
@@ -99,7 +99,7 @@ class AzureQueuePublisher(Publisher):
     def _connect(self) -> tuple[AzureAccount, ThreadPoolExecutor]:
         with self._connecting:
             if self._connected is None:
-                # Its SDK takes half a second to import: a web process, which only calls check, goes without.
+                # The SDK takes half a second to import; a web process, which only calls check, does without it.
                 from salon_jobs.brokers.azure.account import AzureAccount  # noqa: PLC0415
 
                 threads = ThreadPoolExecutor(conf.azure.concurrency, thread_name_prefix="azure-publisher")
@@ -108,7 +108,7 @@ class AzureQueuePublisher(Publisher):
 
 
 class _Batch:
-    """Collects the answers for the messages of one call."""
+    """The answers for the messages of one call."""
 
     def __init__(
         self, account: AzureAccount, messages: Sequence[OutgoingMessage], should_continue: Callable[[], bool]
@@ -118,12 +118,12 @@ class _Batch:
         self._is_plain = self._queue in conf.azure.plain_queues
         self._messages = messages
         self._should_continue = should_continue
-        # What is wrong with the queue or the way to it answers for all aggregates: none is tried in vain after it.
+        # A problem with the queue or the connection answers for all aggregates, so that none is tried in vain.
         self._everywhere: PublishFailure | None = None
         self.answers: Answers = [NOT_SENT] * len(messages)
 
     def put(self, lane: Sequence[int]) -> None:
-        """Put the messages of one aggregate until one fails."""
+        """Put the messages of one aggregate, stopping at the first failure."""
         for index in lane:
             if not self._should_continue():
                 return
@@ -146,7 +146,7 @@ class _Batch:
 
 
 def _lanes(messages: Sequence[OutgoingMessage]) -> list[list[int]]:
-    """Return the places of each aggregate's messages, in order; a message without one is alone."""
+    """Return the positions of each aggregate's messages, in order; a message without an aggregate stands alone."""
     aggregates: dict[str, list[int]] = {}
     alone: list[list[int]] = []
     for index, message in enumerate(messages):
@@ -167,7 +167,7 @@ def _body(message: OutgoingMessage) -> bytes:
 
 
 def _json(*, headers: str, payload: str, **texts: str) -> bytes:
-    """Return the object of ``envelope.FIELDS``; headers and payload are JSON already, and stay as they are."""
+    """Return the JSON object of ``envelope.FIELDS``; headers and payload are already JSON and stay unchanged."""
     words = {"envelope": envelope.VERSION, **texts}
     quoted = {name: json.dumps(text, ensure_ascii=False) for name, text in words.items()}
     values = {**quoted, "headers": headers, "payload": payload}

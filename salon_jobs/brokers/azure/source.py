@@ -1,4 +1,4 @@
-"""Receives from Azure Queue Storage, which answers at once: an empty queue is asked again every second."""
+"""Source for Azure Queue Storage. It has no long polling, so an empty queue is polled every second."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MARK: Final = "\ufeff"
 
 
 class AzureQueueSource(Source):
-    """Receives from the queue of ``rn::azurequeue:::QUEUE``; all consumers share it, ``consumer`` names nothing."""
+    """Source for the queue ``rn::azurequeue:::QUEUE``, shared by all consumers; ``consumer`` is unused."""
 
     service = "azurequeue"
 
@@ -41,12 +41,12 @@ class AzureQueueSource(Source):
 
     @property
     def visibility(self) -> timedelta:
-        """Return the setting of all queues."""
+        """Visibility timeout from the settings, the same for all queues."""
         visibility: timedelta = conf.azure.visibility_timeout
         return visibility
 
     def receive(self, limit: int, *, wait: timedelta, visibility: timedelta) -> list[Delivery]:
-        """Return what is there, by 32 a request; else ask every second."""
+        """Return what is there, up to 32 per request; otherwise poll every second."""
         until = time.monotonic() + wait.total_seconds()
         while True:
             deliveries = self._receive_now(limit, visibility)
@@ -55,12 +55,12 @@ class AzureQueueSource(Source):
                 return deliveries
 
     def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
-        """Delete each under its newest receipt."""
+        """Delete each message with its newest receipt."""
         account = self._account()
         self._each(deliveries, lambda handle: account.delete(self._queue, handle.id, handle.receipt))
 
     def extend(self, deliveries: Sequence[Delivery], *, visibility: timedelta) -> None:
-        """Hide each for longer, and remember its new receipt."""
+        """Hide each message for longer, and remember its new receipt."""
         account = self._account()
 
         def hide(handle: _Handle) -> None:
@@ -69,11 +69,11 @@ class AzureQueueSource(Source):
         self._each(deliveries, hide)
 
     def give_back(self, deliveries: Sequence[Delivery], *, after: timedelta) -> None:
-        """Hide each for that long only."""
+        """Hide each message for only that long."""
         self.extend(deliveries, visibility=after)
 
     def ping(self) -> None:
-        """Ask for the queue's properties."""
+        """Check readiness by asking for the queue's properties."""
         with _not_ready(self.destination):
             self._account().ping(self._queue)
 
@@ -96,7 +96,7 @@ class AzureQueueSource(Source):
                     page = account.receive(self._queue, asked, visibility=visibility)
             except NotReady:
                 if deliveries:
-                    return deliveries  # they are ours: the next call meets the error again
+                    return deliveries  # they are ours; the next call meets the error again
                 raise
             deliveries += map(_delivery, page)
             if len(page) < asked:
@@ -104,11 +104,11 @@ class AzureQueueSource(Source):
         return deliveries
 
     def _each(self, deliveries: Sequence[Delivery], do: Callable[[_Handle], None]) -> None:
-        """Do it for each of them, many at once; those that are not ours any more are left to others."""
+        """Apply ``do`` to each delivery, many in parallel; skip those that are no longer ours."""
 
         def locked(delivery: Delivery) -> None:
             handle = cast("_Handle", delivery.handle)
-            # A receipt is valid until the next one: it must not change between being read and being used.
+            # Each receipt replaces the previous one, so it must not change between being read and being used.
             with handle.lock, suppress(NotOurs):
                 do(handle)
 
@@ -136,7 +136,7 @@ class _Handle:
 
 
 class _Body(msgspec.Struct):
-    """Is what a body holds (``envelope.FIELDS``); the payload stays as it was written."""
+    """Fields of a body (``envelope.FIELDS``); the payload stays as written."""
 
     envelope: str
     message_id: Annotated[str, msgspec.Meta(min_length=1)]
@@ -159,7 +159,7 @@ def _delivery(received: Received) -> Delivery:
     try:
         raw = _text(raw)
         envelope = _read(raw)
-    except (ValueError, RecursionError) as error:  # the second: it nests too deep
+    except (ValueError, RecursionError) as error:  # RecursionError: nested too deeply
         fault = f"the body is no message: {error}"
     return Delivery(count=received.count, raw=raw, handle=handle, envelope=envelope, fault=fault, broker_id=received.id)
 
@@ -167,7 +167,7 @@ def _delivery(received: Received) -> Delivery:
 def _text(body: str) -> str:
     """Return the JSON text of a body.
 
-    Other writers may have put it there as it is, without base64, or in lines of base64, or with a byte order mark.
+    Other writers may store it as is, without base64, in lines of base64, or with a byte order mark.
     """
     body = body.removeprefix(_MARK)
     if body.lstrip().startswith("{"):

@@ -1,7 +1,8 @@
-"""Holds one connection to NATS, with the event loop and the thread that it lives in.
+"""One connection to NATS, with its event loop and thread.
 
-The client's own reconnecting is off: it would send what a lost connection left in its buffer later, when another relay
-may own those messages; and it knows no jitter. A connection that is lost is dropped; another is made here.
+The client's own reconnecting is off: after a lost connection, it would later send what was left in its buffer, when
+another relay may own those messages; nor does it support jitter. A lost connection is dropped, and a new one is made
+here.
 """
 
 from __future__ import annotations
@@ -25,18 +26,18 @@ try:
 except ImportError as missing:
     raise ConfigurationError("NATS needs its client library: pip install 'salon-jobs[nats]'") from missing
 
-# The library is imported here alone, so that one place says what to install.
+# The library is imported only here, so that one place says what to install.
 __all__ = ["NatsConnection", "Unreachable", "api", "describe", "errors", "js_errors"]
 
 T = TypeVar("T")
-# A connection that says nothing any more is noticed after about three of these.
+# A silent connection is noticed after about three of these.
 _PING_INTERVAL_S: Final = 10
 _CLOSE_S: Final = 1.0
 _CANCEL_AGAIN_S: Final = 0.1
 
 
 class Unreachable(Exception):
-    """There is no usable connection to NATS. ``code`` says why, in the words of publishers."""
+    """Raised when there is no usable connection to NATS. ``code`` is the reason, as publishers report it."""
 
     def __init__(self, detail: str, *, code: str = "NATS.UNREACHABLE") -> None:
         super().__init__(detail)
@@ -44,28 +45,28 @@ class Unreachable(Exception):
 
 
 class NatsConnection:
-    """Connects at first use, and again when it was lost. Its methods but ``run`` and ``close`` belong to its loop."""
+    """Connection made at first use and after a loss. All methods except ``run`` and ``close`` belong to its loop."""
 
     def __init__(self) -> None:
-        """Make it without I/O."""
+        """Create the object without I/O."""
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        # The client, as long as it is connected.
+        # The client, while it is connected.
         self.connected: Any = None
         self._connecting: asyncio.Task[None] | None = None
         self._ending: set[asyncio.Task[None]] = set()
         self._tried = asyncio.Event()
         self._refusal = Unreachable("no connection within the timeout", code="NATS.TIMEOUT")
         self._discovered: list[str] = []
-        # Called when the connection is lost, in the loop.
+        # Called in the loop when the connection is lost.
         self.on_lost: Callable[[Unreachable], None] = lambda _why: None
-        # Called with each new client before anybody else gets it, in the loop.
+        # Called in the loop with each new client, before anyone else gets it.
         self.on_connected: Callable[[Any], Awaitable[None]] = _nothing
         self.last_error = ""
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run something in the loop's thread and return its result."""
+        """Run a coroutine in the loop's thread and return its result."""
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
@@ -75,7 +76,7 @@ class NatsConnection:
         return asyncio.run_coroutine_threadsafe(work, loop).result()
 
     def close(self) -> None:
-        """Close the connection and end the thread. Idempotent; a later ``run`` begins anew."""
+        """Close the connection and end the thread. Idempotent; a later ``run`` starts a new one."""
         with self._lock:
             loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
         if loop is None or thread is None:
@@ -86,7 +87,7 @@ class NatsConnection:
         loop.close()
 
     async def client(self) -> Any:
-        """Return a connected client. Raises Unreachable when the next try fails, or after the timeout."""
+        """Return a connected client. Raises Unreachable when the next attempt fails, or after the timeout."""
         if self.connected is None:
             if self._connecting is None or self._connecting.done():
                 self._tried.clear()
@@ -98,7 +99,7 @@ class NatsConnection:
         return self.connected
 
     async def request(self, subject: str, body: bytes) -> bytes:
-        """Ask a service of the server and return its answer. Raises Unreachable, also when nobody answers."""
+        """Send a request to a server's service and return the answer. Raises Unreachable, also if nobody answers."""
         client = await self.client()
         try:
             answer = await client.request(subject, body, timeout=settings.nats.timeout.total_seconds())
@@ -121,7 +122,7 @@ class NatsConnection:
             raise silent from error
 
     async def _connect(self) -> None:
-        """Try every server, then again after a while, until one answers or the tries are spent."""
+        """Try every server, repeatedly, until one answers or the attempts are used up."""
         nats_settings = settings.nats
         jitter = nats_settings.reconnect_jitter_tls if nats_settings.tls else nats_settings.reconnect_jitter
         for attempt in range(nats_settings.max_reconnects + 1):
@@ -155,11 +156,11 @@ class NatsConnection:
 
         try:
             options = self._options(client)
-        except OSError as error:  # an SSLError is one
+        except OSError as error:  # includes SSLError
             raise Unreachable(f"the TLS files can not be read: {describe(error)}", code="NATS.TLS_FILES") from error
         connecting = client.connect(
             server, error_cb=failed, closed_cb=lost, skip_subject_validation=True, **options
-        )  # ours are made of what is allowed
+        )  # our subjects are valid by construction
         try:
             await asyncio.wait_for(connecting, settings.nats.timeout.total_seconds())
             if settings.nats.tls and not _offers_tls(client):
@@ -180,7 +181,7 @@ class NatsConnection:
         given = settings.nats
 
         def secret(value: str | None) -> Callable[[], str] | None:
-            """Hand a secret out only over TLS when that is demanded: the client asks when it knows the server."""
+            """Wrap a secret in a callback: the client calls it once it knows whether the server offers TLS."""
             if value is None:
                 return None
 
@@ -205,7 +206,7 @@ class NatsConnection:
         self._end(client)
 
     def _end(self, client: Any) -> None:
-        """Close a client in the background: after a failed TLS handshake it waits for ever."""
+        """Close a client in the background, because after a failed TLS handshake closing never returns."""
         task = asyncio.create_task(asyncio.wait_for(client.close(), _CLOSE_S))
         self._ending.add(task)
         task.add_done_callback(self._ended)
@@ -213,7 +214,7 @@ class NatsConnection:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._ending.discard(task)
         if not task.cancelled():
-            task.exception()  # taken note of: a client that can not be closed is let go
+            task.exception()  # retrieves the error; a client that cannot be closed is abandoned
 
     async def _shut(self) -> None:
         if self._connecting is not None:
@@ -221,7 +222,7 @@ class NatsConnection:
             self._tried.set()
         if self.connected is not None:
             await self._drop(self.connected, Unreachable("the connection was closed"))
-        # Whoever is still at work in another thread gets an answer; a loop that stopped would give none.
+        # Threads that still wait for work here must get an answer; a stopped loop would give none.
         others = asyncio.all_tasks() - {asyncio.current_task()}
         if others:
             _, late = await asyncio.wait(others, timeout=_CLOSE_S)
@@ -229,7 +230,7 @@ class NatsConnection:
 
 
 def describe(error: BaseException) -> str:
-    """Return an error in one line, never empty."""
+    """Describe an error in one line, never empty."""
     return str(error) or type(error).__name__
 
 
@@ -246,14 +247,14 @@ def _tls_context() -> ssl.SSLContext:
 
 
 async def _cancelled(tasks: set[asyncio.Task[Any]]) -> None:
-    """Cancel tasks until they end: before Python 3.12 ``wait_for`` forgets one that comes together with its answer."""
+    """Cancel tasks until they end: before Python 3.12, ``wait_for`` drops a cancellation that meets the result."""
     ended: set[asyncio.Task[Any]] = set()
     while tasks:
         for task in tasks:
             task.cancel()
         done, tasks = await asyncio.wait(tasks, timeout=_CANCEL_AGAIN_S)
         ended |= done
-    await asyncio.gather(*ended, return_exceptions=True)  # what they raised is taken note of
+    await asyncio.gather(*ended, return_exceptions=True)  # retrieves their errors
 
 
 async def _nothing(_client: Any) -> None:

@@ -1,4 +1,4 @@
-"""Publishes to NATS JetStream."""
+"""Publisher for NATS JetStream."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
 
 
 class NatsPublisher(Publisher):
-    """Publishes to the subject ``resource.aggregate_id``; the headers carry what ``core.envelope`` names.
+    """Publisher to the subject ``resource.aggregate_id``; headers carry the fields of ``core.envelope``.
 
-    See ``nats_batch`` for the order and what fences it, and docs/how-to/nats.md for the streams it needs.
+    See ``sender`` for ordering and its fence, and docs/how-to/nats.md for the streams it needs.
     """
 
     service = "nats"
 
     def __init__(self) -> None:
-        """Make it without I/O."""
+        """Create the object without I/O."""
         self._making = threading.Lock()
         self._made: NatsSender | None = None
 
     def check(self, destination: Destination, *, aggregate_id: str, event: str, payload: str, headers: str) -> None:
-        """Refuse what is no subject, or is too large, or has headers that NATS can not carry. No I/O."""
+        """Reject an invalid subject, a message that is too large, and headers NATS cannot carry. No I/O."""
         require_resource(destination.resource)
         require_length(subject_of(destination.resource, aggregate_id))
         own = own_headers(headers)
@@ -58,15 +58,15 @@ class NatsPublisher(Publisher):
             )
 
     def open(self) -> None:
-        """Make what connects, at the first message. Raises ConfigurationError when the client library is missing."""
+        """Create the sender, which connects at first use. Raises ConfigurationError without the client library."""
         self._sender()
 
     def publish(self, messages: Sequence[OutgoingMessage], *, should_continue: Callable[[], bool]) -> Answers:
-        """Publish with up to ``window`` messages on their way, one of an aggregate at a time."""
+        """Publish with up to ``window`` messages in flight, one per aggregate."""
         return self._sender().publish(messages, should_continue=should_continue)
 
     def ping(self) -> None:
-        """Ask the server for a pong. Raises NotReady."""
+        """Check readiness with a ping. Raises NotReady."""
         self._sender().ping()
 
     def close(self) -> None:
@@ -79,7 +79,7 @@ class NatsPublisher(Publisher):
     def _sender(self) -> NatsSender:
         with self._making:
             if self._made is None:
-                # Whoever only writes messages needs no client library.
+                # A process that only emits messages needs no client library.
                 from salon_jobs.brokers.nats.sender import NatsSender  # noqa: PLC0415
 
                 self._made = NatsSender()

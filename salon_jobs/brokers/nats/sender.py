@@ -38,17 +38,17 @@ _EXPECTED: Final = b"Nats-Expected-Last-Subject-Sequence"
 
 
 class Sequences:
-    """Remembers the last sequence of the subjects that were published to lately."""
+    """Last sequences of recently used subjects."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[str, int] = OrderedDict()
 
     def get(self, subject: str) -> int:
-        """Return it; 0, which no message has, when it is not known: the server says whether that is right."""
+        """Return the last sequence, or 0, which no message has, if unknown: the server says whether that is right."""
         return self._known.get(subject, 0)
 
     def remember(self, subject: str, sequence: int) -> None:
-        """Keep it, and forget the one that was not used for longest."""
+        """Store a sequence, and forget the least recently used one."""
         self._known[subject] = sequence
         self._known.move_to_end(subject)
         if len(self._known) > _MOST_SUBJECTS:
@@ -57,7 +57,7 @@ class Sequences:
 
 @dataclass(slots=True, eq=False)
 class SubjectQueue:
-    """Is what is left to publish of one aggregate: positions in the call's messages, the first is next."""
+    """Unpublished messages of one aggregate, as positions in the call's messages; the first is next."""
 
     subject: str
     fenced: bool
@@ -66,55 +66,55 @@ class SubjectQueue:
 
 
 class Wire(Protocol):
-    """Sends for a batch; answers come to ``Batch.acknowledged``."""
+    """Transport of a batch; answers go to ``Batch.acknowledged``."""
 
     sequences: Sequences
-    # Subjects that no stream took when they were published to: asked about before the next try, since a subscriber that
-    # is no stream would make that last until its timeout.
+    # Subjects that no stream took: the streams are queried before the next try, since with a subscriber that is no
+    # stream, publishing would wait until its timeout.
     untaken: set[str]
 
     async def send(self, batch: Batch, lane: SubjectQueue, message: OutgoingMessage) -> PublishFailure | str:
-        """Send a lane's first message and return the token of its answer; or why it can not be sent."""
+        """Send a queue's first message and return the token of its answer, or why it cannot be sent."""
         ...
 
     async def ask(self, subject: str, body: bytes) -> bytes:
-        """Ask JetStream's API. Raises Unreachable."""
+        """Query JetStream's API. Raises Unreachable."""
         ...
 
     async def probe(self) -> tuple[bool, str]:
-        """Drop a dead connection; return whether it lives, and what the server complained about last."""
+        """Drop a dead connection; return whether it is alive, and the server's last complaint."""
         ...
 
 
 class Batch:
-    """Is one call of publish, in the loop of the connection."""
+    """One call of publish, in the connection's loop."""
 
     def __init__(
         self, wire: Wire, resource: str, messages: Sequence[OutgoingMessage], *, should_continue: Callable[[], bool]
     ) -> None:
-        """Take the messages, all to one destination. No I/O."""
+        """Prepare messages for a single destination. No I/O."""
         self.answers: Answers = [NOT_SENT] * len(messages)
         self._wire = wire
         self._resource = resource
         self._messages = messages
         self._should_continue = should_continue
         self._ready: deque[SubjectQueue] = deque()
-        # By the token of their answer, the oldest first; with the time it is waited for.
+        # By the token of the answer, oldest first, with the deadline.
         self._flying: dict[str, tuple[SubjectQueue, float]] = {}
         self._asking: set[asyncio.Task[None]] = set()
         self._outage: PublishFailure | None = None
-        # Streams that took a message, and those that take none now, with the lanes that wait for the verdict.
+        # Streams that accepted a message; streams that accept none now; and the queues that await the verdict.
         self._taking: set[str] = set()
         self._unavailable: set[str] = set()
         self._waiting: list[tuple[SubjectQueue, PublishFailure]] = []
-        # The streams that take a subject, asked for once.
+        # Streams that accept a subject, queried once.
         self._streams: dict[str, asyncio.Task[list[str]]] = {}
         self._waiter: asyncio.Future[None] | None = None
         self._timeout_s = settings.nats.timeout.total_seconds()
         self._loop = asyncio.get_running_loop()
 
     async def run(self, lanes: Sequence[SubjectQueue]) -> Answers:
-        """Publish all lanes, and return when each message has its answer."""
+        """Publish all queues; return once each message has its answer."""
         self._ready.extend(lanes)
         window = settings.nats.window
         timer = self._loop.call_later(self._timeout_s, self._wake)
@@ -135,12 +135,12 @@ class Batch:
         finally:
             timer.cancel()
         await self._answer_waiting()
-        for lane in self._ready:  # an outage left them
+        for lane in self._ready:  # left over from an outage
             self._lose(lane)
         return self.answers
 
     def acknowledged(self, token: str, ack: Ack | None) -> None:
-        """Take the server's answer; None: nobody takes messages of this subject."""
+        """Process the server's answer; None means that nobody accepts messages of this subject."""
         if (flying := self._flying.pop(token, None)) is None:
             return
         lane = flying[0]
@@ -158,7 +158,7 @@ class Batch:
         self._wake()
 
     def lose(self, outage: PublishFailure) -> None:
-        """Give up: the connection is lost, or silent."""
+        """Give up, because the connection is lost or silent."""
         self._outage = outage
         for lane, _ in self._flying.values():
             self._lose(lane)
@@ -196,7 +196,7 @@ class Batch:
             self._waiter.set_result(None)
 
     async def _expire(self) -> float:
-        """Look into answers that are overdue; give up when the connection is dead. Return when to look again."""
+        """Investigate overdue answers; give up when the connection is dead. Return the seconds until the next check."""
         due = next(iter(self._flying.values()))[1] if self._flying else self._loop.time() + self._timeout_s
         if (left_s := due - self._loop.time()) > 0:
             return left_s
@@ -221,7 +221,7 @@ class Batch:
         self._wake()
 
     async def _find_stream(self, lane: SubjectQueue) -> None:
-        """Go on with a subject that had no stream, if it has one by now."""
+        """Continue with a subject that had no stream, if it has one by now."""
         try:
             taken = await self._streams_taking(lane.subject)
         except Unreachable as outage:
@@ -233,7 +233,7 @@ class Batch:
         return None
 
     async def _explain(self, lane: SubjectQueue, why: PublishFailure) -> None:
-        """Tell a subject that no stream takes from a stream that takes nothing now."""
+        """Distinguish a subject that no stream accepts from a stream that accepts nothing now."""
         try:
             streams = await self._streams_of_destination()
             taking = await self._streams_taking(lane.subject) if streams else []
@@ -251,7 +251,7 @@ class Batch:
         return self._refused(lane, PublishFailure(Verdict.MISSING, "NATS.NO_STREAM", detail))
 
     async def _put_off(self, lane: SubjectQueue, stream: str, why: PublishFailure) -> None:
-        """Put a lane off whose stream takes nothing now; give up when that was the only stream."""
+        """Postpone a queue whose stream accepts nothing now; give up if that was the only stream."""
         why = replace(why, detail=f"stream {stream}: {why.detail}")
         self._unavailable.add(stream)
         self._waiting.append((lane, why))
@@ -262,7 +262,7 @@ class Batch:
             self._outage = outage_of(outage)
 
     async def _answer_waiting(self) -> None:
-        """Answer for the lanes that were put off: it is an outage unless another stream of the destination answers."""
+        """Answer for the postponed queues: an outage, unless another stream of the destination answers."""
         if not self._waiting:
             return
         if self._outage is None and self._taking <= self._unavailable and not await self._another_answers():
@@ -286,14 +286,14 @@ class Batch:
         return True
 
     async def _streams_of_destination(self) -> list[str]:
-        """Return the streams that take the subject of no aggregate, or of any. Raises Unreachable."""
+        """Return the streams that accept the subject without an aggregate, or with any. Raises Unreachable."""
         found = await asyncio.gather(
             self._streams_taking(self._resource), self._streams_taking(f"{self._resource}.*")
         )  # fmt: skip
         return sorted({stream for streams in found for stream in streams})
 
     async def _streams_taking(self, subject: str) -> list[str]:
-        """Return the streams that take messages of a subject, asked for once in this call. Raises Unreachable."""
+        """Return the streams that accept a subject, queried once per call. Raises Unreachable."""
         task = self._streams.get(subject)
         if task is None:
             task = self._streams[subject] = self._loop.create_task(self._ask_for_streams(subject))
@@ -306,7 +306,7 @@ class Batch:
         return answer.streams or []
 
     async def _look_again(self, lane: SubjectQueue, stream: str) -> None:
-        """Read what the subject ends with: skip what is there already, go on behind it."""
+        """Read the end of the subject: skip messages already there, continue after it."""
         lane.tries += 1
         if lane.tries > _TRIES:
             detail = f"somebody else publishes to {lane.subject} all the time"
@@ -322,11 +322,11 @@ class Batch:
             lane.positions.remove(position)
         self._wire.sequences.remember(lane.subject, last)
         if lane.positions:
-            self._ready.append(lane)  # should_continue is asked again before it is sent
+            self._ready.append(lane)  # should_continue is checked again before it is sent
         return None
 
     async def _published_before(self, lane: SubjectQueue, stream: str) -> tuple[int, list[int]]:
-        """Return the last sequence of the subject, 0 when it is empty, and which of the lane's messages end it."""
+        """Return the subject's last sequence (0 if empty), and which of the queue's messages are at its end."""
         ours = {str(self._messages[position].message_id): position for position in lane.positions}
         last: int | None = None
         found: list[int] = []
@@ -351,15 +351,15 @@ class Batch:
 
 
 def outage_of(why: Unreachable) -> PublishFailure:
-    """Return the answer for what could not be sent or found out."""
+    """Return the answer for messages that could not be sent or looked up."""
     return PublishFailure(Verdict.OUTAGE, why.code, str(why))
 
 
 class NatsSender:
-    """Is the wire of all batches of one publisher. Threads share it."""
+    """Transport for all batches of one publisher. Thread-safe."""
 
     def __init__(self) -> None:
-        """Make it without I/O."""
+        """Create the object without I/O."""
         self.sequences = Sequences()
         self.untaken: set[str] = set()
         self._connection = NatsConnection()
@@ -367,7 +367,7 @@ class NatsSender:
         self._connection.on_lost = self._lost
         self._inbox = ""
         self._tokens = itertools.count(1)
-        # Who waits for the answer with this token.
+        # Batches that wait for the answer with this token.
         self._waiting: dict[str, Batch] = {}
 
     def publish(self, messages: Sequence[OutgoingMessage], *, should_continue: Callable[[], bool]) -> Answers:
@@ -375,18 +375,18 @@ class NatsSender:
         return self._connection.run(self._publish(messages, should_continue))
 
     def ping(self) -> None:
-        """Ask the server for a pong. Raises NotReady."""
+        """Check readiness with a ping. Raises NotReady."""
         try:
             self._connection.run(self._connection.probe())
         except Unreachable as error:
             raise NotReady(f"{error.code}: {error}") from error
 
     def close(self) -> None:
-        """Close the connection and end its thread. Idempotent; a later use begins anew."""
+        """Close the connection and end its thread. Idempotent; a later use opens a new one."""
         self._connection.close()
 
     async def send(self, batch: Batch, lane: SubjectQueue, message: OutgoingMessage) -> PublishFailure | str:
-        """Send a lane's first message and return the token of its answer; or why it can not be sent."""
+        """Send a queue's first message and return the token of its answer, or why it cannot be sent."""
         if (client := self._connection.connected) is None:
             return PublishFailure(Verdict.OUTAGE, "NATS.UNREACHABLE", "the connection was lost")
         try:
@@ -397,7 +397,7 @@ class NatsSender:
             if lane.fenced:
                 headers["Nats-Expected-Last-Subject-Sequence"] = str(self.sequences.get(lane.subject))
             payload = message.payload.encode()
-            # More would make the server close the connection, and every message after it fail.
+            # The server would close the connection over a larger message, and every message after it would fail.
             if len(payload) + FIXED_BYTES + 4 * len(message.headers) > client.max_payload // 2:
                 _require_size(len(payload) + size_of(headers.items()), client.max_payload)
             token = str(next(self._tokens))
@@ -412,11 +412,11 @@ class NatsSender:
         return token
 
     async def ask(self, subject: str, body: bytes) -> bytes:
-        """Ask JetStream's API. Raises Unreachable."""
+        """Query JetStream's API. Raises Unreachable."""
         return await self._connection.request(f"{api_prefix()}.{subject}", body)
 
     async def probe(self) -> tuple[bool, str]:
-        """Drop a dead connection; return whether it lives, and what the server complained about last."""
+        """Drop a dead connection; return whether it is alive, and the server's last complaint."""
         try:
             await self._connection.probe()
         except Unreachable as error:
@@ -460,12 +460,12 @@ class NatsSender:
 
 
 def api_prefix() -> str:
-    """Return where JetStream's API is: in the settings' domain."""
+    """Return the prefix of JetStream's API, for the domain of the settings."""
     return f"$JS.{settings.nats.domain}.API" if settings.nats.domain else "$JS.API"
 
 
 def _lanes(resource: str, messages: Sequence[OutgoingMessage]) -> list[SubjectQueue]:
-    """Return one lane for each aggregate, and one for each message without."""
+    """Return one queue per aggregate, and one per message without an aggregate."""
     lanes: list[SubjectQueue] = []
     by_aggregate: dict[str, SubjectQueue] = {}
     for position, message in enumerate(messages):

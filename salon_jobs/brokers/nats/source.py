@@ -1,4 +1,4 @@
-"""Receives from NATS JetStream, through a durable pull consumer."""
+"""Source for NATS JetStream, through a durable pull consumer."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from salon_jobs.core.errors import MessageInvalid, NotReady
 
 T = TypeVar("T")
 _LEAST_WAIT_S: Final = 0.05
-# The server delivers no more while so many are not answered.
+# With this many unacknowledged messages, the server stops delivering.
 _MOST_UNANSWERED: Final = 10_000
 
 
 class NatsSource(Source):
-    """Receives what is published to a destination: the subject of that name, and all below it.
+    """Source for everything published to a destination: the subject of that name, and all below it.
 
-    The stream is found by the subject; the consumer is created in it at the first receive. It is durable, named as the
-    consumer in the settings, shared by all processes, starts with the oldest message, and never gives one up. A message
-    without an id of its writer's is known by its place in the stream.
+    The stream is found by the subject; the consumer is created in it at the first receive. It is durable, has the name
+    of the consumer in the settings, is shared by all processes, starts with the oldest message, and never gives up on a
+    message. A message without an ID from its writer is identified by its position in the stream.
     """
 
     service = "nats"
 
     def __init__(self, destination: Destination, *, consumer: str) -> None:
-        """Make it without I/O."""
+        """Create the object without I/O."""
         super().__init__(destination, consumer=consumer)
         self._connection = NatsConnection()
-        # A name must not hold what divides subjects or paths.
+        # A name must not contain separators of subjects or paths.
         self._name = re.sub(r"[^A-Za-z0-9_-]", lambda found: quote(found[0], safe="").replace(".", "%2E"), consumer)
         self._bound: tuple[Any, Any, timedelta] | None = None
 
@@ -47,21 +47,21 @@ class NatsSource(Source):
         return self._run(self._receive(limit, max(wait.total_seconds(), _LEAST_WAIT_S), visibility))
 
     def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
-        """Acknowledge, and wait until the server has noted it. Raises NotReady."""
+        """Acknowledge, and wait until the server has recorded it. Raises NotReady."""
         timeout_s = settings.nats.timeout.total_seconds()
         self._answer(deliveries, lambda client, reply: client.request(reply, b"+ACK", timeout=timeout_s))
 
     def extend(self, deliveries: Sequence[Delivery], *, visibility: timedelta) -> None:
-        """Have them delivered again only after that. Raises NotReady."""
+        """Postpone redelivery for that long from now. Raises NotReady."""
         self.give_back(deliveries, after=visibility)
 
     def give_back(self, deliveries: Sequence[Delivery], *, after: timedelta) -> None:
-        """Have them delivered again; until then they can still be acknowledged. Raises NotReady."""
+        """Have the messages redelivered; until then they can still be acknowledged. Raises NotReady."""
         verb = _again_after(after)
         self._answer(deliveries, lambda client, reply: client.publish(reply, verb))
 
     def ping(self) -> None:
-        """Ask whether there is a stream for the destination. Raises NotReady."""
+        """Check that a stream exists for the destination. Raises NotReady."""
         self._run(self._ping())
 
     def close(self) -> None:
@@ -84,7 +84,7 @@ class NatsSource(Source):
         try:
             messages: list[Any] = await subscription.fetch(limit, timeout=wait_s)
         except TimeoutError:
-            # Nothing came: because there is nothing, or because nobody is there, or answers any more.
+            # Nothing arrived, either because there is nothing or because the server no longer answers.
             await (await self._connection.client()).flush(timeout=settings.nats.timeout.total_seconds())
             return []
         except errors.Error:
@@ -98,14 +98,14 @@ class NatsSource(Source):
 
     def _answer(self, deliveries: Sequence[Delivery], how: Callable[[Any, str], Awaitable[Any]]) -> None:
         async def answer() -> None:
-            client = await self._connection.client()  # which may be another than brought them
+            client = await self._connection.client()  # possibly another client than the one that received them
             await asyncio.gather(*(how(client, str(delivery.handle)) for delivery in deliveries))
             await client.flush(timeout=settings.nats.timeout.total_seconds())
 
         self._run(answer())
 
     async def _subscription(self, visibility: timedelta) -> tuple[Any, timedelta]:
-        """Return the subscription, and how long it hides what it delivers: the visibility it was made with."""
+        """Return the subscription, and for how long it hides deliveries: the visibility it was created with."""
         client = await self._connection.client()
         if self._bound is None or self._bound[0] is not client:
             js = client.jetstream(**_context())
@@ -131,7 +131,7 @@ class NatsSource(Source):
 
 
 def _again_after(time: timedelta) -> bytes:
-    """Return the answer that has a message delivered again after a time; it stays hidden, and can be acknowledged."""
+    """Return the answer that delays redelivery; the message stays hidden, and can be acknowledged."""
     delay_ns = int(time.total_seconds() * 1e9)
     return b'-NAK {"delay": %d}' % delay_ns if delay_ns else b"-NAK"
 
@@ -159,7 +159,7 @@ def _fault(data: bytes, headers: dict[str, str]) -> str:
         return f"the header {names.EVENT} is missing"
     try:
         json.loads(data)
-    except (ValueError, RecursionError) as error:  # what is no UTF-8, or nests too deep, too
+    except (ValueError, RecursionError) as error:  # not UTF-8, or nested too deeply
         return f"the body is no JSON: {error}"
     return ""
 
@@ -168,7 +168,7 @@ def _envelope(subject: str, headers: dict[str, str], body: str, *, place: str) -
     named = {name.lower(): value for name, value in headers.items()}
     aggregate_type = named.get(names.AGGREGATE_TYPE.lower(), "")
     try:
-        # The subject is exact; a header's value has lost the white space at its ends.
+        # The subject is exact, whereas a header's value loses white space at its ends.
         aggregate_id = aggregate_of(parse_destination(aggregate_type).resource, subject)
     except MessageInvalid:
         aggregate_id = named.get(names.AGGREGATE_ID.lower(), "")

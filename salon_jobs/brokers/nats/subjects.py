@@ -15,17 +15,17 @@ from salon_jobs.core import destinations as envelope
 from salon_jobs.core.errors import MessageInvalid
 
 _ILLEGAL: Final = re.compile(r"[\x00-\x20.*>%\x7f-\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000\ufeff]")
-# A server reads a control line of at most 4,096 bytes: subject, inbox of the answer and two sizes.
+# A server reads a control line of at most 4,096 bytes: subject, reply inbox and two sizes.
 _LONGEST_BYTES: Final = 4000
 
 
 def encode_token(token: str) -> str:
-    """Return a text as one legal token of a subject."""
+    """Encode a text as one valid token of a subject."""
     return _ILLEGAL.sub(_encoded, token)
 
 
 def decode_token(token: str) -> str:
-    """Return what ``encode_token`` was given; anything else as it is, but for its percent signs."""
+    """Reverse ``encode_token``; other text stays unchanged, except for percent signs."""
     return unquote(token, errors="replace") if "%" in token else token
 
 
@@ -41,7 +41,7 @@ def aggregate_of(resource: str, subject: str) -> str:
 
 @lru_cache(maxsize=4096)
 def require_resource(resource: str) -> None:
-    """Raise MessageInvalid for what is no subject to publish to: a server stores what is sent to a wildcard."""
+    """Raise MessageInvalid for an invalid subject; a server would store what is sent to a wildcard."""
     tokens = resource.split(".")
     if not all(tokens) or any(encode_token(token) != token for token in tokens) or resource.startswith("$"):
         raise MessageInvalid(
@@ -51,7 +51,7 @@ def require_resource(resource: str) -> None:
 
 
 def require_length(subject: str) -> None:
-    """Raise MessageInvalid for a subject that is longer than a server reads."""
+    """Raise MessageInvalid for a subject too long for a server to read."""
     if len(subject.encode()) > _LONGEST_BYTES:
         raise MessageInvalid(f"aggregate_id makes a subject of more than {_LONGEST_BYTES} bytes; use a shorter one")
 
@@ -62,24 +62,24 @@ def _encoded(found: re.Match[str]) -> str:
 
 
 _HEADER: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
-# What a message has besides its own headers, at its longest: names, ids, the expected sequence, the frame.
+# Largest overhead of a message besides its own headers: names, IDs, expected sequence, frame.
 FIXED_BYTES: Final = 600
 _read: Final = msgspec.json.Decoder(dict[str, str]).decode
 
 
 def own_headers(headers: str) -> dict[str, str]:
-    """Read the headers that were given to ``emit``. Raises ValueError."""
+    """Parse the headers given to ``emit``. Raises ValueError."""
     return _read(headers) if headers not in ("", "{}") else {}
 
 
 def headers_of(message: OutgoingMessage) -> dict[str, str]:
-    """Return all headers of a message. Raises ValueError for those that NATS can not carry."""
+    """Return all headers of a message. Raises ValueError for headers NATS cannot carry."""
     headers = own_headers(message.headers)
     for name, value in headers.items():
         if refusal := refusal_of(name, value):
             raise ValueError(refusal)
-    # The message's id, by which the server drops doubles. Neither it nor the aggregate's, which the subject says, has
-    # another header: each costs a message a twentieth of its time here.
+    # The message ID, by which the server drops duplicates. It has no second header, nor has the aggregate ID, which is
+    # in the subject: each header costs a twentieth of the time per message here.
     headers["Nats-Msg-Id"] = str(message.message_id)
     headers[envelope.ENVELOPE] = envelope.VERSION
     headers[envelope.EVENT] = message.event
@@ -93,7 +93,7 @@ def headers_of(message: OutgoingMessage) -> dict[str, str]:
 
 
 def refusal_of(name: str, value: str) -> str:
-    """Return why NATS would refuse or change a header, "" when it would not."""
+    """Return why NATS would reject or change a header, or ""."""
     if not _HEADER.fullmatch(name) or name.lower().startswith("nats-"):
         return f"{name!r} is no name for a header here; use letters, digits and hyphens, and do not begin with 'Nats-'"
     if value != value.strip() or "\r" in value or "\n" in value:
@@ -102,18 +102,18 @@ def refusal_of(name: str, value: str) -> str:
 
 
 def size_of(headers: Iterable[tuple[str, str]]) -> int:
-    """Count the bytes of headers as they are sent."""
+    """Return the encoded size of headers in bytes."""
     return 16 + sum(len(name) + len(value.encode()) + 4 for name, value in headers)
 
 
 _TOO_LARGE: Final = 10054
 _STORE_FAILED: Final = 10077
-# The last sequence of the subject is another than expected; or, in a cluster, not known at this moment.
+# The subject's last sequence differs from the expected one or, in a cluster, is not known at this moment.
 _FENCED: Final = frozenset({10071, 10163, 10164})
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """Is an error of the server. ``code`` is like HTTP's, ``err_code`` says which."""
+    """Error from the server: ``code`` is like HTTP's, ``err_code`` is specific."""
 
     code: int = 0
     err_code: int = 0
@@ -121,12 +121,12 @@ class Fault(msgspec.Struct, frozen=True):
 
     @property
     def fenced(self) -> bool:
-        """Say whether the subject moved on since its last sequence was asked for."""
+        """Whether the subject moved on since its last sequence was read."""
         return self.err_code in _FENCED
 
 
 class Ack(msgspec.Struct, frozen=True):
-    """Is the answer to one publish: its sequence in the stream, or a fault."""
+    """Answer to one publish: its sequence in the stream, or a fault."""
 
     stream: str = ""
     seq: int = 0
@@ -135,13 +135,13 @@ class Ack(msgspec.Struct, frozen=True):
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """Is one message of a stream; ``hdrs`` are its headers as they came."""
+    """One message of a stream; ``hdrs`` are its raw headers."""
 
     seq: int
     hdrs: bytes = b""
 
     def header(self, name: bytes) -> str:
-        """Return a header's value, "" without it."""
+        """Return a header's value, or ""."""
         for line in self.hdrs.split(b"\r\n"):
             key, _, value = line.partition(b":")
             if key == name:
@@ -150,14 +150,14 @@ class Stored(msgspec.Struct, frozen=True):
 
 
 class StoredAnswer(msgspec.Struct, frozen=True):
-    """Is the answer to a question for one message."""
+    """Answer to a request for one message."""
 
     message: Stored | None = None
     error: Fault | None = None
 
 
 class StreamNames(msgspec.Struct, frozen=True):
-    """Is the answer to the question which streams take a subject."""
+    """Answer to a request for the streams that accept a subject."""
 
     streams: list[str] | None = None
     error: Fault | None = None
@@ -169,10 +169,10 @@ read_names: Final = msgspec.json.Decoder(StreamNames).decode
 
 
 def judge(fault: Fault) -> PublishFailure:
-    """Return what becomes of a message that the server refused.
+    """Return the verdict on a message that the server rejected.
 
-    A full stream refuses every message until somebody makes room, and none of them is to blame: an outage; a full
-    subject concerns its aggregate alone. 503 is the cluster's trouble.
+    A full stream rejects every message until someone makes room, and no message is to blame: an outage. A full subject
+    affects only its aggregate. 503 is a problem of the cluster.
     """
     code, detail = f"NATS.{fault.err_code}", fault.description
     if fault.err_code == _TOO_LARGE:
