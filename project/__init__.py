@@ -1,1 +1,1 @@
-"""The demo project: a small salon business on top of salon_jobs."""
+"""Demo project: a small salon business built on salon_jobs."""

@@ -1,4 +1,4 @@
-"""Starts the Sentry client of a process."""
+"""Sentry client of a process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def report_to(
     environment: str = "prod",
     release: str = "",
 ) -> None:
-    """Send errors, and what any logger logs from ``level`` on, to ``dsn``; no personal data."""
+    """Send errors, and log records from ``level`` up, to ``dsn``, without personal data."""
     sentry_sdk.init(
         dsn=dsn,
         environment=environment,

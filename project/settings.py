@@ -1,7 +1,7 @@
-"""Reads the environment, alone in the project, and turns it into Django's settings.
+"""Django's settings, from the environment. The only module of the project that reads it.
 
-Each process gets one database URL, that of the role it works as: the migrator for migrations, the worker role for
-worker, scheduler, relay and consumer, the web role for everything else. No process is given more than it needs.
+Each process gets one database URL, for the role it works as: the migrator for migrations, the worker role for worker,
+scheduler, relay and consumer, the web role for everything else. No process is given more than it needs.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ def _database(variable: str) -> dict[str, Any]:
     except ValueError:
         database = {}
     if not database.get("ENGINE", "").endswith("postgresql") or not database.get("NAME"):
-        # The value is not shown: it holds a password.
+        # The value is not shown, because it contains a password.
         raise ImproperlyConfigured(f"{variable} is malformed; write postgresql://role:password@host:5432/database")
     options: dict[str, Any] = database.setdefault("OPTIONS", {})
-    if options.get("pool") in ("true", "True", "1"):  # a URL can only carry a string
+    if options.get("pool") in ("true", "True", "1"):  # a URL can only carry strings
         options["pool"] = True
     kept_s = None if _COMMAND in _WORKER_COMMANDS else 60
-    # The pool keeps the connections itself; Django refuses both.
+    # The pool keeps the connections itself, and Django rejects both together.
     return {"CONN_MAX_AGE": 0 if "pool" in options else kept_s, "CONN_HEALTH_CHECKS": True} | database
 
 
 def _default_database() -> dict[str, Any]:
-    """Connect as the role this process needs; without its URL, refuse at once what can not work without one."""
+    """Connect as the role this process needs. Without its URL, refuse at once commands that cannot work without one."""
     variable = _database_variable(_COMMAND)
     if variable in env:
         return _database(variable)
@@ -72,7 +72,7 @@ def _default_database() -> dict[str, Any]:
 
 
 def _log_level(variable: str, default: str) -> str:
-    """Read the name of a level, as logging spells it."""
+    """Read the name of a log level, as spelled by logging."""
     given = env.str(variable, default)
     level = logging.getLevelNamesMapping().get(given.upper())
     if not level:
@@ -94,7 +94,7 @@ def _rate(variable: str, default: float) -> float:
 _COMMAND: Final = _command()
 
 DEBUG = env.bool("DEBUG", False)
-SECRET_KEY = env.str("SECRET_KEY", "")  # only the web process needs one; Django refuses to use an empty one
+SECRET_KEY = env.str("SECRET_KEY", "")  # needed only by the web process; Django refuses to use an empty one
 ALLOWED_HOSTS = env.list("ALLOWED_HOSTS", default=["127.0.0.1", "localhost"])
 CSRF_TRUSTED_ORIGINS = env.list("CSRF_TRUSTED_ORIGINS", default=[])
 
@@ -137,7 +137,7 @@ ROOT_URLCONF = "project.urls"
 WSGI_APPLICATION = "project.wsgi.application"
 STATIC_URL = "static/"
 STATIC_ROOT = BASE_DIR / "static"
-# Where collectstatic was run, as in the image, the web process serves the admin's files; runserver does so anyway.
+# After collectstatic, as in the image, the web process serves the admin's files; runserver does so anyway.
 if STATIC_ROOT.is_dir():
     MIDDLEWARE.insert(1, "whitenoise.middleware.WhiteNoiseMiddleware")
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
@@ -190,7 +190,7 @@ _PASSWORD_VARIABLES: Final = {
 SALON_JOBS: dict[str, Any] = {
     "STORE_MODEL": "salon.Store",
     "MEMBERSHIP_MODEL": "salon.Membership",
-    # Operators see the jobs of all stores there; no row of a store.
+    # There, operators see the jobs of all stores, but no row of a store.
     "PATHS_WITHOUT_STORE": ["/admin/", "/health/"],
     "STORE_GUC": "app.current_store_id",
     "FAN_OUT_FUNCTION": "public.list_store_ids_for_fan_out",
@@ -211,7 +211,7 @@ SALON_JOBS: dict[str, Any] = {
     "LOGGING": {"LEVEL": env.str("LOG_LEVEL", "info"), "FORMAT": env.str("LOG_FORMAT", "json")},
     "SENTRY_LEVEL": SENTRY_LEVEL,
     "SENTRY_EVENTS": env.list("SENTRY_EVENTS", default=[]),
-    # Sentry bills every monitor, that is, every cron entry.
+    # Sentry bills per monitor, that is, per cron entry.
     "SENTRY_MONITORS": bool(SENTRY_DSN) and env.bool("SENTRY_MONITORS", True),
     "TRACING": TRACING,
     "OUTBOX": {
@@ -225,9 +225,9 @@ SALON_JOBS: dict[str, Any] = {
     },
 }
 
-# Where confirmed reservations are told of; the service is the third part.
+# Destination of confirmed reservations; the service is the third part.
 RESERVATIONS_DESTINATION = env.str("RESERVATIONS_DESTINATION", "rn::nats:::reservations")
-# Where uploaded files wait to be parsed.
+# Destination where uploaded files wait to be parsed.
 UPLOADS_DESTINATION = env.str("UPLOADS_DESTINATION", "rn::azurequeue:::parse-tasks")
 
 _NATS_READERS: Final[dict[str, Callable[[str], Any]]] = {
@@ -252,10 +252,10 @@ _AZURE_READERS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
 }
 SALON_JOBS["AZURE"] = {key: read(name) for key, (name, read) in _AZURE_READERS.items() if env.str(name, "")}
 
-# What consume_queue reads, in JSON: names to SOURCE, TASKS and what else the reference says.
+# Sources of consume_queue, in JSON: names mapped to SOURCE, TASKS and other keys of the reference.
 SALON_JOBS["CONSUMERS"] = env.json("CONSUMERS", {})
 
-# What child processes of the demo inherit: everything but the secrets and URLs, which it hands out one by one.
+# Inherited by the demo's child processes: everything but secrets and URLs, which the demo hands out one by one.
 _SECRET_ENDINGS: Final = (
     "_URL", "_URL_MIGRATOR", "_URL_BOOTSTRAP", "_PASSWORD", "_DSN", "_KEY", "_TOKEN", "_CONNECTION_STRING",
 )  # fmt: skip

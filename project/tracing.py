@@ -1,4 +1,4 @@
-"""Sets up the OpenTelemetry SDK of a process: spans in batches, over OTLP, to an agent."""
+"""OpenTelemetry SDK of a process: spans in batches, over OTLP, to an agent."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _EXPORTER = "opentelemetry-exporter-otlp-proto-"
 
 
 def trace_to(agent: str, *, service_name: str, environment: str) -> None:
-    """Send the spans of this process to ``agent``. Raises ImproperlyConfigured, naming the setting.
+    """Send this process's spans to ``agent``. Raises ImproperlyConfigured, naming the setting.
 
     ``agent`` is ``host:port`` or ``http(s)://host:4317`` for OTLP over gRPC, or ``http(s)://host:port`` for OTLP over
     HTTP.
@@ -23,7 +23,7 @@ def trace_to(agent: str, *, service_name: str, environment: str) -> None:
     address = _parse(agent)
     over_grpc = _is_grpc(address)
     protocol = "grpc" if over_grpc else "http"
-    # By name: they are wanted only where tracing is.
+    # Imported by name, because they are needed only where tracing is on.
     try:
         trace: Any = import_module("opentelemetry.trace")
         resources: Any = import_module("opentelemetry.sdk.resources")
@@ -56,7 +56,7 @@ def _parse(agent: str) -> SplitResult:
         port = address.port
     except ValueError as error:
         raise ImproperlyConfigured(f"TRACING_AGENT is malformed: {error}; {examples}") from None
-    if "@" in address.netloc:  # not shown: it may be a password
+    if "@" in address.netloc:  # not shown, because it may be a password
         raise ImproperlyConfigured(f"TRACING_AGENT must not hold a user or a password; {examples}")
     complaint = ""
     if address.scheme not in ("", "http", "https"):

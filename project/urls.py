@@ -1,4 +1,4 @@
-"""Routes the pages of a store, Django's admin, where an operator sees the jobs, and the health of the web process."""
+"""URLs of a store's pages, Django's admin, where operators see the jobs, and the web process's health."""
 
 from __future__ import annotations
 

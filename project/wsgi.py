@@ -1,4 +1,4 @@
-"""Builds the WSGI application of the web process, which connects as the web role (``DATABASE_URL``)."""
+"""WSGI application of the web process, which connects as the web role (``DATABASE_URL``)."""
 
 from __future__ import annotations
 

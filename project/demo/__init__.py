@@ -1,1 +1,1 @@
-"""Shows the whole product at work on a real database: ``python -m project.demo``."""
+"""Demo of the whole product on a real database: ``python -m project.demo``."""

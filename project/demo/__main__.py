@@ -1,4 +1,4 @@
-"""Parses the arguments, runs the demo, and turns what went wrong into an exit status."""
+"""Demo of the whole job flow: run it on real data and verify the result."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def main() -> int:
 
 
 def _leave(number: int, _frame: FrameType | None) -> None:
-    """Turn a signal into an ordinary exit, so that every child is ended on the way out."""
+    """Turn a signal into a normal exit, so that every child process is ended."""
     sys.exit(128 + number)
 
 

@@ -1,4 +1,4 @@
-"""Holds what SPEC §1.4 says must become of the rows, as SQL of its own: nothing here is shared with the tasks."""
+"""Expected state of the rows, in separate SQL that shares nothing with the tasks."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ TABLES: Final[tuple[LiteralString, ...]] = (
     "operator", "operator_session", "operator_invitation", "uploaded_file",
 )  # fmt: skip
 
-# Computed from the raw rows before anything is fired; parameters are the ticks. In the order of dependence.
+# Computed from the raw rows before any task runs; parameters are the ticks. Ordered by dependency.
 EXPECTED: Final[dict[LiteralString, LiteralString]] = {
-    # No table of the business: the reservations that are confirmed and not rolled back, in each store's order.
+    # No business table: the reservations that are confirmed and not rolled back, in each store's order.
     "confirmation": """
         SELECT r.id, r.store_id, r.customer_id, r.starts_at,
                row_number() OVER (PARTITION BY r.store_id ORDER BY r.starts_at, r.id) AS place
@@ -59,7 +59,7 @@ EXPECTED: Final[dict[LiteralString, LiteralString]] = {
         SELECT store_id, email, token, expires_at, sent_at IS NOT NULL AS sent
         FROM public.operator_invitation WHERE NOT expires_at < %(operators_tick)s
     """,
-    # One file of each store, but of those whose upload is rolled back; parsed.
+    # One file per store, parsed, except those whose upload is rolled back.
     "uploaded_file": """
         SELECT s.id AS store_id, 'sales.txt' AS name, count(v.id)::integer AS lines,
                coalesce(sum(v.amount), 0)::bigint AS total
@@ -69,8 +69,8 @@ EXPECTED: Final[dict[LiteralString, LiteralString]] = {
     """,
 }
 
-# How the rows are read afterwards where they are not compared as they are. A reservation that was still tentative when
-# the expectation was made may have lapsed meanwhile, if its time has come: LAPSED below looks at those.
+# How rows are read afterwards where they are not compared as they are. A reservation that was still tentative when the
+# expectation was computed may have lapsed since, if its time has come: LAPSED below checks those.
 ACTUAL: Final[dict[LiteralString, LiteralString]] = {
     "reservation": """
         SELECT r.id, r.store_id, r.customer_id, r.starts_at, r.expires_at,
@@ -87,7 +87,7 @@ ACTUAL: Final[dict[LiteralString, LiteralString]] = {
     """,
 }
 
-# Each store's cut runs between two seconds: nothing that lapsed later is expired while something earlier still waits.
+# Each store's cutoff falls between two seconds: nothing that lapsed later is expired while something earlier waits.
 LAPSED: Final[LiteralString] = """
     SELECT r.store_id,
            'reservations: one that lapses at ' || max(r.expires_at) FILTER (WHERE r.status = 'expired')
@@ -99,7 +99,7 @@ LAPSED: Final[LiteralString] = """
            >= min(r.expires_at) FILTER (WHERE r.status = 'tentative')
 """
 
-# Rows that differ from before, by the task that is meant to change them.
+# Rows that differ from before, by the task that should change them.
 CHANGED: Final[dict[LiteralString, LiteralString]] = {
     "expire-tentative-for-store": """
         SELECT count(*) FROM public.reservation AS r JOIN demo_before.reservation AS b USING (id)

@@ -1,4 +1,4 @@
-"""Starts the commands as real processes, each with the one URL it needs, and ends every one of them."""
+"""Commands run as real processes, each with only the URL it needs."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ _STOP_TIMEOUT_S: Final = 35.0
 
 
 class DemoFailed(Exception):
-    """The demo can not go on."""
+    """Raised when the demo cannot continue."""
 
 
 class Processes:
-    """Owns the demo's child processes and their log files. ``close`` ends all, whatever happened, by process id."""
+    """The demo's child processes and their log files. ``close`` ends all of them, by process ID, whatever happened."""
 
     def __init__(self, logs: Path) -> None:
         self._logs = logs
         self._running: dict[str, subprocess.Popen[bytes]] = {}
 
     def run(self, *arguments: str, environment: Mapping[str, str], stdin: str = "") -> str:
-        """Run a command to its end and return what it printed. Raises DemoFailed with the end of that."""
+        """Run a command to its end and return its output. Raises DemoFailed with the end of the output."""
         process = subprocess.Popen(
             _command_line(arguments),
             stdin=subprocess.PIPE,
@@ -79,7 +79,7 @@ class Processes:
         raise DemoFailed(f"{command} was not ready within {_READY_TIMEOUT_S:.0f} s:\n{self._tail(command)}")
 
     def check(self) -> None:
-        """Raise DemoFailed when a long-running process has ended by itself."""
+        """Raise DemoFailed if a long-running process has ended on its own."""
         for command, process in self._running.items():
             if process.poll() is not None:
                 raise DemoFailed(f"{command} ended with status {process.returncode}:\n{self._tail(command)}")
@@ -89,7 +89,7 @@ class Processes:
         self._running[command].wait()
 
     def stop(self, *commands: str) -> dict[str, int]:
-        """Ask processes to end (SIGTERM), wait for their shutdown, and return their exit statuses."""
+        """Stop processes (SIGTERM), wait for their shutdown, and return their exit statuses."""
         processes = {command: self._running.pop(command) for command in commands}
         for process in processes.values():
             process.terminate()
@@ -102,7 +102,7 @@ class Processes:
             raise
 
     def close(self) -> None:
-        """End all: ask each, and kill what has not ended in time."""
+        """End all processes: ask each, and kill those that do not end in time."""
         processes, self._running = self._running, {}
         for process in processes.values():
             process.terminate()
@@ -119,13 +119,13 @@ class Processes:
                     process.wait()
 
     def __enter__(self) -> Self:
-        """Own no process yet."""
+        """Return self; no process runs yet."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close."""
+        """Close the processes."""
         self.close()
 
     def _tail(self, command: str) -> str:
@@ -133,7 +133,7 @@ class Processes:
 
 
 def free_port() -> int:
-    """Return a port of 127.0.0.1 that nobody uses now."""
+    """Return an unused port of 127.0.0.1."""
     with socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -1,4 +1,4 @@
-"""Prints what came of a demo run."""
+"""Report of a demo run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TASKS: Final = (
     "cleanup-expired-operator-invitations",
     "send-operator-invitation-email",
     "ping",
-    # The demo's own, not of the catalogue: what messages become on their way back.
+    # The demo's own tasks, not part of the catalogue: the destination of returning messages.
     "record-confirmation",
     "parse-upload",
 )
@@ -54,7 +54,7 @@ def print_figures(console: Console, tasks: Mapping[str, TaskFigures], rows_chang
 
 
 def print_messages(console: Console, figures: Mapping[str, MessageFigures]) -> None:
-    """Print what became of the messages of each event, each count from another place."""
+    """Print what became of each event's messages, each count taken from a different place."""
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold", row_styles=("", "dim"))
     table.add_column("message", no_wrap=True, vertical="bottom")
     for name in ("com-\nmitted", "rolled\nback", "waited\nfor NATS", "pub-\nlished", "in\nNATS", "taken\nin", "jobs"):
@@ -68,7 +68,7 @@ def print_messages(console: Console, figures: Mapping[str, MessageFigures]) -> N
 
 
 def print_verdict(console: Console, problems: Sequence[Problem], *, stores: int, rows: int) -> None:
-    """Print whether all is as it had to be, else which store and rows are not."""
+    """Print whether everything is as expected; if not, which stores and rows are not."""
     if not problems:
         console.print(
             f"[bold green]Verified[/]: in {stores} stores and {rows:,} rows, exactly what had to change changed;\n"

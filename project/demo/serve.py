@@ -1,4 +1,4 @@
-"""Shows the admin of a demo database until Ctrl-C."""
+"""Admin of a demo database, served until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LOGIN: Final = "operator"
 
 
 def serve(console: Console, database: DemoDatabase) -> None:
-    """Create a login, start the web process under the web and operator roles, print where it is, wait for Ctrl-C."""
+    """Create a login, start the web process under the web and operator roles, print its URL, and wait for Ctrl-C."""
     password = secrets.token_urlsafe(12)
     address = f"127.0.0.1:{free_port()}"
     with tempfile.TemporaryDirectory(prefix="salon_demo_") as logs, Processes(Path(logs)) as processes:

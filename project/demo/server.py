@@ -1,4 +1,4 @@
-"""Gives the demo a database server and fresh databases on it."""
+"""Database server for the demo, with fresh databases."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ROLES: Final = ("migrator", "web", "worker", "operator")
 
 @dataclass(frozen=True, slots=True)
 class DemoDatabase:
-    """Names one database and the URLs by which each role reaches it; ``shares_roles``: their passwords are known."""
+    """One database and its URL for each role; ``shares_roles``: passwords are known, so others may use them."""
 
     bootstrap_url: str
     passwords: dict[str, str]
@@ -46,7 +46,7 @@ class DemoDatabase:
         return psycopg.connect(self.bootstrap_url, autocommit=True, options="-c timezone=UTC")
 
     def mark_finished(self) -> None:
-        """Remember that a run came to its end here, so that ``--serve`` can show it."""
+        """Record that a run finished here, so that ``--serve`` can show it."""
         remark = sql.SQL("COMMENT ON DATABASE {} IS {}").format(sql.Identifier(self.name), sql.Literal(_FINISHED))
         with self.connect() as connection:
             connection.execute(remark)
@@ -54,10 +54,10 @@ class DemoDatabase:
 
 @dataclass(frozen=True, slots=True)
 class DemoServer:
-    """Creates and drops demo databases on one server.
+    """Demo databases on one server.
 
-    Roles belong to the server. Other databases may use them as well if the environment gives all passwords. If it
-    does not, the passwords are set anew, which is refused where other databases use the roles.
+    Roles belong to the server. If the environment gives all passwords, other databases may use the roles as well. If
+    not, the passwords are changed, which is refused when other databases use the roles.
     """
 
     superuser_url: str
@@ -65,7 +65,7 @@ class DemoServer:
 
     @contextmanager
     def database(self) -> Iterator[DemoDatabase]:
-        """Create an empty database. On a server of our own it replaces earlier ones and stays; else it is dropped."""
+        """Create an empty database. On our own server it replaces earlier ones and stays; otherwise it is dropped."""
         name = f"{_PREFIX}{secrets.token_hex(4)}"
         with self._connect() as connection:
             for old in self._names(connection) if self.ours else ():
@@ -79,7 +79,7 @@ class DemoServer:
                     connection.execute(_drop(name))
 
     def finished_database(self) -> DemoDatabase | None:
-        """Return the database that a finished run left on a server of our own; None if there is none."""
+        """Return the database that a finished run left on our own server, or None."""
         if not self.ours:
             return None
         with self._connect() as connection:
@@ -107,9 +107,9 @@ class DemoServer:
 
 @contextmanager
 def demo_server() -> Iterator[DemoServer]:
-    """Use the server of ``DATABASE_URL_BOOTSTRAP``, else run an embedded one, whose data stay in ``.demo`` if they can.
+    """Use the server of ``DATABASE_URL_BOOTSTRAP``, or run an embedded one, with its data in ``.demo`` if possible.
 
-    They can not where the account that runs PostgreSQL for root has no access; then everything is temporary.
+    It is impossible if the account that runs PostgreSQL for root has no access; then everything is temporary.
     """
     if given := settings.SALON_JOBS["BOOTSTRAP_URL"]:
         yield DemoServer(given, ours=False)

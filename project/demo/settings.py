@@ -1,4 +1,4 @@
-"""Adds to the project's settings what the demo alone has: consumers of the project's own messages, and their tasks."""
+"""Project settings plus the demo's own: consumers of the project's own messages, and their tasks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from project.settings import SALON_JOBS as PROJECT_JOBS
 INSTALLED_APPS = [*PROJECT_APPS, "project.demo"]
 SALON_JOBS = {
     **PROJECT_JOBS,
-    # The parser stands for a program that knows no envelope.
+    # The parser stands for a program that does not know the envelope.
     "AZURE": {**PROJECT_JOBS["AZURE"], "PLAIN_QUEUES": [UPLOADS_DESTINATION.rpartition(":")[2]]},
     "CONSUMERS": {
         "confirmations": {

@@ -1,4 +1,4 @@
-"""Runs the demo from an empty database to the verdict."""
+"""Steps of the demo, from an empty database to the verdict."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _REJECTED_ATTEMPTS: Final = 3
 _IDLE_TIMEOUT_S: Final = 60.0
 _RETRY_TIMEOUT_S: Final = 15.0
 _SERVICES: Final = ("runscheduler", "relay_outbox", "consume_queue", "runworker")
-# Jobs, and messages that are no job yet: not published, or not taken in.
+# Jobs, and messages that are not jobs yet: unpublished, or not received.
 _WAITING: Final = """
     SELECT (SELECT count(*) FROM public.salon_jobs_job WHERE state IN ('queued', 'running'))
          + (SELECT count(*) FROM public.salon_jobs_message) - (SELECT count(*) FROM public.salon_jobs_inbox)
@@ -53,7 +53,10 @@ _PASSWORD_VARIABLES: Final = {
 
 
 def run_demo(console: Console, database: DemoDatabase) -> bool:
-    """Run every step and print the report; return whether all was verified. Raises DemoFailed; ends its processes."""
+    """Run every step and print the report; return whether everything was verified.
+
+    Raises DemoFailed. Ends its processes.
+    """
     began = time.monotonic()
     with (
         tempfile.TemporaryDirectory(prefix="salon_demo_") as logs,
@@ -65,7 +68,7 @@ def run_demo(console: Console, database: DemoDatabase) -> bool:
         database.connect() as connection,
         _progress(console) as progress,
     ):
-        # Beside the first steps: npm may have to install it.
+        # In parallel with the first steps, because npm may have to install it.
         started = starting.submit(_start, azurite)
         run = _Run(database, processes, smtp, nats, azurite, connection, progress)
         problems, rows_changed = run.all(started)
@@ -81,7 +84,7 @@ def run_demo(console: Console, database: DemoDatabase) -> bool:
 
 
 def bootstrap(processes: Processes, database: DemoDatabase) -> None:
-    """Create the roles, or change the passwords of those that an earlier run left."""
+    """Create the roles, or change the passwords of roles that an earlier run left."""
     passwords = {variable: database.passwords[role] for role, variable in _PASSWORD_VARIABLES.items()}
     options = ("--share-roles",) if database.shares_roles else ("--change-passwords", "--yes")
     environment = {"DATABASE_URL_BOOTSTRAP": database.bootstrap_url, **passwords}
@@ -94,7 +97,7 @@ def _start(azurite: Azurite) -> None:
 
 
 class _Run:
-    """Is one run. Each step is one line of the progress display."""
+    """One run. Each step is one line of the progress display."""
 
     def __init__(
         self,
@@ -129,7 +132,7 @@ class _Run:
         self.log: WorkerLog
 
     def all(self, azurite_started: Future[None]) -> tuple[list[Problem], dict[str, int]]:
-        """Run the steps in order; return what is wrong, and how many rows each task changed."""
+        """Run the steps in order; return the problems, and how many rows each task changed."""
         with self._step("bootstrap the roles"):
             bootstrap(self._processes, self._database)
         with self._step("migrate"):
@@ -181,7 +184,7 @@ class _Run:
             self._processes.wait_until_answers(command, url)
 
     def _confirm_and_invite(self, invites: list[Invite]) -> None:
-        """Confirm reservations, while first NATS goes down and then mails find no server either."""
+        """Confirm reservations while NATS is down, then invite while the mail server is down too."""
         stores = [text for record in self.data.records("store") for text in ("--store", str(record["id"]))]
         web = {"DATABASE_URL": self._database.url("web")}
         with ThreadPoolExecutor(2) as threads:

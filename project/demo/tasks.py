@@ -1,4 +1,4 @@
-"""Declares what becomes of the messages on their way back. The salon's own twelve tasks are the salon's."""
+"""Tasks for returning messages. The salon's own twelve tasks are in the salon app."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from salon_jobs import store_task
 
 @store_task(name="record-confirmation")
 def record_confirmation(store_id: UUID, reservation_id: UUID, starts_at: datetime) -> None:
-    """Note with the customer that a reservation was confirmed. Idempotent: the note has the reservation's id."""
+    """Add a note to the customer that a reservation was confirmed. Idempotent: the note has the reservation's ID."""
     customer_id = Reservation.objects.values_list("customer_id", flat=True).get(pk=reservation_id)
     CustomerNote.objects.get_or_create(
         id=reservation_id,
@@ -26,7 +26,7 @@ def record_confirmation(store_id: UUID, reservation_id: UUID, starts_at: datetim
 
 @store_task(name="parse-upload")
 def parse_upload(store_id: UUID, task_id: UUID) -> None:
-    """Count the lines of an uploaded file and add up their amounts. Idempotent: doing it again changes nothing."""
+    """Count the lines of an uploaded file and add up their amounts. Idempotent."""
     file = UploadedFile.objects.get(pk=task_id)
     amounts = [int(line) for line in file.content.splitlines()]
     file.lines, file.total = len(amounts), sum(amounts)

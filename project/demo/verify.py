@@ -1,4 +1,4 @@
-"""Compares what became of the rows, the jobs and the mails with what had to; as the superuser, store by store."""
+"""Comparison of rows, jobs and mails with what was expected, store by store, as the superuser."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _STORE_COLUMNS: Final[dict[str, LiteralString]] = {
     "operator": "NULL::uuid",
     "operator_session": "NULL::uuid",
 }
-# ALL: a row that is there twice differs from a row that is there once.
+# ALL: a row that exists twice differs from one that exists once.
 _COMPARE: Final = """
     WITH expected AS (SELECT {columns} FROM {expected} AS e), actual AS (SELECT {columns} FROM ({actual}) AS a)
     SELECT {store}, {table} || ': expected but not there: ' || to_jsonb(missing)::text
@@ -41,7 +41,7 @@ _COMPARE: Final = """
 
 @dataclass(frozen=True, slots=True)
 class Invite:
-    """Is one invitation the demo asks for; ``rejected`` ones go to an address the mail server refuses for good."""
+    """One invitation the demo sends; ``rejected`` ones go to an address that the mail server permanently rejects."""
 
     store_id: UUID
     email: str
@@ -50,21 +50,21 @@ class Invite:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Is one thing that differs from what had to become of it; the chain itself stands for no store."""
+    """One difference from what was expected; a difference in the chain itself belongs to no store."""
 
     store: str
     what: str
 
 
 class Verifier:
-    """Computes what must become of the rows before anything is fired, and compares afterwards."""
+    """Verifier that computes the expected rows before any task runs, and compares afterwards."""
 
     def __init__(self, connection: psycopg.Connection[Any], instants: DemoInstants) -> None:
-        self._cursor = ClientCursor(connection)  # CREATE TABLE AS takes no parameters from the server's side
+        self._cursor = ClientCursor(connection)  # server-side parameters are not allowed in CREATE TABLE AS
         self._ticks = asdict(instants)
 
     def prepare(self, invites: Sequence[Invite]) -> None:
-        """Keep the raw rows as they are and compute the expected ones."""
+        """Keep the raw rows as they are, and compute the expected ones."""
         for schema in (_BEFORE, _EXPECTED):
             renew = sql.SQL("DROP SCHEMA IF EXISTS {0} CASCADE; CREATE SCHEMA {0}").format(sql.Identifier(schema))
             self._cursor.execute(renew)
@@ -80,11 +80,11 @@ class Verifier:
         )
 
     def rows_changed(self) -> dict[str, int]:
-        """Count the rows that differ from before, by task."""
+        """Count the rows that changed, by task."""
         return {task: self._cursor.execute(query, self._ticks).fetchall()[0][0] for task, query in CHANGED.items()}
 
     def problems(self, invites: Sequence[Invite], smtp: LocalSmtp, log: WorkerLog) -> list[Problem]:
-        """Return everything that is not as it had to be; an empty list means verified."""
+        """Return every difference from what was expected; an empty list means verified."""
         return [
             *(problem for table in TABLES for problem in self._rows(table)),
             *self._query(LAPSED),

@@ -1,4 +1,4 @@
-"""Compares what became of the messages with what had to: by SQL as the superuser, and by what the brokers hold."""
+"""Comparison of messages with what was expected: by SQL as the superuser, and by what the brokers hold."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ Stored = tuple[str, dict[str, str], str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageFigures:
-    """Counts the messages of one event where they passed. The first two as whoever emitted tells; ``waited``: for NATS.
+    """Counts of one event's messages on their way. The emitter reports the first two; ``waited``: for NATS.
 
-    None: it does not go there.
+    None: not applicable to this event.
     """
 
     committed: int
@@ -63,7 +63,7 @@ _UPLOADS: Final = """
 
 
 class MessageVerifier:
-    """Looks at the confirmations once everything is done.
+    """Verifier of the confirmations, after everything is done.
 
     ``stored`` is the stream from its beginning: subject, headers, body.
     """
@@ -74,7 +74,7 @@ class MessageVerifier:
         self._jobs = jobs
 
     def figures(self, *, confirmed: int, rolled_back: int, waited: int) -> MessageFigures:
-        """Count."""
+        """Return the counts."""
         return MessageFigures(
             committed=confirmed,
             rolled_back=rolled_back,
@@ -86,12 +86,12 @@ class MessageVerifier:
         )
 
     def problems(self) -> list[Problem]:
-        """Return everything that is not as it had to be; an empty list means verified."""
+        """Return every difference from what was expected; an empty list means verified."""
         found = [Problem(store, what) for store, what in self._connection.execute(_STATUSES + "UNION ALL" + _REJECTED)]
         return [*found, *self._stores(), *self._same_ids(), *self._once()]
 
     def _stores(self) -> Iterator[Problem]:
-        """Compare each store's messages with the reservations that were confirmed: order, completeness, doubles."""
+        """Compare each store's messages with the confirmed reservations: order, completeness, duplicates."""
         arrived: defaultdict[str, list[str]] = defaultdict(list)
         for subject, _, body in self._stored:
             arrived[subject.partition(".")[2]].append(json.loads(body)["reservation_id"])
@@ -102,7 +102,7 @@ class MessageVerifier:
                 yield Problem(f"{name} ({store})", what)
 
     def _same_ids(self) -> Iterator[Problem]:
-        """Compare the ids that were emitted, that NATS holds, and that were taken in."""
+        """Compare the IDs that were emitted, that NATS holds, and that the inbox received."""
         emitted = self._ids(_EMITTED)
         for place, ids in {
             "NATS": Counter(headers["Nats-Msg-Id"] for _, headers, _ in self._stored),
@@ -121,9 +121,9 @@ class MessageVerifier:
 
 
 class UploadVerifier:
-    """Looks at the uploads once everything is done; ``left`` counts what Azure still holds.
+    """Verifier of the uploads, after everything is done; ``left`` is the number of messages that Azure still holds.
 
-    Azure gives the messages ids of its own, and forgets those that were taken.
+    Azure gives messages its own IDs, and forgets those that were received.
     """
 
     def __init__(self, connection: psycopg.Connection[Any], jobs: TaskFigures, *, left: int) -> None:
@@ -132,14 +132,14 @@ class UploadVerifier:
         self._left = left
 
     def figures(self, *, uploaded: int, rolled_back: int) -> MessageFigures:
-        """Count."""
+        """Return the counts."""
         return MessageFigures(
             committed=uploaded, rolled_back=rolled_back, published=len(self._ids(_PUBLISHED)),
             taken_in=len(self._ids(_TAKEN_IN)), jobs=self._jobs.outcomes["succeeded"],
         )  # fmt: skip
 
     def problems(self) -> list[Problem]:
-        """Return everything that is not as it had to be; an empty list means verified."""
+        """Return every difference from what was expected; an empty list means verified."""
         return [Problem(store, what) for store, what in self._connection.execute(_UPLOADS)] + list(self._once())
 
     def _once(self) -> Iterator[Problem]:

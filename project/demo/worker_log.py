@@ -1,4 +1,4 @@
-"""Reads the worker's JSON log lines while they are written and adds them up by task."""
+"""Totals by task from the worker's JSON log, read while it is written."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OUTCOMES: Final = {
 
 @dataclass(slots=True)
 class TaskFigures:
-    """Adds up the runs of one task. ``jobs`` counts jobs, the other counts are of runs and how they ended."""
+    """Totals for one task. ``jobs`` counts jobs; the other counts are of runs and how they ended."""
 
     jobs: set[int] = field(default_factory=set[int])
     stores: set[str] = field(default_factory=set[str])
@@ -36,7 +36,7 @@ class TaskFigures:
             self.durations_ms.append(float(line["duration_ms"]))
 
     def percentile_ms(self, percent: int) -> float | None:
-        """Return the duration that so many percent of the runs stayed within; None without runs."""
+        """Return the duration that ``percent`` percent of the runs did not exceed; None without runs."""
         if not self.durations_ms:
             return None
         if len(self.durations_ms) == 1:
@@ -45,7 +45,7 @@ class TaskFigures:
 
 
 class WorkerLog:
-    """Follows one log file; ``read`` takes in what was written since."""
+    """Follower of one log file; ``read`` processes what was written since the last call."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -53,7 +53,7 @@ class WorkerLog:
         self.tasks: defaultdict[str, TaskFigures] = defaultdict(TaskFigures)
 
     def read(self) -> None:
-        """Take in the new complete lines; lines that are no JSON event of a job are passed over."""
+        """Process new complete lines, ignoring those that are not JSON events of a job."""
         with self._path.open("rb") as log:
             log.seek(self._position)
             text = log.read()
@@ -63,7 +63,7 @@ class WorkerLog:
             self._add(raw)
 
     def ended(self) -> int:
-        """Count the jobs that have ended."""
+        """Return how many jobs have ended."""
         return sum(
             figures.outcomes[outcome]
             for figures in self.tasks.values()

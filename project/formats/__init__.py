@@ -1,1 +1,1 @@
-"""Holds how dates and times are written."""
+"""Date and time formats."""

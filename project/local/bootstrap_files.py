@@ -1,4 +1,4 @@
-"""Writes ``bootstrap_sql/`` from the declaration of the roles: ``python -m project.local.bootstrap_files``."""
+"""Generator of ``bootstrap_sql/`` from the declared roles: ``python -m project.local.bootstrap_files``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DEMO_OWNER_ROLES: Final = ("invitation_cleanup_owner",)
 
 
 def bootstrap_files() -> dict[str, str]:
-    """Return the text of every file by its name, for the default role names and the demo's own owner roles."""
+    """Return the text of every file by name, for the default role names and the demo's own owner roles."""
     files: dict[str, str] = {}
     for number, script in enumerate(build_scripts(Roles(), DEMO_OWNER_ROLES), start=1):
         ours = script.spec in ROLE_SPECS

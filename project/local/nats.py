@@ -1,4 +1,4 @@
-"""Runs a real nats-server with JetStream, which can be stopped and started again with what it holds."""
+"""Real nats-server with JetStream that can be stopped and restarted with its data."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _START_S: Final = 20.0
 
 
 class NatsServer:
-    """Is one nats-server on a port of its own. ``configuration``: text of its file; ``connect``: a client's options."""
+    """One nats-server with its own port. ``configuration``: text of its file; ``connect``: options for clients."""
 
     def __init__(self, configuration: str = "", **connect: Any) -> None:
-        """Prepare its folder; it does not run yet."""
+        """Prepare its folder without starting it."""
         self.files = Path(tempfile.mkdtemp(prefix="nats-"))
         self.port = free_port()
         self.url = f"nats://127.0.0.1:{self.port}"
@@ -40,11 +40,11 @@ class NatsServer:
 
     @property
     def pid(self) -> int:
-        """Return the server's process id. Raises ServerFailed when it does not run."""
+        """Return the server's process ID. Raises ServerFailed if it is not running."""
         return self._running().pid
 
     def start(self) -> None:
-        """Start it; returns when it greets. Nothing to do when it runs. Raises ServerFailed with its log."""
+        """Start it unless it is running; return when it sends its greeting. Raises ServerFailed with its log."""
         if self._process is not None:
             return
         configuration = self.files / "server.conf"
@@ -61,14 +61,14 @@ class NatsServer:
                 raise ServerFailed(f"nats-server did not start:\n{(self.files / 'log').read_text()}")
 
     def stop(self) -> None:
-        """End it as an operator would. Idempotent."""
+        """Stop it, as an operator would. Idempotent."""
         if self._process is not None:
             self._process.terminate()
             self._process.wait(30)
             self._process = None
 
     def kill(self) -> None:
-        """End it as a power cut would."""
+        """Kill it, as a power cut would."""
         self._running().kill()
         self._running().wait(30)
         self._process = None
@@ -79,7 +79,7 @@ class NatsServer:
         shutil.rmtree(self.files, ignore_errors=True)
 
     def stream(self, name: str, subjects: Sequence[str] = (), **options: Any) -> None:
-        """Create a stream that takes the subject of its name and everything below, or these subjects."""
+        """Create a stream for the subject of its name and everything below, or for the given subjects."""
 
         async def add(client: Client) -> None:
             taken = list(subjects) or [name, f"{name}.>"]
@@ -88,7 +88,7 @@ class NatsServer:
         self.look(add)
 
     def messages(self, stream: str) -> list[tuple[str, dict[str, str], str]]:
-        """Return subject, headers and body of everything in a stream, read from its beginning by numbers."""
+        """Return subject, headers and body of all messages in a stream, from the beginning, by sequence number."""
 
         async def read(client: Client) -> list[tuple[str, dict[str, str], str]]:
             state = (await client.jetstream().stream_info(stream)).state
@@ -104,7 +104,7 @@ class NatsServer:
         return self.look(read)
 
     def look(self, at: Callable[[Client], Awaitable[T]]) -> T:
-        """Do something with a client of the SDK."""
+        """Call a function with a client of the SDK."""
 
         async def main() -> T:
             client = await nats.connect(self.url, **self.connect)
@@ -116,7 +116,7 @@ class NatsServer:
         return asyncio.run(main())
 
     def __enter__(self) -> Self:
-        """Start it; leaves nothing behind when that fails."""
+        """Start it; clean up if that fails."""
         try:
             self.start()
         except BaseException:
@@ -127,7 +127,7 @@ class NatsServer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close."""
+        """Close the server."""
         self.close()
 
     def _running(self) -> subprocess.Popen[bytes]:
@@ -142,7 +142,7 @@ def _headers(encoded: str) -> dict[str, str]:
 
 
 def free_port() -> int:
-    """Return a port of 127.0.0.1 that nobody uses now."""
+    """Return an unused port of 127.0.0.1."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

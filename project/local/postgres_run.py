@@ -1,4 +1,4 @@
-"""Gives one command a PostgreSQL server: the one the environment names, else an embedded one for its lifetime."""
+"""PostgreSQL server for one command: the one the environment names, or an embedded one for its lifetime."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run ``--run COMMAND …`` and return its exit status (128 + n when signal n ended it, 127 when it is unknown)."""
+    """Run ``--run COMMAND …`` and return its exit status (128 + n after signal n, 127 if the command is unknown)."""
     parser = argparse.ArgumentParser(prog="python -m project.local.postgres", description=__doc__)
     parser.add_argument("--no-fsync", action="store_true", help="trade safety for speed; for tests")
     parser.add_argument("--run", nargs=argparse.REMAINDER, required=True, metavar="COMMAND", help="what to run")

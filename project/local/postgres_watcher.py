@@ -1,9 +1,9 @@
-"""Ends an embedded PostgreSQL server whose owner died, however it died.
+"""Watcher that ends an embedded PostgreSQL server whose owner died, however it died.
 
-Runs as a process of its own: ``python postgres_watcher.py HOME temporary|persistent``. The owner writes the pid of the
-server, or 0 when it stopped it, one a line, to standard input; the end of that input means the owner closed the
-server or is gone, by ``kill -9`` too. A pipe was chosen over ``atexit`` (skipped by signals), over signal handlers (one
-per process, main thread only) and over ``PR_SET_PDEATHSIG`` (Linux only, and fires when a *thread* ends).
+Runs as a separate process: ``python postgres_watcher.py HOME temporary|persistent``. The owner writes the server's PID,
+or 0 after stopping it, one per line, to standard input; end of input means that the owner closed the server or is gone,
+even by ``kill -9``. A pipe was chosen over ``atexit`` (skipped by signals), over signal handlers (one per process, main
+thread only) and over ``PR_SET_PDEATHSIG`` (Linux only, and fires when a *thread* ends).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PATIENCE = ((signal.SIGINT, 15.0), (signal.SIGQUIT, 5.0), (signal.SIGKILL, 2.0)
 
 
 def watch(home: Path, *, temporary: bool) -> None:
-    """Read pids until the owner is gone, then end the last server and remove a temporary home."""
+    """Read PIDs until the owner is gone, then end the last server and delete a temporary home."""
     pid = 0
     for line in sys.stdin:
         pid = int(line)
@@ -31,7 +31,7 @@ def watch(home: Path, *, temporary: bool) -> None:
 
 
 def _end(pid: int, pid_file: Path) -> None:
-    """Send stronger and stronger signals while the server's own pid file says that ``pid`` is the server."""
+    """Send increasingly strong signals while the server's own PID file says that ``pid`` is the server."""
     for number, patience_s in _PATIENCE:
         if not _serves(pid, pid_file):
             return

@@ -1,4 +1,4 @@
-"""Runs a real SMTP server on the loopback interface, which can be down first and up later, and keeps what it gets."""
+"""Real SMTP server on the loopback interface that starts down, can be brought up, and keeps the mails it receives."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ _STOP_TIMEOUT_S: Final = 10.0
 
 
 class LocalSmtp:
-    """Owns a free port from the start; connections are refused until ``up``. Counts mails by invitation.
+    """SMTP server with a port of its own; it refuses connections until ``up``. Counts mails by invitation.
 
-    Recipients at ``REJECTED_DOMAIN`` are refused for good (550). Safe to read from any thread. ``close`` is idempotent.
+    Recipients at ``REJECTED_DOMAIN`` are permanently rejected (550). Safe to read from any thread. ``close`` is
+    idempotent.
     """
 
     def __init__(self) -> None:
         self._socket = socket.socket()
-        self._socket.bind(("127.0.0.1", 0))  # bound but not listening: connecting is refused, and the port is ours
+        self._socket.bind(("127.0.0.1", 0))  # bound but not listening: connections are refused, and the port is ours
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
@@ -37,30 +38,30 @@ class LocalSmtp:
 
     @property
     def port(self) -> int:
-        """Return the port, the same while down and up."""
+        """Port, the same while down and up."""
         port: int = self._socket.getsockname()[1]
         return port
 
     @property
     def mails(self) -> Counter[str]:
-        """Count the mails received, by invitation id."""
+        """Number of mails received, by invitation ID."""
         with self._lock:
             return self._mails.copy()
 
     @property
     def recipients(self) -> Counter[str]:
-        """Count the mails received, by recipient."""
+        """Number of mails received, by recipient."""
         with self._lock:
             return self._recipients.copy()
 
     @property
     def rejected(self) -> Counter[str]:
-        """Count the recipients refused."""
+        """Number of rejected recipients, by address."""
         with self._lock:
             return self._rejected.copy()
 
     def up(self) -> None:
-        """Start to accept connections; returns when it does. Once only."""
+        """Start accepting connections; return when it does. Call only once."""
         ready = threading.Event()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._serve, args=(self._loop, ready), name="local-smtp", daemon=True)
@@ -69,14 +70,14 @@ class LocalSmtp:
             raise TimeoutError("the local SMTP server did not start")
 
     def close(self) -> None:
-        """Stop accepting and give the port back."""
+        """Stop accepting connections and release the port."""
         if self._loop is not None and self._thread is not None and self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(_STOP_TIMEOUT_S)
         self._socket.close()
 
     def __enter__(self) -> Self:
-        """Hold the port, down."""
+        """Return self; the port is reserved, the server down."""
         return self
 
     def __exit__(
@@ -88,7 +89,7 @@ class LocalSmtp:
     async def handle_RCPT(  # noqa: N802 - the name aiosmtpd calls
         self, server: SMTP, session: Session, envelope: Envelope, address: str, rcpt_options: list[str]
     ) -> str:
-        """Accept a recipient, or refuse it for good."""
+        """Accept a recipient, or reject it permanently."""
         if address.endswith(f"@{REJECTED_DOMAIN}"):
             with self._lock:
                 self._rejected[address] += 1
@@ -97,7 +98,7 @@ class LocalSmtp:
         return "250 OK"
 
     async def handle_DATA(self, server: SMTP, session: Session, envelope: Envelope) -> str:  # noqa: N802
-        """Keep a mail by the invitation its Message-ID names."""
+        """Count a mail for the invitation its Message-ID names."""
         content = envelope.content if isinstance(envelope.content, bytes) else (envelope.content or "").encode()
         found = _MESSAGE_ID.search(str(message_from_bytes(content, policy=default_policy)["Message-ID"]))
         if found is None:

@@ -1,1 +1,1 @@
-"""Is the demo's business: a chain of salons, each a store (tenant) that sees its own rows alone."""
+"""The demo's business: a chain of salons, where each store (tenant) sees only its own rows."""

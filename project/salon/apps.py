@@ -1,4 +1,4 @@
-"""Configures the demo app."""
+"""App configuration."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from django.apps import AppConfig
 
 
 class SalonConfig(AppConfig):
-    """Carries the label ``salon``; its tasks and crontab are discovered by salon_jobs."""
+    """Salon app; salon_jobs discovers its tasks and crontab."""
 
     name = "project.salon"
     label = "salon"

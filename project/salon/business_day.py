@@ -1,4 +1,4 @@
-"""Computes business days: a business day is one calendar day in Japan, from midnight to midnight JST."""
+"""Business days: a business day is one calendar day in Japan, from midnight to midnight JST."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from datetime import UTC, date, datetime, time, timedelta
 from typing import Final
 from zoneinfo import ZoneInfo
 
-JST: Final = ZoneInfo("Asia/Tokyo")  # of every store: all salons are in Japan
+JST: Final = ZoneInfo("Asia/Tokyo")  # of every store, since all salons are in Japan
 ONE_DAY: Final = timedelta(days=1)
 
 
 def jst_date(instant: datetime) -> date:
-    """Return the date in Japan at an aware ``instant``; raises ``ValueError`` for a naive one."""
+    """Return the date in Japan at an aware ``instant``. Raises ``ValueError`` for a naive one."""
     if instant.tzinfo is None:
         raise ValueError("a business day needs an aware instant")
     return instant.astimezone(JST).date()

@@ -1,8 +1,8 @@
-"""Lists what runs by the clock. Times are UTC, which has no summer time; Japan is nine hours ahead.
+"""Scheduled tasks. Times are UTC, which has no daylight saving time; Japan is nine hours ahead.
 
-``payload`` gets the tick, the instant the line stands for: dates come from there, never from the clock.
-A nightly line that was missed (a deploy, an outage) is made up for within six hours; the five-minute line is not,
-as its next run does all the work.
+``payload`` receives the tick, the instant the entry is due: dates are computed from it, never from the clock. A missed
+nightly entry (because of a deploy or an outage) is backfilled for up to six hours; the five-minute entry is not,
+because its next run does all the work.
 """
 
 from __future__ import annotations

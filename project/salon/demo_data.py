@@ -1,4 +1,4 @@
-"""Makes the demo's rows: realistic, the same for the same seed and instants, and on both sides of every cutoff."""
+"""Demo rows: realistic, reproducible for the same seed and instants, and on both sides of every cutoff."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from project.salon.demo_names import AREAS, FAMILY_NAMES, GIVEN_NAMES, NOTES, PR
 SEED: Final = 20260506
 STORES: Final = 100
 _SECOND: Final = timedelta(seconds=1)
-_LADDER_S: Final = 90  # tentative reservations lapse second by second for so long after loading
-_COLUMNS: Final[dict[str, tuple[str, ...]]] = {  # in the order in which foreign keys allow loading
+_LADDER_S: Final = 90  # for this long after loading, a tentative reservation lapses every second
+_COLUMNS: Final[dict[str, tuple[str, ...]]] = {  # in an order that foreign keys allow
     "store": ("id", "name"),
     "operator": ("id", "email", "name"),
     "operator_session": ("id", "operator_id", "expires_at"),
@@ -36,12 +36,12 @@ Row = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class DemoData:
-    """Holds the rows of every table, columns in the order of ``columns``."""
+    """Rows of every table, with columns in the order of ``columns``."""
 
     rows: dict[str, list[Row]] = field(default_factory=lambda: {table: [] for table in _COLUMNS})
 
     def __len__(self) -> int:
-        """Count the rows of all tables."""
+        """Return the number of rows in all tables."""
         return sum(map(len, self.rows.values()))
 
     def records(self, table: str) -> Iterator[dict[str, Any]]:
@@ -63,7 +63,7 @@ def make_demo_data(instants: DemoInstants, *, stores: int = STORES, seed: int = 
 def load(
     connection: psycopg.Connection[Any], data: DemoData, *, on_rows: Callable[[int], object] = lambda _count: None
 ) -> None:
-    """Copy the rows into empty tables in one transaction; ``on_rows`` hears how many were written since its last call.
+    """Copy the rows into empty tables in one transaction; ``on_rows`` gets the number of rows since its last call.
 
     Needs a superuser: ``COPY FROM`` is refused under row-level security.
     """
@@ -80,7 +80,7 @@ def load(
 
 
 def around(cutoff: datetime) -> tuple[datetime, datetime, datetime]:
-    """Return the instants that show on which side of ``cutoff`` a rule draws its line."""
+    """Return instants that show on which side of ``cutoff`` a rule draws its line."""
     return cutoff - _SECOND, cutoff, cutoff + _SECOND
 
 
@@ -98,13 +98,13 @@ def _add_operators(data: DemoData, rng: random.Random, tick: datetime) -> None:
 
 
 def _spread(rng: random.Random, count: int, middle: datetime, *, days: tuple[float, float]) -> Iterator[datetime]:
-    """Yield whole seconds, evenly spread over so many days before and after ``middle``."""
+    """Yield whole seconds, evenly spread over ``days`` days before and after ``middle``."""
     for _ in range(count):
         yield middle + timedelta(seconds=int(rng.uniform(*days) * 86400))
 
 
 class _StoreRows:
-    """Adds the rows of one store."""
+    """Rows of one store."""
 
     def __init__(self, data: DemoData, rng: random.Random, instants: DemoInstants, number: int) -> None:
         self._rows = data.rows
@@ -115,7 +115,7 @@ class _StoreRows:
         self._customers: list[uuid.UUID] = []
 
     def add(self) -> None:
-        """Add the store and all that belongs to it."""
+        """Add the store and everything that belongs to it."""
         area, name = AREAS[self._number % len(AREAS)], SALONS[self._number // len(AREAS) % len(SALONS)]
         self._rows["store"].append((self._store, f"Salon {name} {area}"))
         self._add_customers()
@@ -140,7 +140,7 @@ class _StoreRows:
         some = _spread(self._rng, 9, cutoff, days=(-20, 7))
         deleted: list[datetime | None] = [*around(cutoff), *some]
         for number, deleted_at in enumerate(deleted + [None] * (85 - len(deleted))):
-            # The first notes without a mark belong to customers who were deleted, so that both rules meet.
+            # The first unmarked notes belong to deleted customers, so that both rules apply.
             customer = self._customers[number - 12] if 12 <= number < 22 else self._rng.choice(self._customers)
             note = (_new_id(self._rng), self._store, customer, self._rng.choice(NOTES), deleted_at)
             self._rows["customer_note"].append(note)
@@ -179,7 +179,7 @@ class _StoreRows:
         self._add_known_totals([amount for sold_at, amount in amounts.items() if start <= sold_at < end])
 
     def _add_known_totals(self, amounts: list[int]) -> None:
-        """Add yesterday's total, and for some stores one of the target day: stale, or already right."""
+        """Add yesterday's total and, for some stores, one of the target day: stale or already correct."""
         target = self._instants.target_date
         known = [(target - ONE_DAY, self._rng.randrange(100_000, 400_000), self._rng.randrange(30, 60))]
         if self._number % 10 == 3:

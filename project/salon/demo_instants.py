@@ -1,4 +1,4 @@
-"""Chooses the instants of one demo run, so that data and cron ticks fit together."""
+"""Instants of one demo run, chosen so that data and cron ticks fit together."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Final, Self
 
 from project.salon.business_day import ONE_DAY, jst_date
 
-# A run is shorter than this. A nightly tick that is nearer is taken as this run's own, so that a live scheduler which
-# meets it during the run finds it done and no second cutoff comes into play.
+# Upper bound of a run's duration. A nightly tick closer than this is used as the run's own, so that a live scheduler
+# that meets it during the run finds it done, and no second cutoff comes into play.
 LONGEST_RUN: Final = timedelta(minutes=3)
 _FIVE_MINUTES_S: Final = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoInstants:
-    """Holds the database's time when the data was made, and the tick each line of the crontab is fired with (UTC)."""
+    """The database's time when the data was made, and the tick used for each crontab entry (UTC)."""
 
     loaded_at: datetime
     five_minute_tick: datetime
@@ -40,12 +40,12 @@ class DemoInstants:
 
     @property
     def target_date(self) -> date:
-        """Return the business day that the sales tick aggregates: the day before it in Japan."""
+        """Business day that the sales tick aggregates: the day before it in Japan."""
         return jst_date(self.sales_tick) - ONE_DAY
 
     @property
     def ticks(self) -> tuple[datetime, ...]:
-        """Return every tick once, in the order of the nights and then the five-minute one."""
+        """All ticks without duplicates: the nights in order, then the five-minute one."""
         nightly = (self.notes_tick, self.operators_tick, self.customers_tick, self.sales_tick)
         return tuple(dict.fromkeys((*sorted(nightly), self.five_minute_tick)))
 

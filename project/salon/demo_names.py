@@ -1,4 +1,4 @@
-"""Lists the words that demo rows are made of."""
+"""Words used in demo rows."""
 
 from __future__ import annotations
 

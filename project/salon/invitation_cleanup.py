@@ -1,4 +1,4 @@
-"""Installs the one function that may delete invitations of all stores. Used by migrations alone."""
+"""Installation of the one function that may delete invitations of all stores. Used only by migrations."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _AS_OWNER_ROLE: Final = sql.SQL("""
         SELECT count(*) FROM deleted
     $body$
 """)
-# With one database user the function's owner is under forced row-level security: it goes from store to store.
+# With a single database user, the function's owner is under forced row-level security, so it goes from store to store.
 _AS_ONE_USER: Final = sql.SQL("""
     LANGUAGE plpgsql VOLATILE STRICT SECURITY DEFINER SET search_path = pg_catalog AS $body$
     DECLARE
@@ -47,14 +47,14 @@ _AS_ONE_USER: Final = sql.SQL("""
 
 
 class InstallInvitationCleanup(DatabaseOperation):
-    """Install the function as its owner role; the owner may delete from the table and read one column, nothing else."""
+    """Operation that installs the function; its owner role may delete from the table and read one column only."""
 
     def apply(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
-        """Create it as its owner, so that its grants are that role's to give."""
+        """Create the function as its owner, so that its grants are that role's to give."""
         execute(schema_editor, *_install())
 
     def unapply(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
-        """Drop it, and take away what its owner was granted on the table."""
+        """Drop the function, and revoke what its owner was granted on the table."""
         execute(schema_editor, *_uninstall())
 
     def describe(self) -> str:

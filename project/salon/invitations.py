@@ -1,4 +1,4 @@
-"""Invites operators: the row and the job that mails it are written in one transaction."""
+"""Invitations of operators: the row and the job that mails it are written in one transaction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Confirms reservations: the row and the message that tells others of it are written in one transaction."""
+"""Confirmation of reservations: the row and the message about it are written in one transaction."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ CONFIRMED: Final = "reservation.confirmed"
 def confirm(reservation: Reservation) -> None:
     """Confirm a tentative reservation and emit ``reservation.confirmed``, both or neither. In the store's context.
 
-    The aggregate is the store: whoever keeps its calendar elsewhere hears of its reservations in the order in which
-    they were confirmed.
+    The aggregate is the store, so that an external calendar receives its reservations in the order in which they were
+    confirmed.
     """
     reservation.status = ReservationStatus.CONFIRMED
     reservation.save(update_fields=["status"])

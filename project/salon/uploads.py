@@ -1,4 +1,4 @@
-"""Takes in a store's file: the row and the message that has it parsed are written in one transaction."""
+"""Uploads of files: the row and the message that has it parsed are written in one transaction."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ UPLOADED: Final = "file.uploaded"
 
 
 def upload(store_id: UUID, *, name: str, content: str) -> UploadedFile:
-    """Keep a file and emit ``file.uploaded``, both or neither. In the store's context.
+    """Store a file and emit ``file.uploaded``, both or neither. In the store's context.
 
-    The payload says all that a parser which knows no envelope needs: which file, and whose.
+    The payload says all that a parser without knowledge of the envelope needs: which file, and whose.
     """
     kept = UploadedFile.objects.create(store_id=store_id, name=name, content=content)
     emit(

@@ -1,4 +1,4 @@
-"""Shows and changes the reservations of the request's store; no query here names a store."""
+"""Views of the reservations of the request's store; no query here names a store."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from salon_jobs.tenancy import stores_of, without_store
 
 @require_GET
 def reservations_today(request: HttpRequest) -> HttpResponseBase:
-    """List the reservations of today's business day, in the order of their times."""
+    """List the reservations of today's business day, by time."""
     start, end = business_day_bounds(jst_date(timezone.now()))
     found = Reservation.objects.filter(starts_at__gte=start, starts_at__lt=end).order_by("starts_at", "pk")
     return JsonResponse({"reservations": list(found.values("id", "status", "starts_at"))})
@@ -28,7 +28,7 @@ def reservations_today(request: HttpRequest) -> HttpResponseBase:
 
 @require_POST
 def confirm_reservation(request: HttpRequest, reservation_id: UUID) -> HttpResponseBase:
-    """Confirm a tentative reservation and tell others: 404 when the store has none, 409 when it is not tentative."""
+    """Confirm a tentative reservation and emit it: 404 if the store has no such one, 409 if it is not tentative."""
     reservation = get_object_or_404(Reservation.objects.select_for_update(), pk=reservation_id)
     if reservation.status != ReservationStatus.TENTATIVE:
         return JsonResponse({"status": reservation.status}, status=409)
@@ -39,7 +39,7 @@ def confirm_reservation(request: HttpRequest, reservation_id: UUID) -> HttpRespo
 @without_store
 @login_required(login_url="admin:login")
 def stores(request: HttpRequest) -> HttpResponseBase:
-    """List the stores of the signed-in user; POST ``store_id`` to work for one of them in this session."""
+    """List the signed-in user's stores; POST ``store_id`` to select one for this session."""
     own = [str(store) for store in stores_of(request.user)]
     if request.method == "POST":
         if request.POST.get("store_id") not in own:

@@ -1,1 +1,1 @@
-"""Holds the formats of English."""
+"""English formats."""

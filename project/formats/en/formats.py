@@ -1,4 +1,4 @@
-"""Writes instants as logs do: to the second, with their time zone, so that operators can compare them."""
+"""Times as logs show them: to the second, with their time zone, so that operators can compare them."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Runs Azurite, Microsoft's emulator of Azure Storage; npm brings it, and a wheel brings node."""
+"""Azurite, Microsoft's emulator of Azure Storage; npm installs it, and node comes from a wheel."""

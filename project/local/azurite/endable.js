@@ -1,4 +1,4 @@
-// Ends Azurite at once when told to: it would wait for connections that clients keep open.
+// Ends Azurite at once when asked to stop; by itself it would wait for connections that clients keep open.
 const { Server } = require("node:http");
 const { close } = Server.prototype;
 Server.prototype.close = function (...args) {
@@ -6,5 +6,5 @@ Server.prototype.close = function (...args) {
   this.closeAllConnections();
   return closing;
 };
-// And when whoever started it is gone, however that ended: the pipe to its input closes.
+// Also ends it when its parent is gone, for whatever reason: the pipe to standard input closes.
 process.stdin.on("end", () => process.kill(process.pid, "SIGTERM")).resume().unref();

@@ -1,4 +1,4 @@
-"""Installs Azurite, as package-lock.json says, into ``.azurite`` at first use; then needs no network."""
+"""Installation of Azurite from package-lock.json into ``.azurite`` at first use; later uses need no network."""
 
 from __future__ import annotations
 
@@ -20,10 +20,7 @@ _NPM: Final = _WHEEL / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
 
 
 def installed_program() -> Path:
-    """Return Azurite's program for queues. Several processes may ask at once: one installs, the others wait.
-
-    Raises ServerFailed.
-    """
+    """Return Azurite's program for queues. Safe for concurrent processes: one installs, the others wait."""
     program = HOME / "node_modules" / "azurite" / "dist" / "src" / "queue" / "main.js"
     HOME.mkdir(exist_ok=True)
     with (HOME / "installing.lock").open("w") as lock:

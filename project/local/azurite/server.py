@@ -1,4 +1,4 @@
-"""Runs Azurite's queues as a process that can be stopped and started again with what it holds."""
+"""Azurite's queues as a process that can be stopped and restarted with its data."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _STOP_S: Final = 10
 
 
 class Azurite:
-    """One Azurite on a port of its own, with an account and a key of its own."""
+    """One Azurite with its own port, account and key."""
 
     def __init__(self) -> None:
-        """Prepare its folder; it does not run yet."""
+        """Prepare its folder without starting it."""
         self._home = Path(tempfile.mkdtemp(prefix="azurite-"))
         self._port = free_port()
         self.key = base64.b64encode(secrets.token_bytes(64)).decode()
@@ -34,16 +34,16 @@ class Azurite:
 
     @property
     def connection_string(self) -> str:
-        """Return what the account's owner would copy from the portal."""
+        """Return the connection string, as the account's owner would copy it from the portal."""
         return (
             f"DefaultEndpointsProtocol=http;AccountName=salon;AccountKey={self.key};"
             f"QueueEndpoint=http://127.0.0.1:{self._port}/salon;"
         )
 
     def start(self) -> None:
-        """Start it on the port it had before; return when it answers. The first time npm installs it, for 20 s or so.
+        """Start it on its previous port; return when it answers. On first use npm installs it, which takes about 20 s.
 
-        Nothing to do when it runs. Raises ServerFailed.
+        Does nothing if it is running. Raises ServerFailed.
         """
         if self._process is not None:
             return
@@ -66,7 +66,7 @@ class Azurite:
             time.sleep(0.02)
 
     def stop(self) -> None:
-        """End it; what it holds is written to its files first. Idempotent."""
+        """Stop it after it has written its data to files. Idempotent."""
         process, self._process = self._process, None
         if process is not None:
             with process:  # closes the pipe
@@ -83,12 +83,12 @@ class Azurite:
         shutil.rmtree(self._home, ignore_errors=True)
 
     def create_queue(self, name: str) -> None:
-        """Create a queue, as whoever deploys would."""
+        """Create a queue, as a deployment would."""
         with QueueServiceClient.from_connection_string(self.connection_string, retry_total=0) as service:
             service.create_queue(name)
 
     def queue(self, name: str) -> QueueClient:
-        """Return the SDK's client of a queue."""
+        """Return the SDK's client for a queue."""
         return QueueClient.from_connection_string(self.connection_string, name)
 
     def _answers(self) -> bool:

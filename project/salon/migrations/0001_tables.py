@@ -10,7 +10,7 @@ from salon_jobs.access.operations import LocksBriefly
 
 
 class Migration(LocksBriefly):
-    """Creates everything empty, so no lock matters. Needs the roles, whose default privileges apply to the tables."""
+    """Migration of empty tables, so no lock matters. Needs the roles, whose default privileges apply to the tables."""
 
     initial = True
 

@@ -1,4 +1,4 @@
-"""Shows each store its own rows alone, in the store table too."""
+"""Restricts each store to its own rows, including in the store table."""
 
 from django.db import migrations
 
@@ -7,7 +7,7 @@ from salon_jobs.access.operations import LocksBriefly
 
 
 class Migration(LocksBriefly):
-    """Enables and forces row-level security on every store-owned table."""
+    """Migration that enables and forces row-level security on every store-owned table."""
 
     dependencies = [("salon", "0001_tables")]
 

@@ -5,7 +5,7 @@ from salon_jobs.access.operations import LocksBriefly
 
 
 class Migration(LocksBriefly):
-    """Runs in one transaction: the change of role inside it is local."""
+    """Migration in one transaction, because the role change inside it is local."""
 
     dependencies = [("salon", "0002_row_level_security")]
 

@@ -1,4 +1,4 @@
-"""Puts the tables without a store under policies, and takes from the worker's role what its tasks do not need."""
+"""Adds policies to the tables without a store, and revokes what the worker role's tasks do not need."""
 
 from typing import Final
 
@@ -21,7 +21,7 @@ _ADMIN_MODELS: Final = (
 
 
 class Migration(LocksBriefly):
-    """Comes after the last migration of each app whose tables it names; its locks are brief and scan nothing."""
+    """Migration after the last one of each app whose tables it names. Its locks are brief, and it scans nothing."""
 
     dependencies = [
         ("salon", "0003_invitation_cleanup_function"),

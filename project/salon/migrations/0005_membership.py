@@ -1,4 +1,4 @@
-"""Says which user works for which store, and lets the web role ask for one user's stores before it knows any."""
+"""Adds memberships (which user works for which store), and lets the web role find a user's stores without a context."""
 
 import uuid
 
@@ -11,7 +11,7 @@ from salon_jobs.access.operations import LocksBriefly
 
 
 class Migration(LocksBriefly):
-    """Creates an empty table; its foreign key locks the users' table for a moment."""
+    """Migration that creates an empty table; its foreign key briefly locks the users' table."""
 
     dependencies = [
         ("salon", "0004_least_privilege"),
@@ -53,7 +53,7 @@ class Migration(LocksBriefly):
                 ],
             },
         ),
-        # Django would look for the memberships of a user to be deleted, and without their store see none.
+        # Django would look up the memberships of a user to be deleted and, without their store, see none.
         migrations.RunSQL(
             "ALTER TABLE membership ADD CONSTRAINT membership_of_user FOREIGN KEY (user_id) REFERENCES auth_user (id)"
             " ON DELETE CASCADE DEFERRABLE INITIALLY DEFERRED",

@@ -1,4 +1,4 @@
-"""Adds what stores upload."""
+"""Adds the files that stores upload."""
 
 import uuid
 
@@ -10,7 +10,7 @@ from salon_jobs.access.operations import LocksBriefly
 
 
 class Migration(LocksBriefly):
-    """Creates an empty table; its foreign key locks the stores' table for a moment."""
+    """Migration that creates an empty table; its foreign key briefly locks the stores' table."""
 
     dependencies = [
         ("salon", "0005_membership"),

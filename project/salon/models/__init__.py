@@ -1,4 +1,4 @@
-"""Declares the demo's tables, one file for each part of the business."""
+"""The demo's tables, one file for each part of the business."""
 
 from project.salon.models.customer import Customer, CustomerNote
 from project.salon.models.membership import Membership

@@ -1,4 +1,4 @@
-"""Declares the customer and the notes about one."""
+"""Customers and their notes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Declares who belongs to which store."""
+"""Memberships of users in stores."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from salon_jobs.access import MembershipIsolation
 
 
 class Membership(StoreOwned):
-    """Lets one signed-in user work for one store. It goes when the user does, by the database's own foreign key."""
+    """Right of one signed-in user to work for one store. Deleted with the user, by the database's own foreign key."""
 
     user = models.ForeignKey(
         settings.AUTH_USER_MODEL,

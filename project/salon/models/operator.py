@@ -1,4 +1,4 @@
-"""Declares the people who run the chain: operators and their sessions (no store), and invitations (store-owned)."""
+"""People who run the chain: operators and their sessions (no store), and invitations (store-owned)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Operator(models.Model):
 
 
 class OperatorSession(models.Model):
-    """One sign-in of an operator. System scope; of no use once it expired."""
+    """One sign-in of an operator. System scope; useless once expired."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4)
     operator = models.ForeignKey(Operator, on_delete=models.CASCADE, related_name="+")
@@ -45,7 +45,7 @@ class OperatorSession(models.Model):
 
 
 class OperatorInvitation(StoreOwned):
-    """One invitation to run a store. ``sent_at`` says that its e-mail left, so that it is sent once."""
+    """One invitation to run a store. ``sent_at`` is set once its e-mail was sent, so that it is sent only once."""
 
     email = models.EmailField()
     token = models.CharField(max_length=64)

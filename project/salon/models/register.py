@@ -1,4 +1,4 @@
-"""Declares what the cash register holds: sales, and their total by business day."""
+"""Contents of the cash register: sales, and their totals by business day."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Declares the reservation."""
+"""Reservations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from salon_jobs.access import SameStoreForeignKey, StoreIsolation
 
 
 class ReservationStatus(models.TextChoices):
-    """Lists the states of a reservation: tentative until the customer confirms, or until it expires."""
+    """States of a reservation: tentative until the customer confirms or it expires."""
 
     TENTATIVE = "tentative"
     CONFIRMED = "confirmed"
@@ -21,7 +21,7 @@ class ReservationStatus(models.TextChoices):
 
 
 class Reservation(StoreOwned):
-    """One booking. A tentative one holds its chair until ``expires_at``; it outlives a customer who is deleted."""
+    """One booking. A tentative one holds its chair until ``expires_at``. It outlives a deleted customer."""
 
     customer = models.ForeignKey(
         Customer, on_delete=models.DO_NOTHING, null=True, db_constraint=False, db_index=False, related_name="+"

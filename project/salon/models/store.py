@@ -1,4 +1,4 @@
-"""Declares the store, which is the tenant, and what every store-owned row has."""
+"""The store, which is the tenant, and the base of every store-owned model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from salon_jobs.access import StoreIsolation
 
 
 class Store(models.Model):
-    """One salon. Under row-level security a role sees the current store's row alone. All salons are in Japan."""
+    """One salon. Under row-level security, a role sees only the current store's row. All salons are in Japan."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4)
     name = models.CharField(max_length=120)
@@ -27,15 +27,15 @@ class Store(models.Model):
 
     @property
     def time_zone(self) -> ZoneInfo:
-        """Return the store's time zone."""
+        """The store's time zone."""
         return JST
 
 
 class StoreOwned(models.Model):
-    """Gives a model its store and an id that can be referred to only together with the store.
+    """Base model with a store, and an ID that can be referenced only together with the store.
 
     References between store-owned rows are composite, ``(store_id, …)``, because PostgreSQL checks foreign keys without
-    row-level security. Django's own are not: the fields say ``db_constraint=False`` beside a ``SameStoreForeignKey``.
+    row-level security. Django's own are not, so the fields use ``db_constraint=False`` with a ``SameStoreForeignKey``.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4)

@@ -1,4 +1,4 @@
-"""Declares what a store uploads."""
+"""Files uploaded by stores."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from salon_jobs.access import StoreIsolation
 
 
 class UploadedFile(StoreOwned):
-    """One file of a till: an amount in yen on each line. ``lines`` and ``total`` are null until it is parsed."""
+    """One file from a till: an amount in yen on each line. ``lines`` and ``total`` are null until it is parsed."""
 
     name = models.CharField(max_length=120)
     content = models.TextField()

@@ -1,4 +1,4 @@
-"""Imports the twelve tasks, which are kept by the part of the business they belong to."""
+"""The twelve tasks, one module for each part of the business."""
 
 from project.salon.tasks import customer, operator, register, reservation, smoke
 

@@ -1,4 +1,4 @@
-"""Deletes for good what was deleted long enough ago: customers after 90 days, notes after 7."""
+"""Physical deletion of what was deleted long enough ago: customers after 90 days, notes after 7."""
 
 from __future__ import annotations
 

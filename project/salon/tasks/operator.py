@@ -1,4 +1,4 @@
-"""Sends invitations to operators and clears away what expired: their sessions and invitations."""
+"""Invitation e-mails, and deletion of expired sessions and invitations."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from salon_jobs import Discard, current_job, store_task, task, tenant_context
 
 @task(name="cleanup-expired-operator-sessions", max_attempts=3)
 def cleanup_expired_operator_sessions(reason: Literal["cron"]) -> None:
-    """Delete the sessions that expired before the tick: a system-scope table, no store is involved. Idempotent."""
+    """Delete sessions that expired before the tick. The table is in system scope, without stores. Idempotent."""
     OperatorSession.objects.filter(expires_at__lt=current_tick()).delete()
 
 
 @task(name="cleanup-expired-operator-invitations", max_attempts=3)
 def cleanup_expired_operator_invitations(reason: Literal["cron"]) -> None:
-    """Delete the invitations of all stores that expired before the tick. Idempotent.
+    """Delete invitations of all stores that expired before the tick. Idempotent.
 
-    Goes through the one function that may, because this role sees no store's rows here.
+    Uses the one function that may, because this role sees no store's rows here.
     """
     with connections[OperatorInvitation.objects.db].cursor() as cursor:
         cursor.execute("SELECT public.delete_expired_operator_invitations(%s)", [current_tick()])
@@ -32,10 +32,10 @@ def cleanup_expired_operator_invitations(reason: Literal["cron"]) -> None:
 
 @store_task(name="send-operator-invitation-email", atomic=False)
 def send_operator_invitation_email(store_id: UUID, invitation_id: UUID) -> None:
-    """Send the invitation's e-mail and mark it as sent; holds no transaction while it talks to the mail server.
+    """Send the invitation's e-mail and mark it as sent. Holds no transaction while talking to the mail server.
 
-    Idempotent: an invitation that is marked is left alone. Only a crash between the two may repeat the mail, which then
-    has the same Message-ID. An invitation that is gone or has expired ends the job as discarded.
+    Idempotent: an invitation already marked is left alone. Only a crash between the two can repeat the mail, which then
+    has the same Message-ID. If the invitation is gone or has expired, the job is discarded.
     """
     with tenant_context(store_id):
         asked = OperatorInvitation.objects.filter(store_id=store_id, pk=invitation_id)

@@ -1,4 +1,4 @@
-"""Adds up the sales of a business day."""
+"""Totals of a business day's sales."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from project.salon.business_day import business_day_bounds
 from project.salon.models.register import DailySales
 from salon_jobs import fan_out, store_task, task
 
-# One statement, so that the total and the count belong to the same instant; the last line makes a repetition change
-# nothing. A day without a sale gives zeros, which also mends a total whose sales were taken back.
+# One statement, so that the total and the count refer to the same instant; the last line makes a repetition change
+# nothing. A day without a sale gives zeros, which also corrects a total whose sales were removed.
 _AGGREGATE: Final = """
     INSERT INTO daily_sales AS known (id, store_id, business_date, total, count)
     SELECT %(id)s, %(store_id)s, %(day)s, coalesce(sum(amount), 0), count(*)
@@ -37,7 +37,7 @@ def aggregate_daily_sales(target_date: date, reason: Literal["cron"]) -> None:
     job_key_mode="preserve_run_at",
 )
 def aggregate_daily_sales_for_store(store_id: UUID, target_date: date) -> None:
-    """Write the store's total of the business day ``target_date`` (JST). Idempotent: it is computed anew each time."""
+    """Write the store's total of the business day ``target_date`` (JST). Idempotent: it is recomputed each time."""
     start, end = business_day_bounds(target_date)
     parameters: dict[str, Any] = {"id": uuid4(), "store_id": store_id, "day": target_date, "start": start, "end": end}
     with connections[DailySales.objects.db].cursor() as cursor:

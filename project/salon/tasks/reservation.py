@@ -1,4 +1,4 @@
-"""Lets tentative reservations lapse."""
+"""Expiry of tentative reservations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from salon_jobs import fan_out, store_task, task
 
 @task(name="expire-tentative-reservations", max_attempts=3)
 def expire_tentative_reservations(reason: Literal["cron"]) -> None:
-    """Enqueue one job per store. Idempotent: a store whose job still waits gets no second one."""
+    """Enqueue one job per store. Idempotent: a store whose job is still waiting gets no second one."""
     fan_out(expire_tentative_for_store)
 
 
@@ -24,7 +24,7 @@ def expire_tentative_reservations(reason: Literal["cron"]) -> None:
     job_key_mode="preserve_run_at",
 )
 def expire_tentative_for_store(store_id: UUID) -> None:
-    """Expire what is past its time by the database's clock, in one statement. Idempotent.
+    """Expire overdue reservations by the database's clock, in one statement. Idempotent.
 
     The job has no cutoff of its own: whenever it runs, a reservation is expired exactly if its time has come.
     """

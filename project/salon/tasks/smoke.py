@@ -1,4 +1,4 @@
-"""Shows that jobs are picked up at all."""
+"""Smoke test: are jobs picked up at all?"""
 
 from __future__ import annotations
 
@@ -7,4 +7,4 @@ from salon_jobs import task
 
 @task(name="ping")
 def ping() -> None:
-    """Do nothing; that the job succeeds is the answer."""
+    """Do nothing; success of the job is the answer."""

@@ -1,4 +1,4 @@
-"""Tells a system task which instant it works for."""
+"""The instant a system task works for."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from salon_jobs import current_job
 
 
 def current_tick() -> datetime:
-    """Return the cron tick the current job stems from, in UTC; for a job enqueued by hand, when that was.
+    """Return the cron tick of the current job, in UTC; for a job enqueued by hand, when it was enqueued.
 
-    Never the clock of the moment: a retried or backfilled job computes the same cutoffs again.
+    Never the current time, so that a retried or backfilled job computes the same cutoffs again.
     """
     job = current_job()
     return (job.tick or job.created_at).astimezone(UTC)

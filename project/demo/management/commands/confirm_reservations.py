@@ -1,4 +1,4 @@
-"""Confirms reservations of many stores, several stores at once, as the web would; some transactions roll back."""
+"""Command that confirms reservations of many stores in parallel, as the web would; some transactions roll back."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _STAYS_TENTATIVE: Final = timedelta(minutes=30)
 
 
 class Command(BaseCommand):
-    """Connects as the web role (``DATABASE_URL``). Reservations about to lapse, and of deleted customers, are left."""
+    """Command for the web role (``DATABASE_URL``). Skips reservations about to lapse or of deleted customers."""
 
     help = "Confirm tentative reservations, each in a transaction of its own; print how many, and how many rolled back."
 
@@ -30,14 +30,14 @@ class Command(BaseCommand):
         parser.add_argument("--store", type=UUID, action="append", required=True, help="may be repeated")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Confirm, in each store in the order of the times."""
+        """Confirm each store's reservations in the order of their times."""
         with ThreadPoolExecutor(_AT_ONCE) as threads:
             counts = list(threads.map(_confirm_all, options["store"]))
         self.stdout.write(f"{sum(count for count, _ in counts)} {sum(count for _, count in counts)}")
 
 
 def _confirm_all(store_id: UUID) -> tuple[int, int]:
-    """Return how many reservations were confirmed, and how many were and then rolled back."""
+    """Return how many reservations were confirmed, and how many were rolled back after that."""
     chosen = Reservation.objects.filter(
         status=ReservationStatus.TENTATIVE,
         expires_at__gt=timezone.now() + _STAYS_TENTATIVE,

@@ -1,4 +1,4 @@
-"""Uploads a file of each of many stores, several at once, as the web would; some transactions roll back."""
+"""Command that uploads one file for each of many stores in parallel, as the web would; some transactions roll back."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _AT_ONCE: Final = 4
 
 
 class Command(BaseCommand):
-    """Connects as the web role (``DATABASE_URL``). A file holds the amounts of the store's sales."""
+    """Command for the web role (``DATABASE_URL``). A file holds the amounts of the store's sales."""
 
     help = "Upload a file of each store, in a transaction of its own; print how many, and how many rolled back."
 
@@ -26,7 +26,7 @@ class Command(BaseCommand):
         parser.add_argument("--store", type=UUID, action="append", required=True, help="may be repeated")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Upload."""
+        """Upload the files."""
         with ThreadPoolExecutor(_AT_ONCE) as threads:
             kept = list(threads.map(_upload, options["store"]))
         self.stdout.write(f"{sum(kept)} {len(kept) - sum(kept)}")
@@ -38,7 +38,7 @@ def _upload(store_id: UUID) -> bool:
         with tenant_context(store_id):
             amounts = Sale.objects.order_by("pk").values_list("amount", flat=True)
             upload(store_id, name="sales.txt", content="\n".join(map(str, amounts)))
-            gives_up = str(store_id)[-1] in "08"  # one in eight: the line breaks
+            gives_up = str(store_id)[-1] in "08"  # one in eight: the connection breaks
             if gives_up:
                 transaction.set_rollback(True)
     finally:

@@ -1,4 +1,4 @@
-"""Creates the login for the demo's admin."""
+"""Command that creates the login for the demo's admin."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 
 class Command(BaseCommand):
-    """Creates a superuser of the admin, or gives it a new password; connects as the migrator. Idempotent."""
+    """Command that creates an admin superuser or resets its password. Connects as the migrator. Idempotent."""
 
     help = "Create the demo's login for the admin, or change its password; reads the password from standard input."
 

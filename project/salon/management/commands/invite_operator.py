@@ -1,4 +1,4 @@
-"""Invites operators from the command line, as the web role would from a form."""
+"""Command that invites operators, as the web role would from a form."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from project.salon.invitations import invite_operator
 
 
 class Command(BaseCommand):
-    """Creates invitations and enqueues their e-mails; connects as the web role (``DATABASE_URL``)."""
+    """Command that creates invitations and enqueues their e-mails. Connects as the web role (``DATABASE_URL``)."""
 
     help = "Invite operators: each invitation and the job that mails it are written in one transaction."
 
@@ -25,7 +25,7 @@ class Command(BaseCommand):
         parser.add_argument("--max-attempts", type=int, help="default: that of the task")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Check all input first, then invite; prints one line per invitation."""
+        """Check all input, then invite. Print one line per invitation."""
         for store_id, email in [_checked(store_id, email) for store_id, email in options["to"]]:
             invitation = invite_operator(store_id, email, max_attempts=options["max_attempts"])
             self.stdout.write(f"{invitation.pk} {email}")

@@ -1,4 +1,4 @@
-"""Lets a user work for a store."""
+"""Command that adds a user to a store."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from salon_jobs.core.errors import TenantContextError
 
 
 class Command(BaseCommand):
-    """Adds a membership; connects as the web role (``DATABASE_URL``). Idempotent."""
+    """Command that adds a membership. Connects as the web role (``DATABASE_URL``). Idempotent."""
 
     help = "Let a user see and change what belongs to a store."
 

@@ -1,4 +1,4 @@
-"""Enqueues a ping, to see whether jobs are picked up."""
+"""Command that enqueues a ping, to check that jobs are picked up."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from project.salon.tasks.smoke import ping
 
 
 class Command(BaseCommand):
-    """Enqueues one ``ping`` job; connects as the web role (``DATABASE_URL``)."""
+    """Command that enqueues one ``ping`` job. Connects as the web role (``DATABASE_URL``)."""
 
     help = "Enqueue one ping job and print its id."
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Enqueue and print the id."""
+        """Enqueue the job and print its ID."""
         self.stdout.write(str(ping.enqueue().id))
