@@ -32,6 +32,10 @@ demo: venv ## run the whole job flow on an embedded PostgreSQL and verify it
 serve: venv ## serve the admin of the demo; prints its address and login
 	@$(BIN)/python -m project.demo --serve
 
+.PHONY: psql
+psql: venv ## open psql on the database of the demo, while `make serve` runs or alone
+	@$(BIN)/python -m project.demo.psql $(PSQL_ARGS)
+
 .PHONY: test
 test: check ## run the checks, then every test that needs no system package
 ifdef PYTEST_ARGS
