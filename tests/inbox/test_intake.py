@@ -329,7 +329,7 @@ def test_a_body_set_aside_for_want_of_an_envelope_becomes_a_job_once_the_setting
     change("UPDATE salon_jobs_inbox SET status = 'retry'")
     assert intake(**PLAIN, TASKS={"*": "test-store"}).retry_asked() == 2
     assert jobs() == [("test-store", stores[0], {"number": 5})]
-    assert [row[1:] for row in inbox_rows()] == [("enqueued", ""), ("set_aside", "JOB.PAYLOAD_INVALID")]
+    assert [row[1:] for row in inbox_rows()] == [("enqueued", ""), ("rejected", "JOB.PAYLOAD_INVALID")]
 
 
 def test_an_operators_retry_lets_a_refused_replay_through_and_fails_with_its_reason(database: None) -> None:

@@ -10,7 +10,7 @@ import pytest
 from django.db import transaction
 
 from salon_jobs.brokers.memory import MemoryPublisher
-from salon_jobs.brokers.publisher import OutgoingMessage, Unpublished, Verdict
+from salon_jobs.brokers.publisher import OutgoingMessage, PublishFailure, Verdict
 from salon_jobs.control import OperatedMessage, pause_destination, resume_destination, skip_messages
 from salon_jobs.outbox import replay as send_skipped
 from salon_jobs.outbox.replay import send_skipped_messages
@@ -112,9 +112,9 @@ def test_what_is_not_sent_yet_of_their_aggregate_goes_before_them(database: None
 def test_one_behind_a_message_that_was_skipped_and_one_that_nothing_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: set[int] = set()
 
-    def answer(message: OutgoingMessage) -> Unpublished | None:
+    def answer(message: OutgoingMessage) -> PublishFailure | None:
         number = json.loads(message.payload)["number"]
-        return None if number in taken else Unpublished(Verdict.UNRESOLVABLE, "TEST.NOWHERE")
+        return None if number in taken else PublishFailure(Verdict.UNRESOLVABLE, "TEST.NOWHERE")
 
     monkeypatch.setattr(MemoryPublisher, "answer", staticmethod(answer))
     for number in range(4):
