@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from functools import cache, partial
 from typing import Any
 from uuid import UUID
@@ -192,7 +193,10 @@ def _write(running: RunningJob, outcome: Outcome) -> Outcome | None:
                 return None
             _log(logging.INFO, events.JOB_SNOOZED, running, delay_s=delay.total_seconds())
         case Released():
-            if not store.requeue([(job.id, job.lease)], process_id):
+            timeouts = registry.get_task(job.task).timeouts
+            # While it ran it did not wait: where a wait can be too long, the next one begins now.
+            delay = timedelta(0) if timeouts is not None and timeouts.wait_timeout is not None else None
+            if not store.requeue([(job.id, job.lease)], process_id, delay=delay):
                 return None
             _log(logging.WARNING, events.JOB_RELEASED, running)
         case Cancelled(kind=kind, detail=detail):

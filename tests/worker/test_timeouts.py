@@ -21,6 +21,7 @@ from salon_jobs.admin import job as job_page
 from salon_jobs.core import tracing
 from salon_jobs.core.errors import Expired, Interrupted, OptionInvalid, TimedOut
 from salon_jobs.core.outcomes import Errored, NotStarted, Succeeded
+from salon_jobs.jobs.current import RunningJob
 from salon_jobs.jobs.options import Timeouts
 from salon_jobs.jobs.statistics import TaskStatistics
 from salon_jobs.models import Job
@@ -439,6 +440,36 @@ def test_the_wait_in_the_local_queue_counts(database: None, hooks: tasks.Hooks, 
     with running_on_a_thread(process_id, claim(process_id)):
         assert runs == ["first"]
     assert seen("SELECT state, reason LIKE 'expired: waited 0.4%%' FROM salon_jobs_job") == [("cancelled", True)]
+
+
+@pytest.mark.parametrize("declared", [tasks.in_store, tasks.outside])
+def test_a_run_that_was_interrupted_has_not_waited(
+    stores: list[UUID], hooks: tasks.Hooks, process_id: int, limit: Any, monkeypatch: pytest.MonkeyPatch, declared: Any
+) -> None:
+    limit(wait_timeout=timedelta(seconds=60))
+    runners: list[Runner] = []
+    begin = Runner._begin
+
+    def remember(runner: Runner, running: RunningJob) -> None:
+        runners.append(runner)
+        begin(runner, running)
+
+    def interrupt(**_: object) -> None:
+        hooks.store = lambda **_: None
+        # It has run for longer than a job may wait.
+        change("UPDATE salon_jobs_job SET run_at = run_at - interval '75 s'")
+        threading.Thread(target=runners[-1].strike, args=(current_job(), Interrupted)).start()
+        spin()
+
+    monkeypatch.setattr(Runner, "_begin", remember)
+    hooks.store = interrupt
+    declared.enqueue(store_id=stores[0])
+    with running_on_a_thread(process_id, claim(process_id)):
+        pass
+    assert seen("SELECT state, attempts FROM salon_jobs_job") == [("queued", 0)]
+    with running_on_a_thread(process_id, claim(process_id)):
+        pass
+    assert seen("SELECT state, reason FROM salon_jobs_job") == []
 
 
 def test_waiting_shortens_the_run_that_asks_for_it(
