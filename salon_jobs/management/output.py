@@ -57,7 +57,7 @@ def ask(question: str, err: OutputWrapper, *, otherwise: str, remedy: str) -> No
         raise CommandError(otherwise)
 
 
-def tell_kept_passwords(names: Iterable[str], err: OutputWrapper) -> None:
+def warn_of_kept_passwords(names: Iterable[str], err: OutputWrapper) -> None:
     """Name the roles whose password bootstrap kept although the settings hold another."""
     for name in names:
         err.write(

@@ -95,8 +95,7 @@ def test_one_user_becomes_roles_and_roles_become_one_user(fresh: str, owned: Own
     assert converted.returncode == 0, converted.stderr
     assert converted.stderr == (
         "kept the password of app, which is not the one in ROLE_PASSWORDS; "
-        "python manage.py bootstrap_roles --change-passwords changes it
-"
+        "python manage.py bootstrap_roles --change-passwords changes it\n"
     )
     done("migrate", "-v", "0", **roles)
     assert done("salon_jobs", "doctor", "--superuser", "--fail", **roles).endswith("no drift\n")

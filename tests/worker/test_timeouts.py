@@ -458,7 +458,7 @@ def test_a_run_that_was_interrupted_has_not_waited(
         hooks.store = lambda **_: None
         # It has run for longer than a job may wait.
         change("UPDATE salon_jobs_job SET run_at = run_at - interval '75 s'")
-        threading.Thread(target=runners[-1].strike, args=(current_job(), Interrupted)).start()
+        threading.Thread(target=runners[-1].interrupt, args=(current_job(), Interrupted)).start()
         spin()
 
     monkeypatch.setattr(Runner, "_begin", remember)

@@ -9,7 +9,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from salon_jobs.access.bootstrap import Bootstrapped, bootstrap, build_scripts, render_psql
 from salon_jobs.conf import settings as conf
-from salon_jobs.management.output import as_command_error, ask, tell_kept_passwords
+from salon_jobs.management.output import as_command_error, ask, warn_of_kept_passwords
 
 
 class Command(BaseCommand):
@@ -72,4 +72,4 @@ class Command(BaseCommand):
         for label, names in (("made", done.made), ("kept", done.kept), ("changed", changed), ("shared", shared)):
             if names:
                 self.stdout.write(f"{label}: {', '.join(names)}")
-        tell_kept_passwords(done.other_passwords, self.stderr)
+        warn_of_kept_passwords(done.other_passwords, self.stderr)

@@ -17,7 +17,7 @@ from salon_jobs.access.doctor.conversion import convert, plan_conversion
 from salon_jobs.access.doctor.drift import Drift
 from salon_jobs.access.doctor.examination import Examination, examine, mend, mendable
 from salon_jobs.conf import settings as conf
-from salon_jobs.management.output import ask, tell_kept_passwords
+from salon_jobs.management.output import ask, warn_of_kept_passwords
 from salon_jobs.management.subcommands.base import Subcommand
 
 
@@ -121,7 +121,7 @@ class Convert(Subcommand):
                     extra_owner_roles=conf.extra_owner_roles, database=database_name(),
                     share_roles=options["share_roles"],
                 )  # fmt: skip
-                tell_kept_passwords(done.other_passwords, err)
+                warn_of_kept_passwords(done.other_passwords, err)
             left = convert(connection, plan)
         out.write(f"{plan.database} belongs to {plan.owner} now, who took over from {', '.join(plan.former)}")
         for policy in left:
