@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, LiteralString, TypeAlias
 
 from salon_jobs.conf import Roles
 from salon_jobs.core.errors import ConfigurationError
@@ -16,7 +16,7 @@ from salon_jobs.core.errors import ConfigurationError
 DefaultKind: TypeAlias = Literal["TABLES", "SEQUENCES", "FUNCTIONS", "TYPES"]
 SCHEMA: Final = "public"
 # Attributes of a role by their words in ALTER ROLE, and the columns of pg_roles that hold them.
-ATTRIBUTE_COLUMNS: Final = {
+ATTRIBUTE_COLUMNS: Final[dict[str, LiteralString]] = {
     "LOGIN": "rolcanlogin", "INHERIT": "rolinherit", "BYPASSRLS": "rolbypassrls", "SUPERUSER": "rolsuper",
     "CREATEDB": "rolcreatedb", "CREATEROLE": "rolcreaterole", "REPLICATION": "rolreplication",
 }  # fmt: skip

@@ -20,9 +20,9 @@ _rate: Final = count(1, 10_000_000, optional=True)
 
 
 def _rates(value: Any) -> dict[str, int | None]:
-    given = cast("dict[Any, Any]", value) if isinstance(value, dict) else None
-    if given is None:
-        raise ValueError(
+    given: Any = value
+    if not isinstance(value, dict):
+        raise ValueError(  # noqa: TRY004 - the reader of the section adds the field to it
             "a dict of services such as 'nats', or ARNs and RNs, to whole numbers from 1 to 10000000, or None"
         )
     return {name: _rate_of(name, rate) for name, rate in given.items()}

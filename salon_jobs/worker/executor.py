@@ -195,8 +195,8 @@ def _write(running: RunningJob, outcome: Outcome) -> Outcome | None:
         case Released():
             timeouts = registry.get_task(job.task).timeouts
             # While it ran it did not wait: where a wait can be too long, the next one begins now.
-            delay = timedelta(0) if timeouts is not None and timeouts.wait_timeout is not None else None
-            if not store.requeue([(job.id, job.lease)], process_id, delay=delay):
+            from_now = timedelta(0) if timeouts is not None and timeouts.wait_timeout is not None else None
+            if not store.requeue([(job.id, job.lease)], process_id, delay=from_now):
                 return None
             _log(logging.WARNING, events.JOB_RELEASED, running)
         case Cancelled(kind=kind, detail=detail):

@@ -19,7 +19,7 @@ _LINK: Final = re.compile(r"(?<!!)\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 
 
 @dataclass(frozen=True, slots=True)
-class ActiveContext:
+class Block:
     """Holds one fenced block; ``action`` is what the comment before it tells a test to do, empty without one."""
 
     action: str
@@ -33,11 +33,11 @@ def read(page: str | Path) -> str:
     return (ROOT / page).read_text(encoding="utf-8")
 
 
-def blocks(text: str) -> Iterator[ActiveContext]:
+def blocks(text: str) -> Iterator[Block]:
     """Yield the fenced blocks in order."""
     for found in _BLOCK.finditer(text):
         line = text.count("\n", 0, found.start()) + 1
-        yield ActiveContext(found["action"] or "", found["language"], found["text"], line)
+        yield Block(found["action"] or "", found["language"], found["text"], line)
 
 
 def links(text: str) -> list[str]:

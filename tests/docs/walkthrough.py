@@ -18,7 +18,7 @@ from typing import Final
 
 import psycopg
 
-from tests.docs.markdown import ROOT, ActiveContext, blocks, rows
+from tests.docs.markdown import ROOT, Block, blocks, rows
 
 _INHERITED: Final = ("HOME", "LANG", "LC_ALL", "TMPDIR")
 _TIMEOUT_S: Final = 60
@@ -41,7 +41,7 @@ class Walkthrough:
             self._do(block, text)
         return len(steps)
 
-    def _do(self, block: ActiveContext, text: str) -> None:
+    def _do(self, block: Block, text: str) -> None:
         action, _, argument = block.action.partition(" ")
         match action:
             case "write" | "append":
