@@ -24,6 +24,7 @@ from salon_jobs.core.error_report import ErrorReport, storable
 from salon_jobs.core.events import log_event
 from salon_jobs.core.records import ClaimedJob, JobState
 from salon_jobs.db.statements import execute_hot, hot_rows, many_hot_rows
+from salon_jobs.jobs import registry
 
 T = TypeVar("T")
 LEASE_LOST = "SJ001"  # error code raised in sql/finish_function.sql
@@ -173,6 +174,7 @@ def rescue(process_id: int, message: str, *, charged: Collection[int] | None = N
         parameters = {
             "ids": list(some), "process_id": process_id, "message": message,
             "charged": None if charged is None else list(charged),
+            "limited": [task.name for task in registry.tasks() if task.timeouts and task.timeouts.wait_timeout],
         }  # fmt: skip
         rows = hot_rows("rescue", parameters)
         return [Rescued(row[0], row[1], row[2], JobState(row[3]), row[4], row[5], row[6]) for row in rows]

@@ -165,7 +165,7 @@ def test_what_a_dead_process_held_is_found_by_its_leases(crowded: int) -> None:
     plan = nodes("unknown_leases", {"process_id": 2, "known": [100]})
     assert_no_full_scan(plan)
     assert indexes(plan) == {"salon_jobs_job_leased"}
-    plan = nodes("rescue", {"process_id": 2, "ids": [100, 800], "message": "", "charged": None})
+    plan = nodes("rescue", {"process_id": 2, "ids": [100, 800], "message": "", "charged": None, "limited": []})
     assert_no_full_scan(plan)
 
 

@@ -21,6 +21,7 @@ from salon_jobs.admin import job as job_page
 from salon_jobs.core import tracing
 from salon_jobs.core.errors import Expired, Interrupted, OptionInvalid, TimedOut
 from salon_jobs.core.outcomes import Errored, NotStarted, Succeeded
+from salon_jobs.jobs import queries
 from salon_jobs.jobs.current import RunningJob
 from salon_jobs.jobs.options import Timeouts
 from salon_jobs.jobs.statistics import TaskStatistics
@@ -470,6 +471,20 @@ def test_a_run_that_was_interrupted_has_not_waited(
     with running_on_a_thread(process_id, claim(process_id)):
         pass
     assert seen("SELECT state, reason FROM salon_jobs_job") == []
+
+
+@pytest.mark.parametrize("started", [True, False])
+def test_a_run_whose_process_died_has_not_waited(
+    stores: list[UUID], process_id: int, limit: Any, started: bool
+) -> None:
+    limit(wait_timeout=timedelta(seconds=60))
+    handle = tasks.in_store.enqueue(store_id=stores[0])
+    claim(process_id)
+    due_since(75)
+    queries.rescue(process_id, "went silent", charged=[handle.id] if started else [])
+    with running_on_a_thread(process_id, claim(process_id)):
+        pass
+    assert seen("SELECT state FROM salon_jobs_job") == ([] if started else [("cancelled",)])
 
 
 def test_waiting_shortens_the_run_that_asks_for_it(

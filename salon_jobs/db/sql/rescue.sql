@@ -2,6 +2,7 @@
 -- (failed when attempts and rescues together reach max_attempts, and never before the third rescue, so that a job
 -- merely waiting in a dead process is not failed for it). Those in %(charged)s count a rescue and get an error row;
 -- NULL means all: nobody knows which had started. A job whose cancellation was requested is cancelled.
+-- While they ran they did not wait: jobs of the tasks %(limited)s, whose wait is limited, become due now.
 -- The process row is gone already (delete_process.sql), so no claim can add to these rows.
 -- Locks: the rows, in ascending order. A twin enqueued concurrently raises a unique violation: run row by row.
 -- Role: worker.
@@ -32,6 +33,8 @@ WITH theirs AS MATERIALIZED (
            finished_at = CASE WHEN t.cancelled OR t.spent OR t.superseded THEN clock_timestamp() END,
            error_class = CASE WHEN t.spent THEN 'salon_jobs.core.errors.ProcessDied' ELSE j.error_class END,
            fingerprint = CASE WHEN t.spent THEN hashtextextended(j.task || chr(31) || 'process died', 0) ELSE j.fingerprint END,
+           run_at = CASE WHEN t.charged AND NOT (t.cancelled OR t.spent OR t.superseded)
+                              AND j.task = ANY (%(limited)s::text[]) THEN clock_timestamp() ELSE j.run_at END,
            leased_by = NULL
       FROM theirs t
      WHERE j.id = t.id
