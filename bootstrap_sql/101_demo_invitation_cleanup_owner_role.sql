@@ -56,6 +56,12 @@ BEGIN
         RAISE EXCEPTION USING ERRCODE = 'SJ002', MESSAGE = 'role invitation_cleanup_owner is the server''s own',
             HINT = 'Choose another name in SALON_JOBS[''ROLES''].';
     END IF;
+    IF pg_catalog.current_setting('salon_jobs.share_roles', true) IS DISTINCT FROM 'on'
+        AND pg_temp.other_databases('migrator', pg_catalog.current_database()) IS NOT NULL
+        AND pg_catalog.current_database() NOT IN (SELECT pg_temp.databases_of('migrator', false)) THEN
+        RAISE EXCEPTION USING ERRCODE = 'SJ002', MESSAGE = 'role migrator is already used in another database: ' || pg_temp.other_databases('migrator', pg_catalog.current_database()),
+            HINT = 'Choose another name in SALON_JOBS[''ROLES''], or share it: -v share_roles=on.';
+    END IF;
     IF others IS NULL THEN
         RETURN;
     END IF;

@@ -69,6 +69,7 @@ class RoleScript:
 
     spec: RoleSpec
     name: str
+    migrator: str
     guarded: tuple[str, ...]
     create: str
     cluster: tuple[str, ...]
@@ -79,7 +80,7 @@ class RoleScript:
 
         ``database`` is the one to prepare, if it is not the connected one.
         """
-        return _guard(self.spec, self.name, self.guarded, database)
+        return _guard(self.spec, self.name, self.guarded, database, migrator=self.migrator)
 
 
 def build_scripts(roles: Roles, extra_owner_roles: Iterable[str] = ()) -> tuple[RoleScript, ...]:
@@ -93,6 +94,7 @@ def build_scripts(roles: Roles, extra_owner_roles: Iterable[str] = ()) -> tuple[
         RoleScript(
             spec,
             name,
+            roles.migrator,
             guarded,
             _block(
                 f"IF NOT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = {literal(name)}) THEN",
@@ -106,7 +108,7 @@ def build_scripts(roles: Roles, extra_owner_roles: Iterable[str] = ()) -> tuple[
     )
 
 
-def _guard(spec: RoleSpec, name: str, guarded: Iterable[str], database: str | None) -> str:
+def _guard(spec: RoleSpec, name: str, guarded: Iterable[str], database: str | None, *, migrator: str) -> str:
     of = "pg_catalog.current_database()" if database is None else literal(database)
     is_other = " OR ".join(
         f"{ATTRIBUTE_COLUMNS[word]} IS {'NOT ' if on else ''}TRUE" for word, on in spec.attributes.items()
@@ -117,6 +119,8 @@ def _guard(spec: RoleSpec, name: str, guarded: Iterable[str], database: str | No
         f"IF EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = {literal(name)} AND oid < {_FIRST_OF_USERS}) THEN",
         *_refuse(literal(f"role {name} is the server's own"), f"{rename}."),
         "END IF;",
+        # By the command all guards run before anything is made; psql runs a file after another was refused.
+        *(_guard_of_migrator(migrator, of) if spec.owns_functions and database is None else ()),
         "IF others IS NULL THEN",
         "    RETURN;",
         "END IF;",
@@ -147,6 +151,21 @@ def _guard(spec: RoleSpec, name: str, guarded: Iterable[str], database: str | No
             "END IF;",
         ]
     return _block(*lines, declare=f"others text := pg_temp.other_databases({literal(name)}, {of});")
+
+
+def _guard_of_migrator(migrator: str, of: str) -> tuple[str, ...]:
+    """Reject an owner of functions that another project's migrator would be granted: the migrator's file was refused."""
+    elsewhere = f"pg_temp.other_databases({literal(migrator)}, {of})"
+    return (
+        "IF pg_catalog.current_setting('salon_jobs.share_roles', true) IS DISTINCT FROM 'on'",
+        f"    AND {elsewhere} IS NOT NULL",
+        f"    AND {of} NOT IN (SELECT pg_temp.databases_of({literal(migrator)}, false)) THEN",
+        *_refuse(
+            literal(f"role {migrator}{_USED_ELSEWHERE}") + f" || {elsewhere}",
+            "Choose another name in SALON_JOBS['ROLES'], or share it: -v share_roles=on.",
+        ),
+        "END IF;",
+    )
 
 
 def _refuse(message: str, hint: str) -> tuple[str, ...]:

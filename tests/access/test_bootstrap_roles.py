@@ -292,6 +292,13 @@ def test_the_scripts_for_psql_are_guarded_likewise(server: Server, tmp_path: Pat
     assert "share it: -v share_roles=on" in done.stderr
     assert server.state() == before
 
+    whole = psql.file.read_text(encoding="utf-8")
+    for script in build_scripts(server.roles, [f"{server.prefix}_cleanup"]):
+        psql.file.write_text(render_psql(script), encoding="utf-8")
+        assert psql.run("second", password="two").returncode == 3, f"the file of {script.name} by itself"
+        assert server.state() == before
+    psql.file.write_text(whole, encoding="utf-8")
+
     done = psql.run("second", "share_roles=on", password="two")
     assert done.returncode == 0, done.stderr
     assert f"kept the password of role {server.roles.web}; -v change_passwords=on changes it" in done.stdout

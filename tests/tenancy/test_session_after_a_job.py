@@ -558,7 +558,7 @@ def test_threads_of_the_event_loop_keep_nothing(
 
 
 @pytest.mark.parametrize("kind", [in_store, outside, in_system])
-@pytest.mark.parametrize("strike", [TimedOut, CancelRequested, Interrupted])
+@pytest.mark.parametrize("interrupt", [TimedOut, CancelRequested, Interrupted])
 def test_however_the_job_is_struck(
     stores: list[UUID], process_id: int, hooks: tasks.Hooks, monkeypatch: pytest.MonkeyPatch, kind: Kind,
     interrupt: type[Interrupted],
