@@ -154,7 +154,7 @@ def _guard(spec: RoleSpec, name: str, guarded: Iterable[str], database: str | No
 
 
 def _guard_of_migrator(migrator: str, of: str) -> tuple[str, ...]:
-    """Reject an owner of functions that another project's migrator would be granted: the migrator's file was refused."""
+    """Reject an owner of functions where its migrator is another project's, whose own file was refused."""
     elsewhere = f"pg_temp.other_databases({literal(migrator)}, {of})"
     return (
         "IF pg_catalog.current_setting('salon_jobs.share_roles', true) IS DISTINCT FROM 'on'",
