@@ -109,7 +109,7 @@ venv: ## create or update .venv from requirements.lock
 		if [ -z "$${found:-}" ]; then \
 			echo "Python 3.11 or newer was not found among: $(CANDIDATES). Name it: make PYTHON=…" >&2; exit 1; fi; \
 		$$found -m venv --clear $(VENV) || { \
-			echo "$$found can not create virtual environments; on Debian: apt-get install python3-venv" >&2; exit 1; }; \
+			echo "$$found cannot create virtual environments; on Debian: apt-get install python3-venv" >&2; exit 1; }; \
 	fi; \
 	echo "Installing the locked requirements into $(VENV)"; \
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps \

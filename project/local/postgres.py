@@ -143,7 +143,7 @@ class EmbeddedPostgres:
         self._watcher = _watch(self.home, temporary=self._temporary)
         self._account.own(self.home)
         if not self._account.reaches(self.home):
-            raise ServerFailed(f"the account that runs PostgreSQL can not reach {self.home}; choose another folder")
+            raise ServerFailed(f"the account that runs PostgreSQL cannot reach {self.home}; choose another folder")
         self._programs = server_programs(self._account, copy_to=self.home / "install")
         password_file = self.home / "password"
         if not (self.home / "data" / "PG_VERSION").exists():

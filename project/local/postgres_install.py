@@ -127,7 +127,7 @@ def server_programs(account: Account, *, copy_to: Path) -> Path:
     account.own(copy_to, *copy_to.rglob("*"))
     copied = copy_to / _WHEEL / "pginstall" / "bin"
     if not _runs(account, copied):
-        raise ServerFailed(f"the account that runs PostgreSQL can not execute programs below {copy_to}; set TMPDIR")
+        raise ServerFailed(f"the account that runs PostgreSQL cannot execute programs below {copy_to}; set TMPDIR")
     return copied
 
 

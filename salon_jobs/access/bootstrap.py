@@ -551,7 +551,7 @@ def connect(url: str, database: str | None = None) -> Connection:
     except psycopg.ProgrammingError:  # its text contains the URL with the password
         raise ConfigurationError("SALON_JOBS['BOOTSTRAP_URL'] is not a PostgreSQL URL") from None
     except psycopg.OperationalError as error:
-        raise NotReady(f"the server of BOOTSTRAP_URL can not be used: {error}") from error
+        raise NotReady(f"the server of BOOTSTRAP_URL cannot be used: {error}") from error
 
 
 def _require_superuser(connection: Connection) -> None:

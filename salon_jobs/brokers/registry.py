@@ -54,7 +54,7 @@ def _load(service: str, path: str) -> Publisher:
     try:
         kind: Any = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigurationError(f"{setting}: {path!r} can not be imported: {error}") from error
+        raise ConfigurationError(f"{setting}: {path!r} cannot be imported: {error}") from error
     if not (isinstance(kind, type) and issubclass(kind, Publisher)):
         raise ConfigurationError(f"{setting}: {path} is no salon_jobs.brokers.publisher.Publisher")
     return kind()
@@ -90,9 +90,7 @@ def make_source(name: str, *, consumer: str) -> Source:
     try:
         found: Any = import_string(path)
     except ImportError as error:
-        raise ConfigurationError(
-            f"the source {path} of {destination.service!r} can not be imported: {error}"
-        ) from error
+        raise ConfigurationError(f"the source {path} of {destination.service!r} cannot be imported: {error}") from error
     if not inspect.isclass(found) or not issubclass(found, Source):
         raise ConfigurationError(f"OUTBOX['SOURCES'][{destination.service!r}] names {path}, which is no Source")
     return found(destination, consumer=consumer)

@@ -201,11 +201,11 @@ def _check_without_envelope(read: ConsumerSettings, *, path: str) -> None:
         )
     if read.producers is not None:
         raise ConfigurationError(
-            f"{path}['PRODUCERS'] can not be set with ENVELOPE 'none': bodies without an envelope name no producer"
+            f"{path}['PRODUCERS'] cannot be set with ENVELOPE 'none': bodies without an envelope name no producer"
         )
     if read.replays == "refuse":
         raise ConfigurationError(
-            f"{path}['REPLAYS'] can not be 'refuse' with ENVELOPE 'none': bodies without an envelope do not say "
+            f"{path}['REPLAYS'] cannot be 'refuse' with ENVELOPE 'none': bodies without an envelope do not say "
             "what they repeat"
         )
 

@@ -84,4 +84,4 @@ def _told(tell: Callable[[], str]) -> str:
     try:
         return storable(tell())
     except BaseException as fault:  # __str__ may even raise SystemExit
-        return f"(can not be shown: {type(fault).__name__})"
+        return f"(cannot be shown: {type(fault).__name__})"

@@ -102,7 +102,7 @@ class JobsPublisher(Publisher):
         try:
             given: object = json.loads(message.payload)
         except (ValueError, RecursionError) as error:  # nested too deeply, or a number too long: it was written by SQL
-            raise PayloadInvalid(f"the payload can not be read: {error}") from error
+            raise PayloadInvalid(f"the payload cannot be read: {error}") from error
         if not isinstance(given, dict):
             raise PayloadInvalid(f"the payload must be a dict of arguments, not {type(given).__name__}")
         arguments = cast("dict[str, Any]", given)

@@ -74,10 +74,10 @@ class PayloadType:
             self._decoder = msgspec.json.Decoder(self._struct)
             foreign = _foreign_types(msgspec.inspect.type_info(self._struct))
         except TypeError as error:
-            raise TaskInvalid(f"task {task_name!r}: an argument's type can not be a payload: {error}") from error
+            raise TaskInvalid(f"task {task_name!r}: an argument's type cannot be a payload: {error}") from error
         if foreign:
             raise TaskInvalid(
-                f"task {task_name!r}: an argument's type can not be a payload: {', '.join(sorted(foreign))}; "
+                f"task {task_name!r}: an argument's type cannot be a payload: {', '.join(sorted(foreign))}; "
                 "pass what finds it again, such as its id"
             )
 
@@ -147,7 +147,7 @@ class PayloadType:
                 values = _canonical(msgspec.to_builtins(values, builtin_types=(datetime,), order="deterministic"), "$")
             encoded = _to_json(values)
         except Exception as error:  # the caller's own class may raise anything
-            raise PayloadInvalid(f"task {self.task_name!r}: an argument can not be written as JSON: {error}") from error
+            raise PayloadInvalid(f"task {self.task_name!r}: an argument cannot be written as JSON: {error}") from error
         if b"\\u0000" in encoded and _NUL.search(encoded):
             raise PayloadInvalid(f"task {self.task_name!r}: an argument holds a NUL character, which jsonb refuses")
         return encoded
@@ -183,7 +183,7 @@ def _type_hints(task_name: str, function: Callable[..., Any]) -> dict[str, Any]:
             f"task {task_name!r}: {error}; argument types are needed at run time, import them outside TYPE_CHECKING"
         ) from error
     except (AttributeError, TypeError, SyntaxError) as error:
-        raise TaskInvalid(f"task {task_name!r}: an annotation can not be understood: {error}") from error
+        raise TaskInvalid(f"task {task_name!r}: an annotation cannot be understood: {error}") from error
 
 
 def _foreign_types(root: msgspec.inspect.Type) -> set[str]:

@@ -91,7 +91,7 @@ class Task(Generic[P, R_co]):
         _check_function(name, function)
         if atomic and inspect.iscoroutinefunction(function):
             raise TaskInvalid(
-                f"task {name!r}: an async def handler can not run in one transaction, which would stay open while it "
+                f"task {name!r}: an async def handler cannot run in one transaction, which would stay open while it "
                 "awaits; declare it with atomic=False, or with def"
             )
         if backoff is not None and not isinstance(backoff, Backoff):  # pyright: ignore[reportUnnecessaryIsInstance]

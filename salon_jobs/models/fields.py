@@ -47,7 +47,7 @@ class JSONTextField(models.JSONField):
 
 def unreadable(text: str, error: Exception) -> str:
     """Return the text shown in place of JSON that PostgreSQL accepts and Python does not."""
-    return f"<{len(text)} characters of JSON that Python can not read: {type(error).__name__}>"
+    return f"<{len(text)} characters of JSON that Python cannot read: {type(error).__name__}>"
 
 
 # Ids are allocated in time order, except by statements that take longer than a moment to write their rows.

@@ -352,7 +352,7 @@ class Brokers:
         silent = {service: broker.look() for service, broker in asked.items()}
         for service, silent_s in silent.items():
             trouble = asked[service].trouble or "no answer"
-            conf.readiness.require("broker", silent_s, f"the broker of {service!r} can not be used ({trouble})")
+            conf.readiness.require("broker", silent_s, f"the broker of {service!r} cannot be used ({trouble})")
         return {"brokers": {service: {"silent_s": round(silent_s, 1)} for service, silent_s in silent.items()}}
 
 

@@ -134,7 +134,7 @@ def _text(draft: Draft, name: str, *, may_be_empty: bool = False) -> str:
     if len(value) > LONGEST:
         raise MessageInvalid(f"{name} is {len(value)} characters long; at most {LONGEST} are allowed")
     if not value.isprintable():
-        raise MessageInvalid(f"{name} {value!r} holds characters that can not be printed, which brokers refuse")
+        raise MessageInvalid(f"{name} {value!r} holds characters that cannot be printed, which brokers refuse")
     return value
 
 
@@ -147,7 +147,7 @@ def _headers(headers: Mapping[str, str]) -> dict[str, str]:
         if name.lower() in RESERVED:
             raise MessageInvalid(f"headers: {name!r} is written by salon_jobs itself; choose another name")
         if not value.isprintable():
-            raise MessageInvalid(f"headers: the value of {name!r} holds characters that can not be printed")
+            raise MessageInvalid(f"headers: the value of {name!r} holds characters that cannot be printed")
     return dict(headers)
 
 
@@ -155,9 +155,9 @@ def _json(value: object, name: str) -> str:
     try:
         text = _encode(value).decode()
     except (TypeError, ValueError, RecursionError) as error:
-        raise MessageInvalid(f"{name} can not be written as JSON: {error}") from error
+        raise MessageInvalid(f"{name} cannot be written as JSON: {error}") from error
     if "\\u0000" in text and _NUL.search(text):
-        raise MessageInvalid(f"{name} holds a NUL character, which PostgreSQL's JSON can not keep; remove it")
+        raise MessageInvalid(f"{name} holds a NUL character, which PostgreSQL's JSON cannot keep; remove it")
     return text
 
 

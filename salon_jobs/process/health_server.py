@@ -99,7 +99,7 @@ class HealthServer:
             self._server = _Server(address, Handler)
         except (OSError, UnicodeError) as error:
             raise NotReady(
-                f"can not listen on {address[0]}:{address[1]} for health: {error}; name another address with"
+                f"cannot listen on {address[0]}:{address[1]} for health: {error}; name another address with"
                 " --health-addr HOST:PORT (port 0 takes a free one)"
             ) from error
         self._thread = threading.Thread(target=self._server.serve_forever, name="salon-jobs-health", daemon=True)

@@ -130,7 +130,7 @@ def require_login(alias: str) -> None:
         # A login refused in the handshake carries no SQLSTATE here, only the server's message.
         if conf.roles is not None and ("authentication failed" in reason or "does not exist" in reason):
             raise BootstrapMissing(
-                f"can not log in as {connection.settings_dict['USER']!r}: {reason}; "
+                f"cannot log in as {connection.settings_dict['USER']!r}: {reason}; "
                 f"{_BOOTSTRAP}, with the passwords of your URLs"
             ) from error
     else:

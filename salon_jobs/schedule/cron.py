@@ -204,7 +204,7 @@ def _checked_fields(line: object) -> list[str]:
                 )
     if texts[2] != "*" and re.search("#|l", texts[4].lower()):
         raise CronInvalid(
-            f"cron line {line!r}: the day-of-week field {texts[4]!r} counts weekdays of a month and can not be "
+            f"cron line {line!r}: the day-of-week field {texts[4]!r} counts weekdays of a month and cannot be "
             f"combined with the day-of-month field {texts[2]!r}; write * for one of them, or declare two entries"
         )
     return texts

@@ -155,7 +155,7 @@ def check_nesting(store: UUID, *, switch: bool) -> None:
     outer = current_store_id()
     if outer not in (None, store) and not switch:
         raise TenantContextError(
-            f"already inside the context of store {outer}; it can not become {store} without switch=True"
+            f"already inside the context of store {outer}; it cannot become {store} without switch=True"
         )
 
 

@@ -49,7 +49,7 @@ def in_session(store: UUID, *, switch: bool, using: str | None, **_: object) -> 
     refuse_if_held(connection)
     _refuse_pool_without_reset(connection)
     if connection.in_atomic_block or in_transaction(connection):
-        raise TenantContextError("scope='session' can not begin inside a transaction, whose rollback would end it")
+        raise TenantContextError("scope='session' cannot begin inside a transaction, whose rollback would end it")
     around = session_context(connection)
     connection.close_if_health_check_failed()
     with ActiveContext(connection, store, holds=True, in_session=True) as own:

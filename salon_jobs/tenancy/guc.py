@@ -80,7 +80,7 @@ def set_session(connection: BaseDatabaseWrapper, store_id: UUID | None) -> None:
     """
     connection.ensure_connection()
     if not connection.get_autocommit() or in_transaction(connection):
-        raise TenantContextError("the store can not be set for the session inside a transaction or without autocommit")
+        raise TenantContextError("the store cannot be set for the session inside a transaction or without autocommit")
     raw: Any = connection.connection
     value = _as_text(store_id)
     with connection.wrap_database_errors:

@@ -70,4 +70,4 @@ def _refusal(name: str, login: str, error: DatabaseError) -> ConfigurationError:
             f"the test's connection logs in as {login!r}, which may not become {name!r}: "
             f'let the tests log in as a superuser, or GRANT "{name}" TO "{login}" on the test server'
         )
-    return ConfigurationError(f"the test's connection can not become {name!r}: {error}")
+    return ConfigurationError(f"the test's connection cannot become {name!r}: {error}")

@@ -388,7 +388,7 @@ def _rows_by_store(
         found = {store: count for store, count in table.visible(connection).items() if store is not None}
     elif stores is None:
         raise AssertionError(
-            f"the connection is under row-level security itself and can not look which stores have rows in {table}: "
+            f"the connection is under row-level security itself and cannot look which stores have rows in {table}: "
             "name two of them, stores=[…]"
         )
     else:

@@ -170,7 +170,7 @@ def test_without_the_superusers_url_it_says_which_setting(settings: Any, migrate
 
 def test_a_server_that_does_not_answer_is_told_in_one_line(settings: Any, migrated: None) -> None:
     settings.SALON_JOBS = {**settings.SALON_JOBS, "BOOTSTRAP_URL": "postgresql://boss:secret@127.0.0.1:1/x"}
-    with pytest.raises(CommandError, match=r"WORKER\.NOT_READY: the server of BOOTSTRAP_URL can not be used") as told:
+    with pytest.raises(CommandError, match=r"WORKER\.NOT_READY: the server of BOOTSTRAP_URL cannot be used") as told:
         doctor("--superuser")
     assert "secret" not in str(told.value)
 

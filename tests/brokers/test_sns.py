@@ -1,6 +1,6 @@
 """Holds what is SNS's own, and SQS's: batches, FIFO topics, discovery, filters, answers for single entries.
 
-Moto answers for a message that is too large as SNS does for any that it fails. What it can not be made to answer is put
+Moto answers for a message that is too large as SNS does for any that it fails. What it cannot be made to answer is put
 into its real answers by the events of boto3: throttling, missing rights, failures of its own.
 """
 
@@ -303,7 +303,7 @@ def test_what_boto3_can_not_use_is_told_when_the_publisher_opens(
     configure: Callable[..., None], wrong: dict[str, str]
 ) -> None:
     configure(**wrong)
-    with pytest.raises(ConfigurationError, match=r"SALON_JOBS\['SNS'\] can not be used"):
+    with pytest.raises(ConfigurationError, match=r"SALON_JOBS\['SNS'\] cannot be used"):
         SnsPublisher().open()
 
 
@@ -345,7 +345,7 @@ def test_a_fifo_topic_keeps_the_order_of_a_group_and_drops_what_comes_again(
 @pytest.mark.parametrize(
     ("destination", "wrong", "message"),
     [
-        ("rn::sns:::a.fifo", {"aggregate_id": ""}, "aggregate_id '' can not be the message group"),
+        ("rn::sns:::a.fifo", {"aggregate_id": ""}, "aggregate_id '' cannot be the message group"),
         ("rn::sns:::a.fifo", {"aggregate_id": "x" * 129}, "aggregate_id 'x.* 1 to 128 letters"),
         ("rn::sns:::a.fifo", {"aggregate_id": "a b"}, "aggregate_id 'a b'"),
         ("rn::sns:::a.fifo", {"aggregate_id": "é"}, "aggregate_id 'é'"),

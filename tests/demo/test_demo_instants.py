@@ -1,4 +1,4 @@
-"""Tests that one run's ticks can not be crossed by a live scheduler, and that they give the specified dates."""
+"""Tests that one run's ticks cannot be crossed by a live scheduler, and that they give the specified dates."""
 
 from __future__ import annotations
 

@@ -200,7 +200,7 @@ def test_health_is_bound_to_loopback_and_knows_three_paths(database: None) -> No
         assert (status, answer["status"], answer["kind"]) == (200, "ready", "supervisor")
         with WorkerProcess("--burst", "--health-addr", address, url=url_for(WORKER)) as second:
             assert second.wait(20) == 1
-            assert f"CommandError: WORKER.NOT_READY: can not listen on {address} for health" in second.output
+            assert f"CommandError: WORKER.NOT_READY: cannot listen on {address} for health" in second.output
             assert "Address already in use" in second.output
             assert "--health-addr" in second.output
             assert "Traceback" not in second.output

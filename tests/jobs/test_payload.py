@@ -151,7 +151,7 @@ class Refuses:
 
 
 def refuses(value: Refuses | None = None) -> None:
-    """Take what can not be made."""
+    """Take what cannot be made."""
 
 
 def deep(data: dict[str, Any]) -> None:
@@ -242,7 +242,7 @@ class RealItem:
         (keywords, False, "'a' must be an ordinary named one"),
         (bare, False, "'a' needs a type annotation"),
         (unknown_type, False, "import them outside TYPE_CHECKING"),
-        (impossible_union, False, "can not be a payload"),
+        (impossible_union, False, "cannot be a payload"),
         (plain, True, "needs the parameter store_id: UUID"),
         (with_text_store, True, "must be annotated as UUID"),
         (with_store, False, "declare it with store_task"),

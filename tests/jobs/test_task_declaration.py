@@ -1,4 +1,4 @@
-"""Declares tasks that can not work; each is refused when it is declared, not when it runs."""
+"""Declares tasks that cannot work; each is refused when it is declared, not when it runs."""
 
 from __future__ import annotations
 
@@ -82,9 +82,9 @@ def _missing_attribute(day: datetime.nowhere) -> None: ...  # type: ignore[name-
         (task, partial(_with_store, store_id=UUID(int=0)), "only a function declared with def"),
         (task, dict, "only a function declared with def"),
         (task, "a string", "only a function declared with def"),
-        (task, _with_model, "can not be a payload: Store; pass what finds it again, such as its id"),
-        (task, _with_models, "can not be a payload: Store"),
-        (task, _missing_attribute, "an annotation can not be understood"),
+        (task, _with_model, "cannot be a payload: Store; pass what finds it again, such as its id"),
+        (task, _with_models, "cannot be a payload: Store"),
+        (task, _missing_attribute, "an annotation cannot be understood"),
     ],
 )
 def test_a_signature_that_can_not_be_a_payload(

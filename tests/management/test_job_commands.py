@@ -150,5 +150,5 @@ def test_a_payload_that_python_can_not_read_hides_no_job(database: None, payload
     job_id = add(payload=payload, store_id=store)
     for arguments in (("show", str(job_id)), ("show", str(job_id), "--json"), ("export-store", str(store))):
         out, _ = run(*arguments)
-        assert "nested too deep" in out or "JSON that Python can not read" in out
+        assert "nested too deep" in out or "JSON that Python cannot read" in out
         assert str(job_id) in out

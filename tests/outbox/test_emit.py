@@ -59,8 +59,8 @@ def test_without_a_producer_the_settings_are_wrong(settings: Any) -> None:
         ({"aggregate_id": "x" * 256}, "aggregate_id is 256 characters long"),
         ({"aggregate_id": 42}, r"aggregate_id must be a string, not int; write str\(…\)"),
         ({"event": ""}, "event must not be empty"),
-        ({"event": "e\n"}, "characters that can not be printed"),
-        ({"payload": {"a": object()}}, "payload can not be written as JSON"),
+        ({"event": "e\n"}, "characters that cannot be printed"),
+        ({"payload": {"a": object()}}, "payload cannot be written as JSON"),
         ({"payload": {"a": "x\0"}}, "payload holds a NUL character"),
         ({"payload": "x" * 1_048_577}, "payload is 1048579 bytes long"),
         ({"headers": {"Event": "x"}}, "'Event' is written by salon_jobs itself"),
@@ -166,5 +166,5 @@ def test_the_check_names_publishers_that_are_none(settings: Any) -> None:
     settings.SALON_JOBS = {**settings.SALON_JOBS, "OUTBOX": outbox}
     found = check_publishers()
     assert [each.id for each in found] == ["salon_jobs.E051"] * 2
-    assert "SALON_JOBS['OUTBOX']['PUBLISHERS']['gone']: 'shop.Gone' can not be imported" in found[0].msg
+    assert "SALON_JOBS['OUTBOX']['PUBLISHERS']['gone']: 'shop.Gone' cannot be imported" in found[0].msg
     assert "SALON_JOBS['OUTBOX']['PUBLISHERS']['other']: collections.deque is no" in found[1].msg

@@ -145,7 +145,7 @@ def test_a_broker_that_is_away_makes_a_relay_unready_and_is_found_again(
     with relaying() as running_relay:
         eventually(lambda: statuses() == {"published": 1})
         fault = eventually_not_ready(running_relay.facts)
-        assert "the broker of 'memory' can not be used (connection refused)" in fault
+        assert "the broker of 'memory' cannot be used (connection refused)" in fault
         change("UPDATE salon_jobs_destination SET paused = true")
         eventually(lambda: "brokers" in ready_facts(running_relay.facts))
         change("UPDATE salon_jobs_destination SET paused = false")

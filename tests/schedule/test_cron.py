@@ -185,7 +185,7 @@ def test_day_fields() -> None:
         ("* * 15W * *", "the day-of-month field '15W'"),
         ("* *-5 * * *", "the hour field '*-5'"),
         ("٣ * * * *", "the minute field"),
-        ("0 0 1 * 1#1", "can not be combined"),
+        ("0 0 1 * 1#1", "cannot be combined"),
         ("0 0 30 2 *", "the day-of-month field '30' never occurs in the months"),
         ("0 0 31 4,6,9,11 *", "never occurs"),
         ("0 0 31 2 1", "never occurs"),

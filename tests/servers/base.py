@@ -55,5 +55,5 @@ class Broker(ABC):
         """Make a source that receives what is published to a destination."""
 
     def spoil(self, destination: str, text: str) -> None:
-        """Put a text there, by the SDK alone, that is no message of ours and can not be read as one."""
+        """Put a text there, by the SDK alone, that is no message of ours and cannot be read as one."""
         raise NotImplementedError

@@ -95,7 +95,7 @@ def test_the_web_role_moves_jobs_as_cancelling_and_retrying_do_and_never_a_runni
     [running] = [job for job in claim(process_id) if job.id == job_id]
     with tenant_context(stores[0], using="web"):
         assert ask("web", "SELECT state FROM salon_jobs_job") == [("running",)]
-        assert ask("web", "SELECT id FROM salon_jobs_job FOR UPDATE") == [], "it can not even hold up its finish"
+        assert ask("web", "SELECT id FROM salon_jobs_job FOR UPDATE") == [], "it cannot even hold up its finish"
         assert ask("web", "UPDATE salon_jobs_job SET attempts = 0 RETURNING id") == []
         refused("web", "UPDATE salon_jobs_job SET lease = 1")
     assert store.finish(running, process_id)

@@ -1,6 +1,6 @@
 """Looks, as the web's role inside one store, for another store's rows by every way round a plain SELECT.
 
-What can not be closed is held here too, so that docs/security.md says no less than what is so.
+What cannot be closed is held here too, so that docs/security.md says no less than what is so.
 """
 
 from __future__ import annotations
@@ -422,7 +422,7 @@ def test_large_objects_know_no_store(web: Connection, two: Two) -> None:
     assert ask(web, "SELECT lo_get(%s)", oid) == [(SECRET.encode(),)]
 
 
-# What a runtime role can not make
+# What a runtime role cannot make
 
 
 @pytest.mark.parametrize("role", ["app", "worker_runtime", "jobs_operator"])
@@ -462,7 +462,7 @@ def test_switching_row_security_off_is_an_error_not_a_way_round(web: Connection)
 
 
 def test_who_may_run_sql_can_be_any_store_it_can_name_and_can_not_list_them(web: Connection, two: Two) -> None:
-    """Known and written down: the setting is not a password. Ids are random, and the web can not look them up."""
+    """Known and written down: the setting is not a password. Ids are random, and the web cannot look them up."""
     be(web, two.other)
     assert ask(web, "SELECT DISTINCT name FROM customer") == [(SECRET,)]
     be(web, two.own)

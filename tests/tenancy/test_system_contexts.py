@@ -1,4 +1,4 @@
-"""Holds that a system task, which belongs to no store, can not become one."""
+"""Holds that a system task, which belongs to no store, cannot become one."""
 
 from __future__ import annotations
 

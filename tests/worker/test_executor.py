@@ -108,7 +108,7 @@ def test_attempts_end_in_failed_with_an_error_row_each(
 
 
 class Unshowable(Exception):
-    """Is an error whose message can not be computed."""
+    """Is an error whose message cannot be computed."""
 
     def __str__(self) -> str:
         raise ValueError
@@ -143,8 +143,8 @@ Miscoded.__module__ = "tests\0.\udce9"
         (GeneratorExit(), ""),
         (RuntimeError("a\0b"), "a\\0b"),
         (RuntimeError("caf\udce9"), "caf\\udce9"),
-        (Unshowable(), "(can not be shown: ValueError)"),
-        (Exits(), "(can not be shown: SystemExit)"),
+        (Unshowable(), "(cannot be shown: ValueError)"),
+        (Exits(), "(cannot be shown: SystemExit)"),
         (Miscoded("x"), "x"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",

@@ -1,4 +1,4 @@
-"""Shows that a store's job ends in one round trip with its COMMIT, and that nothing is lost where that can not be."""
+"""Shows that a store's job ends in one round trip with its COMMIT, and that nothing is lost where that cannot be."""
 
 from __future__ import annotations
 

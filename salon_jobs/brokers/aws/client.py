@@ -69,7 +69,7 @@ def client(service: Literal["sns", "sqs"], *, timeout_s: float, attempts: int, r
         session: Any = Session(aws_access_key_id=given.access_key, aws_secret_access_key=given.secret_key)
         return session.client(service, region_name=region or given.region, endpoint_url=endpoint, config=config)
     except (BotoCoreError, ValueError) as error:
-        raise ConfigurationError(f"SALON_JOBS['SNS'] can not be used: {error}") from error
+        raise ConfigurationError(f"SALON_JOBS['SNS'] cannot be used: {error}") from error
 
 
 def verdict_of(error: Exception) -> PublishFailure:

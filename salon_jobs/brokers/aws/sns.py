@@ -115,7 +115,7 @@ class SnsPublisher(Publisher):
             )
         if _is_fifo(destination) and not _GROUP.fullmatch(aggregate_id):
             raise MessageInvalid(
-                f"aggregate_id {aggregate_id[:150]!r} can not be the message group that a FIFO topic demands: give 1 "
+                f"aggregate_id {aggregate_id[:150]!r} cannot be the message group that a FIFO topic demands: give 1 "
                 "to 128 letters, digits and punctuation of ASCII, without spaces"
             )
         given = {"aggregate_id": aggregate_id, "event": event, "payload": payload, "headers": headers}

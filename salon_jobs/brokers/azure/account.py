@@ -61,7 +61,7 @@ class AzureAccount:
         settings = conf.azure
         if settings.connection_string is None:
             raise ConfigurationError(
-                "SALON_JOBS['AZURE']['CONNECTION_STRING'] is missing; Azure Queue Storage can not be reached without it"
+                "SALON_JOBS['AZURE']['CONNECTION_STRING'] is missing; Azure Queue Storage cannot be reached without it"
             )
         self._is_signature = "sharedaccesssignature=" in settings.connection_string.lower()
         session = Session()
@@ -135,7 +135,7 @@ def _failures() -> Generator[None]:
 def _failure(error: AzureError) -> Exception:
     if not isinstance(error, HttpResponseError) or error.response is None:
         if isinstance(error, ClientAuthenticationError):  # a key that cannot sign
-            return AzureFailure(Verdict.OUTAGE, "AZURE.NOT_AUTHORIZED", "the key can not sign a request")
+            return AzureFailure(Verdict.OUTAGE, "AZURE.NOT_AUTHORIZED", "the key cannot sign a request")
         # The error's text may contain the address, whose query is a secret when the connection string has a signature.
         cause = type(error.inner_exception or error).__name__
         return AzureFailure(Verdict.OUTAGE, "AZURE.UNREACHABLE", f"no answer: {cause}")

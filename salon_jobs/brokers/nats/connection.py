@@ -157,7 +157,7 @@ class NatsConnection:
         try:
             options = self._options(client)
         except OSError as error:  # includes SSLError
-            raise Unreachable(f"the TLS files can not be read: {describe(error)}", code="NATS.TLS_FILES") from error
+            raise Unreachable(f"the TLS files cannot be read: {describe(error)}", code="NATS.TLS_FILES") from error
         connecting = client.connect(
             server, error_cb=failed, closed_cb=lost, skip_subject_validation=True, **options
         )  # our subjects are valid by construction
