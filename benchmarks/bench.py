@@ -102,6 +102,6 @@ def _prepare(database: Database) -> None:
         "JOBS_OPERATOR_PASSWORD": database.passwords["operator"],
     }
     # Roles of an earlier run on the same server have other passwords.
-    command = manage("bootstrap_roles", "--change-passwords", "--yes")
+    command = manage("bootstrap_roles", "--share-roles", "--change-passwords", "--yes")
     run(command, environment(DATABASE_URL_BOOTSTRAP=database.superuser_url, **passwords))
     run(manage("migrate", "--verbosity", "0"), environment(DATABASE_URL_MIGRATOR=database.url("migrator")))

@@ -40,7 +40,7 @@ _opened = _Opened()
 
 def _remember(connection: BaseDatabaseWrapper, **_: object) -> None:
     # A connection that a handler creates itself is its own to close, and must not be kept alive here.
-    if connections[connection.alias] is connection:
+    if connection.alias in connections and connections[connection.alias] is connection:
         _opened.connections.add(connection)
 
 
@@ -113,7 +113,7 @@ def drop_connections() -> None:
 def _forget(connection: BaseDatabaseWrapper) -> None:
     """Make Django create a new one for this thread, unless a handler already did."""
     _opened.connections.discard(connection)
-    if connections[connection.alias] is connection:
+    if connection.alias in connections and connections[connection.alias] is connection:
         del connections[connection.alias]
 
 

@@ -82,7 +82,7 @@ def _prepare(database: Database) -> None:
         "JOBS_OPERATOR_PASSWORD": database.passwords["operator"],
     }  # fmt: skip
     # Roles of an earlier run on the same server have other passwords.
-    command = manage("bootstrap_roles", "--change-passwords", "--yes")
+    command = manage("bootstrap_roles", "--share-roles", "--change-passwords", "--yes")
     run(command, environment(DATABASE_URL_BOOTSTRAP=database.superuser_url, **passwords))
     run(manage("migrate", "--verbosity", "0"), environment(DATABASE_URL_MIGRATOR=database.url("migrator")))
     queue.create_stores(database, 1, _STORES)

@@ -274,7 +274,7 @@ def _prepare(database: Database) -> None:
         "JOBS_OPERATOR_PASSWORD": database.passwords["operator"],
     }  # fmt: skip
     # Roles of an earlier run on the same server have other passwords.
-    command = manage("bootstrap_roles", "--change-passwords", "--yes")
+    command = manage("bootstrap_roles", "--share-roles", "--change-passwords", "--yes")
     run(command, environment(DATABASE_URL_BOOTSTRAP=database.superuser_url, **passwords))
     run(manage("migrate", "--verbosity", "0"), environment(DATABASE_URL_MIGRATOR=database.url("migrator")))
     database.execute("CREATE TABLE counted (name text PRIMARY KEY, number int NOT NULL DEFAULT 0)")

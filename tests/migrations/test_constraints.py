@@ -187,7 +187,7 @@ def test_makemigrations_finds_what_changed() -> None:
 
 def test_a_migration_names_it_as_one_imports_it() -> None:
     text, imports = MigrationWriter.serialize(StoreIsolation(field="id", name="i"))
-    assert (text, imports) == ("salon_jobs.access.StoreIsolation(field='id', name='i')", {"import salon_jobs"})
+    assert (text, imports) == ("salon_jobs.access.StoreIsolation(field='id', name='i')", {"import salon_jobs.access"})
     text, _ = MigrationWriter.serialize(ISOLATION)
     assert "web=('SELECT', 'INSERT'), worker={'SELECT': (), 'UPDATE': ('label',)}" in text
 

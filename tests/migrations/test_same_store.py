@@ -148,7 +148,7 @@ def test_the_key_may_stand_in_the_models_first_migration(default: object) -> Non
 def test_how_a_migration_names_it() -> None:
     text, imports = MigrationWriter.serialize(KEY)
     assert text == "salon_jobs.access.SameStoreForeignKey(field='shelf', name='book_shelf_of_same_store')"
-    assert imports == {"import salon_jobs"}
+    assert imports == {"import salon_jobs.access"}
     other = SameStoreForeignKey(field="a", name="b", store_field="owner", to_store_field="salon")
     assert other.clone() == other
     assert other.deconstruct()[2] == {"name": "b", "field": "a", "store_field": "owner", "to_store_field": "salon"}
