@@ -144,9 +144,12 @@ def unknown_leases(process_id: int, known: Iterable[int]) -> list[tuple[int, int
 
 
 def committed(job: ClaimedJob, process_id: int) -> bool:
-    """Return whether this run's COMMIT took effect after an unclear end: row gone, or succeeded under this lease."""
-    rows = hot_rows("lease_state", _fence(job, process_id))
-    return not rows or bool(rows[0][1])
+    """Return whether this run's COMMIT took effect after an unclear end: row gone, or succeeded under this lease.
+
+    False for a process that was declared dead: the row may be gone because another run of the job succeeded.
+    """
+    [(took_effect,)] = hot_rows("lease_state", _fence(job, process_id))
+    return bool(took_effect)
 
 
 def failed_by(job: ClaimedJob) -> bool:

@@ -188,7 +188,7 @@ def test_giving_back_and_ending_runs_find_their_rows(crowded: int) -> None:
     error = {"error_class": "Expired", "code": "JOB.EXPIRED", "message": "", "traceback": ""}
     assert_no_full_scan(nodes("expire_run", {**fence, "reason": "expired", **error}))
     assert_no_full_scan(nodes("finish_keep", fence))
-    assert indexes(nodes("lease_state", fence)) == {"salon_jobs_job_pkey"}
+    assert "salon_jobs_job_pkey" in indexes(nodes("lease_state", fence))
     plan = nodes("silent_processes", {"silent_after": timedelta(seconds=15)})
     assert_no_full_scan(plan)
     assert "salon_jobs_job_leased" in indexes(plan)

@@ -32,11 +32,13 @@ pytestmark = pytest.mark.system
 DIRECT = url_for("worker_runtime")
 # What is special about them: fences, locks, transactions, stores, rescue, cron, the gate and the relays' partitions.
 TESTS = (
+    *(f"jobs/test_{name}.py" for name in ("enqueue", "fan_out", "key_locks", "operate")),
+    "schedule/test_scheduler.py",
     *(
-        f"integration/test_{name}.py"
+        f"worker/test_{name}.py"
         for name in (
-            "enqueue", "executor", "executor_outside", "executor_transactions", "fan_out", "finisher", "key_locks",
-            "operate", "rescuer", "scheduler", "store_fences", "superseded",
+            "executor", "executor_outside", "executor_transactions", "finisher", "rescuer", "store_fences",
+            "superseded",
         )
     ),
     *(

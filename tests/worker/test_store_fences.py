@@ -277,6 +277,18 @@ def test_an_unclear_end_is_told_by_the_row(stores: list[UUID], process_id: int, 
     assert not queries.committed(job._replace(lease=job.lease - 1), process_id)
 
 
+def test_a_process_declared_dead_claims_no_success_that_another_run_had(stores: list[UUID], process_id: int) -> None:
+    tasks.in_store.enqueue(store_id=stores[0])
+    [job] = claim(process_id)
+    be_silent(process_id)
+    assert rescue_process(process_id, SILENCE) == RescueCounts(buried=1, queued=1)
+    other = int(Process.objects.create(kind="worker", hostname="test", pid=2).pk)
+    [again] = claim(other)
+    assert queries.finish(again, other)
+    assert queries.committed(again, other)
+    assert not queries.committed(job, process_id)
+
+
 @pytest.mark.parametrize("room", [1, 100, None])
 def test_a_claim_alone_does_not_wait_for_the_disk(process_id: int, *, room: int | None) -> None:
     tasks.system.enqueue()
