@@ -71,8 +71,9 @@ BEGIN
         RETURN;
     END IF;
     IF pg_catalog.current_setting('salon_jobs.share_roles', true) IS DISTINCT FROM 'on'
+        AND pg_temp.other_databases('worker_runtime', pg_catalog.current_database()) IS NOT NULL
         AND pg_catalog.current_database() NOT IN (SELECT pg_temp.databases_of('worker_runtime', false)) THEN
-        RAISE EXCEPTION USING ERRCODE = 'SJ002', MESSAGE = 'role worker_runtime is already used in another database: ' || others,
+        RAISE EXCEPTION USING ERRCODE = 'SJ002', MESSAGE = 'role worker_runtime is already used in another database: ' || pg_temp.other_databases('worker_runtime', pg_catalog.current_database()),
             HINT = 'Choose another name in SALON_JOBS[''ROLES''], or share it: -v share_roles=on.';
     END IF;
     IF EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = 'worker_runtime'

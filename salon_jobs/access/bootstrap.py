@@ -57,6 +57,7 @@ $sql$""",
 )
 # Error code raised by the guard.
 ROLE_TAKEN: Final = "SJ002"
+_RENAME: Final = "Choose another name in SALON_JOBS['ROLES']"
 _USED_ELSEWHERE: Final = " is already used in another database: "
 # The first object id that is not the server's own.
 _FIRST_OF_USERS: Final = 16384
@@ -113,29 +114,22 @@ def _guard(spec: RoleSpec, name: str, guarded: Iterable[str], database: str | No
     is_other = " OR ".join(
         f"{ATTRIBUTE_COLUMNS[word]} IS {'NOT ' if on else ''}TRUE" for word, on in spec.attributes.items()
     )
-    rename = "Choose another name in SALON_JOBS['ROLES']"
     also = literal(f"role {name} is also used in ") + " || others || "
     lines = [
         f"IF EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = {literal(name)} AND oid < {_FIRST_OF_USERS}) THEN",
-        *_refuse(literal(f"role {name} is the server's own"), f"{rename}."),
+        *_refuse(literal(f"role {name} is the server's own"), f"{_RENAME}."),
         "END IF;",
         # By the command all guards run before anything is made; psql runs a file after another was refused.
-        *(_guard_of_migrator(migrator, of) if spec.owns_functions and database is None else ()),
+        *(_refuse_unless_shared(migrator, of) if spec.owns_functions and database is None else ()),
         "IF others IS NULL THEN",
         "    RETURN;",
         "END IF;",
-        "IF pg_catalog.current_setting('salon_jobs.share_roles', true) IS DISTINCT FROM 'on'",
-        f"    AND {of} NOT IN (SELECT pg_temp.databases_of({literal(name)}, false)) THEN",
-        *_refuse(
-            literal(f"role {name}{_USED_ELSEWHERE}") + " || others",
-            f"{rename}, or share it: -v share_roles=on.",
-        ),
-        "END IF;",
+        *_refuse_unless_shared(name, of),
         f"IF EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = {literal(name)}",
         f"           AND ({is_other})) THEN",
         *_refuse(
             also + literal(" and would have to be altered"),
-            f"{rename}, or run: {alter_role(spec, name)};",
+            f"{_RENAME}, or run: {alter_role(spec, name)};",
         ),
         "END IF;",
     ]
@@ -146,23 +140,22 @@ def _guard(spec: RoleSpec, name: str, guarded: Iterable[str], database: str | No
             ") THEN",
             *_refuse(
                 also + literal(" and is a member of the migrator or of an owner of functions"),
-                f"{rename}, or run: REVOKE {', '.join(map(identifier, guarded))} FROM {identifier(name)};",
+                f"{_RENAME}, or run: REVOKE {', '.join(map(identifier, guarded))} FROM {identifier(name)};",
             ),
             "END IF;",
         ]
     return _block(*lines, declare=f"others text := pg_temp.other_databases({literal(name)}, {of});")
 
 
-def _guard_of_migrator(migrator: str, of: str) -> tuple[str, ...]:
-    """Reject an owner of functions where its migrator is another project's, whose own file was refused."""
-    elsewhere = f"pg_temp.other_databases({literal(migrator)}, {of})"
+def _refuse_unless_shared(name: str, of: str) -> tuple[str, ...]:
+    """Reject a role that other databases use and this one does not, unless sharing was asked for."""
+    others = f"pg_temp.other_databases({literal(name)}, {of})"
     return (
         "IF pg_catalog.current_setting('salon_jobs.share_roles', true) IS DISTINCT FROM 'on'",
-        f"    AND {elsewhere} IS NOT NULL",
-        f"    AND {of} NOT IN (SELECT pg_temp.databases_of({literal(migrator)}, false)) THEN",
+        f"    AND {others} IS NOT NULL",
+        f"    AND {of} NOT IN (SELECT pg_temp.databases_of({literal(name)}, false)) THEN",
         *_refuse(
-            literal(f"role {migrator}{_USED_ELSEWHERE}") + f" || {elsewhere}",
-            "Choose another name in SALON_JOBS['ROLES'], or share it: -v share_roles=on.",
+            literal(f"role {name}{_USED_ELSEWHERE}") + f" || {others}", f"{_RENAME}, or share it: -v share_roles=on."
         ),
         "END IF;",
     )
