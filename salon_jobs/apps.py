@@ -23,11 +23,11 @@ class SalonJobsConfig(AppConfig):
         from salon_jobs import checks  # noqa: F401, PLC0415  # pyright: ignore[reportUnusedImport]
         from salon_jobs.integrations import sentry  # noqa: PLC0415
         from salon_jobs.process import preflight  # noqa: PLC0415
-        from salon_jobs.tenancy import request as left_open  # noqa: PLC0415
+        from salon_jobs.tenancy import request  # noqa: PLC0415
 
         _install_tracing()
         sentry.install()
-        left_open.watch_requests()
+        request.watch_requests()
         pre_migrate.connect(preflight.require_roles, sender=self)
         autodiscover_modules("tasks")
         autodiscover_modules("crontab")

@@ -20,8 +20,6 @@ from salon_jobs.admin.base import ReadOnlyAdmin, reader, sees_all_stores
 from salon_jobs.admin.store_choice import CHOICE
 from salon_jobs.core.units import duration, number
 from salon_jobs.dashboard import processes, queues, relays
-from salon_jobs.dashboard import queues as history
-from salon_jobs.dashboard import queues as one_store
 from salon_jobs.dashboard.queues import SPANS, Step
 from salon_jobs.jobs import statistics
 from salon_jobs.models import Dashboard
@@ -204,15 +202,15 @@ def _of_store(request: HttpRequest) -> dict[str, Any]:
     if store is None:  # as_reader has opened it, or there is none to show
         raise PermissionDenied
     return {
-        "store_tasks": one_store.tasks_of(store, using=using),
-        "jobs_looked_at": one_store.LOOKED_AT,
+        "store_tasks": queues.tasks_of(store, using=using),
+        "jobs_looked_at": queues.LOOKED_AT,
         "parked": relays.parked(using=using),
         "looked_at": timezone.now(),
     }
 
 
 def _plots(request: HttpRequest, span: str) -> dict[str, Any]:
-    steps = history.history(SPANS[span], using=reader(request))
+    steps = queues.history(SPANS[span], using=reader(request))
     times = tuple(step.at for step in steps)
 
     def plot(key: str, title: str, shown: Any, **lines: Callable[[Step], float | None]) -> Plot:

@@ -17,7 +17,7 @@ from sentry_sdk.tracing_utils import has_tracing_enabled
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import events
 from salon_jobs.core.tracing import SYSTEM, Published, Received, Run, Sent
-from salon_jobs.integrations import sentry as sentry_monitors
+from salon_jobs.integrations import sentry
 
 _TRACE: Final = "sentry-trace"
 _BAGGAGE: Final = "baggage"
@@ -58,7 +58,7 @@ class SentryTracer:
     @contextmanager
     def running(self, run: Run) -> Generator[None]:
         """Give a run its own breadcrumbs, tags and transaction, since a thread runs jobs of one store after another."""
-        monitors = sentry_monitors.begin(run) if conf.sentry_monitors else ()
+        monitors = sentry.begin(run) if conf.sentry_monitors else ()
         with sentry_sdk.isolation_scope() as scope:
             if _makes_spans():
                 with _run_span(_continued(run.headers, "queue.task", run.task), run):
@@ -66,7 +66,7 @@ class SentryTracer:
             else:
                 _belong(scope, run.headers)
                 yield
-        sentry_monitors.end(monitors, run)
+        sentry.end(monitors, run)
 
     @contextmanager
     def consuming(self, message: Received) -> Generator[Mapping[str, str]]:

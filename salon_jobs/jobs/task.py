@@ -15,7 +15,6 @@ from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.errors import OptionInvalid, PayloadInvalid, TaskInvalid
 from salon_jobs.core.records import JobContent, JobHandle, JobKeyMode, NewJob
 from salon_jobs.jobs import enqueue, registry
-from salon_jobs.jobs import enqueue as enqueue_batches
 from salon_jobs.jobs.options import LONGEST, DeclaredLimits, EnqueueOptions, JobOptions, KeyMode, Timeouts, check_text
 from salon_jobs.jobs.payload import STORE_ARGUMENT, Arguments, PayloadType
 
@@ -53,7 +52,7 @@ class BoundTask(Generic[P]):
         ``calls`` can be a generator: without job keys, only a few thousand calls are held in memory at a time. Raises
         PayloadInvalid for another task's call.
         """
-        return enqueue_batches.add_many(self.task.new_job(None, self.options), self._contents(calls))
+        return enqueue.add_many(self.task.new_job(None, self.options), self._contents(calls))
 
     def _contents(self, calls: Iterable[Call[P]]) -> Iterator[JobContent]:
         task, name = self.task, self.task.name

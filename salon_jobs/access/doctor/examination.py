@@ -9,8 +9,6 @@ from typing import Any, Final
 import psycopg
 
 from salon_jobs.access.doctor import functions, policies, roles, tables, undeclared
-from salon_jobs.access.doctor import roles as surroundings
-from salon_jobs.access.doctor import tables as foreign_keys
 from salon_jobs.access.doctor.catalogue import Catalogue
 from salon_jobs.access.doctor.declaration import Declaration, declare, declare_tables
 from salon_jobs.access.doctor.drift import Drift
@@ -40,7 +38,7 @@ def examine(connection: psycopg.Connection[Any], *, with_orphans: bool = True) -
         drifts = [*_compare(catalogue, declared)]
         not_looked_at: list[str] = []
         if with_orphans and catalogue.sees_all_rows:
-            drifts += foreign_keys.find_orphans(catalogue)
+            drifts += tables.find_orphans(catalogue)
         elif with_orphans:
             not_looked_at.append(
                 f"orphans across foreign keys: {catalogue.role} does not see all rows; a superuser does"
@@ -76,17 +74,17 @@ def _compare(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:
         yield from roles.compare_memberships(catalogue, declared)
     yield from roles.compare_settings(catalogue, declared)
     if declared.roles is not None:
-        yield from surroundings.compare_schema(catalogue, declared)
-        yield from surroundings.compare_other_schemas(catalogue, declared)
-        yield from surroundings.compare_database(catalogue, declared)
-        yield from surroundings.compare_default_privileges(catalogue, declared)
-        yield from surroundings.compare_parameters(catalogue, declared)
+        yield from roles.compare_schema(catalogue, declared)
+        yield from roles.compare_other_schemas(catalogue, declared)
+        yield from roles.compare_database(catalogue, declared)
+        yield from roles.compare_default_privileges(catalogue, declared)
+        yield from roles.compare_parameters(catalogue, declared)
     yield from tables.compare_security(relations, declared)
     yield from policies.compare_policies(catalogue, relations, declared)
     yield from tables.compare_tables(catalogue, relations, declared)
     yield from tables.compare_triggers(catalogue, relations)
     yield from tables.compare_rules(catalogue, relations)
-    yield from foreign_keys.compare_store_keys(catalogue, keyed, declared)
+    yield from tables.compare_store_keys(catalogue, keyed, declared)
     yield from functions.compare_functions(catalogue, declared)
     yield from undeclared.find_undeclared(catalogue, relations, declared)
 

@@ -15,8 +15,7 @@ from uuid import UUID
 from salon_jobs.brokers.ordering import AggregateOrder
 from salon_jobs.brokers.publisher import Answers, OutgoingMessage, Publisher, PublishFailure, Verdict
 from salon_jobs.conf import settings
-from salon_jobs.core import destinations as envelope
-from salon_jobs.core import events
+from salon_jobs.core import destinations, events
 from salon_jobs.core.destinations import Destination, parse_destination
 from salon_jobs.core.errors import ConfigurationError, MessageInvalid
 from salon_jobs.core.events import log_event
@@ -45,14 +44,14 @@ class Entry(NamedTuple):
 def attributes_of(message: OutgoingMessage) -> dict[str, str]:
     """Return a message's attributes, at most nine. Empty ones are left out, since SNS rejects them."""
     values = {
-        envelope.ENVELOPE: envelope.VERSION,
-        envelope.MESSAGE_ID: str(message.message_id),
-        envelope.EVENT: message.event,
-        envelope.PRODUCER: message.producer,
-        envelope.AGGREGATE_TYPE: message.aggregate_type,
-        envelope.AGGREGATE_ID: message.aggregate_id,
-        envelope.STORE_ID: "" if message.store_id is None else str(message.store_id),
-        envelope.REPLAY_OF: "" if message.replay_of is None else str(message.replay_of),
+        destinations.ENVELOPE: destinations.VERSION,
+        destinations.MESSAGE_ID: str(message.message_id),
+        destinations.EVENT: message.event,
+        destinations.PRODUCER: message.producer,
+        destinations.AGGREGATE_TYPE: message.aggregate_type,
+        destinations.AGGREGATE_ID: message.aggregate_id,
+        destinations.STORE_ID: "" if message.store_id is None else str(message.store_id),
+        destinations.REPLAY_OF: "" if message.replay_of is None else str(message.replay_of),
         HEADERS: "" if message.headers == "{}" else message.headers,
     }
     return {name: value for name, value in values.items() if value}

@@ -12,7 +12,7 @@ from salon_jobs.brokers.aws import client as aws
 from salon_jobs.brokers.aws.sns import HEADERS
 from salon_jobs.brokers.source import Delivery, Envelope, Source
 from salon_jobs.conf import settings
-from salon_jobs.core import destinations as envelope
+from salon_jobs.core import destinations
 from salon_jobs.core.destinations import Destination
 from salon_jobs.core.errors import NotReady
 
@@ -51,11 +51,13 @@ def _notification(body: str) -> tuple[str, dict[str, str], str] | None:
 
 
 def _envelope(body: str, attributes: Mapping[str, str], *, broker_id: str) -> Envelope:
-    version = attributes.get(envelope.ENVELOPE, envelope.VERSION)
-    if version != envelope.VERSION:
-        raise ValueError(f"attribute {envelope.ENVELOPE} is {version!r}; known is {envelope.VERSION!r}")
-    if envelope.EVENT not in attributes:
-        raise ValueError(f"there is no attribute {envelope.EVENT}, neither on the message nor in a notification of SNS")
+    version = attributes.get(destinations.ENVELOPE, destinations.VERSION)
+    if version != destinations.VERSION:
+        raise ValueError(f"attribute {destinations.ENVELOPE} is {version!r}; known is {destinations.VERSION!r}")
+    if destinations.EVENT not in attributes:
+        raise ValueError(
+            f"there is no attribute {destinations.EVENT}, neither on the message nor in a notification of SNS"
+        )
     try:
         json.loads(body)
     except (ValueError, RecursionError) as error:
@@ -65,13 +67,13 @@ def _envelope(body: str, attributes: Mapping[str, str], *, broker_id: str) -> En
         raise ValueError(f"attribute {HEADERS} is no JSON object")
     return Envelope(
         # Other senders may give no ID; the broker's stays the same on redelivery.
-        message_id=attributes.get(envelope.MESSAGE_ID) or broker_id,
-        event=attributes[envelope.EVENT], payload=body,
-        producer=attributes.get(envelope.PRODUCER, ""),
-        aggregate_type=attributes.get(envelope.AGGREGATE_TYPE, ""),
-        aggregate_id=attributes.get(envelope.AGGREGATE_ID, ""),
-        store_id=attributes.get(envelope.STORE_ID, ""),
-        replay_of=attributes.get(envelope.REPLAY_OF, ""),
+        message_id=attributes.get(destinations.MESSAGE_ID) or broker_id,
+        event=attributes[destinations.EVENT], payload=body,
+        producer=attributes.get(destinations.PRODUCER, ""),
+        aggregate_type=attributes.get(destinations.AGGREGATE_TYPE, ""),
+        aggregate_id=attributes.get(destinations.AGGREGATE_ID, ""),
+        store_id=attributes.get(destinations.STORE_ID, ""),
+        replay_of=attributes.get(destinations.REPLAY_OF, ""),
         headers={name: str(value) for name, value in headers.items()},
     )  # fmt: skip
 

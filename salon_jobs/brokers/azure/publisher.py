@@ -13,7 +13,7 @@ from salon_jobs.brokers.azure.errors import AzureFailure
 from salon_jobs.brokers.publisher import NOT_SENT, Answers, OutgoingMessage, Publisher, PublishFailure, Verdict
 from salon_jobs.conf import settings as conf
 from salon_jobs.conf.brokers import QUEUE_NAME
-from salon_jobs.core import destinations as envelope
+from salon_jobs.core import destinations
 from salon_jobs.core.destinations import Destination, parse_destination
 from salon_jobs.core.errors import MessageInvalid, NotReady
 
@@ -168,7 +168,7 @@ def _body(message: OutgoingMessage) -> bytes:
 
 def _json(*, headers: str, payload: str, **texts: str) -> bytes:
     """Return the JSON object of ``envelope.FIELDS``; headers and payload are already JSON and stay unchanged."""
-    words = {"envelope": envelope.VERSION, **texts}
+    words = {"envelope": destinations.VERSION, **texts}
     quoted = {name: json.dumps(text, ensure_ascii=False) for name, text in words.items()}
     values = {**quoted, "headers": headers, "payload": payload}
-    return ("{" + ",".join(f'"{name}":{values[name]}' for name in envelope.FIELDS) + "}").encode()
+    return ("{" + ",".join(f'"{name}":{values[name]}' for name in destinations.FIELDS) + "}").encode()

@@ -14,7 +14,7 @@ from salon_jobs.brokers.nats.connection import NatsConnection, Unreachable, api,
 from salon_jobs.brokers.nats.subjects import aggregate_of
 from salon_jobs.brokers.source import Delivery, Envelope, Source
 from salon_jobs.conf import settings
-from salon_jobs.core import destinations as names
+from salon_jobs.core import destinations
 from salon_jobs.core.destinations import Destination, parse_destination
 from salon_jobs.core.errors import MessageInvalid, NotReady
 
@@ -153,10 +153,10 @@ def _delivery(message: Any) -> Delivery:
 
 def _fault(data: bytes, headers: dict[str, str]) -> str:
     named = {name.lower(): value for name, value in headers.items()}
-    if (version := named.get(names.ENVELOPE.lower(), names.VERSION)) != names.VERSION:
-        return f"the header {names.ENVELOPE} is {version!r}; known is {names.VERSION!r}"
-    if not named.get(names.EVENT.lower()):
-        return f"the header {names.EVENT} is missing"
+    if (version := named.get(destinations.ENVELOPE.lower(), destinations.VERSION)) != destinations.VERSION:
+        return f"the header {destinations.ENVELOPE} is {version!r}; known is {destinations.VERSION!r}"
+    if not named.get(destinations.EVENT.lower()):
+        return f"the header {destinations.EVENT} is missing"
     try:
         json.loads(data)
     except (ValueError, RecursionError) as error:  # not UTF-8, or nested too deeply
@@ -166,20 +166,20 @@ def _fault(data: bytes, headers: dict[str, str]) -> str:
 
 def _envelope(subject: str, headers: dict[str, str], body: str, *, place: str) -> Envelope:
     named = {name.lower(): value for name, value in headers.items()}
-    aggregate_type = named.get(names.AGGREGATE_TYPE.lower(), "")
+    aggregate_type = named.get(destinations.AGGREGATE_TYPE.lower(), "")
     try:
         # The subject is exact, whereas a header's value loses white space at its ends.
         aggregate_id = aggregate_of(parse_destination(aggregate_type).resource, subject)
     except MessageInvalid:
-        aggregate_id = named.get(names.AGGREGATE_ID.lower(), "")
+        aggregate_id = named.get(destinations.AGGREGATE_ID.lower(), "")
     return Envelope(
-        message_id=named.get(names.MESSAGE_ID.lower()) or named.get("nats-msg-id") or place,
-        event=named[names.EVENT.lower()], payload=body, producer=named.get(names.PRODUCER.lower(), ""),
-        aggregate_type=aggregate_type, aggregate_id=aggregate_id, store_id=named.get(names.STORE_ID.lower(), ""),
-        replay_of=named.get(names.REPLAY_OF.lower(), ""),
+        message_id=named.get(destinations.MESSAGE_ID.lower()) or named.get("nats-msg-id") or place,
+        event=named[destinations.EVENT.lower()], payload=body, producer=named.get(destinations.PRODUCER.lower(), ""),
+        aggregate_type=aggregate_type, aggregate_id=aggregate_id, store_id=named.get(destinations.STORE_ID.lower(), ""),
+        replay_of=named.get(destinations.REPLAY_OF.lower(), ""),
         headers={
             name: value
             for name, value in headers.items()
-            if name.lower() not in names.RESERVED and not name.lower().startswith("nats-")
+            if name.lower() not in destinations.RESERVED and not name.lower().startswith("nats-")
         },
     )  # fmt: skip

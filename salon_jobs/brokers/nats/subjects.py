@@ -11,7 +11,7 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from salon_jobs.brokers.publisher import OutgoingMessage, PublishFailure, Verdict
-from salon_jobs.core import destinations as envelope
+from salon_jobs.core import destinations
 from salon_jobs.core.errors import MessageInvalid
 
 _ILLEGAL: Final = re.compile(r"[\x00-\x20.*>%\x7f-\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000\ufeff]")
@@ -81,14 +81,14 @@ def headers_of(message: OutgoingMessage) -> dict[str, str]:
     # The message ID, by which the server drops duplicates. It has no second header, nor has the aggregate ID, which is
     # in the subject: each header costs a twentieth of the time per message here.
     headers["Nats-Msg-Id"] = str(message.message_id)
-    headers[envelope.ENVELOPE] = envelope.VERSION
-    headers[envelope.EVENT] = message.event
-    headers[envelope.PRODUCER] = message.producer
-    headers[envelope.AGGREGATE_TYPE] = message.aggregate_type
+    headers[destinations.ENVELOPE] = destinations.VERSION
+    headers[destinations.EVENT] = message.event
+    headers[destinations.PRODUCER] = message.producer
+    headers[destinations.AGGREGATE_TYPE] = message.aggregate_type
     if message.store_id is not None:
-        headers[envelope.STORE_ID] = str(message.store_id)
+        headers[destinations.STORE_ID] = str(message.store_id)
     if message.replay_of is not None:
-        headers[envelope.REPLAY_OF] = str(message.replay_of)
+        headers[destinations.REPLAY_OF] = str(message.replay_of)
     return headers
 
 
