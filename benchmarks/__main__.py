@@ -45,10 +45,16 @@ def main(arguments: Sequence[str]) -> int:
     interrupted = False
     with tempfile.TemporaryDirectory(prefix="salon-bench-") as folder, server(durable=size != "smoke") as found:
         facts: dict[str, Any] = {
-            "began": datetime.now(UTC).isoformat(timespec="seconds"), "size": size, "rounds": count,
-            "sizes": asdict(sizes), "machine": machine.machine(), "versions": machine.versions(),
-            "postgresql": found.facts(), "skipped": skipped, "missing": missing,
-        }  # fmt: skip
+            "began": datetime.now(UTC).isoformat(timespec="seconds"),
+            "size": size,
+            "rounds": count,
+            "sizes": asdict(sizes),
+            "machine": machine.machine(),
+            "versions": machine.versions(),
+            "postgresql": found.facts(),
+            "skipped": skipped,
+            "missing": missing,
+        }
         with bench.opened(found, peers, sizes, Path(folder)) as opened:
             chosen = [measure for measure in MEASURES if not options.only or measure.name in options.only]
             try:

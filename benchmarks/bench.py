@@ -88,9 +88,14 @@ def opened(server: Server, peers: Sequence[Peer], sizes: Sizes, folder: Path) ->
         for peer in peers:
             run(peer.command("setup"), peer.environment(peer_databases[peer.name]), cwd=peer.folder)
         yield Bench(
-            server=server, database=database, template=template, peers=peers, peer_databases=peer_databases,
-            sizes=sizes, folder=folder,
-        )  # fmt: skip
+            server=server,
+            database=database,
+            template=template,
+            peers=peers,
+            peer_databases=peer_databases,
+            sizes=sizes,
+            folder=folder,
+        )
 
 
 def _prepare(database: Database) -> None:

@@ -32,5 +32,7 @@ def fill(database: Database, to: str, messages: int, *, aggregate: str | None = 
         "INSERT INTO salon_jobs_message (message_id, aggregate_type, aggregate_id, event, payload, producer)"
         f" SELECT gen_random_uuid(), %s, {of}, 'order.created', '{_PAYLOAD}', 'bench'"
         " FROM generate_series(1, %s::bigint) n",
-        to, AGGREGATES if aggregate is None else aggregate, messages,
-    )  # fmt: skip
+        to,
+        AGGREGATES if aggregate is None else aggregate,
+        messages,
+    )

@@ -72,10 +72,13 @@ def goals_table(judged: Sequence[Verdict], results: Sequence[Result]) -> Table:
         table.add_row(
             "" if verdict.measure == before else verdict.measure,
             figure if verdict.of == OURS else f"{figure}, {verdict.of}",
-            _number(verdict.ours), verdict.against or "", _number(verdict.theirs),
-            "" if verdict.ratio is None else f"{verdict.ratio:.2f}", verdict.required,
+            _number(verdict.ours),
+            verdict.against or "",
+            _number(verdict.theirs),
+            "" if verdict.ratio is None else f"{verdict.ratio:.2f}",
+            verdict.required,
             {True: "[green]yes[/]", False: "[red]NO[/]", None: "[red]not measured[/]"}[verdict.reached],
-        )  # fmt: skip
+        )
         before = verdict.measure
     return table
 
@@ -108,10 +111,16 @@ def _judged(result: Result, goal: Goal) -> Verdict:
     ratio = ours / theirs if ours is not None and theirs else None
     value = ours if goal.against is None else ratio
     return Verdict(
-        measure=result.measure.name, figure=goal.figure, of=goal.of, ours=ours, against=goal.against, theirs=theirs,
-        ratio=ratio, required=_required(result.measure, goal),
+        measure=result.measure.name,
+        figure=goal.figure,
+        of=goal.of,
+        ours=ours,
+        against=goal.against,
+        theirs=theirs,
+        ratio=ratio,
+        required=_required(result.measure, goal),
         reached=None if value is None else goal.reached_by(value),
-    )  # fmt: skip
+    )
 
 
 def _required(measure: Measure, goal: Goal) -> str:

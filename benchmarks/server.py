@@ -19,9 +19,16 @@ _PREFIX: Final = "salon_bench_"
 # Room for the millions of rows of some measures; durability stays as it is.
 _OPTIONS: Final = {"shared_buffers": "1GB", "max_wal_size": "4GB"}
 _SHOWN: Final = (
-    "server_version", "fsync", "synchronous_commit", "full_page_writes", "wal_sync_method", "shared_buffers",
-    "max_wal_size", "max_connections", "autovacuum",
-)  # fmt: skip
+    "server_version",
+    "fsync",
+    "synchronous_commit",
+    "full_page_writes",
+    "wal_sync_method",
+    "shared_buffers",
+    "max_wal_size",
+    "max_connections",
+    "autovacuum",
+)
 _ROLES: Final = ("migrator", "web", "worker", "operator")
 
 

@@ -22,10 +22,20 @@ from project.tracing import trace_to
 env = environ.Env()
 BASE_DIR: Final = Path(__file__).resolve().parent.parent
 
-_MIGRATOR_COMMANDS: Final = frozenset({
-    "makemigrations", "migrate", "optimizemigration", "showmigrations", "sqlmigrate", "squashmigrations",
-    "createsuperuser", "changepassword", "create_demo_operator", "pgtrigger",
-})  # fmt: skip
+_MIGRATOR_COMMANDS: Final = frozenset(
+    {
+        "makemigrations",
+        "migrate",
+        "optimizemigration",
+        "showmigrations",
+        "sqlmigrate",
+        "squashmigrations",
+        "createsuperuser",
+        "changepassword",
+        "create_demo_operator",
+        "pgtrigger",
+    }
+)
 _WORKER_COMMANDS: Final = frozenset({"consume_queue", "relay_outbox", "runscheduler", "runworker"})
 _WEB_COMMANDS: Final = frozenset(
     {"clearsessions", "dbshell", "invite_operator", "join_store", "ping", "runserver", "shell"}
@@ -129,9 +139,9 @@ TEMPLATES = [
                 "django.template.context_processors.request",
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
-            ],
+            ]
         },
-    },
+    }
 ]
 ROOT_URLCONF = "project.urls"
 WSGI_APPLICATION = "project.wsgi.application"
@@ -231,17 +241,40 @@ RESERVATIONS_DESTINATION = env.str("RESERVATIONS_DESTINATION", "rn::nats:::reser
 UPLOADS_DESTINATION = env.str("UPLOADS_DESTINATION", "rn::azurequeue:::parse-tasks")
 
 _NATS_READERS: Final[dict[str, Callable[[str], Any]]] = {
-    "SERVER": env.str, "CLIENT_NAME": env.str, "MAX_RECONNECTS": env.int, "RECONNECT_WAIT": env.float,
-    "RECONNECT_JITTER": env.float, "RECONNECT_JITTER_TLS": env.float, "TIMEOUT": env.float, "DOMAIN": env.str,
-    "TLS_CA_FILE": env.str, "TLS_CERTIFICATE_FILE": env.str, "TLS_KEY_FILE": env.str, "USER": env.str,
-    "PASSWORD": env.str, "CREDENTIALS_FILE": env.str, "TOKEN": env.str, "WINDOW": env.int, "MAX_PAYLOAD": env.int,
-}  # fmt: skip
+    "SERVER": env.str,
+    "CLIENT_NAME": env.str,
+    "MAX_RECONNECTS": env.int,
+    "RECONNECT_WAIT": env.float,
+    "RECONNECT_JITTER": env.float,
+    "RECONNECT_JITTER_TLS": env.float,
+    "TIMEOUT": env.float,
+    "DOMAIN": env.str,
+    "TLS_CA_FILE": env.str,
+    "TLS_CERTIFICATE_FILE": env.str,
+    "TLS_KEY_FILE": env.str,
+    "USER": env.str,
+    "PASSWORD": env.str,
+    "CREDENTIALS_FILE": env.str,
+    "TOKEN": env.str,
+    "WINDOW": env.int,
+    "MAX_PAYLOAD": env.int,
+}
 SALON_JOBS["NATS"] = {key: read(f"NATS_{key}") for key, read in _NATS_READERS.items() if env.str(f"NATS_{key}", "")}
 _SNS_READERS: Final[dict[str, Callable[[str], Any]]] = {
-    "REGION": env.str, "ENDPOINT": env.str, "SQS_ENDPOINT": env.str, "ACCESS_KEY": env.str, "SECRET_KEY": env.str,
-    "ALLOW_LIST": env.list, "DENY_LIST": env.list, "SKIP_EVENTS": env.list, "IGNORE_LIST": env.list,
-    "REFETCH": env.bool, "REFETCH_INTERVAL": env.float, "TIMEOUT": env.float, "CONCURRENCY": env.int,
-}  # fmt: skip
+    "REGION": env.str,
+    "ENDPOINT": env.str,
+    "SQS_ENDPOINT": env.str,
+    "ACCESS_KEY": env.str,
+    "SECRET_KEY": env.str,
+    "ALLOW_LIST": env.list,
+    "DENY_LIST": env.list,
+    "SKIP_EVENTS": env.list,
+    "IGNORE_LIST": env.list,
+    "REFETCH": env.bool,
+    "REFETCH_INTERVAL": env.float,
+    "TIMEOUT": env.float,
+    "CONCURRENCY": env.int,
+}
 SALON_JOBS["SNS"] = {key: read(f"SNS_{key}") for key, read in _SNS_READERS.items() if env.str(f"SNS_{key}", "")}
 _AZURE_READERS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "CONNECTION_STRING": ("AZURE_STORAGE_CONNECTION_STRING", env.str),
@@ -257,8 +290,15 @@ SALON_JOBS["CONSUMERS"] = env.json("CONSUMERS", {})
 
 # Inherited by the demo's child processes: everything but secrets and URLs, which the demo hands out one by one.
 _SECRET_ENDINGS: Final = (
-    "_URL", "_URL_MIGRATOR", "_URL_BOOTSTRAP", "_PASSWORD", "_DSN", "_KEY", "_TOKEN", "_CONNECTION_STRING",
-)  # fmt: skip
+    "_URL",
+    "_URL_MIGRATOR",
+    "_URL_BOOTSTRAP",
+    "_PASSWORD",
+    "_DSN",
+    "_KEY",
+    "_TOKEN",
+    "_CONNECTION_STRING",
+)
 INHERITED_ENVIRONMENT: Final[dict[str, str]] = {
     name: value for name, value in env.ENVIRON.items() if not name.endswith(_SECRET_ENDINGS)
 }

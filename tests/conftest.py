@@ -38,9 +38,13 @@ def manage(*arguments: str, **environment: str) -> subprocess.CompletedProcess[s
     """Run manage.py as a process of its own, as a user would."""
     return subprocess.run(
         [sys.executable, "manage.py", *arguments],
-        cwd=ROOT, env={**os.environ, "DJANGO_SETTINGS_MODULE": "project.settings", **environment},
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+        cwd=ROOT,
+        env={**os.environ, "DJANGO_SETTINGS_MODULE": "project.settings", **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
 
 
 @contextmanager

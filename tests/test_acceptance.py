@@ -57,14 +57,20 @@ def test_gwt_06_running_it_again_adds_no_duplicates(stores: list[UUID], process_
 
 def test_gwt_07_the_tick_of_three_in_the_morning_aggregates_the_day_before(stores: list[UUID], process_id: int) -> None:
     for sold_at, amount in {
-        "2026-05-04T23:59:59+09:00": 1, "2026-05-05T00:00:00+09:00": 20, "2026-05-05T23:59:59+09:00": 300,
-        "2026-05-06T00:00:00+09:00": 4000, "2026-05-06T02:59:59+09:00": 50000,
-    }.items():  # fmt: skip
+        "2026-05-04T23:59:59+09:00": 1,
+        "2026-05-05T00:00:00+09:00": 20,
+        "2026-05-05T23:59:59+09:00": 300,
+        "2026-05-06T00:00:00+09:00": 4000,
+        "2026-05-06T02:59:59+09:00": 50000,
+    }.items():
         for factor, store_id in enumerate(stores[:2], 1):
             change(
                 "INSERT INTO sale (id, store_id, sold_at, amount) VALUES (%s, %s, %s, %s)",
-                uuid4(), store_id, sold_at, amount * factor,
-            )  # fmt: skip
+                uuid4(),
+                store_id,
+                sold_at,
+                amount * factor,
+            )
     tick = datetime.fromisoformat("2026-05-06T03:00:00+09:00")
     day = date(2026, 5, 5)
     Scheduler().run_at(tick)
@@ -78,8 +84,10 @@ def test_gwt_07_the_tick_of_three_in_the_morning_aggregates_the_day_before(store
     ) == [("2026-05-05", f"aggregate_daily_sales:{store_id}:{day}", tick) for store_id in stores]
     run_due(process_id)
     assert seen("SELECT store_id, business_date, total, count FROM daily_sales ORDER BY store_id") == [
-        (stores[0], day, 320, 2), (stores[1], day, 640, 2), (stores[2], day, 0, 0),
-    ]  # fmt: skip
+        (stores[0], day, 320, 2),
+        (stores[1], day, 640, 2),
+        (stores[2], day, 0, 0),
+    ]
     assert seen("SELECT task, state FROM salon_jobs_job") == []
 
 
@@ -91,8 +99,11 @@ def test_gwt_08_customers_deleted_ninety_days_ago_are_physically_gone(stores: li
         for name, instant in deleted_at.items():
             change(
                 "INSERT INTO customer (id, store_id, name, email, deleted_at) VALUES (%s, %s, %s, '', %s)",
-                uuid4(), store_id, name, instant,
-            )  # fmt: skip
+                uuid4(),
+                store_id,
+                name,
+                instant,
+            )
     Scheduler().run_at(NOW)
     while jobs := claim(process_id):
         for job in jobs:
@@ -149,8 +160,9 @@ def test_gwt_10_exhausted_attempts_are_exactly_one_sentry_event(stores: list[UUI
     change(
         "INSERT INTO operator_invitation (id, store_id, email, token, expires_at)"
         " VALUES (%s, %s, 'a@example.com', 'a', now() + interval '1 day')",
-        invitation, stores[0],
-    )  # fmt: skip
+        invitation,
+        stores[0],
+    )
     handle = send_operator_invitation_email.using(max_attempts=3).enqueue(store_id=stores[0], invitation_id=invitation)
     sentry = SentryServer()
     with sentry.serving(), closed_port() as mail_port:
@@ -193,8 +205,10 @@ def test_gwt_13_a_store_task_sees_and_changes_its_own_store_alone(
     run_due(process_id)
     assert found == [{str(stores[0])}]
     assert dict(seen("SELECT store_id, name FROM customer")) == {
-        stores[0]: "renamed", stores[1]: str(stores[1]), stores[2]: str(stores[2]),
-    }  # fmt: skip
+        stores[0]: "renamed",
+        stores[1]: str(stores[1]),
+        stores[2]: str(stores[2]),
+    }
 
 
 def test_the_cutoff_is_the_ticks_however_late_the_job_runs(stores: list[UUID], process_id: int) -> None:

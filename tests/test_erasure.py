@@ -19,9 +19,13 @@ from tests.outbox.test_operate_messages import block, statuses, write
 from tests.support import change, elsewhere, seen
 
 TABLES = (
-    "salon_jobs_job", "salon_jobs_job_error", "salon_jobs_message", "salon_jobs_blocked_aggregate", "salon_jobs_inbox",
+    "salon_jobs_job",
+    "salon_jobs_job_error",
+    "salon_jobs_message",
+    "salon_jobs_blocked_aggregate",
+    "salon_jobs_inbox",
     "salon_jobs_limit",
-)  # fmt: skip
+)
 
 
 RUN = "UPDATE salon_jobs_job SET state = 'running', lease = 1, leased_by = %s WHERE store_id = %s AND state = 'queued'"
@@ -38,8 +42,9 @@ def fill(store: UUID | None) -> None:
     change(
         "INSERT INTO salon_jobs_job (task, store_id, state, payload) SELECT 'ping', %s, state, %s FROM"
         " unnest('{failed,queued,succeeded,cancelled}'::text[]) AS state",
-        store, json.dumps({"number": 41, "password": "tulip"}),
-    )  # fmt: skip
+        store,
+        json.dumps({"number": 41, "password": "tulip"}),
+    )
     change(
         "INSERT INTO salon_jobs_job_error (job_id, store_id, attempt, error_class)"
         " SELECT id, store_id, 1, 'E' FROM salon_jobs_job WHERE state = 'failed' AND store_id IS NOT DISTINCT FROM %s",
@@ -91,8 +96,12 @@ def test_an_export_holds_every_row_of_the_store_and_no_other(filled: list[UUID],
     assert {row["store_id"] for row in rows} == {str(filled[0])}
     tables = [row["table"] for row in rows]
     assert {name: tables.count(name) for name in set(tables)} == {
-        "jobs": 4, "errors": 2, "messages": 4, "blocked_aggregates": 1, "inbox": 1,
-    }  # fmt: skip
+        "jobs": 4,
+        "errors": 2,
+        "messages": 4,
+        "blocked_aggregates": 1,
+        "inbox": 1,
+    }
     assert "tulip" not in out
     assert err == "exported: 4 jobs, 2 errors, 4 messages, 1 blocked_aggregates, 1 inbox\n"
 
@@ -130,9 +139,7 @@ def test_an_erasure_leaves_nothing_of_the_store_and_everything_of_others(
 ) -> None:
     before = others(filled[0])
     told, err = run("erase-store", str(filled[0]), "--skip-unsent", "--yes", "--json")
-    assert json.loads(told) == {
-        "jobs": 4, "errors": 2, "messages": 4, "blocked_aggregates": 0, "inbox": 1, "rules": 1,
-    }  # fmt: skip
+    assert json.loads(told) == {"jobs": 4, "errors": 2, "messages": 4, "blocked_aggregates": 0, "inbox": 1, "rules": 1}
     assert err == ""
     assert left(filled[0]) == 0
     assert others(filled[0]) == before
@@ -201,9 +208,7 @@ def test_an_export_hides_secrets_of_messages_and_writes_what_no_file_could_hold(
     stores: list[UUID], tmp_path: Path
 ) -> None:
     message = write(store=stores[0])
-    envelope = {
-        "message_id": "m", "event": "e", "producer": "p", "payload": '{"token": "tulip"}', "headers": {},
-    }  # fmt: skip
+    envelope = {"message_id": "m", "event": "e", "producer": "p", "payload": '{"token": "tulip"}', "headers": {}}
     odd = '{"password": "tulip", "name": "\\ud800"}'
     change("ALTER TABLE salon_jobs_message DISABLE TRIGGER USER")
     try:
@@ -213,8 +218,9 @@ def test_an_export_hides_secrets_of_messages_and_writes_what_no_file_could_hold(
     change(
         "INSERT INTO salon_jobs_inbox (consumer, message_id, store_id, status, raw)"
         " VALUES ('c', 'm', %s, 'rejected', %s)",
-        stores[0], json.dumps(envelope),
-    )  # fmt: skip
+        stores[0],
+        json.dumps(envelope),
+    )
     path = tmp_path / "store.jsonl"
     run("export-store", str(stores[0]), "--output", str(path))
     assert "tulip" not in path.read_text()

@@ -53,10 +53,14 @@ def check(folder: Path, fields: str, meta: str = "app_label = 'library'", migrat
         "from tests.migrations.tenants_settings import *\nINSTALLED_APPS = [*INSTALLED_APPS, 'library']"
     )
     done = manage(
-        "check", "--tag", "salon_jobs",
-        PYTHONPATH=str(folder), DJANGO_SETTINGS_MODULE="with_library", TENANTS_STORE_MODEL="tenants.Store",
+        "check",
+        "--tag",
+        "salon_jobs",
+        PYTHONPATH=str(folder),
+        DJANGO_SETTINGS_MODULE="with_library",
+        TENANTS_STORE_MODEL="tenants.Store",
         ONE_USER_URL="postgresql://u:p@127.0.0.1:1/x",
-    )  # fmt: skip
+    )
     assert "Traceback" not in done.stderr, done.stderr
     assert (done.returncode != 0) is ("salon_jobs.E" in done.stderr)
     return done.stderr

@@ -23,6 +23,24 @@ from benchmarks.measures.tenant_overhead import TENANT_OVERHEAD
 from benchmarks.measures.writers import EMIT_WRITERS, WRITERS
 
 MEASURES: Final[tuple[Measure, ...]] = (
-    DRAIN, STORE_DRAIN, LATENCY, ENQUEUE, WRITERS, BULK, FAN_OUT, DEPTH, PINNED, FAIRNESS, MEMORY, START,
-    TENANT_OVERHEAD, RLS_QUERY, RELAY, STREAM_RELAY, EMIT_LATENCY, EMIT_WRITERS, POISON_RELAY, CATCH_UP,
-)  # fmt: skip
+    DRAIN,
+    STORE_DRAIN,
+    LATENCY,
+    ENQUEUE,
+    WRITERS,
+    BULK,
+    FAN_OUT,
+    DEPTH,
+    PINNED,
+    FAIRNESS,
+    MEMORY,
+    START,
+    TENANT_OVERHEAD,
+    RLS_QUERY,
+    RELAY,
+    STREAM_RELAY,
+    EMIT_LATENCY,
+    EMIT_WRITERS,
+    POISON_RELAY,
+    CATCH_UP,
+)

@@ -23,22 +23,22 @@ def _compared(bench: Bench) -> Figures:
     queue.fill_stores(bench.database, "bench-store-query", count + 2)
     queue.fill(bench.database, "bench-query", count + 2)
     bench.database.settle()
-    return {
-        **bench.act("overhead", "request", count, role="web"),
-        **bench.act("overhead", "job", count, role="worker"),
-    }
+    return {**bench.act("overhead", "request", count, role="web"), **bench.act("overhead", "job", count, role="worker")}
 
 
 TENANT_OVERHEAD = Measure(
     name="tenant-overhead",
     title="a request and a job with one query, in the context of a store, over a plain transaction",
     units={
-        "request_us": "µs", "request_ratio": "×", "request_trips": "", "request_more_trips": "",
-        "job_us": "µs", "job_ratio": "×", "job_trips": "", "job_more_trips": "",
+        "request_us": "µs",
+        "request_ratio": "×",
+        "request_trips": "",
+        "request_more_trips": "",
+        "job_us": "µs",
+        "job_ratio": "×",
+        "job_trips": "",
+        "job_more_trips": "",
     },
-    goals=(
-        Goal(figure="request_more_trips", at_most=0),
-        Goal(figure="job_more_trips", at_most=0),
-    ),
+    goals=(Goal(figure="request_more_trips", at_most=0), Goal(figure="job_more_trips", at_most=0)),
     contestants=_contestants,
-)  # fmt: skip
+)

@@ -42,9 +42,18 @@ def _enqueue(store_id: UUID) -> None:
 
 def _insert(store_id: UUID) -> None:
     parameters: dict[str, Any] = {
-        "task": "bench-store-noop", "store_id": store_id, "queue": "default", "priority": 0, "max_attempts": 25,
-        "run_at": None, "expires_at": None, "payload": "{}", "tick": None, "concurrency_key": None, "trace": None,
-    }  # fmt: skip
+        "task": "bench-store-noop",
+        "store_id": store_id,
+        "queue": "default",
+        "priority": 0,
+        "max_attempts": 25,
+        "run_at": None,
+        "expires_at": None,
+        "payload": "{}",
+        "tick": None,
+        "concurrency_key": None,
+        "trace": None,
+    }
     with connection.cursor() as cursor:
         cursor.execute(statements.load("enqueue"), parameters)
         cursor.fetchone()

@@ -104,6 +104,8 @@ def _compared(name: str, ours: Callable[[], object], plain: Callable[[], object]
     in_store_s, plain_s = map(median, times)
     more_trips = max(0, trips[0] - trips[1])
     return {
-        f"{name}_us": in_store_s * 1e6, f"{name}_ratio": in_store_s / plain_s,
-        f"{name}_trips": trips[0], f"{name}_more_trips": more_trips,
-    }  # fmt: skip
+        f"{name}_us": in_store_s * 1e6,
+        f"{name}_ratio": in_store_s / plain_s,
+        f"{name}_trips": trips[0],
+        f"{name}_more_trips": more_trips,
+    }

@@ -62,9 +62,7 @@ def _emit(store_id: UUID) -> None:
     emit(NOWHERE, aggregate_id=str(store_id), event="order.created", payload={"order": 1234567, "total": "12800.00"})
 
 
-def _write(
-    barrier: Barrier, counts: Queue[int], store_id: UUID, seconds: float, write: Callable[[], None]
-) -> None:  # fmt: skip
+def _write(barrier: Barrier, counts: Queue[int], store_id: UUID, seconds: float, write: Callable[[], None]) -> None:
     with tenant_context(store_id):
         pass  # connects
     barrier.wait()

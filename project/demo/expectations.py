@@ -5,9 +5,17 @@ from __future__ import annotations
 from typing import Final, LiteralString
 
 TABLES: Final[tuple[LiteralString, ...]] = (
-    "store", "customer", "customer_note", "reservation", "sale", "daily_sales",
-    "operator", "operator_session", "operator_invitation", "uploaded_file",
-)  # fmt: skip
+    "store",
+    "customer",
+    "customer_note",
+    "reservation",
+    "sale",
+    "daily_sales",
+    "operator",
+    "operator_session",
+    "operator_invitation",
+    "uploaded_file",
+)
 
 # Computed from the raw rows before any task runs; parameters are the ticks. Ordered by dependency.
 EXPECTED: Final[dict[LiteralString, LiteralString]] = {

@@ -134,9 +134,12 @@ class UploadVerifier:
     def figures(self, *, uploaded: int, rolled_back: int) -> MessageFigures:
         """Return the counts."""
         return MessageFigures(
-            committed=uploaded, rolled_back=rolled_back, published=len(self._ids(_PUBLISHED)),
-            taken_in=len(self._ids(_TAKEN_IN)), jobs=self._jobs.outcomes["succeeded"],
-        )  # fmt: skip
+            committed=uploaded,
+            rolled_back=rolled_back,
+            published=len(self._ids(_PUBLISHED)),
+            taken_in=len(self._ids(_TAKEN_IN)),
+            jobs=self._jobs.outcomes["succeeded"],
+        )
 
     def problems(self) -> list[Problem]:
         """Return every difference from what was expected; an empty list means verified."""

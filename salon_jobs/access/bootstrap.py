@@ -127,10 +127,7 @@ def _guard(spec: RoleSpec, name: str, guarded: Iterable[str], database: str | No
         *_refuse_unless_shared(name, of),
         f"IF EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = {literal(name)}",
         f"           AND ({is_other})) THEN",
-        *_refuse(
-            also + literal(" and would have to be altered"),
-            f"{_RENAME}, or run: {alter_role(spec, name)};",
-        ),
+        *_refuse(also + literal(" and would have to be altered"), f"{_RENAME}, or run: {alter_role(spec, name)};"),
         "END IF;",
     ]
     if not spec.owns_functions and not spec.owns_schema:

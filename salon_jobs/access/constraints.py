@@ -124,9 +124,13 @@ class StoreIsolation(AccessConstraint):
         """Return what is declared for the model's table."""
         field: Any = model._meta.get_field(self.field)
         return store_access(
-            model._meta.db_table, field.column, roles=roles, is_store=is_store_model(model, field),
-            web=_columns(model, self.web), worker=_columns(model, self.worker),
-        )  # fmt: skip
+            model._meta.db_table,
+            field.column,
+            roles=roles,
+            is_store=is_store_model(model, field),
+            web=_columns(model, self.web),
+            worker=_columns(model, self.worker),
+        )
 
     def deconstruct(self) -> tuple[str, Sequence[Any], dict[str, Any]]:
         """Return how to write the constraint in a migration."""
@@ -324,7 +328,7 @@ class SameStoreForeignKey(BaseConstraint):
         schema_editor.deferred_sql += [
             self._statement(_ADD, model, schema_editor),
             self._statement(_VALIDATE, model, schema_editor),
-        ]  # fmt: skip
+        ]
 
     def reference(self, model: type[Model]) -> tuple[list[str], type[Model], list[str]]:
         """Return the key's columns, the model it refers to, and the columns there."""

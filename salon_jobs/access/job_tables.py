@@ -40,13 +40,35 @@ _WEB_READS: Final = ("salon_jobs_job_error", "salon_jobs_message", "salon_jobs_b
 # Columns set by an enqueue. Not id, state, lease and others that the workers trust: with those, SQL injected into a web
 # process could stop the workers for all stores.
 _WEB_INSERTS: Final = (
-    "task", "store_id", "queue", "priority", "max_attempts", "run_at", "expires_at", "payload", "tick", "job_key",
-    "concurrency_key", "trace",
-)  # fmt: skip
+    "task",
+    "store_id",
+    "queue",
+    "priority",
+    "max_attempts",
+    "run_at",
+    "expires_at",
+    "payload",
+    "tick",
+    "job_key",
+    "concurrency_key",
+    "trace",
+)
 _WEB_UPDATES: Final = (
-    "payload", "queue", "priority", "max_attempts", "run_at", "attempts", "expires_at", "tick", "state", "reason",
-    "finished_at", "concurrency_key", "cancel_requested_at", "trace",
-)  # fmt: skip
+    "payload",
+    "queue",
+    "priority",
+    "max_attempts",
+    "run_at",
+    "attempts",
+    "expires_at",
+    "tick",
+    "state",
+    "reason",
+    "finished_at",
+    "concurrency_key",
+    "cancel_requested_at",
+    "trace",
+)
 
 
 def table_access(table: str, roles: Roles) -> TableAccess:
@@ -165,9 +187,13 @@ def fan_out_function(*, table: str, table_schema: str, key: str, roles: Roles | 
         "SET search_path = pg_catalog AS $body$ SELECT s.{key} FROM {table} AS s ORDER BY s.{key} $body$"
     ).format(function=sql.Identifier(schema, name), key=sql.Identifier(key), table=sql.Identifier(table_schema, table))
     return FunctionAccess(
-        schema=schema, name=name, arguments="", definition=create.as_string(),
-        callers=() if roles is None else (roles.worker,), owner=None if roles is None else roles.fan_out_owner,
-    )  # fmt: skip
+        schema=schema,
+        name=name,
+        arguments="",
+        definition=create.as_string(),
+        callers=() if roles is None else (roles.worker,),
+        owner=None if roles is None else roles.fan_out_owner,
+    )
 
 
 def fan_out_reads(*, key: str, roles: Roles) -> Grant:

@@ -17,9 +17,14 @@ DefaultKind: TypeAlias = Literal["TABLES", "SEQUENCES", "FUNCTIONS", "TYPES"]
 SCHEMA: Final = "public"
 # Attributes of a role by their words in ALTER ROLE, and the columns of pg_roles that hold them.
 ATTRIBUTE_COLUMNS: Final[dict[str, LiteralString]] = {
-    "LOGIN": "rolcanlogin", "INHERIT": "rolinherit", "BYPASSRLS": "rolbypassrls", "SUPERUSER": "rolsuper",
-    "CREATEDB": "rolcreatedb", "CREATEROLE": "rolcreaterole", "REPLICATION": "rolreplication",
-}  # fmt: skip
+    "LOGIN": "rolcanlogin",
+    "INHERIT": "rolinherit",
+    "BYPASSRLS": "rolbypassrls",
+    "SUPERUSER": "rolsuper",
+    "CREATEDB": "rolcreatedb",
+    "CREATEROLE": "rolcreaterole",
+    "REPLICATION": "rolreplication",
+}
 _POWERS: Final = ("SUPERUSER", "CREATEDB", "CREATEROLE", "REPLICATION")
 
 

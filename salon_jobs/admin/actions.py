@@ -29,9 +29,15 @@ LONGEST_S = 20.0
 
 
 def operate(
-    request: HttpRequest, queryset: QuerySet[Any], change: Callable[[list[int]], Sequence[Result]], *,
-    done: str, noun: str, oldest_first: bool = False, id_of: Callable[[Any], int] = attrgetter("pk"),
-) -> int:  # fmt: skip
+    request: HttpRequest,
+    queryset: QuerySet[Any],
+    change: Callable[[list[int]], Sequence[Result]],
+    *,
+    done: str,
+    noun: str,
+    oldest_first: bool = False,
+    id_of: Callable[[Any], int] = attrgetter("pk"),
+) -> int:
     """Change the selected rows, a thousand at a time; log those changed, report how many, and for some others why not.
 
     ``change`` takes ids, as ``id_of`` returns them for a row, and returns the results in their order. Returns how many
@@ -86,25 +92,45 @@ def tell(request: HttpRequest, *, changed: int, refused: Sequence[str], done: st
 
 
 def ask_first(
-    request: HttpRequest, model_admin: ModelAdmin[Any], queryset: QuerySet[Any], *,
-    action: str, title: str, lines: Sequence[str],
-    can_go_on: bool = True, wants_reason: bool = False, reason: str = "", form: Form | None = None,
-) -> TemplateResponse:  # fmt: skip
+    request: HttpRequest,
+    model_admin: ModelAdmin[Any],
+    queryset: QuerySet[Any],
+    *,
+    action: str,
+    title: str,
+    lines: Sequence[str],
+    can_go_on: bool = True,
+    wants_reason: bool = False,
+    reason: str = "",
+    form: Form | None = None,
+) -> TemplateResponse:
     """Return a page that says what would be done, and submits the same selection again when confirmed.
 
     ``form`` asks for further input; its fields are submitted along with it.
     """
     hidden = {
-        "action": action, "index": 0, "select_across": request.POST.get("select_across", "0"),
-        _STORE: _store(request), _NEWEST: queryset.order_by("-pk").values_list("pk", flat=True).first() or 0,
-    }  # fmt: skip
+        "action": action,
+        "index": 0,
+        "select_across": request.POST.get("select_across", "0"),
+        _STORE: _store(request),
+        _NEWEST: queryset.order_by("-pk").values_list("pk", flat=True).first() or 0,
+    }
     context = {
         **model_admin.admin_site.each_context(request),
-        "title": title, "opts": model_admin.opts, "media": model_admin.media, "lines": lines, "store": _store(request),
-        "can_go_on": can_go_on, "wants_reason": wants_reason, "reason": reason, "form": form, "confirmed": _CONFIRMED,
+        "title": title,
+        "opts": model_admin.opts,
+        "media": model_admin.media,
+        "lines": lines,
+        "store": _store(request),
+        "can_go_on": can_go_on,
+        "wants_reason": wants_reason,
+        "reason": reason,
+        "form": form,
+        "confirmed": _CONFIRMED,
         "selected": request.POST.getlist(helpers.ACTION_CHECKBOX_NAME),
-        "checkbox_name": helpers.ACTION_CHECKBOX_NAME, "hidden": hidden,
-    }  # fmt: skip
+        "checkbox_name": helpers.ACTION_CHECKBOX_NAME,
+        "hidden": hidden,
+    }
     return TemplateResponse(request, "admin/salon_jobs/ask_first.html", context)
 
 

@@ -97,8 +97,12 @@ class Plot:
         )
         return format_html(
             '<svg class="plot" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">{}{}</svg>',
-            WIDTH, HEIGHT, self.words, grid, paths,
-        )  # fmt: skip
+            WIDTH,
+            HEIGHT,
+            self.words,
+            grid,
+            paths,
+        )
 
     def _path(self, line: Line) -> str:
         """Return the line, broken where unknown; a value between two unknown ones is a dash."""
@@ -164,11 +168,17 @@ class DashboardAdmin(ReadOnlyAdmin):
         pieces = _PIECES if everything else _PIECES_OF_STORE
         asked = [piece for piece in pieces if piece.part == request.GET.get("part")]
         context: dict[str, Any] = {
-            **self.admin_site.each_context(request), "title": "Dashboard", "opts": self.opts, "media": self.media,
-            "span": span, "spans": list(SPANS), "pieces": asked or pieces, "choice": CHOICE,
+            **self.admin_site.each_context(request),
+            "title": "Dashboard",
+            "opts": self.opts,
+            "media": self.media,
+            "span": span,
+            "spans": list(SPANS),
+            "pieces": asked or pieces,
+            "choice": CHOICE,
             "limited_to": None if everything else current_store_id(),
             **(extra_context or {}),
-        }  # fmt: skip
+        }
         for part in {piece.part for piece in asked or pieces}:
             if part == "plots":
                 context |= _plots(request, span)
@@ -221,14 +231,18 @@ def _plots(request: HttpRequest, span: str) -> dict[str, Any]:
         "plots": (
             plot("throughput", "Succeeded a minute", number, succeeded=lambda step: step.succeeded),
             plot(
-                "failures", "Failures a minute", number,
-                tried_again=lambda step: step.retried, failed_for_good=lambda step: step.failed,
+                "failures",
+                "Failures a minute",
+                number,
+                tried_again=lambda step: step.retried,
+                failed_for_good=lambda step: step.failed,
             ),
             plot("latency", "Due until begun", duration, p50=_p50, p95=_p95),
             plot("depth", "Jobs that wait", number, all=lambda step: step.waiting, due=lambda step: step.due),
         ),
-        "from_at": times[0], "until_at": times[-1],
-    }  # fmt: skip
+        "from_at": times[0],
+        "until_at": times[-1],
+    }
 
 
 def _p50(step: Step) -> float | None:

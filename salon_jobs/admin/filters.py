@@ -124,9 +124,11 @@ class EnqueuedFilter(admin.SimpleListFilter):
     title = "enqueued"
     parameter_name = "enqueued"
     _ages: Final = {
-        "15m": ("in the last 15 minutes", timedelta(minutes=15)), "1h": ("in the last hour", timedelta(hours=1)),
-        "1d": ("in the last day", timedelta(days=1)), "7d": ("in the last week", timedelta(days=7)),
-    }  # fmt: skip
+        "15m": ("in the last 15 minutes", timedelta(minutes=15)),
+        "1h": ("in the last hour", timedelta(hours=1)),
+        "1d": ("in the last day", timedelta(days=1)),
+        "7d": ("in the last week", timedelta(days=7)),
+    }
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         """Return the ages."""

@@ -69,8 +69,11 @@ class InboxAdmin(ReadOnlyAdmin):
         return None
 
     def _decide(
-        self, request: HttpRequest, queryset: QuerySet[InboxMessage], change: Callable[..., list[OperatedMessage]],
+        self,
+        request: HttpRequest,
+        queryset: QuerySet[InboxMessage],
+        change: Callable[..., list[OperatedMessage]],
         done: str,
-    ) -> None:  # fmt: skip
+    ) -> None:
         rows = queryset.only("consumer", "message_id")
         operate(request, rows, partial(change, using=conf.reader_database), done=done, noun="message")

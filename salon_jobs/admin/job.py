@@ -45,11 +45,17 @@ def errors(job: Job) -> SafeString | str:
     """Format the newest fifty errors with their tracebacks, the newest one open."""
     rows = JobError.objects.using(job._state.db).filter(job_id=job.pk).order_by("-id")[:_SHOWN]
     blocks = [
-        (SafeString("" if number else " open"), error.attempt, instant(error.occurred_at),
-         error.error_class, f" ({error.code})" if error.code else "", *_short(error.message),
-         error.traceback or "no traceback: the process died")
+        (
+            SafeString("" if number else " open"),
+            error.attempt,
+            instant(error.occurred_at),
+            error.error_class,
+            f" ({error.code})" if error.code else "",
+            *_short(error.message),
+            error.traceback or "no traceback: the process died",
+        )
         for number, error in enumerate(rows)
-    ]  # fmt: skip
+    ]
     if not blocks:
         return "none"
     template = (
@@ -113,17 +119,7 @@ class JobAdmin(JobActions):
     linked_by = ("fan_out_id__exact", "leased_by__exact")
     change_list_template = "admin/salon_jobs/jobs.html"
     change_form_template = "admin/salon_jobs/job.html"
-    list_display = (
-        "id",
-        "task",
-        "standing",
-        "why",
-        "attempt_count",
-        "store_id",
-        "queue",
-        "run_at",
-        "finished_at",
-    )
+    list_display = ("id", "task", "standing", "why", "attempt_count", "store_id", "queue", "run_at", "finished_at")
     list_filter = ("state", FailureKindFilter, ErrorClassFilter, EnqueuedFilter, QueueFilter, TaskFilter, StoreFilter)
     search_fields = ("id__exact", "job_key__exact", "store_id__exact")
     search_help_text = "A job's id, its key, or its store's id, in full"
@@ -178,10 +174,14 @@ class JobAdmin(JobActions):
             raise PermissionDenied
         context = {
             **self.admin_site.each_context(request),
-            "title": "Kinds of failures", "opts": self.opts, "media": self.media,
-            "kinds": failure_kinds(using=reader(request)), "counted": COUNTED, "most": MOST_KINDS,
+            "title": "Kinds of failures",
+            "opts": self.opts,
+            "media": self.media,
+            "kinds": failure_kinds(using=reader(request)),
+            "counted": COUNTED,
+            "most": MOST_KINDS,
             "may_retry": self.has_retry_permission(request),
-        }  # fmt: skip
+        }
         return TemplateResponse(request, "admin/salon_jobs/failures.html", context)
 
     def change_view(

@@ -52,9 +52,11 @@ class PauseForm(forms.Form):
     """Form for what to pause or to resume. A scope is written kind:name."""
 
     verb = forms.ChoiceField(
-        label="What to do", choices=[("paused", "Pause"), ("resumed", "Resume")], widget=forms.RadioSelect,
+        label="What to do",
+        choices=[("paused", "Pause"), ("resumed", "Resume")],
+        widget=forms.RadioSelect,
         initial="paused",
-    )  # fmt: skip
+    )
     scopes = forms.MultipleChoiceField(label="Of what", widget=forms.CheckboxSelectMultiple)
 
     def __init__(
@@ -159,9 +161,14 @@ class JobActions(ReadOnlyAdmin):
         return None
 
     def _ask(
-        self, request: HttpRequest, queryset: QuerySet[Job], action: str, title: str, line: str,
+        self,
+        request: HttpRequest,
+        queryset: QuerySet[Job],
+        action: str,
+        title: str,
+        line: str,
         form: Form | None = None,
-    ) -> TemplateResponse:  # fmt: skip
+    ) -> TemplateResponse:
         return ask_first(request, self, queryset, action=action, title=title, lines=[line], form=form)
 
     def _operate(

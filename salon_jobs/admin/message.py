@@ -36,9 +36,17 @@ class MessageAdmin(ReadOnlyAdmin):
 
     has_rows_of_stores = True
     list_display = (
-        "id", "status", "event", "aggregate_type", "aggregate_id", "store_id", "retry_count", "created_at", "sent_at",
+        "id",
+        "status",
+        "event",
+        "aggregate_type",
+        "aggregate_id",
+        "store_id",
+        "retry_count",
+        "created_at",
+        "sent_at",
         "ended_at",
-    )  # fmt: skip
+    )
     list_filter = ("status", DestinationFilter, EventFilter, MessageStoreFilter)
     search_fields = ("id__exact", "message_id__exact", "aggregate_id__exact")
     search_help_text = "A message's number, its uuid, or its aggregate's id, in full"
@@ -145,9 +153,15 @@ class MessageAdmin(ReadOnlyAdmin):
                     lines.append(f"The first is message {found.first}, the last is message {found.last}.")
                 lines += [f"Message {each.id} will not: {each.detail}." for each in found.refused[:5]]
                 return ask_first(
-                    request, self, queryset, action="replay", title="Send messages again", lines=lines,
-                    wants_reason=True, can_go_on=found.messages > 0,
-                )  # fmt: skip
+                    request,
+                    self,
+                    queryset,
+                    action="replay",
+                    title="Send messages again",
+                    lines=lines,
+                    wants_reason=True,
+                    can_go_on=found.messages > 0,
+                )
             done = replay_messages(
                 criteria, requested_by=user.get_username(), reason=reason, using=conf.reader_database
             )
@@ -219,9 +233,8 @@ class BlockedAggregateAdmin(ReadOnlyAdmin):
         """Retry at once the messages that block the selected aggregates."""
         change = partial(retry_heads, using=conf.reader_database)
         operate(
-            request, queryset, change, done="unparked", noun="aggregate", oldest_first=True,
-            id_of=attrgetter("head_id"),
-        )  # fmt: skip
+            request, queryset, change, done="unparked", noun="aggregate", oldest_first=True, id_of=attrgetter("head_id")
+        )
 
 
 @admin.register(DestinationState)

@@ -43,9 +43,12 @@ def parse_destination(name: str) -> Destination:
             "resource last, such as 'rn::nats:::orders' or 'arn:aws:sns:ap-northeast-1:123456789012:orders'"
         )
     return Destination(
-        name=name, service=found["service"], region=found["region"], account=found["account"],
+        name=name,
+        service=found["service"],
+        region=found["region"],
+        account=found["account"],
         resource=found["resource"],
-    )  # fmt: skip
+    )
 
 
 def place_of(name: str) -> tuple[str, str]:
@@ -71,6 +74,14 @@ RESERVED: Final = frozenset(
 
 # The keys of the JSON object.
 FIELDS: Final = (
-    "envelope", "message_id", "event", "producer", "aggregate_type", "aggregate_id", "store_id", "replay_of", "headers",
+    "envelope",
+    "message_id",
+    "event",
+    "producer",
+    "aggregate_type",
+    "aggregate_id",
+    "store_id",
+    "replay_of",
+    "headers",
     "payload",
-)  # fmt: skip
+)

@@ -82,10 +82,22 @@ STORE_ERASED: Final = "store_erased"
 # Failures that an observer reports with more detail than the log record (``tracing.report_failure``).
 REPORTED_OTHERWISE: Final = frozenset({JOB_FAILED, MESSAGE_FAILED, MESSAGE_REJECTED})
 # Warnings that need no action: each concerns one job, message or request, or follows from another event.
-ROUTINE: Final = frozenset({
-    JOB_RETRIED, JOB_CANCELLED, JOB_EXPIRED, JOB_TIMED_OUT, JOB_RELEASED, JOB_LEASE_LOST, JOB_RESCUED, MESSAGE_RETRIED,
-    CHILD_KILLED, PROCESS_BURIED, REQUEST_REFUSED, STORE_ERASED,
-})  # fmt: skip
+ROUTINE: Final = frozenset(
+    {
+        JOB_RETRIED,
+        JOB_CANCELLED,
+        JOB_EXPIRED,
+        JOB_TIMED_OUT,
+        JOB_RELEASED,
+        JOB_LEASE_LOST,
+        JOB_RESCUED,
+        MESSAGE_RETRIED,
+        CHILD_KILLED,
+        PROCESS_BURIED,
+        REQUEST_REFUSED,
+        STORE_ERASED,
+    }
+)
 
 
 class LoggedRun(Protocol):

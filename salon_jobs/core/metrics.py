@@ -96,9 +96,12 @@ RELAY_MESSAGES: Final = _counter(
     "relay_messages", "Messages by what became of them: published, skipped, retried or failed", "destination", "outcome"
 )
 RELAY_BLOCKED: Final = _gauge(
-    "relay_blocked_aggregates", "Aggregates waiting for a retry, or parked; counted up to 10,000", "destination",
-    "status", worst=False,
-)  # fmt: skip
+    "relay_blocked_aggregates",
+    "Aggregates waiting for a retry, or parked; counted up to 10,000",
+    "destination",
+    "status",
+    worst=False,
+)
 BREAKER_OPEN: Final = _gauge("relay_breaker_open", "1 while the destination is out of reach", "destination")
 DESTINATION_PAUSED: Final = _gauge("relay_paused", "1 while an operator has paused the destination", "destination")
 GATE_HELD: Final = _gauge("relay_gate_held_seconds", "How long an open transaction has held messages back")
@@ -106,9 +109,11 @@ PARTITIONS_OWNED: Final = _gauge("relay_partitions", "Partitions that this relay
 
 CONSUMER_RECEIVED: Final = _counter("consumer_received", "Deliveries received", "consumer")
 CONSUMER_MESSAGES: Final = _counter(
-    "consumer_messages", "Messages by what became of them: enqueued, duplicate, rejected or given_back", "consumer",
+    "consumer_messages",
+    "Messages by what became of them: enqueued, duplicate, rejected or given_back",
+    "consumer",
     "outcome",
-)  # fmt: skip
+)
 CONSUMER_REJECTED: Final = _gauge("consumer_rejected", "Messages that wait for an operator", "consumer")
 CONSUMER_UP: Final = _gauge("consumer_up", "1 while source and database answer this consumer", "consumer")
 CONSUMER_LOOK_AGE: Final = _gauge("consumer_look_age_seconds", "How long ago the source answered last", "consumer")

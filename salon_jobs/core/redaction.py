@@ -14,9 +14,22 @@ UNREADABLE: Final = "(no JSON, and it names what nobody shall read)"
 TOO_DEEP: Final = "(nested too deep to be shown)"
 _DEEPEST: Final = 100
 SENSITIVE: Final = (
-    "*password*", "*passwd*", "*passphrase*", "*secret*", "*token*", "authorization", "*api_key*", "*private_key*",
-    "*credential*", "cookie", "set_cookie", "*session_key*", "*card_number*", "cvv", "cvc",
-)  # fmt: skip
+    "*password*",
+    "*passwd*",
+    "*passphrase*",
+    "*secret*",
+    "*token*",
+    "authorization",
+    "*api_key*",
+    "*private_key*",
+    "*credential*",
+    "cookie",
+    "set_cookie",
+    "*session_key*",
+    "*card_number*",
+    "cvv",
+    "cvc",
+)
 _JOINTS: Final = str.maketrans("", "", "-_ ")
 
 

@@ -85,16 +85,29 @@ def _process(row: tuple[Any, ...]) -> ProcessAtWork:
     listed: list[str] | None = json.loads(queues) if isinstance(queues, str) else queues
     found: list[dict[str, Any]] = json.loads(jobs) if isinstance(jobs, str) else jobs
     return ProcessAtWork(
-        number, kind, hostname, pid, supervisor_id, None if listed is None else tuple(listed), concurrency,
-        started_at, beat_s_ago, held,
+        number,
+        kind,
+        hostname,
+        pid,
+        supervisor_id,
+        None if listed is None else tuple(listed),
+        concurrency,
+        started_at,
+        beat_s_ago,
+        held,
         tuple(HeldJob(each["id"], each["task"], each["store"], each["for_s"] or 0.0) for each in found),
-    )  # fmt: skip
+    )
 
 
 def _entry(
-    name: str, next_at: datetime | None, tick: datetime | None, fired_at: datetime | None, job_id: int | None,
-    state: str | None, reason: str | None,
-) -> CronAtWork:  # fmt: skip
+    name: str,
+    next_at: datetime | None,
+    tick: datetime | None,
+    fired_at: datetime | None,
+    job_id: int | None,
+    state: str | None,
+    reason: str | None,
+) -> CronAtWork:
     if tick is None:
         result = "never fired"
     elif state is None and job_id is None:

@@ -168,9 +168,15 @@ def _step(at: datetime, minutes: float, runs: tuple[Any, ...] | None, depth: tup
         return Step(at, waiting=depth[0], due=depth[1])
     succeeded, retried, failed, waits = runs
     return Step(
-        at, succeeded / minutes, retried / minutes, failed / minutes,
-        percentile(waits, 0.5), percentile(waits, 0.95), depth[0], depth[1],
-    )  # fmt: skip
+        at,
+        succeeded / minutes,
+        retried / minutes,
+        failed / minutes,
+        percentile(waits, 0.5),
+        percentile(waits, 0.95),
+        depth[0],
+        depth[1],
+    )
 
 
 LOOKED_AT: Final = 10_000

@@ -81,10 +81,7 @@ class Consumer:
         if age > 2 * conf.readiness.loop_stale.total_seconds() + self._settings.wait.total_seconds():
             raise SourceLost(f"consumer {self.name!r} has not looked for {age:.0f} s")
         received = time.monotonic() - self._received
-        return {
-            "received_s_ago": None if received == float("inf") else round(received, 1),
-            "rejected": self._rejected,
-        }
+        return {"received_s_ago": None if received == float("inf") else round(received, 1), "rejected": self._rejected}
 
     def samples(self) -> list[Sample]:
         """Return the metrics of this consumer."""
@@ -125,9 +122,14 @@ class Consumer:
 
     def _answer(self, taken: BatchResult) -> None:
         log_event(
-            logging.INFO, events.MESSAGES_TAKEN, consumer=self.name, enqueued=taken.enqueued,
-            duplicates=taken.duplicates, rejected=taken.rejected, given_back=len(taken.give_back),
-        )  # fmt: skip
+            logging.INFO,
+            events.MESSAGES_TAKEN,
+            consumer=self.name,
+            enqueued=taken.enqueued,
+            duplicates=taken.duplicates,
+            rejected=taken.rejected,
+            given_back=len(taken.give_back),
+        )
         self._rejected += taken.rejected
         self._counts["enqueued"] += taken.enqueued
         self._counts["duplicate"] += taken.duplicates

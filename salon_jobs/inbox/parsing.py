@@ -82,9 +82,13 @@ def read_delivery(delivery: Delivery, settings: ConsumerSettings, tasks: Mapping
     if envelope is None:
         text = delivery.fault or "the source gave no envelope"
         return Arrival(
-            message_id=_made_id(delivery.raw), envelope=None, raw=delivery.raw, count=delivery.count,
-            reason=Reason(UNREADABLE, text), delivery=delivery,
-        )  # fmt: skip
+            message_id=_made_id(delivery.raw),
+            envelope=None,
+            raw=delivery.raw,
+            count=delivery.count,
+            reason=Reason(UNREADABLE, text),
+            delivery=delivery,
+        )
     return read_envelope(envelope, settings, tasks, count=delivery.count, raw=delivery.raw, delivery=delivery)
 
 
@@ -112,9 +116,15 @@ def read_envelope(
     except PayloadInvalid as error:
         task, reason = None, Reason(PayloadInvalid.code, str(error))
     return Arrival(
-        message_id=message_id, envelope=envelope, raw=raw, count=count, task=task, arguments=arguments, reason=reason,
+        message_id=message_id,
+        envelope=envelope,
+        raw=raw,
+        count=count,
+        task=task,
+        arguments=arguments,
+        reason=reason,
         delivery=delivery,
-    )  # fmt: skip
+    )
 
 
 def _admit(envelope: Envelope, settings: ConsumerSettings, replays: str) -> None:
@@ -182,8 +192,13 @@ def received_of(arrival: Arrival, *, consumer: str, source: str) -> Received:
     """Describe for tracers an arrival that becomes a job."""
     envelope, (service, resource) = arrival.envelope, place_of(source)
     return Received(
-        consumer=consumer, system=service, destination=resource, message_id=arrival.message_id,
-        event=envelope.event if envelope else "", deliveries=arrival.count,
+        consumer=consumer,
+        system=service,
+        destination=resource,
+        message_id=arrival.message_id,
+        event=envelope.event if envelope else "",
+        deliveries=arrival.count,
         store_id=arrival.arguments.store_id if arrival.arguments else None,
-        body_size=len(envelope.payload.encode()) if envelope else 0, headers=envelope.headers if envelope else {},
-    )  # fmt: skip
+        body_size=len(envelope.payload.encode()) if envelope else 0,
+        headers=envelope.headers if envelope else {},
+    )

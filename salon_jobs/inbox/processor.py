@@ -161,7 +161,7 @@ class Processor:
             if a.task is not None and a.arguments is not None and a.arguments.store_id in missing
             else a
             for a in arrivals
-        ]  # fmt: skip
+        ]
 
     def _may_heal(self, arrival: Arrival) -> bool:
         transient = arrival.reason is not None and arrival.reason.transient
@@ -199,18 +199,26 @@ class Processor:
         if arrival.reason is not None:
             # Not the text of the reason: it may quote the message.
             log_event(
-                logging.WARNING, events.MESSAGE_REJECTED, consumer=self._consumer, message_id=arrival.message_id,
-                message_event=arrival.envelope.event if arrival.envelope else None, code=arrival.reason.code,
+                logging.WARNING,
+                events.MESSAGE_REJECTED,
+                consumer=self._consumer,
+                message_id=arrival.message_id,
+                message_event=arrival.envelope.event if arrival.envelope else None,
+                code=arrival.reason.code,
                 deliveries=arrival.count,
-            )  # fmt: skip
+            )
             envelope = arrival.envelope
             report_failure(
                 MessageFailure(
-                    arrival.message_id, self._settings.source, envelope.event if envelope else "",
-                    arrival.arguments.store_id if arrival.arguments else None, arrival.reason.code, arrival.count,
+                    arrival.message_id,
+                    self._settings.source,
+                    envelope.event if envelope else "",
+                    arrival.arguments.store_id if arrival.arguments else None,
+                    arrival.reason.code,
+                    arrival.count,
                     self._consumer,
                 )
-            )  # fmt: skip
+            )
 
 
 def find_tasks(consumer: str, settings: ConsumerSettings) -> dict[str, Task[..., Any]]:

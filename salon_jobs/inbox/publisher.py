@@ -63,12 +63,15 @@ class JobsPublisher(Publisher):
         try:
             with self._in_store(message), transaction.atomic(using=conf.database):
                 inbox, is_new = InboxMessage.objects.using(conf.database).get_or_create(
-                    consumer=CONSUMER, message_id=str(message.message_id),
+                    consumer=CONSUMER,
+                    message_id=str(message.message_id),
                     defaults={
-                        "event": message.event, "producer": message.producer, "store_id": message.store_id,
+                        "event": message.event,
+                        "producer": message.producer,
+                        "store_id": message.store_id,
                         "status": InboxMessage.Status.ENQUEUED,
                     },
-                )  # fmt: skip
+                )
                 if is_new:
                     inbox.job_id = self._add_job(task, message)
                     inbox.save(using=conf.database, update_fields=["job_id"])
@@ -89,11 +92,16 @@ class JobsPublisher(Publisher):
 
     def _received(self, message: OutgoingMessage) -> Received:
         return Received(
-            consumer=CONSUMER, system=self.service, destination=message.aggregate_type.rpartition(":")[2],
+            consumer=CONSUMER,
+            system=self.service,
+            destination=message.aggregate_type.rpartition(":")[2],
             event=message.event,
-            message_id=str(message.message_id), store_id=message.store_id, deliveries=1,
-            body_size=len(message.payload.encode()), headers=headers_of(message.headers),
-        )  # fmt: skip
+            message_id=str(message.message_id),
+            store_id=message.store_id,
+            deliveries=1,
+            body_size=len(message.payload.encode()),
+            headers=headers_of(message.headers),
+        )
 
     def _in_store(self, message: OutgoingMessage) -> Any:
         return nullcontext() if message.store_id is None else tenant_context(message.store_id)

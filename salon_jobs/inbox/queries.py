@@ -60,8 +60,16 @@ def take(consumer: str, rows: Sequence[InboxRow]) -> set[str]:
 
 
 _COLUMNS: Final = (
-    "message_ids", "events", "producers", "store_ids", "statuses", "codes", "reasons", "deliveries", "raws",
-)  # fmt: skip
+    "message_ids",
+    "events",
+    "producers",
+    "store_ids",
+    "statuses",
+    "codes",
+    "reasons",
+    "deliveries",
+    "raws",
+)
 
 
 def record_jobs(consumer: str, jobs: Mapping[str, int]) -> None:

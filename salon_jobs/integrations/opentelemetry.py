@@ -23,10 +23,7 @@ from salon_jobs.core.tracing import SYSTEM, Published, Received, Run, Sent, trac
 
 # Names that the conventions give to brokers; the others keep their own.
 _SYSTEMS: Final = {"sns": "aws_sns", "sqs": "aws_sqs"}
-_FAILED: Final = (
-    events.JOB_FAILED, events.JOB_RETRIED, events.JOB_EXPIRED, events.JOB_LEASE_LOST,
-    events.JOB_RELEASED,
-)  # fmt: skip
+_FAILED: Final = (events.JOB_FAILED, events.JOB_RETRIED, events.JOB_EXPIRED, events.JOB_LEASE_LOST, events.JOB_RELEASED)
 Attributes = dict[str, AttributeValue]
 
 
@@ -48,9 +45,12 @@ class OpenTelemetryTracer:
         subject = sent.destination if sent.emitted else sent.name
         attributes = _operation(name, kind, sent.system, sent.destination)
         with self._tracer.start_as_current_span(
-            f"{name} {subject}".strip(), kind=SpanKind.PRODUCER, attributes=attributes, record_exception=False,
+            f"{name} {subject}".strip(),
+            kind=SpanKind.PRODUCER,
+            attributes=attributes,
+            record_exception=False,
             set_status_on_exception=False,
-        ) as span:  # fmt: skip
+        ) as span:
             try:
                 yield
             except BaseException as error:
@@ -69,16 +69,27 @@ class OpenTelemetryTracer:
     def running(self, run: Run) -> Generator[None]:
         """Surround one run."""
         parent, links = _origin(run.headers)
-        attributes = _operation("run", "process", SYSTEM, run.queue) | _store(run.store_id) | {
-            "messaging.message.id": str(run.job_id), "messaging.message.body.size": run.body_size,
-            "salon_jobs.task": run.task, "salon_jobs.attempt": run.attempt, "salon_jobs.waited_s": run.waited_s,
-        }  # fmt: skip
+        attributes = (
+            _operation("run", "process", SYSTEM, run.queue)
+            | _store(run.store_id)
+            | {
+                "messaging.message.id": str(run.job_id),
+                "messaging.message.body.size": run.body_size,
+                "salon_jobs.task": run.task,
+                "salon_jobs.attempt": run.attempt,
+                "salon_jobs.waited_s": run.waited_s,
+            }
+        )
         token = contexts.attach(parent)
         try:
             with self._tracer.start_as_current_span(
-                f"run {run.task}", kind=SpanKind.CONSUMER, links=links, attributes=attributes, record_exception=False,
+                f"run {run.task}",
+                kind=SpanKind.CONSUMER,
+                links=links,
+                attributes=attributes,
+                record_exception=False,
                 set_status_on_exception=False,
-            ) as span:  # fmt: skip
+            ) as span:
                 run.trace_id = _trace_id(span)
                 try:
                     yield
@@ -97,13 +108,19 @@ class OpenTelemetryTracer:
         parent, links = _origin(message.headers)
         attributes = _operation("consume", "process", message.system, message.destination) | _store(message.store_id)
         span = self._tracer.start_span(
-            f"consume {message.destination}", parent, SpanKind.CONSUMER, links=links,
-            attributes=attributes | {
-                "messaging.message.id": message.message_id, "messaging.message.body.size": message.body_size,
-                "messaging.consumer.group.name": message.consumer, "salon_jobs.event": message.event,
+            f"consume {message.destination}",
+            parent,
+            SpanKind.CONSUMER,
+            links=links,
+            attributes=attributes
+            | {
+                "messaging.message.id": message.message_id,
+                "messaging.message.body.size": message.body_size,
+                "messaging.consumer.group.name": message.consumer,
+                "salon_jobs.event": message.event,
                 "salon_jobs.deliveries": message.deliveries,
             },
-        )  # fmt: skip
+        )
         headers: dict[str, str] = {}
         propagate.inject(headers, trace.set_span_in_context(span, parent))
         try:
@@ -119,10 +136,15 @@ class OpenTelemetryTracer:
         parent, links = _origin(message.headers)
         if not links:
             return
-        attributes = _operation("publish", "send", message.system, message.destination) | _store(message.store_id) | {
-            "messaging.message.id": message.message_id, "messaging.message.body.size": message.body_size,
-            "salon_jobs.event": message.event,
-        }  # fmt: skip
+        attributes = (
+            _operation("publish", "send", message.system, message.destination)
+            | _store(message.store_id)
+            | {
+                "messaging.message.id": message.message_id,
+                "messaging.message.body.size": message.body_size,
+                "salon_jobs.event": message.event,
+            }
+        )
         span = self._tracer.start_span(
             f"publish {message.destination}", parent, SpanKind.CLIENT, attributes, links, message.began_ns
         )

@@ -120,11 +120,22 @@ _ENDS: Final = {
     events.SOURCE_BACK: events.SOURCE_LOST,
 }
 _TAGS: Final = (
-    "task_name", "job_id", "store_id", "attempt", "code", "entry", "aggregate_type", "consumer", "loop", "kind",
-)  # fmt: skip
+    "task_name",
+    "job_id",
+    "store_id",
+    "attempt",
+    "code",
+    "entry",
+    "aggregate_type",
+    "consumer",
+    "loop",
+    "kind",
+)
 _LEVELS: Final[dict[int, Literal["warning", "error", "fatal"]]] = {
-    logging.WARNING: "warning", logging.ERROR: "error", logging.CRITICAL: "fatal",
-}  # fmt: skip
+    logging.WARNING: "warning",
+    logging.ERROR: "error",
+    logging.CRITICAL: "fatal",
+}
 
 
 class RecordReporter(logging.Filter):

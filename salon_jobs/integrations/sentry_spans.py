@@ -21,13 +21,7 @@ from salon_jobs.integrations import sentry
 
 _TRACE: Final = "sentry-trace"
 _BAGGAGE: Final = "baggage"
-_FAILED: Final = (
-    events.JOB_EXPIRED,
-    events.JOB_FAILED,
-    events.JOB_RETRIED,
-    events.JOB_LEASE_LOST,
-    events.JOB_RELEASED,
-)
+_FAILED: Final = (events.JOB_EXPIRED, events.JOB_FAILED, events.JOB_RETRIED, events.JOB_LEASE_LOST, events.JOB_RELEASED)
 
 
 class SentryTracer:
@@ -150,9 +144,11 @@ def _carried(headers: Mapping[str, str]) -> dict[str, str]:
 
 def _describe(span: Span, system: str, destination: str, *, message_id: str, body_size: int | None) -> None:
     data = {
-        "messaging.system": system, "messaging.destination.name": destination, "messaging.message.id": message_id,
+        "messaging.system": system,
+        "messaging.destination.name": destination,
+        "messaging.message.id": message_id,
         "messaging.message.body.size": body_size,
-    }  # fmt: skip
+    }
     for name, value in data.items():
         if value not in ("", None):
             span.set_data(name, value)

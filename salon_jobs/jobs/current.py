@@ -157,9 +157,16 @@ class RunningJob:
         """Start tracing this run and return what tracers receive at its start."""
         job = self.claimed
         self.followed = Run(
-            task=job.task, job_id=job.id, queue=job.queue, store_id=job.store_id, attempt=job.attempt,
-            waited_s=self.waited_s, body_size=len(job.payload.encode()), headers=headers_of(job.trace), tick=job.tick,
-        )  # fmt: skip
+            task=job.task,
+            job_id=job.id,
+            queue=job.queue,
+            store_id=job.store_id,
+            attempt=job.attempt,
+            waited_s=self.waited_s,
+            body_size=len(job.payload.encode()),
+            headers=headers_of(job.trace),
+            tick=job.tick,
+        )
         return self.followed
 
     def cancelled(self) -> bool:

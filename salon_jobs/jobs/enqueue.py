@@ -83,9 +83,11 @@ def look_for_another_transaction() -> None:
             continue
         if conf.cross_database_enqueue == "warn":
             log_event(
-                logging.WARNING, events.ENQUEUE_NOT_IN_TRANSACTION,
-                transaction_alias=connection.alias, jobs_alias=own.alias,
-            )  # fmt: skip
+                logging.WARNING,
+                events.ENQUEUE_NOT_IN_TRANSACTION,
+                transaction_alias=connection.alias,
+                jobs_alias=own.alias,
+            )
             return
         raise EnqueueRefused(
             f"the transaction is open on {connection.alias!r}, the jobs are on {own.alias!r}: the job would be "
@@ -228,11 +230,12 @@ def _parameters(pattern: NewJob, batch: Sequence[JobContent]) -> dict[str, Any]:
     stores, payloads, _, keys, traces = zip(*batch, strict=True)
     return _shared(pattern) | {
         # Text that the server splits: a third of the time of arrays, which psycopg quotes element by element.
-        "payloads": "\n".join(payloads), "store_ids": ",".join(map(_text, stores)),
+        "payloads": "\n".join(payloads),
+        "store_ids": ",".join(map(_text, stores)),
         # Either all have a key or none does.
         "concurrency_keys": None if keys[0] is None else list(keys),
         "traces": None if traces[0] is None else list(traces),
-    }  # fmt: skip
+    }
 
 
 def _text(store_id: UUID | None) -> str:
@@ -241,20 +244,28 @@ def _text(store_id: UUID | None) -> str:
 
 def _shared(pattern: NewJob) -> dict[str, Any]:
     return {
-        "task": pattern.task, "queue": pattern.queue, "priority": pattern.priority, "run_at": pattern.run_at,
-        "max_attempts": pattern.max_attempts, "expires_at": pattern.expires_at, "tick": pattern.tick,
+        "task": pattern.task,
+        "queue": pattern.queue,
+        "priority": pattern.priority,
+        "run_at": pattern.run_at,
+        "max_attempts": pattern.max_attempts,
+        "expires_at": pattern.expires_at,
+        "tick": pattern.tick,
         "trace": pattern.trace,
-    }  # fmt: skip
+    }
 
 
 def _take_keys(statement: str, pattern: NewJob, batch: Sequence[JobContent]) -> list[JobHandle]:
     stores, payloads, keys, concurrency_keys, traces = map(list, zip(*batch, strict=True))
     parameters = _shared(pattern) | {
-        "store_ids": stores, "payloads": payloads, "job_keys": keys, "job_key_mode": pattern.job_key_mode.value,
+        "store_ids": stores,
+        "payloads": payloads,
+        "job_keys": keys,
+        "job_key_mode": pattern.job_key_mode.value,
         "preserve": pattern.job_key_mode is JobKeyMode.PRESERVE_RUN_AT,
         "concurrency_keys": None if concurrency_keys[0] is None else concurrency_keys,
         "traces": None if traces[0] is None else traces,
-    }  # fmt: skip
+    }
     with enqueue_cursor(pattern.run_at) as cursor:
         if statement == "enqueue_dedupe":
             found = _dedupe(cursor, parameters, len(batch))
@@ -337,11 +348,18 @@ def _add(job: NewJob) -> JobHandle:
     # Roles other than the worker may add system jobs only through the function.
     statement = "enqueue_system" if job.store_id is None and conf.roles is not None else "enqueue"
     row = {
-        "task": job.task, "store_id": job.store_id, "queue": job.queue, "priority": job.priority,
-        "max_attempts": job.max_attempts, "run_at": job.run_at, "expires_at": job.expires_at,
-        "payload": job.payload, "tick": job.tick, "concurrency_key": job.concurrency_key,
+        "task": job.task,
+        "store_id": job.store_id,
+        "queue": job.queue,
+        "priority": job.priority,
+        "max_attempts": job.max_attempts,
+        "run_at": job.run_at,
+        "expires_at": job.expires_at,
+        "payload": job.payload,
+        "tick": job.tick,
+        "concurrency_key": job.concurrency_key,
         "trace": job.trace,
-    }  # fmt: skip
+    }
     with enqueue_cursor(job.run_at) as cursor:
         cursor.execute(statements.load(statement), row)
         return JobHandle(cursor.fetchone()[0], EnqueueResult.INSERTED)

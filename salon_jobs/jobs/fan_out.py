@@ -80,15 +80,24 @@ def _parameters(bound: BoundTask[P], options: FanOut, arguments: dict[str, Any])
     checked = task.payload.bind((), {**arguments, STORE_ARGUMENT: _NO_STORE})
     job = task.new_job(checked, bound.options)
     return {
-        "task": job.task, "queue": job.queue, "priority": job.priority, "max_attempts": job.max_attempts,
-        "run_at": job.run_at, "expires_at": job.expires_at, "payload": job.payload, "marker": _MARKER,
+        "task": job.task,
+        "queue": job.queue,
+        "priority": job.priority,
+        "max_attempts": job.max_attempts,
+        "run_at": job.run_at,
+        "expires_at": job.expires_at,
+        "payload": job.payload,
+        "marker": _MARKER,
         "job_key": bound.options.job_key or task.key_for(_MARKER, checked),
         "concurrency_key": bound.options.concurrency_key or task.concurrency_key_for(_MARKER, checked),
         "preserve": job.job_key_mode is JobKeyMode.PRESERVE_RUN_AT,
         "dedupe": job.job_key_mode is JobKeyMode.UNSAFE_DEDUPE,
-        "tick": _tick(), "jitter": options.jitter, "exclude": list(options.exclude), "label": options.label,
+        "tick": _tick(),
+        "jitter": options.jitter,
+        "exclude": list(options.exclude),
+        "label": options.label,
         "digest": hashlib.sha256(f"{job.payload}\x1f{options.label}".encode()).hexdigest(),
-    }  # fmt: skip
+    }
 
 
 def _add(cursor: CursorWrapper, parameters: dict[str, Any]) -> tuple[int, int, int]:

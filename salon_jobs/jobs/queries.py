@@ -66,10 +66,14 @@ def claim_due(
     rows = many_hot_rows(
         "claim_few" if room <= FEW else "claim_due",
         {
-            "process_id": process_id, "tasks": list(tasks), "room": room, "now": now,
-            "queues": None if queues is None else list(queues), "clock": time.monotonic(),
+            "process_id": process_id,
+            "tasks": list(tasks),
+            "room": room,
+            "now": now,
+            "queues": None if queues is None else list(queues),
+            "clock": time.monotonic(),
         },
-    )  # fmt: skip
+    )
     return in_claim_order(rows)
 
 
@@ -103,9 +107,7 @@ def fail(
     job: ClaimedJob, process_id: int, error: ErrorReport, *, delay: timedelta, final: bool, reason: str
 ) -> Ended | None:
     """Record the attempt's error and retry, fail or supersede the job. Return None when the lease is lost."""
-    parameters = {
-        **_fence(job, process_id), "wait": delay, "final": final, "reason": reason, **asdict(error),
-    }  # fmt: skip
+    parameters = {**_fence(job, process_id), "wait": delay, "final": final, "reason": reason, **asdict(error)}
     rows = _despite_twins(lambda: hot_rows("fail", parameters))
     return Ended(JobState(rows[0][0]), rows[0][1]) if rows else None
 
@@ -175,10 +177,12 @@ def rescue(process_id: int, message: str, *, charged: Collection[int] | None = N
 
     def run(some: Sequence[int]) -> list[Rescued]:
         parameters = {
-            "ids": list(some), "process_id": process_id, "message": message,
+            "ids": list(some),
+            "process_id": process_id,
+            "message": message,
             "charged": None if charged is None else list(charged),
             "limited": [task.name for task in registry.tasks() if task.timeouts and task.timeouts.wait_timeout],
-        }  # fmt: skip
+        }
         rows = hot_rows("rescue", parameters)
         return [Rescued(row[0], row[1], row[2], JobState(row[3]), row[4], row[5], row[6]) for row in rows]
 

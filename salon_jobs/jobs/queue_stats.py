@@ -124,9 +124,11 @@ def look_at_queue(*, using: str | None = None) -> QueueFront:
     [front] = statements.rows("queue_front", {"tasks": registry.task_names()}, using=using)
     lag_s, unknown, queues, due, late_s = front
     return QueueFront(
-        lag_s or 0.0, tuple(unknown or ()), dict(zip(queues, due, strict=True)),
+        lag_s or 0.0,
+        tuple(unknown or ()),
+        dict(zip(queues, due, strict=True)),
         {queue: late for queue, late in zip(queues, late_s, strict=True) if late is not None},
-    )  # fmt: skip
+    )
 
 
 def count_rest() -> dict[tuple[str, str], int]:

@@ -152,10 +152,14 @@ def _add(counted: Mapping[tuple[str, str], _Counts], *, to: dict[tuple[str, str]
 def _row(counted: tuple[tuple[str, str], _Counts]) -> dict[str, Any]:
     (task, queue), counts = counted
     return {
-        "task": task, "queue": queue, **dict(zip(OUTCOMES, counts.outcomes, strict=True)),
-        "duration_s": counts.duration_s, "durations": counts.durations,
-        "wait_s": counts.wait_s, "waits": counts.waits,
-    }  # fmt: skip
+        "task": task,
+        "queue": queue,
+        **dict(zip(OUTCOMES, counts.outcomes, strict=True)),
+        "duration_s": counts.duration_s,
+        "durations": counts.durations,
+        "wait_s": counts.wait_s,
+        "waits": counts.waits,
+    }
 
 
 def _stored(counted: tuple[tuple[str, str], _Counts]) -> dict[str, Any]:

@@ -229,18 +229,27 @@ def task(
     """
     options = _options(queue, priority, max_attempts, job_key_mode)
     timeouts = Timeouts(
-        timeout=timeout, wait_timeout=wait_timeout, wait_overtime=wait_overtime,
+        timeout=timeout,
+        wait_timeout=wait_timeout,
+        wait_overtime=wait_overtime,
         waiting_shortens_timeout=waiting_shortens_timeout,
-    )  # fmt: skip
+    )
     limits = DeclaredLimits(
         max_concurrency=max_concurrency, concurrency_key=concurrency_key, key_concurrency=key_concurrency
     )
 
     def declare(function: Callable[P, R]) -> Task[P, R]:
         return Task(
-            function, name=name, options=options, is_store_task=False, atomic=False,
-            job_key_template=job_key, backoff=backoff, timeouts=timeouts, limits=limits,
-        )  # fmt: skip
+            function,
+            name=name,
+            options=options,
+            is_store_task=False,
+            atomic=False,
+            job_key_template=job_key,
+            backoff=backoff,
+            timeouts=timeouts,
+            limits=limits,
+        )
 
     return declare
 
@@ -271,18 +280,27 @@ def store_task(
     """
     options = _options(queue, priority, max_attempts, job_key_mode)
     timeouts = Timeouts(
-        timeout=timeout, wait_timeout=wait_timeout, wait_overtime=wait_overtime,
+        timeout=timeout,
+        wait_timeout=wait_timeout,
+        wait_overtime=wait_overtime,
         waiting_shortens_timeout=waiting_shortens_timeout,
-    )  # fmt: skip
+    )
     limits = DeclaredLimits(
         max_concurrency=max_concurrency, concurrency_key=concurrency_key, key_concurrency=key_concurrency
     )
 
     def declare(function: Callable[P, R]) -> Task[P, R]:
         return Task(
-            function, name=name, options=options, is_store_task=True, atomic=atomic,
-            job_key_template=job_key, backoff=backoff, timeouts=timeouts, limits=limits,
-        )  # fmt: skip
+            function,
+            name=name,
+            options=options,
+            is_store_task=True,
+            atomic=atomic,
+            job_key_template=job_key,
+            backoff=backoff,
+            timeouts=timeouts,
+            limits=limits,
+        )
 
     return declare
 

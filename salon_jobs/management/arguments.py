@@ -48,12 +48,14 @@ def _log_level(text: str) -> str:
 def add_service_arguments(parser: CommandParser, *, health_port: int) -> None:
     """Add the options for health and logs."""
     parser.add_argument(
-        "--health-addr", type=address, metavar="HOST:PORT",
+        "--health-addr",
+        type=address,
+        metavar="HOST:PORT",
         help=(
             f"where /healthz, /readyz and /metrics answer (default 127.0.0.1:{health_port}; port 0 or a burst: any free"
             " one)"
         ),
-    )  # fmt: skip
+    )
     parser.add_argument("--log-format", choices=FORMATS, help="default SALON_JOBS['LOGGING']['FORMAT']")
     parser.add_argument(
         "--log-level", type=_log_level, choices=LEVELS, help="in any case; default SALON_JOBS['LOGGING']['LEVEL']"

@@ -46,9 +46,7 @@ class Migration(LocksBriefly):
                 ("traceback", models.TextField(db_default="")),
                 ("occurred_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
             ],
-            options={
-                "db_table": "salon_jobs_job_error",
-            },
+            options={"db_table": "salon_jobs_job_error"},
         ),
         migrations.CreateModel(
             name="Process",
@@ -66,10 +64,7 @@ class Migration(LocksBriefly):
                 ("started_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
                 ("heartbeat_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
             ],
-            options={
-                "verbose_name_plural": "processes",
-                "db_table": "salon_jobs_process",
-            },
+            options={"verbose_name_plural": "processes", "db_table": "salon_jobs_process"},
         ),
         migrations.CreateModel(
             name="CronTick",
@@ -125,10 +120,7 @@ class Migration(LocksBriefly):
                 ("created_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
                 ("started_at", models.DateTimeField(help_text="When it was claimed last", null=True)),
                 ("finished_at", models.DateTimeField(null=True)),
-                (
-                    "cancel_requested_at",
-                    models.DateTimeField(help_text="Its process is asked to end it", null=True),
-                ),
+                ("cancel_requested_at", models.DateTimeField(help_text="Its process is asked to end it", null=True)),
                 ("expires_at", models.DateTimeField(null=True)),
                 ("tick", models.DateTimeField(help_text="The cron tick it stems from", null=True)),
                 (
@@ -142,9 +134,7 @@ class Migration(LocksBriefly):
                     models.GeneratedField(
                         db_persist=True,
                         expression=salon_jobs.models.job.ClaimGroupHash(
-                            "queue",
-                            "task",
-                            django.db.models.functions.comparison.Cast("priority", models.TextField()),
+                            "queue", "task", django.db.models.functions.comparison.Cast("priority", models.TextField())
                         ).bitand(-(2**32))
                         + salon_jobs.models.job.ClaimGroupHash(
                             "queue",
@@ -168,10 +158,7 @@ class Migration(LocksBriefly):
                     "fingerprint",
                     models.BigIntegerField(help_text="The same for jobs of a task that failed alike", null=True),
                 ),
-                (
-                    "trace",
-                    models.JSONField(help_text="What continues the trace of whoever enqueued it", null=True),
-                ),
+                ("trace", models.JSONField(help_text="What continues the trace of whoever enqueued it", null=True)),
             ],
             options={
                 "db_table": "salon_jobs_job",
@@ -318,10 +305,7 @@ class Migration(LocksBriefly):
                         max_length=512,
                     ),
                 ),
-                (
-                    "paused",
-                    models.BooleanField(db_default=False, default=False, help_text="Start none of these jobs"),
-                ),
+                ("paused", models.BooleanField(db_default=False, default=False, help_text="Start none of these jobs")),
                 (
                     "max_concurrency",
                     models.PositiveIntegerField(
@@ -374,9 +358,7 @@ class Migration(LocksBriefly):
                     models.IntegerField(help_text="The run that was superseded; a later one of the same job is not"),
                 ),
             ],
-            options={
-                "db_table": "salon_jobs_superseded",
-            },
+            options={"db_table": "salon_jobs_superseded"},
         ),
         pgtrigger.migrations.AddTrigger(
             model_name="job",
@@ -409,11 +391,9 @@ class Migration(LocksBriefly):
             ),
         ),
         migrations.AddIndex(
-            model_name="joberror",
-            index=models.Index(fields=["job_id", "id"], name="salon_jobs_job_error_job"),
+            model_name="joberror", index=models.Index(fields=["job_id", "id"], name="salon_jobs_job_error_job")
         ),
         migrations.AddIndex(
-            model_name="process",
-            index=models.Index(fields=["heartbeat_at"], name="salon_jobs_process_beat"),
+            model_name="process", index=models.Index(fields=["heartbeat_at"], name="salon_jobs_process_beat")
         ),
     ]

@@ -23,10 +23,7 @@ class Migration(LocksBriefly):
                 ("label", models.CharField(db_default="", max_length=255)),
                 ("inserted", models.IntegerField(db_default=0, help_text="Jobs it added")),
                 ("kept", models.IntegerField(db_default=0, help_text="Stores whose job it met by its key")),
-                (
-                    "paused",
-                    models.IntegerField(db_default=0, help_text="Stores it left out because they are paused"),
-                ),
+                ("paused", models.IntegerField(db_default=0, help_text="Stores it left out because they are paused")),
                 ("created_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
             ],
             options={

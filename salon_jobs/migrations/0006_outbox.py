@@ -42,9 +42,7 @@ class Migration(LocksBriefly):
                 ("epoch", models.BigIntegerField(db_default=0)),
                 ("beat", models.BigIntegerField(db_default=0)),
             ],
-            options={
-                "db_table": "salon_jobs_partition",
-            },
+            options={"db_table": "salon_jobs_partition"},
         ),
         migrations.CreateModel(
             name="Replay",
@@ -56,9 +54,7 @@ class Migration(LocksBriefly):
                 ("criteria", models.JSONField()),
                 ("messages", models.IntegerField()),
             ],
-            options={
-                "db_table": "salon_jobs_replay",
-            },
+            options={"db_table": "salon_jobs_replay"},
         ),
         migrations.CreateModel(
             name="BlockedAggregate",

@@ -43,7 +43,6 @@ class Migration(migrations.Migration):
     operations: ClassVar = [
         # Nested lists: Django would split a string at its semicolons.
         migrations.RunSQL(
-            [_MOVE.format(source="sent_at", target="ended_at")],
-            [_MOVE.format(source="ended_at", target="sent_at")],
-        ),
+            [_MOVE.format(source="sent_at", target="ended_at")], [_MOVE.format(source="ended_at", target="sent_at")]
+        )
     ]

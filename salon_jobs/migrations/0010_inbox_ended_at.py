@@ -16,5 +16,5 @@ class Migration(LocksBriefly):
             model_name="inboxmessage",
             name="ended_at",
             field=models.DateTimeField(help_text="When an operator dismissed it", null=True),
-        ),
+        )
     ]

@@ -300,7 +300,7 @@ class FanOutRecord(models.Model):
         db_table = "salon_jobs_fan_out"
         verbose_name = "fan-out"
         constraints: ClassVar = [
-            models.UniqueConstraint(fields=["task", "tick", "digest"], name="salon_jobs_fan_out_once"),
+            models.UniqueConstraint(fields=["task", "tick", "digest"], name="salon_jobs_fan_out_once")
         ]
         indexes: ClassVar = [models.Index(fields=["created_at"], name="salon_jobs_fan_out_created")]
 

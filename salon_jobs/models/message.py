@@ -192,7 +192,7 @@ class BlockedAggregate(models.Model):
                 fields=["aggregate_type", "aggregate_id"],
                 condition=~models.Q(aggregate_id=""),
                 name="salon_jobs_blocked_aggregate_one",
-            ),
+            )
         ]
         indexes: ClassVar = [
             models.Index(fields=["partition", "retry_at"], name="salon_jobs_blocked_partition"),
@@ -302,7 +302,7 @@ class InboxMessage(models.Model):
             ("dismiss_inboxmessage", "Can dismiss incoming messages"),
         ]
         constraints: ClassVar = [
-            models.UniqueConstraint(fields=["consumer", "message_id"], name="salon_jobs_inbox_once"),
+            models.UniqueConstraint(fields=["consumer", "message_id"], name="salon_jobs_inbox_once")
         ]
         indexes: ClassVar = [
             models.Index(fields=["received_at"], name="salon_jobs_inbox_received"),

@@ -85,13 +85,19 @@ def put_in_front(fronts: dict[Key, LockedMessage], holders: dict[Key, Holder], u
     blocked.bulk_create(
         [
             BlockedAggregate(
-                aggregate_type=message.aggregate_type, aggregate_id=message.aggregate_id, partition=message.partition,
-                head_id=message.id, store_id=message.store_id, status=waiting, retry_at=Now(),
+                aggregate_type=message.aggregate_type,
+                aggregate_id=message.aggregate_id,
+                partition=message.partition,
+                head_id=message.id,
+                store_id=message.store_id,
+                status=waiting,
+                retry_at=Now(),
             )
-            for key, message in fronts.items() if key not in holders
+            for key, message in fronts.items()
+            if key not in holders
         ],
         ignore_conflicts=True,  # a relay blocked the aggregate in the meantime
-    )  # fmt: skip
+    )
 
 
 BATCH: Final = 1000
@@ -283,6 +289,8 @@ def _set_paused(aggregate_type: str, paused: bool, using: str | None) -> None:
     with transaction.atomic(using=alias):
         DestinationState.objects.using(alias).bulk_create(
             [DestinationState(aggregate_type=aggregate_type, paused=paused)],
-            update_conflicts=True, unique_fields=["aggregate_type"], update_fields=["paused"],
-        )  # fmt: skip
+            update_conflicts=True,
+            unique_fields=["aggregate_type"],
+            update_fields=["paused"],
+        )
         emit.operator_changed(using=alias)

@@ -80,9 +80,14 @@ class DestinationWorker:
     """Thread that publishes a backlog, passing marks to the marker and failures to the relay."""
 
     def __init__(
-        self, aggregate_type: str, publisher: Publisher, marker: Marker, *, owns: Callable[[], bool],
+        self,
+        aggregate_type: str,
+        publisher: Publisher,
+        marker: Marker,
+        *,
+        owns: Callable[[], bool],
         on_change: Callable[[], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.aggregate_type = aggregate_type
         self.backlog = Backlog(conf.outbox.fetch_limit)
         self.breaker = Breaker()
@@ -227,9 +232,7 @@ class DestinationWorker:
             if len(answers) != len(batch):
                 raise RuntimeError(f"{len(answers)} answers to {len(batch)} messages")
         except Exception as error:  # a publisher that breaks its contract must not end the relay
-            log_event(
-                logging.ERROR, events.PUBLISHER_BROKEN, exc_info=error, aggregate_type=self.aggregate_type,
-            )  # fmt: skip
+            log_event(logging.ERROR, events.PUBLISHER_BROKEN, exc_info=error, aggregate_type=self.aggregate_type)
             broken = PublishFailure(Verdict.OUTAGE, "OUTBOX.PUBLISHER_BROKEN", f"{type(error).__name__}: {error}")
             return [broken] * len(batch)
         return answers
@@ -293,16 +296,26 @@ class DestinationWorker:
         final = answer.verdict is Verdict.REFUSED or tries >= conf.outbox.retry_count
         self.counts["failed" if final else "retried"] += 1
         failure = Failure(
-            message=message, code=answer.code, error=str(answer), tries=tries,
-            wait=self._backoff.delay(tries), final=final,
-        )  # fmt: skip
+            message=message,
+            code=answer.code,
+            error=str(answer),
+            tries=tries,
+            wait=self._backoff.delay(tries),
+            final=final,
+        )
         log_event(
             logging.ERROR if final else logging.WARNING,
             events.MESSAGE_FAILED if final else events.MESSAGE_RETRIED,
-            message_id=message.message_id, aggregate_type=message.aggregate_type, aggregate_id=message.aggregate_id,
-            event_name=message.event, store_id=message.store_id, code=answer.code, attempt=tries, detail=answer.detail,
+            message_id=message.message_id,
+            aggregate_type=message.aggregate_type,
+            aggregate_id=message.aggregate_id,
+            event_name=message.event,
+            store_id=message.store_id,
+            code=answer.code,
+            attempt=tries,
+            detail=answer.detail,
             retry_in_s=None if final else round(failure.wait.total_seconds(), 1),
-        )  # fmt: skip
+        )
         return failure
 
     def _trip_breaker(self, outage: PublishFailure) -> None:

@@ -119,9 +119,12 @@ class Destinations:
             if time.monotonic() >= self._tell_at:
                 self._tell_at = time.monotonic() + _TELL_S
                 log_event(
-                    logging.ERROR, events.DESTINATIONS_LEFT_OUT, served=_MOST, left_out=len(new) - room,
+                    logging.ERROR,
+                    events.DESTINATIONS_LEFT_OUT,
+                    served=_MOST,
+                    left_out=len(new) - room,
                     aggregate_type=new[room],
-                )  # fmt: skip
+                )
             new = new[:room]
         if new:
             queries.know_destinations(new)
@@ -142,9 +145,12 @@ class Destinations:
                 elif room:
                     room -= 1
                     messages = queries.fetch_aggregate(
-                        stream.aggregate_type, hold.aggregate_id, after=hold.after,
-                        upto=upto if isinstance(key, str) else hold.after + 1, take=hold.page,
-                    )  # fmt: skip
+                        stream.aggregate_type,
+                        hold.aggregate_id,
+                        after=hold.after,
+                        upto=upto if isinstance(key, str) else hold.after + 1,
+                        take=hold.page,
+                    )
                 else:
                     continue
                 stale = stream.backlog.accept_recovered(key, hold, messages)
@@ -187,9 +193,12 @@ class Destinations:
                 found = queries.fetch_passed_over(stream.aggregate_type, partition, upto=upto, known=known, take=_SWEPT)
                 if found and (late := stream.backlog.accept_late(found)):
                     log_event(
-                        logging.WARNING, events.MESSAGES_PASSED_OVER, aggregate_type=stream.aggregate_type,
-                        messages=late, first_id=found[0].id,
-                    )  # fmt: skip
+                        logging.WARNING,
+                        events.MESSAGES_PASSED_OVER,
+                        aggregate_type=stream.aggregate_type,
+                        messages=late,
+                        first_id=found[0].id,
+                    )
 
     @property
     def idle(self) -> bool:
@@ -210,12 +219,14 @@ class Destinations:
         return {
             "destinations": {
                 stream.aggregate_type: {
-                    "in_memory": stream.backlog.size, "on_hold": stream.backlog.on_hold, "paused": stream.paused,
+                    "in_memory": stream.backlog.size,
+                    "on_hold": stream.backlog.on_hold,
+                    "paused": stream.paused,
                     "outage": None if (outage := stream.breaker.outage) is None else outage.code,
                 }
                 for stream in self.all()
             }
-        }  # fmt: skip
+        }
 
     def publishers(self) -> dict[str, Publisher]:
         """Return, by service, the publishers of destinations that are not paused."""
@@ -389,15 +400,21 @@ class Progress:
         self._blocked = queries.count_blocked()
         if sent or self.lag_s:
             log_event(
-                logging.INFO, events.RELAYED, published=sent, per_s=round(sent / took_s, 1),
-                lag_s=round(self.lag_s, 3), in_memory=self._streams.in_memory,
-            )  # fmt: skip
+                logging.INFO,
+                events.RELAYED,
+                published=sent,
+                per_s=round(sent / took_s, 1),
+                lag_s=round(self.lag_s, 3),
+                in_memory=self._streams.in_memory,
+            )
 
     def facts(self) -> dict[str, object]:
         """Return the readiness facts."""
         return {
-            "published": self._marker.published, "skipped": self._marker.skipped, "relay_lag_s": round(self.lag_s, 3)
-        }  # fmt: skip
+            "published": self._marker.published,
+            "skipped": self._marker.skipped,
+            "relay_lag_s": round(self.lag_s, 3),
+        }
 
     def samples(self) -> list[Sample]:
         """Return the metrics as of the last check."""

@@ -184,8 +184,9 @@ class MessagePruner:
 
     def _prune(self) -> tuple[int, int | None, bool]:
         ages = {
-            "published": conf.outbox.retain_published or _FOR_EVER, "skipped": conf.outbox.retain_skipped or _FOR_EVER,
-        }  # fmt: skip
+            "published": conf.outbox.retain_published or _FOR_EVER,
+            "skipped": conf.outbox.retain_skipped or _FOR_EVER,
+        }
         row: tuple[int, int | None, bool]
         [row] = statements.rows("prune_messages", {"after": self._after, **ages})
         return row

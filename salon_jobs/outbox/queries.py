@@ -85,9 +85,13 @@ def gate() -> Gate:
 def fetch(wanted: Sequence[Wanted], bound: int, *, held: Iterable[str] = ()) -> list[OutgoingMessage]:
     """Return the next messages, in the order requested and by ID, without the aggregates ``held`` (all of one type)."""
     parameters = {
-        "types": [w.aggregate_type for w in wanted], "partitions": [w.partition for w in wanted],
-        "afters": [w.after for w in wanted], "takes": [w.take for w in wanted], "bound": bound, "held": list(held),
-    }  # fmt: skip
+        "types": [w.aggregate_type for w in wanted],
+        "partitions": [w.partition for w in wanted],
+        "afters": [w.after for w in wanted],
+        "takes": [w.take for w in wanted],
+        "bound": bound,
+        "held": list(held),
+    }
     return _messages("fetch_messages", parameters)
 
 
@@ -105,8 +109,12 @@ def fetch_aggregate(
 ) -> list[OutgoingMessage]:
     """Return the messages of one aggregate that were passed over while it was blocked."""
     parameters = {
-        "aggregate_type": aggregate_type, "aggregate_id": aggregate_id, "after": after, "upto": upto, "take": take,
-    }  # fmt: skip
+        "aggregate_type": aggregate_type,
+        "aggregate_id": aggregate_id,
+        "after": after,
+        "upto": upto,
+        "take": take,
+    }
     return _messages("fetch_aggregate", parameters)
 
 
@@ -115,8 +123,12 @@ def fetch_passed_over(
 ) -> list[OutgoingMessage]:
     """Return pending messages up to an ID that nothing accounts for."""
     parameters = {
-        "aggregate_type": aggregate_type, "partition": partition, "upto": upto, "known": list(known), "take": take,
-    }  # fmt: skip
+        "aggregate_type": aggregate_type,
+        "partition": partition,
+        "upto": upto,
+        "known": list(known),
+        "take": take,
+    }
     return _messages("fetch_passed_over", parameters)
 
 
@@ -139,10 +151,13 @@ def write_failures(failures: Sequence[Failure], *, owner: int) -> set[int]:
     """Record failures and block their aggregates; return the IDs that this owner may still judge."""
     ids = [failure.message.id for failure in failures]
     parameters = {
-        "ids": ids, "tries": [failure.tries for failure in failures], "finals": [failure.final for failure in failures],
+        "ids": ids,
+        "tries": [failure.tries for failure in failures],
+        "finals": [failure.final for failure in failures],
         "waits": [failure.wait.total_seconds() for failure in failures],
-        "errors": [storable(failure.error)[:_LONGEST_ERROR] for failure in failures], "owner": owner,
-    }  # fmt: skip
+        "errors": [storable(failure.error)[:_LONGEST_ERROR] for failure in failures],
+        "owner": owner,
+    }
     with transaction.atomic(using=conf.database):
         written = {row[0] for row in hot_rows("mark_unpublished", parameters)}
         ours = [failure for failure in failures if failure.message.id in written]
@@ -158,10 +173,12 @@ def write_unresolvable(messages: Sequence[Unresolvable], *, owner: int, wait_s: 
     None is retried before ``wait_s``.
     """
     parameters = {
-        "ids": [each.message.id for each in messages], "codes": [each.answer.code[:64] for each in messages],
-        "errors": [storable(str(each.answer))[:_LONGEST_ERROR] for each in messages], "owner": owner,
+        "ids": [each.message.id for each in messages],
+        "codes": [each.answer.code[:64] for each in messages],
+        "errors": [storable(str(each.answer))[:_LONGEST_ERROR] for each in messages],
+        "owner": owner,
         "wait_s": wait_s,
-    }  # fmt: skip
+    }
     return {row[0] for row in hot_rows("block_unresolvable", parameters)}
 
 
@@ -211,9 +228,11 @@ def partitions() -> tuple[list[PartitionState], int]:
 def take_partitions(seen: Sequence[PartitionState], *, owner: int) -> set[int]:
     """Take partitions that are unchanged since they were seen; return those taken."""
     parameters = {
-        "partitions": [s.partition for s in seen], "epochs": [s.epoch for s in seen], "beats": [s.beat for s in seen],
+        "partitions": [s.partition for s in seen],
+        "epochs": [s.epoch for s in seen],
+        "beats": [s.beat for s in seen],
         "owner": owner,
-    }  # fmt: skip
+    }
     return {row[0] for row in hot_rows("take_partitions", parameters)}
 
 

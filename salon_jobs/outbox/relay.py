@@ -234,10 +234,14 @@ class Relay:
                 message = failure.message
                 report_failure(
                     MessageFailure(
-                        str(message.message_id), message.aggregate_type, message.event, message.store_id,
-                        failure.code, failure.tries,
+                        str(message.message_id),
+                        message.aggregate_type,
+                        message.event,
+                        message.store_id,
+                        failure.code,
+                        failure.tries,
                     )
-                )  # fmt: skip
+                )
 
     def _note_gate(self) -> None:
         """Remember since when the gate has been held while messages wait behind it."""
@@ -280,10 +284,17 @@ def _warn_of(unresolvable: list[Unresolvable]) -> None:
     if unresolvable:
         first, answer = unresolvable[0].message, unresolvable[0].answer
         log_event(
-            logging.WARNING, events.MESSAGES_UNRESOLVABLE, aggregate_type=first.aggregate_type,
-            messages=len(unresolvable), message_id=first.message_id, aggregate_id=first.aggregate_id,
-            event_name=first.event, store_id=first.store_id, code=answer.code, detail=answer.detail,
-        )  # fmt: skip
+            logging.WARNING,
+            events.MESSAGES_UNRESOLVABLE,
+            aggregate_type=first.aggregate_type,
+            messages=len(unresolvable),
+            message_id=first.message_id,
+            aggregate_id=first.aggregate_id,
+            event_name=first.event,
+            store_id=first.store_id,
+            code=answer.code,
+            detail=answer.detail,
+        )
 
 
 _RETRY_S: Final = 0.5

@@ -84,9 +84,13 @@ class Replayed:
 
 
 def replay_messages(
-    criteria: MessageCriteria, *, requested_by: str = "", reason: str = "", dry_run: bool = False,
+    criteria: MessageCriteria,
+    *,
+    requested_by: str = "",
+    reason: str = "",
+    dry_run: bool = False,
     using: str | None = None,
-) -> Replayed:  # fmt: skip
+) -> Replayed:
     """Write the selected messages again under new IDs, in their old order; the relays send them.
 
     Role: operator, worker. Content, store and producer are copied; ``replay_of`` names the original, so that consumers
@@ -134,10 +138,17 @@ def _values(criteria: MessageCriteria, using: str) -> dict[str, Any]:
     if criteria.until is not None:
         high = min(high, first_id_at(criteria.until + MARGIN, Message.objects.using(using)))
     return {
-        "ids": list(criteria.ids) or None, "low": low, "high": high, "statuses": list(criteria.statuses),
-        "aggregate_type": criteria.aggregate_type, "aggregate_id": criteria.aggregate_id, "event": criteria.event,
-        "since": criteria.since, "until": criteria.until, "most": MOST + 1,  # one more shows that more match
-    }  # fmt: skip
+        "ids": list(criteria.ids) or None,
+        "low": low,
+        "high": high,
+        "statuses": list(criteria.statuses),
+        "aggregate_type": criteria.aggregate_type,
+        "aggregate_id": criteria.aggregate_id,
+        "event": criteria.event,
+        "since": criteria.since,
+        "until": criteria.until,
+        "most": MOST + 1,  # one more shows that more match
+    }
 
 
 def send_skipped_messages(ids: Iterable[int], *, using: str | None = None) -> list[OperatedMessage]:

@@ -34,9 +34,12 @@ def find_messages(
     among the newest ``NEWEST`` IDs.
     """
     wanted = {
-        "status": status, "aggregate_type": aggregate_type, "aggregate_id": aggregate_id, "event": event,
+        "status": status,
+        "aggregate_type": aggregate_type,
+        "aggregate_id": aggregate_id,
+        "event": event,
         "store_id": store_id,
-    }  # fmt: skip
+    }
     given = {name: value for name, value in wanted.items() if value is not None}
     found = Message.objects.using(using).filter(**given).order_by("-pk")
     if since is not None:

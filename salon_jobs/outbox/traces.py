@@ -35,8 +35,16 @@ def _published(
 ) -> Published:
     service, resource = place_of(message.aggregate_type)
     return Published(
-        system=service, destination=resource, event=message.event, message_id=str(message.message_id),
-        store_id=message.store_id, created_at_s=message.created_at_s, began_ns=began_ns, ended_ns=ended_ns,
-        count=count, body_size=len(message.payload.encode()), headers=headers_of(message.headers),
+        system=service,
+        destination=resource,
+        event=message.event,
+        message_id=str(message.message_id),
+        store_id=message.store_id,
+        created_at_s=message.created_at_s,
+        began_ns=began_ns,
+        ended_ns=ended_ns,
+        count=count,
+        body_size=len(message.payload.encode()),
+        headers=headers_of(message.headers),
         code="" if answer is None else answer.code or str(answer.verdict),
-    )  # fmt: skip
+    )

@@ -114,9 +114,13 @@ class Heartbeat:
         self, kind: str, pid: int, *, concurrency: int, queues: Sequence[str] | None, on_buried: Callable[[], None]
     ) -> int:
         row = Process.objects.using(conf.database).create(
-            kind=kind, hostname=socket.gethostname()[:255], pid=pid, supervisor_id=self.process_id or None,
-            queues=None if queues is None else list(queues), concurrency=concurrency,
-        )  # fmt: skip
+            kind=kind,
+            hostname=socket.gethostname()[:255],
+            pid=pid,
+            supervisor_id=self.process_id or None,
+            queues=None if queues is None else list(queues),
+            concurrency=concurrency,
+        )
         self._written = time.monotonic()
         with self._lock:
             self._beaten[row.pk] = on_buried

@@ -178,7 +178,12 @@ class Scheduler:
         if handle is not None:
             self._ticks[entry.name, "fired"] += 1
             log_event(
-                logging.INFO, events.CRON_FIRED, entry=entry.name, tick=tick, job_id=handle.id,
-                task_name=entry.task_name, result=handle.result.value,
-            )  # fmt: skip
+                logging.INFO,
+                events.CRON_FIRED,
+                entry=entry.name,
+                tick=tick,
+                job_id=handle.id,
+                task_name=entry.task_name,
+                result=handle.result.value,
+            )
         return handle is not None

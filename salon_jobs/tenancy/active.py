@@ -28,9 +28,14 @@ class ActiveContext(StatementGuard):
     __slots__ = ("by_statement", "connection", "holds", "in_session", "is_open", "store")
 
     def __init__(
-        self, connection: BaseDatabaseWrapper, store: UUID,
-        *, holds: bool, by_statement: bool = False, in_session: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        connection: BaseDatabaseWrapper,
+        store: UUID,
+        *,
+        holds: bool,
+        by_statement: bool = False,
+        in_session: bool = False,
+    ) -> None:
         self.connection, self.store, self.holds = connection, store, holds
         self.by_statement, self.in_session = by_statement, in_session
         self.is_open = False
@@ -76,9 +81,7 @@ class ActiveContext(StatementGuard):
                 return wrapper
         return None
 
-    def __call__(
-        self, execute: Callable[..., Any], statement: Any, params: Any, many: bool, context: Any
-    ) -> Any:  # fmt: skip
+    def __call__(self, execute: Callable[..., Any], statement: Any, params: Any, many: bool, context: Any) -> Any:
         """Run a statement as the store, or pass it on to the context whose code runs it."""
         if self.holds and self not in _surrounding.get():
             raise _held(self)

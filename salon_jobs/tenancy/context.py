@@ -139,10 +139,13 @@ async def sync_step(step: Callable[[], None]) -> None:
 
 
 def tenant_context(
-    store_id: UUID | str, *,
-    atomic: bool = True, switch: bool = False,
-    scope: Literal["transaction", "session"] = "transaction", using: str | None = None,
-) -> TenantContext:  # fmt: skip
+    store_id: UUID | str,
+    *,
+    atomic: bool = True,
+    switch: bool = False,
+    scope: Literal["transaction", "session"] = "transaction",
+    using: str | None = None,
+) -> TenantContext:
     """Return a context that puts the store on the connection, so that row-level security shows only that store.
 
     For ``with``, and in a coroutine for ``async with``. ``atomic=True`` opens a transaction (or a savepoint) and sets

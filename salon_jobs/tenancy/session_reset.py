@@ -74,12 +74,22 @@ class WatchedSession:
         decisive = (sets.get(name, f"RESET {name}") for name in _DECISIVE)
         self.before_end = "; ".join(("RESET SESSION AUTHORIZATION", set_role, *decisive))
         # Afterwards. The transaction states its modes explicitly, since a default still set could make it wait.
-        self.reset = "; ".join((
-            "BEGIN ISOLATION LEVEL READ COMMITTED NOT DEFERRABLE", "CLOSE ALL", "RESET SESSION AUTHORIZATION",
-            set_role, "RESET ALL", *sets.values(),
-            "DEALLOCATE ALL" if raw.prepare_threshold is None else _DEALLOCATE_BUT_PSYCOPGS,
-            "UNLISTEN *", "SELECT pg_catalog.pg_advisory_unlock_all()", "DISCARD TEMP", "DISCARD SEQUENCES", "COMMIT",
-        ))  # fmt: skip
+        self.reset = "; ".join(
+            (
+                "BEGIN ISOLATION LEVEL READ COMMITTED NOT DEFERRABLE",
+                "CLOSE ALL",
+                "RESET SESSION AUTHORIZATION",
+                set_role,
+                "RESET ALL",
+                *sets.values(),
+                "DEALLOCATE ALL" if raw.prepare_threshold is None else _DEALLOCATE_BUT_PSYCOPGS,
+                "UNLISTEN *",
+                "SELECT pg_catalog.pg_advisory_unlock_all()",
+                "DISCARD TEMP",
+                "DISCARD SEQUENCES",
+                "COMMIT",
+            )
+        )
 
     def __call__(self, steps: Any, *args: Any, **kwargs: Any) -> Any:
         """Wait as the connection does, and record that it was used."""
@@ -102,8 +112,13 @@ class WatchedSession:
 
 def _client_state(raw: Connection[Any]) -> tuple[object, ...]:
     return (
-        raw.isolation_level, raw.read_only, raw.deferrable, raw.row_factory, raw.cursor_factory, raw.prepare_threshold,
-    )  # fmt: skip
+        raw.isolation_level,
+        raw.read_only,
+        raw.deferrable,
+        raw.row_factory,
+        raw.cursor_factory,
+        raw.prepare_threshold,
+    )
 
 
 def _set_config(raw: Connection[Any], name: str, value: str) -> str:

@@ -84,8 +84,11 @@ class ChildProcess:
             inherited = (theirs.fileno(), file.fileno())
             self._process = subprocess.Popen(
                 [*plan.command, "--skip-checks", "--child", ":".join(map(str, inherited))],
-                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, pass_fds=inherited, start_new_session=True,
-            )  # fmt: skip
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                pass_fds=inherited,
+                start_new_session=True,
+            )
         self._link = ControlChannel(ours)
         self._on_counted = plan.on_counted
         self.process_id = 0

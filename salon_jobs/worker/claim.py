@@ -165,9 +165,11 @@ class Claimer:
     def _runnable(self) -> ClaimFilter:
         forbidden = set(self._limits.forbidden("task"))
         return ClaimFilter(
-            tasks=[name for name in registry.task_names() if name not in forbidden], queues=self._queues,
-            paused_queues=self._limits.forbidden("queue"), paused_stores=self._limits.forbidden("store"),
-        )  # fmt: skip
+            tasks=[name for name in registry.task_names() if name not in forbidden],
+            queues=self._queues,
+            paused_queues=self._limits.forbidden("queue"),
+            paused_stores=self._limits.forbidden("store"),
+        )
 
     def _claim_shares(self, served: list[ClaimGroup], room: int) -> tuple[list[ClaimedJob], list[Quota], bool]:
         limited = {scope for lane in served for scope in self._limits.limits_of(lane)}

@@ -155,7 +155,12 @@ class Cancellations:
                 continue
             ended_runs.count_untimed(events.JOB_CANCELLED, job.task, job.queue)
             log_event(
-                logging.INFO if end.reason == "cancelled" else logging.WARNING, events.JOB_CANCELLED,
-                task_name=job.task, job_id=job.id, store_id=job.store_id, attempt=job.attempt, queue=job.queue,
+                logging.INFO if end.reason == "cancelled" else logging.WARNING,
+                events.JOB_CANCELLED,
+                task_name=job.task,
+                job_id=job.id,
+                store_id=job.store_id,
+                attempt=job.attempt,
+                queue=job.queue,
                 reason=end.reason,
-            )  # fmt: skip
+            )

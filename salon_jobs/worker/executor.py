@@ -222,9 +222,14 @@ def _write_expiry(running: RunningJob, error: Expired) -> bool:
     if not store.expire_run(running.claimed, running.process_id, described, reason):
         return False
     _log(
-        logging.WARNING, events.JOB_EXPIRED, running, reason=reason, waited_s=round(running.waited_s, 3),
-        error_class=described.error_class, code=described.code,
-    )  # fmt: skip
+        logging.WARNING,
+        events.JOB_EXPIRED,
+        running,
+        reason=reason,
+        waited_s=round(running.waited_s, 3),
+        error_class=described.error_class,
+        code=described.code,
+    )
     return True
 
 
@@ -375,6 +380,8 @@ def _log(
 
 def _described(running: RunningJob) -> dict[str, Any]:
     return {
-        **identify(running), "queue": running.claimed.queue, "duration_ms": round(running.duration_s * 1000, 3),
+        **identify(running),
+        "queue": running.claimed.queue,
+        "duration_ms": round(running.duration_s * 1000, 3),
         **_trace_of(running),
-    }  # fmt: skip
+    }

@@ -99,11 +99,17 @@ def list_parameters(
 ) -> dict[str, Any]:
     """Return the parameters of ``sql/list_groups.sql``."""
     return {
-        "after": after, "stores": STORES_A_LOOK, "groups": GROUPS_A_STORE, "lanes": LANES_A_GROUP,
-        "group": group, "key": key, "tasks": list(runnable.tasks),
+        "after": after,
+        "stores": STORES_A_LOOK,
+        "groups": GROUPS_A_STORE,
+        "lanes": LANES_A_GROUP,
+        "group": group,
+        "key": key,
+        "tasks": list(runnable.tasks),
         "queues": None if runnable.queues is None else list(runnable.queues),
-        "paused_queues": list(runnable.paused_queues), "paused_stores": list(runnable.paused_stores),
-    }  # fmt: skip
+        "paused_queues": list(runnable.paused_queues),
+        "paused_stores": list(runnable.paused_stores),
+    }
 
 
 def claim_groups(process_id: int, shares: Sequence[Quota], room: int, low: LowWater) -> list[ClaimedJob]:
@@ -116,12 +122,18 @@ def claim_parameters(process_id: int, shares: Sequence[Quota], room: int, low: L
     lows = [low.get((share.lane.store, share.lane.number), _FROM_THE_START) for share in shares]
     each_store = {share.lane.store: share.store_quota for share in shares}
     return {
-        "process_id": process_id, "room": room, "clock": time.monotonic(),
-        "stores": [share.lane.store for share in shares], "lanes": [share.lane.number for share in shares],
-        "quotas": [share.quota for share in shares], "keys": [share.lane.concurrency_key for share in shares],
-        "lows_us": [us for us, _ in lows], "low_ids": [job_id for _, job_id in lows],
-        "each_store": list(each_store), "store_quotas": list(each_store.values()),
-    }  # fmt: skip
+        "process_id": process_id,
+        "room": room,
+        "clock": time.monotonic(),
+        "stores": [share.lane.store for share in shares],
+        "lanes": [share.lane.number for share in shares],
+        "quotas": [share.quota for share in shares],
+        "keys": [share.lane.concurrency_key for share in shares],
+        "lows_us": [us for us, _ in lows],
+        "low_ids": [job_id for _, job_id in lows],
+        "each_store": list(each_store),
+        "store_quotas": list(each_store.values()),
+    }
 
 
 def lock_scopes(scopes: Iterable[str]) -> set[str]:

@@ -90,9 +90,14 @@ class WorkerProcesses:
         """Start the children. Raises ConfigurationError when a pool is too small for their threads or ours."""
         refuse_small_pool(max(_THREADS + len(embedded) + processes, options.concurrency + OTHER_THREADS))
         plan = ChildPlan(
-            kind=KIND, command=command, concurrency=options.concurrency, queues=options.queues, burst=options.burst,
-            options={"options": asdict(options)}, on_counted=self._add,
-        )  # fmt: skip
+            kind=KIND,
+            command=command,
+            concurrency=options.concurrency,
+            queues=options.queues,
+            burst=options.burst,
+            options={"options": asdict(options)},
+            on_counted=self._add,
+        )
         self._totals = RunTotals()
         self._maintenance = Maintenance()
         self._embedded = tuple(embedded)

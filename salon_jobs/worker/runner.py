@@ -238,9 +238,8 @@ class Runner:
                     continue
                 connections[conf.database].errors_occurred = True
                 log_event(
-                    logging.WARNING, events.DATABASE_LOST, loop="settle", error=str(error).strip(),
-                    **identify(running),
-                )  # fmt: skip
+                    logging.WARNING, events.DATABASE_LOST, loop="settle", error=str(error).strip(), **identify(running)
+                )
                 if self._abandon.wait(_SETTLE_RETRY_S):
                     return
                 tidy_connections()

@@ -111,9 +111,12 @@ class ChildSupervisor:
                 delay_s = self._delay_s()
                 if end is not None and not self._stopping.is_set():
                     log_event(
-                        logging.ERROR, events.CHILD_DIED, end=end, lived_s=round(lived_s, 3),
+                        logging.ERROR,
+                        events.CHILD_DIED,
+                        end=end,
+                        lived_s=round(lived_s, 3),
                         restart_in_s=round(delay_s, 3),
-                    )  # fmt: skip
+                    )
                 self._stopping.wait(delay_s)
         finally:
             connections.close_all()
@@ -163,9 +166,12 @@ class ChildSupervisor:
     def _register(self, child: ChildProcess) -> None:
         plan = self._plan
         process_id = self._presence.register_child(
-            plan.kind, child.pid, concurrency=plan.concurrency, queues=plan.queues,
+            plan.kind,
+            child.pid,
+            concurrency=plan.concurrency,
+            queues=plan.queues,
             on_buried=lambda: self.kill("others took it for dead and have its jobs"),
-        )  # fmt: skip
+        )
         child.start(process_id, **plan.options)
 
     def _take_leave(self, child: ChildProcess, status: int, *, in_order: bool) -> None:
@@ -250,12 +256,15 @@ class Supervisor:
                 raise NotReady(f"a worker process died at once {keeper.dies_anew} times in a row; see the log")
         shown = [
             {
-                "process_id": child.process_id, "pid": child.pid, "running": len(child.runs()),
-                "silent_s": round(child.silent_s, 1), **child.report.get("facts", {}),
+                "process_id": child.process_id,
+                "pid": child.pid,
+                "running": len(child.runs()),
+                "silent_s": round(child.silent_s, 1),
+                **child.report.get("facts", {}),
             }
             for _, child in children
             if child is not None and child.report is not None
-        ]  # fmt: skip
+        ]
         if not shown:
             raise NotReady("no worker process is ready yet")
         for _, child in children:

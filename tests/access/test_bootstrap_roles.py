@@ -128,9 +128,7 @@ def test_shared_roles_keep_their_passwords_and_serve_both(server: Server) -> Non
     assert out == f"created database {server.database('first')}\nmade: {', '.join(server.names)}\n"
     before = server.state()
     out, err = server.bootstrap("second", "--share-roles", password="two")
-    assert out.splitlines()[:2] == [
-        f"created database {server.database('second')}", f"kept: {', '.join(server.names)}",
-    ]  # fmt: skip
+    assert out.splitlines()[:2] == [f"created database {server.database('second')}", f"kept: {', '.join(server.names)}"]
     assert f"{server.roles.web} (with {server.database('first')})" in out
     for name in LOGINS:
         role = getattr(server.roles, name)
@@ -161,9 +159,11 @@ def test_names_that_differ_need_no_option(server: Server) -> None:
     server.bootstrap("first", password="one")
     with pytest.raises(CommandError, match=f"does not: {server.roles.migrator},"):
         server.bootstrap("second", password="two", role=f"{server.prefix}_other")
-    others = Server(server.settings, f"{server.prefix}_x", Roles(**{
-        name: f"{server.prefix}_x_{name}" for name in (*LOGINS, "fan_out_owner")
-    }))  # fmt: skip
+    others = Server(
+        server.settings,
+        f"{server.prefix}_x",
+        Roles(**{name: f"{server.prefix}_x_{name}" for name in (*LOGINS, "fan_out_owner")}),
+    )
     out, _ = others.bootstrap("second", password="two")
     assert out == f"created database {others.database('second')}\nmade: {', '.join(others.names)}\n"
     assert server.all_log_in("first", "one")
@@ -268,8 +268,11 @@ class Psql:
         return subprocess.run(
             [self.program, "-X", "-q", *flags, "-d", url_for(None, self.server.database(project)), "-f", self.file],
             env=environment(dict.fromkeys(passwords, password)),
-            capture_output=True, text=True, timeout=60, check=False,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
 
 
 def environment(passwords: Mapping[str, str]) -> dict[str, str]:

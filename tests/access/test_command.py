@@ -77,12 +77,17 @@ def test_it_writes_json(superuser: Superuser) -> None:
         "role": "jobs_operator",
         "drifts": [
             {
-                "kind": "row-level security", "where": 'table "public"."salon_jobs_job"', "expected": "FORCE",
-                "seen": "NO FORCE", "mend": [FORCE], "is_decision": False, "hint": "",
+                "kind": "row-level security",
+                "where": 'table "public"."salon_jobs_job"',
+                "expected": "FORCE",
+                "seen": "NO FORCE",
+                "mend": [FORCE],
+                "is_decision": False,
+                "hint": "",
             }
         ],
         "not_looked_at": [],
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize(("answer", "mended"), [("y", True), ("n", False)])

@@ -56,16 +56,36 @@ BROKEN: list[tuple[str, str, str, str]] = [
     (f"GRANT TEMPORARY ON DATABASE {TEST_DATABASE} TO PUBLIC", "grant", "role PUBLIC", "TEMPORARY"),
     (f"REVOKE CONNECT ON DATABASE {TEST_DATABASE} FROM app", "grant", "role app", "nothing"),
     (f"ALTER DATABASE {TEST_DATABASE} OWNER TO app", "owner", "database", "app"),
-    ("ALTER DEFAULT PRIVILEGES FOR ROLE migrator GRANT SELECT ON TABLES TO PUBLIC", "default privilege",
-     "new tables of migrator, role PUBLIC", "SELECT"),
-    ("ALTER DEFAULT PRIVILEGES FOR ROLE migrator IN SCHEMA public GRANT SELECT ON TABLES TO jobs_operator",
-     "default privilege", "new tables of migrator in schema public, role jobs_operator", "SELECT"),
-    ("ALTER DEFAULT PRIVILEGES FOR ROLE migrator IN SCHEMA public REVOKE INSERT ON TABLES FROM app",
-     "default privilege", "new tables of migrator in schema public, role app", "none"),
-    ("ALTER DEFAULT PRIVILEGES FOR ROLE migrator GRANT EXECUTE ON FUNCTIONS TO PUBLIC", "default privilege",
-     "new functions of migrator, role PUBLIC", "EXECUTE"),
-    ("ALTER DEFAULT PRIVILEGES FOR ROLE worker_fanout_owner GRANT EXECUTE ON FUNCTIONS TO PUBLIC",
-     "default privilege", "new functions of worker_fanout_owner, role PUBLIC", "EXECUTE"),
+    (
+        "ALTER DEFAULT PRIVILEGES FOR ROLE migrator GRANT SELECT ON TABLES TO PUBLIC",
+        "default privilege",
+        "new tables of migrator, role PUBLIC",
+        "SELECT",
+    ),
+    (
+        "ALTER DEFAULT PRIVILEGES FOR ROLE migrator IN SCHEMA public GRANT SELECT ON TABLES TO jobs_operator",
+        "default privilege",
+        "new tables of migrator in schema public, role jobs_operator",
+        "SELECT",
+    ),
+    (
+        "ALTER DEFAULT PRIVILEGES FOR ROLE migrator IN SCHEMA public REVOKE INSERT ON TABLES FROM app",
+        "default privilege",
+        "new tables of migrator in schema public, role app",
+        "none",
+    ),
+    (
+        "ALTER DEFAULT PRIVILEGES FOR ROLE migrator GRANT EXECUTE ON FUNCTIONS TO PUBLIC",
+        "default privilege",
+        "new functions of migrator, role PUBLIC",
+        "EXECUTE",
+    ),
+    (
+        "ALTER DEFAULT PRIVILEGES FOR ROLE worker_fanout_owner GRANT EXECUTE ON FUNCTIONS TO PUBLIC",
+        "default privilege",
+        "new functions of worker_fanout_owner, role PUBLIC",
+        "EXECUTE",
+    ),
     ("ALTER TABLE salon_jobs_limit OWNER TO app", "owner", "salon_jobs_limit", "app"),
     ("GRANT SELECT ON salon_jobs_process TO app", "grant", 'salon_jobs_process", role app', "SELECT"),
     ("GRANT UPDATE ON salon_jobs_job TO app", "grant", f"{JOB}, role app", "SELECT, UPDATE, INSERT (concurrency_key"),
@@ -74,11 +94,19 @@ BROKEN: list[tuple[str, str, str, str]] = [
     ("REVOKE DELETE ON salon_jobs_job FROM worker_runtime", "grant", f"{JOB}, role worker_runtime", "INSERT, SELECT"),
     ("GRANT TRUNCATE ON salon_jobs_job TO worker_runtime", "grant", f"{JOB}, role worker_runtime", "TRUNCATE"),
     ("GRANT SELECT ON salon_jobs_job TO PUBLIC", "grant", f"{JOB}, role PUBLIC", "SELECT"),
-    ("GRANT SELECT ON salon_jobs_job TO jobs_operator WITH GRANT OPTION", "grant", f"{JOB}, role jobs_operator",
-     "SELECT WITH GRANT OPTION"),
+    (
+        "GRANT SELECT ON salon_jobs_job TO jobs_operator WITH GRANT OPTION",
+        "grant",
+        f"{JOB}, role jobs_operator",
+        "SELECT WITH GRANT OPTION",
+    ),
     ("GRANT INSERT ON django_migrations TO app", "grant", '"django_migrations", role app', "INSERT, SELECT"),
-    ("GRANT UPDATE ON SEQUENCE salon_jobs_job_id_seq TO app", "grant", "sequence public.salon_jobs_job_id_seq",
-     "UPDATE"),
+    (
+        "GRANT UPDATE ON SEQUENCE salon_jobs_job_id_seq TO app",
+        "grant",
+        "sequence public.salon_jobs_job_id_seq",
+        "UPDATE",
+    ),
     ("ALTER TABLE salon_jobs_job NO FORCE ROW LEVEL SECURITY", "row-level security", JOB, "NO FORCE"),
     ("ALTER TABLE salon_jobs_job DISABLE ROW LEVEL SECURITY", "row-level security", JOB, "DISABLE"),
     ("ALTER TABLE django_migrations ENABLE ROW LEVEL SECURITY", "row-level security", "django_migrations", "ENABLE"),
@@ -90,17 +118,37 @@ BROKEN: list[tuple[str, str, str, str]] = [
     ("REVOKE SELECT (id) ON store FROM worker_fanout_owner", "grant", '"store", role worker_fanout_owner', "nothing"),
     ("GRANT SELECT ON store TO worker_fanout_owner", "grant", '"store", role worker_fanout_owner', "SELECT"),
     ("DROP POLICY salon_jobs_web_select ON salon_jobs_job", "policy", "policy salon_jobs_web_select", "none"),
-    ("ALTER POLICY salon_jobs_web_select ON salon_jobs_job USING (true)", "policy", "salon_jobs_web_select",
-     "USING (true)"),
-    (f"ALTER POLICY salon_jobs_web_select ON salon_jobs_job USING ({OTHER_SETTING})", "policy",
-     "salon_jobs_web_select", "app.other"),
-    (f"ALTER POLICY salon_jobs_web_select ON salon_jobs_job USING ({OWN} OR state = 'failed')", "policy",
-     "salon_jobs_web_select", "OR"),
-    ("ALTER POLICY salon_jobs_web_update ON salon_jobs_job WITH CHECK (state IN ('queued', 'cancelled'))", "policy",
-     "salon_jobs_web_update", "WITH CHECK"),
+    (
+        "ALTER POLICY salon_jobs_web_select ON salon_jobs_job USING (true)",
+        "policy",
+        "salon_jobs_web_select",
+        "USING (true)",
+    ),
+    (
+        f"ALTER POLICY salon_jobs_web_select ON salon_jobs_job USING ({OTHER_SETTING})",
+        "policy",
+        "salon_jobs_web_select",
+        "app.other",
+    ),
+    (
+        f"ALTER POLICY salon_jobs_web_select ON salon_jobs_job USING ({OWN} OR state = 'failed')",
+        "policy",
+        "salon_jobs_web_select",
+        "OR",
+    ),
+    (
+        "ALTER POLICY salon_jobs_web_update ON salon_jobs_job WITH CHECK (state IN ('queued', 'cancelled'))",
+        "policy",
+        "salon_jobs_web_update",
+        "WITH CHECK",
+    ),
     ("ALTER POLICY salon_jobs_all ON salon_jobs_job TO PUBLIC", "policy", "policy salon_jobs_all", "TO PUBLIC"),
-    ("ALTER POLICY salon_jobs_all ON salon_jobs_job TO worker_runtime, app", "policy", "policy salon_jobs_all",
-     "TO app, worker_runtime"),
+    (
+        "ALTER POLICY salon_jobs_all ON salon_jobs_job TO worker_runtime, app",
+        "policy",
+        "policy salon_jobs_all",
+        "TO app, worker_runtime",
+    ),
     ("CREATE POLICY debug ON salon_jobs_job USING (true)", "policy", "policy debug of", "FOR ALL TO PUBLIC"),
     ("CREATE POLICY debug ON salon_jobs_job AS RESTRICTIVE TO app USING (false)", "policy", "debug", "AS RESTRICTIVE"),
     ("GRANT SET ON PARAMETER session_replication_role TO app", "grant", "session_replication_role, role app", "SET"),
@@ -119,38 +167,77 @@ BROKEN: list[tuple[str, str, str, str]] = [
     ("DROP FUNCTION list_store_ids_for_fan_out", "function", "list_store_ids_for_fan_out", "none"),
     ("DROP FUNCTION salon_jobs_cancel", "function", "salon_jobs_cancel", "none"),
     (OTHER_BODY, "function", "salon_jobs_cancel", "another body"),
-    ("CREATE FUNCTION salon_jobs_cancel(text) RETURNS int LANGUAGE sql AS 'SELECT 1'", "function",
-     "public.salon_jobs_cancel(text)", "one, owned by"),
-    ("CREATE TABLE left_behind (id int); ALTER TABLE left_behind OWNER TO app", "owner", "table public.left_behind",
-     "app"),
-    ("CREATE VIEW everything AS SELECT * FROM customer; GRANT SELECT ON everything TO app", "undeclared view",
-     'view "public"."everything", role app', "who bypasses row-level security"),
-    ("CREATE FUNCTION peek() RETURNS bigint LANGUAGE sql SECURITY DEFINER AS 'SELECT count(*) FROM customer'",
-     "undeclared function", "function public.peek(), role PUBLIC", "SECURITY DEFINER"),
+    (
+        "CREATE FUNCTION salon_jobs_cancel(text) RETURNS int LANGUAGE sql AS 'SELECT 1'",
+        "function",
+        "public.salon_jobs_cancel(text)",
+        "one, owned by",
+    ),
+    (
+        "CREATE TABLE left_behind (id int); ALTER TABLE left_behind OWNER TO app",
+        "owner",
+        "table public.left_behind",
+        "app",
+    ),
+    (
+        "CREATE VIEW everything AS SELECT * FROM customer; GRANT SELECT ON everything TO app",
+        "undeclared view",
+        'view "public"."everything", role app',
+        "who bypasses row-level security",
+    ),
+    (
+        "CREATE FUNCTION peek() RETURNS bigint LANGUAGE sql SECURITY DEFINER AS 'SELECT count(*) FROM customer'",
+        "undeclared function",
+        "function public.peek(), role PUBLIC",
+        "SECURITY DEFINER",
+    ),
     *(
         (f"GRANT {role} TO {member}", "membership", f"role {member}", f"a member of {role}")
-        for role in ("pg_read_server_files", "pg_write_server_files", "pg_execute_server_program", "pg_write_all_data",
-                     "pg_signal_backend")
+        for role in (
+            "pg_read_server_files",
+            "pg_write_server_files",
+            "pg_execute_server_program",
+            "pg_write_all_data",
+            "pg_signal_backend",
+        )
         for member in ("app", "worker_runtime", "jobs_operator", "migrator")
     ),
     (LEAKPROOF, "leakproof function", "function public.peek_at(text)", "; role PUBLIC may call it"),
-    (f"{LEAKPROOF}; REVOKE ALL ON FUNCTION peek_at FROM PUBLIC; GRANT EXECUTE ON FUNCTION peek_at TO app",
-     "leakproof function", "function public.peek_at(text)", "; role app may call it"),
-    (f"{LEAKPROOF}; REVOKE ALL ON FUNCTION peek_at FROM PUBLIC; ALTER FUNCTION peek_at OWNER TO worker_runtime",
-     "leakproof function", "function public.peek_at(text)", "; role worker_runtime may call it"),
+    (
+        f"{LEAKPROOF}; REVOKE ALL ON FUNCTION peek_at FROM PUBLIC; GRANT EXECUTE ON FUNCTION peek_at TO app",
+        "leakproof function",
+        "function public.peek_at(text)",
+        "; role app may call it",
+    ),
+    (
+        f"{LEAKPROOF}; REVOKE ALL ON FUNCTION peek_at FROM PUBLIC; ALTER FUNCTION peek_at OWNER TO worker_runtime",
+        "leakproof function",
+        "function public.peek_at(text)",
+        "; role worker_runtime may call it",
+    ),
     ("ALTER FUNCTION salon_jobs_finish LEAKPROOF", "leakproof function", "salon_jobs_finish", "worker_runtime"),
     *(
-        (f"CREATE SCHEMA other; GRANT CREATE ON SCHEMA other TO {role}", "grant", f"schema other, role {role}",
-         "CREATE")
+        (
+            f"CREATE SCHEMA other; GRANT CREATE ON SCHEMA other TO {role}",
+            "grant",
+            f"schema other, role {role}",
+            "CREATE",
+        )
         for role in ("app", "worker_runtime", "jobs_operator", "PUBLIC")
     ),
-    ("CREATE SCHEMA other; GRANT CREATE ON SCHEMA other TO app WITH GRANT OPTION", "grant", "schema other, role app",
-     "CREATE WITH GRANT OPTION"),
+    (
+        "CREATE SCHEMA other; GRANT CREATE ON SCHEMA other TO app WITH GRANT OPTION",
+        "grant",
+        "schema other, role app",
+        "CREATE WITH GRANT OPTION",
+    ),
     ("GRANT CREATE ON SCHEMA pg_catalog TO app", "grant", "schema pg_catalog, role app", "CREATE"),
     *(
         (f"ALTER {whose} SET {name} = {value}", "setting", where, f"{name} = {value}")
         for whose, where in (
-            ("ROLE app", "role app"), ("ROLE migrator", "role migrator"), ("ROLE ALL", "role all"),
+            ("ROLE app", "role app"),
+            ("ROLE migrator", "role migrator"),
+            ("ROLE ALL", "role all"),
             (f"DATABASE {TEST_DATABASE}", f"database {TEST_DATABASE}"),
             (f"ROLE worker_runtime IN DATABASE {TEST_DATABASE}", "role worker_runtime in database"),
         )
@@ -159,24 +246,40 @@ BROKEN: list[tuple[str, str, str, str]] = [
     *(
         (f"ALTER ROLE app IN DATABASE {TEST_DATABASE} SET {name} = {value}", "setting", "role app in database", name)
         for name, value in (
-            ("session_replication_role", "replica"), ("role", "migrator"), ("session_authorization", "migrator"),
+            ("session_replication_role", "replica"),
+            ("role", "migrator"),
+            ("session_authorization", "migrator"),
             ("default_transaction_read_only", "on"),
             ("pgtrigger.ignore", "'{public.salon_jobs_job:x}'"),
-            ("local_preload_libraries", "''"), ("session_preload_libraries", "''"), ("dynamic_library_path", "'/tmp'"),
-            ("standard_conforming_strings", "off"), ("salon_jobs.no_store", f"'{STORE}'"),
+            ("local_preload_libraries", "''"),
+            ("session_preload_libraries", "''"),
+            ("dynamic_library_path", "'/tmp'"),
+            ("standard_conforming_strings", "off"),
+            ("salon_jobs.no_store", f"'{STORE}'"),
             ("app.current_store_id", f"'{STORE}'"),
         )
     ),
-    ("CREATE RULE copied AS ON INSERT TO customer DO ALSO SELECT set_config('app.seen', NEW.name, false)", "rule",
-     'rule copied of table "public"."customer"', "ON INSERT"),
-    ("CREATE RULE kept AS ON DELETE TO salon_jobs_message DO INSTEAD NOTHING", "rule",
-     'rule kept of table "public"."salon_jobs_message"', "DO INSTEAD NOTHING"),
-]  # fmt: skip
+    (
+        "CREATE RULE copied AS ON INSERT TO customer DO ALSO SELECT set_config('app.seen', NEW.name, false)",
+        "rule",
+        'rule copied of table "public"."customer"',
+        "ON INSERT",
+    ),
+    (
+        "CREATE RULE kept AS ON DELETE TO salon_jobs_message DO INSTEAD NOTHING",
+        "rule",
+        'rule kept of table "public"."salon_jobs_message"',
+        "DO INSTEAD NOTHING",
+    ),
+]
 MADE = (
-    "DROP SCHEMA IF EXISTS other CASCADE", "DROP FUNCTION IF EXISTS peek_at(text)",
-    "DROP VIEW IF EXISTS everything", "DROP FUNCTION IF EXISTS peek()", "DROP TABLE IF EXISTS left_behind",
+    "DROP SCHEMA IF EXISTS other CASCADE",
+    "DROP FUNCTION IF EXISTS peek_at(text)",
+    "DROP VIEW IF EXISTS everything",
+    "DROP FUNCTION IF EXISTS peek()",
+    "DROP TABLE IF EXISTS left_behind",
     "DROP TABLE IF EXISTS noted",
-)  # fmt: skip
+)
 
 
 def drifts(superuser: Superuser) -> list[Drift]:
@@ -219,8 +322,9 @@ def test_who_reaches_an_owner_through_roles_between_is_seen(superuser: Superuser
         superuser.execute("GRANT worker_fanout_owner TO a_team; GRANT a_team TO app")
         found = drifts(superuser)
         assert {(each.where, each.seen.split(",")[0]) for each in found} == {
-            ("role app", "a member of a_team"), ("role a_team", "a member of worker_fanout_owner"),
-        }  # fmt: skip
+            ("role app", "a member of a_team"),
+            ("role a_team", "a member of worker_fanout_owner"),
+        }
         mend(superuser, *found)
         assert drifts(superuser) == []
     finally:

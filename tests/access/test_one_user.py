@@ -54,15 +54,18 @@ def test_what_frees_the_one_user_from_row_level_security_is_named_and_mended(one
             ("ALTER ROLE {user} BYPASSRLS", "role attribute", "BYPASSRLS", 'ALTER ROLE "{user}" NOBYPASSRLS'),
             ("ALTER ROLE {user} SUPERUSER", "role attribute", "SUPERUSER", 'ALTER ROLE "{user}" NOSUPERUSER'),
             (
-                "GRANT pg_execute_server_program TO {user}", "membership",
+                "GRANT pg_execute_server_program TO {user}",
+                "membership",
                 "a member of pg_execute_server_program, granted by postgres",
                 'REVOKE "pg_execute_server_program" FROM "{user}" GRANTED BY "postgres" CASCADE',
             ),
             (
-                "GRANT {user}_team TO {user}", "membership", "a member of {user}_team, granted by postgres",
+                "GRANT {user}_team TO {user}",
+                "membership",
+                "a member of {user}_team, granted by postgres",
                 'REVOKE "{user}_team" FROM "{user}" GRANTED BY "postgres" CASCADE',
             ),
-        ):  # fmt: skip
+        ):
             one_user.execute(planted.format(user=user))
             [found] = one_user.drifts()
             assert (found["kind"], found["where"], found["is_decision"]) == (kind, f"role {user}", True)

@@ -30,8 +30,15 @@ from tests.support import change, seen
 ADMIN = "/admin/salon_jobs/"
 PAGES = ("job", "message", "blockedaggregate")
 OTHERS = (
-    "process", "crontick", "limit", "fanoutrecord", "relaypartition", "destinationstate", "inboxmessage", "replay",
-)  # fmt: skip
+    "process",
+    "crontick",
+    "limit",
+    "fanoutrecord",
+    "relaypartition",
+    "destinationstate",
+    "inboxmessage",
+    "replay",
+)
 
 
 class WebRouter:
@@ -72,8 +79,10 @@ def two(web: None, stores: list[UUID]) -> tuple[Rows, Rows]:
         [(job,)] = seen(
             "INSERT INTO salon_jobs_job (task, store_id, state, finished_at, job_key, reason)"
             " VALUES ('test-store', %s, 'failed', now(), %s, %s) RETURNING id",
-            store, f"key-of-{number}", f"reason-of-{number}",
-        )  # fmt: skip
+            store,
+            f"key-of-{number}",
+            f"reason-of-{number}",
+        )
         message = write("failed", aggregate=f"aggregate-of-{number}", store=store)
         block(message, "parked")
         [(aggregate,)] = seen("SELECT id FROM salon_jobs_blocked_aggregate WHERE head_id = %s", message)
@@ -167,10 +176,16 @@ def test_a_jobs_page_reads_nothing_that_belongs_to_no_store(two: tuple[Rows, Row
 @pytest.mark.parametrize(
     "query",
     [
-        "?store={store}", "?q={store}", "?q={job}", "?q=key-of-1", "?state__exact=failed&store={store}",
-        "?task=test-store", "?queue=default", "?_facets=1",
+        "?store={store}",
+        "?q={store}",
+        "?q={job}",
+        "?q=key-of-1",
+        "?state__exact=failed&store={store}",
+        "?task=test-store",
+        "?queue=default",
+        "?_facets=1",
     ],
-)  # fmt: skip
+)
 def test_no_filter_or_search_reaches_another_stores_jobs(two: tuple[Rows, Rows], query: str) -> None:
     own, other = two
     found = listed(staff(own.store), "job", query.format(store=other.store, job=other.job))
@@ -179,10 +194,14 @@ def test_no_filter_or_search_reaches_another_stores_jobs(two: tuple[Rows, Rows],
 
 def test_a_condition_that_no_filter_offers_is_refused(two: tuple[Rows, Rows]) -> None:
     conditions = (
-        "job/?payload__password__startswith=t", "job/?payload__contains=t", "job/?trace__isnull=1",
-        "job/?task__regex=(", "job/?task=%00", "message/?headers__token__startswith=t",
+        "job/?payload__password__startswith=t",
+        "job/?payload__contains=t",
+        "job/?trace__isnull=1",
+        "job/?task__regex=(",
+        "job/?task=%00",
+        "message/?headers__token__startswith=t",
         "blockedaggregate/?error__contains=t",
-    )  # fmt: skip
+    )
     for client in (staff(two[0].store), staff(everything=True)):
         for query in conditions:
             assert client.get(f"{ADMIN}{query}").status_code == 400, f"REDACT's values could be guessed by {query}"
@@ -212,9 +231,7 @@ def test_another_stores_jobs_are_not_retried_and_all_means_all_of_ones_own(two: 
     form = {"action": "retry", "index": "0", "confirmed": "1", "store": str(own.store)}
     client.post(f"{ADMIN}job/", {**form, "_selected_action": [str(other.job)]}, follow=True)
     assert dict(seen(states)) == {own.job: "failed", other.job: "failed"}
-    client.post(
-        f"{ADMIN}job/", {**form, "_selected_action": [str(own.job)], "select_across": "1"}, follow=True
-    )  # fmt: skip
+    client.post(f"{ADMIN}job/", {**form, "_selected_action": [str(own.job)], "select_across": "1"}, follow=True)
     assert dict(seen(states)) == {own.job: "queued", other.job: "failed"}
     assert seen("SELECT object_id FROM django_admin_log") == [(str(own.job),)]
 
@@ -252,8 +269,10 @@ def test_kinds_of_failures_are_those_of_ones_own_jobs(two: tuple[Rows, Rows]) ->
     for number, rows in enumerate(two):
         change(
             "UPDATE salon_jobs_job SET fingerprint = %s, error_class = %s WHERE id = %s",
-            number, f"BurntTill{number}", rows.job,
-        )  # fmt: skip
+            number,
+            f"BurntTill{number}",
+            rows.job,
+        )
     text = staff(two[0].store).get(f"{ADMIN}job/failures/").content.decode()
     assert "BurntTill0" in text
     assert "BurntTill1" not in text
@@ -289,9 +308,7 @@ def test_staff_of_several_stores_choose_one_at_a_time(
     two: tuple[Rows, Rows], stores: list[UUID], settings: Any, without: list[str]
 ) -> None:
     own, other = two
-    settings.SALON_JOBS = {
-        **settings.SALON_JOBS, "PATHS_WITHOUT_STORE": without, "REQUEST_WITHOUT_STORE": "continue",
-    }  # fmt: skip
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "PATHS_WITHOUT_STORE": without, "REQUEST_WITHOUT_STORE": "continue"}
     client = staff(own.store, other.store)
     question = client.get(f"{ADMIN}job/")
     assert "no-store" in question["Cache-Control"]

@@ -48,26 +48,31 @@ def busy(two: tuple[Rows, Rows], stores: list[UUID]) -> tuple[Rows, Rows]:
         "INSERT INTO salon_jobs_job (task, queue, store_id, run_at)"
         " VALUES ('send-mail', 'mail', %s, now() - interval '90 s'),"
         " ('send-mail', 'mail', %s, now() + interval '1 day'), ('ping', 'default', NULL, now())",
-        stores[0], stores[1],
-    )  # fmt: skip
+        stores[0],
+        stores[1],
+    )
     change(
         "INSERT INTO salon_jobs_job (task, queue, store_id, state, leased_by, lease, started_at)"
         " VALUES ('long-haul', 'mail', %s, 'running', %s, 1, now() - interval '3 minutes')",
-        stores[0], worker,
-    )  # fmt: skip
+        stores[0],
+        worker,
+    )
     change(
         "INSERT INTO salon_jobs_job_error (job_id, store_id, attempt, error_class)"
         " SELECT n, (ARRAY[%s, %s]::uuid[])[1 + (n %% 3 = 0)::int], 1, 'TillOnFire' FROM generate_series(1, 9) AS n",
-        stores[0], stores[1],
-    )  # fmt: skip
+        stores[0],
+        stores[1],
+    )
     waits = [0] * BUCKETS
     waits[bucket_of(0.5)] = 40
     for minutes in (0, 2, 4, 300, 5000):
         change(
             "INSERT INTO salon_jobs_task_minute SELECT date_trunc('minute', now()) - %s * interval '1 minute',"
             " 'send-mail', 'mail', 30, 5, 2, 3, 0, 0, 0, 20.0, %s, 20.0, %s",
-            minutes, waits, waits,
-        )  # fmt: skip
+            minutes,
+            waits,
+            waits,
+        )
     change(
         "INSERT INTO salon_jobs_queue_minute SELECT date_trunc('minute', now()) - n * interval '1 minute', 'mail',"
         " 100 - 10 * n, 50, 1.0, true FROM generate_series(0, 5) AS n"
@@ -114,15 +119,26 @@ def test_an_operator_sees_everything_by_few_queries(busy: tuple[Rows, Rows]) -> 
         text = text_of(client)
     assert len(asked) + len(other) <= MOST_QUERIES, [query["sql"][:90] for query in asked.captured_queries]
     for expected in (
-        "Failed jobs 2", "Parked aggregates 2", "Paused: queue mail",
+        "Failed jobs 2",
+        "Parked aggregates 2",
+        "Paused: queue mail",
         "mail paused 2 1 1.5 min",  # waiting, due, for so long
         "send-mail 90 15 6 9 0",  # succeeded, retried, failed, cancelled, rescued in the last hour
-        f"{busy[0].store} 6 6 TillOnFire", f"{busy[1].store} 3 3 TillOnFire",
-        "Processes 3 1 silent", "long-haul for 3 min mail", "shop-2/12 relay", "1 h ago, silent",
-        "nightly not declared here", "failed: reason-of-1",
-        "expire-tentative-reservations", "Relay shop-2/12 owns partition 0. ", "Nobody owns 1", "The gate is open",
-        "BROKER.DOWN", "aggregate-of-1",
-    ):  # fmt: skip
+        f"{busy[0].store} 6 6 TillOnFire",
+        f"{busy[1].store} 3 3 TillOnFire",
+        "Processes 3 1 silent",
+        "long-haul for 3 min mail",
+        "shop-2/12 relay",
+        "1 h ago, silent",
+        "nightly not declared here",
+        "failed: reason-of-1",
+        "expire-tentative-reservations",
+        "Relay shop-2/12 owns partition 0. ",
+        "Nobody owns 1",
+        "The gate is open",
+        "BROKER.DOWN",
+        "aggregate-of-1",
+    ):
         assert expected in text, expected
     assert re.search(r"hourly not declared here [^A-Z]*UTC succeeded monthly", text), (
         "in its time it is there unless it did"
@@ -139,13 +155,17 @@ def test_what_is_counted_leads_to_its_rows_for_whoever_may_see_them(busy: tuple[
     page = client.get(DASHBOARD).content.decode().split('id="salon-jobs-dashboard"')[1]
     links = {unescape(link) for link in re.findall(r'href="(/admin/salon_jobs/[^"]+)"', page)}
     for wanted, shown in (
-        ("job/?queue=mail&state__exact=queued", "2 jobs"), ("job/?queue=default&state__exact=failed", "2 jobs"),
-        ("job/?state__exact=queued", "3 jobs"), (f"job/?store={busy[0].store}&state__exact=queued", "1 job"),
-        ("job/?task=send-mail&state__exact=failed", "0 jobs"), ("crontick/?entry=nightly", "1 cron tick"),
+        ("job/?queue=mail&state__exact=queued", "2 jobs"),
+        ("job/?queue=default&state__exact=failed", "2 jobs"),
+        ("job/?state__exact=queued", "3 jobs"),
+        (f"job/?store={busy[0].store}&state__exact=queued", "1 job"),
+        ("job/?task=send-mail&state__exact=failed", "0 jobs"),
+        ("crontick/?entry=nightly", "1 cron tick"),
         (f"message/?{urlencode({'destination': ORDERS, 'status__exact': 'pending'})}", "0 messages"),
-        ("limit/?paused__exact=1", "1 limit"), ("process/?", "3 processes"),
+        ("limit/?paused__exact=1", "1 limit"),
+        ("process/?", "3 processes"),
         (f"job/?leased_by__exact={worker()}&state__exact=running", "1 job"),
-    ):  # fmt: skip
+    ):
         assert f"/admin/salon_jobs/{wanted}" in links, wanted
         assert shown in client.get(f"/admin/salon_jobs/{wanted}").content.decode(), wanted
     ids = re.findall(r' id="([^"]+)"', page)
@@ -253,7 +273,14 @@ def test_a_plot_says_in_words_what_it_shows_and_breaks_where_nothing_is_known() 
 
 def test_numbers_are_written_for_people() -> None:
     assert [duration(s) for s in (None, 0, 0.0005, 0.25, 3, 90, 7200, 200_000)] == [
-        "–", "0 s", "<1 ms", "250 ms", "3 s", "1.5 min", "2 h", "2.3 d",
-    ]  # fmt: skip
+        "–",
+        "0 s",
+        "<1 ms",
+        "250 ms",
+        "3 s",
+        "1.5 min",
+        "2 h",
+        "2.3 d",
+    ]
     assert [number(n) for n in (None, 0, 1, 0.25, 12.6, 4_950_000)] == ["–", "0", "1", "0.25", "13", "4,950,000"]
     assert [counted(n, 1001) for n in (0, 1000, 1001)] == ["0", "1,000", "1,000+"]

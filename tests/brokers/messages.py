@@ -13,15 +13,30 @@ TOO_LARGE = '"' + "x" * 2_000_000 + '"'
 
 
 def make(
-    destination: str, aggregate_id: str = "a", *, event: str = "order.created", payload: str = "{}",
-    headers: str = "{}", store_id: UUID | None = None, message_id: UUID | None = None, replay_of: UUID | None = None,
-) -> OutgoingMessage:  # fmt: skip
+    destination: str,
+    aggregate_id: str = "a",
+    *,
+    event: str = "order.created",
+    payload: str = "{}",
+    headers: str = "{}",
+    store_id: UUID | None = None,
+    message_id: UUID | None = None,
+    replay_of: UUID | None = None,
+) -> OutgoingMessage:
     """Make one message, as the relay would read it."""
     return OutgoingMessage(
-        id=next(_IDS), message_id=message_id or uuid4(), aggregate_type=destination, aggregate_id=aggregate_id,
-        event=event, payload=payload, headers=headers, store_id=store_id, producer="contract-tests",
-        created_at_s=1_700_000_000.0, replay_of=replay_of,
-    )  # fmt: skip
+        id=next(_IDS),
+        message_id=message_id or uuid4(),
+        aggregate_type=destination,
+        aggregate_id=aggregate_id,
+        event=event,
+        payload=payload,
+        headers=headers,
+        store_id=store_id,
+        producer="contract-tests",
+        created_at_s=1_700_000_000.0,
+        replay_of=replay_of,
+    )
 
 
 def publish(publisher: Publisher, *messages: OutgoingMessage) -> list[Verdict | None]:

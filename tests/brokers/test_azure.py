@@ -316,13 +316,15 @@ def test_plain_json_of_another_writer_is_read(azure: AzureBroker, source: AzureQ
 @pytest.mark.parametrize(
     "body",
     [
-        '{"task_id": 7, "name": "髪"}', ' \n{"task_id": 7, "name": "髪"}', '\ufeff{"task_id": 7, "name": "髪"}',
+        '{"task_id": 7, "name": "髪"}',
+        ' \n{"task_id": 7, "name": "髪"}',
+        '\ufeff{"task_id": 7, "name": "髪"}',
         base64.b64encode('{"task_id": 7, "name": "髪"}'.encode()).decode(),
         base64.b64encode('\ufeff{"task_id": 7, "name": "髪"}'.encode()).decode(),
         base64.encodebytes(('{"task_id": 7, "name": "髪"' + " " * 100 + "}").encode()).decode(),
     ],
     ids=["plain", "indented", "with a mark", "base64", "base64 with a mark", "base64 in lines"],
-)  # fmt: skip
+)
 def test_a_body_without_an_envelope_comes_as_text_with_the_id_that_azure_gave_it(
     azure: AzureBroker, source: AzureQueueSource, destination: str, body: str
 ) -> None:

@@ -126,8 +126,9 @@ def test_poison_is_rejected_after_so_many_deliveries_and_holds_up_no_other(
         eventually(lambda: len(notes()) == 3, PATIENCE_S)
         eventually(lambda: ("rejected", "INBOX.UNKNOWN_STORE") in rows(), PATIENCE_S)
     assert sorted(rows()) == [("enqueued", "")] * 3 + [
-        ("rejected", "INBOX.UNKNOWN_EVENT"), ("rejected", "INBOX.UNKNOWN_STORE"),
-    ]  # fmt: skip
+        ("rejected", "INBOX.UNKNOWN_EVENT"),
+        ("rejected", "INBOX.UNKNOWN_STORE"),
+    ]
     assert seen("SELECT deliveries FROM salon_jobs_inbox WHERE code = 'INBOX.UNKNOWN_STORE'") == [(3,)]
 
 

@@ -28,9 +28,11 @@ def emit_round(destination: str, number: int) -> None:
     for aggregate_id in AGGREGATES:
         body = json.dumps({"number": number})
         change(
-            "SELECT salon_jobs_emit(%s, %s, 'order.created', %s::json, producer => 'contract-tests')", destination,
-            aggregate_id, body,
-        )  # fmt: skip
+            "SELECT salon_jobs_emit(%s, %s, 'order.created', %s::json, producer => 'contract-tests')",
+            destination,
+            aggregate_id,
+            body,
+        )
 
 
 def statuses(destination: str) -> dict[str, int]:

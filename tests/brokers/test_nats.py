@@ -87,10 +87,17 @@ def destination(broker: NatsBroker) -> str:
 def message(destination: str, aggregate_id: str = "", **given: Any) -> OutgoingMessage:
     number = next(_ids)
     fields: dict[str, Any] = {
-        "id": number, "message_id": uuid4(), "aggregate_type": destination, "aggregate_id": aggregate_id,
-        "event": "order.created", "payload": json.dumps({"number": number}), "headers": "{}",
-        "store_id": UUID(int=7), "producer": "salon", "created_at_s": 0.0,
-    }  # fmt: skip
+        "id": number,
+        "message_id": uuid4(),
+        "aggregate_type": destination,
+        "aggregate_id": aggregate_id,
+        "event": "order.created",
+        "payload": json.dumps({"number": number}),
+        "headers": "{}",
+        "store_id": UUID(int=7),
+        "producer": "salon",
+        "created_at_s": 0.0,
+    }
     return OutgoingMessage(**{**fields, **given})
 
 
@@ -165,9 +172,12 @@ def test_the_largest_that_emit_lets_through_is_taken_by_the_server(
     def fits(one: OutgoingMessage) -> bool:
         try:
             publisher.check(
-                parse_destination(destination), aggregate_id=one.aggregate_id, event=one.event, payload=one.payload,
+                parse_destination(destination),
+                aggregate_id=one.aggregate_id,
+                event=one.event,
+                payload=one.payload,
                 headers=one.headers,
-            )  # fmt: skip
+            )
         except MessageInvalid:
             return False
         return True
@@ -462,9 +472,11 @@ def test_closing_answers_who_is_still_publishing(
 
 
 def test_closing_ends_a_try_that_forgot_its_cancellation(
-    running: NatsBroker, point_at: Callable[..., None], publishers: Callable[[], NatsPublisher],
+    running: NatsBroker,
+    point_at: Callable[..., None],
+    publishers: Callable[[], NatsPublisher],
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     begun = threading.Event()
 
     async def connect(_client: Client, *_: Any, **__: Any) -> None:

@@ -89,8 +89,20 @@ def test_the_right_secret_opens_and_a_wrong_one_is_told_clearly(
 
 def test_a_credentials_file(point_at: Point, tmp_path: Path) -> None:
     operator, account, user, system = (nkeys_pair(kind) for kind in (_OPERATOR, _ACCOUNT, _USER, _ACCOUNT))
-    limits = {"mem_storage": -1, "disk_storage": -1, "streams": -1, "consumer": -1, "conn": -1, "subs": -1, "data": -1,
-              "payload": -1, "imports": -1, "exports": -1, "wildcards": True, "leaf": -1}  # fmt: skip
+    limits = {
+        "mem_storage": -1,
+        "disk_storage": -1,
+        "streams": -1,
+        "consumer": -1,
+        "conn": -1,
+        "subs": -1,
+        "data": -1,
+        "payload": -1,
+        "imports": -1,
+        "exports": -1,
+        "wildcards": True,
+        "leaf": -1,
+    }
     operator_jwt = token(operator, operator, {"type": "operator", "system_account": name(system)})
     account_jwt = token(operator, account, {"type": "account", "limits": limits})
     system_jwt = token(operator, system, {"type": "account", "limits": {**limits, "mem_storage": 0, "disk_storage": 0}})
@@ -212,9 +224,13 @@ def token(signer: nkeys.KeyPair, subject: nkeys.KeyPair, claims: dict[str, Any])
         return base64.urlsafe_b64encode(value).rstrip(b"=").decode()
 
     body = {
-        "jti": uuid4().hex, "iat": int(time.time()), "iss": name(signer), "sub": name(subject), "name": "test",
+        "jti": uuid4().hex,
+        "iat": int(time.time()),
+        "iss": name(signer),
+        "sub": name(subject),
+        "name": "test",
         "nats": {"version": 2, **claims},
-    }  # fmt: skip
+    }
     head = part(json.dumps({"typ": "JWT", "alg": "ed25519-nkey"}).encode())
     signed = f"{head}.{part(json.dumps(body).encode())}"
     return f"{signed}.{part(signer.sign(signed.encode()))}"

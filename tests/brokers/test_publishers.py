@@ -104,8 +104,14 @@ def test_after_a_failed_message_none_of_its_aggregate_is_sent_but_those_of_other
     batch = (first, refused, other, held[0], later, held[1], held[2])
 
     assert publish(publisher, *batch) == [
-        None, Verdict.REFUSED, None, Verdict.NOT_SENT, None, Verdict.NOT_SENT, Verdict.NOT_SENT,
-    ]  # fmt: skip
+        None,
+        Verdict.REFUSED,
+        None,
+        Verdict.NOT_SENT,
+        None,
+        Verdict.NOT_SENT,
+        Verdict.NOT_SENT,
+    ]
     assert sorted(arrived(broker, destination)) == sorted(ids(first, other, later))
 
 

@@ -149,9 +149,15 @@ def make(destination: str, aggregate_id: str = "a", payload: str = "{}", **field
     """Make one message."""
     given: dict[str, Any] = {"event": "order.created", "headers": "{}", "store_id": None} | fields
     return OutgoingMessage(
-        id=1, message_id=uuid4(), aggregate_type=destination, aggregate_id=aggregate_id, payload=payload,
-        producer="tests", created_at_s=0.0, **given,
-    )  # fmt: skip
+        id=1,
+        message_id=uuid4(),
+        aggregate_type=destination,
+        aggregate_id=aggregate_id,
+        payload=payload,
+        producer="tests",
+        created_at_s=0.0,
+        **given,
+    )
 
 
 def publish(publisher: SnsPublisher, *messages: OutgoingMessage) -> Answers:
@@ -216,10 +222,7 @@ def test_no_message_has_more_attributes_than_raw_delivery_to_sqs_takes(topic: st
     assert "" not in attributes_of(make(topic, "", event="")).values()
 
 
-@pytest.mark.parametrize(
-    ("code", "verdict"),
-    [("InternalError", Verdict.RETRY), ("InvalidParameter", Verdict.REFUSED)],
-)
+@pytest.mark.parametrize(("code", "verdict"), [("InternalError", Verdict.RETRY), ("InvalidParameter", Verdict.REFUSED)])
 def test_an_entry_that_fails_holds_its_aggregate_alone(
     moto: SnsBroker, publisher: SnsPublisher, requests: Requests, topic: str, code: str, verdict: Verdict
 ) -> None:
@@ -267,14 +270,20 @@ def test_a_request_that_is_refused_blames_the_guilty_alone(
 @pytest.mark.parametrize(
     ("code", "status", "expected"),
     [
-        ("AuthorizationErrorException", 403, "SNS.NOT_AUTHORIZED"), ("InvalidClientTokenId", 403, "SNS.NOT_AUTHORIZED"),
-        ("KMSDisabledException", 400, "SNS.NOT_AUTHORIZED"), ("KMSThrottling", 400, "SNS.THROTTLED"),
-        ("Anything", 429, "SNS.THROTTLED"), ("InternalFailure", 500, "SNS.UNAVAILABLE"), ("", 503, "SNS.UNAVAILABLE"),
-        ("NotFound", 404, "SNS.NO_TOPIC"), ("AWS.SimpleQueueService.NonExistentQueue", 400, "SNS.NO_TOPIC"),
-        ("InvalidParameterValueException", 400, "SNS.REFUSED"), ("BatchRequestTooLong", 400, "SNS.REFUSED"),
+        ("AuthorizationErrorException", 403, "SNS.NOT_AUTHORIZED"),
+        ("InvalidClientTokenId", 403, "SNS.NOT_AUTHORIZED"),
+        ("KMSDisabledException", 400, "SNS.NOT_AUTHORIZED"),
+        ("KMSThrottling", 400, "SNS.THROTTLED"),
+        ("Anything", 429, "SNS.THROTTLED"),
+        ("InternalFailure", 500, "SNS.UNAVAILABLE"),
+        ("", 503, "SNS.UNAVAILABLE"),
+        ("NotFound", 404, "SNS.NO_TOPIC"),
+        ("AWS.SimpleQueueService.NonExistentQueue", 400, "SNS.NO_TOPIC"),
+        ("InvalidParameterValueException", 400, "SNS.REFUSED"),
+        ("BatchRequestTooLong", 400, "SNS.REFUSED"),
         ("SomethingNew", 400, "SNS.FAILED"),
     ],
-)  # fmt: skip
+)
 def test_what_an_error_code_means(code: str, status: int, expected: str) -> None:
     answer = verdict_of_code(code, detail="", status=status)
     assert answer.code == expected
@@ -521,9 +530,14 @@ def test_a_topic_that_was_deleted_is_missing_until_it_is_there_again(
     ],
 )
 def test_a_topic_that_is_denied_is_skipped(
-    publisher: SnsPublisher, requests: Requests, configure: Callable[..., None], topic: str, name: str,
-    lists: dict[str, list[str]], code: str,
-) -> None:  # fmt: skip
+    publisher: SnsPublisher,
+    requests: Requests,
+    configure: Callable[..., None],
+    topic: str,
+    name: str,
+    lists: dict[str, list[str]],
+    code: str,
+) -> None:
     configure(**{key: [entry.format(name=name) for entry in entries] for key, entries in lists.items()})
     answers = publish(publisher, make(topic), make(topic))
     assert codes(answers) == [code] * 2
@@ -597,14 +611,16 @@ def test_answers_that_sqs_did_not_take_are_not_ready_and_those_no_longer_ours_ar
     theirs = True
 
     def fail(parsed: dict[str, Any], **_: object) -> None:
-        parsed["Failed"] = [{"Id": "1", "Code": "ReceiptHandleIsInvalid" if theirs else "InternalError",
-                             "SenderFault": theirs}]  # fmt: skip
+        parsed["Failed"] = [
+            {"Id": "1", "Code": "ReceiptHandleIsInvalid" if theirs else "InternalError", "SenderFault": theirs}
+        ]
 
     source._answering.meta.events.register("after-call.sqs.*", fail)
     answer: list[Callable[[], None]] = [
-        lambda: source.extend(deliveries, visibility=LONG), lambda: source.give_back(deliveries, after=LONG),
+        lambda: source.extend(deliveries, visibility=LONG),
+        lambda: source.give_back(deliveries, after=LONG),
         lambda: source.acknowledge(deliveries),
-    ]  # fmt: skip
+    ]
     for each in answer:
         theirs = True
         each()
@@ -626,7 +642,7 @@ def test_answers_that_sqs_did_not_take_are_not_ready_and_those_no_longer_ours_ar
         ("{}", {"Event": "e", "Headers": "[]"}, "Headers is no JSON object"),
         ("{}", {"Event": "e"}, ""),
     ],
-)  # fmt: skip
+)
 def test_what_can_not_be_read_is_a_fault_and_stops_nothing(
     moto: SnsBroker, configure: Callable[..., None], name: str, body: str, attributes: dict[str, str], fault: str
 ) -> None:

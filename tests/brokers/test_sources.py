@@ -144,9 +144,7 @@ def test_a_broker_that_is_down_is_not_ready_and_heals_without_a_restart(
     source.ping()
     broker.stop()
     try:
-        asks: list[Callable[[], object]] = [
-            source.ping, lambda: source.receive(1, wait=NO_TIME, visibility=LONG),
-        ]  # fmt: skip
+        asks: list[Callable[[], object]] = [source.ping, lambda: source.receive(1, wait=NO_TIME, visibility=LONG)]
         for ask in asks:
             with pytest.raises(NotReady):
                 ask()

@@ -53,9 +53,15 @@ def main(arguments: Sequence[str]) -> int:
         from tests.chaos.rounds import Plan, run_rounds
 
         plan = Plan(
-            seconds=options.seconds, seed=options.seed, only=options.only, rate=options.rate, children=_CHILDREN,
-            stores=_STORES, patience_s=_PATIENCE_S, long=options.seconds >= _LONG_RUN_S,
-        )  # fmt: skip
+            seconds=options.seconds,
+            seed=options.seed,
+            only=options.only,
+            rate=options.rate,
+            children=_CHILDREN,
+            stores=_STORES,
+            patience_s=_PATIENCE_S,
+            long=options.seconds >= _LONG_RUN_S,
+        )
         try:
             tallies, faults = run_rounds(plan, server, database, folder, console)
         finally:
@@ -77,10 +83,11 @@ def main(arguments: Sequence[str]) -> int:
 
 def _prepare(database: Database) -> None:
     passwords = {
-        "MIGRATOR_PASSWORD": database.passwords["migrator"], "APP_PASSWORD": database.passwords["web"],
+        "MIGRATOR_PASSWORD": database.passwords["migrator"],
+        "APP_PASSWORD": database.passwords["web"],
         "WORKER_RUNTIME_PASSWORD": database.passwords["worker"],
         "JOBS_OPERATOR_PASSWORD": database.passwords["operator"],
-    }  # fmt: skip
+    }
     # Roles of an earlier run on the same server have other passwords.
     command = manage("bootstrap_roles", "--share-roles", "--change-passwords", "--yes")
     run(command, environment(DATABASE_URL_BOOTSTRAP=database.superuser_url, **passwords))

@@ -87,9 +87,14 @@ class Fleet:
         self._starts[number] += 1
         with (self._folder / f"worker-{number}-{self._starts[number]}.log").open("wb") as output:
             return subprocess.Popen(
-                _COMMAND, cwd=ROOT, env=dict(self._environment), stdin=subprocess.DEVNULL, stdout=output,
-                stderr=subprocess.STDOUT, start_new_session=True,
-            )  # fmt: skip
+                _COMMAND,
+                cwd=ROOT,
+                env=dict(self._environment),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
 
     def _keep(self) -> None:
         while not self._ending.wait(_LOOK_S):

@@ -111,22 +111,32 @@ class Scene:
         """Start one relay."""
         self.starts += 1
         overrides = {
-            "PROCESS_SILENT_AFTER": 3, "HEARTBEAT_INTERVAL": 0.6,
+            "PROCESS_SILENT_AFTER": 3,
+            "HEARTBEAT_INTERVAL": 0.6,
             "OUTBOX": {
-                "PRODUCER": "chaos", "OWNERSHIP": _OWNERSHIP_S, "POLL_INTERVAL": 0.5, "RETRY_BACKOFF": 0.2,
+                "PRODUCER": "chaos",
+                "OWNERSHIP": _OWNERSHIP_S,
+                "POLL_INTERVAL": 0.5,
+                "RETRY_BACKOFF": 0.2,
                 "FETCH_LIMIT": self.dice.choice((20, 200, 1000)),
             },
             "NATS": {"SERVER": self.broker.url, "TIMEOUT": 2, "RECONNECT_WAIT": 0.1, "RECONNECT_JITTER": 0},
-        }  # fmt: skip
+        }
         env = environment(
-            DJANGO_SETTINGS_MODULE="tests.chaos.settings", WORKER_DATABASE_URL=self.database.url("worker"),
+            DJANGO_SETTINGS_MODULE="tests.chaos.settings",
+            WORKER_DATABASE_URL=self.database.url("worker"),
             SALON_JOBS_OVERRIDES=json.dumps(overrides),
-        )  # fmt: skip
+        )
         with (self.folder / f"relay-{self.starts}.log").open("wb") as output:
             return subprocess.Popen(
-                manage("relay_outbox", "--health-addr", "127.0.0.1:0", "--log-format", "json"), cwd=ROOT, env=env,
-                stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
-            )  # fmt: skip
+                manage("relay_outbox", "--health-addr", "127.0.0.1:0", "--log-format", "json"),
+                cwd=ROOT,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
 
     def one(self) -> subprocess.Popen[bytes]:
         """Choose a relay."""
@@ -206,8 +216,15 @@ def refuse_messages(scene: Scene) -> None:
 
 
 DISTURBANCES: Final[Sequence[Callable[[Scene], None]]] = (
-    kill_relay, freeze_relay, stop_broker, restart_database, end_connections, hold_gate, refuse_messages, stop_relay,
-)  # fmt: skip
+    kill_relay,
+    freeze_relay,
+    stop_broker,
+    restart_database,
+    end_connections,
+    hold_gate,
+    refuse_messages,
+    stop_relay,
+)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -260,19 +277,22 @@ def _run(scene: Scene, options: argparse.Namespace) -> tuple[dict[str, Any], lis
     began = time.monotonic()
     faults += _drained(scene)
     figures: dict[str, Any] = {
-        "seed": options.seed, "disturbances": dict(times), "relays_started": scene.starts,
+        "seed": options.seed,
+        "disturbances": dict(times),
+        "relays_started": scene.starts,
         "drained_in_s": round(time.monotonic() - began, 1),
-    }  # fmt: skip
+    }
     messages, found = _look(scene)
     return {**figures, "messages": messages}, faults + found
 
 
 def _prepare(database: Database) -> None:
     passwords = {
-        "MIGRATOR_PASSWORD": database.passwords["migrator"], "APP_PASSWORD": database.passwords["web"],
+        "MIGRATOR_PASSWORD": database.passwords["migrator"],
+        "APP_PASSWORD": database.passwords["web"],
         "WORKER_RUNTIME_PASSWORD": database.passwords["worker"],
         "JOBS_OPERATOR_PASSWORD": database.passwords["operator"],
-    }  # fmt: skip
+    }
     # Roles of an earlier run on the same server have other passwords.
     command = manage("bootstrap_roles", "--share-roles", "--change-passwords", "--yes")
     run(command, environment(DATABASE_URL_BOOTSTRAP=database.superuser_url, **passwords))

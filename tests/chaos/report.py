@@ -38,16 +38,33 @@ def table(tallies: Mapping[str, Tally]) -> Table:
     """Return one row for each disturbance."""
     shown = Table(title="After each disturbance every job was looked at")
     for title in (
-        "disturbance", "times", "jobs", "next job p50", "max s", "all before p50", "max s", "late ends refused",
-        "lost", "doubled", "other",
-    ):  # fmt: skip
+        "disturbance",
+        "times",
+        "jobs",
+        "next job p50",
+        "max s",
+        "all before p50",
+        "max s",
+        "late ends refused",
+        "lost",
+        "doubled",
+        "other",
+    ):
         shown.add_column(title, justify="left" if title == "disturbance" else "right")
     for name, tally in tallies.items():
         others = len(tally.violations) - tally.lost - tally.doubled
         shown.add_row(
-            name, str(tally.times), str(tally.jobs), *_spread(tally.next_s), *_spread(tally.before_s), str(tally.late),
-            str(tally.lost), str(tally.doubled), str(others), style="bold red" if tally.violations else None,
-        )  # fmt: skip
+            name,
+            str(tally.times),
+            str(tally.jobs),
+            *_spread(tally.next_s),
+            *_spread(tally.before_s),
+            str(tally.late),
+            str(tally.lost),
+            str(tally.doubled),
+            str(others),
+            style="bold red" if tally.violations else None,
+        )
     return shown
 
 

@@ -49,9 +49,10 @@ def run_rounds(
     silence_s = 15.0 if plan.long else 3.0
     overrides = {"PROCESS_SILENT_AFTER": silence_s, "HEARTBEAT_INTERVAL": silence_s / 5}
     env = environment(
-        DJANGO_SETTINGS_MODULE="tests.chaos.settings", WORKER_DATABASE_URL=database.url("worker"),
+        DJANGO_SETTINGS_MODULE="tests.chaos.settings",
+        WORKER_DATABASE_URL=database.url("worker"),
         SALON_JOBS_OVERRIDES=json.dumps(overrides),
-    )  # fmt: skip
+    )
     stores = [UUID(queue.store_id(number)) for number in range(1, plan.stores + 1)]
     load = Load(stores, rate=plan.rate, threads=_THREADS, seed=plan.seed)
     if unknown := set(plan.only or ()) - set(DISTURBANCES):
@@ -62,10 +63,15 @@ def run_rounds(
     name = "start"
     with Fleet(plan.children // 2, env, folder) as fleet:
         scene = Scene(
-            server=server, database=database, fleet=fleet, load=load, dice=random.Random(plan.seed),
-            suspend_s=60.0 if plan.long else 7.0, outage_s=10.0 if plan.long else 3.0,
+            server=server,
+            database=database,
+            fleet=fleet,
+            load=load,
+            dice=random.Random(plan.seed),
+            suspend_s=60.0 if plan.long else 7.0,
+            outage_s=10.0 if plan.long else 3.0,
             patience_s=plan.patience_s,
-        )  # fmt: skip
+        )
         asked = late = 0
         try:
             scene.wait_ready(plan.children)

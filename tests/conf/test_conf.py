@@ -27,11 +27,13 @@ def test_defaults_are_a_plain_queue() -> None:
 
 def test_no_secret_is_shown_where_settings_are() -> None:
     wanted: dict[str, Any] = {
-        "BOOTSTRAP_URL": "postgresql://u:tulip@h/x", "LISTEN_URL": "postgresql://u:tulip@h/x",
-        "ROLE_PASSWORDS": {"web": "tulip"}, "NATS": {"USER": "u", "PASSWORD": "tulip"},
+        "BOOTSTRAP_URL": "postgresql://u:tulip@h/x",
+        "LISTEN_URL": "postgresql://u:tulip@h/x",
+        "ROLE_PASSWORDS": {"web": "tulip"},
+        "NATS": {"USER": "u", "PASSWORD": "tulip"},
         "SNS": {"ACCESS_KEY": "a", "SECRET_KEY": "tulip"},
         "AZURE": {"CONNECTION_STRING": "AccountName=a;SharedAccessSignature=tulip"},
-    }  # fmt: skip
+    }
     with override_settings(SALON_JOBS=wanted):
         assert settings.nats.password == "tulip"
         assert "tulip" not in repr(conf._load()), "local variables of an error are shown so"

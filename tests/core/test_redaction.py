@@ -13,13 +13,27 @@ from salon_jobs.core.redaction import SENSITIVE, UNREADABLE, redacted, redacted_
 
 def test_sensitive_keys_are_hidden_at_any_depth_and_nothing_else() -> None:
     payload = {
-        "number": 41, "Password": "x", "user": [{"api-key": "k", "name": "Mori"}], "access_token": {"a": 1},
-        "Authorization": "Basic …", "author": "Basho", "note": "password", "cardNumber": "4", "private key": "k",
-    }  # fmt: skip
+        "number": 41,
+        "Password": "x",
+        "user": [{"api-key": "k", "name": "Mori"}],
+        "access_token": {"a": 1},
+        "Authorization": "Basic …",
+        "author": "Basho",
+        "note": "password",
+        "cardNumber": "4",
+        "private key": "k",
+    }
     assert redacted(payload, SENSITIVE) == {
-        "number": 41, "Password": "***", "user": [{"api-key": "***", "name": "Mori"}], "access_token": "***",
-        "Authorization": "***", "author": "Basho", "note": "password", "cardNumber": "***", "private key": "***",
-    }  # fmt: skip
+        "number": 41,
+        "Password": "***",
+        "user": [{"api-key": "***", "name": "Mori"}],
+        "access_token": "***",
+        "Authorization": "***",
+        "author": "Basho",
+        "note": "password",
+        "cardNumber": "***",
+        "private key": "***",
+    }
     assert payload["Password"] == "x", "what was given is not changed"
 
 

@@ -28,9 +28,14 @@ from tests.support import claim, running_on_a_thread, seen
     ids=["asked", "asked before a transaction", "switched off", "not idle"],
 )
 def test_a_connection_that_was_cut_unnoticed_is_replaced_before_the_job(
-    stores: list[Any], hooks: tasks.Hooks, process_id: int, monkeypatch: pytest.MonkeyPatch,
-    declared: Any, checks: bool, idle: bool,
-) -> None:  # fmt: skip
+    stores: list[Any],
+    hooks: tasks.Hooks,
+    process_id: int,
+    monkeypatch: pytest.MonkeyPatch,
+    declared: Any,
+    checks: bool,
+    idle: bool,
+) -> None:
     def look(**_: object) -> None:
         with connection.cursor() as cursor:
             cursor.execute("SELECT 1")

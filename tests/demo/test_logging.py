@@ -14,8 +14,9 @@ from tests.support import change
 
 CONSUMER = {
     "CONSUMERS": '{"pings": {"SOURCE": "rn::nats:::pings", "TASKS": {"ping": "ping"}}}',
-    "NATS_SERVER": "nats://127.0.0.1:1", "NATS_MAX_RECONNECTS": "0",
-}  # fmt: skip
+    "NATS_SERVER": "nats://127.0.0.1:1",
+    "NATS_MAX_RECONNECTS": "0",
+}
 COMMANDS: dict[str, tuple[list[str], dict[str, str]]] = {
     "runworker": ([], {}),
     "runscheduler": (["--at", "2026-05-05T18:00+00:00"], {}),
@@ -34,9 +35,13 @@ def written(command: str, *options: str, **environment: str) -> list[str]:
 def web(**environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", WEB],
-        cwd=ROOT, env={**os.environ, "DJANGO_SETTINGS_MODULE": "project.settings", **environment},
-        capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
+        cwd=ROOT,
+        env={**os.environ, "DJANGO_SETTINGS_MODULE": "project.settings", **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -68,8 +73,9 @@ def test_the_option_takes_what_the_setting_takes(database: None) -> None:
 def test_the_web_process_writes_the_same(database: None) -> None:
     by_default = [json.loads(line) for line in web().stdout.splitlines()]
     assert [(line["level"], line["logger"], line["message"]) for line in by_default] == [
-        ("info", "shop", "opened"), ("error", "shop", "shut"),
-    ]  # fmt: skip
+        ("info", "shop", "opened"),
+        ("error", "shop", "shut"),
+    ]
     [line] = web(LOG_LEVEL="error", LOG_FORMAT="text").stdout.splitlines()
     assert line.endswith("ERROR   shop shut")
 
@@ -80,7 +86,7 @@ def test_the_web_process_writes_the_same(database: None) -> None:
         ("LOG_LEVEL", "loud", "['LOGGING']['LEVEL'] must be debug, info, warning, error or critical, not 'loud'"),
         ("LOG_FORMAT", "xml", "['LOGGING']['FORMAT'] must be one of json, text, not 'xml'"),
     ],
-)  # fmt: skip
+)
 def test_what_makes_no_sense_is_refused_by_name(database: None, variable: str, value: str, complaint: str) -> None:
     assert f"SALON_JOBS{complaint}" in manage("runworker", "--burst", **{variable: value}).stderr
     assert f"SALON_JOBS{complaint}" in web(**{variable: value}).stderr

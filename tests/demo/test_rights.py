@@ -14,9 +14,15 @@ from tests.support import seen
 
 FUNCTION = "public.delete_expired_operator_invitations(timestamptz)"
 STORE_OWNED = {
-    "store", "customer", "customer_note", "reservation", "sale", "daily_sales", "operator_invitation",
+    "store",
+    "customer",
+    "customer_note",
+    "reservation",
+    "sale",
+    "daily_sales",
+    "operator_invitation",
     "uploaded_file",
-}  # fmt: skip
+}
 
 
 @pytest.mark.usefixtures("database")
@@ -36,7 +42,7 @@ def test_the_cleanup_function_belongs_to_a_role_that_may_only_delete_invitations
     owner = "invitation_cleanup_owner"
 
     assert seen(query, FUNCTION) == [
-        (owner, False, True, ["search_path=pg_catalog"], f"{{{owner}=X/{owner},worker_runtime=X/{owner}}}"),
+        (owner, False, True, ["search_path=pg_catalog"], f"{{{owner}=X/{owner},worker_runtime=X/{owner}}}")
     ]
     query = """
         SELECT table_name, privilege_type FROM information_schema.role_table_grants
@@ -61,8 +67,7 @@ def test_the_worker_can_not_read_the_admins_tables(table: str) -> None:
 
 @pytest.mark.usefixtures("database")
 @pytest.mark.parametrize(
-    "statement",
-    ["SELECT operator_id FROM operator_session", "UPDATE operator_session SET expires_at = now()"],
+    "statement", ["SELECT operator_id FROM operator_session", "UPDATE operator_session SET expires_at = now()"]
 )
 def test_the_worker_may_only_delete_sessions(statement: str) -> None:
     with psycopg.connect(url_for("worker_runtime")) as connection:

@@ -38,24 +38,52 @@ ERROR, WARNING, CRITICAL = 40, 30, 50
 REPORTED = {"job_failed": ERROR, "message_failed": ERROR, "message_rejected": WARNING}
 # One job, message or request each; or what somebody wanted.
 ROUTINE = {
-    "job_retried": WARNING, "job_cancelled": WARNING, "job_expired": WARNING, "job_timed_out": WARNING,
-    "job_released": WARNING, "job_lease_lost": WARNING, "job_rescued": WARNING, "message_retried": WARNING,
-    "child_killed": WARNING, "process_buried": WARNING, "request_refused": WARNING, "store_erased": WARNING,
-}  # fmt: skip
+    "job_retried": WARNING,
+    "job_cancelled": WARNING,
+    "job_expired": WARNING,
+    "job_timed_out": WARNING,
+    "job_released": WARNING,
+    "job_lease_lost": WARNING,
+    "job_rescued": WARNING,
+    "message_retried": WARNING,
+    "child_killed": WARNING,
+    "process_buried": WARNING,
+    "request_refused": WARNING,
+    "store_erased": WARNING,
+}
 # Logged again for as long as the trouble lasts.
 ONCE = {
-    "database_lost": WARNING, "listener_lost": WARNING, "publisher_broken": ERROR, "source_lost": WARNING,
-    "job_not_rescued": ERROR, "destinations_left_out": ERROR, "sns_topics_not_read": WARNING,
-    "connection_discarded": WARNING, "enqueue_not_in_transaction": WARNING, "messages_unresolvable": WARNING,
-}  # fmt: skip
+    "database_lost": WARNING,
+    "listener_lost": WARNING,
+    "publisher_broken": ERROR,
+    "source_lost": WARNING,
+    "job_not_rescued": ERROR,
+    "destinations_left_out": ERROR,
+    "sns_topics_not_read": WARNING,
+    "connection_discarded": WARNING,
+    "enqueue_not_in_transaction": WARNING,
+    "messages_unresolvable": WARNING,
+}
 EACH = {
-    "cron_failed": ERROR, "consumer_failed": ERROR, "relay_unmarked": ERROR, "child_died": ERROR,
-    "job_callback_failed": ERROR, "waiting": ERROR, "process_was_buried": CRITICAL, "destination_lost": WARNING,
-    "destination_unresolvable": WARNING, "tasks_unknown": WARNING, "partitions_lost": WARNING,
-    "messages_passed_over": WARNING, "process_draining": WARNING, "process_stopped": WARNING,
-    "listener_deaf": WARNING, "cron_missed": WARNING, "catalogue_drift": WARNING,
+    "cron_failed": ERROR,
+    "consumer_failed": ERROR,
+    "relay_unmarked": ERROR,
+    "child_died": ERROR,
+    "job_callback_failed": ERROR,
+    "waiting": ERROR,
+    "process_was_buried": CRITICAL,
+    "destination_lost": WARNING,
+    "destination_unresolvable": WARNING,
+    "tasks_unknown": WARNING,
+    "partitions_lost": WARNING,
+    "messages_passed_over": WARNING,
+    "process_draining": WARNING,
+    "process_stopped": WARNING,
+    "listener_deaf": WARNING,
+    "cron_missed": WARNING,
+    "catalogue_drift": WARNING,
     "role_warning": WARNING,
-}  # fmt: skip
+}
 ALL = REPORTED | ROUTINE | ONCE | EACH
 
 
@@ -65,12 +93,19 @@ def report(configured: str = "", **environment: str) -> list[dict[str, Any]]:
     with server.serving():
         done = subprocess.run(
             [sys.executable, "-c", LOG_ALL % {"configured": configured}, "runworker", json.dumps(ALL)],
-            cwd=ROOT, capture_output=True, text=True, check=False, timeout=60,
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
             env={
-                **settings.INHERITED_ENVIRONMENT, **URLS, "DJANGO_SETTINGS_MODULE": "project.settings",
-                "SENTRY_DSN": server.dsn, **environment,
+                **settings.INHERITED_ENVIRONMENT,
+                **URLS,
+                "DJANGO_SETTINGS_MODULE": "project.settings",
+                "SENTRY_DSN": server.dsn,
+                **environment,
             },
-        )  # fmt: skip
+        )
     assert done.returncode == 0, done.stderr
     return server.events
 
@@ -87,8 +122,12 @@ def logged_as_warning_or_worse() -> set[str]:
         for function in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
                 continue
-            locals_ = {ast.dump(target): node.value for node in ast.walk(function) if isinstance(node, ast.Assign)
-                       for target in node.targets}  # fmt: skip
+            locals_ = {
+                ast.dump(target): node.value
+                for node in ast.walk(function)
+                if isinstance(node, ast.Assign)
+                for target in node.targets
+            }
             for call in (node for node in ast.walk(function) if isinstance(node, ast.Call) and len(node.args) > 1):
                 level, event = call.args[:2]
                 if isinstance(event, ast.Name):
@@ -130,9 +169,11 @@ def test_what_needs_a_person_reaches_sentry_once_each_grouped_by_event() -> None
         ({"SENTRY_SAMPLE_RATE": "0"}, set[str]()),
         ({"SENTRY_LEVEL": "critical", "SENTRY_EVENTS": "job_retried"}, {"process_was_buried", "job_retried"}),
         # What is written to the output is another question.
-        ({"LOG_LEVEL": "critical", "SENTRY_LEVEL": "error", "SENTRY_EVENTS": "job_retried"},
-         {name for name, level in (ONCE | EACH).items() if level >= ERROR} | {"job_retried"}),
+        (
+            {"LOG_LEVEL": "critical", "SENTRY_LEVEL": "error", "SENTRY_EVENTS": "job_retried"},
+            {name for name, level in (ONCE | EACH).items() if level >= ERROR} | {"job_retried"},
+        ),
     ],
-)  # fmt: skip
+)
 def test_level_and_sample_rate_are_those_of_the_environment(environment: dict[str, str], expected: set[str]) -> None:
     assert set(counted(report(**environment))) == expected

@@ -56,9 +56,17 @@ def test_a_command_connects_as_its_own_role_or_names_what_is_missing(command: st
 
 @pytest.mark.parametrize(
     "url",
-    ["", "secret", "postgresql//u:secret@h/x", "postgresql://u:secret@h:port/x", "postgresql://u:secret@[::1/x",
-     "mysql://u:secret@h/x", "foo://u:secret@h/x", "postgresql://u:secret@h:5432/"],
-)  # fmt: skip
+    [
+        "",
+        "secret",
+        "postgresql//u:secret@h/x",
+        "postgresql://u:secret@h:port/x",
+        "postgresql://u:secret@[::1/x",
+        "mysql://u:secret@h/x",
+        "foo://u:secret@h/x",
+        "postgresql://u:secret@h:5432/",
+    ],
+)
 def test_a_malformed_url_is_named_and_not_shown(url: str) -> None:
     refused = _settings("runworker", {**URLS, "WORKER_DATABASE_URL": url}, "0")
 
@@ -101,8 +109,14 @@ def test_what_sentry_is_told_is_what_the_environment_says() -> None:
     dsn = {"SENTRY_DSN": "http://key@127.0.0.1:9/1"}
     by_default = ast.literal_eval(_settings("runworker", {**URLS, **dsn, "SENTRY_RELEASE": "1.2"}, shown).stdout)
     assert by_default == (["prod", "1.2", 1.0, None, False], logging.WARNING, True)
-    given = {"SENTRY_ENVIRONMENT": "test", "SENTRY_SAMPLE_RATE": "0.5", "SENTRY_TRACES_SAMPLE_RATE": "0.25",
-             "SENTRY_LEVEL": "error", "SENTRY_MONITORS": "off", "SENTRY_RELEASE": "1.2"}  # fmt: skip
+    given = {
+        "SENTRY_ENVIRONMENT": "test",
+        "SENTRY_SAMPLE_RATE": "0.5",
+        "SENTRY_TRACES_SAMPLE_RATE": "0.25",
+        "SENTRY_LEVEL": "error",
+        "SENTRY_MONITORS": "off",
+        "SENTRY_RELEASE": "1.2",
+    }
     asked = ast.literal_eval(_settings("runworker", {**URLS, **dsn, **given}, shown).stdout)
     assert asked == (["test", "1.2", 0.5, 0.25, False], logging.ERROR, False)
     refused = _settings("runworker", {**URLS, **dsn, "SENTRY_LEVEL": "loud"}, "0")
@@ -114,9 +128,13 @@ def test_what_sentry_is_told_is_what_the_environment_says() -> None:
 
 @pytest.mark.parametrize(
     ("dsn", "asked", "monitors"),
-    [("", {}, False), ("", {"SENTRY_MONITORS": "on"}, False), ("http://key@127.0.0.1:9/1", {}, True),
-     ("http://key@127.0.0.1:9/1", {"SENTRY_MONITORS": "off"}, False)],
-)  # fmt: skip
+    [
+        ("", {}, False),
+        ("", {"SENTRY_MONITORS": "on"}, False),
+        ("http://key@127.0.0.1:9/1", {}, True),
+        ("http://key@127.0.0.1:9/1", {"SENTRY_MONITORS": "off"}, False),
+    ],
+)
 def test_sentry_monitors_are_on_only_where_there_is_a_dsn(dsn: str, asked: dict[str, str], monitors: bool) -> None:
     found = _settings("runworker", {**URLS, "SENTRY_DSN": dsn, **asked}, "settings.SALON_JOBS['SENTRY_MONITORS']")
     assert found.stdout.strip() == str(monitors), found.stderr
@@ -128,12 +146,22 @@ def test_tracing_is_off_unless_asked_for() -> None:
 
 
 def test_sns_is_configured_by_the_environment() -> None:
-    given = {"SNS_REGION": "eu-west-1", "SNS_ALLOW_LIST": "a,b", "SNS_REFETCH": "off", "SNS_TIMEOUT": "2.5",
-             "SNS_CONCURRENCY": "3", "SNS_ENDPOINT": ""}  # fmt: skip
+    given = {
+        "SNS_REGION": "eu-west-1",
+        "SNS_ALLOW_LIST": "a,b",
+        "SNS_REFETCH": "off",
+        "SNS_TIMEOUT": "2.5",
+        "SNS_CONCURRENCY": "3",
+        "SNS_ENDPOINT": "",
+    }
     found = _settings("runworker", {**URLS, **given}, "settings.SALON_JOBS['SNS']")
     assert ast.literal_eval(found.stdout) == {
-        "REGION": "eu-west-1", "ALLOW_LIST": ["a", "b"], "REFETCH": False, "TIMEOUT": 2.5, "CONCURRENCY": 3,
-    }  # fmt: skip
+        "REGION": "eu-west-1",
+        "ALLOW_LIST": ["a", "b"],
+        "REFETCH": False,
+        "TIMEOUT": 2.5,
+        "CONCURRENCY": 3,
+    }
 
 
 def test_the_web_process_serves_what_collectstatic_gathered(tmp_path: Path) -> None:
@@ -143,8 +171,13 @@ def test_the_web_process_serves_what_collectstatic_gathered(tmp_path: Path) -> N
     for _ in range(2):
         done = subprocess.run(
             [sys.executable, "-c", show],
-            cwd=tmp_path, env=settings.INHERITED_ENVIRONMENT, capture_output=True, text=True, check=True, timeout=30,
-        )  # fmt: skip
+            cwd=tmp_path,
+            env=settings.INHERITED_ENVIRONMENT,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=30,
+        )
         shown.append(done.stdout.strip().rpartition(".")[2])
         (tmp_path / "static").mkdir(exist_ok=True)
     assert shown == ["SessionMiddleware", "WhiteNoiseMiddleware"], "before the sessions, which a file does not need"

@@ -31,8 +31,10 @@ def booked(two: list[UUID]) -> Iterator[list[UUID]]:
             change(
                 "INSERT INTO reservation (id, store_id, status, starts_at, expires_at)"
                 " VALUES (%s, %s, 'tentative', %s, now())",
-                booked[-1], store, starts_at,
-            )  # fmt: skip
+                booked[-1],
+                store,
+                starts_at,
+            )
     with override_settings(ROOT_URLCONF="project.urls", SALON_JOBS=SALON_JOBS):
         yield booked[0:2] + booked[3:5]
 

@@ -117,8 +117,11 @@ def test_tentative_reservations_past_their_time_expire(stores: list[UUID], proce
         assert isinstance(run_due(process_id)[0], Succeeded)
 
     assert dict(seen("SELECT id, status FROM reservation")) == {
-        past: "expired", future: "tentative", confirmed: "confirmed", other: "tentative",
-    }  # fmt: skip
+        past: "expired",
+        future: "tentative",
+        confirmed: "confirmed",
+        other: "tentative",
+    }
 
 
 def test_sales_are_added_up_by_the_business_day_in_japan(stores: list[UUID], process_id: int) -> None:

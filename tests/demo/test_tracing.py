@@ -86,9 +86,10 @@ def over_grpc() -> Generator[Agent]:
 
     server = grpc.server(ThreadPoolExecutor(1))
     handler = grpc.unary_unary_rpc_method_handler(
-        export, request_deserializer=protocol.ExportTraceServiceRequest.FromString,
+        export,
+        request_deserializer=protocol.ExportTraceServiceRequest.FromString,
         response_serializer=protocol.ExportTraceServiceResponse.SerializeToString,
-    )  # fmt: skip
+    )
     server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(METHOD, {"Export": handler})])
     agent.port = server.add_insecure_port("127.0.0.1:0")
     server.start()
@@ -104,12 +105,19 @@ def traced(agent: str | None, code: str = SPAN, **environment: str) -> subproces
     inherited = {name: value for name, value in settings.INHERITED_ENVIRONMENT.items() if "TRACING" not in name}
     return subprocess.run(
         [sys.executable, "-c", code],
-        cwd=ROOT, capture_output=True, text=True, check=False, timeout=60,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
         env={
-            **inherited, "WORKER_DATABASE_URL": "postgresql://worker_runtime:p@127.0.0.1:1/salon", "TRACING": "on",
-            **given, **environment,
+            **inherited,
+            "WORKER_DATABASE_URL": "postgresql://worker_runtime:p@127.0.0.1:1/salon",
+            "TRACING": "on",
+            **given,
+            **environment,
         },
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize(

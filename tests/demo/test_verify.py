@@ -129,10 +129,7 @@ def test_what_is_as_specified_is_verified(connection: psycopg.Connection[Any], t
             "operator_invitation",
         ),
         ("DELETE FROM operator_session WHERE id = (SELECT id FROM operator_session LIMIT 1)", "operator_session"),
-        (
-            "INSERT INTO salon_jobs_job (task, store_id) SELECT 'ping', id FROM store LIMIT 1",
-            "job",
-        ),
+        ("INSERT INTO salon_jobs_job (task, store_id) SELECT 'ping', id FROM store LIMIT 1", "job"),
     ],
 )
 def test_a_single_wrong_row_is_named(

@@ -28,21 +28,26 @@ URLS = {
     "consumer": {"WORKER_DATABASE_URL": "worker_runtime", "AZURE_STORAGE_CONNECTION_STRING": "azurite"},
 }
 #: what each process tells about itself, and where to
-OBSERVED = {
-    "LOG_LEVEL", "LOG_FORMAT", "SENTRY_DSN", "SENTRY_LEVEL", "SENTRY_SAMPLE_RATE", "TRACING", "TRACING_AGENT",
-}  # fmt: skip
+OBSERVED = {"LOG_LEVEL", "LOG_FORMAT", "SENTRY_DSN", "SENTRY_LEVEL", "SENTRY_SAMPLE_RATE", "TRACING", "TRACING_AGENT"}
 #: service -> the variables of .env that may appear anywhere in its definition
 VARIABLES = {
     "postgres": {"POSTGRES_PASSWORD"},
     "bootstrap": {
-        "POSTGRES_PASSWORD", "MIGRATOR_PASSWORD", "APP_PASSWORD", "WORKER_RUNTIME_PASSWORD", "JOBS_OPERATOR_PASSWORD",
+        "POSTGRES_PASSWORD",
+        "MIGRATOR_PASSWORD",
+        "APP_PASSWORD",
+        "WORKER_RUNTIME_PASSWORD",
+        "JOBS_OPERATOR_PASSWORD",
     },
     "migrate": {"MIGRATOR_PASSWORD"},
-    "web": {
-        "APP_PASSWORD", "JOBS_OPERATOR_PASSWORD", "SECRET_KEY", "ALLOWED_HOSTS", "CSRF_TRUSTED_ORIGINS", *OBSERVED,
-    },
+    "web": {"APP_PASSWORD", "JOBS_OPERATOR_PASSWORD", "SECRET_KEY", "ALLOWED_HOSTS", "CSRF_TRUSTED_ORIGINS", *OBSERVED},
     "worker": {
-        "WORKER_RUNTIME_PASSWORD", "EMAIL_HOST", "EMAIL_PORT", "WORKER_CONCURRENCY", "SENTRY_MONITORS", *OBSERVED,
+        "WORKER_RUNTIME_PASSWORD",
+        "EMAIL_HOST",
+        "EMAIL_PORT",
+        "WORKER_CONCURRENCY",
+        "SENTRY_MONITORS",
+        *OBSERVED,
     },
     "scheduler": {"WORKER_RUNTIME_PASSWORD", *OBSERVED},
     "relay": {"WORKER_RUNTIME_PASSWORD", *OBSERVED},
@@ -50,7 +55,7 @@ VARIABLES = {
     "nats": set(),
     "azurite": {"AZURITE_KEY"},
     "queues": {"AZURITE_KEY"},
-}  # fmt: skip
+}
 #: what else could hand a service something: files, mounts, or another definition
 DOORS = {"env_file", "secrets", "configs", "extends", "volumes", "volumes_from", "credential_spec", "label_file"}
 RUNTIMES = {"worker": 8080, "scheduler": 8081, "relay": 8082, "consumer": 8083}

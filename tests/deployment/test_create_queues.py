@@ -26,12 +26,17 @@ def test_the_stream_and_the_queue_are_there_afterwards() -> None:
         for _ in range(2):
             done = subprocess.run(
                 [sys.executable, "docker/create_queues.py"],
-                cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
+                cwd=ROOT,
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=False,
                 env={
-                    "PATH": os.environ["PATH"], "NATS_SERVER": nats.url,
+                    "PATH": os.environ["PATH"],
+                    "NATS_SERVER": nats.url,
                     "AZURE_STORAGE_CONNECTION_STRING": azure.connection_string,
                 },
-            )  # fmt: skip
+            )
             assert done.returncode == 0, done.stderr
         assert nats.look(subjects) == ["reservations", "reservations.>"]
         with QueueServiceClient.from_connection_string(azure.connection_string) as service:

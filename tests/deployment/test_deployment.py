@@ -67,9 +67,12 @@ def test_there_are_examples_of_every_process() -> None:
     run = {words[0] for words in commands().values()}
     assert run == {*COMMANDS, "migrate"}
     assert OBJECTS.keys() == {
-        "Job/salon-jobs-bootstrap", "Job/salon-jobs-migrate", "Deployment/salon-jobs-web", "Service/salon-jobs-web",
+        "Job/salon-jobs-bootstrap",
+        "Job/salon-jobs-migrate",
+        "Deployment/salon-jobs-web",
+        "Service/salon-jobs-web",
         *(f"Deployment/salon-jobs-{name}" for name in RUNTIMES),
-    }  # fmt: skip
+    }
     assert {path.stem for path in UNITS} == {f"salon-jobs-{name}" for name in ("web", "migrate", *RUNTIMES)}
 
 
@@ -144,7 +147,10 @@ def test_systemd_takes_the_units(tmp_path: Path) -> None:
         (tmp_path / path.name).write_text(text)
     done = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", *(str(tmp_path / path.name) for path in UNITS)],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     said = [line for line in done.stderr.splitlines() if "salon-jobs" in line]
     assert said == [], done.stderr

@@ -23,13 +23,21 @@ DASHBOARD: dict[str, Any] = json.loads(read("docs/grafana-dashboard.json"))
 SCRAPED = {"instance", "job"}
 VALUES = {
     "outcome": {
-        *OUTCOMES, "published", "skipped", "fired", "missed", "enqueued", "duplicate", "rejected", "given_back",
+        *OUTCOMES,
+        "published",
+        "skipped",
+        "fired",
+        "missed",
+        "enqueued",
+        "duplicate",
+        "rejected",
+        "given_back",
     },
     "status": {"waiting", "parked"},
     "loop": {"claim", "sweep", "scheduler", "relay"},
     "kind": {"supervisor", "scheduler", "relay", "consumer"},
     "state": {"due", "scheduled", "failed"},
-}  # fmt: skip
+}
 _SERIES = re.compile(r"(?P<name>salon_jobs_\w+)(?:\{(?P<matchers>[^}]*)\})?")
 _MATCHER = re.compile(r'(\w+)\s*(?:=~|!~|!=|=)\s*"([^"]*)"')
 _BY = re.compile(r"\bby\s*\(([^)]*)\)")
@@ -99,9 +107,7 @@ def test_every_metric_is_on_the_dashboard_or_alerted_of() -> None:
     unused = {name.removesuffix("_bucket") for name in SERIES if not name.endswith(("_sum", "_count"))} - {
         name.removesuffix("_bucket") for name in used
     }
-    assert unused == {
-        "salon_jobs_process_info", "salon_jobs_relay_paused", "salon_jobs_consumer_received_total",
-    }  # fmt: skip
+    assert unused == {"salon_jobs_process_info", "salon_jobs_relay_paused", "salon_jobs_consumer_received_total"}
 
 
 def test_panels_do_not_overlap_and_have_ids_of_their_own() -> None:

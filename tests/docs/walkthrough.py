@@ -67,8 +67,13 @@ class Walkthrough:
         text = self._renamed(command).replace("runworker", "runworker --health-addr 127.0.0.1:0")
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", text],
-            cwd=self.folder, env=self._environment(), capture_output=True, text=True, timeout=_TIMEOUT_S, check=False,
-        )  # fmt: skip
+            cwd=self.folder,
+            env=self._environment(),
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_S,
+            check=False,
+        )
         output = done.stdout + done.stderr
         shown = f"line {line}: {text}\n{output}"
         assert done.returncode == 0, shown

@@ -20,8 +20,13 @@ def test_every_measure_gives_its_figures(migrated: None, tmp_path: Path) -> None
     path = tmp_path / "figures.json"
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks", "--size", "smoke", "--peers", "none", "--json", str(path)],
-        cwd=ROOT, env=dict(os.environ), capture_output=True, text=True, timeout=600, check=False,
-    )  # fmt: skip
+        cwd=ROOT,
+        env=dict(os.environ),
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     run = json.loads(path.read_text())
     assert list(run["measures"]) == [measure.name for measure in MEASURES]

@@ -88,7 +88,12 @@ def test_every_service_works_with_what_it_is_given_and_a_message_becomes_a_job(n
 
 def _run(words: list[str], environment: dict[str, str]) -> None:
     done = subprocess.run(
-        words, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
+        words,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
         env={"PATH": "/usr/bin:/bin", **environment},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr

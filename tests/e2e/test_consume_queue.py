@@ -27,9 +27,11 @@ class ConsumerProcess(WorkerProcess):
 def consuming(queue: Path, *arguments: str, kind: type[WorkerProcess] = ConsumerProcess) -> WorkerProcess:
     orders = {"SOURCE": f"rn::directory:::{queue}", "TASKS": {"noted": "e2e-nothing"}, "WAIT": 0.05}
     return kind(
-        *arguments, url=url_for("worker_runtime"), CONSUMERS={"orders": orders},
+        *arguments,
+        url=url_for("worker_runtime"),
+        CONSUMERS={"orders": orders},
         OUTBOX={"PRODUCER": "test", "SOURCES": {"directory": "tests.e2e.directory_source.DirectorySource"}},
-    )  # fmt: skip
+    )
 
 
 def jobs() -> list[tuple[str]]:

@@ -70,8 +70,9 @@ def test_a_message_is_one_trace_through_all_processes(nats: NatsBroker, stores: 
     first, emitted, published, taken, ran = (spans[name] for name in names)
     assert {span["context"]["trace_id"] for span in spans.values()} == {f"0x{written['trace_id']}"}
     assert [span["parent_id"] for span in (first, emitted, published, taken, ran)] == [
-        None, *(span["context"]["span_id"] for span in (first, emitted, emitted, taken)),
-    ]  # fmt: skip
+        None,
+        *(span["context"]["span_id"] for span in (first, emitted, emitted, taken)),
+    ]
     assert [span["pid"] for span in (published, taken)] == [relayed, consumed]
     assert first["pid"] == emitted["pid"] == ran["pid"] == emitter["pid"]
     assert published["attributes"]["messaging.system"] == taken["attributes"]["messaging.system"] == "nats"

@@ -360,7 +360,7 @@ def test_a_signal_to_the_whole_group_is_the_supervisors_alone(stores: list[UUID]
         [sys.executable, "-c", CALL],
     ],
     ids=["python -m django", "django-admin", "manage.py", "call_command"],
-)  # fmt: skip
+)
 def test_children_are_started_as_the_supervisor_was(database: None, tmp_path: Path, command: list[str]) -> None:
     job_id = seen("INSERT INTO salon_jobs_job (task) VALUES ('ping') RETURNING id")[0][0]
     environment = {"PYTHONPATH": str(ROOT), "WORKER_DATABASE_URL": URL, "DATABASE_URL": URL, "PATH": os.environ["PATH"]}

@@ -175,8 +175,10 @@ def test_a_task_that_nobody_knows_is_left_alone_and_shown(database: None) -> Non
     with WorkerProcess(url=url_for(WORKER), **FAST) as worker:
         warning = worker.wait_for("tasks_unknown")
         assert (warning["code"], warning["tasks"], warning["level"]) == (
-            "JOB.UNKNOWN_TASK", ["e2e-unheard-of"], "warning",
-        )  # fmt: skip
+            "JOB.UNKNOWN_TASK",
+            ["e2e-unheard-of"],
+            "warning",
+        )
         status, answer = worker.wait_until_ready().ask("/readyz")
         assert (status, answer["unknown_tasks"]) == (200, ["e2e-unheard-of"])
         row = job_row(job_id)
@@ -192,8 +194,9 @@ def test_health_is_bound_to_loopback_and_knows_three_paths(database: None) -> No
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.2", int(port)), timeout=2)
         assert worker.ask("/elsewhere") == (
-            404, {"status": "unknown path", "paths": ["/healthz", "/readyz", "/metrics"]}
-        )  # fmt: skip
+            404,
+            {"status": "unknown path", "paths": ["/healthz", "/readyz", "/metrics"]},
+        )
         assert worker.ask("/healthz?verbose=1")[0] == 200
         worker.wait_until_ready()
         status, answer = worker.ask("/readyz")

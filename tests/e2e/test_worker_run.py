@@ -103,11 +103,23 @@ def test_a_burst_runs_what_is_due_and_says_it_without_the_payload(stores: list[U
         done = worker.logged("job_succeeded")
         assert sorted(record["job_id"] for record in done) == ids
         for record in done:
-            assert record.keys() >= {"time", "level", "logger", "task_name", "job_id", "store_id", "attempt",
-                                     "queue", "duration_ms"}  # fmt: skip
+            assert record.keys() >= {
+                "time",
+                "level",
+                "logger",
+                "task_name",
+                "job_id",
+                "store_id",
+                "attempt",
+                "queue",
+                "duration_ms",
+            }
             assert (record["level"], record["logger"], record["task_name"], record["attempt"]) == (
-                "info", "salon_jobs", "e2e-write", 1,
-            )  # fmt: skip
+                "info",
+                "salon_jobs",
+                "e2e-write",
+                1,
+            )
         [failed] = worker.logged("job_failed")
         assert (failed["job_id"], failed["error_class"]) == (failing, "builtins.RuntimeError")
         assert "the till is closed" in failed["traceback"]

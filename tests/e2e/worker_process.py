@@ -54,18 +54,23 @@ class WorkerProcess:
         self._start(
             [self.command, "--health-addr", "127.0.0.1:0", *arguments],
             {
-                "WORKER_DATABASE_URL": url, "SALON_JOBS_OVERRIDES": json.dumps(settings),
+                "WORKER_DATABASE_URL": url,
+                "SALON_JOBS_OVERRIDES": json.dumps(settings),
                 "DJANGO_SETTINGS_MODULE": "tests.e2e.worker_settings",
             },
-        )  # fmt: skip
+        )
 
     def _start(self, words: Sequence[str], environment: Mapping[str, str]) -> None:
         inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
         self._process = subprocess.Popen(
             [sys.executable, "manage.py", *words],
-            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
             env={**inherited, **environment},
-        )  # fmt: skip
+        )
         self._changed = threading.Condition()
         self._ended = 0
         self.lines: list[str] = []

@@ -32,9 +32,10 @@ def consumers_settings(settings: Any) -> Iterator[Callable[..., None]]:
 
     def declare(**consumers: Any) -> None:
         settings.SALON_JOBS = {
-            **settings.SALON_JOBS, "CONSUMERS": consumers,
+            **settings.SALON_JOBS,
+            "CONSUMERS": consumers,
             "OUTBOX": {"SOURCES": {"memory": "tests.inbox.memory_source.MemorySource"}},
-        }  # fmt: skip
+        }
 
     declare(orders=ORDERS)
     yield declare
@@ -261,7 +262,7 @@ def test_the_check_names_unknown_tasks_and_sources_and_an_inbox_that_forgets_too
         ([], {"a": {**ORDERS, "MAX_DELIVERY": 0}}, r"\['a'\] has an unknown key 'MAX_DELIVERY'; did you mean"),
         ([], {"x" * 101: ORDERS}, "must be a dict of names, of 1 to 100 characters"),
     ],
-)  # fmt: skip
+)
 def test_settings_are_refused_by_field(
     names: list[str], consumers: dict[str, Any], told: str, consumers_settings: Callable[..., None]
 ) -> None:

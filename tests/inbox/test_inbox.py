@@ -66,8 +66,15 @@ def statuses() -> list[str]:
 def test_the_list_shows_what_waits(waiting: list[int]) -> None:
     out, _ = run()
     assert out.splitlines()[0].split() == [
-        "message", "id", "consumer", "event", "code", "deliveries", "received", "status",
-    ]  # fmt: skip
+        "message",
+        "id",
+        "consumer",
+        "event",
+        "code",
+        "deliveries",
+        "received",
+        "status",
+    ]
     assert [line.split()[0] for line in out.splitlines()[1:]] == ["m1", "m2", "m3"]
     assert [each["message_id"] for each in json.loads(run("list", "--consumer", "notes", "--json")[0])] == ["m3"]
     out, err = run("--limit", "2")
@@ -105,8 +112,9 @@ def test_retry_and_dismiss_ask_and_change_what_waits_alone(waiting: list[int], m
         run("dismiss", "--yes")
     out, _ = run("retry", *map(str, waiting[1:]), "--yes")
     assert out.splitlines() == [
-        f"{waiting[3]}: it is not set aside", "to be tried again by consume_queue at its next look: 2 of 3",
-    ]  # fmt: skip
+        f"{waiting[3]}: it is not set aside",
+        "to be tried again by consume_queue at its next look: 2 of 3",
+    ]
     assert statuses() == ["rejected", "retry", "retry", "enqueued"]
     assert run("dismiss", "--yes", "--consumer", "orders")[0] == "dismissed: 2 of 2\n"
     assert statuses() == ["dismissed", "dismissed", "retry", "enqueued"]

@@ -60,9 +60,13 @@ def test_a_batch_becomes_jobs_and_the_inbox_knows_which(stores: list[UUID]) -> N
     assert counts(taken) == (3, 0, 0, 3, 0)
     assert taken.acknowledge == batch
     assert sorted(jobs(), key=str) == sorted(
-        [("test-system", None, {"note": "a"}), ("test-system", None, {"note": "b"}),
-         ("test-store", stores[1], {"number": 3})], key=str,
-    )  # fmt: skip
+        [
+            ("test-system", None, {"note": "a"}),
+            ("test-system", None, {"note": "b"}),
+            ("test-store", stores[1], {"number": 3}),
+        ],
+        key=str,
+    )
     linked = seen(
         "SELECT i.message_id, j.payload ->> 'note', i.store_id, i.producer, i.event, i.raw FROM salon_jobs_inbox i"
         " JOIN salon_jobs_job j ON j.id = i.job_id"
@@ -100,8 +104,9 @@ def test_two_consumers_with_the_same_messages_at_once_make_one_job_each(database
 def test_equal_payloads_are_different_messages_and_another_consumer_takes_its_own(database: None) -> None:
     one = message('{"note": "same"}')
     assert intake().take([one, message('{"note": "same"}')]).enqueued == 2
-    other = Processor("audit", read_consumers(
-        {"audit": {"SOURCE": "rn::memory:::orders", "TASKS": TASKS}}, path="CONSUMERS")["audit"])  # fmt: skip
+    other = Processor(
+        "audit", read_consumers({"audit": {"SOURCE": "rn::memory:::orders", "TASKS": TASKS}}, path="CONSUMERS")["audit"]
+    )
     assert other.take([again(one)]).enqueued == 1
 
 
@@ -127,7 +132,7 @@ def test_equal_payloads_are_different_messages_and_another_consumer_takes_its_ow
         (message(replay_of=str(uuid4())), "INBOX.REPLAY_REFUSED"),
         (message('{"note": "' + "x" * 2000 + '"}', "keyed"), "JOB.PAYLOAD_INVALID"),
     ],
-)  # fmt: skip
+)
 def test_what_never_becomes_a_job_is_rejected_at_once_and_holds_up_no_other(
     delivery: Delivery, code: str, database: None
 ) -> None:
@@ -163,13 +168,12 @@ def test_a_body_without_an_envelope_is_the_arguments_and_the_id_is_the_brokers(s
     assert counts(system.take([ours])) == (0, 0, 1, 1, 0)
 
     assert jobs() == [
-        ("test-system", None, {"note": "a"}), ("test-system", None, {"note": "a"}),
-        ("test-store", stores[1], {"number": 7}), ("test-store", stores[0], {"number": 8}),
-    ]  # fmt: skip
-    assert inbox_rows() == [
-        *((str(n), "enqueued", "") for n in (1, 2, 3, 4)),
-        ("5", "rejected", "JOB.PAYLOAD_INVALID"),
+        ("test-system", None, {"note": "a"}),
+        ("test-system", None, {"note": "a"}),
+        ("test-store", stores[1], {"number": 7}),
+        ("test-store", stores[0], {"number": 8}),
     ]
+    assert inbox_rows() == [*((str(n), "enqueued", "") for n in (1, 2, 3, 4)), ("5", "rejected", "JOB.PAYLOAD_INVALID")]
 
 
 @pytest.mark.parametrize(
@@ -305,9 +309,12 @@ def test_when_it_must_stop_the_rest_of_a_batch_that_goes_one_by_one_is_given_bac
 def test_an_operator_has_what_was_rejected_tried_again(stores: list[UUID]) -> None:
     late = uuid4()
     intake(MAX_DELIVERIES=1).take(
-        [message('{"number": 5}', "placed", store_id=str(late)), message(event="unheard-of"),
-         Delivery(count=1, raw="garbage", handle=1, fault="no JSON")]
-    )  # fmt: skip
+        [
+            message('{"number": 5}', "placed", store_id=str(late)),
+            message(event="unheard-of"),
+            Delivery(count=1, raw="garbage", handle=1, fault="no JSON"),
+        ]
+    )
     change("INSERT INTO store (id, name) VALUES (%s, 'late')", late)
     ids = [row[0] for row in seen("SELECT id FROM salon_jobs_inbox ORDER BY id")]
     assert all(each.changed for each in inbox.retry_messages(ids, using="operator"))
@@ -315,8 +322,10 @@ def test_an_operator_has_what_was_rejected_tried_again(stores: list[UUID]) -> No
     assert intake().retry_asked() == 3
     assert jobs() == [("test-store", late, {"number": 5})]
     assert {row[1:] for row in inbox_rows()} == {
-        ("enqueued", ""), ("rejected", "INBOX.UNKNOWN_EVENT"), ("rejected", "INBOX.UNREADABLE"),
-    }  # fmt: skip
+        ("enqueued", ""),
+        ("rejected", "INBOX.UNKNOWN_EVENT"),
+        ("rejected", "INBOX.UNREADABLE"),
+    }
     assert sorted(each.changed for each in inbox.dismiss_messages(ids, using="operator")) == [False, True, True]
     assert intake().retry_asked() == 0
 

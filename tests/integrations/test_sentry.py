@@ -34,9 +34,12 @@ def events() -> Iterator[Events]:
                 sent.append(event)
 
     sentry_sdk.init(
-        dsn="http://key@127.0.0.1:9/1", transport=Keep(), integrations=[DjangoIntegration()],
-        auto_enabling_integrations=False, include_local_variables=True,
-    )  # fmt: skip
+        dsn="http://key@127.0.0.1:9/1",
+        transport=Keep(),
+        integrations=[DjangoIntegration()],
+        auto_enabling_integrations=False,
+        include_local_variables=True,
+    )
     yield sent
     sentry_sdk.get_client().close()
     sentry_sdk.get_global_scope().set_client(None)
@@ -61,9 +64,7 @@ def test_exhausted_attempts_are_exactly_one_event_with_its_tags(
     assert events == [], "nothing on a retry"
     fail_until_the_end(process_id, hooks, 2)
     [event] = events
-    assert event["tags"] == {
-        "task_name": "test-store", "store_id": str(stores[0]), "attempt": 3, "job_id": handle.id,
-    }  # fmt: skip
+    assert event["tags"] == {"task_name": "test-store", "store_id": str(stores[0]), "attempt": 3, "job_id": handle.id}
     assert event["transaction"] == "test-store"
     assert [value["type"] for value in event["exception"]["values"]] == ["KeyError", "RuntimeError"]
     assert event["exception"]["values"][-1]["stacktrace"]["frames"][-1]["function"] == "body"
@@ -119,8 +120,11 @@ def test_a_job_that_kills_its_processes_is_one_event(stores: list[UUID], process
     handle = tasks.in_store.using(max_attempts=1).enqueue(store_id=stores[0])
     for number in range(3):
         assert events == []
-        change("INSERT INTO salon_jobs_process (id, kind, hostname, pid, heartbeat_at)"
-               " VALUES (%s, 'worker', 'h', 1, now() - interval '1 h')", 1000 + number)  # fmt: skip
+        change(
+            "INSERT INTO salon_jobs_process (id, kind, hostname, pid, heartbeat_at)"
+            " VALUES (%s, 'worker', 'h', 1, now() - interval '1 h')",
+            1000 + number,
+        )
         claim(1000 + number)
         rescuer.Rescuer().run_once()
     [event] = events

@@ -22,8 +22,10 @@ def test_each_queue_and_store_is_counted(stores: list[UUID]) -> None:
         f"{INSERT} VALUES ('a', 'mail', %s, 0, now() - interval '1 minute', 'queued'),"
         " ('a', 'mail', %s, 5, now() + interval '1 hour', 'queued'), ('b', 'bulk', %s, -3, now(), 'queued'),"
         " ('b', 'bulk', NULL, 0, now(), 'failed'), ('b', 'other', NULL, 0, now(), 'running')",
-        stores[0], stores[0], stores[1],
-    )  # fmt: skip
+        stores[0],
+        stores[0],
+        stores[1],
+    )
     found = depths(using="operator")
     assert found.exact
     mail, bulk = found.queues.pop("mail"), found.queues.pop("bulk")  # type: ignore[attr-defined]
@@ -39,8 +41,9 @@ def test_beyond_the_bound_it_estimates_and_forgets_no_small_queue(
     change(
         f"{INSERT} SELECT 'a', 'bulk', (ARRAY[%s, %s]::uuid[])[1 + (n %% 4 = 0)::int], 0, now() - interval '1 day',"
         " 'queued' FROM generate_series(1, 60000) AS n",
-        stores[0], stores[1],
-    )  # fmt: skip
+        stores[0],
+        stores[1],
+    )
     change(f"{INSERT} VALUES ('a', 'mail', %s, 0, now() - interval '1 minute', 'queued')", stores[2])
     monkeypatch.setattr(depths_module, "_PAGES", 200)
     found = depths(using="operator")

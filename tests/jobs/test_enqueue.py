@@ -44,8 +44,12 @@ def test_the_insert_is_part_of_the_callers_transaction(stores: list[UUID]) -> No
     row = job_row(handle.id)
     assert row is not None
     assert (row["store_id"], row["payload"], row["state"], row["attempts"], row["max_attempts"]) == (
-        stores[0], '{"number": 7}', "queued", 0, 3,
-    )  # fmt: skip
+        stores[0],
+        '{"number": 7}',
+        "queued",
+        0,
+        3,
+    )
 
 
 def test_mode_replace_overwrites_a_waiting_job_and_resets_its_attempts(enqueue_keyed: Enqueue) -> None:
@@ -151,8 +155,10 @@ def test_enqueue_many_keeps_order_and_merges_equal_keys(stores: list[UUID]) -> N
     assert '"note": "2"' in row["payload"]
     plain = tasks.in_store.enqueue_many(tasks.in_store.call(store_id=stores[0], number=n) for n in range(50))
     assert [seen("SELECT payload->>'number' FROM salon_jobs_job WHERE id = %s", h.id)[0][0] for h in plain[:3]] == [
-        "0", "1", "2",
-    ]  # fmt: skip
+        "0",
+        "1",
+        "2",
+    ]
     assert tasks.in_store.enqueue_many([]) == []
 
 
@@ -161,8 +167,12 @@ def test_options_reach_the_row(stores: list[UUID]) -> None:
     row = job_row(bound.enqueue(store_id=stores[0]).id)
     assert row is not None
     assert [row[name] for name in ("queue", "priority", "max_attempts", "run_at", "expires_at")] == [
-        "mail", -5, 2, LATER, MUCH_LATER,
-    ]  # fmt: skip
+        "mail",
+        -5,
+        2,
+        LATER,
+        MUCH_LATER,
+    ]
 
 
 @pytest.mark.parametrize(

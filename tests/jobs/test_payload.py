@@ -38,9 +38,18 @@ class Item:
 
 
 def rich(
-    store_id: UUID, day: date, at: datetime, price: Decimal, colour: Colour, item: Item, refs: dict[str, UUID],
-    kind: Literal["a", "b"] = "a", *, times: list[datetime] | None = None, tags: list[str] = ["x"],  # noqa: B006 - copied
-) -> None:  # fmt: skip
+    store_id: UUID,
+    day: date,
+    at: datetime,
+    price: Decimal,
+    colour: Colour,
+    item: Item,
+    refs: dict[str, UUID],
+    kind: Literal["a", "b"] = "a",
+    *,
+    times: list[datetime] | None = None,
+    tags: list[str] = ["x"],  # noqa: B006 - copied
+) -> None:
     """Take one of everything."""
 
 
@@ -58,9 +67,14 @@ PLAIN = payload_type(plain)
 
 def rich_arguments() -> dict[str, Any]:
     return {
-        "store_id": STORE, "day": date(2026, 5, 5), "at": datetime(2026, 5, 6, 3, tzinfo=JST),
-        "price": Decimal("12.50"), "colour": Colour.RED, "item": Item("comb", [1, 2]), "refs": {"a": uuid4()},
-    }  # fmt: skip
+        "store_id": STORE,
+        "day": date(2026, 5, 5),
+        "at": datetime(2026, 5, 6, 3, tzinfo=JST),
+        "price": Decimal("12.50"),
+        "colour": Colour.RED,
+        "item": Item("comb", [1, 2]),
+        "refs": {"a": uuid4()},
+    }
 
 
 def test_a_rich_signature_comes_back_as_it_went_in() -> None:
@@ -108,17 +122,7 @@ def test_a_wrong_argument_is_refused_with_its_path(change: dict[str, Any], expec
     assert "'the-task'" in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        object(),
-        math.nan,
-        "\ud800",
-        {"deep": "a\0b"},
-        {"a\0b": 1},
-    ],
-    ids=repr,
-)
+@pytest.mark.parametrize("value", [object(), math.nan, "\ud800", {"deep": "a\0b"}, {"a\0b": 1}], ids=repr)
 def test_what_json_or_jsonb_can_not_hold_is_refused(value: Any) -> None:
     with pytest.raises(PayloadInvalid):
         payload_type(plain).bind((), {"note": value} if isinstance(value, (str, float)) else {"data": {"x": value}})
@@ -135,10 +139,15 @@ def test_however_a_caller_writes_a_value_it_is_the_same_payload() -> None:
     ref = uuid4()
     one = {"at": instant, "item": Item("comb", since=instant), "times": [instant], "refs": {"a": ref}, "price": "12.50"}
     other = {
-        "at": "2026-05-06T03:00:00+09:00", "item": {"name": "comb", "sizes": [], "since": "2026-05-05T18:00:00Z"},
-        "times": (instant.astimezone(UTC),), "refs": {"a": str(ref).upper()}, "price": Decimal("12.50"),
-        "store_id": str(STORE).upper(), "day": "2026-05-05", "colour": "red",
-    }  # fmt: skip
+        "at": "2026-05-06T03:00:00+09:00",
+        "item": {"name": "comb", "sizes": [], "since": "2026-05-05T18:00:00Z"},
+        "times": (instant.astimezone(UTC),),
+        "refs": {"a": str(ref).upper()},
+        "price": Decimal("12.50"),
+        "store_id": str(STORE).upper(),
+        "day": "2026-05-05",
+        "colour": "red",
+    }
     assert RICH.bind((), {**rich_arguments(), **one}) == RICH.bind((), {**rich_arguments(), **other})
 
 
@@ -183,10 +192,7 @@ def test_six_harmless_characters_are_no_nul(text: str) -> None:
     assert PLAIN.decode(PLAIN.bind((text,), {}).json, None)["note"] == text
 
 
-@given(
-    note=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")),
-    count=st.integers(),
-)
+@given(note=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")), count=st.integers())
 def test_any_text_and_number_survive(note: str, count: int) -> None:
     decoded = PLAIN.decode(PLAIN.bind((), {"note": note, "count": count}).json, None)
     assert (decoded["note"], decoded["count"]) == (note, count)

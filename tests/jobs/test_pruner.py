@@ -36,8 +36,11 @@ def ended(state: str, age: timedelta, number: int = 1) -> list[int]:
         " error AS (INSERT INTO salon_jobs_job_error (job_id, attempt, error_class, occurred_at)"
         "  SELECT id, 1, 'X', now() - %s FROM job)"
         " SELECT id FROM job ORDER BY id",
-        state, age, number, age,
-    )  # fmt: skip
+        state,
+        age,
+        number,
+        age,
+    )
     return [row[0] for row in rows]
 
 

@@ -210,8 +210,9 @@ def test_old_statistics_are_pruned_in_batches_beside_other_pruners(database: Non
     change(
         "INSERT INTO salon_jobs_task_minute SELECT now() - n * interval '1 minute' - interval '13 days 22:59:30',"
         " 'ping', 'default', 1, 0, 0, 0, 0, 0, 0, 0, %s, 0, %s FROM generate_series(1, 1560) AS n",
-        zeros, zeros,
-    )  # fmt: skip
+        zeros,
+        zeros,
+    )
     with psycopg.connect(url_for("worker_runtime")) as other:
         other.execute("SELECT FROM salon_jobs_task_minute ORDER BY minute LIMIT 100 FOR UPDATE")
         assert Pruner().run_once() == PruneCounts(statistics=1400)

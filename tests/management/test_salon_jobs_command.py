@@ -47,8 +47,9 @@ def failed(days: int, number: int = 1) -> None:
     change(
         "INSERT INTO salon_jobs_job (task, state, finished_at)"
         " SELECT 'ping', 'failed', now() - make_interval(days => %s) FROM generate_series(1, %s)",
-        days, number,
-    )  # fmt: skip
+        days,
+        number,
+    )
 
 
 def count() -> int:
@@ -114,8 +115,12 @@ def minute(task: str, minutes_ago: int, **counts: int) -> None:
     change(
         "INSERT INTO salon_jobs_task_minute VALUES (now() - make_interval(mins => %s), %s, 'default',"
         " %s, %s, %s, %s, %s, %s, %s, 2.1, %s, 660, %s)",
-        minutes_ago, task, *(counts.get(name, 0) for name in names), durations, waits,
-    )  # fmt: skip
+        minutes_ago,
+        task,
+        *(counts.get(name, 0) for name in names),
+        durations,
+        waits,
+    )
 
 
 def test_stats_adds_up_each_task_over_the_time_asked_for(database: None) -> None:
@@ -143,8 +148,9 @@ def test_stats_of_nothing_and_of_runs_that_took_no_time_of_their_own(database: N
     assert run("stats") == ("", "no run ended in that time\n")
     change(
         "INSERT INTO salon_jobs_task_minute VALUES (now(), 'ping', 'default', 0, 0, 0, 0, 0, 0, 1, 0, %s, 0, %s)",
-        [0] * BUCKETS, [0] * BUCKETS,
-    )  # fmt: skip
+        [0] * BUCKETS,
+        [0] * BUCKETS,
+    )
     assert run("stats")[0].splitlines()[1].split() == ["ping", "0", "0", "0", "0", *("–" * 6)]
     assert run("stats", "--task", "other")[1].endswith("\nno run ended in that time\n")
 
@@ -240,8 +246,13 @@ def test_limit_sets_a_rule_and_lists_what_is_in_force(stores: list[UUID], settin
         run("limit", "--queue", "mail", "--as-declared")
         rules = json.loads(run("limit", "--task", "test-limited", "--as-declared", "--json")[0])
         assert rules[-1] == {
-            "kind": "task", "name": "test-limited", "paused": False, "max_concurrency": 4, "rate": None, "declared": 4,
-        }  # fmt: skip
+            "kind": "task",
+            "name": "test-limited",
+            "paused": False,
+            "max_concurrency": 4,
+            "rate": None,
+            "declared": 4,
+        }
     finally:
         registry.unregister("test-limited")
 
@@ -307,9 +318,13 @@ def test_a_full_disk_is_no_success_and_a_reader_that_has_enough_no_error(databas
         os.close(readers)
     done = subprocess.run(
         [sys.executable, "manage.py", "salon_jobs", "list"],
-        cwd=ROOT, env={**os.environ, "DJANGO_SETTINGS_MODULE": "project.settings"}, stdout=out, stderr=subprocess.PIPE,
-        text=True, check=False,
-    )  # fmt: skip
+        cwd=ROOT,
+        env={**os.environ, "DJANGO_SETTINGS_MODULE": "project.settings"},
+        stdout=out,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
     os.close(out)
     if disk_full:
         assert done.returncode not in (0, 141)

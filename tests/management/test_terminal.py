@@ -18,8 +18,11 @@ def test_no_command_lets_what_it_shows_command_the_terminal(database: None) -> N
     change(
         "INSERT INTO salon_jobs_job_error (job_id, attempt, error_class, message, traceback)"
         " VALUES (%s, 1, %s, %s, %s)",
-        job, EVIL, EVIL, f"first\n  second{EVIL}",
-    )  # fmt: skip
+        job,
+        EVIL,
+        EVIL,
+        f"first\n  second{EVIL}",
+    )
     change("INSERT INTO salon_jobs_limit (kind, name, paused) VALUES ('queue', %s, true)", f"q{EVIL}")
     minute(f"t{EVIL}", 1, failed=1)
     message = write("failed", aggregate=f"a{EVIL}")
@@ -28,13 +31,25 @@ def test_no_command_lets_what_it_shows_command_the_terminal(database: None) -> N
     [(inbox,)] = seen(
         "INSERT INTO salon_jobs_inbox (consumer, message_id, event, producer, status, code, reason, raw)"
         " VALUES ('c', %s, %s, %s, 'rejected', 'C', %s, %s) RETURNING id",
-        f"m{EVIL}", EVIL, EVIL, EVIL, f"first\nsecond{EVIL}",
-    )  # fmt: skip
+        f"m{EVIL}",
+        EVIL,
+        EVIL,
+        EVIL,
+        f"first\nsecond{EVIL}",
+    )
     commands = (
-        ("list",), ("show", str(job)), ("top",), ("stats",), ("limit",), ("inbox",), ("inbox", "show", str(inbox)),
-        ("messages", "list"), ("messages", "show", str(message)), ("messages", "parked"),
+        ("list",),
+        ("show", str(job)),
+        ("top",),
+        ("stats",),
+        ("limit",),
+        ("inbox",),
+        ("inbox", "show", str(inbox)),
+        ("messages", "list"),
+        ("messages", "show", str(message)),
+        ("messages", "parked"),
         ("messages", "unpark", "--aggregate-type", ORDERS, "--yes"),
-    )  # fmt: skip
+    )
     for command in commands:
         as_json = () if command == ("top",) else ("--json",)
         for arguments in (command, (*command, *as_json)):

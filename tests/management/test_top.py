@@ -29,8 +29,9 @@ def test_one_page_tells_what_waits_runs_and_fails(process_id: int) -> None:
     failed = add(task="charge", state="failed", fingerprint=1, error_class="builtins.KeyError")
     change(
         "INSERT INTO salon_jobs_job_error (job_id, attempt, error_class, message) VALUES (%s, 1, '', %s)",
-        failed, "\x1b[2Jno such\ncard",
-    )  # fmt: skip
+        failed,
+        "\x1b[2Jno such\ncard",
+    )
     change("INSERT INTO salon_jobs_limit (kind, name, paused) VALUES ('queue', 'night', true)")
     out = StringIO()
     with CaptureQueriesContext(connections["operator"]) as captured:
@@ -49,9 +50,12 @@ def test_the_live_view_refreshes_and_ends_on_q_with_the_terminal_as_before(datab
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "manage.py", "salon_jobs", "top", "--every", "1s"],
-        cwd=ROOT, env={**os.environ, "DJANGO_SETTINGS_MODULE": "project.settings", "COLUMNS": "120", "LINES": "40"},
-        stdin=theirs, stdout=theirs, stderr=theirs,
-    )  # fmt: skip
+        cwd=ROOT,
+        env={**os.environ, "DJANGO_SETTINGS_MODULE": "project.settings", "COLUMNS": "120", "LINES": "40"},
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+    )
     seen_so_far = b""
 
     def read_until(text: bytes) -> None:
@@ -81,12 +85,13 @@ def test_the_live_view_ends_at_once_though_the_database_hangs(database: None) ->
     ours, theirs = pty.openpty()
     with SeveringProxy(url_for("jobs_operator")) as proxy:
         process = subprocess.Popen(
-            [sys.executable, "manage.py", "salon_jobs", "top", "--every", "1s"], cwd=ROOT,
-            env={
-                **os.environ, "DJANGO_SETTINGS_MODULE": "project.settings", "OPERATOR_DATABASE_URL": proxy.url,
-            },
-            stdin=theirs, stdout=theirs, stderr=theirs,
-        )  # fmt: skip
+            [sys.executable, "manage.py", "salon_jobs", "top", "--every", "1s"],
+            cwd=ROOT,
+            env={**os.environ, "DJANGO_SETTINGS_MODULE": "project.settings", "OPERATOR_DATABASE_URL": proxy.url},
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+        )
         try:
             drawn = b""
             while b"worker processes hold" not in drawn:

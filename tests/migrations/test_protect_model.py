@@ -87,13 +87,15 @@ def test_the_policy_by_which_users_see_their_memberships_is_not_left_behind() ->
     ("operations", "expected"),
     [
         ([ProtectModel("salon.Customer", OPEN)], {Customer: OPEN}),
-        ([ProtectModel("salon.Customer", OPEN), ProtectModel("salon.customer", NARROW, instead_of=OPEN)],
-         {Customer: NARROW}),
+        (
+            [ProtectModel("salon.Customer", OPEN), ProtectModel("salon.customer", NARROW, instead_of=OPEN)],
+            {Customer: NARROW},
+        ),
         ([ProtectModel("salon.Customer", OPEN), ReleaseModel("salon.Customer", OPEN)], {}),
         ([ProtectModel("salon.Gone", OPEN)], {}),
     ],
     ids=["one", "two", "released", "not installed"],
-)  # fmt: skip
+)
 def test_what_the_last_operation_says_is_declared(
     operations: list[Operation], expected: dict[Any, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -46,8 +46,11 @@ def found(paths: list[Path], direction: str) -> list[tuple[str, int, str]]:
     """Return what squawk finds: file, line and rule."""
     done = subprocess.run(
         [SQUAWK, "--config", CONFIG, "--exclude", ",".join(EXCLUDED[direction]), "--reporter", "json", *paths],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert done.returncode in (0, 1), done.stderr
     return [(Path(one["file"]).name, one["line"], one["rule_name"]) for one in json.loads(done.stdout)]
 

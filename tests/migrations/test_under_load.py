@@ -47,9 +47,16 @@ READS = (
     "SELECT count(*) FROM salon_jobs_job",
 )
 HELD = (
-    "store", "customer", "sale", "salon_jobs_job", "salon_jobs_fan_out", "salon_jobs_task_minute", "salon_jobs_message",
-    "salon_jobs_queue_minute", "salon_jobs_inbox",
-)  # fmt: skip
+    "store",
+    "customer",
+    "sale",
+    "salon_jobs_job",
+    "salon_jobs_fan_out",
+    "salon_jobs_task_minute",
+    "salon_jobs_message",
+    "salon_jobs_queue_minute",
+    "salon_jobs_inbox",
+)
 CHANGE_TABLES = {"0008_message_ended_at", "0010_inbox_ended_at"}
 MOVE_ROWS = {"0009_message_ended_at_rows"}
 # On the way back a table goes, with the rights on it.

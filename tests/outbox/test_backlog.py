@@ -23,9 +23,17 @@ TYPE = "rn::memory:::orders"
 PARTITIONS = frozenset({0, 1})
 AGGREGATES = ("", "a", "b", "c")
 ANSWERS = (
-    None, None, None, Verdict.RETRY, Verdict.REFUSED, Verdict.SKIPPED, Verdict.OUTAGE, Verdict.NOT_SENT,
-    Verdict.UNRESOLVABLE, Verdict.MISSING,
-)  # fmt: skip
+    None,
+    None,
+    None,
+    Verdict.RETRY,
+    Verdict.REFUSED,
+    Verdict.SKIPPED,
+    Verdict.OUTAGE,
+    Verdict.NOT_SENT,
+    Verdict.UNRESOLVABLE,
+    Verdict.MISSING,
+)
 
 
 def message(id_: int, aggregate_id: str = "a", partition: int = 0) -> OutgoingMessage:
@@ -204,9 +212,12 @@ class Histories(RuleBasedStateMachine):
             before = [
                 other.message.id
                 for other in self.rows.values()
-                if other.message.aggregate_id == each.aggregate_id and other.message.id < each.id and not other.sent
-                and other.message.id not in self.publisher.skipped and other.status in ("pending", "failed")
-            ]  # fmt: skip
+                if other.message.aggregate_id == each.aggregate_id
+                and other.message.id < each.id
+                and not other.sent
+                and other.message.id not in self.publisher.skipped
+                and other.status in ("pending", "failed")
+            ]
             self.violations += [f"{each.id} before {other}" for other in before]
 
     @rule(aggregate=st.sampled_from(AGGREGATES), count=st.integers(1, 9))
@@ -231,10 +242,13 @@ class Histories(RuleBasedStateMachine):
         found: list[OutgoingMessage] = []
         for want in wanted:
             found += self.fetch(
-                lambda row, want=want: row.message.partition == want.partition and row.message.id > want.after  # type: ignore[misc]
-                and row.message.aggregate_id not in held,
+                lambda row, want=want: (
+                    row.message.partition == want.partition
+                    and row.message.id > want.after  # type: ignore[misc]
+                    and row.message.aggregate_id not in held
+                ),
                 want.take,
-            )  # fmt: skip
+            )
         if between:
             self.end_batch()
             self.mark()
@@ -246,10 +260,12 @@ class Histories(RuleBasedStateMachine):
         for key, hold, upto in self.backlog.recovering(2):
             last = upto if isinstance(key, str) else hold.after + 1
             found = self.fetch(
-                lambda row, hold=hold, last=last: row.message.aggregate_id == hold.aggregate_id  # type: ignore[misc]
-                and hold.after < row.message.id <= last,
+                lambda row, hold=hold, last=last: (
+                    row.message.aggregate_id == hold.aggregate_id  # type: ignore[misc]
+                    and hold.after < row.message.id <= last
+                ),
                 hold.page,
-            )  # fmt: skip
+            )
             if between:
                 self.end_batch()
                 self.mark()
@@ -260,11 +276,17 @@ class Histories(RuleBasedStateMachine):
     def refresh(self, due: bool, between: bool) -> None:
         """Learn what is blocked, while the others may go on."""
         rows = [
-            Blocked(TYPE, key if isinstance(key, str) else "", self.rows[head].message.partition, head, tries,
-                    status == "waiting" and due)
+            Blocked(
+                TYPE,
+                key if isinstance(key, str) else "",
+                self.rows[head].message.partition,
+                head,
+                tries,
+                status == "waiting" and due,
+            )
             for key, (head, status, tries) in self.blocked.items()
             if self.rows[head].message.partition in self.mine
-        ]  # fmt: skip
+        ]
         if between:
             self.end_batch()
             self.mark()

@@ -32,8 +32,19 @@ def test_a_message_carries_store_producer_and_payload_as_it_was_written(stores: 
     )
     text = f'{{"b":1,"a":["1.50","2026-05-06","{payload["a"][2]}"],"ü":"ß"}}'  # type: ignore[index]
     assert row == (
-        message_id, ORDERS, "42", "order.created", text, '{"X-Kind":"test"}', stores[1], "salon", "pending", 0, None, ""
-    )  # fmt: skip
+        message_id,
+        ORDERS,
+        "42",
+        "order.created",
+        text,
+        '{"X-Kind":"test"}',
+        stores[1],
+        "salon",
+        "pending",
+        0,
+        None,
+        "",
+    )
     assert Message.objects.get().payload == {"b": 1, "a": ["1.50", "2026-05-06", str(payload["a"][2])], "ü": "ß"}  # type: ignore[index]
 
 

@@ -68,8 +68,9 @@ def test_sent_at_tells_the_truth_of_a_message_however_it_ended(stores: list[UUID
         "waiting": ("pending", False, False),
     }
     assert seen("SELECT event FROM salon_jobs_message WHERE sent_at IS NOT NULL") == [("published",)]
-    assert seen("SELECT bool_and(coalesce(sent_at, ended_at, now()) BETWEEN created_at AND now())"
-                " FROM salon_jobs_message") == [(True,)]  # fmt: skip
+    assert seen(
+        "SELECT bool_and(coalesce(sent_at, ended_at, now()) BETWEEN created_at AND now()) FROM salon_jobs_message"
+    ) == [(True,)]
 
 
 def test_a_failed_message_that_is_retried_has_not_ended_any_more() -> None:
@@ -140,5 +141,6 @@ def test_a_dismissed_incoming_message_says_when(database: None) -> None:
     ]
     assert [each.changed for each in dismiss_messages([rows[0].pk], using=OPERATOR)] == [True]
     assert seen("SELECT status, ended_at BETWEEN received_at AND now() FROM salon_jobs_inbox ORDER BY id") == [
-        ("dismissed", True), ("rejected", None),
-    ]  # fmt: skip
+        ("dismissed", True),
+        ("rejected", None),
+    ]

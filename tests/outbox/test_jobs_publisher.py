@@ -25,9 +25,7 @@ def test_a_message_becomes_one_job_of_its_store(stores: list[UUID]) -> None:
     assert relay_in_burst()
     assert Job.objects.count() == 1
     assert statuses() == {"published": 1}
-    assert seen("SELECT consumer, status, job_id FROM salon_jobs_inbox") == [
-        ("jobs", "enqueued", Job.objects.get().pk)
-    ]  # fmt: skip
+    assert seen("SELECT consumer, status, job_id FROM salon_jobs_inbox") == [("jobs", "enqueued", Job.objects.get().pk)]
 
 
 def test_a_task_that_is_not_there_is_refused_when_it_is_written() -> None:
@@ -42,12 +40,15 @@ def test_a_task_that_is_registered_nowhere_holds_up_none_beside_it(stores: list[
         emit("rn::jobs:::test-store", aggregate_id="a", event="asked", payload={})
     relay_in_burst()
     assert seen("SELECT aggregate_type, status, retry_count FROM salon_jobs_message ORDER BY id") == [
-        ("rn::jobs:::gone", "pending", 0), ("rn::jobs:::gone", "pending", 0), ("rn::jobs:::test-store", "published", 0),
-    ]  # fmt: skip
+        ("rn::jobs:::gone", "pending", 0),
+        ("rn::jobs:::gone", "pending", 0),
+        ("rn::jobs:::test-store", "published", 0),
+    ]
     assert seen("SELECT count(*) FROM salon_jobs_blocked_aggregate") == [(0,)]
     assert seen("SELECT outage_code FROM salon_jobs_destination ORDER BY aggregate_type") == [
-        ("JOB.UNKNOWN_TASK",), ("",),
-    ]  # fmt: skip
+        ("JOB.UNKNOWN_TASK",),
+        ("",),
+    ]
 
 
 def test_a_payload_that_does_not_fit_parks(stores: list[UUID]) -> None:

@@ -71,8 +71,10 @@ def test_every_logger_names_the_job_in_a_handler_and_none_afterwards(
     hooks.store = hooks.system = lambda **_: host.info("asking the printer")
     output = configure()
     handles = [
-        tasks.in_store.enqueue(store_id=stores[0]), tasks.outside.enqueue(store_id=stores[1]), tasks.system.enqueue(),
-    ]  # fmt: skip
+        tasks.in_store.enqueue(store_id=stores[0]),
+        tasks.outside.enqueue(store_id=stores[1]),
+        tasks.system.enqueue(),
+    ]
     run_all(process_id)
     host.info("asking the printer")
     names = ("test-store", "test-store-outside", "test-system")
@@ -206,9 +208,13 @@ def sized() -> Iterator[Any]:
 
 
 def test_no_record_of_a_whole_run_holds_a_payload(
-    stores: list[UUID], hooks: tasks.Hooks, process_id: int, configure: Configure, sized: Any,
+    stores: list[UUID],
+    hooks: tasks.Hooks,
+    process_id: int,
+    configure: Configure,
+    sized: Any,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     ends: list[Callable[[], object]] = [lambda: None, discard, snooze, fail, fail]
 
     def body(**_: object) -> None:
@@ -242,9 +248,14 @@ def test_no_record_of_a_whole_run_holds_a_payload(
         run_all(process_id)
     events = {record["event"] for record in output.records() if "event" in record}
     assert events >= {
-        "job_succeeded", "job_cancelled", "job_snoozed", "job_retried", "job_failed", "message_failed",
+        "job_succeeded",
+        "job_cancelled",
+        "job_snoozed",
+        "job_retried",
+        "job_failed",
+        "message_failed",
         "message_rejected",
-    }  # fmt: skip
+    }
     assert len(output.records(logger="host.tills")) > 20
     assert seen("SELECT reason FROM salon_jobs_job WHERE task = 'test-sized'") == [("JOB.PAYLOAD_INVALID",)]
     assert [line for line in output.getvalue().splitlines() if SECRET in line] == []

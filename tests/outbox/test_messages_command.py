@@ -116,9 +116,10 @@ def test_a_message_commands_no_terminal(database: None) -> None:
 def test_show_hides_secrets_of_payload_and_headers(database: None) -> None:
     [(number,)] = seen(
         "INSERT INTO salon_jobs_message (message_id, aggregate_type, event, payload, headers)"
-        " VALUES (gen_random_uuid(), %s, 'e', '{\"n\": 1, \"card\": {\"cvc\": \"777\"}}', '{\"X-Token\": \"t\"}')"
-        " RETURNING id", ORDERS,
-    )  # fmt: skip
+        ' VALUES (gen_random_uuid(), %s, \'e\', \'{"n": 1, "card": {"cvc": "777"}}\', \'{"X-Token": "t"}\')'
+        " RETURNING id",
+        ORDERS,
+    )
     shown = json.loads(run("show", str(number), "--json")[0])
     assert (shown["payload"], shown["headers"]) == ({"n": 1, "card": {"cvc": "***"}}, {"X-Token": "***"})
 
@@ -131,8 +132,9 @@ def test_retry_and_skip_take_ids_uuids_or_all_failed_ones_that_are_named(stores:
     [(uuid,)] = seen("SELECT message_id FROM salon_jobs_message WHERE id = %s", first)
     out, _ = run("retry", str(uuid), str(sent), str(first), "--yes")
     assert out.splitlines() == [
-        f"{sent}: it is published; only failed and waiting messages can be retried", "sent again: 1 of 2",
-    ]  # fmt: skip
+        f"{sent}: it is published; only failed and waiting messages can be retried",
+        "sent again: 1 of 2",
+    ]
     assert json.loads(run("skip", "--store", str(stores[1]), "--yes", "--json")[0]) == [
         {"id": second, "changed": True, "detail": ""}
     ]
@@ -175,11 +177,17 @@ def test_send_skipped_takes_what_a_list_skipped_or_ids(stores: list[UUID]) -> No
     assert run(*chosen, "--yes")[0] == "to be sent: 0 of 0\n"
     assert run(*chosen, "--code", "SPOOL.CLOSED", "--yes")[0] == "to be sent: 1 of 1\n"
     assert run("send-skipped", str(by_operator), str(failed), "--yes")[0].splitlines() == [
-        f"{failed}: it is failed; only skipped messages can be sent", "to be sent: 1 of 2",
-    ]  # fmt: skip
+        f"{failed}: it is failed; only skipped messages can be sent",
+        "to be sent: 1 of 2",
+    ]
     assert statuses() == {
-        first: "pending", second: "pending", other: "skipped", own: "pending", by_operator: "pending", failed: "failed",
-    }  # fmt: skip
+        first: "pending",
+        second: "pending",
+        other: "skipped",
+        own: "pending",
+        by_operator: "pending",
+        failed: "failed",
+    }
     reset = "SELECT DISTINCT last_error, retry_count, sent_at FROM salon_jobs_message WHERE status = 'pending'"
     assert seen(reset) == [("", 0, None)]
     for arguments in ((), ("1", "--event", "made"), ("--code", "SPOOL.CLOSED"), ("1", "--code", "SPOOL.CLOSED")):

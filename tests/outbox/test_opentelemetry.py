@@ -113,19 +113,23 @@ def test_enqueue_and_run_are_one_trace(stores: list[UUID], process_id: int, span
     assert (parent_of(enqueue), parent_of(run), linked(run)) == (id_of(asked), id_of(enqueue), [id_of(enqueue)])
     assert (enqueue.kind, run.kind) == (SpanKind.PRODUCER, SpanKind.CONSUMER)
     both = {
-        "messaging.system": "salon_jobs", "messaging.destination.name": "tills", "salon_jobs.task": "test-store",
-        "messaging.message.id": str(handle.id), "messaging.message.body.size": len('{"number":7}'),
-    }  # fmt: skip
-    assert attributes(enqueue) == both | {
-        "messaging.operation.name": "enqueue", "messaging.operation.type": "send",
-    }  # fmt: skip
+        "messaging.system": "salon_jobs",
+        "messaging.destination.name": "tills",
+        "salon_jobs.task": "test-store",
+        "messaging.message.id": str(handle.id),
+        "messaging.message.body.size": len('{"number":7}'),
+    }
+    assert attributes(enqueue) == both | {"messaging.operation.name": "enqueue", "messaging.operation.type": "send"}
     found = attributes(run)
     assert 0 <= found.pop("salon_jobs.waited_s") < 60
     assert found == both | {
-        "messaging.operation.name": "run", "messaging.operation.type": "process", "salon_jobs.attempt": 1,
-        "salon_jobs.store_id": str(stores[0]), "salon_jobs.ended": "job_succeeded",
+        "messaging.operation.name": "run",
+        "messaging.operation.type": "process",
+        "salon_jobs.attempt": 1,
+        "salon_jobs.store_id": str(stores[0]),
+        "salon_jobs.ended": "job_succeeded",
         "messaging.message.body.size": len('{"number": 7}'),
-    }  # fmt: skip
+    }
 
 
 def test_emit_publish_consume_and_run_are_one_trace(stores: list[UUID], process_id: int, spans: Spans) -> None:
@@ -138,11 +142,16 @@ def test_emit_publish_consume_and_run_are_one_trace(stores: list[UUID], process_
     assert spans.names == sorted(["request", *names])
     assert one_trace(spans["request"], emitted, published, consumed, run)
     assert [parent_of(each) for each in (emitted, published, consumed, run)] == [
-        id_of(spans["request"]), id_of(emitted), id_of(emitted), id_of(consumed),
-    ]  # fmt: skip
+        id_of(spans["request"]),
+        id_of(emitted),
+        id_of(emitted),
+        id_of(consumed),
+    ]
     assert [linked(each) for each in (published, consumed, run)] == [
-        [id_of(emitted)], [id_of(emitted)], [id_of(consumed)],
-    ]  # fmt: skip
+        [id_of(emitted)],
+        [id_of(emitted)],
+        [id_of(consumed)],
+    ]
     kinds = [each.kind for each in (emitted, published, consumed, run)]
     assert kinds == [SpanKind.PRODUCER, SpanKind.CLIENT, SpanKind.CONSUMER, SpanKind.CONSUMER]
     operations = [attributes(each)["messaging.operation.type"] for each in (emitted, published, consumed, run)]

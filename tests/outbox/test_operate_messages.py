@@ -33,8 +33,11 @@ def write(status: str = "pending", *, aggregate: str = "", store: UUID | None = 
     [(message_id,)] = seen(
         "INSERT INTO salon_jobs_message (message_id, aggregate_type, aggregate_id, event, payload, store_id, status,"
         " retry_count, last_error) VALUES (gen_random_uuid(), %s, %s, 'made', '{}', %s, %s, 10, 'x') RETURNING id",
-        kind, aggregate, store, status,
-    )  # fmt: skip
+        kind,
+        aggregate,
+        store,
+        status,
+    )
     return int(message_id)
 
 
@@ -43,8 +46,9 @@ def block(head: int, status: str) -> None:
         "INSERT INTO salon_jobs_blocked_aggregate (aggregate_type, aggregate_id, partition, head_id, store_id, status,"
         " retry_count, retry_at) SELECT aggregate_type, aggregate_id, partition, id, store_id, %s, 10,"
         " now() + interval '1 hour' FROM salon_jobs_message WHERE id = %s",
-        status, head,
-    )  # fmt: skip
+        status,
+        head,
+    )
 
 
 def blocked() -> list[tuple[Any, ...]]:
@@ -140,8 +144,9 @@ def test_a_store_skips_its_own_messages_and_the_web_changes_no_others(stores: li
     assert skip_messages([own, other], using="web") == [OperatedMessage(i, False, gone) for i in (own, other)]
     with tenant_context(stores[0], using="web"):
         assert skip_messages([other, own], using="web") == [
-            OperatedMessage(other, False, gone), OperatedMessage(own, True),
-        ]  # fmt: skip
+            OperatedMessage(other, False, gone),
+            OperatedMessage(own, True),
+        ]
         for forbidden in (
             lambda: retry_messages([own], using="web"),
             lambda: unpark([(ORDERS, "3")], using="web"),

@@ -40,8 +40,9 @@ def test_a_payload_that_becomes_no_job_is_its_own_fault_alone(database: None, ta
         change("SELECT salon_jobs_emit(%s, %s, 'e', %s::json)", f"rn::jobs:::{task}", aggregate_id, payload)
     relay_in_burst()
     assert seen("SELECT status, last_error <> '' FROM salon_jobs_message ORDER BY id") == [
-        ("failed", True), ("published", False),
-    ]  # fmt: skip
+        ("failed", True),
+        ("published", False),
+    ]
     assert seen("SELECT outage FROM salon_jobs_destination") == [("",)]
 
 

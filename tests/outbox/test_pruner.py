@@ -16,8 +16,10 @@ def fill(status: str, age: timedelta, count: int = 1) -> None:
         " SELECT gen_random_uuid(), 'rn::memory:::orders', 'e', '{}', s, now() - age,"
         " CASE WHEN s = 'published' THEN now() - age END, CASE WHEN s IN ('failed', 'skipped') THEN now() - age END"
         " FROM (SELECT %s AS s, %s AS age) AS given, generate_series(1, %s)",
-        status, age, count,
-    )  # fmt: skip
+        status,
+        age,
+        count,
+    )
 
 
 def left() -> dict[str, int]:
@@ -67,6 +69,8 @@ def test_skipped_ones_go_though_published_ones_are_kept_for_ever(settings: Any) 
 
 def test_messages_that_were_sent_late_do_not_end_the_walk() -> None:
     fill("published", timedelta(days=8), 12_000)
-    change("UPDATE salon_jobs_message SET sent_at = now() WHERE id IN (SELECT min(id) + n FROM salon_jobs_message,"
-           " generate_series(0, 5999) n GROUP BY n)")  # fmt: skip
+    change(
+        "UPDATE salon_jobs_message SET sent_at = now() WHERE id IN (SELECT min(id) + n FROM salon_jobs_message,"
+        " generate_series(0, 5999) n GROUP BY n)"
+    )
     assert MessagePruner().run_once() == 6_000

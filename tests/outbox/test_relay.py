@@ -167,8 +167,10 @@ def test_nothing_is_read_past_a_writer_that_may_still_add_before(migrated: None)
 
 def test_two_relays_share_the_partitions_and_hand_them_over(settings: Any) -> None:
     settings.SALON_JOBS = {
-        **settings.SALON_JOBS, "OUTBOX": {**settings.SALON_JOBS["OUTBOX"], "OWNERSHIP": 1}, "HEARTBEAT_INTERVAL": 1,
-    }  # fmt: skip
+        **settings.SALON_JOBS,
+        "OUTBOX": {**settings.SALON_JOBS["OUTBOX"], "OWNERSHIP": 1},
+        "HEARTBEAT_INTERVAL": 1,
+    }
     first, second = RunningRelay(), None
     try:
         eventually(lambda: len(first.facts()["partitions"]) == 16)
@@ -230,8 +232,9 @@ def test_the_types_of_destinations_that_nobody_can_parse_hold_up_no_other() -> N
     emitted("a", number=1)
     change(
         "INSERT INTO salon_jobs_message (message_id, aggregate_type, event, payload)"
-        " VALUES (gen_random_uuid(), %s, 'e', '{}')", "rn::memory:::a\u0001b",
-    )  # fmt: skip
+        " VALUES (gen_random_uuid(), %s, 'e', '{}')",
+        "rn::memory:::a\u0001b",
+    )
     relay_in_burst()
     assert arrived() == [("a", 1)]
     assert statuses() == {"pending": 1, "published": 1}
@@ -241,8 +244,9 @@ def test_a_relay_is_ready_though_nobody_here_serves_a_destination() -> None:
     for name in ("rn::nobody:::orders", "rn::memory:::a\u0001b"):
         change(
             "INSERT INTO salon_jobs_message (message_id, aggregate_type, event, payload)"
-            " VALUES (gen_random_uuid(), %s, 'e', '{}')", name,
-        )  # fmt: skip
+            " VALUES (gen_random_uuid(), %s, 'e', '{}')",
+            name,
+        )
     emitted("a")
     with relaying() as relay:
         eventually(lambda: relay.facts()["destinations"].keys() >= {"rn::nobody:::orders", "rn::memory:::a\u0001b"})

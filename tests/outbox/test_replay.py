@@ -36,8 +36,9 @@ def test_chosen_ids_are_written_again_in_order_with_the_same_content(stores: lis
         OperatedMessage(10**12, False, "there is no such message, or you may not see it"),
     )
     same = "aggregate_type, aggregate_id, event, payload::text, headers::text, store_id, producer"
-    [first, second] = seen(f"SELECT status, retry_count, {same} FROM salon_jobs_message WHERE replay_of IS NOT NULL"
-                           " ORDER BY id")  # fmt: skip
+    [first, second] = seen(
+        f"SELECT status, retry_count, {same} FROM salon_jobs_message WHERE replay_of IS NOT NULL ORDER BY id"
+    )
     assert first == ("pending", 0, *seen(f"SELECT {same} FROM salon_jobs_message WHERE id = %s", sent)[0])
     assert second[-1] == ""
     assert seen(
@@ -46,10 +47,13 @@ def test_chosen_ids_are_written_again_in_order_with_the_same_content(stores: lis
     ) == [(sent, True), (failed, True)]
     assert seen("SELECT id, requested_by, reason, criteria::json, messages FROM salon_jobs_replay") == [
         (
-            done.replay_id, "kei", "the warehouse lost them",
-            {"ids": [pending, failed, sent, 10**12], "statuses": ["failed", "published", "skipped"]}, 2,
+            done.replay_id,
+            "kei",
+            "the warehouse lost them",
+            {"ids": [pending, failed, sent, 10**12], "statuses": ["failed", "published", "skipped"]},
+            2,
         )
-    ]  # fmt: skip
+    ]
 
 
 def test_a_range_of_ids_of_one_destination(database: None) -> None:
@@ -78,8 +82,9 @@ def test_a_range_of_times_is_found_without_an_index_on_them(database: None) -> N
         "INSERT INTO salon_jobs_message (message_id, aggregate_type, event, payload, status, created_at)"
         " SELECT gen_random_uuid(), %s, 'made', '{}', 'published', %s + n * interval '1 minute' FROM"
         " generate_series(0, 999) AS n ORDER BY n",
-        ORDERS, start,
-    )  # fmt: skip
+        ORDERS,
+        start,
+    )
     change("DELETE FROM salon_jobs_message WHERE id %% 7 = 0")
     for minutes in (-5, 0, 333, 999, 2000):
         at = start + timedelta(minutes=minutes)
@@ -92,8 +97,9 @@ def test_a_range_of_times_is_found_without_an_index_on_them(database: None) -> N
     )
     assert [(would.messages, would.first, would.last)] == seen(
         "SELECT count(*), min(id), max(id) FROM salon_jobs_message WHERE created_at >= %s AND created_at < %s",
-        since, until,
-    )  # fmt: skip
+        since,
+        until,
+    )
 
 
 @pytest.mark.parametrize(
@@ -116,8 +122,11 @@ def test_criteria_that_can_not_be(database: None, criteria: dict[str, Any], mess
 
 def test_nobody_sends_again_without_a_name_and_a_reason(database: None) -> None:
     wrong: list[dict[str, Any]] = [
-        {}, {"requested_by": "kei"}, {"reason": "x"}, {"requested_by": "kei", "reason": "x" * 1001},
-    ]  # fmt: skip
+        {},
+        {"requested_by": "kei"},
+        {"reason": "x"},
+        {"requested_by": "kei", "reason": "x" * 1001},
+    ]
     for said in wrong:
         with pytest.raises(OptionInvalid, match="requested_by, and reason"):
             replay_messages(MessageCriteria(ids=(write("failed"),)), using=OPERATOR, **said)

@@ -144,9 +144,11 @@ def test_those_of_a_blocked_aggregate_stay_skipped_and_say_what_blocks_it(
     rows = blocked()
     why = f"message {head} holds its aggregate back; send this one when that one is sent or skipped"
     assert send_skipped_messages([before, behind, free, 999], using=OPERATOR) == [
-        OperatedMessage(before, False, why), OperatedMessage(behind, False, why), OperatedMessage(free, True),
+        OperatedMessage(before, False, why),
+        OperatedMessage(behind, False, why),
+        OperatedMessage(free, True),
         OperatedMessage(999, False, "there is no such message, or you may not see it"),
-    ]  # fmt: skip
+    ]
     assert blocked() == [*rows, (free, "waiting", True, 0)]
     assert skipped() == [before, behind]
 

@@ -123,9 +123,7 @@ def test_gwt_10_a_failed_job_is_exactly_one_event_and_a_retry_is_none(
     run_all(process_id)
     [event] = received(sentry)
     assert event["exception"]["values"][-1]["value"] == "the till is closed"
-    assert event["tags"] == {
-        "task_name": "test-store", "store_id": str(stores[0]), "attempt": 2, "job_id": handle.id,
-    }  # fmt: skip
+    assert event["tags"] == {"task_name": "test-store", "store_id": str(stores[0]), "attempt": 2, "job_id": handle.id}
 
 
 def test_a_retry_is_an_event_where_it_is_asked_for(
@@ -194,8 +192,9 @@ def test_what_our_logger_says_without_an_event_is_grouped_by_its_words(sentry: S
     events = received(sentry)
     assert [event["fingerprint"] for event in events] == [["the end of job %s could not be told"]] * 2
     assert [event["message"] for event in events] == [
-        "the end of job 1 could not be told", "the end of job 2 could not be told",
-    ]  # fmt: skip
+        "the end of job 1 could not be told",
+        "the end of job 2 could not be told",
+    ]
 
 
 def test_no_record_of_ours_is_a_breadcrumb_of_another_event(sentry: SentryServer) -> None:

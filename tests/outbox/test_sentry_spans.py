@@ -46,9 +46,10 @@ class Sent:
     def transaction(self, name: str, operation: str) -> dict[str, Any]:
         """Return the one transaction of this name."""
         [found] = [
-            each for each in self.of("transaction")
+            each
+            for each in self.of("transaction")
             if each["transaction"] == name and each["contexts"]["trace"]["op"] == operation
-        ]  # fmt: skip
+        ]
         return found
 
 
@@ -58,10 +59,15 @@ def start(sent: Sent, **options: Any) -> None:
             sent.items += [(item.type or "", json.loads(item.get_bytes())) for item in envelope.items]
 
     sentry_sdk.init(
-        dsn="http://key@127.0.0.1:9/1", transport=Keep(), auto_enabling_integrations=False, release="salon@1.2",
-        environment="prod", include_local_variables=False,
-        integrations=[DjangoIntegration(), LoggingIntegration(event_level=logging.WARNING)], **options,
-    )  # fmt: skip
+        dsn="http://key@127.0.0.1:9/1",
+        transport=Keep(),
+        auto_enabling_integrations=False,
+        release="salon@1.2",
+        environment="prod",
+        include_local_variables=False,
+        integrations=[DjangoIntegration(), LoggingIntegration(event_level=logging.WARNING)],
+        **options,
+    )
 
 
 @pytest.fixture
@@ -116,9 +122,7 @@ def test_enqueue_and_run_are_one_trace_with_their_messaging_fields(
     assert data(publish) == {**both, "messaging.message.body.size": len('{"number":7}')}
     found = data(process)
     assert 0 <= found.pop("messaging.message.receive.latency") < 60_000
-    assert found == {
-        **both, "messaging.message.body.size": len('{"number": 7}'), "messaging.message.retry.count": 0,
-    }  # fmt: skip
+    assert found == {**both, "messaging.message.body.size": len('{"number": 7}'), "messaging.message.retry.count": 0}
     assert ran["contexts"]["trace"]["status"] == process["status"] == "ok"
     assert (ran["release"], ran["environment"]) == ("salon@1.2", "prod")
 
@@ -138,9 +142,11 @@ def test_emit_publish_consume_and_run_are_one_trace(stores: list[UUID], process_
     parents = [each["contexts"]["trace"]["parent_span_id"] for each in (relayed, consumed, ran)]
     assert parents == [submit["span_id"], submit["span_id"], taken["span_id"]]
     expected = {
-        "messaging.system": "memory", "messaging.destination.name": "orders",
-        "messaging.message.id": str(message_id), "messaging.message.body.size": len('{"number":7}'),
-    }  # fmt: skip
+        "messaging.system": "memory",
+        "messaging.destination.name": "orders",
+        "messaging.message.id": str(message_id),
+        "messaging.message.body.size": len('{"number":7}'),
+    }
     assert [data(each) for each in (submit, publish)] == [expected] * 2
     assert data(taken) == {**expected, "messaging.message.retry.count": 0}
 
@@ -194,9 +200,14 @@ def test_a_message_that_fails_is_one_event(database: None, sent: Sent, monkeypat
         relay_in_burst()
     [event] = sent.of("event")
     assert event["tags"] == {
-        "message_id": str(message_id), "destination": ORDERS, "message_event": "order.created", "consumer": "",
-        "store_id": "", "code": "TEST.NO", "attempt": 1,
-    }  # fmt: skip
+        "message_id": str(message_id),
+        "destination": ORDERS,
+        "message_event": "order.created",
+        "consumer": "",
+        "store_id": "",
+        "code": "TEST.NO",
+        "attempt": 1,
+    }
     assert (
         event["logentry"]["message"]
         if "logentry" in event

@@ -113,9 +113,12 @@ def test_a_relay_reads_the_topics_for_a_destination_that_it_knows(
 
 
 def test_a_relay_that_starts_while_sns_is_away_reads_the_topics_when_it_is_back(
-    broker: SnsBroker, topic: str, readings: list[list[str]], monkeypatch: pytest.MonkeyPatch,
+    broker: SnsBroker,
+    topic: str,
+    readings: list[list[str]],
+    monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.setattr(sns_topics, "AGAIN_S", 0.1)
     broker.stop()
     with caplog.at_level(logging.INFO, "salon_jobs"), relaying() as running:

@@ -163,8 +163,10 @@ def test_partitions_change_hands_without_disorder_while_messages_are_unresolvabl
     two_streams: NatsBroker, settings: Any
 ) -> None:
     settings.SALON_JOBS = {
-        **settings.SALON_JOBS, "OUTBOX": {**settings.SALON_JOBS["OUTBOX"], "OWNERSHIP": 1}, "HEARTBEAT_INTERVAL": 1,
-    }  # fmt: skip
+        **settings.SALON_JOBS,
+        "OUTBOX": {**settings.SALON_JOBS["OUTBOX"], "OWNERSHIP": 1},
+        "HEARTBEAT_INTERVAL": 1,
+    }
     bad = [f"bad{n}" for n in range(8)]
     first, second = RunningRelay(), None
     try:
@@ -371,8 +373,19 @@ def test_a_relay_that_lost_the_partition_blocks_nothing(database: None) -> None:
     [row] = seen("SELECT id, partition FROM salon_jobs_message")
     queries.make_partitions()
     message = OutgoingMessage(
-        row[0], None, ORDERS, "a", "e", "{}", "{}", None, "", 0.0, None, row[1]  # type: ignore[arg-type]
-    )  # fmt: skip
+        row[0],
+        None,
+        ORDERS,
+        "a",
+        "e",
+        "{}",
+        "{}",
+        None,
+        "",
+        0.0,
+        None,
+        row[1],  # type: ignore[arg-type]
+    )
     answer = PublishFailure(Verdict.UNRESOLVABLE, "TEST.NOWHERE")
     assert queries.write_unresolvable([Unresolvable(message, answer)], owner=1) == set()
     assert blocked() == []

@@ -101,15 +101,17 @@ def test_an_upload_is_parsed_once_on_the_other_side(
     assert relay_in_burst()
     assert statuses() == {"published": 2}
     assert {(message.store_id, message.payload) for message in both_sides.received(PARSE)} == {
-        (str(own), '{"number":2}'), (str(other), '{"number":3}'),
-    }  # fmt: skip
+        (str(own), '{"number":2}'),
+        (str(other), '{"number":3}'),
+    }
 
     change("DELETE FROM salon_jobs_job")  # what the uploader's own worker does with its jobs is another test's
     assert Consumers(burst=True).run()
     assert both_sides.received(PARSE) == []
     assert seen("SELECT task, store_id FROM salon_jobs_job ORDER BY store_id") == [
-        (in_store.name, own), (in_store.name, other),
-    ]  # fmt: skip
+        (in_store.name, own),
+        (in_store.name, other),
+    ]
 
     hooks.store = parse
     run_due(process_id)
@@ -210,8 +212,9 @@ def test_an_upload_is_parsed_where_bodies_carry_no_envelope(
         there = queue.peek_messages(max_messages=32)
     bodies = [json.loads(base64.b64decode(message.content)) for message in there[:2]]
     assert sorted(bodies, key=lambda body: body["number"]) == [
-        {"number": 2, "store_id": str(stores[0])}, {"number": 3, "store_id": str(stores[1])},
-    ]  # fmt: skip
+        {"number": 2, "store_id": str(stores[0])},
+        {"number": 3, "store_id": str(stores[1])},
+    ]
 
     assert Consumers(burst=True).run()
     with azure.queue(PARSE) as queue:

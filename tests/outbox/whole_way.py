@@ -19,9 +19,13 @@ TASKS = {"order.created": "test-store", "noted": "test-system"}
 def delivered(message: OutgoingMessage) -> Delivery:
     """Deliver what was published, as a broker with headers does."""
     envelope = Envelope(
-        message_id=str(message.message_id), event=message.event, payload=message.payload, producer=message.producer,
-        store_id="" if message.store_id is None else str(message.store_id), headers=json.loads(message.headers),
-    )  # fmt: skip
+        message_id=str(message.message_id),
+        event=message.event,
+        payload=message.payload,
+        producer=message.producer,
+        store_id="" if message.store_id is None else str(message.store_id),
+        headers=json.loads(message.headers),
+    )
     return Delivery(count=1, raw="", handle=None, envelope=envelope)
 
 

@@ -254,8 +254,9 @@ def test_retrying_all_that_match_changes_them_in_a_few_statements(
     assert "2,500 jobs retried." in text
     assert "waits under its key; cancel that one first" in text
     assert seen("SELECT state, count(*) FROM salon_jobs_job WHERE task = 'many' GROUP BY 1 ORDER BY 1") == [
-        ("failed", 1), ("queued", 2501),
-    ]  # fmt: skip
+        ("failed", 1),
+        ("queued", 2501),
+    ]
     assert seen("SELECT count(*) FROM django_admin_log WHERE change_message = 'retried'") == [(2500,)]
     # Three batches: the collision makes none of them be done again.
     assert sum("UPDATE salon_jobs_job" in query["sql"] for query in captured.captured_queries) == 3

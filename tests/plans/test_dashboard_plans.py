@@ -69,8 +69,9 @@ def crowded(migrated: None) -> Iterator[None]:
         "INSERT INTO salon_jobs_task_minute SELECT date_trunc('minute', now()) - n * interval '1 minute', 'task-' || t,"
         " 'default', 1, 0, 0, 0, 0, 0, 0, 1.0, array_fill(1, ARRAY[%s]), 1.0, array_fill(1, ARRAY[%s])"
         " FROM generate_series(0, 20160) AS n, generate_series(1, 10) AS t",
-        BUCKETS, BUCKETS,
-    )  # fmt: skip
+        BUCKETS,
+        BUCKETS,
+    )
     change(
         "INSERT INTO salon_jobs_queue_minute SELECT date_trunc('minute', now()) - n * interval '1 minute', 'default',"
         " 1, 1, 0, true FROM generate_series(0, 20160) AS n"

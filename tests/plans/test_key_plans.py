@@ -19,10 +19,21 @@ def test_many_keyed_jobs_look_each_key_up_alone_in_a_table_that_was_just_empty(m
     change("INSERT INTO salon_jobs_job (task, store_id, job_key) SELECT 'test-keyed', id, 'same' FROM store")
     stores = [row[0] for row in seen("SELECT id FROM store")]
     many: dict[str, Any] = {
-        "task": "test-keyed", "queue": "default", "priority": 0, "max_attempts": 25, "run_at": None, "expires_at": None,
-        "tick": None, "store_ids": stores, "payloads": ["{}"] * 2000, "job_keys": ["same"] * 2000, "preserve": True,
-        "concurrency_keys": None, "traces": None, "trace": None,
-    }  # fmt: skip
+        "task": "test-keyed",
+        "queue": "default",
+        "priority": 0,
+        "max_attempts": 25,
+        "run_at": None,
+        "expires_at": None,
+        "tick": None,
+        "store_ids": stores,
+        "payloads": ["{}"] * 2000,
+        "job_keys": ["same"] * 2000,
+        "preserve": True,
+        "concurrency_keys": None,
+        "traces": None,
+        "trace": None,
+    }
     try:
         plan = nodes(statement, many)
     finally:
@@ -39,11 +50,24 @@ def test_a_fan_out_to_many_stores_compares_no_store_with_all_others(migrated: No
     if mode == "again":
         change("INSERT INTO salon_jobs_job (task, store_id, job_key) SELECT 'test-keyed', id, 'same' FROM store")
     parameters: dict[str, Any] = {
-        "task": "test-keyed", "queue": "default", "priority": 0, "max_attempts": 25, "run_at": None,
-        "expires_at": None, "payload": "{}", "tick": None, "job_key": "same", "concurrency_key": None, "marker": "#",
+        "task": "test-keyed",
+        "queue": "default",
+        "priority": 0,
+        "max_attempts": 25,
+        "run_at": None,
+        "expires_at": None,
+        "payload": "{}",
+        "tick": None,
+        "job_key": "same",
+        "concurrency_key": None,
+        "marker": "#",
         "trace": None,
-        "preserve": True, "dedupe": dedupe, "jitter": timedelta(0), "exclude": [], "fan_out_id": 1,
-    }  # fmt: skip
+        "preserve": True,
+        "dedupe": dedupe,
+        "jitter": timedelta(0),
+        "exclude": [],
+        "fan_out_id": 1,
+    }
     try:
         plan = nodes("fan_out", parameters, function=conf.fan_out_function)
     finally:

@@ -32,8 +32,12 @@ def crowded(request: Any, migrated: None) -> Iterator[str]:
         f"       CASE WHEN n > %s OR {open_part} THEN 'pending' ELSE 'published' END,"
         f"       CASE WHEN n > %s OR {open_part} THEN NULL ELSE now() - n * interval '1 s' END"
         "   FROM generate_series(1, %s) AS n",
-        TYPE, ROWS - PARKED, ROWS - PARKED, ROWS - PARKED, ROWS,
-    )  # fmt: skip
+        TYPE,
+        ROWS - PARKED,
+        ROWS - PARKED,
+        ROWS - PARKED,
+        ROWS,
+    )
     change("ALTER TABLE salon_jobs_message ENABLE TRIGGER USER")
     change(
         "INSERT INTO salon_jobs_blocked_aggregate (aggregate_type, aggregate_id, partition, head_id, status)"
@@ -55,27 +59,37 @@ def parked_in() -> int:
 def statements() -> dict[str, dict[str, Any]]:
     """Return what a relay asks, at its worst."""
     everywhere = {
-        "types": [TYPE] * PARTITIONS, "partitions": list(range(PARTITIONS)), "afters": [75_000] * PARTITIONS,
-        "takes": [250] * PARTITIONS, "bound": ROWS,
-    }  # fmt: skip
+        "types": [TYPE] * PARTITIONS,
+        "partitions": list(range(PARTITIONS)),
+        "afters": [75_000] * PARTITIONS,
+        "takes": [250] * PARTITIONS,
+        "bound": ROWS,
+    }
     aggregate = {"aggregate_type": TYPE, "aggregate_id": "parked"}
     return {
         "fetch_messages": {**everywhere, "held": []},
         "fetch_aggregate": {**aggregate, "after": ROWS - PARKED, "upto": ROWS, "take": 1000},
         "fetch_passed_over": {
-            "aggregate_type": TYPE, "partition": parked_in(), "upto": ROWS, "known": list(range(1, 4001)), "take": 500,
+            "aggregate_type": TYPE,
+            "partition": parked_in(),
+            "upto": ROWS,
+            "known": list(range(1, 4001)),
+            "take": 500,
         },
         "message_types": {},
         "mark_published": {"ids": list(range(1, 60_001, 30))},
         "oldest_message": {"types": [TYPE], "partitions": PARTITIONS},
         "blocked_aggregates": {"partitions": list(range(PARTITIONS))},
         "block_unresolvable": {
-            "ids": list(range(1, 60_001, 60)), "codes": ["TEST.NOWHERE"] * 1000, "errors": ["nowhere"] * 1000,
-            "owner": 1, "wait_s": 0,
+            "ids": list(range(1, 60_001, 60)),
+            "codes": ["TEST.NOWHERE"] * 1000,
+            "errors": ["nowhere"] * 1000,
+            "owner": 1,
+            "wait_s": 0,
         },
         "fetch_heads": {"ids": list(range(1, 60_001, 120))},
         "prune_messages": {"after": 30_000, "published": "1 hour", "skipped": "1 hour"},
-    }  # fmt: skip
+    }
 
 
 def explained(statement: str, parameters: dict[str, Any], *, plan: str) -> list[dict[str, Any]]:

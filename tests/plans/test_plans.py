@@ -171,10 +171,20 @@ def test_what_a_dead_process_held_is_found_by_its_leases(crowded: int) -> None:
 
 def test_a_keyed_enqueue_looks_its_key_up(crowded: int) -> None:
     one: dict[str, Any] = {
-        "task": "test-store", "queue": "default", "priority": 0, "max_attempts": 25, "run_at": None, "expires_at": None,
-        "tick": None, "store_ids": [None], "payloads": ["{}"], "job_keys": ["k:1"], "concurrency_keys": None,
-        "traces": None, "trace": None,
-    }  # fmt: skip
+        "task": "test-store",
+        "queue": "default",
+        "priority": 0,
+        "max_attempts": 25,
+        "run_at": None,
+        "expires_at": None,
+        "tick": None,
+        "store_ids": [None],
+        "payloads": ["{}"],
+        "job_keys": ["k:1"],
+        "concurrency_keys": None,
+        "traces": None,
+        "trace": None,
+    }
     plan = nodes("enqueue_keyed", {**one, "preserve": True})
     assert_no_full_scan(plan)
     plan = nodes("enqueue_dedupe", one)
@@ -204,11 +214,24 @@ def test_a_fan_out_over_waiting_jobs_looks_their_keys_up(crowded: int, dedupe: b
     change("INSERT INTO salon_jobs_job (task, store_id, job_key) SELECT 'test-keyed', id, 'k:' || id FROM store")
     change("ANALYZE salon_jobs_job, store")
     parameters: dict[str, Any] = {
-        "task": "test-keyed", "queue": "default", "priority": 0, "max_attempts": 25, "run_at": None,
-        "expires_at": None, "payload": "{}", "tick": None, "job_key": "k:#", "concurrency_key": None, "marker": "#",
+        "task": "test-keyed",
+        "queue": "default",
+        "priority": 0,
+        "max_attempts": 25,
+        "run_at": None,
+        "expires_at": None,
+        "payload": "{}",
+        "tick": None,
+        "job_key": "k:#",
+        "concurrency_key": None,
+        "marker": "#",
         "trace": None,
-        "preserve": True, "dedupe": dedupe, "jitter": timedelta(minutes=5), "exclude": [], "fan_out_id": 1,
-    }  # fmt: skip
+        "preserve": True,
+        "dedupe": dedupe,
+        "jitter": timedelta(minutes=5),
+        "exclude": [],
+        "fan_out_id": 1,
+    }
     try:
         plan = nodes("fan_out", parameters, function=conf.fan_out_function)
     finally:
@@ -331,9 +354,14 @@ def test_statistics_are_added_read_and_pruned_by_their_key(busy_fortnight: None)
     assert indexes(plan) == {"salon_jobs_task_minute_pkey"}
     assert rows_read(plan, "salon_jobs_task_minute") <= 183
     row = {
-        "task": "task-1", "queue": "default", **dict.fromkeys(STORED_OUTCOMES, 1),
-        "duration_s": 1, "durations": [1], "wait_s": 1, "waits": [1],
-    }  # fmt: skip
+        "task": "task-1",
+        "queue": "default",
+        **dict.fromkeys(STORED_OUTCOMES, 1),
+        "duration_s": 1,
+        "durations": [1],
+        "wait_s": 1,
+        "waits": [1],
+    }
     plan = nodes("add_statistics", {"rows": json.dumps([row])})
     assert "Seq Scan" not in {node["Node Type"] for node in plan}
 

@@ -20,8 +20,10 @@ def waiting(database: None) -> None:
         change(
             "INSERT INTO salon_jobs_job (task, priority, run_at)"
             " SELECT %s, %s, now() - %s * interval '1 minute' FROM generate_series(1, 3)",
-            task, priority, minutes,
-        )  # fmt: skip
+            task,
+            priority,
+            minutes,
+        )
     change("VACUUM ANALYZE salon_jobs_job")
 
 

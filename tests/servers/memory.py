@@ -60,14 +60,19 @@ class MemoryBroker(Broker):
         """Return what was published there."""
         return [
             Envelope(
-                message_id=str(message.message_id), event=message.event, payload=message.payload,
-                producer=message.producer, aggregate_type=message.aggregate_type, aggregate_id=message.aggregate_id,
-                store_id=str(message.store_id or ""), replay_of=str(message.replay_of or ""),
+                message_id=str(message.message_id),
+                event=message.event,
+                payload=message.payload,
+                producer=message.producer,
+                aggregate_type=message.aggregate_type,
+                aggregate_id=message.aggregate_id,
+                store_id=str(message.store_id or ""),
+                replay_of=str(message.replay_of or ""),
                 headers=json.loads(message.headers),
             )
             for message in StoppableMemoryPublisher.published
             if message.aggregate_type == destination
-        ]  # fmt: skip
+        ]
 
     def publisher(self) -> MemoryPublisher:
         """Make one that this broker can stop."""

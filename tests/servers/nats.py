@@ -61,9 +61,13 @@ def _envelope(subject: str, headers: dict[str, str], data: str) -> Envelope:
     }
     aggregate_type = named.get(envelope.AGGREGATE_TYPE.lower(), "")
     return Envelope(
-        message_id=named["nats-msg-id"], event=named[envelope.EVENT.lower()], payload=data,
-        producer=named.get(envelope.PRODUCER.lower(), ""), aggregate_type=aggregate_type,
+        message_id=named["nats-msg-id"],
+        event=named[envelope.EVENT.lower()],
+        payload=data,
+        producer=named.get(envelope.PRODUCER.lower(), ""),
+        aggregate_type=aggregate_type,
         aggregate_id=aggregate_of(parse_destination(aggregate_type).resource, subject),
-        store_id=named.get(envelope.STORE_ID.lower(), ""), replay_of=named.get(envelope.REPLAY_OF.lower(), ""),
+        store_id=named.get(envelope.STORE_ID.lower(), ""),
+        replay_of=named.get(envelope.REPLAY_OF.lower(), ""),
         headers=own,
-    )  # fmt: skip
+    )

@@ -51,8 +51,9 @@ class SnsBroker(Broker):
             port = _free_port()
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
-                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            )  # fmt: skip
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
             _wait_for(port, self._process)
             self._forwarder = Forwarder(port)
             made: Any = boto3.session.Session("test", "test", region_name=REGION)
@@ -155,11 +156,16 @@ def _read(message: MessageTypeDef) -> Envelope:
     given = {name: value.get("StringValue", "") for name, value in message.get("MessageAttributes", {}).items()}
     assert given["Envelope"] == "1"
     return Envelope(
-        message_id=given["Message-Id"], event=given["Event"], payload=message.get("Body", ""),
-        producer=given["Producer"], aggregate_type=given["Aggregate-Type"],
-        aggregate_id=given.get("Aggregate-Id", ""), store_id=given.get("Store-Id", ""),
-        replay_of=given.get("Replay-Of", ""), headers=json.loads(given.get("Headers", "{}")),
-    )  # fmt: skip
+        message_id=given["Message-Id"],
+        event=given["Event"],
+        payload=message.get("Body", ""),
+        producer=given["Producer"],
+        aggregate_type=given["Aggregate-Type"],
+        aggregate_id=given.get("Aggregate-Id", ""),
+        store_id=given.get("Store-Id", ""),
+        replay_of=given.get("Replay-Of", ""),
+        headers=json.loads(given.get("Headers", "{}")),
+    )
 
 
 def _free_port() -> int:

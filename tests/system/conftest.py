@@ -35,19 +35,22 @@ def beside_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
 def site(migrated: None) -> Iterator[str]:
     """Serve the project as the web role, with the operator's database beside it; yields the admin's address."""
     made = manage(
-        "shell", "-c",
+        "shell",
+        "-c",
         f"from django.contrib.auth.models import User; User.objects.create_superuser({NAME!r}, '', {PASSWORD!r})",
         **_SERVED,
-    )  # fmt: skip
+    )
     assert made.returncode == 0, made.stderr
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     server = subprocess.Popen(
         [sys.executable, "manage.py", "runserver", "--noreload", f"127.0.0.1:{port}"],
-        cwd=ROOT, env={**os.environ, **_SERVED, "DEBUG": "1"},
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        cwd=ROOT,
+        env={**os.environ, **_SERVED, "DEBUG": "1"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     address = f"http://127.0.0.1:{port}/admin/"
     try:
         deadline = time.monotonic() + 60

@@ -20,8 +20,13 @@ def test_no_job_is_lost_or_done_twice_whatever_is_killed(tmp_path: Path) -> None
     path = tmp_path / "chaos.json"
     done = subprocess.run(
         [sys.executable, "-m", "tests.chaos", "--seconds", "60", "--seed", "1", "--json", str(path)],
-        cwd=ROOT, env=INHERITED_ENVIRONMENT, capture_output=True, text=True, timeout=600, check=False,
-    )  # fmt: skip
+        cwd=ROOT,
+        env=INHERITED_ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     tallies = json.loads(path.read_text())["disturbances"]
     assert len(tallies) == 7

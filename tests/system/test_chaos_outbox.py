@@ -20,8 +20,13 @@ def test_every_message_arrives_once_and_in_order_whatever_is_killed(tmp_path: Pa
     path = tmp_path / "chaos.json"
     done = subprocess.run(
         [sys.executable, "-m", "tests.chaos.outbox", "--seconds", "60", "--seed", "1", "--json", str(path)],
-        cwd=ROOT, env=INHERITED_ENVIRONMENT, capture_output=True, text=True, timeout=600, check=False,
-    )  # fmt: skip
+        cwd=ROOT,
+        env=INHERITED_ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     figures = json.loads(path.read_text())
     assert len(figures["disturbances"]) == 8

@@ -46,8 +46,9 @@ def shop(stores: list[UUID]) -> list[UUID]:
         "INSERT INTO salon_jobs_job (task, store_id, state, leased_by, lease, started_at)"
         " SELECT 'send-operator-invitation-email', %s, 'running', %s, 1, now() - n * interval '13 s'"
         " FROM generate_series(1, 7) AS n",
-        stores[0], worker,
-    )  # fmt: skip
+        stores[0],
+        worker,
+    )
     change(
         "INSERT INTO salon_jobs_job (task, store_id, state, finished_at, reason)"
         " SELECT 'expire-tentative-for-store', %s, 'failed', now(), 'attempts_exhausted' FROM generate_series(1, 12)",
@@ -66,8 +67,10 @@ def shop(stores: list[UUID]) -> list[UUID]:
         " SELECT date_trunc('minute', now()) - n * interval '1 minute', 'aggregate-daily-sales-for-store', 'default',"
         " 40 + (30 * sin(n / 9.0))::int, 2, CASE WHEN n %% 11 = 0 THEN 3 ELSE 0 END, 0, 0, 0, 0, 9.0, %s, 9.0, %s"
         " FROM generate_series(0, %s) AS n",
-        waits, waits, WEEK_MINUTES,
-    )  # fmt: skip
+        waits,
+        waits,
+        WEEK_MINUTES,
+    )
     change(
         "INSERT INTO salon_jobs_queue_minute SELECT date_trunc('minute', now()) - n * interval '1 minute', 'default',"
         " 300 + (200 * cos(n / 7.0))::int, 100 + (90 * cos(n / 5.0))::int, 1.0, true FROM generate_series(0, %s) AS n"

@@ -106,12 +106,16 @@ def test_jobs_are_cancelled_discarded_and_changed_together(page: Page, site: str
     expect(page.locator("#content")).to_contain_text("2 jobs selected")
     assert "1 job discarded." in _confirm(page)
     assert dict(seen("SELECT id, (state, priority)::text FROM salon_jobs_job")) == {
-        jobs["waiting"]: "(cancelled,3)", jobs["running"]: "(running,0)", jobs["failed"]: "(cancelled,0)"
-    }  # fmt: skip
+        jobs["waiting"]: "(cancelled,3)",
+        jobs["running"]: "(running,0)",
+        jobs["failed"]: "(cancelled,0)",
+    }
     assert set(_logged()) == {
-        (jobs["waiting"], "given priority 3"), (jobs["waiting"], "cancelled"), (jobs["running"], "cancelled"),
+        (jobs["waiting"], "given priority 3"),
+        (jobs["waiting"], "cancelled"),
+        (jobs["running"], "cancelled"),
         (jobs["failed"], "discarded"),
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("dark", 400)])
@@ -138,11 +142,12 @@ def test_every_action_from_a_jobs_own_page(
     assert "1 job discarded." in _confirm(page)
     assert seen(
         "SELECT id, state, priority, queue, to_char(run_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI'),"
-        " cancel_requested_at IS NOT NULL FROM salon_jobs_job WHERE id <> %s ORDER BY id", jobs["running"]
+        " cancel_requested_at IS NOT NULL FROM salon_jobs_job WHERE id <> %s ORDER BY id",
+        jobs["running"],
     ) == [
         (jobs["failed"], "queued", 0, "default", "2030-05-06 03:00", False),
         (jobs["waiting"], "cancelled", -7, "night", row["run_at"].strftime("%Y-%m-%d %H:%M"), False),
-    ]  # fmt: skip
+    ]
     assert seen("SELECT cancel_requested_at IS NOT NULL FROM salon_jobs_job WHERE state = 'running'") == [(True,)]
     assert [job_id for job_id, _ in _logged()] == [jobs[each] for each in ("waiting", "failed", "running", "waiting")]
 

@@ -26,8 +26,10 @@ def jobs(stores: list[UUID]) -> list[int]:
         " ('ping', 'night', %s, 'failed', now(), now(), 'TillOnFire', 'attempts_exhausted', NULL),"
         " ('aggregate-daily-sales', 'night', %s, 'queued', now(), NULL, NULL, '', 'charge:2'),"
         " ('ping', 'default', NULL, 'queued', now(), NULL, NULL, '', NULL) RETURNING id",
-        stores[0], stores[1], stores[0],
-    )  # fmt: skip
+        stores[0],
+        stores[1],
+        stores[0],
+    )
     return [job_id for (job_id,) in made]
 
 
@@ -43,18 +45,27 @@ def test_filters_are_clicked_alone_and_together(page: Page, site: str, jobs: lis
 
     page.goto(f"{site}salon_jobs/job/")
     for choice, expected in {
-        "queued": (waits, system), "TillOnFire": (other,), "KeyError": (old,), "night": (old, other, waits),
-        "in the last hour": (other, waits, system), "aggregate-daily-sales": (waits,), str(stores[0]): (old, waits),
+        "queued": (waits, system),
+        "TillOnFire": (other,),
+        "KeyError": (old,),
+        "night": (old, other, waits),
+        "in the last hour": (other, waits, system),
+        "aggregate-daily-sales": (waits,),
+        str(stores[0]): (old, waits),
         "no store (system)": (system,),
-    }.items():  # fmt: skip
+    }.items():
         choose(choice)
         _listed(page, *expected)
         page.click("text=Clear all filters")
         _listed(page, *jobs)
     for choice, expected in (
-        ("failed", (old, other)), ("ping", (old, other)), ("night", (old, other)), (str(stores[0]), (old,)),
-        ("in the last week", (old,)), ("KeyError", (old,)),
-    ):  # fmt: skip
+        ("failed", (old, other)),
+        ("ping", (old, other)),
+        ("night", (old, other)),
+        (str(stores[0]), (old,)),
+        ("in the last week", (old,)),
+        ("KeyError", (old,)),
+    ):
         choose(choice)
         _listed(page, *expected)
     expect(page.locator("#result_list .field-why")).to_have_text("KeyError")
@@ -65,8 +76,11 @@ def test_filters_are_clicked_alone_and_together(page: Page, site: str, jobs: lis
 
     page.goto(f"{site}salon_jobs/job/")
     for term, expected in {
-        str(waits): (waits,), "charge:1": (old,), str(stores[0]): (old, waits), f" {stores[1]} ": (other,),
-    }.items():  # fmt: skip
+        str(waits): (waits,),
+        "charge:1": (old,),
+        str(stores[0]): (old, waits),
+        f" {stores[1]} ": (other,),
+    }.items():
         page.fill("#searchbar", term)
         page.press("#searchbar", "Enter")
         _listed(page, *expected)
@@ -79,14 +93,17 @@ def test_a_jobs_page_shows_everything_known_about_it(page: Page, site: str, jobs
     old, other, waits, _ = jobs
     change(
         "UPDATE salon_jobs_job SET payload = %s, trace = %s, attempts = 1, max_attempts = 25 WHERE id = %s",
-        json.dumps({"api_key": "tulip", "number": 41}), json.dumps({"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"}),
+        json.dumps({"api_key": "tulip", "number": 41}),
+        json.dumps({"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"}),
         old,
-    )  # fmt: skip
+    )
     change(
         "INSERT INTO salon_jobs_job_error (job_id, attempt, error_class, message, traceback) VALUES"
         " (%s, 1, 'KeyError', 'the first', 'Traceback of the first'), (%s, 2, 'KeyError', %s, 'Traceback <b>')",
-        old, old, "the till is on fire " * 20,
-    )  # fmt: skip
+        old,
+        old,
+        "the till is on fire " * 20,
+    )
     change("INSERT INTO salon_jobs_cron_entry (name) VALUES ('nightly')")
     change("INSERT INTO salon_jobs_cron_tick (entry, tick_at, job_id) VALUES ('nightly', now(), %s)", waits)
     change("UPDATE salon_jobs_job SET tick = (SELECT tick_at FROM salon_jobs_cron_tick) WHERE id = %s", waits)
@@ -141,8 +158,9 @@ def test_staff_of_one_store_see_and_retry_its_jobs_alone(
         page.click("input[name=confirmed]")
         expect(page.locator(".messagelist")).to_contain_text("1 job retried.")
         assert seen("SELECT id, state FROM salon_jobs_job WHERE id IN (%s, %s) ORDER BY id", old, other) == [
-            (old, "queued"), (other, "failed")
-        ]  # fmt: skip
+            (old, "queued"),
+            (other, "failed"),
+        ]
         assert page.goto(f"{site}salon_jobs/limit/").status == 403  # type: ignore[union-attr]
 
 

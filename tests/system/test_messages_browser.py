@@ -81,8 +81,10 @@ def test_destinations_are_paused_and_what_was_set_aside_is_decided(page: Page, s
     _said(page, "1 message dismissed.")
     _said(page, f"Message {done} was not dismissed: it is not set aside.")
     assert [status for (status,) in seen("SELECT status FROM salon_jobs_inbox ORDER BY id")] == [
-        "retry", "dismissed", "enqueued"
-    ]  # fmt: skip
+        "retry",
+        "dismissed",
+        "enqueued",
+    ]
 
 
 def test_limits_are_added_changed_and_deleted_as_the_operator(page: Page, site: str, stores: list[UUID]) -> None:

@@ -15,9 +15,19 @@ pytestmark = [pytest.mark.system, pytest.mark.usefixtures("beside_a_loop")]
 
 LONG = "recalculate-loyalty-points-and-notify-every-customer-" * 4
 LISTS = (
-    "dashboard", "job", "message", "blockedaggregate", "inboxmessage", "destinationstate", "relaypartition", "limit",
-    "crontick", "fanoutrecord", "process", "replay",
-)  # fmt: skip
+    "dashboard",
+    "job",
+    "message",
+    "blockedaggregate",
+    "inboxmessage",
+    "destinationstate",
+    "relaypartition",
+    "limit",
+    "crontick",
+    "fanoutrecord",
+    "process",
+    "replay",
+)
 # Tables scroll by themselves; all else keeps within the page.
 CUT_OFF = """() => {
     const edge = document.querySelector('#content').getBoundingClientRect().right;
@@ -45,21 +55,33 @@ def long_rows(stores: list[UUID]) -> dict[str, int]:
     [(job,)] = seen(
         "INSERT INTO salon_jobs_job (task, queue, store_id, state, finished_at, error_class, fingerprint, payload,"
         " reason, job_key) VALUES (%s, %s, %s, 'failed', now(), %s, 1, %s, %s, %s) RETURNING id",
-        LONG, LONG[:100], stores[0], f"salon.{LONG}", json.dumps({"reference": "x" * 400}), LONG, LONG,
-    )  # fmt: skip
+        LONG,
+        LONG[:100],
+        stores[0],
+        f"salon.{LONG}",
+        json.dumps({"reference": "x" * 400}),
+        LONG,
+        LONG,
+    )
     change(
         "INSERT INTO salon_jobs_job_error (job_id, store_id, attempt, error_class, message, traceback)"
         " VALUES (%s, %s, 1, %s, %s, %s)",
-        job, stores[0], f"salon.{LONG}", "https://" + "x" * 500, "File " + "/x" * 300,
-    )  # fmt: skip
+        job,
+        stores[0],
+        f"salon.{LONG}",
+        "https://" + "x" * 500,
+        "File " + "/x" * 300,
+    )
     message = write("failed", aggregate=LONG, store=stores[0], kind=f"{ORDERS}-{LONG}"[:250])
     block(message, "parked")
     change("INSERT INTO salon_jobs_destination (aggregate_type, outage) VALUES (%s, %s)", f"{ORDERS}-{LONG}", "x" * 500)
     [(inbox,)] = seen(
         "INSERT INTO salon_jobs_inbox (consumer, message_id, status, reason, raw)"
         " VALUES ('tills', %s, 'rejected', %s, %s) RETURNING id",
-        LONG, "x" * 500, "x" * 500,
-    )  # fmt: skip
+        LONG,
+        "x" * 500,
+        "x" * 500,
+    )
     change("INSERT INTO salon_jobs_limit (kind, name) VALUES ('key', %s)", f"{LONG}:{LONG}")
     change("INSERT INTO salon_jobs_process (kind, hostname, pid) VALUES ('worker', %s, 1)", LONG)
     change("INSERT INTO salon_jobs_partition (partition) VALUES (0)")

@@ -37,7 +37,12 @@ TESTS = (
     *(
         f"worker/test_{name}.py"
         for name in (
-            "executor", "executor_outside", "executor_transactions", "finisher", "rescuer", "store_fences",
+            "executor",
+            "executor_outside",
+            "executor_transactions",
+            "finisher",
+            "rescuer",
+            "store_fences",
             "superseded",
         )
     ),
@@ -46,7 +51,7 @@ TESTS = (
         for name in ("async_context", "carry", "context_reach", "switch", "system_contexts", "tenant_context")
     ),
     *(f"outbox/test_{name}.py" for name in ("gate", "ownership")),
-)  # fmt: skip
+)
 
 
 @pytest.fixture(scope="module")
@@ -128,10 +133,26 @@ def test_what_needs_transactions_and_locks_passes_through_it() -> None:
     # They end the connection that a statement is sent on: behind a pooler that may be any, and it is replaced unseen.
     unfit = "(a_wake_up_that_fails_after_the_commit or a_connection_that_was_lost_meanwhile)"
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "tests.system.through_pgbouncer", "-p", "no:cacheprovider",
-         "-k", f"not {unfit}", *(f"tests/{name}" for name in TESTS)],
-        cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=600,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "tests.system.through_pgbouncer",
+            "-p",
+            "no:cacheprovider",
+            "-k",
+            f"not {unfit}",
+            *(f"tests/{name}" for name in TESTS),
+        ],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
     assert done.returncode == 0, done.stdout
 
 
@@ -168,10 +189,12 @@ def test_a_message_goes_out_and_comes_in_through_it(stores: list[UUID], pooled: 
         nats.start()
         orders = nats.destination("orders")
         settings = {
-            **nats.settings(), "LISTEN": False, "POLL_INTERVAL": 0.2,
+            **nats.settings(),
+            "LISTEN": False,
+            "POLL_INTERVAL": 0.2,
             "OUTBOX": {"PRODUCER": "test", "POLL_INTERVAL": 0.2},
             "CONSUMERS": {"orders": {"SOURCE": orders, "TASKS": {"order.created": tasks.write.name}, "WAIT": 0.1}},
-        }  # fmt: skip
+        }
         with WorkerProcess("--with-relay", "--with-consumer", url=pooled, **settings) as worker:
             for store in stores:
                 with tenant_context(store):

@@ -74,8 +74,15 @@ async def _ask(application: Any, path: str, cookies: bytes, leave_after: bytes) 
             answer.left.set()
 
     scope = {
-        "type": "http", "method": "GET", "path": path, "query_string": b"", "http_version": "1.1", "scheme": "http",
-        "headers": [(b"cookie", cookies)], "server": ("testserver", 80), "asgi": {"version": "3.0"},
-    }  # fmt: skip
+        "type": "http",
+        "method": "GET",
+        "path": path,
+        "query_string": b"",
+        "http_version": "1.1",
+        "scheme": "http",
+        "headers": [(b"cookie", cookies)],
+        "server": ("testserver", 80),
+        "asgi": {"version": "3.0"},
+    }
     await application(scope, receive, send)
     return answer

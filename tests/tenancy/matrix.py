@@ -16,8 +16,14 @@ from typing import Final, Literal, cast, get_args
 Command = Literal["SELECT", "INSERT", "UPDATE", "DELETE", "COPY TO", "COPY FROM", "TRUNCATE"]
 COMMANDS: Final[tuple[Command, ...]] = get_args(Command)
 LETTERS: Final[dict[Command, str]] = {
-    "SELECT": "S", "INSERT": "I", "UPDATE": "U", "DELETE": "D", "COPY TO": "S", "COPY FROM": "I", "TRUNCATE": "T",
-}  # fmt: skip
+    "SELECT": "S",
+    "INSERT": "I",
+    "UPDATE": "U",
+    "DELETE": "D",
+    "COPY TO": "S",
+    "COPY FROM": "I",
+    "TRUNCATE": "T",
+}
 Scope = Literal["own", "named", "all"]
 
 # Those who log in, then the owners of functions, whom nobody can be but such a function.

@@ -18,10 +18,12 @@ def test_it_is_exactly_as_declared(database: None, name: str) -> None:
         "SELECT proowner::regrole::text, prosecdef, proconfig, proacl::text[] FROM pg_proc WHERE proname = %s", name
     ) == [
         (
-            "migrator", True, ["search_path=pg_catalog, pg_temp"],
+            "migrator",
+            True,
+            ["search_path=pg_catalog, pg_temp"],
             ["migrator=X/migrator", "app=X/migrator", "worker_runtime=X/migrator"],
         )
-    ]  # fmt: skip
+    ]
     [(source,)] = seen("SELECT prosrc FROM pg_proc WHERE proname = %s", name)
     assert ("app.current_store_id" in source) == (name == "salon_jobs_add_job"), "the other takes no store"
     assert "__" not in source

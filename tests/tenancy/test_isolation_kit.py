@@ -42,9 +42,12 @@ class RolesAndStores(TestCase):
     def test_a_role_is_taken_on_and_given_back(self) -> None:
         superuser = who()
         for role, name in {
-            "web": "app", "worker": "worker_runtime", "operator": "jobs_operator", "migrator": "migrator",
+            "web": "app",
+            "worker": "worker_runtime",
+            "operator": "jobs_operator",
+            "migrator": "migrator",
             "worker_fanout_owner": "worker_fanout_owner",
-        }.items():  # fmt: skip
+        }.items():
             with as_role(role, using=OWNER):
                 assert who() == name
             assert who() == superuser
@@ -272,10 +275,7 @@ DRIFTS: dict[str, tuple[list[str], str]] = {
         ),
         "sees with 'no uuid' as the store",
     ),
-    "inserts unchecked": (
-        all_but("INSERT", "WITH CHECK (true)"),
-        "inserts as store .* and no policy stopped it: ",
-    ),
+    "inserts unchecked": (all_but("INSERT", "WITH CHECK (true)"), "inserts as store .* and no policy stopped it: "),
     "updates unchecked": (
         all_but("UPDATE", f"USING ({CONDITION}) WITH CHECK (true)"),
         "moves, as store .* rows to store",
@@ -289,7 +289,7 @@ DRIFTS: dict[str, tuple[list[str], str]] = {
         all_but("DELETE", f"USING ({CONDITION.replace('=', '<>', 1)})"),
         "deletes, as store .* others than those: 2 rows",
     ),
-}  # fmt: skip
+}
 
 
 class Drift(TestCase):

@@ -176,10 +176,16 @@ def test_the_fan_out_function_is_exactly_as_specified(stores: list[UUID]) -> Non
         "  FROM pg_proc p JOIN pg_language l ON l.oid = p.prolang WHERE p.proname = 'list_store_ids_for_fan_out'"
     ) == [
         (
-            "worker_fanout_owner", True, "s", "sql", ["search_path=pg_catalog"], 0, "TABLE(store_id uuid)",
+            "worker_fanout_owner",
+            True,
+            "s",
+            "sql",
+            ["search_path=pg_catalog"],
+            0,
+            "TABLE(store_id uuid)",
             ["worker_fanout_owner=X/worker_fanout_owner", "worker_runtime=X/worker_fanout_owner"],
         )
-    ]  # fmt: skip
+    ]
     [(source,)] = seen("SELECT prosrc FROM pg_proc WHERE proname = 'list_store_ids_for_fan_out'")
     assert '"public"."store"' in source
     assert "ORDER BY" in source

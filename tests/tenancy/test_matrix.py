@@ -201,9 +201,14 @@ class Attempts:
     def outcome(self, mode: Mode, command: Command) -> Outcome:
         """Try one command: on other stores' rows in that mode, on all that are within reach in the others."""
         trials: dict[Command, Callable[[Mode], Outcome]] = {
-            "SELECT": self._select, "INSERT": self._insert, "UPDATE": self._update, "DELETE": self._delete,
-            "COPY TO": self._copy_to, "COPY FROM": self._copy_from, "TRUNCATE": self._truncate,
-        }  # fmt: skip
+            "SELECT": self._select,
+            "INSERT": self._insert,
+            "UPDATE": self._update,
+            "DELETE": self._delete,
+            "COPY TO": self._copy_to,
+            "COPY FROM": self._copy_from,
+            "TRUNCATE": self._truncate,
+        }
         values = {"no store": "", "malformed": "no uuid"}
         try:
             if mode != "never set":

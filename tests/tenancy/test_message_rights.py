@@ -45,8 +45,9 @@ def test_the_web_role_writes_and_changes_no_message_by_itself(messages: list[int
             "web",
             "INSERT INTO salon_jobs_message (message_id, aggregate_type, event, payload, store_id)"
             " VALUES (gen_random_uuid(), %s, 'made', '{}', %s)",
-            ORDERS, stores[0],
-        )  # fmt: skip
+            ORDERS,
+            stores[0],
+        )
         for column in ("status", "payload", "store_id", "retry_at", "replay_of"):
             refused("web", f"UPDATE salon_jobs_message SET {column} = {column}")
         for table in TABLES:
@@ -77,9 +78,7 @@ def test_the_web_role_skips_messages_of_its_current_store_alone(messages: list[i
     assert ask("web", skip, messages) == []
     with tenant_context(stores[1], using="web"):
         assert ask("web", skip, messages) == [(messages[1],)]
-    assert statuses() == {
-        messages[0]: "failed", messages[1]: "skipped", messages[2]: "failed", messages[3]: "pending",
-    }  # fmt: skip
+    assert statuses() == {messages[0]: "failed", messages[1]: "skipped", messages[2]: "failed", messages[3]: "pending"}
     assert [row[0] for row in blocked()] == [messages[0], messages[2]]
 
 

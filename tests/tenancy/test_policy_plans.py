@@ -65,7 +65,7 @@ CASES = {
         RESERVATIONS,
         "customer",
     ),
-}  # fmt: skip
+}
 _CURSOR = "by a server-side cursor"  # it only reads
 WAYS = ("as it is", "by a kept plan", _CURSOR)
 

@@ -60,7 +60,7 @@ STATEMENTS = {
     "PREPARE": ["PREPARE left_behind AS SELECT * FROM store"],
     "a cursor WITH HOLD": ["DECLARE left_behind CURSOR WITH HOLD FOR SELECT * FROM store"],
     "a temporary table": ["CREATE TEMP TABLE left_behind AS SELECT * FROM store"],
-}  # fmt: skip
+}
 
 
 def by_cursor(statements: list[str]) -> None:
@@ -232,9 +232,9 @@ def test_however_the_job_ends(
             by_cursor(["COMMIT", "BEGIN"])
         end()
 
-    before, after = Sequence(process_id).look(in_system, stores[0]).then(kind, stores[1], leave).look(
-        in_system, stores[0]
-    ).run()  # fmt: skip
+    before, after = (
+        Sequence(process_id).look(in_system, stores[0]).then(kind, stores[1], leave).look(in_system, stores[0]).run()
+    )
     if end is fail_in_the_database:  # Django may have closed the connection
         before, after = before[1:], after[1:]
     assert (after, after[-1]) == (before, [])
@@ -304,16 +304,25 @@ def test_what_was_set_when_it_connected_stays(stores: list[UUID], process_id: in
 
 
 @pytest.mark.parametrize("reads", [False, True])
-@pytest.mark.parametrize(("kind", "attribute", "value"), [
-    (in_system, "read_only", True),
-    (in_system, "autocommit", False),
-    (outside, "autocommit", False),
-    *((kind, "row_factory", dict_row) for kind in KINDS),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("kind", "attribute", "value"),
+    [
+        (in_system, "read_only", True),
+        (in_system, "autocommit", False),
+        (outside, "autocommit", False),
+        *((kind, "row_factory", dict_row) for kind in KINDS),
+    ],
+)
 def test_attributes_of_the_psycopg_connection_that_were_changed_end_it(
-    stores: list[UUID], process_id: int, hooks: tasks.Hooks, caplog: pytest.LogCaptureFixture, kind: Kind,
-    attribute: str, value: object, reads: bool,
-) -> None:  # fmt: skip
+    stores: list[UUID],
+    process_id: int,
+    hooks: tasks.Hooks,
+    caplog: pytest.LogCaptureFixture,
+    kind: Kind,
+    attribute: str,
+    value: object,
+    reads: bool,
+) -> None:
     def change_attributes() -> None:
         connection.ensure_connection()
         if reads and attribute == "row_factory":
@@ -322,9 +331,13 @@ def test_attributes_of_the_psycopg_connection_that_were_changed_end_it(
         if reads and attribute == "read_only":
             connection.connection.execute("SELECT 1")
 
-    before, after = Sequence(process_id).look(in_system, stores[0]).then(kind, stores[1], change_attributes).look(
-        in_system, stores[0]
-    ).run()  # fmt: skip
+    before, after = (
+        Sequence(process_id)
+        .look(in_system, stores[0])
+        .then(kind, stores[1], change_attributes)
+        .look(in_system, stores[0])
+        .run()
+    )
     assert (after[1:], after[0] == before[0]) == (before[1:], False)
     assert "connection_discarded database=default reason=attributes of the psycopg connection" in caplog.text
     assert seen("SELECT count(*) FROM salon_jobs_job") == [(0,)], "all succeeded"
@@ -342,9 +355,9 @@ def test_a_callback_comes_before_the_reset(stores: list[UUID], process_id: int, 
         by_cursor(["SELECT pg_advisory_lock(4711)"])
         transaction.on_commit(unlock)
 
-    before, after = Sequence(process_id).look(in_system, stores[0]).then(in_store, stores[1], lock).look(
-        in_system, stores[0]
-    ).run()  # fmt: skip
+    before, after = (
+        Sequence(process_id).look(in_system, stores[0]).then(in_store, stores[1], lock).look(in_system, stores[0]).run()
+    )
     assert (unlocked, after) == ([(True, "x")], before)
 
 
@@ -381,9 +394,9 @@ def test_a_reset_that_the_server_refuses_ends_the_connection(
         assert session is not None
         session.reset = "SELECT 1/0"
 
-    before, after = Sequence(process_id).look(in_system, stores[0]).then(kind, stores[1], leave).look(
-        in_system, stores[0]
-    ).run()  # fmt: skip
+    before, after = (
+        Sequence(process_id).look(in_system, stores[0]).then(kind, stores[1], leave).look(in_system, stores[0]).run()
+    )
     assert (after[1:], after[0] == before[0], after[-1]) == (before[1:], False, [])
     assert "connection_discarded database=default reason=division by zero" in caplog.text
     assert seen("SELECT count(*) FROM salon_jobs_job") == [(0,)], "all succeeded"
@@ -396,9 +409,13 @@ def test_a_connection_that_was_lost_in_a_job_is_replaced(
         by_cursor([f"SET app.current_store_id = '{stores[1]}'"])
         change("SELECT pg_terminate_backend(%s, 10000)", connection.connection.info.backend_pid)
 
-    before, after = Sequence(process_id).look(in_system, stores[0]).then(in_system, stores[1], lose).look(
-        in_system, stores[0]
-    ).run()  # fmt: skip
+    before, after = (
+        Sequence(process_id)
+        .look(in_system, stores[0])
+        .then(in_system, stores[1], lose)
+        .look(in_system, stores[0])
+        .run()
+    )
     assert (after[1:], after[0] == before[0]) == (before[1:], False)
 
 
@@ -465,9 +482,10 @@ def set_in_a_thread() -> None:
 
 def set_by_a_copy() -> None:
     """Set while copying out."""
-    with connection.cursor() as cursor, cursor.cursor.copy(
-        "COPY (SELECT set_config('app.note', 'x', false)) TO STDOUT"
-    ) as copy:  # fmt: skip
+    with (
+        connection.cursor() as cursor,
+        cursor.cursor.copy("COPY (SELECT set_config('app.note', 'x', false)) TO STDOUT") as copy,
+    ):
         assert list(copy)
 
 
@@ -478,17 +496,31 @@ def set_in_a_block() -> None:
 
 def keep_it_read_only() -> None:
     """Have every later transaction wait for a safe snapshot."""
-    by_cursor([
-        "SET default_transaction_isolation = serializable", "SET default_transaction_read_only = on",
-        "SET default_transaction_deferrable = on", "SET standard_conforming_strings = off",
-    ])  # fmt: skip
+    by_cursor(
+        [
+            "SET default_transaction_isolation = serializable",
+            "SET default_transaction_read_only = on",
+            "SET default_transaction_deferrable = on",
+            "SET standard_conforming_strings = off",
+        ]
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("body", [
-    leave_a_stream_half_read, leave_a_pipeline, commit_by_hand, set_in_savepoints, connect_anew,
-    set_in_a_thread, set_by_a_copy, set_in_a_block, keep_it_read_only,
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "body",
+    [
+        leave_a_stream_half_read,
+        leave_a_pipeline,
+        commit_by_hand,
+        set_in_savepoints,
+        connect_anew,
+        set_in_a_thread,
+        set_by_a_copy,
+        set_in_a_block,
+        keep_it_read_only,
+    ],
+)
 def test_whatever_the_job_did_to_its_connection(
     stores: list[UUID], process_id: int, hooks: tasks.Hooks, kind: Kind, body: Callable[[], None]
 ) -> None:
@@ -560,9 +592,13 @@ def test_threads_of_the_event_loop_keep_nothing(
 @pytest.mark.parametrize("kind", [in_store, outside, in_system])
 @pytest.mark.parametrize("interrupt", [TimedOut, CancelRequested, Interrupted])
 def test_however_the_job_is_struck(
-    stores: list[UUID], process_id: int, hooks: tasks.Hooks, monkeypatch: pytest.MonkeyPatch, kind: Kind,
+    stores: list[UUID],
+    process_id: int,
+    hooks: tasks.Hooks,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: Kind,
     interrupt: type[Interrupted],
-) -> None:  # fmt: skip
+) -> None:
     runners: list[Runner] = []
     begin = Runner._begin
 

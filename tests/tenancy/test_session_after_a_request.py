@@ -28,7 +28,7 @@ STATE = """
            (SELECT count(*) FROM pg_listening_channels()), (SELECT count(*) FROM pg_prepared_statements),
            (SELECT count(*) FROM pg_cursors),
            (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid())
-"""  # fmt: skip
+"""
 PATHS = ("/hooked/", "/hooked-without-transaction/")
 STATEMENTS = (
     "SET app.current_store_id = '{store}'",

@@ -169,6 +169,10 @@ def test_coroutines_see_it_and_other_tasks_are_refused(stores: list[UUID], pool:
 def test_settings_can_import_the_reset_before_django_is_ready() -> None:
     done = subprocess.run(
         [sys.executable, "-c", "from salon_jobs.tenancy import reset_store"],
-        cwd=ROOT, env={"DJANGO_SETTINGS_MODULE": "no.such.settings"}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=ROOT,
+        env={"DJANGO_SETTINGS_MODULE": "no.such.settings"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr

@@ -43,8 +43,10 @@ def two(stores: list[UUID]) -> Two:
         for number in range(10):
             change(
                 "INSERT INTO customer (id, store_id, name, email) VALUES (%s, %s, %s, '')",
-                uuid4() if number else customer, store, name,
-            )  # fmt: skip
+                uuid4() if number else customer,
+                store,
+                name,
+            )
     change("ANALYZE customer")
     assert seen("SELECT store_id, count(*) FROM customer GROUP BY 1 ORDER BY 1") == [(scene.own, 10), (scene.other, 10)]
     return scene
@@ -110,14 +112,17 @@ def test_unique_indexes_of_stores_rows_are_led_by_the_store(database: None) -> N
         " FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid"
         " CROSS JOIN unnest(i.indkey) WITH ORDINALITY AS k (attnum, ord)"
         " JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum"
-        " WHERE i.indisunique AND c.relname = ANY (%s) GROUP BY 1, 2", list(of_stores),
-    )  # fmt: skip
+        " WHERE i.indisunique AND c.relname = ANY (%s) GROUP BY 1, 2",
+        list(of_stores),
+    )
     others = {name for name, table, columns in indexes if columns[0] != of_stores[table] and columns != ["id"]}
     # Jobs' keys are unique by task, store and key. Message ids are random, and the web writes no blocked aggregates.
     assert others == {
-        "salon_jobs_job_waiting_key", "salon_jobs_message_known", "salon_jobs_blocked_aggregate_one",
+        "salon_jobs_job_waiting_key",
+        "salon_jobs_message_known",
+        "salon_jobs_blocked_aggregate_one",
         "salon_jobs_blocked_aggregate_head_id_key",
-    }  # fmt: skip
+    }
 
 
 def test_a_foreign_key_answers_for_another_stores_row_as_for_none(web: Connection, two: Two) -> None:
@@ -210,9 +215,13 @@ def test_no_function_of_ours_is_leakproof_and_definers_fix_their_search_path(dat
         " AND has_function_privilege('app', oid, 'EXECUTE')"
     )
     assert {name for (name,) in allowed} == {
-        "salon_jobs_add_job", "salon_jobs_add_jobs", "salon_jobs_cancel", "salon_jobs_emit", "salon_jobs_emit_many",
+        "salon_jobs_add_job",
+        "salon_jobs_add_jobs",
+        "salon_jobs_cancel",
+        "salon_jobs_emit",
+        "salon_jobs_emit_many",
         "salon_jobs_skip_messages",
-    }  # fmt: skip
+    }
 
 
 def test_the_functions_that_the_web_may_call_do_nothing_for_another_store(web: Connection, two: Two) -> None:
@@ -230,10 +239,7 @@ def test_the_functions_that_the_web_may_call_do_nothing_for_another_store(web: C
 
 def test_errors_of_policies_quote_no_row(web: Connection, two: Two) -> None:
     insert = "INSERT INTO customer (id, store_id, name, email) VALUES (%s, %s, 'typed', '')"
-    for failure in (
-        error(web, insert, uuid4(), two.other),
-        error(web, "UPDATE customer SET store_id = %s", two.other),
-    ):
+    for failure in (error(web, insert, uuid4(), two.other), error(web, "UPDATE customer SET store_id = %s", two.other)):
         assert isinstance(failure, errors.InsufficientPrivilege)
         assert text(failure) == 'new row violates row-level security policy for table "customer"'
 

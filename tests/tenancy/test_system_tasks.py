@@ -86,9 +86,14 @@ def attempts(table: str, store: UUID) -> dict[str, int | str]:
 
 
 NOTHING = {
-    "SELECT": 0, "INSERT": "refused", "UPDATE": 0, "DELETE": 0, "COPY TO": 0, "COPY FROM": "refused",
+    "SELECT": 0,
+    "INSERT": "refused",
+    "UPDATE": 0,
+    "DELETE": 0,
+    "COPY TO": 0,
+    "COPY FROM": "refused",
     "TRUNCATE": "refused",
-}  # fmt: skip
+}
 
 
 def test_there_are_such_tables() -> None:

@@ -18,9 +18,13 @@ def serve(**environment: str) -> subprocess.CompletedProcess[str]:
     """Load the WSGI application in a process of its own and connect, as a request would."""
     return subprocess.run(
         [sys.executable, "-W", "error", "-c", f"import project.wsgi; {_CONNECT}"],
-        cwd=ROOT, env={**os.environ, "DJANGO_SETTINGS_MODULE": "project.settings", **environment},
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+        cwd=ROOT,
+        env={**os.environ, "DJANGO_SETTINGS_MODULE": "project.settings", **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
 
 
 def test_the_web_and_operator_roles_are_served(migrated: None) -> None:
@@ -47,10 +51,19 @@ def test_without_a_database_it_starts_and_the_first_connection_is_looked_at(migr
     )
     server = url_for("migrator").rpartition("@")[2].partition("/")[0].partition(":")
     done = subprocess.run(
-        [sys.executable, "-c", f"import os; {late}"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
+        [sys.executable, "-c", f"import os; {late}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
         env={
-            **os.environ, "DJANGO_SETTINGS_MODULE": "project.settings", "H": server[0], "P": server[2],
-            "W": os.environ["MIGRATOR_PASSWORD"], "DATABASE_URL": "postgresql://app:p@127.0.0.1:1/salon",
+            **os.environ,
+            "DJANGO_SETTINGS_MODULE": "project.settings",
+            "H": server[0],
+            "P": server[2],
+            "W": os.environ["MIGRATOR_PASSWORD"],
+            "DATABASE_URL": "postgresql://app:p@127.0.0.1:1/salon",
         },
-    )  # fmt: skip
+    )
     assert "ForbiddenRole" in done.stderr, done.stderr

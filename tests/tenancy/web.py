@@ -114,8 +114,10 @@ def two(web_role: None) -> Iterator[list[UUID]]:
         change("INSERT INTO store (id, name) VALUES (%s, %s)", store, f"Salon {number}")
         change(
             "INSERT INTO customer (id, store_id, name, email) VALUES (%s, %s, %s, '')",
-            uuid4(), store, f"canary {number}",
-        )  # fmt: skip
+            uuid4(),
+            store,
+            f"canary {number}",
+        )
     yield stores
     if connection.in_atomic_block:
         connection.close()

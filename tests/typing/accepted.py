@@ -137,10 +137,7 @@ assert_type(handle.result, EnqueueResult)
 assert_type(handle.id, int)
 of_store.enqueue(STORE, TODAY, note="x")
 of_store.using(run_at=datetime.now(UTC), priority=-5, queue="mail", job_key="mine").enqueue(store_id=STORE, day=TODAY)
-assert_type(
-    of_store.enqueue_many(of_store.call(store_id=STORE, day=TODAY) for _ in range(3)),
-    list[JobHandle],
-)
+assert_type(of_store.enqueue_many(of_store.call(store_id=STORE, day=TODAY) for _ in range(3)), list[JobHandle])
 of_store.using(job_key_mode="unsafe_dedupe").enqueue_many([of_store.call(STORE, TODAY)])
 limited.using(concurrency_key="mine").enqueue(store_id=STORE)
 system.enqueue()
@@ -184,8 +181,14 @@ MINUTE = timedelta(minutes=1)
 NOW = datetime.now(UTC)
 
 
-@task(name="typing-options", backoff=Backoff(base=MINUTE, factor=3, cap=MINUTE * 60, jitter=0.2), timeout=MINUTE,
-      wait_timeout=MINUTE, wait_overtime=MINUTE, waiting_shortens_timeout=True)  # fmt: skip
+@task(
+    name="typing-options",
+    backoff=Backoff(base=MINUTE, factor=3, cap=MINUTE * 60, jitter=0.2),
+    timeout=MINUTE,
+    wait_timeout=MINUTE,
+    wait_overtime=MINUTE,
+    waiting_shortens_timeout=True,
+)
 def with_options(at: datetime) -> None:
     """Do nothing."""
 

@@ -29,8 +29,12 @@ def mypy(path: Path) -> set[int]:
     """Return the lines that mypy --strict flags."""
     done = subprocess.run(
         [sys.executable, "-m", "mypy", "--strict", "--no-pretty", "--hide-error-context", str(path)],
-        cwd=ROOT, capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
     assert done.returncode in (0, 1), done.stdout + done.stderr
     return {int(line) for line in re.findall(rf"{path.name}:(\d+):(?:\d+:)? error", done.stdout)}
 
@@ -44,8 +48,12 @@ def pyright(path: Path) -> set[int]:
         config.write_text(json.dumps({**settings, "typeCheckingMode": "strict", "pythonVersion": "3.11"}))
         done = subprocess.run(
             [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", sys.executable, "-p", str(config)],
-            cwd=ROOT, capture_output=True, text=True, timeout=300, check=False,
-        )  # fmt: skip
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
     assert done.returncode in (0, 1), done.stdout + done.stderr
     found = json.loads(done.stdout)["generalDiagnostics"]
     return {each["range"]["start"]["line"] + 1 for each in found if each["severity"] == "error"}

@@ -100,9 +100,12 @@ class Model:
         due = [
             job
             for job in self.jobs.values()
-            if job.state == QUEUED and instant(job) <= now and job.task in known
-            and (queues is None or job.queue in queues) and process_id in self.processes
-        ]  # fmt: skip
+            if job.state == QUEUED
+            and instant(job) <= now
+            and job.task in known
+            and (queues is None or job.queue in queues)
+            and process_id in self.processes
+        ]
         due.sort(key=lambda job: (job.priority, instant(job), job.id))
         for job in due[:room]:
             job.state, job.leased_by, job.lease = RUNNING, process_id, job.lease + 1

@@ -219,8 +219,10 @@ def test_only_what_was_really_cancelled_is_logged_and_counted(
     monkeypatch.setattr(queries, "cancel_requests", and_then_two_change)
     cancellations.look()
     assert seen("SELECT state, reason FROM salon_jobs_job ORDER BY id") == [
-        ("cancelled", "cancelled"), ("running", ""), ("queued", ""),
-    ]  # fmt: skip
+        ("cancelled", "cancelled"),
+        ("running", ""),
+        ("queued", ""),
+    ]
     assert job_events(caplog) == ["job_cancelled"]
     assert f"job_id={wanted.id} " in caplog.text
     counted.flush()
@@ -370,10 +372,12 @@ def test_the_function_is_for_the_runtimes_and_nobody_else(database: None) -> Non
         " WHERE proname = 'salon_jobs_cancel'"
     ) == [
         (
-            "migrator", True, ["search_path=pg_catalog, pg_temp"],
+            "migrator",
+            True,
+            ["search_path=pg_catalog, pg_temp"],
             "migrator=X/migrator app=X/migrator worker_runtime=X/migrator jobs_operator=X/migrator",
         )
-    ]  # fmt: skip
+    ]
 
 
 def test_timeliness_in_words(stores: list[UUID], running: Any) -> None:

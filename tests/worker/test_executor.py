@@ -52,8 +52,11 @@ def test_a_success_deletes_the_row_unless_it_is_kept(
         return
     row = row_of(handle.id)
     assert (row["state"], row["attempts"], row["leased_by"], row["finished_at"] is None) == (
-        "succeeded", 1, None, False,
-    )  # fmt: skip
+        "succeeded",
+        1,
+        None,
+        False,
+    )
 
 
 def test_the_handler_can_ask_for_its_own_job(stores: list[UUID], hooks: tasks.Hooks, process_id: int) -> None:
@@ -177,8 +180,10 @@ def test_discard_cancels_with_its_reason(stores: list[UUID], hooks: tasks.Hooks,
     run_due(process_id)
     row = row_of(handle.id)
     assert (row["state"], row["attempts"], row["reason"]) == (
-        "cancelled", 1, "discarded: the invitation was withdrawn\\0",
-    )  # fmt: skip
+        "cancelled",
+        1,
+        "discarded: the invitation was withdrawn\\0",
+    )
 
 
 def test_a_stored_payload_that_no_longer_fits_fails_at_once(database: None, process_id: int) -> None:
@@ -234,8 +239,11 @@ def test_a_runner_survives_every_job_and_an_end_that_can_not_be_written(
         (note, "queued", 1) for note in sorted(bodies) if note != "5 fine"
     ]
     assert [row[0].rpartition(".")[2] for row in seen("SELECT error_class FROM salon_jobs_job_error ORDER BY id")] == [
-        "SystemExit", "DataError", "Unshowable", "Exits",
-    ]  # fmt: skip
+        "SystemExit",
+        "DataError",
+        "Unshowable",
+        "Exits",
+    ]
 
 
 class Uncomputable(Backoff):

@@ -53,8 +53,9 @@ def test_effects_and_done_become_visible_together(stores: list[UUID], hooks: tas
         write()
         seen_inside.append((written(), seen("SELECT state FROM salon_jobs_job")))
         [(pid,)] = own_query("SELECT pg_backend_pid()")
-        seen_inside.append(seen("SELECT rolname FROM pg_roles r JOIN pg_stat_activity a ON a.usesysid = r.oid"
-                                " WHERE a.pid = %s", pid))  # fmt: skip
+        seen_inside.append(
+            seen("SELECT rolname FROM pg_roles r JOIN pg_stat_activity a ON a.usesysid = r.oid WHERE a.pid = %s", pid)
+        )
 
     assert run_in_store(process_id, stores, hooks, body) == Succeeded(finished=True)
     assert seen_inside == [([], [("running",)]), [("worker_runtime",)]]

@@ -16,13 +16,7 @@ from django.db import connections, transaction
 from django.test import override_settings
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from salon_jobs import fan_out
 from salon_jobs.core.error_report import report
@@ -73,18 +67,21 @@ ends = st.tuples(
     picks,
     waits,
     st.sampled_from([False, False, False, False, True]),
-)  # fmt: skip
-new_jobs = st.fixed_dictionaries({
-    "kind": st.sampled_from([("test-keyed", 0), ("test-keyed", 0), ("test-keyed", 1), ("test-store", 0),
-                             ("test-system", None)]),
-    "key": st.sampled_from(["k:0", "k:0", "k:1", None]),
-    "queue": st.sampled_from(["default", "default", "mail"]),
-    "priority": st.sampled_from([0, 0, -1, 7]),
-    "limit_key": st.sampled_from([None, "a", "b"]),
-    "max_attempts": st.integers(1, 5),
-    "run_at": st.one_of(st.none(), minutes),
-    "expires_at": st.one_of(st.none(), st.none(), minutes),
-})  # fmt: skip
+)
+new_jobs = st.fixed_dictionaries(
+    {
+        "kind": st.sampled_from(
+            [("test-keyed", 0), ("test-keyed", 0), ("test-keyed", 1), ("test-store", 0), ("test-system", None)]
+        ),
+        "key": st.sampled_from(["k:0", "k:0", "k:1", None]),
+        "queue": st.sampled_from(["default", "default", "mail"]),
+        "priority": st.sampled_from([0, 0, -1, 7]),
+        "limit_key": st.sampled_from([None, "a", "b"]),
+        "max_attempts": st.integers(1, 5),
+        "run_at": st.one_of(st.none(), minutes),
+        "expires_at": st.one_of(st.none(), st.none(), minutes),
+    }
+)
 
 
 def contents(new: Sequence[NewJob]) -> list[JobContent]:
@@ -133,10 +130,18 @@ class Jobs(RuleBasedStateMachine):
         found = {store_id: id_ for id_, store_id in rows if id_ not in self.model.jobs}
         added = 0
         for store_id in self.stores:
-            job = self.model_job(NewJob(
-                task="test-keyed", store_id=store_id, payload=f'{{"note": "", "number": {number}}}', queue="default",
-                priority=0, max_attempts=25, run_at=due, job_key=f"k:{number}",
-            ))  # fmt: skip
+            job = self.model_job(
+                NewJob(
+                    task="test-keyed",
+                    store_id=store_id,
+                    payload=f'{{"note": "", "number": {number}}}',
+                    queue="default",
+                    priority=0,
+                    max_attempts=25,
+                    run_at=due,
+                    job_key=f"k:{number}",
+                )
+            )
             answer, met = self.model.expect(job, "preserve_run_at")
             added += answer != "kept"
             job.id = found[store_id] if met is None else met
@@ -156,8 +161,13 @@ class Jobs(RuleBasedStateMachine):
 
     # Workers
 
-    @rule(slot=slots, room=rooms, queues=st.sampled_from([None, None, ["mail"]]),
-          some=st.sampled_from([TASKS, TASKS, ("test-keyed",)]), by_database=st.booleans())  # fmt: skip
+    @rule(
+        slot=slots,
+        room=rooms,
+        queues=st.sampled_from([None, None, ["mail"]]),
+        some=st.sampled_from([TASKS, TASKS, ("test-keyed",)]),
+        by_database=st.booleans(),
+    )
     def claim(self, slot: int, room: int, queues: list[str] | None, some: tuple[str, ...], by_database: bool) -> None:
         """Claim by one of the processes, by the clock of this history or by the database's."""
         self.claimed(self.slots[slot], room, queues, some, None if by_database else self.clock)
@@ -295,29 +305,48 @@ class Jobs(RuleBasedStateMachine):
         task, store_number = chosen["kind"]
         self.counter += 1
         return NewJob(
-            task=task, store_id=None if store_number is None else self.stores[store_number],
-            payload=f'{{"number": {self.counter}}}', queue=chosen["queue"], priority=chosen["priority"],
-            max_attempts=chosen["max_attempts"], run_at=self.instant(chosen["run_at"]),
-            expires_at=self.instant(chosen["expires_at"]), job_key=chosen["key"], job_key_mode=mode,
+            task=task,
+            store_id=None if store_number is None else self.stores[store_number],
+            payload=f'{{"number": {self.counter}}}',
+            queue=chosen["queue"],
+            priority=chosen["priority"],
+            max_attempts=chosen["max_attempts"],
+            run_at=self.instant(chosen["run_at"]),
+            expires_at=self.instant(chosen["expires_at"]),
+            job_key=chosen["key"],
+            job_key_mode=mode,
             concurrency_key=chosen["limit_key"],
-        )  # fmt: skip
+        )
 
     def alike(self, new: list[NewJob]) -> list[NewJob]:
         """Make the later ones like the first in all that an ``enqueue_many`` shares."""
         first = new[0] if new else None
         return [
-            replace(first, payload=each.payload, store_id=first.store_id and (each.store_id or first.store_id),
-                    job_key=first.job_key and (each.job_key or first.job_key))
-            for each in new if first is not None
-        ]  # fmt: skip
+            replace(
+                first,
+                payload=each.payload,
+                store_id=first.store_id and (each.store_id or first.store_id),
+                job_key=first.job_key and (each.job_key or first.job_key),
+            )
+            for each in new
+            if first is not None
+        ]
 
     def model_job(self, new: NewJob) -> ModelJob:
         """Turn it into the model's; the id comes later."""
         return ModelJob(
-            id=0, task=new.task, store_id=new.store_id, queue=new.queue, priority=new.priority,
-            max_attempts=new.max_attempts, run_at=new.run_at or Soon(), expires_at=new.expires_at,
-            payload=new.payload, job_key=new.job_key, concurrency_key=new.concurrency_key,
-        )  # fmt: skip
+            id=0,
+            task=new.task,
+            store_id=new.store_id,
+            queue=new.queue,
+            priority=new.priority,
+            max_attempts=new.max_attempts,
+            run_at=new.run_at or Soon(),
+            expires_at=new.expires_at,
+            payload=new.payload,
+            job_key=new.job_key,
+            concurrency_key=new.concurrency_key,
+        )
 
     def enqueued(self, new: NewJob, handle: JobHandle) -> int:
         """Compare one answer with the model's, and add the job to it."""
@@ -384,10 +413,18 @@ class Jobs(RuleBasedStateMachine):
     def one_more(self) -> tuple[NewJob, JobHandle]:
         """Enqueue a job that is due."""
         new = self.new_job(
-            {"kind": ("test-keyed", 0), "key": "k:0", "queue": "default", "priority": 0, "max_attempts": 2,
-             "run_at": -1, "expires_at": None, "limit_key": "a"},
+            {
+                "kind": ("test-keyed", 0),
+                "key": "k:0",
+                "queue": "default",
+                "priority": 0,
+                "max_attempts": 2,
+                "run_at": -1,
+                "expires_at": None,
+                "limit_key": "a",
+            },
             JobKeyMode.PRESERVE_RUN_AT,
-        )  # fmt: skip
+        )
         return new, enqueue.add(new)
 
     def held_by_one(self, some: Sequence[int]) -> tuple[int, list[ClaimedJob]]:

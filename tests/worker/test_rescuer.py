@@ -30,8 +30,11 @@ def row_of(job_id: int) -> dict[str, Any]:
 
 
 def be_silent(process_id: int, seconds: int = 16) -> None:
-    change("UPDATE salon_jobs_process SET heartbeat_at = now() - make_interval(secs => %s) WHERE id = %s",
-           seconds, process_id)  # fmt: skip
+    change(
+        "UPDATE salon_jobs_process SET heartbeat_at = now() - make_interval(secs => %s) WHERE id = %s",
+        seconds,
+        process_id,
+    )
 
 
 def test_nobody_is_judged_when_the_question_itself_had_to_wait(process_id: int, settings: Any) -> None:
@@ -113,8 +116,9 @@ def test_the_dead_processs_open_transaction_can_not_commit(stores: list[UUID], p
     # Not as a context of its own: that commits once more, on a connection that may not know yet how dead it is.
     with closing(psycopg.connect(url_for("worker_runtime"), application_name=application_name(process_id))) as zombie:
         zombie.execute("SELECT set_config('app.current_store_id', %s, true)", [str(stores[0])])
-        zombie.execute("INSERT INTO customer (id, store_id, name, email) VALUES (%s, %s, 'ghost', 'e')",
-                       [uuid4(), stores[0]])  # fmt: skip
+        zombie.execute(
+            "INSERT INTO customer (id, store_id, name, email) VALUES (%s, %s, 'ghost', 'e')", [uuid4(), stores[0]]
+        )
         be_silent(process_id)
         Rescuer().run_once()
         with pytest.raises(psycopg.OperationalError):

@@ -73,9 +73,14 @@ def events(caplog: pytest.LogCaptureFixture, name: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("body", [spin, sleep_in_a_query])
 @pytest.mark.parametrize("declared", [tasks.in_store, tasks.outside])
 def test_a_run_that_takes_too_long_is_struck_rolled_back_and_retried(
-    stores: list[UUID], hooks: tasks.Hooks, process_id: int, limit: Any, caplog: pytest.LogCaptureFixture,
-    body: Callable[..., None], declared: Any,
-) -> None:  # fmt: skip
+    stores: list[UUID],
+    hooks: tasks.Hooks,
+    process_id: int,
+    limit: Any,
+    caplog: pytest.LogCaptureFixture,
+    body: Callable[..., None],
+    declared: Any,
+) -> None:
     limit(timeout=SHORT)
     caught: list[BaseException] = []
 
@@ -408,9 +413,15 @@ def test_an_expired_run_is_reported_to_tracers_and_metrics(
     ],
 )
 def test_the_admin_and_the_command_line_show_the_error_with_its_code(
-    stores: list[UUID], hooks: tasks.Hooks, process_id: int, limit: Any, options: dict[str, Any], sets: str, code: str,
+    stores: list[UUID],
+    hooks: tasks.Hooks,
+    process_id: int,
+    limit: Any,
+    options: dict[str, Any],
+    sets: str,
+    code: str,
     message: str,
-) -> None:  # fmt: skip
+) -> None:
     limit(**options)
     hooks.store = spin
     handle = tasks.in_store.enqueue(store_id=stores[0])

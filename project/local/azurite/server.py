@@ -51,13 +51,26 @@ class Azurite:
         with (self._home / "azurite.log").open("ab") as log:
             self._process = subprocess.Popen(
                 [
-                    NODE, "--require", HERE / "endable.js", program, "--location", self._home,
-                    "--queueHost", "127.0.0.1", "--queuePort", str(self._port),
-                    "--silent", "--disableTelemetry", "--skipApiVersionCheck",
+                    NODE,
+                    "--require",
+                    HERE / "endable.js",
+                    program,
+                    "--location",
+                    self._home,
+                    "--queueHost",
+                    "127.0.0.1",
+                    "--queuePort",
+                    str(self._port),
+                    "--silent",
+                    "--disableTelemetry",
+                    "--skipApiVersionCheck",
                 ],
-                stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
                 env={"AZURITE_ACCOUNTS": f"salon:{self.key}"},
-            )  # fmt: skip
+            )
         until = time.monotonic() + _START_S
         while not self._answers():
             if self._process.poll() is not None or time.monotonic() > until:

@@ -24,9 +24,7 @@ class Migration(LocksBriefly):
                 ("email", models.EmailField(max_length=254, unique=True)),
                 ("name", models.CharField(max_length=120)),
             ],
-            options={
-                "db_table": "operator",
-            },
+            options={"db_table": "operator"},
         ),
         migrations.CreateModel(
             name="Store",
@@ -34,9 +32,7 @@ class Migration(LocksBriefly):
                 ("id", models.UUIDField(default=uuid.uuid4, primary_key=True, serialize=False)),
                 ("name", models.CharField(max_length=120)),
             ],
-            options={
-                "db_table": "store",
-            },
+            options={"db_table": "store"},
         ),
         migrations.CreateModel(
             name="Customer",
@@ -55,9 +51,7 @@ class Migration(LocksBriefly):
                     ),
                 ),
             ],
-            options={
-                "db_table": "customer",
-            },
+            options={"db_table": "customer"},
         ),
         migrations.CreateModel(
             name="OperatorSession",
@@ -265,8 +259,7 @@ class Migration(LocksBriefly):
             ),
         ),
         migrations.AddConstraint(
-            model_name="customer",
-            constraint=models.UniqueConstraint(fields=("store", "id"), name="customer_store_id"),
+            model_name="customer", constraint=models.UniqueConstraint(fields=("store", "id"), name="customer_store_id")
         ),
         migrations.AddConstraint(
             model_name="customernote",

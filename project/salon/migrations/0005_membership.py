@@ -13,10 +13,7 @@ from salon_jobs.access.operations import LocksBriefly
 class Migration(LocksBriefly):
     """Migration that creates an empty table; its foreign key briefly locks the users' table."""
 
-    dependencies = [
-        ("salon", "0004_least_privilege"),
-        migrations.swappable_dependency(settings.AUTH_USER_MODEL),
-    ]
+    dependencies = [("salon", "0004_least_privilege"), migrations.swappable_dependency(settings.AUTH_USER_MODEL)]
 
     operations = [
         migrations.CreateModel(

@@ -12,9 +12,7 @@ from salon_jobs.access.operations import LocksBriefly
 class Migration(LocksBriefly):
     """Migration that creates an empty table; its foreign key briefly locks the stores' table."""
 
-    dependencies = [
-        ("salon", "0005_membership"),
-    ]
+    dependencies = [("salon", "0005_membership")]
 
     operations = [
         migrations.CreateModel(
@@ -43,5 +41,5 @@ class Migration(LocksBriefly):
                     StoreIsolation(field="store", name="uploaded_file_isolation"),
                 ],
             },
-        ),
+        )
     ]

@@ -15,11 +15,7 @@ class Membership(StoreOwned):
     """Right of one signed-in user to work for one store. Deleted with the user, by the database's own foreign key."""
 
     user = models.ForeignKey(
-        settings.AUTH_USER_MODEL,
-        on_delete=models.DO_NOTHING,
-        db_constraint=False,
-        db_index=False,
-        related_name="+",
+        settings.AUTH_USER_MODEL, on_delete=models.DO_NOTHING, db_constraint=False, db_index=False, related_name="+"
     )
 
     class Meta(StoreOwned.Meta):

@@ -81,8 +81,10 @@ def _former(catalogue: Catalogue, declared: Declaration) -> tuple[str, ...]:
          UNION
         SELECT rolname FROM pg_roles WHERE rolname = ANY (%(extra)s::text[]) AND %(alone)s
         """,
-        alone=declared.roles is None, fan_out=conf.fan_out_function, extra=list(conf.extra_owner_roles),
-    )  # fmt: skip
+        alone=declared.roles is None,
+        fan_out=conf.fan_out_function,
+        extra=list(conf.extra_owner_roles),
+    )
     former = {name for (name,) in found} - {declared.owner}
     return tuple(sorted(former if former - set(conf.extra_owner_roles) else ()))
 
@@ -118,8 +120,9 @@ def _hand_over(catalogue: Catalogue, plan: Conversion) -> Iterable[str]:
           FROM pg_statistic_ext s JOIN pg_namespace n ON n.oid = s.stxnamespace
          WHERE n.nspname = ANY (%(schemas)s::text[]) AND s.stxowner::regrole::name = ANY (%(former)s::text[])
         """,
-        schemas=_schemas(catalogue), former=list(plan.former),
-    )  # fmt: skip
+        schemas=_schemas(catalogue),
+        former=list(plan.former),
+    )
     for kind, name in found:
         yield f"ALTER {kind} {name} OWNER TO {identifier(plan.owner)}"
 

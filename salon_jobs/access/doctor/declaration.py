@@ -125,9 +125,12 @@ def _store_keys() -> Iterable[StoreKey]:
             if isinstance(key, SameStoreForeignKey):
                 columns, to, to_columns = key.reference(model)
                 yield StoreKey(
-                    name=key.name, table=model._meta.db_table, columns=tuple(columns),
-                    to_table=to._meta.db_table, to_columns=tuple(to_columns),
-                )  # fmt: skip
+                    name=key.name,
+                    table=model._meta.db_table,
+                    columns=tuple(columns),
+                    to_table=to._meta.db_table,
+                    to_columns=tuple(to_columns),
+                )
 
 
 def _plain(table: str) -> TableAccess:

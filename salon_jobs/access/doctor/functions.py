@@ -27,9 +27,12 @@ def compare_functions(catalogue: Catalogue, declared: Declaration) -> Iterable[D
         if oid not in expected:
             if any((other.schema, other.name) == (schema, name) for other in declared.functions):
                 yield Drift(
-                    kind="function", where=f"function {signature}", expected="none of this name and these arguments",
-                    seen=f"one, owned by {owner}", mend=(f"DROP FUNCTION {signature}",),
-                )  # fmt: skip
+                    kind="function",
+                    where=f"function {signature}",
+                    expected="none of this name and these arguments",
+                    seen=f"one, owned by {owner}",
+                    mend=(f"DROP FUNCTION {signature}",),
+                )
             continue
         yield from _compare(expected[oid], signature, owner, behaviour, rights, declared)
 
@@ -103,9 +106,20 @@ def _functions(catalogue: Catalogue, functions: Iterable[FunctionAccess]) -> lis
         sorted({function.name for function in functions}),
     )
     return [
-        (oid, schema, name, signature, owner,
-         Behaviour(language=language, is_definer=is_definer, volatility=volatility,
-                   settings=tuple(settings or ()), body=body),
-         set(map(Right.of, rights)))
+        (
+            oid,
+            schema,
+            name,
+            signature,
+            owner,
+            Behaviour(
+                language=language,
+                is_definer=is_definer,
+                volatility=volatility,
+                settings=tuple(settings or ()),
+                body=body,
+            ),
+            set(map(Right.of, rights)),
+        )
         for oid, schema, name, signature, owner, language, is_definer, volatility, settings, body, rights in found
-    ]  # fmt: skip
+    ]

@@ -247,11 +247,12 @@ def compare_policies(catalogue: Catalogue, relations: Mapping[str, Relation], de
             drop = [f"DROP POLICY {identifier(name)} ON {table.sql}"] if have is not None else []
             create = [want.create(table.identifier).as_string()] if want is not None else []
             yield Drift(
-                kind="policy", where=f"policy {name} of table {table.sql}",
+                kind="policy",
+                where=f"policy {name} of table {table.sql}",
                 expected="none" if want is None else _declared(want).text,
                 seen="none" if have is None else have.text,
                 mend=(*drop, *create),
-            )  # fmt: skip
+            )
 
 
 def _is_same(want: Policy, have: _Found) -> bool:

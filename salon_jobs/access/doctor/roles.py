@@ -55,18 +55,24 @@ def compare_roles(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift
     for spec, name in declared.named:
         if name not in found:
             yield Drift(
-                kind="role", where=f"role {name}", expected="a role", seen="none", mend=(), is_decision=True,
+                kind="role",
+                where=f"role {name}",
+                expected="a role",
+                seen="none",
+                mend=(),
+                is_decision=True,
                 hint="run python manage.py bootstrap_roles",
-            )  # fmt: skip
+            )
             continue
         wrong = {word: on for word, on in spec.attributes.items() if found[name][word] != on}
         if wrong:
             yield Drift(
-                kind="role attribute", where=f"role {name}",
+                kind="role attribute",
+                where=f"role {name}",
                 expected=" ".join(word if on else f"NO{word}" for word, on in wrong.items()),
                 seen=" ".join(f"NO{word}" if on else word for word, on in wrong.items()),
                 mend=(alter_role(spec, name),),
-            )  # fmt: skip
+            )
 
 
 def compare_memberships(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:
@@ -85,8 +91,9 @@ def compare_memberships(catalogue: Catalogue, declared: Declaration) -> Iterable
          WHERE NOT member.rolsuper AND (granted.rolname = ANY (%s::text[]) OR member.rolname = ANY (%s::text[]))
          ORDER BY 1, 2, 3
         """,
-        list(declared.guarded), list(declared.names),
-    )  # fmt: skip
+        list(declared.guarded),
+        list(declared.names),
+    )
     owners = declared.owner_roles
     powers = _powers_of(catalogue, {granted for granted, *_ in found})
     held: set[str] = set()
@@ -95,26 +102,34 @@ def compare_memberships(catalogue: Catalogue, declared: Declaration) -> Iterable
         revoke += f" GRANTED BY {identifier(grantor)} CASCADE" if grantor else " CASCADE"
         if granted not in owners or member != declared.owner:
             yield Drift(
-                kind="membership", where=f"role {member}", expected=f"not a member of {granted}",
-                seen=f"a member of {granted}, granted by {grantor}", mend=(revoke,), hint=powers.get(granted, ""),
-            )  # fmt: skip
+                kind="membership",
+                where=f"role {member}",
+                expected=f"not a member of {granted}",
+                seen=f"a member of {granted}, granted by {grantor}",
+                mend=(revoke,),
+                hint=powers.get(granted, ""),
+            )
         elif flags != [False, False, True]:
             held.add(granted)
             said = (f"{word} {str(on).upper()}" for word, on in zip(("ADMIN", "INHERIT", "SET"), flags, strict=True))
             yield Drift(
-                kind="membership", where=f"role {member}",
+                kind="membership",
+                where=f"role {member}",
                 expected=f"a member of {granted} WITH ADMIN FALSE, INHERIT FALSE, SET TRUE",
                 seen=f"WITH {', '.join(said)}, granted by {grantor}",
                 mend=(revoke, grant_owner(granted, declared.owner, version=catalogue.version)),
-            )  # fmt: skip
+            )
         else:
             held.add(granted)
     for granted in owners:
         if granted not in held:
             yield Drift(
-                kind="membership", where=f"role {declared.owner}", expected=f"a member of {granted}", seen="none",
+                kind="membership",
+                where=f"role {declared.owner}",
+                expected=f"a member of {granted}",
+                seen="none",
                 mend=(grant_owner(granted, declared.owner, version=catalogue.version),),
-            )  # fmt: skip
+            )
 
 
 def compare_one_user(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:
@@ -129,12 +144,15 @@ def compare_one_user(catalogue: Catalogue, declared: Declaration) -> Iterable[Dr
     if words:
         other = "name a user in DATABASES that owns the database alone, and run python manage.py salon_jobs convert"
         yield Drift(
-            kind="role attribute", where=f"role {declared.owner}", expected=" ".join(f"NO{word}" for word in words),
-            seen=" ".join(words), is_decision=True,
+            kind="role attribute",
+            where=f"role {declared.owner}",
+            expected=" ".join(f"NO{word}" for word in words),
+            seen=" ".join(words),
+            is_decision=True,
             # PostgreSQL refuses to remove SUPERUSER from its first role.
             mend=() if is_initial else (f"ALTER ROLE {user} {' '.join(f'NO{word}' for word in words)}",),
             hint=f"{why}; {other}" if is_initial else f"{why}; or {other}",
-        )  # fmt: skip
+        )
     if "SUPERUSER" in words:
         return
     granted = catalogue.rows(
@@ -148,16 +166,21 @@ def compare_one_user(catalogue: Catalogue, declared: Declaration) -> Iterable[Dr
                           AND (r.rolsuper OR r.rolbypassrls OR r.rolname = ANY (%s::text[])))
          ORDER BY 1, 2
         """,
-        user, list(_AS_GOOD_AS_SUPERUSER),
-    )  # fmt: skip
+        user,
+        list(_AS_GOOD_AS_SUPERUSER),
+    )
     powers = _powers_of(catalogue, {name for name, *_ in granted})
     for name, grantor, *_ in granted:
         by = f" GRANTED BY {identifier(grantor)}" if grantor else ""
         yield Drift(
-            kind="membership", where=f"role {declared.owner}", expected=f"not a member of {name}",
-            seen=f"a member of {name}, granted by {grantor}", is_decision=True,
-            mend=(f"REVOKE {identifier(name)} FROM {user}{by} CASCADE",), hint=powers.get(name, why),
-        )  # fmt: skip
+            kind="membership",
+            where=f"role {declared.owner}",
+            expected=f"not a member of {name}",
+            seen=f"a member of {name}, granted by {grantor}",
+            is_decision=True,
+            mend=(f"REVOKE {identifier(name)} FROM {user}{by} CASCADE",),
+            hint=powers.get(name, why),
+        )
 
 
 def _powers_of(catalogue: Catalogue, granted: Iterable[str]) -> dict[str, str]:
@@ -169,8 +192,9 @@ def _powers_of(catalogue: Catalogue, granted: Iterable[str]) -> dict[str, str]:
          WHERE granted.rolname = ANY (%s::text[]) AND own.rolname = ANY (%s::text[]) AND NOT granted.rolsuper
          ORDER BY 1, 2
         """,
-        sorted(granted), list(_POWERS),
-    )  # fmt: skip
+        sorted(granted),
+        list(_POWERS),
+    )
     powers: dict[str, list[str]] = {}
     for name, own in found:
         through = "" if name == own else f" (through {own})"
@@ -183,10 +207,7 @@ def compare_settings(catalogue: Catalogue, declared: Declaration) -> Iterable[Dr
 
     A stored store or user counts for any role, the others only for our roles.
     """
-    named = {
-        declared.store_guc.lower(): "sessions start in a store",
-        conf.user_guc.lower(): "sessions start as a user",
-    }
+    named = {declared.store_guc.lower(): "sessions start in a store", conf.user_guc.lower(): "sessions start as a user"}
     found = catalogue.rows(
         """
         SELECT r.rolname, d.datname, split_part(setting, '=', 1), substr(setting, strpos(setting, '=') + 1)
@@ -199,9 +220,11 @@ def compare_settings(catalogue: Catalogue, declared: Declaration) -> Iterable[Dr
                 OR (lower(split_part(setting, '=', 1)) = ANY (%(dangerous)s::text[])
                     AND coalesce(r.rolname = ANY (%(roles)s::text[]), true)))
         """,
-        database=catalogue.database, identity=list(named), dangerous=list(_DANGEROUS),
+        database=catalogue.database,
+        identity=list(named),
+        dangerous=list(_DANGEROUS),
         roles=[*declared.names, declared.owner],
-    )  # fmt: skip
+    )
     for grantee, database, setting, value in found:
         if grantee is None and database is not None:
             whose = f"DATABASE {identifier(database)}"
@@ -209,11 +232,15 @@ def compare_settings(catalogue: Catalogue, declared: Declaration) -> Iterable[Dr
             whose = f"ROLE {'ALL' if grantee is None else identifier(grantee)}"
             whose += f" IN DATABASE {identifier(database)}" if database is not None else ""
         yield Drift(
-            kind="setting", where=whose.replace('"', "").lower(), expected=f"no {setting}", seen=f"{setting} = {value}",
-            mend=(f"ALTER {whose} RESET {setting}",), hint=(named | _DANGEROUS)[setting.lower()],
+            kind="setting",
+            where=whose.replace('"', "").lower(),
+            expected=f"no {setting}",
+            seen=f"{setting} = {value}",
+            mend=(f"ALTER {whose} RESET {setting}",),
+            hint=(named | _DANGEROUS)[setting.lower()],
             # Other objects may depend on it, such as extensions in a schema of their own.
             is_decision=setting.lower() == "search_path",
-        )  # fmt: skip
+        )
 
 
 KINDS: Final = {"r": "TABLES", "S": "SEQUENCES", "f": "FUNCTIONS", "T": "TYPES", "n": "SCHEMAS", "L": "LARGE OBJECTS"}
@@ -277,8 +304,9 @@ def compare_other_schemas(catalogue: Catalogue, declared: Declaration) -> Iterab
            AND (a.grantee = 0 OR g.rolname = ANY (%s::text[]))
          ORDER BY 1, 2
         """,
-        SCHEMA, [name for name in declared.names if name != declared.owner],
-    )  # fmt: skip
+        SCHEMA,
+        [name for name in declared.names if name != declared.owner],
+    )
     for schema, name, option in found:
         right = Right(name, "CREATE", may_grant=option)
         for drift in compare_rights(f"SCHEMA {identifier(schema)}", f"schema {schema}", (), [right]):

@@ -20,9 +20,14 @@ def compare_security(relations: Mapping[str, Relation], declared: Declaration) -
         table = relations.get(access.table)
         if table is None:
             yield Drift(
-                kind="table", where=f"table {access.table}", expected="a table", seen="none", mend=(), is_decision=True,
+                kind="table",
+                where=f"table {access.table}",
+                expected="a table",
+                seen="none",
+                mend=(),
+                is_decision=True,
                 hint="run python manage.py migrate",
-            )  # fmt: skip
+            )
             continue
         for word, expected, seen in (
             ("ENABLE", is_protected, table.is_enabled),
@@ -31,10 +36,12 @@ def compare_security(relations: Mapping[str, Relation], declared: Declaration) -
             if expected != seen:
                 off = "DISABLE" if word == "ENABLE" else "NO FORCE"
                 yield Drift(
-                    kind="row-level security", where=f"table {table.sql}",
-                    expected=word if expected else off, seen=word if seen else off,
+                    kind="row-level security",
+                    where=f"table {table.sql}",
+                    expected=word if expected else off,
+                    seen=word if seen else off,
                     mend=(f"ALTER TABLE {table.sql} {word if expected else off} ROW LEVEL SECURITY",),
-                )  # fmt: skip
+                )
 
 
 def compare_tables(catalogue: Catalogue, relations: Mapping[str, Relation], declared: Declaration) -> Iterable[Drift]:
@@ -52,8 +59,10 @@ def compare_tables(catalogue: Catalogue, relations: Mapping[str, Relation], decl
         seen = _told(rights.get(table.oid, set()), silent, declared)
         expected = {
             Right(grant.role, privilege, column)
-            for grant in access.grants for privilege in grant.privileges for column in grant.columns or ("",)
-        }  # fmt: skip
+            for grant in access.grants
+            for privilege in grant.privileges
+            for column in grant.columns or ("",)
+        }
         yield from compare_rights(f"TABLE {table.sql}", f"table {table.sql}", expected, seen)
         inserting = {grant.role for grant in access.grants if "INSERT" in grant.privileges}
         for sequence, is_serial, found in sequences.get(table.oid, ()):
@@ -76,10 +85,12 @@ def compare_triggers(catalogue: Catalogue, relations: Mapping[str, Relation]) ->
     tables = {table.oid: table.sql for table in relations.values()}
     for oid, name, is_off in found:
         yield Drift(
-            kind="trigger", where=f"trigger {name} of table {tables[oid]}", expected="ENABLE",
+            kind="trigger",
+            where=f"trigger {name} of table {tables[oid]}",
+            expected="ENABLE",
             seen="DISABLE" if is_off else "ENABLE REPLICA",
             mend=(f"ALTER TABLE {tables[oid]} ENABLE TRIGGER {identifier(name)}",),
-        )  # fmt: skip
+        )
 
 
 def compare_rules(catalogue: Catalogue, relations: Mapping[str, Relation]) -> Iterable[Drift]:
@@ -94,11 +105,14 @@ def compare_rules(catalogue: Catalogue, relations: Mapping[str, Relation]) -> It
     tables = {table.oid: table.sql for table in relations.values()}
     for oid, name, definition in found:
         yield Drift(
-            kind="rule", where=f"rule {name} of table {tables[oid]}", expected="none",
-            seen=" ".join(definition.split()), mend=(f"DROP RULE {identifier(name)} ON {tables[oid]}",),
+            kind="rule",
+            where=f"rule {name} of table {tables[oid]}",
+            expected="none",
+            seen=" ".join(definition.split()),
+            mend=(f"DROP RULE {identifier(name)} ON {tables[oid]}",),
             is_decision=True,
             hint="it rewrites statements and runs with the rights of the table's owner; use a trigger instead",
-        )  # fmt: skip
+        )
 
 
 def _told(rights: set[Right], silent: set[str], declared: Declaration) -> set[Right]:
@@ -189,18 +203,25 @@ def compare_store_keys(
                    pg_get_constraintdef(oid)
               FROM pg_constraint WHERE conrelid = %s::bigint::oid AND conname = %s
             """,
-            to.oid, list(key.columns), list(key.to_columns), table.oid, key.name,
-        )  # fmt: skip
+            to.oid,
+            list(key.columns),
+            list(key.to_columns),
+            table.oid,
+            key.name,
+        )
         if found and found[0][0]:
             continue
         own = f"FOREIGN KEY ({_listed(key.columns)}) REFERENCES {to.sql} ({_listed(key.to_columns)})"
         drop = [f"ALTER TABLE {table.sql} DROP CONSTRAINT {identifier(key.name)}"] if found else []
         add = f"ALTER TABLE {table.sql} ADD CONSTRAINT {identifier(key.name)} {own} DEFERRABLE INITIALLY DEFERRED"
         yield Drift(
-            kind="foreign key", where=f"foreign key {key.name} of table {table.sql}", expected=own,
-            seen=found[0][1] if found else "none", mend=(*drop, f"{add} NOT VALID"),
+            kind="foreign key",
+            where=f"foreign key {key.name} of table {table.sql}",
+            expected=own,
+            seen=found[0][1] if found else "none",
+            mend=(*drop, f"{add} NOT VALID"),
             hint="look once more after it: rows that came meanwhile are to be validated",
-        )  # fmt: skip
+        )
 
 
 def _listed(columns: Iterable[str]) -> str:
@@ -233,9 +254,14 @@ def find_orphans(catalogue: Catalogue) -> Iterable[Drift]:
         where = f"foreign key {name} of table {sql.Identifier(*child).as_string()}"
         if count:
             yield Drift(
-                kind="orphans", where=where, expected="no rows that refer to nothing", seen=f"{count:,} rows",
-                mend=(orphans.as_string(),), is_decision=True, hint="this shows them; delete or mend each by hand",
-            )  # fmt: skip
+                kind="orphans",
+                where=where,
+                expected="no rows that refer to nothing",
+                seen=f"{count:,} rows",
+                mend=(orphans.as_string(),),
+                is_decision=True,
+                hint="this shows them; delete or mend each by hand",
+            )
         elif not is_valid:
             forced = [t for t, is_forced in ((child, child_forced), (parent, parent_forced)) if is_forced]
             # When run as the owner, the validation must not be subject to the policies.
@@ -245,9 +271,12 @@ def find_orphans(catalogue: Catalogue) -> Iterable[Drift]:
                 sql.Identifier(*child), sql.Identifier(name)
             )
             yield Drift(
-                kind="foreign key", where=where, expected="validated", seen="NOT VALID",
+                kind="foreign key",
+                where=where,
+                expected="validated",
+                seen="NOT VALID",
                 mend=(*lift, validate.as_string(), *force),
-            )  # fmt: skip
+            )
 
 
 def _orphans(child: list[str], parent: list[str], columns: list[str], keys: list[str]) -> sql.Composed:

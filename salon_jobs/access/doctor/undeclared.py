@@ -45,13 +45,16 @@ def _tables(catalogue: Catalogue, relations: Mapping[str, Relation], roles: Role
            AND (a.grantee = 0 OR g.rolname = ANY (%s::text[]))
          GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 2, 5
         """,
-        [table.oid for table in relations.values()], list(roles.runtime),
-    )  # fmt: skip
+        [table.oid for table in relations.values()],
+        list(roles.runtime),
+    )
     for schema, name, kind, has_policies, grantee, privileges in found:
         table = f"{identifier(schema)}.{identifier(name)}"
         what = {"m": "a materialized view", "f": "a foreign table"}.get(kind, "a table")
         yield Drift(
-            kind="undeclared table", where=f"table {table}, role {grantee}", expected="nothing",
+            kind="undeclared table",
+            where=f"table {table}, role {grantee}",
+            expected="nothing",
             seen=f"{privileges} on {what} {'with policies of its own' if has_policies else 'without policies'}",
             mend=(f"REVOKE ALL ON {table} FROM {role(grantee)}",),
             is_decision=True,
@@ -59,7 +62,7 @@ def _tables(catalogue: Catalogue, relations: Mapping[str, Relation], roles: Role
                 "or declare its model: StoreIsolation, or SystemScope where its rows belong to no store; "
                 "for a model of another app, such as auth.User, by ProtectModel in a migration"
             ),
-        )  # fmt: skip
+        )
 
 
 def _views(
@@ -90,8 +93,9 @@ def _views(
                                                   'security_invoker=1'], false)
            AND NOT EXISTS (SELECT FROM pg_depend e WHERE e.objid = c.oid AND e.deptype = 'e')
         """,
-        declared.owner, list(roles.runtime),
-    )  # fmt: skip
+        declared.owner,
+        list(roles.runtime),
+    )
     for schema, name, owner, bypasses, grantee, reads in found:
         # The migrator is restricted to a store in the tables of stores, and sees all rows of the others, including
         # jobs.
@@ -101,12 +105,15 @@ def _views(
         view = f"{identifier(schema)}.{identifier(name)}"
         shown = sorted(table.sql for table in relations.values() if table.oid in hidden)
         yield Drift(
-            kind="undeclared view", where=f"view {view}, role {grantee}", expected="security_invoker",
+            kind="undeclared view",
+            where=f"view {view}, role {grantee}",
+            expected="security_invoker",
             seen=f"the eyes of {owner}, who "
             + ("bypasses row-level security" if bypasses else f"sees all rows of {', '.join(shown)}"),
-            mend=(f"ALTER VIEW {view} SET (security_invoker = true)",), is_decision=not bypasses,
+            mend=(f"ALTER VIEW {view} SET (security_invoker = true)",),
+            is_decision=not bypasses,
             hint="" if bypasses else "or take the view's rights from the role, which default privileges gave it",
-        )  # fmt: skip
+        )
 
 
 def _open_to(role: str, relations: Mapping[str, Relation], declared: Declaration) -> set[int]:
@@ -116,9 +123,11 @@ def _open_to(role: str, relations: Mapping[str, Relation], declared: Declaration
         for access in declared.protected
         if access.table in relations
         for policy in access.policies
-        if role in policy.roles and policy.command in ("ALL", "SELECT")
-        and policy.using is not None and policy.using.as_string() == "true"
-    }  # fmt: skip
+        if role in policy.roles
+        and policy.command in ("ALL", "SELECT")
+        and policy.using is not None
+        and policy.using.as_string() == "true"
+    }
 
 
 def _definers(catalogue: Catalogue, declared: Declaration, roles: Roles) -> Iterable[Drift]:
@@ -141,18 +150,23 @@ def _definers(catalogue: Catalogue, declared: Declaration, roles: Roles) -> Iter
            AND NOT EXISTS (SELECT FROM pg_depend e WHERE e.objid = p.oid AND e.deptype = 'e')
          ORDER BY 1, 3
         """,
-        owners=list(declared.owner_roles), owner=declared.owner, runtime=list(roles.runtime), known=known,
-    )  # fmt: skip
+        owners=list(declared.owner_roles),
+        owner=declared.owner,
+        runtime=list(roles.runtime),
+        known=known,
+    )
     for signature, owner, grantee, is_hosts in found:
         if is_hosts and grantee != PUBLIC:
             continue  # EXTRA_OWNER_ROLES are declared to own such functions
         yield Drift(
-            kind="undeclared function", where=f"function {signature}, role {grantee}", expected="no EXECUTE",
+            kind="undeclared function",
+            where=f"function {signature}, role {grantee}",
+            expected="no EXECUTE",
             seen=f"EXECUTE of a SECURITY DEFINER function of {owner}",
             mend=(f"REVOKE ALL ON FUNCTION {signature} FROM {role(grantee)}",),
             is_decision=grantee != PUBLIC,
             hint="" if grantee == PUBLIC else "or give it to an owner named in EXTRA_OWNER_ROLES, or make it INVOKER",
-        )  # fmt: skip
+        )
 
 
 def _leakproof(catalogue: Catalogue, runtime: Sequence[str]) -> Iterable[Drift]:
@@ -180,11 +194,13 @@ def _leakproof(catalogue: Catalogue, runtime: Sequence[str]) -> Iterable[Drift]:
     for signature, owner, callers in found:
         who = PUBLIC if PUBLIC in callers else ", ".join(callers)
         yield Drift(
-            kind="leakproof function", where=f"function {signature}", expected="NOT LEAKPROOF",
+            kind="leakproof function",
+            where=f"function {signature}",
+            expected="NOT LEAKPROOF",
             seen=f"LEAKPROOF, owned by {owner}; role {who} may call it",
             mend=(f"ALTER FUNCTION {signature} NOT LEAKPROOF",),
             hint="PostgreSQL may call it on rows of other stores, before their policies are checked",
-        )  # fmt: skip
+        )
 
 
 def _owned(
@@ -209,12 +225,16 @@ def _owned(
          WHERE {_VISIBLE} AND o.rolname = ANY (%(runtime)s::text[] || %(owners)s::text[]) AND n.nspname <> 'public'
          ORDER BY 1, 2
         """,
-        runtime=list(roles.runtime), owners=list(declared.owner_roles),
+        runtime=list(roles.runtime),
+        owners=list(declared.owner_roles),
         known=[table.oid for table in relations.values()],
         functions=[function.name for function in declared.functions],
-    )  # fmt: skip
+    )
     for kind, name, owner in found:
         yield Drift(
-            kind="owner", where=f"{kind.lower()} {name}", expected=declared.owner, seen=owner,
+            kind="owner",
+            where=f"{kind.lower()} {name}",
+            expected=declared.owner,
+            seen=owner,
             mend=(f"ALTER {kind} {name} OWNER TO {identifier(declared.owner)}",),
-        )  # fmt: skip
+        )

@@ -76,10 +76,7 @@ class InstallFanOutFunction(DatabaseOperation):
                 fan_out_reads(key=key, roles=conf.roles).statement(sql.Identifier(table_schema, table)),
                 sql.SQL("SET LOCAL ROLE {}").format(owner),
             )
-            create += [
-                "RESET ROLE",
-                sql.SQL("REVOKE CREATE ON SCHEMA {} FROM {}").format(schema, owner).as_string(),
-            ]
+            create += ["RESET ROLE", sql.SQL("REVOKE CREATE ON SCHEMA {} FROM {}").format(schema, owner).as_string()]
         for statement in create:
             schema_editor.execute(statement, params=None)
 

@@ -32,20 +32,51 @@ except ImportError as missing:
 # proxy.
 ERRORS: Final = Exception
 
-_NOT_AUTHORIZED: Final = frozenset({
-    "AuthorizationError", "AccessDenied", "AuthFailure", "InvalidClientTokenId", "UnrecognizedClient",
-    "SignatureDoesNotMatch", "IncompleteSignature", "InvalidSecurity", "MissingAuthenticationToken", "ExpiredToken",
-    "OptInRequired", "KMSAccessDenied", "KMSDisabled", "KMSInvalidState", "KMSNotFound", "KMSOptInRequired",
-})  # fmt: skip
-_THROTTLED: Final = frozenset({
-    "Throttled", "Throttling", "KMSThrottling", "TooManyRequests", "RequestThrottled", "RequestLimitExceeded",
-    "SlowDown", "PriorRequestNotComplete",
-})  # fmt: skip
+_NOT_AUTHORIZED: Final = frozenset(
+    {
+        "AuthorizationError",
+        "AccessDenied",
+        "AuthFailure",
+        "InvalidClientTokenId",
+        "UnrecognizedClient",
+        "SignatureDoesNotMatch",
+        "IncompleteSignature",
+        "InvalidSecurity",
+        "MissingAuthenticationToken",
+        "ExpiredToken",
+        "OptInRequired",
+        "KMSAccessDenied",
+        "KMSDisabled",
+        "KMSInvalidState",
+        "KMSNotFound",
+        "KMSOptInRequired",
+    }
+)
+_THROTTLED: Final = frozenset(
+    {
+        "Throttled",
+        "Throttling",
+        "KMSThrottling",
+        "TooManyRequests",
+        "RequestThrottled",
+        "RequestLimitExceeded",
+        "SlowDown",
+        "PriorRequestNotComplete",
+    }
+)
 _ABSENT: Final = frozenset({"NotFound", "ResourceNotFound", "NonExistentQueue", "QueueDoesNotExist"})
-_NEVER: Final = frozenset({
-    "InvalidParameter", "InvalidParameterValue", "ParameterValueInvalid", "Validation", "ValidationError",
-    "InvalidMessageContents", "BatchRequestTooLong", "MissingParameter",
-})  # fmt: skip
+_NEVER: Final = frozenset(
+    {
+        "InvalidParameter",
+        "InvalidParameterValue",
+        "ParameterValueInvalid",
+        "Validation",
+        "ValidationError",
+        "InvalidMessageContents",
+        "BatchRequestTooLong",
+        "MissingParameter",
+    }
+)
 
 
 @overload
@@ -61,9 +92,11 @@ def client(service: Literal["sns", "sqs"], *, timeout_s: float, attempts: int, r
     given = settings.sns
     endpoint = given.endpoint if service == "sns" else given.sqs_endpoint or given.endpoint
     config = Config(
-        connect_timeout=timeout_s, read_timeout=timeout_s, max_pool_connections=8 * given.concurrency,
+        connect_timeout=timeout_s,
+        read_timeout=timeout_s,
+        max_pool_connections=8 * given.concurrency,
         retries={"total_max_attempts": attempts, "mode": "standard"},
-    )  # fmt: skip
+    )
     try:
         # The stubs have one overload per service, and their list is too long for a type checker.
         session: Any = Session(aws_access_key_id=given.access_key, aws_secret_access_key=given.secret_key)

@@ -122,10 +122,18 @@ class SnsPublisher(Publisher):
             if found := _NO_TEXT.search(value):
                 raise MessageInvalid(f"{field} holds the character U+{ord(found[0]):04X}, which SNS takes nowhere")
         sent = OutgoingMessage(
-            id=0, message_id=_ANY_ID, aggregate_type=destination.name, aggregate_id=aggregate_id, event=event,
-            payload=payload, headers=headers, store_id=_ANY_ID, producer=settings.outbox.producer or "",
-            created_at_s=0, replay_of=_ANY_ID,
-        )  # fmt: skip
+            id=0,
+            message_id=_ANY_ID,
+            aggregate_type=destination.name,
+            aggregate_id=aggregate_id,
+            event=event,
+            payload=payload,
+            headers=headers,
+            store_id=_ANY_ID,
+            producer=settings.outbox.producer or "",
+            created_at_s=0,
+            replay_of=_ANY_ID,
+        )
         if (size := size_of(payload, attributes_of(sent))) > MOST_BYTES:
             raise MessageInvalid(
                 f"payload: the message has {size:,} bytes with its attributes; SNS takes {MOST_BYTES:,}. "
@@ -192,9 +200,13 @@ class SnsPublisher(Publisher):
             return self._made
 
     def _send(
-        self, destination: Destination, messages: Sequence[OutgoingMessage], lanes: AggregateOrder, *,
+        self,
+        destination: Destination,
+        messages: Sequence[OutgoingMessage],
+        lanes: AggregateOrder,
+        *,
         should_continue: Callable[[], bool],
-    ) -> None:  # fmt: skip
+    ) -> None:
         connection = self._connection()
         arn = connection.find_topic(destination.resource)
         if isinstance(arn, PublishFailure):

@@ -36,8 +36,10 @@ def delivery_of(message: MessageTypeDef) -> Delivery:
     return Delivery(
         count=int(message.get("Attributes", {}).get("ApproximateReceiveCount", "1")),
         raw=raw,
-        handle=message.get("ReceiptHandle", ""), envelope=read, fault=fault,
-    )  # fmt: skip
+        handle=message.get("ReceiptHandle", ""),
+        envelope=read,
+        fault=fault,
+    )
 
 
 def _notification(body: str) -> tuple[str, dict[str, str], str] | None:
@@ -68,14 +70,15 @@ def _envelope(body: str, attributes: Mapping[str, str], *, broker_id: str) -> En
     return Envelope(
         # Other senders may give no ID; the broker's stays the same on redelivery.
         message_id=attributes.get(destinations.MESSAGE_ID) or broker_id,
-        event=attributes[destinations.EVENT], payload=body,
+        event=attributes[destinations.EVENT],
+        payload=body,
         producer=attributes.get(destinations.PRODUCER, ""),
         aggregate_type=attributes.get(destinations.AGGREGATE_TYPE, ""),
         aggregate_id=attributes.get(destinations.AGGREGATE_ID, ""),
         store_id=attributes.get(destinations.STORE_ID, ""),
         replay_of=attributes.get(destinations.REPLAY_OF, ""),
         headers={name: str(value) for name, value in headers.items()},
-    )  # fmt: skip
+    )
 
 
 def _object(text: str) -> dict[str, Any] | None:
@@ -123,10 +126,13 @@ class SqsSource(Source):
         try:
             while len(received) < limit:
                 answer = self._receiving.receive_message(
-                    QueueUrl=self._url(), MaxNumberOfMessages=min(limit - len(received), _MOST_AT_ONCE),
-                    WaitTimeSeconds=0 if received else wait_s, VisibilityTimeout=_hidden_s(visibility),
-                    MessageAttributeNames=["All"], MessageSystemAttributeNames=["ApproximateReceiveCount"],
-                )  # fmt: skip
+                    QueueUrl=self._url(),
+                    MaxNumberOfMessages=min(limit - len(received), _MOST_AT_ONCE),
+                    WaitTimeSeconds=0 if received else wait_s,
+                    VisibilityTimeout=_hidden_s(visibility),
+                    MessageAttributeNames=["All"],
+                    MessageSystemAttributeNames=["ApproximateReceiveCount"],
+                )
                 messages = answer.get("Messages", [])
                 received += map(delivery_of, messages)
                 if not messages:

@@ -34,10 +34,19 @@ _HTTP_LOG: Final = logging.getLogger(f"{__name__}.http")
 _HTTP_LOG.setLevel(logging.WARNING)
 _NO_QUEUE: Final = frozenset({"QueueNotFound", "QueueBeingDeleted", "QueueDisabled", "ResourceNotFound"})
 _NOT_OURS: Final = frozenset({"MessageNotFound", "PopReceiptMismatch"})
-_THE_MESSAGE: Final = frozenset({
-    "RequestBodyTooLarge", "MessageTooLarge", "InvalidMessage", "InvalidXmlDocument", "InvalidXmlNodeValue",
-    "OutOfRangeInput", "OutOfRangeQueryParameterValue", "InvalidResourceName", "InvalidUri",
-})  # fmt: skip
+_THE_MESSAGE: Final = frozenset(
+    {
+        "RequestBodyTooLarge",
+        "MessageTooLarge",
+        "InvalidMessage",
+        "InvalidXmlDocument",
+        "InvalidXmlNodeValue",
+        "OutOfRangeInput",
+        "OutOfRangeQueryParameterValue",
+        "InvalidResourceName",
+        "InvalidUri",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +78,13 @@ class AzureAccount:
             session.mount(scheme, HTTPAdapter(pool_maxsize=settings.concurrency))
         seconds = settings.timeout.total_seconds()
         self._service = QueueServiceClient.from_connection_string(
-            settings.connection_string, transport=RequestsTransport(session=session), retry_total=0, logger=_HTTP_LOG,
-            connection_timeout=seconds, read_timeout=seconds,
-        )  # fmt: skip
+            settings.connection_string,
+            transport=RequestsTransport(session=session),
+            retry_total=0,
+            logger=_HTTP_LOG,
+            connection_timeout=seconds,
+            read_timeout=seconds,
+        )
         self._queues: dict[str, QueueClient] = {}
 
     def put(self, queue: str, text: str) -> None:

@@ -54,11 +54,19 @@ class AzureQueuePublisher(Publisher):
         alone = size = len(payload.encode())
         if destination.resource not in conf.azure.plain_queues:
             # As large as this message can become: a replay of a store's message.
-            size = len(_json(
-                message_id=_A_UUID, event=event, producer=conf.outbox.producer or "",
-                aggregate_type=destination.name, aggregate_id=aggregate_id, store_id=_A_UUID, replay_of=_A_UUID,
-                headers=headers, payload=payload,
-            ))  # fmt: skip
+            size = len(
+                _json(
+                    message_id=_A_UUID,
+                    event=event,
+                    producer=conf.outbox.producer or "",
+                    aggregate_type=destination.name,
+                    aggregate_id=aggregate_id,
+                    store_id=_A_UUID,
+                    replay_of=_A_UUID,
+                    headers=headers,
+                    payload=payload,
+                )
+            )
         if size > LARGEST_BYTES:
             raise MessageInvalid(
                 f"payload is {alone} bytes long, and {size} with what goes with it; Azure Queue "
@@ -159,11 +167,16 @@ def _lanes(messages: Sequence[OutgoingMessage]) -> list[list[int]]:
 
 def _body(message: OutgoingMessage) -> bytes:
     return _json(
-        message_id=str(message.message_id), event=message.event, producer=message.producer,
-        aggregate_type=message.aggregate_type, aggregate_id=message.aggregate_id,
-        store_id=str(message.store_id or ""), replay_of=str(message.replay_of or ""),
-        headers=message.headers, payload=message.payload,
-    )  # fmt: skip
+        message_id=str(message.message_id),
+        event=message.event,
+        producer=message.producer,
+        aggregate_type=message.aggregate_type,
+        aggregate_id=message.aggregate_id,
+        store_id=str(message.store_id or ""),
+        replay_of=str(message.replay_of or ""),
+        headers=message.headers,
+        payload=message.payload,
+    )
 
 
 def _json(*, headers: str, payload: str, **texts: str) -> bytes:

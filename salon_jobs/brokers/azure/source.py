@@ -183,10 +183,16 @@ def _read(text: str) -> Envelope:
     if body.envelope != envelope.VERSION:
         raise ValueError(f"its envelope is of version {body.envelope!r}, not {envelope.VERSION!r}")
     return Envelope(
-        message_id=body.message_id, event=body.event, payload=bytes(body.payload).decode(), producer=body.producer,
-        aggregate_type=body.aggregate_type, aggregate_id=body.aggregate_id, store_id=body.store_id,
-        replay_of=body.replay_of, headers=body.headers,
-    )  # fmt: skip
+        message_id=body.message_id,
+        event=body.event,
+        payload=bytes(body.payload).decode(),
+        producer=body.producer,
+        aggregate_type=body.aggregate_type,
+        aggregate_id=body.aggregate_id,
+        store_id=body.store_id,
+        replay_of=body.replay_of,
+        headers=body.headers,
+    )
 
 
 @contextmanager

@@ -193,11 +193,18 @@ class NatsConnection:
             return tell
 
         return {
-            "name": given.client_name, "allow_reconnect": False, "max_reconnect_attempts": 1, "reconnect_time_wait": 0,
-            "connect_timeout": given.timeout.total_seconds(), "ping_interval": _PING_INTERVAL_S,
-            "user": secret(given.user), "password": secret(given.password), "token": secret(given.token),
-            "user_credentials": given.credentials_file, "tls": _tls_context() if given.tls else None,
-        }  # fmt: skip
+            "name": given.client_name,
+            "allow_reconnect": False,
+            "max_reconnect_attempts": 1,
+            "reconnect_time_wait": 0,
+            "connect_timeout": given.timeout.total_seconds(),
+            "ping_interval": _PING_INTERVAL_S,
+            "user": secret(given.user),
+            "password": secret(given.password),
+            "token": secret(given.token),
+            "user_credentials": given.credentials_file,
+            "tls": _tls_context() if given.tls else None,
+        }
 
     async def _drop(self, client: Any, why: Unreachable) -> None:
         if self.connected is client:

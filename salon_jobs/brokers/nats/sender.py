@@ -287,9 +287,7 @@ class Batch:
 
     async def _streams_of_destination(self) -> list[str]:
         """Return the streams that accept the subject without an aggregate, or with any. Raises Unreachable."""
-        found = await asyncio.gather(
-            self._streams_taking(self._resource), self._streams_taking(f"{self._resource}.*")
-        )  # fmt: skip
+        found = await asyncio.gather(self._streams_taking(self._resource), self._streams_taking(f"{self._resource}.*"))
         return sorted({stream for streams in found for stream in streams})
 
     async def _streams_taking(self, subject: str) -> list[str]:

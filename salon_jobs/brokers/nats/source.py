@@ -114,10 +114,13 @@ class NatsSource(Source):
             await js.add_consumer(
                 stream,
                 api.ConsumerConfig(
-                    durable_name=self._name, ack_policy=api.AckPolicy.EXPLICIT, ack_wait=visibility.total_seconds(),
-                    filter_subjects=[resource, f"{resource}.>"], max_ack_pending=_MOST_UNANSWERED,
+                    durable_name=self._name,
+                    ack_policy=api.AckPolicy.EXPLICIT,
+                    ack_wait=visibility.total_seconds(),
+                    filter_subjects=[resource, f"{resource}.>"],
+                    max_ack_pending=_MOST_UNANSWERED,
                 ),
-            )  # fmt: skip
+            )
             self._bound = (client, await js.pull_subscribe_bind(self._name, stream), visibility)
         return self._bound[1:]
 
@@ -174,12 +177,16 @@ def _envelope(subject: str, headers: dict[str, str], body: str, *, place: str) -
         aggregate_id = named.get(destinations.AGGREGATE_ID.lower(), "")
     return Envelope(
         message_id=named.get(destinations.MESSAGE_ID.lower()) or named.get("nats-msg-id") or place,
-        event=named[destinations.EVENT.lower()], payload=body, producer=named.get(destinations.PRODUCER.lower(), ""),
-        aggregate_type=aggregate_type, aggregate_id=aggregate_id, store_id=named.get(destinations.STORE_ID.lower(), ""),
+        event=named[destinations.EVENT.lower()],
+        payload=body,
+        producer=named.get(destinations.PRODUCER.lower(), ""),
+        aggregate_type=aggregate_type,
+        aggregate_id=aggregate_id,
+        store_id=named.get(destinations.STORE_ID.lower(), ""),
         replay_of=named.get(destinations.REPLAY_OF.lower(), ""),
         headers={
             name: value
             for name, value in headers.items()
             if name.lower() not in destinations.RESERVED and not name.lower().startswith("nats-")
         },
-    )  # fmt: skip
+    )

@@ -49,9 +49,11 @@ class Command(BaseCommand):
                 by_databases.setdefault(others, []).append(name)
             also = "".join(f" Used in {others}, too: {', '.join(each)}." for others, each in by_databases.items())
             ask(
-                f"Change the passwords of {', '.join(names)}?{also}", self.stderr,
-                otherwise="nothing was changed", remedy="add --yes",
-            )  # fmt: skip
+                f"Change the passwords of {', '.join(names)}?{also}",
+                self.stderr,
+                otherwise="nothing was changed",
+                remedy="add --yes",
+            )
 
         with as_command_error():
             done = bootstrap(

@@ -35,6 +35,8 @@ class Command(BaseCommand):
         with as_command_error():
             consumers = Consumers(options["name"], burst=options["burst"])
             Service(
-                "consumer", lambda _presence: consumers, health_address=health_address(options, _HEALTH_PORT),
+                "consumer",
+                lambda _presence: consumers,
+                health_address=health_address(options, _HEALTH_PORT),
                 burst=options["burst"],
-            ).run()  # fmt: skip
+            ).run()

@@ -80,9 +80,13 @@ class Command(BaseCommand):
             if options["with_relay"]:
                 conf.outbox.require_producer()
             Service(
-                "supervisor", make_loop, health_address=health_address(options, _HEALTH_PORT),
-                concurrency=0, queues=chosen.queues, burst=chosen.burst,
-            ).run()  # fmt: skip
+                "supervisor",
+                make_loop,
+                health_address=health_address(options, _HEALTH_PORT),
+                concurrency=0,
+                queues=chosen.queues,
+                burst=chosen.burst,
+            ).run()
 
     def _child_command(self, options: dict[str, Any]) -> list[str]:
         if getattr(self, "_called_from_command_line", False):

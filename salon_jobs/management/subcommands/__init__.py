@@ -15,6 +15,20 @@ from salon_jobs.management.subcommands.stores import EraseStore, ExportStore
 from salon_jobs.management.subcommands.top import Top
 
 SUBCOMMANDS: Final[tuple[Subcommand, ...]] = (
-    List(), Show(), Cancel(), Retry(), Pause(), Resume(), Limit(), Messages(), Inbox(), Prune(), Stats(), Top(),
-    Doctor(), Convert(), ExportStore(), EraseStore(),
-)  # fmt: skip
+    List(),
+    Show(),
+    Cancel(),
+    Retry(),
+    Pause(),
+    Resume(),
+    Limit(),
+    Messages(),
+    Inbox(),
+    Prune(),
+    Stats(),
+    Top(),
+    Doctor(),
+    Convert(),
+    ExportStore(),
+    EraseStore(),
+)

@@ -112,15 +112,20 @@ class Convert(Subcommand):
             what = "roles" if plan.to_roles else f"the one user {plan.owner}"
             if not options["yes"]:
                 ask(
-                    f"Convert database {plan.database} from {', '.join(plan.former)} to {what}?", err,
-                    otherwise="nothing was converted", remedy="add --yes",
-                )  # fmt: skip
+                    f"Convert database {plan.database} from {', '.join(plan.former)} to {what}?",
+                    err,
+                    otherwise="nothing was converted",
+                    remedy="add --yes",
+                )
             if conf.roles is not None and conf.bootstrap_url is not None:
                 done = bootstrap(
-                    conf.bootstrap_url, roles=conf.roles, passwords=conf.role_passwords,
-                    extra_owner_roles=conf.extra_owner_roles, database=database_name(),
+                    conf.bootstrap_url,
+                    roles=conf.roles,
+                    passwords=conf.role_passwords,
+                    extra_owner_roles=conf.extra_owner_roles,
+                    database=database_name(),
                     share_roles=options["share_roles"],
-                )  # fmt: skip
+                )
                 warn_of_kept_passwords(done.other_passwords, err)
             left = convert(connection, plan)
         out.write(f"{plan.database} belongs to {plan.owner} now, who took over from {', '.join(plan.former)}")

@@ -96,16 +96,30 @@ def _chosen(options: dict[str, Any]) -> Any:
 
 def _described(message: Any) -> dict[str, Any]:
     return {
-        "id": message.pk, "message_id": message.message_id, "consumer": message.consumer, "event": message.event,
-        "producer": message.producer, "store_id": str(message.store_id) if message.store_id else None,
-        "status": message.status, "code": message.code, "reason": message.reason, "job_id": message.job_id,
-        "deliveries": message.deliveries, "received_at": message.received_at.isoformat(),
+        "id": message.pk,
+        "message_id": message.message_id,
+        "consumer": message.consumer,
+        "event": message.event,
+        "producer": message.producer,
+        "store_id": str(message.store_id) if message.store_id else None,
+        "status": message.status,
+        "code": message.code,
+        "reason": message.reason,
+        "job_id": message.job_id,
+        "deliveries": message.deliveries,
+        "received_at": message.received_at.isoformat(),
         "ended_at": message.ended_at.isoformat() if message.ended_at else None,
-    }  # fmt: skip
+    }
 
 
 def _cells(message: Any) -> tuple[object, ...]:
     return (
-        message.message_id, message.pk, message.consumer, message.event, message.code, f"{message.deliveries:,}",
-        message.received_at.isoformat(" ", "seconds"), message.status,
-    )  # fmt: skip
+        message.message_id,
+        message.pk,
+        message.consumer,
+        message.event,
+        message.code,
+        f"{message.deliveries:,}",
+        message.received_at.isoformat(" ", "seconds"),
+        message.status,
+    )

@@ -24,9 +24,18 @@ from salon_jobs.models import Job, JobError
 from salon_jobs.schedule.queries import tick_of
 
 _COLUMNS: Final = (
-    "id", "task", "state", "reason", "store_id", "queue", "priority", "attempts", "run_at", "finished_at",
+    "id",
+    "task",
+    "state",
+    "reason",
+    "store_id",
+    "queue",
+    "priority",
+    "attempts",
+    "run_at",
+    "finished_at",
     "error_class",
-)  # fmt: skip
+)
 
 
 class List(Subcommand):
@@ -53,10 +62,15 @@ class List(Subcommand):
     def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
         """Write a table, or JSON."""
         criteria = JobCriteria(
-            states=tuple(options["state"] or ()), task=options["task"], queue=options["queue"],
-            store_id=options["store"], job_key=options["key"], error_class=options["error_class"],
-            since=options["since"], until=options["until"],
-        )  # fmt: skip
+            states=tuple(options["state"] or ()),
+            task=options["task"],
+            queue=options["queue"],
+            store_id=options["store"],
+            job_key=options["key"],
+            error_class=options["error_class"],
+            since=options["since"],
+            until=options["until"],
+        )
         rows = list(find_jobs(criteria, using=conf.reader_database).values(*_COLUMNS)[: options["limit"]])
         if options["json"]:
             out.write(json.dumps(rows, indent=2, default=str))

@@ -53,9 +53,13 @@ class Limit(Subcommand):
             raise CommandError("name what shall be limited: --queue, --task (with --key) or --store")
         if said:
             limits.limit(
-                queue=options["queue"], task=options["task"], store_id=options["store"], key=options["key"],
-                using=conf.reader_database, **said,
-            )  # fmt: skip
+                queue=options["queue"],
+                task=options["task"],
+                store_id=options["store"],
+                key=options["key"],
+                using=conf.reader_database,
+                **said,
+            )
         rules = list_limits(using=conf.reader_database)
         if options["json"]:
             out.write(json.dumps(list(map(asdict, rules)), indent=2))

@@ -78,9 +78,18 @@ def looked_at() -> str:
 
 
 _COLUMNS: Final = (
-    "id", "status", "aggregate_type", "aggregate_id", "event", "store_id", "retry_count", "created_at", "sent_at",
-    "ended_at", "last_error",
-)  # fmt: skip
+    "id",
+    "status",
+    "aggregate_type",
+    "aggregate_id",
+    "event",
+    "store_id",
+    "retry_count",
+    "created_at",
+    "sent_at",
+    "ended_at",
+    "last_error",
+)
 
 
 class List(Subcommand):
@@ -238,9 +247,11 @@ class ReplayMessages(Subcommand):
                 _tell("would be sent again", found, options, out)
                 return
             ask(
-                f"Send {found.messages:,} messages again ({_ends(found)})?", err, otherwise="nothing was sent again",
+                f"Send {found.messages:,} messages again ({_ends(found)})?",
+                err,
+                otherwise="nothing was sent again",
                 remedy="add --yes, or --dry-run to count only",
-            )  # fmt: skip
+            )
         done = replay_messages(criteria, requested_by=options["by"], reason=options["reason"], using=using)
         _tell("sent again", done, options, out)
 
@@ -277,9 +288,11 @@ class SendSkipped(Subcommand):
         parser.add_argument("id", nargs="*", type=message_id, help="numbers or uuids of messages, skipped by whomever")
         add_filters(parser)
         parser.add_argument(
-            "--code", action="append", metavar="CODE",
+            "--code",
+            action="append",
+            metavar="CODE",
             help=f"skipped for this reason; repeatable (default {TOPIC_DENIED} and {EVENT_SKIPPED})",
-        )  # fmt: skip
+        )
         parser.add_argument("--yes", action="store_true", help="do not ask")
         parser.add_argument("--json", action="store_true", help="write a list of objects, one for each message")
 
@@ -308,8 +321,16 @@ class SendSkipped(Subcommand):
 
 
 _PARKED_COLUMNS: Final = (
-    "aggregate_type", "aggregate_id", "status", "head_id", "retry_count", "retry_at", "since", "code", "store_id",
-)  # fmt: skip
+    "aggregate_type",
+    "aggregate_id",
+    "status",
+    "head_id",
+    "retry_count",
+    "retry_at",
+    "since",
+    "code",
+    "store_id",
+)
 
 
 class Parked(Subcommand):
@@ -427,9 +448,18 @@ def _cells(holder: GateHolder) -> tuple[object, ...]:
 
 
 ACTIONS: Final[tuple[Subcommand, ...]] = (
-    List(), Show(), RetryMessages(), SkipMessages(), SendSkipped(), Parked(), Unpark(), ReplayMessages(),
-    PauseDestination(), ResumeDestination(), Gate(),
-)  # fmt: skip
+    List(),
+    Show(),
+    RetryMessages(),
+    SkipMessages(),
+    SendSkipped(),
+    Parked(),
+    Unpark(),
+    ReplayMessages(),
+    PauseDestination(),
+    ResumeDestination(),
+    Gate(),
+)
 
 
 class Messages(Subcommand):

@@ -19,9 +19,7 @@ from salon_jobs.management.arguments import duration
 from salon_jobs.management.output import ask, table
 from salon_jobs.management.subcommands.base import Subcommand
 
-_HEAD = (
-    "task", "runs", "succeeded", "retried", "failed", "mean", "p50", "p95", "wait mean", "wait p50", "wait p95",
-)  # fmt: skip
+_HEAD = ("task", "runs", "succeeded", "retried", "failed", "mean", "p50", "p95", "wait mean", "wait p50", "wait p95")
 
 
 class Stats(Subcommand):
@@ -33,9 +31,12 @@ class Stats(Subcommand):
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare the options."""
         parser.add_argument(
-            "--last", type=duration, default=timedelta(hours=1), metavar="AGE",
+            "--last",
+            type=duration,
+            default=timedelta(hours=1),
+            metavar="AGE",
             help="so long ago until now (15m, 24h, 7d …; default 1h)",
-        )  # fmt: skip
+        )
         parser.add_argument("--task", action="append", metavar="NAME", help="this task only; repeatable")
         parser.add_argument("--json", action="store_true", help="write JSON, times in seconds")
 
@@ -56,18 +57,17 @@ class Stats(Subcommand):
 
 def _described(row: TaskTotals) -> dict[str, Any]:
     return {
-        "task": row.task, "runs": row.runs, **row.outcomes,
+        "task": row.task,
+        "runs": row.runs,
+        **row.outcomes,
         "duration_s": {"mean": row.mean_duration_s, "p50": row.duration(0.5), "p95": row.duration(0.95)},
         "wait_s": {"mean": row.mean_wait_s, "p50": row.wait(0.5), "p95": row.wait(0.95)},
-    }  # fmt: skip
+    }
 
 
 def _cells(row: TaskTotals) -> tuple[str, ...]:
     counts = (row.runs, *(row.outcomes[name] for name in ("succeeded", "retried", "failed")))
-    times = (
-        row.mean_duration_s, row.duration(0.5), row.duration(0.95),
-        row.mean_wait_s, row.wait(0.5), row.wait(0.95),
-    )  # fmt: skip
+    times = (row.mean_duration_s, row.duration(0.5), row.duration(0.95), row.mean_wait_s, row.wait(0.5), row.wait(0.95))
     return (row.task, *(f"{count:,}" for count in counts), *map(units.duration, times))
 
 
@@ -111,9 +111,11 @@ class Prune(Subcommand):
         total = sum(found.values())
         if total and not options["yes"]:
             ask(
-                f"Delete {total:,} jobs ({_listed({s.value: n for s, n in found.items()})})?", err,
-                otherwise="nothing was deleted", remedy="add --yes, or --dry-run to count only",
-            )  # fmt: skip
+                f"Delete {total:,} jobs ({_listed({s.value: n for s, n in found.items()})})?",
+                err,
+                otherwise="nothing was deleted",
+                remedy="add --yes, or --dry-run to count only",
+            )
         deleted = {state.value: 0 for state in ages}
         errors, told = 0, time.monotonic()
         try:

@@ -49,14 +49,18 @@ class EraseStore(Subcommand):
             raise CommandError(f"{state.running:,} jobs of the store run: add --cancel, or wait for them")
         if state.unsent and not options["skip_unsent"]:
             ask(
-                f"{len(state.unsent):,} messages are not sent yet. Give them up?", err,
-                otherwise="nothing was erased", remedy="add --skip-unsent, or have them sent first",
-            )  # fmt: skip
+                f"{len(state.unsent):,} messages are not sent yet. Give them up?",
+                err,
+                otherwise="nothing was erased",
+                remedy="add --skip-unsent, or have them sent first",
+            )
         if not options["yes"]:
             ask(
-                f"Erase everything that is held of store {store_id}?", err, otherwise="nothing was erased",
+                f"Erase everything that is held of store {store_id}?",
+                err,
+                otherwise="nothing was erased",
                 remedy="add --yes",
-            )  # fmt: skip
+            )
         pause(store_id=store_id, using=using)
         if options["cancel"]:
             cancel_store(store_id, using=using)
@@ -109,9 +113,12 @@ class ExportStore(Subcommand):
         file: Any = _new_file(options["output"]) if options["output"] else nullcontext(out)
         with file as lines:
             counts = export_store(
-                options["store"], lines, unredacted=options["unredacted"], progress=Progress(err).tell,
+                options["store"],
+                lines,
+                unredacted=options["unredacted"],
+                progress=Progress(err).tell,
                 using=conf.reader_database,
-            )  # fmt: skip
+            )
         told = out if options["output"] else err
         told.write(
             json.dumps(counts)

@@ -87,9 +87,12 @@ class Top(Subcommand):
         """Declare the options."""
         parser.add_argument("--once", action="store_true", help="write it once and end, as where there is no terminal")
         parser.add_argument(
-            "--every", type=duration_option, default=timedelta(seconds=2), metavar="TIME",
+            "--every",
+            type=duration_option,
+            default=timedelta(seconds=2),
+            metavar="TIME",
             help="look again after so long (default 2s)",
-        )  # fmt: skip
+        )
 
     def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
         """Write one page without a terminal; otherwise page after page, even while the database is gone for a while."""
@@ -130,9 +133,13 @@ def _page() -> list[str]:
     queued, at_work = waiting(using=using), processes(using=using)
     tasks = totals(_LAST, using=using)
     parts = [
-        _summary(queued, at_work), _queues(queued), _tasks("slowest", tasks), _tasks("failing", tasks),
-        _running(at_work), _failures(failure_kinds(using=using)),
-    ]  # fmt: skip
+        _summary(queued, at_work),
+        _queues(queued),
+        _tasks("slowest", tasks),
+        _tasks("failing", tasks),
+        _running(at_work),
+        _failures(failure_kinds(using=using)),
+    ]
     return [line for part in parts if part for line in (*part, "")][:-1]
 
 
@@ -155,12 +162,17 @@ def _queues(queued: Waiting) -> list[str]:
     head = ("queue", "waiting", "due", "oldest", "in/min", "out/min", "failed/h", "retried/h")
     rows = [
         (
-            queue.name, number(queue.depth.waiting), number(queue.depth.due),
-            duration(queue.depth.oldest_due_s), number(queue.in_a_minute), number(queue.out_a_minute),
-            number(queue.failed), number(queue.retried),
+            queue.name,
+            number(queue.depth.waiting),
+            number(queue.depth.due),
+            duration(queue.depth.oldest_due_s),
+            number(queue.in_a_minute),
+            number(queue.out_a_minute),
+            number(queue.failed),
+            number(queue.retried),
         )
         for queue in sorted(queued.queues, key=lambda each: -each.depth.waiting)[:_SHOWN]
-    ]  # fmt: skip
+    ]
     return table([head, *rows]).splitlines() if rows else []
 
 
@@ -173,11 +185,16 @@ def _tasks(what: str, tasks: list[TaskTotals]) -> list[str]:
     head = (f"{what} tasks, 5 min", "runs", "failed", "retried", "p50", "p95", "wait p95")
     rows = [
         (
-            each.task, number(each.runs), number(each.outcomes["failed"]), number(each.outcomes["retried"]),
-            duration(each.duration(0.5)), duration(each.duration(0.95)), duration(each.wait(0.95)),
+            each.task,
+            number(each.runs),
+            number(each.outcomes["failed"]),
+            number(each.outcomes["retried"]),
+            duration(each.duration(0.5)),
+            duration(each.duration(0.95)),
+            duration(each.wait(0.95)),
         )
         for each in chosen[:_SHOWN]
-    ]  # fmt: skip
+    ]
     return table([head, *rows]).splitlines() if rows else []
 
 
@@ -191,9 +208,11 @@ def _running(at_work: tuple[ProcessAtWork, ...]) -> list[str]:
 def _failures(kinds: list[FailureKind]) -> list[str]:
     rows = [
         (
-            kind.task, number(kind.jobs), kind.newest_id,
+            kind.task,
+            number(kind.jobs),
+            kind.newest_id,
             shortened(f"{kind.error_class.rpartition('.')[2]}: {kind.message}"),
         )
         for kind in kinds[:_SHOWN]
-    ]  # fmt: skip
+    ]
     return table([("failed jobs, newest kind first", "jobs", "newest", "error"), *rows]).splitlines() if rows else []

@@ -43,10 +43,19 @@ class Actor:
     def act(self, alias: str, store: UUID, depth: int = 0) -> None:
         """Do a few things inside the store's context and a transaction. May raise ``Boom``, or a DatabaseError."""
         steps: list[Callable[[str, UUID, int], None]] = [
-            self._read, self._read, self._read_others, self._change, self._change_all, self._insert_for_another,
-            self._fail_in_savepoint, self._break_a_savepoint, self._literal_savepoint, self._iterate,
-            self._enter_another, self._later,
-        ]  # fmt: skip
+            self._read,
+            self._read,
+            self._read_others,
+            self._change,
+            self._change_all,
+            self._insert_for_another,
+            self._fail_in_savepoint,
+            self._break_a_savepoint,
+            self._literal_savepoint,
+            self._iterate,
+            self._enter_another,
+            self._later,
+        ]
         if depth < 3:
             steps += [self._nest, self._nest, self._switch, self._savepoint, self._without_atomic]
         if self.random.random() < 0.01:

@@ -40,9 +40,20 @@ class Visitor(Actor):
     def visit(self) -> None:
         """Make one, of a random kind, with what Django does before and after a request."""
         kinds: list[Callable[[str], None]] = [
-            self.request, self.request, self.request, self.request_outside, self.storeless, self.transactionless,
-            self.one_after_another, self.by_hand, self.session, self.session, self.served, self.served, self.job,
-        ]  # fmt: skip
+            self.request,
+            self.request,
+            self.request,
+            self.request_outside,
+            self.storeless,
+            self.transactionless,
+            self.one_after_another,
+            self.by_hand,
+            self.session,
+            self.session,
+            self.served,
+            self.served,
+            self.job,
+        ]
         kind = self.random.choice(kinds)
         alias = self.random.choice((POOLED, POOLED, KEPT))
         self.witness.visited(kind.__name__)

@@ -10,5 +10,5 @@ class Migration(migrations.Migration):
     operations = [
         migrations.CreateModel(
             "Store", [("id", models.UUIDField(primary_key=True, default=uuid.uuid4, serialize=False))]
-        ),
+        )
     ]

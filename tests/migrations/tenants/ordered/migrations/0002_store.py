@@ -11,5 +11,5 @@ class Migration(migrations.Migration):
     operations = [
         migrations.CreateModel(
             "Store", [("id", models.UUIDField(primary_key=True, default=uuid.uuid4, serialize=False))]
-        ),
+        )
     ]
