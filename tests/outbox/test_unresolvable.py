@@ -372,20 +372,8 @@ def test_a_relay_that_lost_the_partition_blocks_nothing(database: None) -> None:
     emitted("a")
     [row] = seen("SELECT id, partition FROM salon_jobs_message")
     queries.make_partitions()
-    message = OutgoingMessage(
-        row[0],
-        None,
-        ORDERS,
-        "a",
-        "e",
-        "{}",
-        "{}",
-        None,
-        "",
-        0.0,
-        None,
-        row[1],  # type: ignore[arg-type]
-    )
+    event_id: Any = None
+    message = OutgoingMessage(row[0], event_id, ORDERS, "a", "e", "{}", "{}", None, "", 0.0, None, row[1])
     answer = PublishFailure(Verdict.UNRESOLVABLE, "TEST.NOWHERE")
     assert queries.write_unresolvable([Unresolvable(message, answer)], owner=1) == set()
     assert blocked() == []
