@@ -37,22 +37,30 @@ psql: venv ## open psql on the database of the demo, while `make serve` runs or 
 	@$(BIN)/python -m project.demo.psql $(PSQL_ARGS)
 
 .PHONY: test
-test: check ## run the checks, then every test that needs no system package
+test: MARKERS = not system and not slow
+test: run-tests ## run the checks, then every test that is quick and needs no system package
+	@echo
+	@echo "Left out: slow tests (make test-all), and those that need system packages (make test-system)."
+
+.PHONY: test-all
+test-all: MARKERS = not system
+test-all: run-tests ## run the checks, then every test that needs no system package, the slow ones too
+
+.PHONY: run-tests
+run-tests: check
 ifdef PYTEST_ARGS
-	@$(RUN_TESTS) -m "not system" $(PYTEST_ARGS)
+	@$(RUN_TESTS) -m "$(MARKERS)" $(PYTEST_ARGS)
 else
 	@# Three parts at once, each with a server of its own: two wait for processes and brokers, one for the database.
 	@logs=$$(mktemp -d); trap 'kill $$(jobs -p) 2>/dev/null || true; rm -rf "$$logs"' EXIT; status=0; \
-	$(RUN_TESTS) -m "not system" $(PROCESS_TESTS) >"$$logs/processes" 2>&1 & processes=$$!; \
-	$(RUN_TESTS) -m "not system" $(BROKER_TESTS) >"$$logs/brokers" 2>&1 & brokers=$$!; \
-	$(RUN_TESTS) -m "not system" $(addprefix --ignore=,$(PROCESS_TESTS) $(BROKER_TESTS)) || status=$$?; \
+	$(RUN_TESTS) -m "$(MARKERS)" $(PROCESS_TESTS) >"$$logs/processes" 2>&1 & processes=$$!; \
+	$(RUN_TESTS) -m "$(MARKERS)" $(BROKER_TESTS) >"$$logs/brokers" 2>&1 & brokers=$$!; \
+	$(RUN_TESTS) -m "$(MARKERS)" $(addprefix --ignore=,$(PROCESS_TESTS) $(BROKER_TESTS)) || status=$$?; \
 	wait $$brokers || status=$$?; \
 	echo; echo "And those of $(BROKER_TESTS), run at the same time:"; cat "$$logs/brokers"; \
 	wait $$processes || status=$$?; \
 	echo; echo "And those of $(PROCESS_TESTS), run at the same time:"; cat "$$logs/processes"; exit $$status
 endif
-	@echo
-	@echo "What needs system packages (a browser, PgBouncer) was left out: make test-system runs it."
 
 .PHONY: test-system
 test-system: venv ## run the tests that need Debian's chromium, pgbouncer and systemd, and a short chaos
