@@ -62,7 +62,7 @@ def check_catalogue(databases: Sequence[str] | None = None, **_: Any) -> list[Ch
     shown = "".join(f"\n    {drift}" for drift in found.drifts[:_SHOWN])
     more = f"\n    and {len(found.drifts) - _SHOWN} more" if len(found.drifts) > _SHOWN else ""
     text = f"the database is not as declared:{shown}{more}"
-    hint = "python manage.py salon_jobs doctor names each with the statements that mend it"
+    hint = "python manage.py salon_jobs doctor names each with the statements that fix it"
     if conf.on_drift == "refuse":
         return [Error(text, hint=hint, id="salon_jobs.E020")]
     return [Warning(text, hint=hint, id="salon_jobs.W020")]
@@ -77,7 +77,7 @@ def check_settings(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> 
     try:
         store_model, database = conf.store_model, conf.database
     except ConfigurationError as error:
-        return [Error(str(error), id="salon_jobs.E001", hint="mend the setting SALON_JOBS")]
+        return [Error(str(error), id="salon_jobs.E001", hint="fix the setting SALON_JOBS")]
     errors: list[CheckMessage] = []
     if connections[database].vendor != "postgresql":
         errors.append(Error(f"the database {database!r} is not PostgreSQL", id="salon_jobs.E002"))
@@ -268,7 +268,7 @@ def check_requests(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> 
     try:
         make_resolver()
     except ConfigurationError as error:
-        hint = "TenantMiddleware needs it: mend the setting SALON_JOBS"
+        hint = "TenantMiddleware needs it: fix the setting SALON_JOBS"
         errors.append(Error(str(error), hint=hint, id="salon_jobs.E030"))
     if how in REQUEST_STORES and not any(_SIGNS_IN in names for names in found[:place]):
         hint = f"put '{_OURS}' after AuthenticationMiddleware: the store is that of the signed-in user"

@@ -130,7 +130,7 @@ def test_what_is_right_is_left_alone(tmp_path: Path, fields: str, meta: str) -> 
         ),
     ],
 )
-def test_what_is_missing_is_told_with_what_mends_it(
+def test_what_is_missing_is_told_with_what_fixes_it(
     tmp_path: Path, fields: str, meta: str, told: tuple[str, ...]
 ) -> None:
     output = check(tmp_path, fields, meta)

@@ -128,10 +128,10 @@ class CatalogueDrift(SalonJobsError):
     code = "DATABASE.DRIFT"
 
 
-class MendIncomplete(SalonJobsError):
+class FixIncomplete(SalonJobsError):
     """A finding could not be fixed, or is still there afterwards; nothing was changed."""
 
-    code = "DATABASE.MEND_INCOMPLETE"
+    code = "DATABASE.FIX_INCOMPLETE"
 
 
 class TenantContextError(SalonJobsError):

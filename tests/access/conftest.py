@@ -1,4 +1,4 @@
-"""Gives the tests a superuser's connection to the migrated database, and mends afterwards whatever they broke."""
+"""Gives the tests a superuser's connection to the migrated database, and fixes afterwards whatever they broke."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from salon_jobs.access.doctor.catalogue import as_superuser
-from salon_jobs.access.doctor.examination import mend
+from salon_jobs.access.doctor.examination import fix
 
 
 @pytest.fixture
@@ -17,4 +17,4 @@ def superuser(database: None) -> Iterator[psycopg.Connection[Any]]:
     """Connect as the superuser; afterwards the database is as declared again."""
     with as_superuser() as connection:
         yield connection
-        mend(connection)
+        fix(connection)

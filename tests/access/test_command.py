@@ -13,7 +13,7 @@ from django.core.management import CommandError, call_command
 from salon_jobs.access.doctor import examination
 from salon_jobs.access.doctor.drift import Drift
 from salon_jobs.access.doctor.examination import Examination
-from salon_jobs.core.errors import MendIncomplete
+from salon_jobs.core.errors import FixIncomplete
 from tests.conftest import manage
 from tests.settings import TEST_DATABASE, url_for
 
@@ -38,9 +38,9 @@ def is_forced(superuser: Superuser) -> bool:
 def test_every_role_reads_the_same(superuser: Superuser, alias: str) -> None:
     superuser.execute(NO_FORCE)
     out, err = doctor("--database", alias)
-    assert f"  mend      {FORCE};" in out
+    assert f"  fix       {FORCE};" in out
     assert out.splitlines()[-1].endswith(": 1 drift")
-    assert ("not looked at: orphans" in err) is (alias != "owner")
+    assert ("not checked: orphans" in err) is (alias != "owner")
     assert not is_forced(superuser)
 
 
@@ -55,7 +55,7 @@ def test_without_a_drift_it_says_so_and_does_not_fail(superuser: Superuser) -> N
     out, err = doctor("--fail")
     assert (out, err) == (
         f"{TEST_DATABASE}, as jobs_operator: no drift\n",
-        "not looked at: orphans across foreign keys: jobs_operator does not see all rows; a superuser does\n",
+        "not checked: orphans across foreign keys: jobs_operator does not see all rows; a superuser does\n",
     )
     assert doctor("--fail", "--superuser")[1] == ""
 
@@ -80,40 +80,40 @@ def test_it_writes_json(superuser: Superuser) -> None:
                 "kind": "row-level security",
                 "where": 'table "public"."salon_jobs_job"',
                 "expected": "FORCE",
-                "seen": "NO FORCE",
-                "mend": [FORCE],
-                "is_decision": False,
+                "found": "NO FORCE",
+                "fix": [FORCE],
+                "needs_decision": False,
                 "hint": "",
             }
         ],
-        "not_looked_at": [],
+        "not_checked": [],
     }
 
 
-@pytest.mark.parametrize(("answer", "mended"), [("y", True), ("n", False)])
-def test_it_asks_before_it_mends(
-    superuser: Superuser, monkeypatch: pytest.MonkeyPatch, answer: str, mended: bool
+@pytest.mark.parametrize(("answer", "fixed"), [("y", True), ("n", False)])
+def test_it_asks_before_it_fixes(
+    superuser: Superuser, monkeypatch: pytest.MonkeyPatch, answer: str, fixed: bool
 ) -> None:
     superuser.execute(NO_FORCE)
     superuser.execute("GRANT SELECT ON salon_jobs_process TO app; ALTER TABLE salon_jobs_limit OWNER TO app")
     terminal = StringIO(f"{answer}\n")
     terminal.isatty = lambda: True  # type: ignore[method-assign]
     monkeypatch.setattr("sys.stdin", terminal)
-    if mended:
-        assert "mended: " in doctor("--mend", "--fail")[1]
+    if fixed:
+        assert "fixed: " in doctor("--fix", "--fail")[1]
         assert doctor("--fail", "--superuser")[1] == ""
     else:
-        with pytest.raises(CommandError, match="nothing was mended"):
-            doctor("--mend")
-    assert is_forced(superuser) is mended
+        with pytest.raises(CommandError, match="nothing was fixed"):
+            doctor("--fix")
+    assert is_forced(superuser) is fixed
 
 
-def test_nobody_to_ask_is_told_and_yes_mends(superuser: Superuser, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_to_ask_is_told_and_yes_fixes(superuser: Superuser, monkeypatch: pytest.MonkeyPatch) -> None:
     superuser.execute(NO_FORCE)
     monkeypatch.setattr("sys.stdin", StringIO())
-    with pytest.raises(CommandError, match=r"Mend 1 of them\? Nobody can be asked here: add --yes"):
-        doctor("--mend")
-    doctor("--mend", "--yes")
+    with pytest.raises(CommandError, match=r"Fix 1 of them\? Nobody can be asked here: add --yes"):
+        doctor("--fix")
+    doctor("--fix", "--yes")
     assert is_forced(superuser)
 
 
@@ -121,35 +121,35 @@ def test_it_counts_what_it_leaves_for_a_person_to_decide(superuser: Superuser) -
     superuser.execute(NO_FORCE)
     superuser.execute("CREATE RULE debug AS ON INSERT TO customer DO ALSO NOTIFY debug")
     try:
-        assert doctor("--mend", "--yes")[1] == "mended: 1\nleft for you to decide: 1\n"
+        assert doctor("--fix", "--yes")[1] == "fixed: 1\nleft for you to decide: 1\n"
     finally:
         superuser.execute("DROP RULE debug ON customer")
 
 
-def test_the_migrator_mends_what_is_its_own(superuser: Superuser) -> None:
+def test_the_migrator_fixes_what_is_its_own(superuser: Superuser) -> None:
     superuser.execute(NO_FORCE)
     superuser.execute("CREATE POLICY debug ON customer USING (true)")
     migrator = {"DATABASE_URL": url_for("migrator")}
-    done = manage("salon_jobs", "doctor", "--mend", "--yes", "--fail", "--database", "default", **migrator)
-    assert (done.returncode, "mended: 2" in done.stderr) == (0, True), done.stderr
+    done = manage("salon_jobs", "doctor", "--fix", "--yes", "--fail", "--database", "default", **migrator)
+    assert (done.returncode, "fixed: 2" in done.stderr) == (0, True), done.stderr
     assert is_forced(superuser)
 
 
-def test_a_mend_that_is_refused_changes_nothing(superuser: Superuser) -> None:
+def test_a_fix_that_is_refused_changes_nothing(superuser: Superuser) -> None:
     superuser.execute(NO_FORCE)
     superuser.execute("GRANT SELECT ON salon_jobs_process TO app")
     with pytest.raises(CommandError, match="must be owner of table salon_jobs_job"):
-        doctor("--mend", "--yes", "--database", "web")
+        doctor("--fix", "--yes", "--database", "web")
     assert not is_forced(superuser)
 
 
-def test_a_mend_that_does_not_help_is_taken_back(superuser: Superuser, monkeypatch: pytest.MonkeyPatch) -> None:
-    drift = Drift(kind="policy", where="p", expected="a", seen="b", mend=(NO_FORCE,))
+def test_a_fix_that_does_not_help_is_taken_back(superuser: Superuser, monkeypatch: pytest.MonkeyPatch) -> None:
+    drift = Drift(kind="policy", where="p", expected="a", found="b", fix=(NO_FORCE,))
     found = Examination(database="d", role="r", drifts=(drift,))
     with monkeypatch.context() as patched:
         patched.setattr(examination, "examine", lambda *_, **__: found)
-        with pytest.raises(MendIncomplete, match="policy: p: expected a, found b"):
-            examination.mend(superuser)
+        with pytest.raises(FixIncomplete, match="policy: p: expected a, found b"):
+            examination.fix(superuser)
     assert is_forced(superuser)
 
 
@@ -158,7 +158,7 @@ def test_a_table_in_use_is_waited_for_briefly(superuser: Superuser) -> None:
     with psycopg.connect(url_for("worker_runtime")) as busy:
         busy.execute("SELECT count(*) FROM salon_jobs_job")
         with pytest.raises(CommandError, match="lock timeout"):
-            doctor("--mend", "--yes")
+            doctor("--fix", "--yes")
     assert not is_forced(superuser)
 
 

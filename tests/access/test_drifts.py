@@ -1,4 +1,4 @@
-"""Breaks the real database by hand: the doctor names each drift, its statements mend it, and nothing is left."""
+"""Breaks the real database by hand: the doctor names each drift, its statements fix it, and nothing is left."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from salon_jobs.access.doctor.drift import Drift
 from salon_jobs.access.doctor.examination import examine
-from salon_jobs.access.doctor.examination import mend as mend_all
+from salon_jobs.access.doctor.examination import fix as fix_all
 from salon_jobs.access.doctor.policies import same_condition
 from salon_jobs.access.policies import user_condition
 from tests.settings import TEST_DATABASE
@@ -260,7 +260,7 @@ BROKEN: list[tuple[str, str, str, str]] = [
         )
     ),
     (
-        "CREATE RULE copied AS ON INSERT TO customer DO ALSO SELECT set_config('app.seen', NEW.name, false)",
+        "CREATE RULE copied AS ON INSERT TO customer DO ALSO SELECT set_config('app.found', NEW.name, false)",
         "rule",
         'rule copied of table "public"."customer"',
         "ON INSERT",
@@ -286,24 +286,24 @@ def drifts(superuser: Superuser) -> list[Drift]:
     return list(examine(superuser).drifts)
 
 
-def mend(superuser: Superuser, *found: Drift) -> None:
+def fix(superuser: Superuser, *found: Drift) -> None:
     """Run the statements one by one, as a person would in psql."""
     for drift in found:
-        assert drift.mend, drift
-        for statement in drift.mend:
+        assert drift.fix, drift
+        for statement in drift.fix:
             superuser.execute(statement.encode())
 
 
 @pytest.mark.parametrize("case", BROKEN, ids=lambda case: case[0].split(" USING")[0][:70])
-def test_a_drift_is_named_and_its_statements_mend_it(superuser: Superuser, case: tuple[str, str, str, str]) -> None:
+def test_a_drift_is_named_and_its_statements_fix_it(superuser: Superuser, case: tuple[str, str, str, str]) -> None:
     statement, kind, where, seen = case
     try:
         superuser.execute(statement.encode())
         found = drifts(superuser)
-        named = [each for each in found if each.kind == kind and where in each.where and seen in each.seen]
+        named = [each for each in found if each.kind == kind and where in each.where and seen in each.found]
         assert named, found
         # What follows from it is named, too: a dropped function has no rights either.
-        mend(superuser, *found)
+        fix(superuser, *found)
         assert drifts(superuser) == []
     finally:
         for each in MADE:
@@ -313,7 +313,7 @@ def test_a_drift_is_named_and_its_statements_mend_it(superuser: Superuser, case:
 def test_a_database_that_was_bootstrapped_and_migrated_is_as_declared(superuser: Superuser) -> None:
     found = examine(superuser)
     assert found.drifts == ()
-    assert found.not_looked_at == ()
+    assert found.not_checked == ()
 
 
 def test_who_reaches_an_owner_through_roles_between_is_seen(superuser: Superuser) -> None:
@@ -321,11 +321,11 @@ def test_who_reaches_an_owner_through_roles_between_is_seen(superuser: Superuser
     try:
         superuser.execute("GRANT worker_fanout_owner TO a_team; GRANT a_team TO app")
         found = drifts(superuser)
-        assert {(each.where, each.seen.split(",")[0]) for each in found} == {
+        assert {(each.where, each.found.split(",")[0]) for each in found} == {
             ("role app", "a member of a_team"),
             ("role a_team", "a member of worker_fanout_owner"),
         }
-        mend(superuser, *found)
+        fix(superuser, *found)
         assert drifts(superuser) == []
     finally:
         superuser.execute("DROP ROLE a_team")
@@ -340,17 +340,17 @@ def test_what_a_predefined_role_gives_is_said_also_through_roles_between(superus
         assert (found.kind, found.where) == ("membership", "role app")
         assert "read every file on the server" in found.hint
         assert found.hint.endswith("(through pg_read_server_files)") is (granted == "a_team")
-        mend(superuser, found)
+        fix(superuser, found)
         assert drifts(superuser) == []
     finally:
         superuser.execute("DROP ROLE a_team")
 
 
-def test_a_stored_search_path_is_mended_by_a_person_alone(superuser: Superuser) -> None:
+def test_a_stored_search_path_is_fixed_by_a_person_alone(superuser: Superuser) -> None:
     superuser.execute("ALTER ROLE app SET search_path = other; ALTER ROLE app SET row_security = off")
     try:
-        mend_all(superuser)
-        assert [(each.where, each.seen) for each in drifts(superuser)] == [("role app", "search_path = other")]
+        fix_all(superuser)
+        assert [(each.where, each.found) for each in drifts(superuser)] == [("role app", "search_path = other")]
     finally:
         superuser.execute("ALTER ROLE app RESET ALL")
 
@@ -362,7 +362,7 @@ def test_another_name_of_the_stores_setting_is_a_drift_of_what_reads_it(superuse
     names = " ".join(each.where for each in found)
     for name in ("salon_jobs_web_insert", '"customer"', "salon_jobs_add_job(", "salon_jobs_cancel("):
         assert name in names
-    mend(superuser, *found)
+    fix(superuser, *found)
     assert drifts(superuser) == []
 
 
@@ -381,11 +381,11 @@ def test_a_table_that_nobody_declared_is_a_persons_decision(superuser: Superuser
     with superuser.transaction(force_rollback=True):
         superuser.execute("SET LOCAL ROLE migrator; CREATE TABLE noted (id int); RESET ROLE")
         found = drifts(superuser)
-        assert {(each.kind, each.where, each.is_decision) for each in found} == {
+        assert {(each.kind, each.where, each.needs_decision) for each in found} == {
             ("undeclared table", f'table "public"."noted", role {role}', True) for role in ("app", "worker_runtime")
         }
         assert all("StoreIsolation" in each.hint for each in found)
-        mend(superuser, *found)
+        fix(superuser, *found)
         assert drifts(superuser) == []
 
 
@@ -399,9 +399,9 @@ def test_rows_that_refer_to_nothing_are_found_by_who_sees_them(superuser: Superu
             [store, nobody],
         )
     (orphans,) = drifts(superuser)
-    assert (orphans.kind, orphans.seen, orphans.is_decision) == ("orphans", "1 rows", True)
+    assert (orphans.kind, orphans.found, orphans.needs_decision) == ("orphans", "1 rows", True)
     assert "customer_note" in orphans.where
-    (shown,) = superuser.execute(orphans.mend[0].encode()).fetchall()
+    (shown,) = superuser.execute(orphans.fix[0].encode()).fetchall()
     assert nobody in shown
 
 
@@ -412,8 +412,8 @@ def test_a_key_that_was_never_validated_is_validated(superuser: Superuser) -> No
     )
     try:
         (found,) = drifts(superuser)
-        assert (found.kind, found.seen) == ("foreign key", "NOT VALID")
-        mend(superuser, found)
+        assert (found.kind, found.found) == ("foreign key", "NOT VALID")
+        fix(superuser, found)
         assert drifts(superuser) == []
     finally:
         superuser.execute("ALTER TABLE customer_note DROP CONSTRAINT unchecked")
@@ -428,11 +428,11 @@ def test_a_view_of_the_migrators_over_jobs_shows_those_of_all_stores(superuser: 
             "CREATE VIEW users AS SELECT * FROM auth_user; REVOKE ALL ON users FROM worker_runtime; RESET ROLE"
         )
         found = drifts(superuser)
-        assert [(each.kind, each.where, each.is_decision) for each in found] == [
+        assert [(each.kind, each.where, each.needs_decision) for each in found] == [
             ("undeclared view", f'view "public"."{view}", role app', True) for view in ("waiting", "waiting_tasks")
         ]
-        assert all(each.seen == f"the eyes of migrator, who sees all rows of {JOB[6:]}" for each in found)
-        mend(superuser, *found)
+        assert all(each.found == f"the eyes of migrator, who sees all rows of {JOB[6:]}" for each in found)
+        fix(superuser, *found)
         assert drifts(superuser) == []
 
 
@@ -457,8 +457,8 @@ def test_a_key_of_the_same_store_that_is_gone_or_holds_no_store_is_made_and_vali
     ):
         superuser.execute(broken.encode())
         (found,) = drifts(superuser)
-        assert (found.kind, found.seen, name in found.where) == ("foreign key", told, True)
-        mend_all(superuser)
+        assert (found.kind, found.found, name in found.where) == ("foreign key", told, True)
+        fix_all(superuser)
         assert drifts(superuser) == []
         [(shown,)] = superuser.execute("SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conname = %s", [name])
         assert shown == (

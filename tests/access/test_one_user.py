@@ -44,13 +44,13 @@ def one_user(fresh: str, owned: Callable[[str], dict[str, str]]) -> Iterator[One
         yield OneUser(fresh, environment, connection)
 
 
-def test_what_frees_the_one_user_from_row_level_security_is_named_and_mended(one_user: OneUser) -> None:
+def test_what_frees_the_one_user_from_row_level_security_is_named_and_fixed(one_user: OneUser) -> None:
     user = one_user.name
     assert one_user.drifts() == []
     team = f"{user}_team"
     one_user.execute(f"CREATE ROLE {team} BYPASSRLS")
     try:
-        for planted, kind, seen, mend in (
+        for planted, kind, seen, fix in (
             ("ALTER ROLE {user} BYPASSRLS", "role attribute", "BYPASSRLS", 'ALTER ROLE "{user}" NOBYPASSRLS'),
             ("ALTER ROLE {user} SUPERUSER", "role attribute", "SUPERUSER", 'ALTER ROLE "{user}" NOSUPERUSER'),
             (
@@ -68,10 +68,10 @@ def test_what_frees_the_one_user_from_row_level_security_is_named_and_mended(one
         ):
             one_user.execute(planted.format(user=user))
             [found] = one_user.drifts()
-            assert (found["kind"], found["where"], found["is_decision"]) == (kind, f"role {user}", True)
-            assert (found["seen"], found["mend"]) == (seen.format(user=user), [mend.format(user=user)])
+            assert (found["kind"], found["where"], found["needs_decision"]) == (kind, f"role {user}", True)
+            assert (found["found"], found["fix"]) == (seen.format(user=user), [fix.format(user=user)])
             assert found["hint"]
-            one_user.execute(*found["mend"])
+            one_user.execute(*found["fix"])
             assert one_user.drifts() == []
     finally:
         one_user.execute(f"DROP ROLE {team}")
@@ -91,13 +91,13 @@ def test_other_holes_are_those_of_a_database_with_roles(one_user: OneUser) -> No
         ("setting", f"database {one_user.name}"),
         ("setting", f"role {one_user.name}"),
     ]
-    one_user.execute(*(statement for each in found for statement in each["mend"]))
+    one_user.execute(*(statement for each in found for statement in each["fix"]))
     assert one_user.drifts() == []
 
 
 def test_the_servers_first_superuser_is_named_without_a_statement_that_fails(one_user: OneUser) -> None:
     one_user.environment["ONE_USER_URL"] = url_for(None, one_user.name)
     [found] = [each for each in one_user.drifts() if each["kind"] == "role attribute"]
-    assert (found["where"], found["seen"]) == ("role postgres", "SUPERUSER BYPASSRLS")
-    assert found["mend"] == []
+    assert (found["where"], found["found"]) == ("role postgres", "SUPERUSER BYPASSRLS")
+    assert found["fix"] == []
     assert "salon_jobs convert" in found["hint"]

@@ -11,7 +11,7 @@ import psycopg
 from salon_jobs.access.doctor.catalogue import KIND_OF_RELATION, PUBLIC, Catalogue
 from salon_jobs.access.doctor.declaration import Declaration, declare
 from salon_jobs.access.doctor.drift import role
-from salon_jobs.access.doctor.examination import mend, run
+from salon_jobs.access.doctor.examination import fix, run
 from salon_jobs.access.doctor.roles import KINDS, OF_PUBLIC
 from salon_jobs.access.roles import SCHEMA, identifier
 from salon_jobs.conf import settings as conf
@@ -52,7 +52,7 @@ def plan_conversion(connection: psycopg.Connection[Any]) -> Conversion | None:
 def convert(connection: psycopg.Connection[Any], plan: Conversion) -> tuple[str, ...]:
     """Convert in one transaction, as superuser; the roles exist. Return the policies that still name a former role.
 
-    Raises MendIncomplete, with nothing changed, when a statement is refused or the result is not as declared.
+    Raises FixIncomplete, with nothing changed, when a statement is refused or the result is not as declared.
     """
     with connection.transaction():
         catalogue = Catalogue(connection)
@@ -63,7 +63,7 @@ def convert(connection: psycopg.Connection[Any], plan: Conversion) -> tuple[str,
             *(_give_all(declared) if plan.to_roles else _take_all(catalogue, plan)),
         ):
             run(connection, statement)
-        mend(connection, with_orphans=False)
+        fix(connection, with_orphans=False)
         return _policies_of(catalogue, plan.former)
 
 

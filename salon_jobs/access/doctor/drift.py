@@ -13,20 +13,20 @@ from salon_jobs.access.roles import identifier
 class Drift:
     """One difference: what and where, what is declared and what was found, and the statements that fix it.
 
-    ``mend`` runs as a superuser, in order. ``is_decision``: only a person can decide whether ``mend`` is right or the
+    ``fix`` runs as a superuser, in order. ``needs_decision``: only a person can decide whether ``fix`` is right or the
     declaration is wrong, so it never runs automatically; ``hint`` says what else to do.
     """
 
     kind: str
     where: str
     expected: str
-    seen: str
-    mend: tuple[str, ...]
-    is_decision: bool = False
+    found: str
+    fix: tuple[str, ...]
+    needs_decision: bool = False
     hint: str = ""
 
     def __str__(self) -> str:
-        return f"{self.kind}: {self.where}: expected {self.expected}, found {self.seen}"
+        return f"{self.kind}: {self.where}: expected {self.expected}, found {self.found}"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -62,9 +62,9 @@ def compare_rights(on: str, where: str, expected: Iterable[Right], seen: Iterabl
         # Revoking a privilege on the whole object also revokes it on the columns.
         taken = {right.privilege for right in extra if not right.column}
         given = missing | {right for right in mine if right.privilege in taken}
-        mend = (*_statements("REVOKE", extra, on, grantee), *_statements("GRANT", given, on, grantee))
+        fix = (*_statements("REVOKE", extra, on, grantee), *_statements("GRANT", given, on, grantee))
         drifts.append(
-            Drift(kind="grant", where=f"{where}, role {grantee}", expected=_shown(mine), seen=_shown(theirs), mend=mend)
+            Drift(kind="grant", where=f"{where}, role {grantee}", expected=_shown(mine), found=_shown(theirs), fix=fix)
         )
     return drifts
 

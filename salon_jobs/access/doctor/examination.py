@@ -12,7 +12,7 @@ from salon_jobs.access.doctor import functions, policies, roles, tables, undecla
 from salon_jobs.access.doctor.catalogue import Catalogue
 from salon_jobs.access.doctor.declaration import Declaration, declare, declare_tables
 from salon_jobs.access.doctor.drift import Drift
-from salon_jobs.core.errors import MendIncomplete
+from salon_jobs.core.errors import FixIncomplete
 from salon_jobs.db.locks import LOCK_TIMEOUT
 
 
@@ -23,7 +23,7 @@ class Examination:
     database: str
     role: str
     drifts: tuple[Drift, ...]
-    not_looked_at: tuple[str, ...] = ()
+    not_checked: tuple[str, ...] = ()
 
 
 def examine(connection: psycopg.Connection[Any], *, with_orphans: bool = True) -> Examination:
@@ -36,15 +36,13 @@ def examine(connection: psycopg.Connection[Any], *, with_orphans: bool = True) -
     with catalogue.unchanged():
         declared = declare(catalogue)
         drifts = [*_compare(catalogue, declared)]
-        not_looked_at: list[str] = []
+        not_checked: list[str] = []
         if with_orphans and catalogue.sees_all_rows:
             drifts += tables.find_orphans(catalogue)
         elif with_orphans:
-            not_looked_at.append(
-                f"orphans across foreign keys: {catalogue.role} does not see all rows; a superuser does"
-            )
+            not_checked.append(f"orphans across foreign keys: {catalogue.role} does not see all rows; a superuser does")
     return Examination(
-        database=catalogue.database, role=catalogue.role, drifts=tuple(drifts), not_looked_at=tuple(not_looked_at)
+        database=catalogue.database, role=catalogue.role, drifts=tuple(drifts), not_checked=tuple(not_checked)
     )
 
 
@@ -93,39 +91,39 @@ def _compare(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:
 _ROUNDS: Final = 3
 
 
-def mend(connection: psycopg.Connection[Any], *, with_orphans: bool = True) -> tuple[Drift, ...]:
+def fix(connection: psycopg.Connection[Any], *, with_orphans: bool = True) -> tuple[Drift, ...]:
     """Fix all drifts that need no decision, in one transaction; return the drifts that were fixed.
 
     For a superuser, or for the migrator if no role and no owner's function is affected. Waits briefly for each table's
-    lock. Raises MendIncomplete, with nothing changed, when a statement is refused or drifts remain.
+    lock. Raises FixIncomplete, with nothing changed, when a statement is refused or drifts remain.
     """
-    mended: list[Drift] = []
+    fixed: list[Drift] = []
     drifts: list[Drift] = []
     with connection.transaction():
         connection.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
         for _ in range(_ROUNDS):
             # A recreated key still has to be validated.
-            looks = not mended or any(drift.kind == "foreign key" for drift in drifts)
-            drifts = mendable(examine(connection, with_orphans=with_orphans and looks).drifts)
+            looks = not fixed or any(drift.kind == "foreign key" for drift in drifts)
+            drifts = fixable(examine(connection, with_orphans=with_orphans and looks).drifts)
             if not drifts:
                 break
             for drift in drifts:
-                for statement in drift.mend:
+                for statement in drift.fix:
                     run(connection, statement)
-            mended += drifts
+            fixed += drifts
         else:
-            raise MendIncomplete("; ".join(map(str, drifts)))
-    return tuple(mended)
+            raise FixIncomplete("; ".join(map(str, drifts)))
+    return tuple(fixed)
 
 
 def run(connection: psycopg.Connection[Any], statement: str) -> None:
-    """Run one statement. Raises MendIncomplete with the server's message and the statement."""
+    """Run one statement. Raises FixIncomplete with the server's message and the statement."""
     try:
         connection.execute(statement.encode())
     except psycopg.Error as error:
-        raise MendIncomplete(f"{str(error).strip()}: {statement}") from error
+        raise FixIncomplete(f"{str(error).strip()}: {statement}") from error
 
 
-def mendable(drifts: tuple[Drift, ...]) -> list[Drift]:
+def fixable(drifts: tuple[Drift, ...]) -> list[Drift]:
     """Return the drifts that can be fixed without a decision."""
-    return [drift for drift in drifts if not drift.is_decision]
+    return [drift for drift in drifts if not drift.needs_decision]

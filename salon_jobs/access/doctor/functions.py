@@ -30,8 +30,8 @@ def compare_functions(catalogue: Catalogue, declared: Declaration) -> Iterable[D
                     kind="function",
                     where=f"function {signature}",
                     expected="none of this name and these arguments",
-                    seen=f"one, owned by {owner}",
-                    mend=(f"DROP FUNCTION {signature}",),
+                    found=f"one, owned by {owner}",
+                    fix=(f"DROP FUNCTION {signature}",),
                 )
             continue
         yield from _compare(expected[oid], signature, owner, behaviour, rights, declared)
@@ -48,11 +48,11 @@ def _compare(
     where = f"function {signature}"
     wanted = function.owner or declared.owner
     if owner != wanted:
-        mend = (f"ALTER FUNCTION {signature} OWNER TO {identifier(wanted)}",)
-        yield Drift(kind="owner", where=where, expected=wanted, seen=owner, mend=mend)
+        fix = (f"ALTER FUNCTION {signature} OWNER TO {identifier(wanted)}",)
+        yield Drift(kind="owner", where=where, expected=wanted, found=owner, fix=fix)
     expected, seen = _differing(function.behaviour, behaviour)
     if expected:
-        yield Drift(kind="function", where=where, expected=expected, seen=seen, mend=(function.definition,))
+        yield Drift(kind="function", where=where, expected=expected, found=seen, fix=(function.definition,))
     given = {right for right in rights if right.grantee not in (owner, wanted)}
     if declared.roles is None:  # who else may call it is up to that user
         given = {right for right in given if right.grantee == PUBLIC}
@@ -65,8 +65,8 @@ def _missing(function: FunctionAccess, declared: Declaration) -> Drift:
     schema = identifier(function.schema)
     create, *rights = function.create()
     lend = [f"GRANT USAGE ON SCHEMA {schema} TO {owner}"] if function.owner else []
-    mend = (*lend, create, f"ALTER FUNCTION {function.signature} OWNER TO {owner}", *rights)
-    return Drift(kind="function", where=f"function {function.signature}", expected="a function", seen="none", mend=mend)
+    fix = (*lend, create, f"ALTER FUNCTION {function.signature} OWNER TO {owner}", *rights)
+    return Drift(kind="function", where=f"function {function.signature}", expected="a function", found="none", fix=fix)
 
 
 def _differing(expected: Behaviour, seen: Behaviour) -> tuple[str, str]:

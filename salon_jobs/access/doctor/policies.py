@@ -250,8 +250,8 @@ def compare_policies(catalogue: Catalogue, relations: Mapping[str, Relation], de
                 kind="policy",
                 where=f"policy {name} of table {table.sql}",
                 expected="none" if want is None else _declared(want).text,
-                seen="none" if have is None else have.text,
-                mend=(*drop, *create),
+                found="none" if have is None else have.text,
+                fix=(*drop, *create),
             )
 
 

@@ -58,9 +58,9 @@ def compare_roles(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift
                 kind="role",
                 where=f"role {name}",
                 expected="a role",
-                seen="none",
-                mend=(),
-                is_decision=True,
+                found="none",
+                fix=(),
+                needs_decision=True,
                 hint="run python manage.py bootstrap_roles",
             )
             continue
@@ -70,8 +70,8 @@ def compare_roles(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift
                 kind="role attribute",
                 where=f"role {name}",
                 expected=" ".join(word if on else f"NO{word}" for word, on in wrong.items()),
-                seen=" ".join(f"NO{word}" if on else word for word, on in wrong.items()),
-                mend=(alter_role(spec, name),),
+                found=" ".join(f"NO{word}" if on else word for word, on in wrong.items()),
+                fix=(alter_role(spec, name),),
             )
 
 
@@ -105,8 +105,8 @@ def compare_memberships(catalogue: Catalogue, declared: Declaration) -> Iterable
                 kind="membership",
                 where=f"role {member}",
                 expected=f"not a member of {granted}",
-                seen=f"a member of {granted}, granted by {grantor}",
-                mend=(revoke,),
+                found=f"a member of {granted}, granted by {grantor}",
+                fix=(revoke,),
                 hint=powers.get(granted, ""),
             )
         elif flags != [False, False, True]:
@@ -116,8 +116,8 @@ def compare_memberships(catalogue: Catalogue, declared: Declaration) -> Iterable
                 kind="membership",
                 where=f"role {member}",
                 expected=f"a member of {granted} WITH ADMIN FALSE, INHERIT FALSE, SET TRUE",
-                seen=f"WITH {', '.join(said)}, granted by {grantor}",
-                mend=(revoke, grant_owner(granted, declared.owner, version=catalogue.version)),
+                found=f"WITH {', '.join(said)}, granted by {grantor}",
+                fix=(revoke, grant_owner(granted, declared.owner, version=catalogue.version)),
             )
         else:
             held.add(granted)
@@ -127,8 +127,8 @@ def compare_memberships(catalogue: Catalogue, declared: Declaration) -> Iterable
                 kind="membership",
                 where=f"role {declared.owner}",
                 expected=f"a member of {granted}",
-                seen="none",
-                mend=(grant_owner(granted, declared.owner, version=catalogue.version),),
+                found="none",
+                fix=(grant_owner(granted, declared.owner, version=catalogue.version),),
             )
 
 
@@ -147,10 +147,10 @@ def compare_one_user(catalogue: Catalogue, declared: Declaration) -> Iterable[Dr
             kind="role attribute",
             where=f"role {declared.owner}",
             expected=" ".join(f"NO{word}" for word in words),
-            seen=" ".join(words),
-            is_decision=True,
+            found=" ".join(words),
+            needs_decision=True,
             # PostgreSQL refuses to remove SUPERUSER from its first role.
-            mend=() if is_initial else (f"ALTER ROLE {user} {' '.join(f'NO{word}' for word in words)}",),
+            fix=() if is_initial else (f"ALTER ROLE {user} {' '.join(f'NO{word}' for word in words)}",),
             hint=f"{why}; {other}" if is_initial else f"{why}; or {other}",
         )
     if "SUPERUSER" in words:
@@ -176,9 +176,9 @@ def compare_one_user(catalogue: Catalogue, declared: Declaration) -> Iterable[Dr
             kind="membership",
             where=f"role {declared.owner}",
             expected=f"not a member of {name}",
-            seen=f"a member of {name}, granted by {grantor}",
-            is_decision=True,
-            mend=(f"REVOKE {identifier(name)} FROM {user}{by} CASCADE",),
+            found=f"a member of {name}, granted by {grantor}",
+            needs_decision=True,
+            fix=(f"REVOKE {identifier(name)} FROM {user}{by} CASCADE",),
             hint=powers.get(name, why),
         )
 
@@ -235,11 +235,11 @@ def compare_settings(catalogue: Catalogue, declared: Declaration) -> Iterable[Dr
             kind="setting",
             where=whose.replace('"', "").lower(),
             expected=f"no {setting}",
-            seen=f"{setting} = {value}",
-            mend=(f"ALTER {whose} RESET {setting}",),
+            found=f"{setting} = {value}",
+            fix=(f"ALTER {whose} RESET {setting}",),
             hint=(named | _DANGEROUS)[setting.lower()],
             # Other objects may depend on it, such as extensions in a schema of their own.
-            is_decision=setting.lower() == "search_path",
+            needs_decision=setting.lower() == "search_path",
         )
 
 
@@ -263,8 +263,8 @@ def compare_database(catalogue: Catalogue, declared: Declaration) -> Iterable[Dr
     ((owner,),) = catalogue.rows("SELECT datdba::regrole::name FROM pg_database WHERE datname = current_database()")
     on, where = f"DATABASE {identifier(catalogue.database)}", f"database {catalogue.database}"
     if owner in declared.names and owner != declared.owner:
-        mend = (f"ALTER {on} OWNER TO {identifier(declared.owner)}",)
-        yield Drift(kind="owner", where=where, expected=f"not {owner}", seen=owner, mend=mend)
+        fix = (f"ALTER {on} OWNER TO {identifier(declared.owner)}",)
+        yield Drift(kind="owner", where=where, expected=f"not {owner}", found=owner, fix=fix)
     seen = {Right(name, what, may_grant=option) for name, what, option in found if name in ours}
     expected = {Right(name, what) for spec, name in declared.named for what in spec.database_privileges}
     if owner == declared.owner:  # the owner has all of them
@@ -286,8 +286,8 @@ def compare_schema(catalogue: Catalogue, declared: Declaration) -> Iterable[Drif
     on, where = f"SCHEMA {SCHEMA}", f"schema {SCHEMA}"
     for (owner,) in catalogue.rows("SELECT nspowner::regrole::name FROM pg_namespace WHERE nspname = %s", SCHEMA):
         if owner != declared.owner:
-            mend = (f"ALTER {on} OWNER TO {identifier(declared.owner)}",)
-            yield Drift(kind="owner", where=where, expected=declared.owner, seen=owner, mend=mend)
+            fix = (f"ALTER {on} OWNER TO {identifier(declared.owner)}",)
+            yield Drift(kind="owner", where=where, expected=declared.owner, found=owner, fix=fix)
     ours = {*declared.names, PUBLIC}
     seen = {Right(name, what, may_grant=option) for name, what, option in found if name in ours or what == "CREATE"}
     expected = {Right(name, "USAGE") for spec, name in declared.named if not spec.owns_schema}
@@ -366,6 +366,6 @@ def compare_default_privileges(catalogue: Catalogue, declared: Declaration) -> I
                 kind="default privilege",
                 where=f"new {kind.lower()} of {creator}{f' in schema {schema}' if schema else ''}, role {grantee}",
                 expected=what if is_missing else f"no {what}",
-                seen="none" if is_missing else what,
-                mend=(f"ALTER DEFAULT PRIVILEGES FOR ROLE {identifier(creator)}{within} {do} {role(grantee)}",),
+                found="none" if is_missing else what,
+                fix=(f"ALTER DEFAULT PRIVILEGES FOR ROLE {identifier(creator)}{within} {do} {role(grantee)}",),
             )

@@ -23,9 +23,9 @@ def compare_security(relations: Mapping[str, Relation], declared: Declaration) -
                 kind="table",
                 where=f"table {access.table}",
                 expected="a table",
-                seen="none",
-                mend=(),
-                is_decision=True,
+                found="none",
+                fix=(),
+                needs_decision=True,
                 hint="run python manage.py migrate",
             )
             continue
@@ -39,8 +39,8 @@ def compare_security(relations: Mapping[str, Relation], declared: Declaration) -
                     kind="row-level security",
                     where=f"table {table.sql}",
                     expected=word if expected else off,
-                    seen=word if seen else off,
-                    mend=(f"ALTER TABLE {table.sql} {word if expected else off} ROW LEVEL SECURITY",),
+                    found=word if seen else off,
+                    fix=(f"ALTER TABLE {table.sql} {word if expected else off} ROW LEVEL SECURITY",),
                 )
 
 
@@ -53,8 +53,8 @@ def compare_tables(catalogue: Catalogue, relations: Mapping[str, Relation], decl
         if table is None:
             continue
         if table.owner != declared.owner:
-            mend = (f"ALTER TABLE {table.sql} OWNER TO {identifier(declared.owner)}",)
-            yield Drift(kind="owner", where=f"table {table.sql}", expected=declared.owner, seen=table.owner, mend=mend)
+            fix = (f"ALTER TABLE {table.sql} OWNER TO {identifier(declared.owner)}",)
+            yield Drift(kind="owner", where=f"table {table.sql}", expected=declared.owner, found=table.owner, fix=fix)
         silent = {table.owner, declared.owner, *_host_owners(declared)}
         seen = _told(rights.get(table.oid, set()), silent, declared)
         expected = {
@@ -88,8 +88,8 @@ def compare_triggers(catalogue: Catalogue, relations: Mapping[str, Relation]) ->
             kind="trigger",
             where=f"trigger {name} of table {tables[oid]}",
             expected="ENABLE",
-            seen="DISABLE" if is_off else "ENABLE REPLICA",
-            mend=(f"ALTER TABLE {tables[oid]} ENABLE TRIGGER {identifier(name)}",),
+            found="DISABLE" if is_off else "ENABLE REPLICA",
+            fix=(f"ALTER TABLE {tables[oid]} ENABLE TRIGGER {identifier(name)}",),
         )
 
 
@@ -108,9 +108,9 @@ def compare_rules(catalogue: Catalogue, relations: Mapping[str, Relation]) -> It
             kind="rule",
             where=f"rule {name} of table {tables[oid]}",
             expected="none",
-            seen=" ".join(definition.split()),
-            mend=(f"DROP RULE {identifier(name)} ON {tables[oid]}",),
-            is_decision=True,
+            found=" ".join(definition.split()),
+            fix=(f"DROP RULE {identifier(name)} ON {tables[oid]}",),
+            needs_decision=True,
             hint="it rewrites statements and runs with the rights of the table's owner; use a trigger instead",
         )
 
@@ -218,8 +218,8 @@ def compare_store_keys(
             kind="foreign key",
             where=f"foreign key {key.name} of table {table.sql}",
             expected=own,
-            seen=found[0][1] if found else "none",
-            mend=(*drop, f"{add} NOT VALID"),
+            found=found[0][1] if found else "none",
+            fix=(*drop, f"{add} NOT VALID"),
             hint="look once more after it: rows that came meanwhile are to be validated",
         )
 
@@ -257,10 +257,10 @@ def find_orphans(catalogue: Catalogue) -> Iterable[Drift]:
                 kind="orphans",
                 where=where,
                 expected="no rows that refer to nothing",
-                seen=f"{count:,} rows",
-                mend=(orphans.as_string(),),
-                is_decision=True,
-                hint="this shows them; delete or mend each by hand",
+                found=f"{count:,} rows",
+                fix=(orphans.as_string(),),
+                needs_decision=True,
+                hint="this shows them; delete or fix each by hand",
             )
         elif not is_valid:
             forced = [t for t, is_forced in ((child, child_forced), (parent, parent_forced)) if is_forced]
@@ -274,8 +274,8 @@ def find_orphans(catalogue: Catalogue) -> Iterable[Drift]:
                 kind="foreign key",
                 where=where,
                 expected="validated",
-                seen="NOT VALID",
-                mend=(*lift, validate.as_string(), *force),
+                found="NOT VALID",
+                fix=(*lift, validate.as_string(), *force),
             )
 
 

@@ -55,9 +55,9 @@ def _tables(catalogue: Catalogue, relations: Mapping[str, Relation], roles: Role
             kind="undeclared table",
             where=f"table {table}, role {grantee}",
             expected="nothing",
-            seen=f"{privileges} on {what} {'with policies of its own' if has_policies else 'without policies'}",
-            mend=(f"REVOKE ALL ON {table} FROM {role(grantee)}",),
-            is_decision=True,
+            found=f"{privileges} on {what} {'with policies of its own' if has_policies else 'without policies'}",
+            fix=(f"REVOKE ALL ON {table} FROM {role(grantee)}",),
+            needs_decision=True,
             hint=(
                 "or declare its model: StoreIsolation, or SystemScope where its rows belong to no store; "
                 "for a model of another app, such as auth.User, by ProtectModel in a migration"
@@ -108,10 +108,10 @@ def _views(
             kind="undeclared view",
             where=f"view {view}, role {grantee}",
             expected="security_invoker",
-            seen=f"the eyes of {owner}, who "
+            found=f"the eyes of {owner}, who "
             + ("bypasses row-level security" if bypasses else f"sees all rows of {', '.join(shown)}"),
-            mend=(f"ALTER VIEW {view} SET (security_invoker = true)",),
-            is_decision=not bypasses,
+            fix=(f"ALTER VIEW {view} SET (security_invoker = true)",),
+            needs_decision=not bypasses,
             hint="" if bypasses else "or take the view's rights from the role, which default privileges gave it",
         )
 
@@ -162,9 +162,9 @@ def _definers(catalogue: Catalogue, declared: Declaration, roles: Roles) -> Iter
             kind="undeclared function",
             where=f"function {signature}, role {grantee}",
             expected="no EXECUTE",
-            seen=f"EXECUTE of a SECURITY DEFINER function of {owner}",
-            mend=(f"REVOKE ALL ON FUNCTION {signature} FROM {role(grantee)}",),
-            is_decision=grantee != PUBLIC,
+            found=f"EXECUTE of a SECURITY DEFINER function of {owner}",
+            fix=(f"REVOKE ALL ON FUNCTION {signature} FROM {role(grantee)}",),
+            needs_decision=grantee != PUBLIC,
             hint="" if grantee == PUBLIC else "or give it to an owner named in EXTRA_OWNER_ROLES, or make it INVOKER",
         )
 
@@ -197,8 +197,8 @@ def _leakproof(catalogue: Catalogue, runtime: Sequence[str]) -> Iterable[Drift]:
             kind="leakproof function",
             where=f"function {signature}",
             expected="NOT LEAKPROOF",
-            seen=f"LEAKPROOF, owned by {owner}; role {who} may call it",
-            mend=(f"ALTER FUNCTION {signature} NOT LEAKPROOF",),
+            found=f"LEAKPROOF, owned by {owner}; role {who} may call it",
+            fix=(f"ALTER FUNCTION {signature} NOT LEAKPROOF",),
             hint="PostgreSQL may call it on rows of other stores, before their policies are checked",
         )
 
@@ -235,6 +235,6 @@ def _owned(
             kind="owner",
             where=f"{kind.lower()} {name}",
             expected=declared.owner,
-            seen=owner,
-            mend=(f"ALTER {kind} {name} OWNER TO {identifier(declared.owner)}",),
+            found=owner,
+            fix=(f"ALTER {kind} {name} OWNER TO {identifier(declared.owner)}",),
         )

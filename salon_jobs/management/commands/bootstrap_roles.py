@@ -15,7 +15,7 @@ from salon_jobs.management.output import as_command_error, ask, warn_of_kept_pas
 class Command(BaseCommand):
     """Command that bootstraps as the superuser of ``BOOTSTRAP_URL`` or prints SQL for psql; needs no other URL."""
 
-    help = "Create or mend the database roles as superuser, by BOOTSTRAP_URL. Idempotent; before migrate."
+    help = "Create or fix the database roles as superuser, by BOOTSTRAP_URL. Idempotent; before migrate."
     requires_system_checks = ()
 
     def add_arguments(self, parser: CommandParser) -> None:

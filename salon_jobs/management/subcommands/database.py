@@ -15,7 +15,7 @@ from salon_jobs.access.bootstrap import bootstrap
 from salon_jobs.access.doctor.catalogue import as_superuser, by_alias, database_name
 from salon_jobs.access.doctor.conversion import convert, plan_conversion
 from salon_jobs.access.doctor.drift import Drift
-from salon_jobs.access.doctor.examination import Examination, examine, mend, mendable
+from salon_jobs.access.doctor.examination import Examination, examine, fix, fixable
 from salon_jobs.conf import settings as conf
 from salon_jobs.management.output import ask, warn_of_kept_passwords
 from salon_jobs.management.subcommands.base import Subcommand
@@ -35,7 +35,7 @@ class Doctor(Subcommand):
         who.add_argument("--superuser", action="store_true", help="connect by BOOTSTRAP_URL, which sees all rows")
         parser.add_argument("--skip-orphans", action="store_true", help="do not read tables for orphans")
         parser.add_argument("--fail", action="store_true", help="exit with 1 when there is a drift")
-        parser.add_argument("--mend", action="store_true", help="run the statements, as superuser unless --database")
+        parser.add_argument("--fix", action="store_true", help="run the statements, as superuser unless --database")
         parser.add_argument("--yes", action="store_true", help="do not ask")
         parser.add_argument("--json", action="store_true", help="write what was found as JSON")
 
@@ -48,11 +48,11 @@ class Doctor(Subcommand):
                 out.write(json.dumps(asdict(found), indent=2))
             else:
                 _tell(found, out, err)
-            if options["mend"] and (mends := mendable(found.drifts)):
+            if options["fix"] and (fixes := fixable(found.drifts)):
                 if not options["yes"]:
-                    ask(f"Mend {len(mends):,} of them?", err, otherwise="nothing was mended", remedy="add --yes")
-                err.write(f"mended: {len(mend(connection, with_orphans=not options['skip_orphans'])):,}")
-                left = [drift for drift in found.drifts if drift.is_decision]
+                    ask(f"Fix {len(fixes):,} of them?", err, otherwise="nothing was fixed", remedy="add --yes")
+                err.write(f"fixed: {len(fix(connection, with_orphans=not options['skip_orphans'])):,}")
+                left = [drift for drift in found.drifts if drift.needs_decision]
                 if left:
                     err.write(f"left for you to decide: {len(left):,}")
         if options["fail"] and left:
@@ -61,7 +61,7 @@ class Doctor(Subcommand):
 
 @contextmanager
 def _connection(options: dict[str, Any]) -> Generator[psycopg.Connection[Any]]:
-    if options["superuser"] or (options["mend"] and options["database"] is None):
+    if options["superuser"] or (options["fix"] and options["database"] is None):
         with as_superuser() as connection:
             yield connection
     else:
@@ -71,14 +71,14 @@ def _connection(options: dict[str, Any]) -> Generator[psycopg.Connection[Any]]:
 def _tell(found: Examination, out: OutputWrapper, err: OutputWrapper) -> None:
     for drift in found.drifts:
         out.write(f"{drift.kind}: {drift.where}")
-        lines = [("expected", drift.expected), ("found", drift.seen)]
-        lines += [("decide" if drift.is_decision else "mend", f"{statement};") for statement in drift.mend]
+        lines = [("expected", drift.expected), ("found", drift.found)]
+        lines += [("decide" if drift.needs_decision else "fix", f"{statement};") for statement in drift.fix]
         lines += [("hint", drift.hint)] if drift.hint else []
         for label, text in lines:
             out.write(f"  {label:<10}{text}")
         out.write("")
-    for text in found.not_looked_at:
-        err.write(f"not looked at: {text}")
+    for text in found.not_checked:
+        err.write(f"not checked: {text}")
     out.write(f"{found.database}, as {found.role}: {_counted(found.drifts)}")
 
 
