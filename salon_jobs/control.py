@@ -1,7 +1,6 @@
 """Operators' actions: change jobs and messages, pause and limit. Role: operator, unless stated otherwise."""
 
-from salon_jobs.core.records import OperatedMessage as OperatedMessage
-from salon_jobs.jobs.control import Operated as Operated
+from salon_jobs.core.records import ActionResult as ActionResult
 from salon_jobs.jobs.control import cancel_jobs as cancel_jobs
 from salon_jobs.jobs.control import change_jobs as change_jobs
 from salon_jobs.jobs.control import discard_jobs as discard_jobs
@@ -9,7 +8,6 @@ from salon_jobs.jobs.control import retry_jobs as retry_jobs
 from salon_jobs.jobs.limits import limit as limit
 from salon_jobs.jobs.limits import pause as pause
 from salon_jobs.jobs.limits import resume as resume
-from salon_jobs.outbox.control import OperatedAggregate as OperatedAggregate
 from salon_jobs.outbox.control import pause_destination as pause_destination
 from salon_jobs.outbox.control import resume_destination as resume_destination
 from salon_jobs.outbox.control import retry_messages as retry_messages

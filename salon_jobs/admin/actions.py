@@ -16,7 +16,7 @@ from django.http import HttpRequest
 from django.template.response import TemplateResponse
 
 from salon_jobs.admin.base import sees_all_stores
-from salon_jobs.core.records import Result
+from salon_jobs.core.records import ActionResult
 from salon_jobs.tenancy.active import current_store_id
 
 _CONFIRMED = "confirmed"
@@ -31,7 +31,7 @@ LONGEST_S = 20.0
 def operate(
     request: HttpRequest,
     queryset: QuerySet[Any],
-    change: Callable[[list[int]], Sequence[Result]],
+    change: Callable[[list[int]], Sequence[ActionResult[int]]],
     *,
     done: str,
     noun: str,

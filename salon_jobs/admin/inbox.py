@@ -14,7 +14,7 @@ from django.utils.safestring import SafeString
 from salon_jobs.admin.actions import ask_first, confirmed, how_many, operate
 from salon_jobs.admin.base import ReadOnlyAdmin, may, text
 from salon_jobs.conf import settings as conf
-from salon_jobs.core.records import OperatedMessage
+from salon_jobs.core.records import ActionResult
 from salon_jobs.inbox.queries import dismiss_messages, retry_messages, shown_text
 from salon_jobs.models import InboxMessage
 
@@ -72,7 +72,7 @@ class InboxAdmin(ReadOnlyAdmin):
         self,
         request: HttpRequest,
         queryset: QuerySet[InboxMessage],
-        change: Callable[..., list[OperatedMessage]],
+        change: Callable[..., list[ActionResult[int]]],
         done: str,
     ) -> None:
         rows = queryset.only("consumer", "message_id")

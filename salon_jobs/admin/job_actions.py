@@ -17,8 +17,9 @@ from django.utils import timezone
 
 from salon_jobs.admin.actions import BATCH, ask_first, confirmed, how_many, log_changed, operate
 from salon_jobs.admin.base import ReadOnlyAdmin, may, may_everywhere, reader
+from salon_jobs.core.records import ActionResult
 from salon_jobs.jobs import limits
-from salon_jobs.jobs.control import Operated, cancel_jobs, change_jobs, discard_jobs, retry_jobs
+from salon_jobs.jobs.control import cancel_jobs, change_jobs, discard_jobs, retry_jobs
 from salon_jobs.models import Job, Limit
 
 
@@ -172,7 +173,7 @@ class JobActions(ReadOnlyAdmin):
         return ask_first(request, self, queryset, action=action, title=title, lines=[line], form=form)
 
     def _operate(
-        self, request: HttpRequest, queryset: QuerySet[Job], change: Callable[..., list[Operated]], done: str
+        self, request: HttpRequest, queryset: QuerySet[Job], change: Callable[..., list[ActionResult[int]]], done: str
     ) -> None:
         asked = operate(request, queryset.only("task"), partial(change, using=reader(request)), done=done, noun="job")
         if asked:

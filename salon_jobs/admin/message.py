@@ -21,7 +21,7 @@ from salon_jobs.admin.base import ReadOnlyAdmin, as_json, instant, may_everywher
 from salon_jobs.admin.filters import DestinationFilter, EventFilter, MessageStoreFilter, bounded, known_destinations
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import OptionInvalid
-from salon_jobs.core.records import MessageStatus, OperatedMessage
+from salon_jobs.core.records import ActionResult, MessageStatus
 from salon_jobs.models import BlockedAggregate, DestinationState, Message, RelayPartition, Replay
 from salon_jobs.outbox.control import pause_destination, resume_destination, retry_heads, retry_messages, skip_messages
 from salon_jobs.outbox.replay import MOST, MessageCriteria, replay_messages
@@ -176,7 +176,11 @@ class MessageAdmin(ReadOnlyAdmin):
         return None
 
     def _operate(
-        self, request: HttpRequest, queryset: QuerySet[Message], change: Callable[..., list[OperatedMessage]], done: str
+        self,
+        request: HttpRequest,
+        queryset: QuerySet[Message],
+        change: Callable[..., list[ActionResult[int]]],
+        done: str,
     ) -> None:
         # Oldest first: messages that block others come before them.
         change = partial(change, using=conf.reader_database)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Generic, NamedTuple, TypeVar
 from uuid import UUID
 
 # Stands for "no store" in a claim group: an index compares it like any other value.
@@ -169,24 +169,16 @@ class MessageStatus(StrEnum):
     SKIPPED = "skipped"
 
 
-@dataclass(frozen=True, slots=True)
-class OperatedMessage:
-    """Result of an operator's action on one message: changed, or why not."""
+IdT = TypeVar("IdT", int, tuple[str, str])
 
-    id: int
+
+@dataclass(frozen=True, slots=True)
+class ActionResult(Generic[IdT]):
+    """Result of an operator's action on one job or message, or on one aggregate: its type and ID.
+
+    ``detail`` says why it was not changed, or what is still to come.
+    """
+
+    id: IdT
     changed: bool
     detail: str = ""
-
-
-class Result(Protocol):
-    """Result of an operator's action on one row. ``detail`` explains why it was not changed, or what is to come."""
-
-    @property
-    def changed(self) -> bool:
-        """Whether the row was changed."""
-        ...
-
-    @property
-    def detail(self) -> str:
-        """More detail, if any."""
-        ...

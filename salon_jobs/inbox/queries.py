@@ -15,7 +15,7 @@ from django.db.models.functions import Now
 from salon_jobs.brokers.source import Envelope
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.error_report import storable
-from salon_jobs.core.records import OperatedMessage
+from salon_jobs.core.records import ActionResult
 from salon_jobs.core.redaction import redacted, redacted_text
 from salon_jobs.db import statements
 from salon_jobs.models import InboxMessage
@@ -110,7 +110,7 @@ def count_rejected(consumer: str) -> int:
     return InboxMessage.objects.using(conf.database).filter(consumer=consumer, status=Status.REJECTED).count()
 
 
-def retry_messages(ids: Sequence[int], *, using: str) -> list[OperatedMessage]:
+def retry_messages(ids: Sequence[int], *, using: str) -> list[ActionResult[int]]:
     """Have ``consume_queue`` retry rejected messages at its next poll. Role: operator.
 
     One transaction. Results are in the order of the IDs.
@@ -118,7 +118,7 @@ def retry_messages(ids: Sequence[int], *, using: str) -> list[OperatedMessage]:
     return _decide(ids, (Status.REJECTED,), Status.RETRY, using)
 
 
-def dismiss_messages(ids: Sequence[int], *, using: str) -> list[OperatedMessage]:
+def dismiss_messages(ids: Sequence[int], *, using: str) -> list[ActionResult[int]]:
     """Dismiss messages that are rejected or wait for a retry; their IDs stay unique. See ``retry_messages``."""
     return _decide(ids, (Status.REJECTED, Status.RETRY), Status.DISMISSED, using, ended_at=Now())
 
@@ -162,13 +162,13 @@ def short(reason: str) -> str:
 
 def _decide(
     ids: Sequence[int], waiting: Collection[str], decided: str, using: str, **changes: Any
-) -> list[OperatedMessage]:
+) -> list[ActionResult[int]]:
     rows = InboxMessage.objects.using(using)
     with transaction.atomic(using=using):
         chosen = rows.filter(id__in=ids, status__in=waiting).order_by("id").select_for_update()
         changed = set(chosen.values_list("id", flat=True))
         rows.filter(id__in=changed).update(status=decided, **changes)
-    return [OperatedMessage(id_, id_ in changed, "" if id_ in changed else "it is not set aside") for id_ in ids]
+    return [ActionResult(id_, id_ in changed, "" if id_ in changed else "it is not set aside") for id_ in ids]
 
 
 def _execute(statement: str, parameters: Mapping[str, Any] | None = None, *, using: str | None = None) -> list[Any]:

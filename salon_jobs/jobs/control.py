@@ -13,7 +13,7 @@ from psycopg.errors import UniqueViolation
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import OptionInvalid
-from salon_jobs.core.records import JobState
+from salon_jobs.core.records import ActionResult, JobState
 from salon_jobs.db import statements
 from salon_jobs.jobs import enqueue
 from salon_jobs.jobs.options import JobOptions
@@ -23,15 +23,6 @@ BATCH = 1000
 _BY_AN_OPERATOR: Final = "discarded: by an operator"
 _ENDS_BY_CANCELLING = (JobState.QUEUED, JobState.RUNNING, JobState.FAILED)
 _ASKED = "it runs; its process is asked to end it"
-
-
-@dataclass(frozen=True, slots=True)
-class Operated:
-    """Result for one job: changed, or why not."""
-
-    job_id: int
-    changed: bool
-    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +38,7 @@ class _Change:
     takes_keys: bool = False
 
 
-def retry_jobs(job_ids: Iterable[int], *, at: datetime | None = None, using: str | None = None) -> list[Operated]:
+def retry_jobs(ids: Iterable[int], *, at: datetime | None = None, using: str | None = None) -> list[ActionResult[int]]:
     """Requeue failed and cancelled jobs, allowing at least one more attempt. Role: operator, worker, web.
 
     They become due at ``at``, by default now. ``using`` defaults to the alias of the job tables. The web role can only
@@ -58,13 +49,13 @@ def retry_jobs(job_ids: Iterable[int], *, at: datetime | None = None, using: str
     JobOptions(run_at=at)
     alias = using or conf.database
     retry = _Change("operator_retry", "only failed and cancelled jobs can be retried", {"at": at}, takes_keys=True)
-    results = _change(retry, list(job_ids), alias)
+    results = _change(retry, list(ids), alias)
     if any(result.changed for result in results):
         enqueue.after_commit(None, using=alias)
     return results
 
 
-def discard_jobs(job_ids: Iterable[int], *, using: str | None = None) -> list[Operated]:
+def discard_jobs(ids: Iterable[int], *, using: str | None = None) -> list[ActionResult[int]]:
     """Cancel queued and failed jobs with the reason ``discarded``: they will not run again.
 
     Running jobs are left alone; ``cancel_jobs`` asks those to end. Roles, ``using``, order and batches as in
@@ -72,12 +63,12 @@ def discard_jobs(job_ids: Iterable[int], *, using: str | None = None) -> list[Op
     """
     refused = "only queued and failed jobs can be discarded"
     discard = _Change("operator_cancel", refused, {"running": False, "reason": _BY_AN_OPERATOR})
-    return _change(discard, list(job_ids), using or conf.database)
+    return _change(discard, list(ids), using or conf.database)
 
 
 def change_jobs(
-    job_ids: Iterable[int], *, priority: int | None = None, queue: str | None = None, using: str | None = None
-) -> list[Operated]:
+    ids: Iterable[int], *, priority: int | None = None, queue: str | None = None, using: str | None = None
+) -> list[ActionResult[int]]:
     """Change the priority or queue, or both, of queued jobs. Roles, ``using``, order and batches as in ``retry_jobs``.
 
     Raises OptionInvalid naming the field, and when neither is given.
@@ -87,13 +78,13 @@ def change_jobs(
     JobOptions(priority=0 if priority is None else priority, queue="default" if queue is None else queue)
     alias = using or conf.database
     change = _Change("operator_change", "only queued jobs can be changed", {"priority": priority, "queue": queue})
-    results = _change(change, list(job_ids), alias)
+    results = _change(change, list(ids), alias)
     if any(result.changed for result in results):
         enqueue.after_commit(None, using=alias)
     return results
 
 
-def cancel_jobs(job_ids: Iterable[int], *, using: str | None = None) -> list[Operated]:
+def cancel_jobs(ids: Iterable[int], *, using: str | None = None) -> list[ActionResult[int]]:
     """Cancel jobs in any state but succeeded. Roles, ``using``, order and batches as in ``retry_jobs``.
 
     A running job's process is asked after your commit, so that finishing a job never waits for your transaction. Its
@@ -103,17 +94,17 @@ def cancel_jobs(job_ids: Iterable[int], *, using: str | None = None) -> list[Ope
     alias = using or conf.database
     refused = "only queued, running and failed jobs can be cancelled"
     cancel = _Change("operator_cancel", refused, {"running": False, "reason": "cancelled"})
-    results = _change(cancel, list(job_ids), alias)
-    left = [result.job_id for result in results if not result.changed]
+    results = _change(cancel, list(ids), alias)
+    left = [result.id for result in results if not result.changed]
     running: set[int] = set()
     for start in range(0, len(left), BATCH):
         # A job that was running a moment ago can be queued again or failed by now.
         batch = Job.objects.using(alias).filter(pk__in=left[start : start + BATCH], state__in=_ENDS_BY_CANCELLING)
-        ids = sorted(batch.values_list("pk", flat=True))
-        running.update(ids)
-        if ids:
-            transaction.on_commit(partial(_ask_to_end, ids, alias), using=alias)
-    return [Operated(each.job_id, True, _ASKED) if each.job_id in running else each for each in results]
+        interruptible = sorted(batch.values_list("pk", flat=True))
+        running.update(interruptible)
+        if interruptible:
+            transaction.on_commit(partial(_ask_to_end, interruptible, alias), using=alias)
+    return [ActionResult(each.id, True, _ASKED) if each.id in running else each for each in results]
 
 
 def _ask_to_end(job_ids: Sequence[int], using: str) -> None:
@@ -129,8 +120,8 @@ def _ask_to_end(job_ids: Sequence[int], using: str) -> None:
         cursor.execute("SELECT pg_notify(%s, %s)", [enqueue.CHANNEL, enqueue.CANCEL])
 
 
-def _change(change: _Change, job_ids: Sequence[int], using: str) -> list[Operated]:
-    results: list[Operated] = []
+def _change(change: _Change, job_ids: Sequence[int], using: str) -> list[ActionResult[int]]:
+    results: list[ActionResult[int]] = []
     for start in range(0, len(job_ids), BATCH):
         batch = job_ids[start : start + BATCH]
         try:
@@ -142,7 +133,7 @@ def _change(change: _Change, job_ids: Sequence[int], using: str) -> list[Operate
     return results
 
 
-def _at_once(change: _Change, job_ids: Sequence[int], using: str) -> list[Operated]:
+def _at_once(change: _Change, job_ids: Sequence[int], using: str) -> list[ActionResult[int]]:
     with transaction.atomic(using=using), connections[using].cursor() as cursor:
         cursor.execute(statements.load(change.statement), {"ids": list(job_ids), **change.values})
         changed = {row[0] for row in cursor.fetchall()}
@@ -152,15 +143,15 @@ def _at_once(change: _Change, job_ids: Sequence[int], using: str) -> list[Operat
             cursor.execute(statements.load("waiting_twin"), {"ids": left})
             held = dict(cursor.fetchall())
     why_not = {id_: _held_by(f"job {held[id_]}") if id_ in held else change.refused for id_ in left}
-    return [Operated(id_, id_ in changed, why_not.get(id_, "")) for id_ in job_ids]
+    return [ActionResult(id_, id_ in changed, why_not.get(id_, "")) for id_ in job_ids]
 
 
-def _one(change: _Change, job_id: int, using: str) -> list[Operated]:
+def _one(change: _Change, job_id: int, using: str) -> list[ActionResult[int]]:
     try:
         return _at_once(change, [job_id], using)
     except IntegrityError as error:
         _require_key_collision(error)
-    return [Operated(job_id, False, _held_by("another job"))]
+    return [ActionResult(job_id, False, _held_by("another job"))]
 
 
 def _held_by(holder: str) -> str:

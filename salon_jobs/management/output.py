@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Any, ClassVar, Final, Protocol, TypeVar
+from typing import Final
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError, OutputWrapper
@@ -16,7 +16,7 @@ from django.db import DatabaseError, InterfaceError
 from psycopg import Error as PsycopgError
 
 from salon_jobs.core.errors import ConfigurationError, NotReady, SalonJobsError
-from salon_jobs.core.records import Result
+from salon_jobs.core.records import ActionResult, IdT
 
 _LONGEST: Final = 60
 
@@ -96,20 +96,11 @@ def as_command_error() -> Generator[None]:
         raise CommandError(f"{NotReady.code}: {error}") from error
 
 
-class Written(Result, Protocol):
-    """Result that can be written as JSON: a frozen dataclass."""
-
-    __dataclass_fields__: ClassVar[dict[str, Any]]
-
-
-R = TypeVar("R", bound=Written)
-
-
 def in_batches(
-    ids: Sequence[int], operate: Callable[[Sequence[int]], list[R]], *, batch: int, err: OutputWrapper
-) -> list[R]:
+    ids: Sequence[int], operate: Callable[[Sequence[int]], list[ActionResult[int]]], *, batch: int, err: OutputWrapper
+) -> list[ActionResult[int]]:
     """Operate on ``batch`` ids at a time; the progress of several batches, and an early end, go to ``err``."""
-    results: list[R] = []
+    results: list[ActionResult[int]] = []
     try:
         for start in range(0, len(ids), batch):
             results += operate(ids[start : start + batch])
@@ -121,7 +112,14 @@ def in_batches(
     return results
 
 
-def tell(results: Sequence[R], done: str, named: Callable[[R], object], *, as_json: bool, out: OutputWrapper) -> None:
+def tell(
+    results: Sequence[ActionResult[IdT]],
+    done: str,
+    named: Callable[[ActionResult[IdT]], object],
+    *,
+    as_json: bool,
+    out: OutputWrapper,
+) -> None:
     """Write the results as JSON, or a line for each with details, and how many were changed."""
     if as_json:
         out.write(json.dumps([asdict(result) for result in results]))

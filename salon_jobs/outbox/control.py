@@ -14,7 +14,7 @@ from django.db.models.functions import Now
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.destinations import parse_destination
 from salon_jobs.core.errors import OptionInvalid
-from salon_jobs.core.records import MessageStatus, OperatedMessage
+from salon_jobs.core.records import ActionResult, MessageStatus
 from salon_jobs.models import BlockedAggregate, DestinationState, Message
 from salon_jobs.outbox import emit
 
@@ -107,17 +107,7 @@ _PARKED: Final[str] = BlockedAggregate.Status.PARKED.value
 _GONE: Final = "there is no such message, or you may not see it"
 
 
-@dataclass(frozen=True, slots=True)
-class OperatedAggregate:
-    """Result for one blocked aggregate: unparked, or why not."""
-
-    aggregate_type: str
-    aggregate_id: str
-    changed: bool
-    detail: str = ""
-
-
-def retry_messages(ids: Iterable[int], *, using: str | None = None) -> list[OperatedMessage]:
+def retry_messages(ids: Iterable[int], *, using: str | None = None) -> list[ActionResult[int]]:
     """Retry failed messages, and retry waiting messages now. Role: operator, worker.
 
     A failed message becomes pending with all its attempts restored and goes first in its aggregate; later messages
@@ -127,7 +117,7 @@ def retry_messages(ids: Iterable[int], *, using: str | None = None) -> list[Oper
     return _in_batches(_retry, ids, using)
 
 
-def skip_messages(ids: Iterable[int], *, using: str | None = None) -> list[OperatedMessage]:
+def skip_messages(ids: Iterable[int], *, using: str | None = None) -> list[ActionResult[int]]:
     """Mark pending and failed messages as skipped: they are never sent and no longer block their aggregate.
 
     Role: operator, worker; web, inside ``tenant_context``, for messages of the current store. A message that a relay is
@@ -138,7 +128,7 @@ def skip_messages(ids: Iterable[int], *, using: str | None = None) -> list[Opera
 
 def unpark(
     aggregates: Iterable[tuple[str, str]] = (), *, aggregate_type: str | None = None, using: str | None = None
-) -> list[OperatedAggregate]:
+) -> list[ActionResult[tuple[str, str]]]:
     """Retry at once the message that blocks each aggregate; the others follow in order.
 
     ``aggregates`` are pairs of aggregate type and aggregate ID. Alternatively, ``aggregate_type`` selects every blocked
@@ -160,14 +150,12 @@ def unpark(
     if aggregate_type:
         every = BlockedAggregate.objects.using(alias).filter(aggregate_type=aggregate_type).order_by("head_id")
         heads = {head: (aggregate_type, one) for head, one in every.values_list("head_id", "aggregate_id")}
-    results = [
-        OperatedAggregate(*heads[each.id], each.changed, each.detail) for each in retry_heads(heads, using=alias)
-    ]
+    results = [ActionResult(heads[each.id], each.changed, each.detail) for each in retry_heads(heads, using=alias)]
     blocked = set(heads.values())
-    return [*results, *(OperatedAggregate(*pair, False, "it is not blocked") for pair in named if pair not in blocked)]
+    return [*results, *(ActionResult(pair, False, "it is not blocked") for pair in named if pair not in blocked)]
 
 
-def retry_heads(heads: Iterable[int], *, using: str | None = None) -> list[OperatedMessage]:
+def retry_heads(heads: Iterable[int], *, using: str | None = None) -> list[ActionResult[int]]:
     """Unpark aggregates, as ``unpark`` does, named by the messages that block them."""
     return _in_batches(_retry_or_let_go, heads, using)
 
@@ -180,7 +168,7 @@ def why_not(ids: Sequence[int], allowed: str, using: str) -> dict[int, str]:
 
 def _in_batches(
     change: Callable[[Sequence[int], str], dict[int, str]], ids: Iterable[int], using: str | None
-) -> list[OperatedMessage]:
+) -> list[ActionResult[int]]:
     """Change all messages, lowest IDs first, so that a blocking message precedes the rest of its aggregate."""
     alias, wanted = using or conf.database, list(ids)
     refused: dict[int, str] = {}
@@ -190,7 +178,7 @@ def _in_batches(
             if len(refusals) < len(batch):
                 emit.operator_changed(using=alias)
         refused |= refusals
-    return [OperatedMessage(id_, id_ not in refused, refused.get(id_, "")) for id_ in wanted]
+    return [ActionResult(id_, id_ not in refused, refused.get(id_, "")) for id_ in wanted]
 
 
 def _batches(everything: Sequence[_T]) -> Iterator[Sequence[_T]]:

@@ -11,7 +11,7 @@ from django.db import transaction
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import OptionInvalid
-from salon_jobs.core.records import MessageStatus, OperatedMessage
+from salon_jobs.core.records import ActionResult, MessageStatus
 from salon_jobs.db import statements
 from salon_jobs.models import Message, Replay
 from salon_jobs.models.fields import MARGIN, first_id_at
@@ -80,7 +80,7 @@ class Replayed:
     first: int | None
     last: int | None
     replay_id: int | None = None
-    refused: tuple[OperatedMessage, ...] = ()
+    refused: tuple[ActionResult[int], ...] = ()
 
 
 def replay_messages(
@@ -120,7 +120,7 @@ def replay_messages(
             emit.after_commit(using=alias)
         left = sorted(set(criteria.ids) - set(chosen)) if criteria.ids else []
         reasons = why_not(left, f"only {', '.join(sorted(criteria.statuses))} ones are sent again", alias)
-    refused = tuple(OperatedMessage(id_, False, reasons[id_]) for id_ in left)
+    refused = tuple(ActionResult(id_, False, reasons[id_]) for id_ in left)
     first, last = (chosen[0], chosen[-1]) if chosen else (None, None)
     return Replayed(len(chosen), first, last, replay_id, refused)
 
@@ -151,7 +151,7 @@ def _values(criteria: MessageCriteria, using: str) -> dict[str, Any]:
     }
 
 
-def send_skipped_messages(ids: Iterable[int], *, using: str | None = None) -> list[OperatedMessage]:
+def send_skipped_messages(ids: Iterable[int], *, using: str | None = None) -> list[ActionResult[int]]:
     """Make skipped messages pending again. Role: operator, worker.
 
     They arrive in ID order, before the unsent later messages of their aggregate. Messages of a blocked aggregate stay
@@ -170,7 +170,7 @@ def send_skipped_messages(ids: Iterable[int], *, using: str | None = None) -> li
             del refused[message_id]
     unexplained = [message_id for message_id, why in refused.items() if not why]
     refused |= why_not(unexplained, "only skipped messages can be sent", alias)
-    return [OperatedMessage(each, each not in refused, refused.get(each, "")) for each in wanted]
+    return [ActionResult(each, each not in refused, refused.get(each, "")) for each in wanted]
 
 
 def _batches_of_aggregates(ids: Sequence[int], using: str) -> Iterator[list[int]]:

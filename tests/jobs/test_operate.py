@@ -15,8 +15,8 @@ from django.test.utils import CaptureQueriesContext
 from salon_jobs import tenant_context
 from salon_jobs.control import retry_jobs
 from salon_jobs.core.errors import OptionInvalid
+from salon_jobs.core.records import ActionResult
 from salon_jobs.jobs import control
-from salon_jobs.jobs.control import Operated
 from tests.support import change, seen
 
 OPERATOR = "operator"
@@ -49,7 +49,7 @@ def test_a_retry_is_one_statement_and_tells_each_result(jobs: dict[str, int]) ->
         results = control.retry_jobs(ids, using=OPERATOR)
     assert sum("UPDATE salon_jobs_job" in query["sql"] for query in captured.captured_queries) == 1
     changed = {jobs["failed"], jobs["cancelled"]}
-    assert results == [Operated(i, True) if i in changed else Operated(i, False, NOT_RETRIED) for i in ids]
+    assert results == [ActionResult(i, True) if i in changed else ActionResult(i, False, NOT_RETRIED) for i in ids]
     for job_id in changed:
         assert seen(
             "SELECT state, max_attempts, reason, finished_at, run_at <= now() FROM salon_jobs_job WHERE id = %s", job_id
@@ -69,7 +69,7 @@ def test_a_cancel_is_one_statement_and_tells_each_result(jobs: dict[str, int]) -
     with CaptureQueriesContext(connections[OPERATOR]) as captured:
         results = control.cancel_jobs(jobs.values(), using=OPERATOR)
     assert sum("UPDATE salon_jobs_job" in query["sql"] for query in captured.captured_queries) == 1
-    assert {result.job_id for result in results if result.changed} == {jobs["queued"], jobs["failed"]}
+    assert {result.id for result in results if result.changed} == {jobs["queued"], jobs["failed"]}
     assert {r.detail for r in results if not r.changed} == {"only queued, running and failed jobs can be cancelled"}
 
 
@@ -78,10 +78,10 @@ def test_a_collision_holds_no_other_job_back_and_names_the_holder(database: None
     free, held, first, second = add("free", "failed"), add("held", "failed"), add("two", "failed"), add("two", "failed")
     results = control.retry_jobs([free, held, first, second], using=OPERATOR)
     assert results == [
-        Operated(free, True),
-        Operated(held, False, f"job {holder} waits under its key; cancel that one first"),
-        Operated(first, True),
-        Operated(second, False, f"job {first} waits under its key; cancel that one first"),
+        ActionResult(free, True),
+        ActionResult(held, False, f"job {holder} waits under its key; cancel that one first"),
+        ActionResult(first, True),
+        ActionResult(second, False, f"job {first} waits under its key; cancel that one first"),
     ]
 
 
@@ -118,14 +118,14 @@ def test_without_an_alias_a_store_retries_its_own_jobs_through_that_of_the_table
         for store_id in stores[:2]
     ]
     with tenant_context(stores[0], using="web"):
-        assert retry_jobs(ids, using="web") == [Operated(ids[0], True), Operated(ids[1], False, NOT_RETRIED)]
-    assert retry_jobs(ids) == [Operated(ids[0], False, NOT_RETRIED), Operated(ids[1], True)]
+        assert retry_jobs(ids, using="web") == [ActionResult(ids[0], True), ActionResult(ids[1], False, NOT_RETRIED)]
+    assert retry_jobs(ids) == [ActionResult(ids[0], False, NOT_RETRIED), ActionResult(ids[1], True)]
 
 
 def test_a_retry_at_an_instant_is_due_then_and_keeps_no_expiry_before_it(jobs: dict[str, int]) -> None:
     at = datetime.now(UTC) + timedelta(hours=5)
     change("UPDATE salon_jobs_job SET expires_at = now() + interval '1 hour' WHERE id = %s", jobs["failed"])
-    assert control.retry_jobs([jobs["failed"]], at=at, using=OPERATOR) == [Operated(jobs["failed"], True)]
+    assert control.retry_jobs([jobs["failed"]], at=at, using=OPERATOR) == [ActionResult(jobs["failed"], True)]
     assert seen("SELECT state, run_at, expires_at FROM salon_jobs_job WHERE id = %s", jobs["failed"]) == [
         ("queued", at, None)
     ]
@@ -135,7 +135,7 @@ def test_a_retry_at_an_instant_is_due_then_and_keeps_no_expiry_before_it(jobs: d
 
 def test_a_discard_ends_queued_and_failed_jobs_alone(jobs: dict[str, int]) -> None:
     results = control.discard_jobs(jobs.values(), using=OPERATOR)
-    assert {result.job_id for result in results if result.changed} == {jobs["queued"], jobs["failed"]}
+    assert {result.id for result in results if result.changed} == {jobs["queued"], jobs["failed"]}
     assert {r.detail for r in results if not r.changed} == {"only queued and failed jobs can be discarded"}
     assert seen(
         "SELECT count(*) FROM salon_jobs_job WHERE reason = 'discarded: by an operator' AND state = 'cancelled'"
@@ -146,7 +146,7 @@ def test_a_discard_ends_queued_and_failed_jobs_alone(jobs: dict[str, int]) -> No
 
 def test_queued_jobs_alone_get_another_priority_or_queue(jobs: dict[str, int]) -> None:
     results = control.change_jobs(jobs.values(), priority=-5, using=OPERATOR)
-    assert {result.job_id for result in results if result.changed} == {jobs["queued"]}
+    assert {result.id for result in results if result.changed} == {jobs["queued"]}
     control.change_jobs([jobs["queued"]], queue="night", using=OPERATOR)
     assert seen("SELECT id, priority FROM salon_jobs_job WHERE queue = 'night' OR priority <> 0") == [
         (jobs["queued"], -5)

@@ -203,7 +203,7 @@ def test_many_pruners_beside_retries_lose_no_job_and_do_not_deadlock(database: N
             ready.wait(10)
             for start in range(3 * BATCH - 10, 0, -100):
                 results = control.retry_jobs(ids[start : start + 10], using="operator")
-                retried.extend(result.job_id for result in results if result.changed)
+                retried.extend(result.id for result in results if result.changed)
         except BaseException as error:
             failures.append(error)
         finally:

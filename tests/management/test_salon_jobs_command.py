@@ -160,9 +160,7 @@ def test_cancel_takes_ids_or_all_that_are_named(stores: list[UUID], process_id: 
     running, other = (tasks.in_store.enqueue(store_id=store).id for store in stores[:2])
     assert store.claim_due(process_id, ["test-store"], 1)
     ended = tasks.system.using(queue="mail").enqueue().id
-    assert json.loads(run("cancel", str(ended), "--yes", "--json")[0]) == [
-        {"job_id": ended, "changed": True, "detail": ""}
-    ]
+    assert json.loads(run("cancel", str(ended), "--yes", "--json")[0]) == [{"id": ended, "changed": True, "detail": ""}]
     out, _ = run("cancel", str(first), str(ended), "999", "--yes")
     assert out.splitlines()[-1] == "cancelled or asked to end: 1 of 3"
     with pytest.raises(CommandError, match=r"Cancel 1 jobs\? Nobody can be asked here: add --yes"):
@@ -208,7 +206,7 @@ def test_retry_takes_ids_or_all_failed_ones_that_are_named(stores: list[UUID]) -
     with pytest.raises(CommandError, match=r"Retry 1 jobs\? Nobody can be asked here: add --yes"):
         run("retry", "--queue", "mail", "--store", str(stores[0]))
     assert json.loads(run("retry", "--task", "test-store", "--store", str(stores[0]), "--yes", "--json")[0]) == [
-        {"job_id": mail, "changed": True, "detail": ""}
+        {"id": mail, "changed": True, "detail": ""}
     ]
     queued = dict(seen("SELECT id, max_attempts FROM salon_jobs_job WHERE state = 'queued'"))
     assert queued == {first: 4, waiting: 3, cancelled: 3, mail: 4}, "one more attempt where they were spent"

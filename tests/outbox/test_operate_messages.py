@@ -13,7 +13,7 @@ from django.db import ProgrammingError, connections, transaction
 
 from salon_jobs import tenant_context
 from salon_jobs.control import (
-    OperatedMessage,
+    ActionResult,
     pause_destination,
     resume_destination,
     retry_messages,
@@ -21,7 +21,6 @@ from salon_jobs.control import (
     unpark,
 )
 from salon_jobs.core.errors import MessageInvalid, OptionInvalid
-from salon_jobs.outbox.control import OperatedAggregate
 from tests.settings import url_for
 from tests.support import change, elsewhere, seen
 
@@ -66,8 +65,8 @@ def test_a_parked_head_is_pending_again_with_all_its_tries_and_due(database: Non
     head, behind = write("failed", aggregate="42"), write(aggregate="42")
     block(head, "parked")
     assert retry_messages([behind, head], using=OPERATOR) == [
-        OperatedMessage(behind, False, f"it waits behind message {head}; retry or skip that one"),
-        OperatedMessage(head, True),
+        ActionResult(behind, False, f"it waits behind message {head}; retry or skip that one"),
+        ActionResult(head, True),
     ]
     assert seen("SELECT status, retry_count, retry_at, sent_at FROM salon_jobs_message WHERE id = %s", head) == [
         ("pending", 0, None, None)
@@ -99,12 +98,12 @@ def test_several_of_one_aggregate_follow_the_first(database: None) -> None:
     first, head, last = (write("failed", aggregate="42") for _ in range(3))
     block(head, "parked")
     parked = f"message {head} holds its aggregate back; retry or skip that one first"
-    assert retry_messages([first], using=OPERATOR) == [OperatedMessage(first, False, parked)]
-    assert retry_messages([last], using=OPERATOR) == [OperatedMessage(last, False, parked)]
+    assert retry_messages([first], using=OPERATOR) == [ActionResult(first, False, parked)]
+    assert retry_messages([last], using=OPERATOR) == [ActionResult(last, False, parked)]
     assert [each.changed for each in retry_messages([last, head], using=OPERATOR)] == [True, True]
     assert blocked() == [(head, "waiting", True, 0)]
     # The head waits by now, so an earlier one can go before it.
-    assert retry_messages([first], using=OPERATOR) == [OperatedMessage(first, True)]
+    assert retry_messages([first], using=OPERATOR) == [ActionResult(first, True)]
     assert blocked() == [(first, "waiting", True, 0)]
     assert set(statuses().values()) == {"pending"}
 
@@ -126,9 +125,9 @@ def test_skipping_the_head_lets_its_aggregate_go_on(database: None) -> None:
     block(head, "parked")
     block(other, "waiting")
     assert skip_messages([sent, head, last], using=OPERATOR) == [
-        OperatedMessage(sent, False, "it is published; only pending and failed messages can be skipped"),
-        OperatedMessage(head, True),
-        OperatedMessage(last, True),
+        ActionResult(sent, False, "it is published; only pending and failed messages can be skipped"),
+        ActionResult(head, True),
+        ActionResult(last, True),
     ]
     assert blocked() == [(other, "waiting", False, 10)], "the last one held nobody back"
     assert statuses() == {head: "skipped", behind: "pending", other: "pending", sent: "published", last: "skipped"}
@@ -141,12 +140,9 @@ def test_a_store_skips_its_own_messages_and_the_web_changes_no_others(stores: li
     for head in (own, other, kept):
         block(head, "parked")
     gone = "there is no such message, or you may not see it"
-    assert skip_messages([own, other], using="web") == [OperatedMessage(i, False, gone) for i in (own, other)]
+    assert skip_messages([own, other], using="web") == [ActionResult(i, False, gone) for i in (own, other)]
     with tenant_context(stores[0], using="web"):
-        assert skip_messages([other, own], using="web") == [
-            OperatedMessage(other, False, gone),
-            OperatedMessage(own, True),
-        ]
+        assert skip_messages([other, own], using="web") == [ActionResult(other, False, gone), ActionResult(own, True)]
         for forbidden in (
             lambda: retry_messages([own], using="web"),
             lambda: unpark([(ORDERS, "3")], using="web"),
@@ -167,9 +163,9 @@ def test_unpark_by_pairs_and_by_destination(database: None) -> None:
         block(head, "parked")
     block(alone, "waiting")
     assert unpark([(ORDERS, "1"), (ORDERS, "nobody"), ("rn::nats:::stock", "1")], using=OPERATOR) == [
-        OperatedAggregate(ORDERS, "1", True),
-        OperatedAggregate(ORDERS, "nobody", False, "it is not blocked"),
-        OperatedAggregate("rn::nats:::stock", "1", False, "it is not blocked"),
+        ActionResult((ORDERS, "1"), True),
+        ActionResult((ORDERS, "nobody"), False, "it is not blocked"),
+        ActionResult(("rn::nats:::stock", "1"), False, "it is not blocked"),
     ]
     assert [row[:2] for row in blocked() if row[2]] == [(heads[1], "waiting")]
     results = unpark(aggregate_type=ORDERS, using=OPERATOR)
@@ -204,7 +200,7 @@ def test_a_destination_is_paused_and_resumed(database: None) -> None:
 
 @pytest.mark.parametrize("operate", [retry_messages, skip_messages])
 def test_a_relay_that_marks_it_published_meanwhile_is_first(
-    database: None, operate: Callable[..., list[OperatedMessage]]
+    database: None, operate: Callable[..., list[ActionResult[int]]]
 ) -> None:
     message = write(aggregate="42")
     block(message, "waiting")
@@ -225,7 +221,7 @@ def test_a_relay_that_comes_second_finds_the_message_skipped(database: None) -> 
     message = write(aggregate="42")
     with psycopg.connect(url_for("worker_runtime")) as relay:
         with transaction.atomic(OPERATOR):
-            assert skip_messages([message], using=OPERATOR) == [OperatedMessage(message, True)]
+            assert skip_messages([message], using=OPERATOR) == [ActionResult(message, True)]
             seen_by_relay = relay.execute("SELECT status FROM salon_jobs_message WHERE id = %s", [message]).fetchall()
         mark = "UPDATE salon_jobs_message SET status = 'published' WHERE id = %s AND status = 'pending'"
         assert seen_by_relay == [("pending",)]

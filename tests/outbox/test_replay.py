@@ -12,7 +12,7 @@ import pytest
 from django.db import ProgrammingError, transaction
 
 from salon_jobs import tenant_context
-from salon_jobs.control import MessageCriteria, OperatedMessage, replay_messages
+from salon_jobs.control import ActionResult, MessageCriteria, replay_messages
 from salon_jobs.core.errors import OptionInvalid
 from salon_jobs.models import Message
 from salon_jobs.models.fields import first_id_at
@@ -32,8 +32,8 @@ def test_chosen_ids_are_written_again_in_order_with_the_same_content(stores: lis
     done = replay_messages(MessageCriteria(ids=(pending, failed, sent, 10**12)), **WHY)
     assert (done.messages, done.first, done.last) == (2, sent, failed)
     assert done.refused == (
-        OperatedMessage(pending, False, "it is pending; only failed, published, skipped ones are sent again"),
-        OperatedMessage(10**12, False, "there is no such message, or you may not see it"),
+        ActionResult(pending, False, "it is pending; only failed, published, skipped ones are sent again"),
+        ActionResult(10**12, False, "there is no such message, or you may not see it"),
     )
     same = "aggregate_type, aggregate_id, event, payload::text, headers::text, store_id, producer"
     [first, second] = seen(

@@ -11,7 +11,7 @@ from django.db import transaction
 
 from salon_jobs.brokers.memory import MemoryPublisher
 from salon_jobs.brokers.publisher import OutgoingMessage, PublishFailure, Verdict
-from salon_jobs.control import OperatedMessage, pause_destination, resume_destination, skip_messages
+from salon_jobs.control import ActionResult, pause_destination, resume_destination, skip_messages
 from salon_jobs.outbox import replay as send_skipped
 from salon_jobs.outbox.replay import send_skipped_messages
 from tests.e2e.worker_process import eventually
@@ -42,7 +42,7 @@ def ids() -> list[int]:
     return [row[0] for row in seen("SELECT id FROM salon_jobs_message ORDER BY id")]
 
 
-def changed(results: list[OperatedMessage]) -> int:
+def changed(results: list[ActionResult[int]]) -> int:
     return sum(result.changed for result in results)
 
 
@@ -59,7 +59,7 @@ def test_they_arrive_under_their_ids_in_their_order_before_what_still_waits(deni
 
     denied.clear()
     chosen = skipped()[::-1]
-    assert send_skipped_messages(chosen, using=OPERATOR) == [OperatedMessage(each, True) for each in chosen]
+    assert send_skipped_messages(chosen, using=OPERATOR) == [ActionResult(each, True) for each in chosen]
     assert relay_in_burst()
     assert statuses() == {"published": 14}
     of = {name: [number for aggregate, number in arrived() if aggregate == name] for name in ("a", "b", "")}
@@ -144,10 +144,10 @@ def test_those_of_a_blocked_aggregate_stay_skipped_and_say_what_blocks_it(
     rows = blocked()
     why = f"message {head} holds its aggregate back; send this one when that one is sent or skipped"
     assert send_skipped_messages([before, behind, free, 999], using=OPERATOR) == [
-        OperatedMessage(before, False, why),
-        OperatedMessage(behind, False, why),
-        OperatedMessage(free, True),
-        OperatedMessage(999, False, "there is no such message, or you may not see it"),
+        ActionResult(before, False, why),
+        ActionResult(behind, False, why),
+        ActionResult(free, True),
+        ActionResult(999, False, "there is no such message, or you may not see it"),
     ]
     assert blocked() == [*rows, (free, "waiting", True, 0)]
     assert skipped() == [before, behind]
@@ -163,6 +163,4 @@ def test_one_that_was_sent_at_the_moment_it_was_skipped_is_not_sent_again(databa
         waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND usename = 'jobs_operator'"
         eventually(lambda: seen(waiting) == [(1,)])
         relay.commit()
-        assert sending.result(20) == [
-            OperatedMessage(number, False, "it is published; only skipped messages can be sent")
-        ]
+        assert sending.result(20) == [ActionResult(number, False, "it is published; only skipped messages can be sent")]

@@ -13,9 +13,9 @@ from django.test import override_settings
 from salon_jobs import fan_out, tenant_context
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import EnqueueRefused
+from salon_jobs.core.records import ActionResult
 from salon_jobs.jobs import JobHandle, control
 from salon_jobs.jobs import queries as store
-from salon_jobs.jobs.control import Operated
 from tests import tasks
 from tests.support import claim, seen
 
@@ -90,8 +90,8 @@ def test_the_web_role_moves_jobs_as_cancelling_and_retrying_do_and_never_a_runni
         for state in ("running", "succeeded", "failed"):
             with pytest.raises(ProgrammingError, match=r"row-level security|Cannot update"), transaction.atomic("web"):
                 ask("web", "UPDATE salon_jobs_job SET state = %s RETURNING id", state)
-        assert control.cancel_jobs([job_id], using="web") == [Operated(job_id, True)]
-        assert control.retry_jobs([job_id], using="web") == [Operated(job_id, True)]
+        assert control.cancel_jobs([job_id], using="web") == [ActionResult(job_id, True)]
+        assert control.retry_jobs([job_id], using="web") == [ActionResult(job_id, True)]
     [running] = [job for job in claim(process_id) if job.id == job_id]
     with tenant_context(stores[0], using="web"):
         assert ask("web", "SELECT state FROM salon_jobs_job") == [("running",)]

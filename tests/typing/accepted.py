@@ -42,10 +42,8 @@ from salon_jobs.access.operations import (
     ShareWithDjango,
 )
 from salon_jobs.control import (
+    ActionResult,
     MessageCriteria,
-    Operated,
-    OperatedAggregate,
-    OperatedMessage,
     Replayed,
     cancel_jobs,
     change_jobs,
@@ -211,12 +209,12 @@ assert_type(handle.result is EnqueueResult.INSERTED, bool)
 assert_type(fanned.inserted + fanned.kept + fanned.paused, int)
 
 # Operators.
-assert_type(retry_jobs([1, 2], at=NOW, using="operator"), list[Operated])
-assert_type(cancel_jobs({1}), list[Operated])
-assert_type(discard_jobs(number for number in range(3)), list[Operated])
-assert_type(change_jobs([1], priority=-5, queue="mail"), list[Operated])
+assert_type(retry_jobs([1, 2], at=NOW, using="operator"), list[ActionResult[int]])
+assert_type(cancel_jobs({1}), list[ActionResult[int]])
+assert_type(discard_jobs(number for number in range(3)), list[ActionResult[int]])
+assert_type(change_jobs([1], priority=-5, queue="mail"), list[ActionResult[int]])
 for operated in cancel_jobs([handle.id]):
-    assert_type((operated.job_id, operated.changed, operated.detail), tuple[int, bool, str])
+    assert_type((operated.id, operated.changed, operated.detail), tuple[int, bool, str])
 pause(queue="mail")
 pause(store_id=STORE, using="operator")
 resume(task="typing-store")
@@ -229,17 +227,17 @@ assert_type(emit("rn::nats:::orders", aggregate_id="42", event="order.created", 
 emit("rn::nats:::orders", event="order.created", payload=[STORE, TODAY], headers={"Priority": "low"})
 draft = Draft(aggregate_type="rn::nats:::orders", event="order.created", payload=None, aggregate_id="42")
 assert_type(emit_many(draft for _ in range(3)), list[UUID])
-assert_type(retry_messages([1]), list[OperatedMessage])
-assert_type(skip_messages(iter([1]), using="operator"), list[OperatedMessage])
-assert_type(unpark([("rn::nats:::orders", "42")]), list[OperatedAggregate])
+assert_type(retry_messages([1]), list[ActionResult[int]])
+assert_type(skip_messages(iter([1]), using="operator"), list[ActionResult[int]])
+assert_type(unpark([("rn::nats:::orders", "42")]), list[ActionResult[tuple[str, str]]])
 for unparked in unpark(aggregate_type="rn::nats:::orders"):
-    assert_type((unparked.aggregate_type, unparked.aggregate_id, unparked.changed), tuple[str, str, bool])
+    assert_type((unparked.id, unparked.changed), tuple[tuple[str, str], bool])
 pause_destination("rn::nats:::orders")
 resume_destination("rn::nats:::orders", using="operator")
 criteria = MessageCriteria(aggregate_type="rn::nats:::orders", since=NOW, statuses=("failed",))
 replayed = replay_messages(criteria, requested_by="me", reason="lost", dry_run=True)
 assert_type(replayed, Replayed)
-assert_type(replayed.refused, tuple[OperatedMessage, ...])
+assert_type(replayed.refused, tuple[ActionResult[int], ...])
 replay_messages(MessageCriteria(ids=(1, 2)))
 
 # Isolation.

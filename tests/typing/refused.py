@@ -40,10 +40,8 @@ from salon_jobs.access.operations import (
     ShareWithDjango,
 )
 from salon_jobs.control import (
+    ActionResult,
     MessageCriteria,
-    Operated,
-    OperatedAggregate,
-    OperatedMessage,
     Replayed,
     cancel_jobs,
     change_jobs,
@@ -196,7 +194,7 @@ retry_jobs([1], at=TODAY)  # E
 cancel_jobs(1)  # E
 discard_jobs([1], reason="over")  # E
 change_jobs([1], priority="high")  # E
-wrong_operated: list[Operated] = skip_messages([1])  # E
+wrong_result: list[ActionResult[str]] = skip_messages([1])  # E
 pause("mail")  # E
 resume(queue=1)  # E
 limit(queue="mail", max_concurrency="4")  # E
@@ -209,9 +207,9 @@ Draft(aggregate_type="rn::nats:::orders", payload={})  # E
 emit_many([{"event": "order.created"}])  # E
 retry_messages(["1"])  # E
 skip_messages(1)  # E
-wrong_message: list[OperatedMessage] = retry_jobs([1])  # E
+wrong_id: list[ActionResult[tuple[str, str]]] = retry_jobs([1])  # E
 unpark(["rn::nats:::orders"])  # E
-wrong_aggregate: list[OperatedAggregate] = unpark([("rn::nats:::orders", "42")])[0]  # E
+wrong_aggregate: list[ActionResult[int]] = unpark([("rn::nats:::orders", "42")])  # E
 pause_destination(1)  # E
 resume_destination("rn::nats:::orders", "operator")  # E
 MessageCriteria(ids=[1])  # E

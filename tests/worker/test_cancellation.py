@@ -15,7 +15,7 @@ import pytest
 from django.db import connection, connections, transaction
 
 from salon_jobs import Snooze, current_job, tenant_context
-from salon_jobs.control import Operated, cancel_jobs
+from salon_jobs.control import ActionResult, cancel_jobs
 from salon_jobs.core.error_report import report
 from salon_jobs.core.errors import CancelRequested
 from salon_jobs.jobs import control, queries
@@ -82,7 +82,7 @@ def test_a_handler_is_told_and_ends_by_itself(
     with working(process_id):
         assert started.wait(10)
         began = time.monotonic()
-        assert cancel_jobs([handle.id], using="operator") == [Operated(handle.id, True, ASKED)]
+        assert cancel_jobs([handle.id], using="operator") == [ActionResult(handle.id, True, ASKED)]
         eventually(lambda: states() == ["cancelled"], 5)
         assert time.monotonic() - began < 3
     assert seen(ENDED) == [("cancelled", "cancelled", 1, None)]
@@ -264,7 +264,7 @@ def test_a_job_that_is_to_be_cancelled_is_not_queued_again(running: Any, process
 def test_an_operators_retry_forgets_the_request(running: Any, process_id: int) -> None:
     control.cancel_jobs([running.id], using="operator")
     queries.requeue([(running.id, running.lease)], process_id)
-    assert control.retry_jobs([running.id], using="operator") == [Operated(running.id, True)]
+    assert control.retry_jobs([running.id], using="operator") == [ActionResult(running.id, True)]
     assert not requested(running.id)
     [again] = claim(process_id)
     assert queries.cancel_requests(process_id) == set()
@@ -278,7 +278,7 @@ def test_a_claim_in_flight_is_waited_for_and_then_asked(stores: list[UUID], proc
             [job] = claim(process_id)
             cancelling = elsewhere(pool, lambda: cancel_jobs([handle.id], using="operator"))
             wait_until_somebody_waits_for_a_lock("jobs_operator")
-        assert cancelling.result(10) == [Operated(handle.id, True, ASKED)]
+        assert cancelling.result(10) == [ActionResult(handle.id, True, ASKED)]
     assert queries.cancel_requests(process_id) == {(job.id, job.lease)}
 
 
@@ -307,7 +307,7 @@ def test_a_job_that_stops_running_between_the_two_looks_is_cancelled(
         return execute(statement, *rest)
 
     with connections["operator"].execute_wrapper(stop_before_the_second), transaction.atomic(using="operator"):
-        assert cancel_jobs([running.id], using="operator") == [Operated(running.id, True, ASKED)]
+        assert cancel_jobs([running.id], using="operator") == [ActionResult(running.id, True, ASKED)]
     assert states() == ["cancelled"]
 
 
@@ -340,7 +340,7 @@ def test_an_end_waits_for_a_request_in_flight_and_then_knows_it(running: Any, pr
 
 def test_nobody_who_finishes_waits_for_the_transaction_that_cancels(running: Any, process_id: int) -> None:
     with transaction.atomic(using="operator"):
-        assert cancel_jobs([running.id], using="operator") == [Operated(running.id, True, ASKED)]
+        assert cancel_jobs([running.id], using="operator") == [ActionResult(running.id, True, ASKED)]
         assert not requested(running.id)
         assert queries.finish(running, process_id)
     assert states() == []
@@ -355,13 +355,13 @@ def test_the_web_role_cancels_running_jobs_of_its_store_alone(
             assert not cancel_jobs([running.id], using="web")[0].changed
             continue
         with tenant_context(store_id, using="web"):
-            assert cancel_jobs([running.id], using="web") == [Operated(running.id, False, refused)]
+            assert cancel_jobs([running.id], using="web") == [ActionResult(running.id, False, refused)]
             with connections["web"].cursor() as cursor:
                 cursor.execute("SELECT salon_jobs_cancel(%s::bigint[])", [[running.id]])
                 assert cursor.fetchall() == []
     assert not requested(running.id)
     with tenant_context(stores[0], using="web"):
-        assert cancel_jobs([running.id], using="web") == [Operated(running.id, True, ASKED)]
+        assert cancel_jobs([running.id], using="web") == [ActionResult(running.id, True, ASKED)]
     assert requested(running.id)
     assert queries.cancel_requests(process_id) == {(running.id, running.lease)}
 

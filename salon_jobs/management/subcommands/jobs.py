@@ -13,9 +13,9 @@ from uuid import UUID
 from django.core.management.base import CommandError, CommandParser, OutputWrapper
 
 from salon_jobs.conf import settings as conf
-from salon_jobs.core.records import JobState
+from salon_jobs.core.records import ActionResult, JobState
 from salon_jobs.core.redaction import redacted
-from salon_jobs.jobs.control import BATCH, Operated, cancel_jobs, retry_jobs
+from salon_jobs.jobs.control import BATCH, cancel_jobs, retry_jobs
 from salon_jobs.jobs.search import JobCriteria, find_jobs, retries_ahead
 from salon_jobs.management.arguments import instant, instant_ahead, positive
 from salon_jobs.management.output import ask, in_batches, printable_lines, shortened, table, tell
@@ -131,7 +131,7 @@ class OnJobs(Subcommand):
     states: ClassVar[Sequence[JobState]]
     done: ClassVar[str]
     not_done: ClassVar[str]
-    operate: ClassVar[Callable[..., list[Operated]]]
+    operate: ClassVar[Callable[..., list[ActionResult[int]]]]
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare the options."""
@@ -149,7 +149,7 @@ class OnJobs(Subcommand):
             ask(f"{self.name.capitalize()} {len(ids):,} jobs?", err, otherwise=self.not_done, remedy="add --yes")
         operate = partial(self.operate, using=conf.reader_database, **self.values(options))
         results = in_batches(ids, operate, batch=BATCH, err=err)
-        tell(results, self.done, lambda result: result.job_id, as_json=options["json"], out=out)
+        tell(results, self.done, lambda result: result.id, as_json=options["json"], out=out)
 
     def values(self, options: dict[str, Any]) -> dict[str, Any]:
         """Return further arguments for ``operate``."""

@@ -14,7 +14,7 @@ from django.core.management.base import CommandError, CommandParser, OutputWrapp
 from django.db.models import Q, QuerySet
 
 from salon_jobs.conf import settings as conf
-from salon_jobs.core.records import EVENT_SKIPPED, TOPIC_DENIED, MessageStatus, OperatedMessage
+from salon_jobs.core.records import EVENT_SKIPPED, TOPIC_DENIED, ActionResult, MessageStatus
 from salon_jobs.core.redaction import redacted
 from salon_jobs.management.arguments import instant, positive
 from salon_jobs.management.output import ask, in_batches, printable_lines, shortened, table, tell
@@ -165,7 +165,7 @@ class OnMessages(Subcommand):
 
     done: ClassVar[str]
     not_done: ClassVar[str]
-    operate: ClassVar[Callable[..., list[OperatedMessage]]]
+    operate: ClassVar[Callable[..., list[ActionResult[int]]]]
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare the options."""
@@ -386,7 +386,7 @@ class Unpark(Subcommand):
             ask(f"Try {count:,} aggregates again?", err, otherwise="nothing was unparked", remedy="add --yes")
         named: dict[str, Any] = {"aggregates": [(kind, one) for one in ids]} if ids else {"aggregate_type": kind}
         results = unpark(using=conf.reader_database, **named)
-        tell(results, "unparked", lambda result: result.aggregate_id, as_json=options["json"], out=out)
+        tell(results, "unparked", lambda result: result.id[1], as_json=options["json"], out=out)
 
 
 class PauseDestination(Subcommand):
