@@ -14,7 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from types import FrameType
 from typing import NoReturn, Protocol
 
-from django.db import DatabaseError, InterfaceError, connections
+from django.db import connections
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import events, metrics, tracing
@@ -106,7 +106,7 @@ class Service:
         self._burst = burst
         self._database = Probe(self._look_at_database)
         self._health = HealthServer(health_address, self._readiness, self._samples)
-        self._presence = Heartbeat(kind, concurrency=concurrency, queues=queues, on_buried=self._die)
+        self._heartbeat = Heartbeat(kind, concurrency=concurrency, queues=queues, on_buried=self._die)
         self._loop: ServedLoop | None = None
         self._stopping = threading.Event()
         self._schema_seen = self._registered = False
@@ -157,10 +157,10 @@ class Service:
 
     def _work(self) -> None:
         try:
-            self._loop = self._make_loop(self._presence)
+            self._loop = self._make_loop(self._heartbeat)
             if not self._wait_until_usable():
                 return
-            process_id = self._presence.register()
+            process_id = self._heartbeat.register()
             self._registered = True
             log_event(logging.INFO, events.PROCESS_STARTED, kind=self._kind, process_id=process_id, pid=os.getpid())
             self._clean = self._loop.run()
@@ -170,10 +170,8 @@ class Service:
             self._leave()
 
     def _leave(self) -> None:
-        try:
-            self._presence.stop()
-        except (DatabaseError, InterfaceError) as error:
-            log_event(logging.WARNING, events.DATABASE_LOST, loop="presence", error=str(error).strip())
+        self._heartbeat.stop()
+        self._heartbeat.join()
         connections.close_all()
 
     def _wait_until_usable(self) -> bool:
@@ -213,7 +211,7 @@ class Service:
         if self._stopping.is_set():
             raise NotReady("the process is stopping")
         # Others declare a silent process dead, and it claims nothing from then on.
-        conf.readiness.require("loop_stale", self._presence.beaten_s_ago, "no heartbeat was written")
+        conf.readiness.require("loop_stale", self._heartbeat.polled_s_ago, "no heartbeat was written")
         return self._loop.facts()
 
     def _samples(self) -> list[Sample]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -11,7 +10,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 
-from django.db import DatabaseError, InterfaceError, OperationalError, connections
+from django.db import InterfaceError, OperationalError
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import events, metrics
@@ -20,50 +19,30 @@ from salon_jobs.core.events import log_event
 from salon_jobs.core.metrics import Sample
 from salon_jobs.core.records import NewJob
 from salon_jobs.jobs import enqueue, registry
+from salon_jobs.process.loop import Loop
 from salon_jobs.schedule import queries
 from salon_jobs.schedule.entries import CronEntry, cron_entries, due_ticks
-from salon_jobs.tenancy.connections import log_lost, tidy_connections
 
 _LONGEST_SLEEP_S = 5.0
-_OUTAGE_S = 1.0
 
 
-class Scheduler:
+class Scheduler(Loop):
     """Loop that reads the database's clock, fires what is due and sleeps until the next tick."""
 
     def __init__(self) -> None:
-        self._stop = threading.Event()
-        self._learnt = False
-        self._looked = time.monotonic()
+        super().__init__("scheduler")
+        self._registered = False
         self._complained: dict[str, datetime] = {}
         # The database's time at the last poll, and up to when each entry's ticks were settled then.
         self._now: datetime | None = None
-        self._now_at = self._looked
+        self._now_at = 0.0
         self._settled: dict[str, datetime] = {}
         self._lateness: dict[str, float] = {}
         self._ticks: Counter[tuple[str, str]] = Counter()
 
-    def run(self) -> bool:
-        """Fire until stopped; always ends cleanly."""
-        while not self._stop.is_set():
-            try:
-                sleep_s = self.run_once()
-                self._looked = time.monotonic()
-            except (DatabaseError, InterfaceError) as error:
-                log_lost(error, loop="scheduler")
-                sleep_s = _OUTAGE_S
-            tidy_connections()
-            self._stop.wait(sleep_s)
-        connections.close_all()
-        return True
-
-    def stop(self) -> None:
-        """Request a stop; a tick being fired is finished first. Idempotent."""
-        self._stop.set()
-
     def facts(self) -> dict[str, object]:
         """Return what readiness shows. Raises NotReady when the loop is stale, or a due tick is too long overdue."""
-        age = time.monotonic() - self._looked
+        age = self.polled_s_ago
         conf.readiness.require("loop_stale", age, "the scheduler has not looked")
         for entry, overdue_s in self._overdue().items():
             conf.readiness.require("last_tick", overdue_s, f"cron entry {entry!r} has had a due tick that is not fired")
@@ -72,7 +51,7 @@ class Scheduler:
     def samples(self) -> list[Sample]:
         """Return the metrics of the entries."""
         return [
-            Sample(metrics.LOOP_AGE, time.monotonic() - self._looked, ("scheduler",)),
+            Sample(metrics.LOOP_AGE, self.polled_s_ago, ("scheduler",)),
             *(Sample(metrics.CRON_LAST_TICK, at.timestamp(), (name,)) for name, at in list(self._settled.items())),
             *(Sample(metrics.CRON_OVERDUE, overdue_s, (name,)) for name, overdue_s in self._overdue().items()),
             *(Sample(metrics.CRON_LATENESS, late_s, (name,)) for name, late_s in list(self._lateness.items())),
@@ -95,17 +74,17 @@ class Scheduler:
             if entry.name in settled
         }
 
-    def run_once(self) -> float:
-        """Fire everything that is due once; return how long to sleep, in seconds. Raises database errors."""
+    def poll(self) -> float:
+        """Fire everything that is due; return the seconds until the next tick."""
         entries = cron_entries.all()
-        if not self._learnt:
+        if not self._registered:
             queries.learn(entry.name for entry in entries)
-            self._learnt = True
+            self._registered = True
         now, states = queries.states()
         self._now, self._now_at = now, time.monotonic()
         next_at = now + timedelta(seconds=_LONGEST_SLEEP_S)
         for entry in entries:
-            if self._stop.is_set() or entry.name not in states:
+            if self.stopping.is_set() or entry.name not in states:
                 continue
             self._settled[entry.name] = states[entry.name].after
             due = due_ticks(entry, states[entry.name].after, now)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from django.db import DatabaseError, InterfaceError, connections, transaction
+from django.db import DatabaseError, transaction
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import events, metrics
@@ -27,7 +26,7 @@ from salon_jobs.jobs.pruning import Pruner
 from salon_jobs.jobs.queue_stats import QueueFront, count_rest, look_at_queue, record_depths
 from salon_jobs.jobs.statistics import ended_runs
 from salon_jobs.process.heartbeat import application_name
-from salon_jobs.tenancy.connections import log_lost, tidy_connections
+from salon_jobs.process.loop import Loop
 from salon_jobs.worker.executor import settle
 from salon_jobs.worker.in_flight import InFlightRun
 
@@ -147,7 +146,7 @@ def _report(job: queries.Rescued, label: str) -> None:
 
 
 _EVERY_S = 1.0
-_LOOK_EVERY_S = 10.0
+_INSPECT_EVERY_S = 10.0
 _PRUNE_EVERY_S = 60.0
 _RESCUE_AFTER_BEATS = 2
 
@@ -157,85 +156,58 @@ def forget_superseded() -> None:
     statements.execute("forget_superseded")
 
 
-class Maintenance:
-    """Thread that rescues every second, inspects the queue every ten and prunes every minute.
+class Maintenance(Loop):
+    """Loop that rescues every second, inspects the queue every ten and prunes every minute.
 
     It starts to rescue at the second heartbeat: after an outage that it did not see, others get time to send theirs.
     """
 
     def __init__(self) -> None:
+        super().__init__("maintenance", first_poll_in_s=_EVERY_S)
         self._rescuer = Rescuer()
         self._pruner = Pruner()
-        self._prune_at = float("-inf")
-        self._stop = threading.Event()
-        self._looked = float("-inf")
-        self._thread = threading.Thread(target=self._run, name="salon-jobs-maintenance", daemon=True)
+        self._inspect_at = self._prune_at = float("-inf")
         self._swept = time.monotonic()
         self._rest: dict[tuple[str, str], int] = {}
         self.front = QueueFront()
 
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stop the thread and wait for it to end. Idempotent."""
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join()
-
     def require_ready(self) -> None:
         """Raise NotReady when the last sweep, or a queue's oldest due job, is older than the settings allow."""
         thresholds = conf.readiness
-        thresholds.require("last_sweep", self._swept_s_ago, "no sweep for dead processes has succeeded")
+        thresholds.require("last_sweep", time.monotonic() - self._swept, "no sweep for dead processes has succeeded")
         for queue, late_s in self.front.late_s.items():
             thresholds.require_due(queue, late_s)
 
     def samples(self) -> list[Sample]:
         """Return the metrics samples: the queues as last inspected, and the age of the last sweep."""
         return [
-            Sample(metrics.LOOP_AGE, self._swept_s_ago, ("sweep",)),
+            Sample(metrics.LOOP_AGE, time.monotonic() - self._swept, ("sweep",)),
             *self.front.samples(),
             *(Sample(metrics.QUEUE_DEPTH, count, labels) for labels, count in self._rest.items()),
         ]
 
-    @property
-    def _swept_s_ago(self) -> float:
-        return time.monotonic() - self._swept
+    def poll(self) -> float:
+        """Do what is due."""
+        now = time.monotonic()
+        if now - self.began_at >= _RESCUE_AFTER_BEATS * conf.heartbeat_interval.total_seconds():
+            self._rescuer.run_once()
+        self._swept = now
+        if now >= self._inspect_at:
+            self._inspect()
+            forget_superseded()
+            record_depths()
+            self._inspect_at = now + _INSPECT_EVERY_S
+        ended_runs.flush_when_due()
+        if now >= self._prune_at:
+            self._prune_at = now + (0.0 if self._pruner.run_once().more else _PRUNE_EVERY_S)
+        return _EVERY_S
 
-    def _run(self) -> None:
-        rescue_from = time.monotonic() + _RESCUE_AFTER_BEATS * conf.heartbeat_interval.total_seconds()
-        while not self._stop.wait(_EVERY_S):
-            try:
-                if time.monotonic() >= rescue_from:
-                    self._rescuer.run_once()
-                self._swept = time.monotonic()
-                if time.monotonic() - self._looked >= _LOOK_EVERY_S:
-                    self._look()
-                    forget_superseded()
-                    record_depths()
-                ended_runs.flush_when_due()
-                if time.monotonic() >= self._prune_at:
-                    self._prune()
-            except (DatabaseError, InterfaceError) as error:
-                log_lost(error, loop="maintenance")
-            tidy_connections()
-        self._end()
-        connections.close_all()
+    def finish(self) -> bool:
+        """Write what was counted."""
+        return self.outage.attempt(ended_runs.flush)
 
-    def _end(self) -> None:
-        try:
-            ended_runs.flush()
-        except (DatabaseError, InterfaceError) as error:
-            log_event(logging.WARNING, events.DATABASE_LOST, loop="statistics", error=str(error).strip())
-
-    def _prune(self) -> None:
-        more = self._pruner.run_once().more
-        self._prune_at = time.monotonic() + (0.0 if more else _PRUNE_EVERY_S)
-
-    def _look(self) -> None:
+    def _inspect(self) -> None:
         front, self._rest = look_at_queue(), count_rest()
-        self._looked = time.monotonic()
         if front.unknown_tasks and front.unknown_tasks != self.front.unknown_tasks:
             log_event(logging.WARNING, events.TASKS_UNKNOWN, code="JOB.UNKNOWN_TASK", tasks=list(front.unknown_tasks))
         log_event(logging.INFO, events.QUEUE_LAG, lag_s=round(front.lag_s, 3))

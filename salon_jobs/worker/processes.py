@@ -121,6 +121,7 @@ class WorkerProcesses:
             for thread in threads:
                 thread.join()
             self._maintenance.stop()
+            self._maintenance.join()
 
     def stop(self) -> None:
         """Stop gracefully; a second call forces it."""

@@ -45,6 +45,7 @@ def presence(outbox: None, settings: Any, buried: threading.Event) -> Iterator[L
     presence.register()
     yield presence
     presence.stop()
+    assert presence.join(10)
     connections.settings["default"]["OPTIONS"].pop("application_name")  # this process is no worker
     connections["default"].close()
 

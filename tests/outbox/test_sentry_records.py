@@ -64,7 +64,7 @@ def test_a_cron_entry_that_can_not_fire_is_one_event_a_tick(
     change("UPDATE salon_jobs_cron_entry SET known_since = now() - interval '1 day'")
     scheduler = Scheduler()
     for _ in range(3):
-        scheduler.run_once()
+        scheduler.poll()
     [event] = received(sentry)
     assert (event["fingerprint"], event["tags"]["entry"], event["level"]) == (["cron_failed"], "nightly", "error")
     assert event["exception"]["values"][-1]["type"] == "ZeroDivisionError"

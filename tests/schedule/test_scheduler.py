@@ -52,7 +52,7 @@ def test_a_tick_fires_once_for_two_schedulers_at_the_same_moment(crontab: None) 
 
     def look() -> None:
         together.wait()
-        Scheduler().run_once()
+        Scheduler().poll()
         connections.close_all()
 
     threads = [threading.Thread(target=look) for _ in range(2)]
@@ -68,7 +68,7 @@ def test_a_tick_fires_once_for_two_schedulers_at_the_same_moment(crontab: None) 
 
 def test_an_entry_owes_no_tick_from_before_it_was_known(crontab: None) -> None:
     cron("* * * * *", tasks.system, backfill=timedelta(hours=6))
-    Scheduler().run_once()
+    Scheduler().poll()
     assert _fired() == []
 
 
@@ -76,7 +76,7 @@ def test_backfill_reaches_as_far_as_the_entry_says(crontab: None, caplog: pytest
     cron("*/10 * * * *", tasks.system, backfill=timedelta(hours=1), name="hour")
     cron("*/10 * * * *", tasks.system, name="none")
     known_since = _known_for(timedelta(hours=3)) - timedelta(hours=3)
-    Scheduler().run_once()
+    Scheduler().poll()
     counts = dict(seen("SELECT entry, count(*) FROM salon_jobs_cron_tick GROUP BY 1"))
     assert counts["hour"] in (6, 7)
     assert counts.get("none", 0) in (0, 1), "a tick of the last five minutes is not late"
@@ -86,7 +86,7 @@ def test_backfill_reaches_as_far_as_the_entry_says(crontab: None, caplog: pytest
     for fields in told:
         assert timedelta(0) <= fields["first"] - known_since <= timedelta(minutes=10), "--at fires it all the same"
     caplog.clear()
-    Scheduler().run_once()
+    Scheduler().poll()
     assert "cron_missed" not in caplog.text, "what was given up is reported once"
     assert dict(seen("SELECT entry, count(*) FROM salon_jobs_cron_tick GROUP BY 1"))["hour"] in (counts["hour"], 7)
 
@@ -94,10 +94,10 @@ def test_backfill_reaches_as_far_as_the_entry_says(crontab: None, caplog: pytest
 def test_a_clock_that_steps_back_fires_nothing_again(crontab: None) -> None:
     cron("* * * * *", tasks.system)
     _known_for(timedelta(minutes=3))
-    Scheduler().run_once()
+    Scheduler().poll()
     before = _fired()
     change("UPDATE salon_jobs_cron_entry SET last_tick_at = last_tick_at - interval '2 minutes'")
-    Scheduler().run_once()
+    Scheduler().poll()
     assert _fired()[: len(before)] == before
     assert len(_fired()) - len(before) <= 1, "a minute may have turned meanwhile"
 
@@ -118,12 +118,12 @@ def test_a_payload_that_can_not_be_made_stops_no_other_entry_and_is_tried_again(
     _known_for(timedelta(minutes=1))
     scheduler = Scheduler()
     for _ in range(2):
-        scheduler.run_once()
+        scheduler.poll()
     assert {entry for entry, _ in _fired()} == {"c-fine"}
     complaints = [r for r in caplog.records if getattr(r, "event", "") == "cron_failed"]
     assert len(complaints) in (2, 3, 4), "once a tick"
     works = True
-    scheduler.run_once()
+    scheduler.poll()
     assert {entry for entry, _ in _fired()} == {"a-broken", "c-fine"}
 
 
@@ -136,7 +136,7 @@ def test_a_payload_whose_own_query_fails_stops_no_other_entry(crontab: None, cap
     cron("* * * * *", tasks.system, payload=payload, name="a-broken")
     cron("* * * * *", tasks.system, name="b-fine")
     _known_for(timedelta(minutes=1))
-    Scheduler().run_once()
+    Scheduler().poll()
     assert {entry for entry, _ in _fired()} == {"b-fine"}
     [complaint, *_] = [r for r in caplog.records if getattr(r, "event", "") == "cron_failed"]
     assert "nonsense" in str(complaint.exc_info)
@@ -149,7 +149,7 @@ def test_a_payload_that_loses_its_database_stops_no_other_entry(crontab: None) -
     cron("* * * * *", tasks.system, payload=payload, name="a-broken")
     cron("* * * * *", tasks.system, name="b-fine")
     _known_for(timedelta(minutes=1))
-    Scheduler().run_once()
+    Scheduler().poll()
     assert {entry for entry, _ in _fired()} == {"b-fine"}
 
 
@@ -223,7 +223,7 @@ def test_a_scheduler_tells_how_late_it_was_and_what_became_of_ticks(crontab: Non
     cron("* * * * *", tasks.system, payload=lambda tick: {"note": tick.isoformat()}, name="good")
     now = _known_for(timedelta(minutes=4))
     scheduler = Scheduler()
-    scheduler.run_once()
+    scheduler.poll()
     values = shown(scheduler.samples())
     assert of(values, "cron_ticks_total", entry="late", outcome="failed") == 1
     assert of(values, "cron_ticks_total", entry="good", outcome="fired") >= 4
@@ -236,7 +236,7 @@ def test_a_scheduler_tells_how_late_it_was_and_what_became_of_ticks(crontab: Non
     ):
         scheduler.facts()
     fails[0] = False
-    scheduler.run_once()
+    scheduler.poll()
     values = shown(scheduler.samples())
     assert of(values, "cron_overdue_seconds", entry="late") == 0
     assert of(values, "cron_ticks_total", entry="late", outcome="fired") >= 4

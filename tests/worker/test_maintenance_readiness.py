@@ -40,6 +40,7 @@ def maintaining() -> Generator[Maintenance]:
         yield maintenance
     finally:
         maintenance.stop()
+        assert maintenance.join(10)
 
 
 def test_a_worker_is_not_ready_when_a_queue_is_later_than_it_may_be(require: Require) -> None:

@@ -66,7 +66,7 @@ class Command(BaseCommand):
         check_drift(conf.database)
         scheduler = Scheduler()
         if at is None:
-            scheduler.run_once()
+            scheduler.poll()
         else:
             fired = scheduler.run_at(at)
             self.stderr.write(f"{fired} entries fired for {at.isoformat()}")

@@ -1,0 +1,177 @@
+"""Work in rounds until stopped, and what a loop does while the database does not answer."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Final
+
+from django.db import Error, connections
+
+from salon_jobs.conf import settings as conf
+from salon_jobs.core import events
+from salon_jobs.core.backoff import Backoff
+from salon_jobs.core.events import log_event
+from salon_jobs.tenancy.connections import tidy_connections
+
+_WAITS: Final = Backoff(base=timedelta(seconds=0.1), cap=timedelta(seconds=2))
+_LOG_EVERY_S: Final = 30.0
+
+
+class Outage:
+    """Outage of the database, as one loop sees it. Not thread-safe.
+
+    Retry after 0.1 s, doubling to 2 s. The log shows its start, that it lasts (every 30 s), and its end.
+    """
+
+    def __init__(self, loop: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """Prepare for outages of the loop that the log calls ``loop``."""
+        self._loop = loop
+        self._clock = clock
+        self._failures = 0
+        self._log_at = float("-inf")
+
+    def lost(self, error: Exception) -> float:
+        """Record a failure and have the connection checked before its next use; return the seconds until a retry."""
+        self._failures += 1
+        if self._clock() >= self._log_at:
+            self._log_at = self._clock() + _LOG_EVERY_S
+            log_event(logging.WARNING, events.DATABASE_LOST, loop=self._loop, error=str(error).strip())
+        connections[conf.database].errors_occurred = True
+        return _WAITS.delay(self._failures).total_seconds()
+
+    def over(self) -> None:
+        """Record that the database answered."""
+        if self._failures:
+            self._failures, self._log_at = 0, float("-inf")
+            log_event(logging.INFO, events.DATABASE_BACK, loop=self._loop)
+
+    def attempt(self, work: Callable[[], object]) -> bool:
+        """Do the work once; return False if the database failed. For the end of a thread, where nothing can wait."""
+        try:
+            tidy_connections()
+            work()
+        except Error as error:
+            self.lost(error)
+            return False
+        self.over()
+        return True
+
+    def wait_out(self, work: Callable[[], object], give_up: Callable[[float], bool]) -> bool:
+        """Do the work, retrying until the database allows it; return False if given up.
+
+        ``give_up`` waits for so many seconds, or less if it returns True (such as ``Event.wait``).
+        """
+        while True:
+            try:
+                tidy_connections()
+                work()
+            except Error as error:
+                if give_up(self.lost(error)):
+                    return False
+            else:
+                self.over()
+                return True
+
+
+class Loop:
+    """Work in rounds until stopped, on a thread of its own (``start``) or on the caller's (``run``).
+
+    A subclass implements ``poll``. The loop tidies the thread's connections before each round, waits out outages of the
+    database, and closes the connections at the end. It is not for threads that wait for something other than time or
+    ``wake``: a runner waits for its buffer, a destination's thread for its backlog.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        first_poll_in_s: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
+        wait: Callable[[threading.Event, float], object] = threading.Event.wait,
+    ) -> None:
+        """Prepare; ``name`` is for the log and the thread. Tests pass ``clock`` and ``wait``."""
+        self.outage = Outage(name, clock=clock)
+        self.stopping = threading.Event()
+        self.woken = threading.Event()
+        self._first_poll_in_s = first_poll_in_s
+        self._clock = clock
+        self._wait = wait
+        self.began_at = self._polled_at = clock()
+        self._thread = threading.Thread(target=self.run, name=f"salon-jobs-{name.replace(' ', '-')}", daemon=True)
+
+    def poll(self) -> float:
+        """Do one round; return the seconds until the next. A database error is waited out; any other ends the loop."""
+        raise NotImplementedError
+
+    def on_outage(self) -> None:
+        """Drop what a failed round may have left outdated. Called in the loop, before it waits."""
+
+    def finish(self) -> bool:
+        """Leave in order, after the last round; return whether that went cleanly. Connections are closed afterwards."""
+        return True
+
+    def run(self) -> bool:
+        """Poll until stopped, then finish; return whether it ended cleanly."""
+        self.began_at = self._polled_at = self._clock()
+        try:
+            try:
+                self._poll_until_stopped()
+            finally:
+                self.stopping.set()
+                clean = self.finish()
+            return clean
+        finally:
+            connections.close_all()
+
+    def start(self) -> None:
+        """Run in a thread."""
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Poll at once. Thread-safe."""
+        self.woken.set()
+
+    def stop(self) -> None:
+        """Poll no more; returns at once. Idempotent and thread-safe."""
+        self.stopping.set()
+        self.woken.set()
+
+    def join(self, timeout_s: float | None = None) -> bool:
+        """Wait for the thread to end; return whether it has."""
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the thread runs; an unexpected error or ``stop`` ends it."""
+        return self._thread.is_alive()
+
+    @property
+    def polled_s_ago(self) -> float:
+        """Age of the last round that succeeded, in seconds; before the first, of the loop."""
+        return self._clock() - self._polled_at
+
+    def _poll_until_stopped(self) -> None:
+        wait_s = self._first_poll_in_s
+        while True:
+            if wait_s > 0 and not self.stopping.is_set():
+                self._wait(self.woken, min(wait_s, threading.TIMEOUT_MAX))
+            self.woken.clear()
+            if self.stopping.is_set():
+                return
+            try:
+                tidy_connections()
+                wait_s = self.poll()
+            except Error as error:
+                self.on_outage()
+                # Not for a wake-up: what it announces is no reason to try sooner.
+                self._wait(self.stopping, self.outage.lost(error))
+                wait_s = 0.0
+            else:
+                self._polled_at = self._clock()
+                self.outage.over()

@@ -1,0 +1,139 @@
+"""Runs loops without waiting: rounds, wake-ups, outages of the database, and the end."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.db import InterfaceError, OperationalError
+
+from salon_jobs.process.loop import Loop, Outage
+
+
+class Clock:
+    """Clock that only moves when a loop waits."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.waits: list[float] = []
+
+    def __call__(self) -> float:
+        return self.now
+
+    def wait(self, event: threading.Event, seconds: float) -> bool:
+        """Let the time pass at once, unless the event is set."""
+        if not event.is_set():
+            self.waits.append(seconds)
+            self.now += seconds
+        return event.is_set()
+
+
+class Rounds(Loop):
+    """Loop of given rounds: a number is the wait until the next, an error is raised. Stops after the last."""
+
+    def __init__(self, clock: Clock, *rounds: float | Exception, **options: Any) -> None:
+        super().__init__("rounds", clock=clock, wait=clock.wait, **options)
+        self._rounds: Iterator[float | Exception] = iter(rounds)
+        self.outages = 0
+        self.finished = False
+
+    def poll(self) -> float:
+        result = next(self._rounds, None)
+        if result is None:
+            self.stop()
+            return 0.0
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    def on_outage(self) -> None:
+        self.outages += 1
+
+    def finish(self) -> bool:
+        self.finished = True
+        return True
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def events(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [getattr(record, "event", "") for record in caplog.records]
+
+
+def test_each_round_says_when_the_next_one_is(clock: Clock) -> None:
+    loop = Rounds(clock, 5.0, 0.0, 1.5, first_poll_in_s=2.0)
+    assert loop.run()
+    assert clock.waits == [2.0, 5.0, 1.5]
+    assert loop.finished
+
+
+def test_a_wake_up_ends_the_wait_and_one_during_a_round_is_not_lost(clock: Clock) -> None:
+    loop = Rounds(clock, 60.0, 60.0)
+    loop.wake()
+    loop.run()
+    assert clock.waits == [60.0, 60.0], "a wake-up before the first round is answered by it"
+
+    class WokenWhilePolling(Rounds):
+        def poll(self) -> float:
+            self.wake()
+            return super().poll()
+
+    clock.waits.clear()
+    WokenWhilePolling(clock, 60.0, 60.0).run()
+    assert clock.waits == []
+
+
+def test_an_outage_is_waited_out_with_growing_waits_and_logged_once(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    loop = Rounds(clock, *[OperationalError("gone"), InterfaceError("closed")] * 4, 7.0, OperationalError("again"))
+    assert loop.run()
+    expected = (0.1, 0.2, 0.4, 0.8, 1.6, 2, 2, 2, 7, 0.1)
+    assert clock.waits == [pytest.approx(wait_s, rel=0.1) for wait_s in expected]
+    assert events(caplog) == ["database_lost", "database_back"] * 2
+    assert loop.outages == 9
+
+
+def test_an_outage_that_lasts_is_logged_again(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    outage = Outage("rounds", clock=clock)
+    for _ in range(7):
+        outage.lost(OperationalError("gone"))
+        clock.now += 10
+    assert events(caplog) == ["database_lost"] * 3
+
+
+def test_only_a_round_that_succeeds_counts_as_polled(clock: Clock) -> None:
+    loop = Rounds(clock, OperationalError("gone"), ZeroDivisionError())
+    with pytest.raises(ZeroDivisionError):
+        loop.run()
+    assert loop.polled_s_ago == pytest.approx(0.1, rel=0.1)
+    assert loop.finished, "whatever ends it"
+
+
+def test_work_is_done_again_until_the_database_answers_or_it_is_given_up(clock: Clock) -> None:
+    faults = [OperationalError("gone")] * 3
+
+    def work() -> None:
+        if faults:
+            raise faults.pop()
+
+    outage = Outage("work", clock=clock)
+    assert not outage.attempt(work)
+    assert not outage.wait_out(work, lambda _: True)
+    assert outage.wait_out(work, lambda _: False)
+    assert outage.attempt(work)
+
+
+def test_a_thread_can_be_stopped_before_it_polls() -> None:
+    loop = Rounds(Clock())
+    assert loop.join(1), "it was never started"
+    loop.stop()
+    loop.start()
+    assert loop.join(10)
+    assert loop.finished
