@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
+from salon_jobs.brokers.ordering import publish_one_by_one
 from salon_jobs.brokers.publisher import NOT_SENT, Answers, OutgoingMessage, Publisher, PublishFailure, Verdict
 from salon_jobs.core.destinations import Destination
 from salon_jobs.core.errors import MessageInvalid
@@ -36,25 +37,19 @@ class MemoryPublisher(Publisher):
 
     def publish(self, messages: Sequence[OutgoingMessage], *, should_continue: Callable[[], bool]) -> Answers:
         """Keep the messages, one after the other."""
-        answers: Answers = []
-        held: set[str] = set()
-        for message in messages:
-            answer = NOT_SENT if message.aggregate_id in held or not should_continue() else self._answer(message)
-            answers.append(answer)
-            if answer is None:
-                self.published.append(message)
-            elif message.aggregate_id and answer.verdict is not Verdict.SKIPPED:
-                held.add(message.aggregate_id)
-        return answers
+        return publish_one_by_one(messages, self._publish, should_continue=should_continue)
 
     def ping(self) -> None:
         """Do nothing, because memory is always there."""
 
-    def _answer(self, message: OutgoingMessage) -> PublishFailure | None:
+    def _publish(self, message: OutgoingMessage) -> PublishFailure | None:
         if len(message.payload.encode()) > self.largest_bytes:
             return PublishFailure(Verdict.REFUSED, "MEMORY.TOO_LARGE", f"more than {self.largest_bytes} bytes")
         answer = type(self).answer
-        return None if answer is None else answer(message)
+        failure = None if answer is None else answer(message)
+        if failure is None:
+            self.published.append(message)
+        return failure
 
 
 class NullPublisher(Publisher):

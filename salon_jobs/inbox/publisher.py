@@ -10,7 +10,8 @@ from typing import Any, cast
 
 from django.db import DatabaseError, InterfaceError, connections, transaction
 
-from salon_jobs.brokers.publisher import NOT_SENT, Answers, OutgoingMessage, Publisher, PublishFailure, Verdict
+from salon_jobs.brokers.ordering import publish_one_by_one
+from salon_jobs.brokers.publisher import Answers, OutgoingMessage, Publisher, PublishFailure, Verdict
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.destinations import Destination
 from salon_jobs.core.errors import EnqueueRefused, MessageInvalid, PayloadInvalid, UnknownTask
@@ -44,16 +45,9 @@ class JobsPublisher(Publisher):
 
     def publish(self, messages: Sequence[OutgoingMessage], *, should_continue: Callable[[], bool]) -> Answers:
         """Enqueue one job per message, each in its own transaction."""
-        answers: Answers = []
-        held: set[str] = set()
         if not connections[conf.database].in_atomic_block:  # a test may drain in its own transaction
             tidy_connections(after_idling=True)
-        for message in messages:
-            answer = NOT_SENT if message.aggregate_id in held or not should_continue() else self._enqueue(message)
-            answers.append(answer)
-            if answer is not None and message.aggregate_id:
-                held.add(message.aggregate_id)
-        return answers
+        return publish_one_by_one(messages, self._enqueue, should_continue=should_continue)
 
     def ping(self) -> None:
         """Do nothing, because the relay's own readiness checks the database."""

@@ -309,13 +309,13 @@ def test_a_missing_stream_costs_a_question_and_not_one_for_each_message(
     broker: NatsBroker, publisher: NatsPublisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[bytes] = []
-    ask = NatsSender.ask
+    ask = NatsSender.query
 
     async def counting(sender: NatsSender, subject: str, body: bytes) -> bytes:
         asked.append(body)
         return await ask(sender, subject, body)
 
-    monkeypatch.setattr(NatsSender, "ask", counting)
+    monkeypatch.setattr(NatsSender, "query", counting)
     missing = f"rn::nats:::missing{next(_ids)}"
     answers = send(publisher, *(message(missing, str(number)) for number in range(500)))
     assert {answer.verdict for answer in answers if answer is not None} == {Verdict.MISSING}

@@ -12,7 +12,7 @@ from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 from uuid import UUID
 
-from salon_jobs.brokers.ordering import AggregateOrder
+from salon_jobs.brokers.ordering import Aggregate, AggregateOrder
 from salon_jobs.brokers.publisher import Answers, OutgoingMessage, Publisher, PublishFailure, Verdict
 from salon_jobs.conf import settings
 from salon_jobs.core import destinations, events
@@ -156,14 +156,13 @@ class SnsPublisher(Publisher):
         if not messages:
             return []
         destination = parse_destination(messages[0].aggregate_type)
-        lanes = AggregateOrder(
-            messages, skipped=[_filtered(destination.resource, message.event) for message in messages]
-        )
-        if lanes.ready and should_continue():
-            self._send(destination, messages, lanes, should_continue=should_continue)
-        if destination.resource in settings.sns.ignore_list:
-            return [_quietly(answer) for answer in lanes.answers]
-        return lanes.answers
+        topic = destination.resource
+        order = AggregateOrder(messages, skipped=[_filtered(topic, message.event) for message in messages])
+        if order.ready and should_continue():
+            self._send(destination, order, should_continue=should_continue)
+        if topic in settings.sns.ignore_list:
+            return [_quietly(answer) for answer in order.answers]
+        return order.answers
 
     def ping(self) -> None:
         """Check readiness by asking SNS for its topics."""
@@ -199,34 +198,27 @@ class SnsPublisher(Publisher):
                 self._made = SnsConnection(clock=self._clock)
             return self._made
 
-    def _send(
-        self,
-        destination: Destination,
-        messages: Sequence[OutgoingMessage],
-        lanes: AggregateOrder,
-        *,
-        should_continue: Callable[[], bool],
-    ) -> None:
+    def _send(self, destination: Destination, order: AggregateOrder, *, should_continue: Callable[[], bool]) -> None:
         connection = self._connection()
         arn = connection.find_topic(destination.resource)
         if isinstance(arn, PublishFailure):
-            lanes.stop(arn)
+            order.stop(arn)
             return
-        most = settings.sns.concurrency
-        running: dict[Future[Answers], list[int]] = {}
+        concurrency = settings.sns.concurrency
+        running: dict[Future[Answers], list[Aggregate]] = {}
         # A pool of its own: in a shared pool, a slow topic would hold up the others.
-        with ThreadPoolExecutor(most, thread_name_prefix="sns") as pool:
-            while running or lanes.ready:
-                while lanes.ready and len(running) < most and should_continue():
-                    places, entries = _take_batch(lanes, messages, fifo=_is_fifo(destination))
-                    running[pool.submit(connection.publish_batch, arn, entries, should_continue=should_continue)] = (
-                        places
-                    )
+        with ThreadPoolExecutor(concurrency, thread_name_prefix="sns") as pool:
+            while running or order.ready:
+                while order.ready and len(running) < concurrency and should_continue():
+                    aggregates, entries = _take_batch(order, fifo=_is_fifo(destination))
+                    request = pool.submit(connection.publish_batch, arn, entries, should_continue=should_continue)
+                    running[request] = aggregates
                 if not running:
                     break
-                for future in wait(running, return_when=FIRST_COMPLETED).done:
-                    lanes.answer(running.pop(future), future.result())
-        if any(answer is not None and answer.verdict is Verdict.MISSING for answer in lanes.answers):
+                for request in wait(running, return_when=FIRST_COMPLETED).done:
+                    for aggregate, failure in zip(running.pop(request), request.result(), strict=True):
+                        order.answer(aggregate, failure)
+        if any(answer is not None and answer.verdict is Verdict.MISSING for answer in order.answers):
             connection.topics.forget(destination.resource)
 
 
@@ -236,12 +228,12 @@ def _is_fifo(destination: Destination) -> bool:
 
 def _filtered(topic: str, event: str) -> PublishFailure | None:
     """Return why the settings filter a message out; None if it is sent."""
-    given = settings.sns
-    if topic in given.deny_list:
+    filters = settings.sns
+    if topic in filters.deny_list:
         return PublishFailure(Verdict.SKIPPED, TOPIC_DENIED, f"{topic!r} is in DENY_LIST")
-    if given.allow_list and topic not in given.allow_list:
+    if filters.allow_list and topic not in filters.allow_list:
         return PublishFailure(Verdict.SKIPPED, TOPIC_DENIED, f"{topic!r} is not in ALLOW_LIST")
-    if event in given.skip_events:
+    if event in filters.skip_events:
         return PublishFailure(Verdict.SKIPPED, EVENT_SKIPPED, f"{event!r} is in SKIP_EVENTS")
     return None
 
@@ -252,18 +244,16 @@ def _quietly(answer: PublishFailure | None) -> PublishFailure | None:
     return replace(answer, quiet=True)
 
 
-def _take_batch(
-    lanes: AggregateOrder, messages: Sequence[OutgoingMessage], *, fifo: bool
-) -> tuple[list[int], list[Entry]]:
+def _take_batch(order: AggregateOrder, *, fifo: bool) -> tuple[list[Aggregate], list[Entry]]:
     """Take as many messages as fit into one request, but at least one, so that SNS itself rejects one too large."""
-    places: list[int] = []
+    aggregates: list[Aggregate] = []
     entries: list[Entry] = []
-    left = MOST_BYTES
-    while lanes.ready and len(places) < MOST_ENTRIES:
-        entry = entry_of(messages[lanes.ready[0]], fifo=fifo)
-        left -= entry.size
-        if left < 0 and places:
+    remaining_bytes = MOST_BYTES
+    while order.ready and len(entries) < MOST_ENTRIES:
+        entry = entry_of(order.first_of(order.ready[0]), fifo=fifo)
+        remaining_bytes -= entry.size
+        if remaining_bytes < 0 and entries:
             break
-        places.append(lanes.ready.popleft())
+        aggregates.append(order.ready.popleft())
         entries.append(entry)
-    return places, entries
+    return aggregates, entries

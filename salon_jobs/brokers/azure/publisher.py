@@ -10,7 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 from salon_jobs.brokers.azure.errors import AzureFailure
-from salon_jobs.brokers.publisher import NOT_SENT, Answers, OutgoingMessage, Publisher, PublishFailure, Verdict
+from salon_jobs.brokers.ordering import AggregateOrder
+from salon_jobs.brokers.publisher import Answers, OutgoingMessage, Publisher, PublishFailure, Verdict
 from salon_jobs.conf import settings as conf
 from salon_jobs.conf.brokers import QUEUE_NAME
 from salon_jobs.core import destinations
@@ -82,10 +83,18 @@ class AzureQueuePublisher(Publisher):
         if not messages:
             return []
         account, threads = self._connect()
-        batch = _Batch(account, messages, should_continue)
-        for _ in threads.map(batch.put, _lanes(messages)):
-            pass
-        return batch.answers
+        queue = parse_destination(messages[0].aggregate_type).resource
+        encode = _plain_body if queue in conf.azure.plain_queues else _body
+        order = AggregateOrder(messages)
+
+        def put_while_ready(_: int) -> None:
+            # Whoever publishes a message makes its aggregate ready again, and so finds at least that one.
+            while should_continue() and (aggregate := order.take()) is not None:
+                order.answer(aggregate, _put(account, queue, encode(order.first_of(aggregate))))
+
+        concurrency = min(len(order.ready), conf.azure.concurrency)
+        list(threads.map(put_while_ready, range(concurrency)))
+        return order.answers
 
     def ping(self) -> None:
         """Check that the account answers and accepts its key; a shared access signature may be denied (403)."""
@@ -115,54 +124,19 @@ class AzureQueuePublisher(Publisher):
             return self._connected
 
 
-class _Batch:
-    """The answers for the messages of one call."""
-
-    def __init__(
-        self, account: AzureAccount, messages: Sequence[OutgoingMessage], should_continue: Callable[[], bool]
-    ) -> None:
-        self._account = account
-        self._queue = parse_destination(messages[0].aggregate_type).resource
-        self._is_plain = self._queue in conf.azure.plain_queues
-        self._messages = messages
-        self._should_continue = should_continue
-        # A problem with the queue or the connection answers for all aggregates, so that none is tried in vain.
-        self._everywhere: PublishFailure | None = None
-        self.answers: Answers = [NOT_SENT] * len(messages)
-
-    def put(self, lane: Sequence[int]) -> None:
-        """Put the messages of one aggregate, stopping at the first failure."""
-        for index in lane:
-            if not self._should_continue():
-                return
-            answer = self.answers[index] = self._everywhere or self._put_one(self._messages[index])
-            if answer is not None:
-                return
-
-    def _put_one(self, message: OutgoingMessage) -> PublishFailure | None:
-        body = message.payload.encode() if self._is_plain else _body(message)
-        if len(body) > LARGEST_BYTES:
-            return PublishFailure(Verdict.REFUSED, "AZURE.TOO_LARGE", f"{len(body)} bytes of at most {LARGEST_BYTES}")
-        try:
-            self._account.put(self._queue, base64.b64encode(body).decode())
-        except AzureFailure as failure:
-            answer = PublishFailure(failure.verdict, failure.code, failure.detail)
-            if failure.verdict in (Verdict.OUTAGE, Verdict.MISSING):
-                self._everywhere = answer
-            return answer
-        return None
+def _put(account: AzureAccount, queue: str, body: bytes) -> PublishFailure | None:
+    """Put one message; return why it was not accepted."""
+    if len(body) > LARGEST_BYTES:
+        return PublishFailure(Verdict.REFUSED, "AZURE.TOO_LARGE", f"{len(body)} bytes of at most {LARGEST_BYTES}")
+    try:
+        account.put(queue, base64.b64encode(body).decode())
+    except AzureFailure as failure:
+        return PublishFailure(failure.verdict, failure.code, failure.detail)
+    return None
 
 
-def _lanes(messages: Sequence[OutgoingMessage]) -> list[list[int]]:
-    """Return the positions of each aggregate's messages, in order; a message without an aggregate stands alone."""
-    aggregates: dict[str, list[int]] = {}
-    alone: list[list[int]] = []
-    for index, message in enumerate(messages):
-        if message.aggregate_id:
-            aggregates.setdefault(message.aggregate_id, []).append(index)
-        else:
-            alone.append([index])
-    return [*aggregates.values(), *alone]
+def _plain_body(message: OutgoingMessage) -> bytes:
+    return message.payload.encode()
 
 
 def _body(message: OutgoingMessage) -> bytes:

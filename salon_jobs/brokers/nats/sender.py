@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, replace
-from itertools import islice
+from dataclasses import replace
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -26,12 +25,13 @@ from salon_jobs.brokers.nats.subjects import (
     size_of,
     subject_of,
 )
+from salon_jobs.brokers.ordering import Aggregate, AggregateOrder
 from salon_jobs.brokers.publisher import NOT_SENT, Answers, OutgoingMessage, PublishFailure, Verdict
 from salon_jobs.conf import settings
 from salon_jobs.core.destinations import parse_destination
 from salon_jobs.core.errors import MessageInvalid, NotReady
 
-_TRIES: Final = 5
+_MOST_RETRIES: Final = 5
 _MOST_SUBJECTS: Final = 100_000
 _MESSAGE_ID: Final = b"Nats-Msg-Id"
 _EXPECTED: Final = b"Nats-Expected-Last-Subject-Sequence"
@@ -41,43 +41,33 @@ class Sequences:
     """Last sequences of recently used subjects."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[str, int] = OrderedDict()
+        self._sequences: OrderedDict[str, int] = OrderedDict()
 
     def get(self, subject: str) -> int:
         """Return the last sequence, or 0, which no message has, if unknown: the server says whether that is right."""
-        return self._known.get(subject, 0)
+        return self._sequences.get(subject, 0)
 
     def remember(self, subject: str, sequence: int) -> None:
         """Store a sequence, and forget the least recently used one."""
-        self._known[subject] = sequence
-        self._known.move_to_end(subject)
-        if len(self._known) > _MOST_SUBJECTS:
-            self._known.popitem(last=False)
-
-
-@dataclass(slots=True, eq=False)
-class SubjectQueue:
-    """Unpublished messages of one aggregate, as positions in the call's messages; the first is next."""
-
-    subject: str
-    fenced: bool
-    positions: deque[int]
-    tries: int = 0
+        self._sequences[subject] = sequence
+        self._sequences.move_to_end(subject)
+        if len(self._sequences) > _MOST_SUBJECTS:
+            self._sequences.popitem(last=False)
 
 
 class Wire(Protocol):
     """Transport of a batch; answers go to ``Batch.acknowledged``."""
 
     sequences: Sequences
-    # Subjects that no stream took: the streams are queried before the next try, since with a subscriber that is no
+    # Subjects that no stream accepted: the streams are queried before the next try, since with a subscriber that is no
     # stream, publishing would wait until its timeout.
-    untaken: set[str]
+    streamless: set[str]
 
-    async def send(self, batch: Batch, lane: SubjectQueue, message: OutgoingMessage) -> PublishFailure | str:
-        """Send a queue's first message and return the token of its answer, or why it cannot be sent."""
+    async def send(self, batch: Batch, subject: str, message: OutgoingMessage) -> PublishFailure | str:
+        """Send a message and return the token of its answer, or why it cannot be sent."""
         ...
 
-    async def ask(self, subject: str, body: bytes) -> bytes:
+    async def query(self, subject: str, body: bytes) -> bytes:
         """Query JetStream's API. Raises Unreachable."""
         ...
 
@@ -93,39 +83,36 @@ class Batch:
         self, wire: Wire, resource: str, messages: Sequence[OutgoingMessage], *, should_continue: Callable[[], bool]
     ) -> None:
         """Prepare messages for a single destination. No I/O."""
-        self.answers: Answers = [NOT_SENT] * len(messages)
+        self._order = AggregateOrder(messages)
         self._wire = wire
         self._resource = resource
         self._messages = messages
         self._should_continue = should_continue
-        self._ready: deque[SubjectQueue] = deque()
         # By the token of the answer, oldest first, with the deadline.
-        self._flying: dict[str, tuple[SubjectQueue, float]] = {}
-        self._asking: set[asyncio.Task[None]] = set()
-        self._outage: PublishFailure | None = None
-        # Streams that accepted a message; streams that accept none now; and the queues that await the verdict.
-        self._taking: set[str] = set()
+        self._in_flight: dict[str, tuple[Aggregate, float]] = {}
+        self._queries: set[asyncio.Task[None]] = set()
+        # Streams that accepted a message; streams that accept none now; and the aggregates that await the verdict.
+        self._accepting: set[str] = set()
         self._unavailable: set[str] = set()
-        self._waiting: list[tuple[SubjectQueue, PublishFailure]] = []
+        self._postponed: list[tuple[Aggregate, PublishFailure]] = []
         # Streams that accept a subject, queried once.
         self._streams: dict[str, asyncio.Task[list[str]]] = {}
         self._waiter: asyncio.Future[None] | None = None
         self._timeout_s = settings.nats.timeout.total_seconds()
         self._loop = asyncio.get_running_loop()
 
-    async def run(self, lanes: Sequence[SubjectQueue]) -> Answers:
-        """Publish all queues; return once each message has its answer."""
-        self._ready.extend(lanes)
-        window = settings.nats.window
+    async def run(self) -> Answers:
+        """Publish all messages; return once each has its answer."""
+        order, window = self._order, settings.nats.window
         timer = self._loop.call_later(self._timeout_s, self._wake)
         try:
             while True:
-                while self._ready and self._outage is None and len(self._flying) + len(self._asking) < window:
+                while order.ready and len(self._in_flight) + len(self._queries) < window:
                     if not self._should_continue():
-                        self._ready.clear()
+                        order.ready.clear()
                         break
-                    await self._send(self._ready.popleft())
-                if not self._flying and not self._asking:
+                    await self._send(order.ready.popleft())
+                if not self._in_flight and not self._queries:
                     break
                 self._waiter = self._loop.create_future()
                 if timer.when() <= self._loop.time():
@@ -134,62 +121,54 @@ class Batch:
                 await self._waiter
         finally:
             timer.cancel()
-        await self._answer_waiting()
-        for lane in self._ready:  # left over from an outage
-            self._lose(lane)
-        return self.answers
+        await self._answer_postponed()
+        return order.answers
 
     def acknowledged(self, token: str, ack: Ack | None) -> None:
         """Process the server's answer; None means that nobody accepts messages of this subject."""
-        if (flying := self._flying.pop(token, None)) is None:
+        if (in_flight := self._in_flight.pop(token, None)) is None:
             return
-        lane = flying[0]
+        aggregate = in_flight[0]
         if ack is None:
-            self._start(self._explain(lane, PublishFailure(Verdict.OUTAGE, "NATS.NO_LEADER", "it has no leader")))
+            self._start(self._explain(aggregate, PublishFailure(Verdict.OUTAGE, "NATS.NO_LEADER", "it has no leader")))
         elif ack.error is None:
-            self._taking.add(ack.stream)
-            self._published(lane, ack.seq)
-        elif ack.error.fenced and lane.fenced:
-            self._start(self._look_again(lane, ack.stream))
-        elif (why := judge(ack.error)).verdict is Verdict.OUTAGE:
-            self._start(self._put_off(lane, ack.stream, why))
+            self._accepting.add(ack.stream)
+            self._published(aggregate, ack.seq)
+        elif ack.error.fenced and aggregate.aggregate_id:
+            self._start(self._continue_after_fence(aggregate, ack.stream))
+        elif (failure := judge(ack.error)).verdict is Verdict.OUTAGE:
+            self._start(self._postpone(aggregate, ack.stream, failure))
         else:
-            self._refused(lane, why)
+            self._order.answer(aggregate, failure)
         self._wake()
 
-    def lose(self, outage: PublishFailure) -> None:
+    def abort(self, outage: PublishFailure) -> None:
         """Give up, because the connection is lost or silent."""
-        self._outage = outage
-        for lane, _ in self._flying.values():
-            self._lose(lane)
-        self._flying.clear()
+        for aggregate, _ in self._in_flight.values():
+            self._order.answer(aggregate, outage)
+        self._in_flight.clear()
+        self._order.stop(outage)
         self._wake()
 
-    async def _send(self, lane: SubjectQueue) -> None:
-        if lane.subject in self._wire.untaken:
-            self._start(self._find_stream(lane))
+    def _subject(self, aggregate: Aggregate) -> str:
+        return subject_of(self._resource, aggregate.aggregate_id)
+
+    async def _send(self, aggregate: Aggregate) -> None:
+        subject = self._subject(aggregate)
+        if subject in self._wire.streamless:
+            self._start(self._find_stream(aggregate))
             return
-        sent = await self._wire.send(self, lane, self._messages[lane.positions[0]])
+        sent = await self._wire.send(self, subject, self._order.first_of(aggregate))
         if isinstance(sent, str):
-            self._flying[sent] = (lane, self._loop.time() + self._timeout_s)
+            self._in_flight[sent] = (aggregate, self._loop.time() + self._timeout_s)
         else:
-            self._refused(lane, sent)
+            self._order.answer(aggregate, sent)
 
-    def _published(self, lane: SubjectQueue, sequence: int) -> None:
-        self.answers[lane.positions.popleft()] = None
-        lane.tries = 0
-        if lane.fenced:
-            self._wire.sequences.remember(lane.subject, sequence)
-        if lane.positions:
-            self._ready.append(lane)
-
-    def _refused(self, lane: SubjectQueue, why: PublishFailure) -> None:
-        self.answers[lane.positions[0]] = why
-        if why.verdict in (Verdict.OUTAGE, Verdict.MISSING):
-            self._outage = why
-
-    def _lose(self, lane: SubjectQueue) -> None:
-        self.answers[lane.positions[0]] = self._outage
+    def _published(self, aggregate: Aggregate, sequence: int) -> None:
+        aggregate.retries = 0
+        if aggregate.aggregate_id:
+            self._wire.sequences.remember(self._subject(aggregate), sequence)
+        self._order.answer(aggregate, None)
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -197,86 +176,88 @@ class Batch:
 
     async def _expire(self) -> float:
         """Investigate overdue answers; give up when the connection is dead. Return the seconds until the next check."""
-        due = next(iter(self._flying.values()))[1] if self._flying else self._loop.time() + self._timeout_s
-        if (left_s := due - self._loop.time()) > 0:
-            return left_s
-        lives, said = await self._wire.probe()
-        silent = PublishFailure(
-            Verdict.OUTAGE, "NATS.TIMEOUT", f"no acknowledgement within {self._timeout_s:g} s{said}"
+        due = next(iter(self._in_flight.values()))[1] if self._in_flight else self._loop.time() + self._timeout_s
+        if (remaining_s := due - self._loop.time()) > 0:
+            return remaining_s
+        is_alive, complaint = await self._wire.probe()
+        timeout = PublishFailure(
+            Verdict.OUTAGE, "NATS.TIMEOUT", f"no acknowledgement within {self._timeout_s:g} s{complaint}"
         )
-        if not lives:
-            self.lose(silent)
+        if not is_alive:
+            self.abort(timeout)
             return self._timeout_s
-        for token in [token for token, (_, due) in self._flying.items() if due <= self._loop.time()]:
-            self._start(self._explain(self._flying.pop(token)[0], silent))
+        for token in [token for token, (_, due) in self._in_flight.items() if due <= self._loop.time()]:
+            self._start(self._explain(self._in_flight.pop(token)[0], timeout))
         return 0.0
 
-    def _start(self, question: Coroutine[Any, Any, None]) -> None:
-        task = self._loop.create_task(question)
-        self._asking.add(task)
-        task.add_done_callback(self._asked)
+    def _start(self, query: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(query)
+        self._queries.add(task)
+        task.add_done_callback(self._query_done)
 
-    def _asked(self, task: asyncio.Task[None]) -> None:
-        self._asking.discard(task)
+    def _query_done(self, task: asyncio.Task[None]) -> None:
+        self._queries.discard(task)
         self._wake()
 
-    async def _find_stream(self, lane: SubjectQueue) -> None:
+    async def _find_stream(self, aggregate: Aggregate) -> None:
         """Continue with a subject that had no stream, if it has one by now."""
+        subject = self._subject(aggregate)
         try:
-            taken = await self._streams_taking(lane.subject)
-        except Unreachable as outage:
-            return self._refused(lane, outage_of(outage))
-        if not taken:
-            return await self._explain(lane, NOT_SENT)
-        self._wire.untaken.discard(lane.subject)
-        self._ready.append(lane)
-        return None
+            streams = await self._streams_for(subject)
+        except Unreachable as error:
+            return self._order.answer(aggregate, outage_of(error))
+        if not streams:
+            return await self._explain(aggregate, NOT_SENT)
+        self._wire.streamless.discard(subject)
+        return self._order.resume(aggregate)
 
-    async def _explain(self, lane: SubjectQueue, why: PublishFailure) -> None:
+    async def _explain(self, aggregate: Aggregate, failure: PublishFailure) -> None:
         """Distinguish a subject that no stream accepts from a stream that accepts nothing now."""
+        subject = self._subject(aggregate)
         try:
-            streams = await self._streams_of_destination()
-            taking = await self._streams_taking(lane.subject) if streams else []
-        except Unreachable as outage:
-            return self._refused(lane, outage_of(outage))
-        if taking:
-            return await self._put_off(lane, taking[0], why)
-        if len(self._wire.untaken) >= _MOST_SUBJECTS:
-            self._wire.untaken.clear()
-        self._wire.untaken.add(lane.subject)
+            streams_of_destination = await self._streams_of_destination()
+            streams = await self._streams_for(subject) if streams_of_destination else []
+        except Unreachable as error:
+            return self._order.answer(aggregate, outage_of(error))
         if streams:
-            detail = f"no stream takes the subject {lane.subject}; add it to one"
-            return self._refused(lane, PublishFailure(Verdict.UNRESOLVABLE, "NATS.NO_STREAM", detail))
-        detail = f"no stream takes {self._resource} or {self._resource}.*; create one"
-        return self._refused(lane, PublishFailure(Verdict.MISSING, "NATS.NO_STREAM", detail))
+            return await self._postpone(aggregate, streams[0], failure)
+        if len(self._wire.streamless) >= _MOST_SUBJECTS:
+            self._wire.streamless.clear()
+        self._wire.streamless.add(subject)
+        if streams_of_destination:
+            verdict, detail = Verdict.UNRESOLVABLE, f"no stream takes the subject {subject}; add it to one"
+        else:
+            detail = f"no stream takes {self._resource} or {self._resource}.*; create one"
+            verdict = Verdict.MISSING
+        return self._order.answer(aggregate, PublishFailure(verdict, "NATS.NO_STREAM", detail))
 
-    async def _put_off(self, lane: SubjectQueue, stream: str, why: PublishFailure) -> None:
-        """Postpone a queue whose stream accepts nothing now; give up if that was the only stream."""
-        why = replace(why, detail=f"stream {stream}: {why.detail}")
+    async def _postpone(self, aggregate: Aggregate, stream: str, failure: PublishFailure) -> None:
+        """Postpone an aggregate whose stream accepts nothing now; give up if that was the only stream."""
+        failure = replace(failure, detail=f"stream {stream}: {failure.detail}")
         self._unavailable.add(stream)
-        self._waiting.append((lane, why))
+        self._postponed.append((aggregate, failure))
         try:
             if self._unavailable.issuperset(await self._streams_of_destination()):
-                self._outage = why
-        except Unreachable as outage:
-            self._outage = outage_of(outage)
+                self._order.stop(failure)
+        except Unreachable as error:
+            self._order.stop(outage_of(error))
 
-    async def _answer_waiting(self) -> None:
-        """Answer for the postponed queues: an outage, unless another stream of the destination answers."""
-        if not self._waiting:
+    async def _answer_postponed(self) -> None:
+        """Answer for the postponed aggregates: an outage, unless another stream of the destination answers."""
+        if not self._postponed:
             return
-        if self._outage is None and self._taking <= self._unavailable and not await self._another_answers():
-            self._outage = self._waiting[0][1]
-        for lane, why in self._waiting:
-            self.answers[lane.positions[0]] = self._outage or replace(why, verdict=Verdict.UNRESOLVABLE)
+        outage = self._order.stopped_by
+        if outage is None and self._accepting <= self._unavailable and not await self._another_stream_answers():
+            outage = self._postponed[0][1]
+        for aggregate, failure in self._postponed:
+            self._order.answer(aggregate, outage or replace(failure, verdict=Verdict.UNRESOLVABLE))
 
-    async def _another_answers(self) -> bool:
+    async def _another_stream_answers(self) -> bool:
         try:
-            others = [each for each in await self._streams_of_destination() if each not in self._unavailable]
+            others = [stream for stream in await self._streams_of_destination() if stream not in self._unavailable]
         except Unreachable:
             return False
-        asked = islice(others, settings.nats.window)
-        return any(await asyncio.gather(*(self._answers(stream) for stream in asked)))
+        return any(await asyncio.gather(*map(self._answers, others[: settings.nats.window])))
 
     async def _answers(self, stream: str) -> bool:
         try:
@@ -287,70 +268,69 @@ class Batch:
 
     async def _streams_of_destination(self) -> list[str]:
         """Return the streams that accept the subject without an aggregate, or with any. Raises Unreachable."""
-        found = await asyncio.gather(self._streams_taking(self._resource), self._streams_taking(f"{self._resource}.*"))
-        return sorted({stream for streams in found for stream in streams})
+        subjects = (self._resource, f"{self._resource}.*")
+        return sorted(set().union(*await asyncio.gather(*map(self._streams_for, subjects))))
 
-    async def _streams_taking(self, subject: str) -> list[str]:
+    async def _streams_for(self, subject: str) -> list[str]:
         """Return the streams that accept a subject, queried once per call. Raises Unreachable."""
         task = self._streams.get(subject)
         if task is None:
-            task = self._streams[subject] = self._loop.create_task(self._ask_for_streams(subject))
+            task = self._streams[subject] = self._loop.create_task(self._query_streams(subject))
         return await task
 
-    async def _ask_for_streams(self, subject: str) -> list[str]:
-        answer = read_names(await self._wire.ask("STREAM.NAMES", msgspec.json.encode({"subject": subject})))
+    async def _query_streams(self, subject: str) -> list[str]:
+        answer = read_names(await self._wire.query("STREAM.NAMES", msgspec.json.encode({"subject": subject})))
         if answer.error is not None:
             raise Unreachable(answer.error.description, code=f"NATS.{answer.error.err_code}")
         return answer.streams or []
 
-    async def _look_again(self, lane: SubjectQueue, stream: str) -> None:
+    async def _continue_after_fence(self, aggregate: Aggregate, stream: str) -> None:
         """Read the end of the subject: skip messages already there, continue after it."""
-        lane.tries += 1
-        if lane.tries > _TRIES:
-            detail = f"somebody else publishes to {lane.subject} all the time"
-            return self._refused(lane, PublishFailure(Verdict.RETRY, "NATS.CONTENDED", detail))
+        subject = self._subject(aggregate)
+        aggregate.retries += 1
+        if aggregate.retries > _MOST_RETRIES:
+            detail = f"somebody else publishes to {subject} all the time"
+            return self._order.answer(aggregate, PublishFailure(Verdict.RETRY, "NATS.CONTENDED", detail))
         if not self._should_continue():
             return None
         try:
-            last, found = await self._published_before(lane, stream)
-        except Unreachable as outage:
-            return await self._put_off(lane, stream, outage_of(outage))
-        for position in found:
-            self.answers[position] = None
-            lane.positions.remove(position)
-        self._wire.sequences.remember(lane.subject, last)
-        if lane.positions:
-            self._ready.append(lane)  # should_continue is checked again before it is sent
-        return None
+            last_sequence, published = await self._published_before(aggregate, stream)
+        except Unreachable as error:
+            return await self._postpone(aggregate, stream, outage_of(error))
+        for position in published:
+            self._order.answers[position] = None
+            aggregate.positions.remove(position)
+        self._wire.sequences.remember(subject, last_sequence)
+        return self._order.resume(aggregate)  # should_continue is checked again before it is sent
 
-    async def _published_before(self, lane: SubjectQueue, stream: str) -> tuple[int, list[int]]:
-        """Return the subject's last sequence (0 if empty), and which of the queue's messages are at its end."""
-        ours = {str(self._messages[position].message_id): position for position in lane.positions}
-        last: int | None = None
-        found: list[int] = []
-        question: dict[str, object] = {"last_by_subj": lane.subject}
-        while (stored := await self._stored(stream, question)) is not None:
-            last = stored.seq if last is None else last
+    async def _published_before(self, aggregate: Aggregate, stream: str) -> tuple[int, list[int]]:
+        """Return the subject's last sequence (0 if empty), and which of the aggregate's messages are at its end."""
+        ours = {str(self._messages[position].message_id): position for position in aggregate.positions}
+        last_sequence: int | None = None
+        published: list[int] = []
+        query: dict[str, object] = {"last_by_subj": self._subject(aggregate)}
+        while (stored := await self._stored(stream, query)) is not None:
+            last_sequence = stored.seq if last_sequence is None else last_sequence
             position = ours.get(stored.header(_MESSAGE_ID))
-            if position is None or position in found:
+            if position is None or position in published:
                 break
-            found.append(position)
+            published.append(position)
             before = stored.header(_EXPECTED)
             if not before.isdigit() or before == "0":
                 break
-            question = {"seq": int(before)}
-        return last or 0, found
+            query = {"seq": int(before)}
+        return last_sequence or 0, published
 
-    async def _stored(self, stream: str, question: dict[str, object]) -> Stored | None:
-        answer = read_stored(await self._wire.ask(f"STREAM.MSG.GET.{stream}", msgspec.json.encode(question)))
+    async def _stored(self, stream: str, query: dict[str, object]) -> Stored | None:
+        answer = read_stored(await self._wire.query(f"STREAM.MSG.GET.{stream}", msgspec.json.encode(query)))
         if answer.error is not None and answer.error.code != 404:
             raise Unreachable(answer.error.description, code=f"NATS.{answer.error.err_code}")
         return answer.message
 
 
-def outage_of(why: Unreachable) -> PublishFailure:
+def outage_of(error: Unreachable) -> PublishFailure:
     """Return the answer for messages that could not be sent or looked up."""
-    return PublishFailure(Verdict.OUTAGE, why.code, str(why))
+    return PublishFailure(Verdict.OUTAGE, error.code, str(error))
 
 
 class NatsSender:
@@ -359,7 +339,7 @@ class NatsSender:
     def __init__(self) -> None:
         """Create the object without I/O."""
         self.sequences = Sequences()
-        self.untaken: set[str] = set()
+        self.streamless: set[str] = set()
         self._connection = NatsConnection()
         self._connection.on_connected = self._subscribe
         self._connection.on_lost = self._lost
@@ -383,8 +363,8 @@ class NatsSender:
         """Close the connection and end its thread. Idempotent; a later use opens a new one."""
         self._connection.close()
 
-    async def send(self, batch: Batch, lane: SubjectQueue, message: OutgoingMessage) -> PublishFailure | str:
-        """Send a queue's first message and return the token of its answer, or why it cannot be sent."""
+    async def send(self, batch: Batch, subject: str, message: OutgoingMessage) -> PublishFailure | str:
+        """Send a message and return the token of its answer, or why it cannot be sent."""
         if (client := self._connection.connected) is None:
             return PublishFailure(Verdict.OUTAGE, "NATS.UNREACHABLE", "the connection was lost")
         try:
@@ -392,15 +372,15 @@ class NatsSender:
         except ValueError as error:
             return PublishFailure(Verdict.REFUSED, "NATS.BAD_HEADER", describe(error))
         try:
-            if lane.fenced:
-                headers["Nats-Expected-Last-Subject-Sequence"] = str(self.sequences.get(lane.subject))
+            if message.aggregate_id:
+                headers["Nats-Expected-Last-Subject-Sequence"] = str(self.sequences.get(subject))
             payload = message.payload.encode()
             # The server would close the connection over a larger message, and every message after it would fail.
             if len(payload) + FIXED_BYTES + 4 * len(message.headers) > client.max_payload // 2:
                 _require_size(len(payload) + size_of(headers.items()), client.max_payload)
             token = str(next(self._tokens))
             self._waiting[token] = batch
-            await client.publish(lane.subject, payload, reply=self._inbox + token, headers=headers)
+            await client.publish(subject, payload, reply=self._inbox + token, headers=headers)
         except (MessageInvalid, errors.MaxPayloadError) as error:
             return PublishFailure(Verdict.REFUSED, "NATS.TOO_LARGE", describe(error))
         except errors.BadHeaderError as error:
@@ -409,7 +389,7 @@ class NatsSender:
             return PublishFailure(Verdict.OUTAGE, "NATS.UNREACHABLE", describe(error))
         return token
 
-    async def ask(self, subject: str, body: bytes) -> bytes:
+    async def query(self, subject: str, body: bytes) -> bytes:
         """Query JetStream's API. Raises Unreachable."""
         return await self._connection.request(f"{api_prefix()}.{subject}", body)
 
@@ -419,8 +399,8 @@ class NatsSender:
             await self._connection.probe()
         except Unreachable as error:
             return False, f"; {error}"
-        said = self._connection.last_error
-        return True, f"; the server said: {said}" if said else ""
+        complaint = self._connection.last_error
+        return True, f"; the server said: {complaint}" if complaint else ""
 
     async def _publish(self, messages: Sequence[OutgoingMessage], should_continue: Callable[[], bool]) -> Answers:
         if not messages:
@@ -431,13 +411,12 @@ class NatsSender:
         except MessageInvalid as error:
             return [PublishFailure(Verdict.REFUSED, "NATS.BAD_SUBJECT", str(error))] * len(messages)
         batch = Batch(self, resource, messages, should_continue=should_continue)
-        lanes = _lanes(resource, messages)
         try:
             await self._connection.client()
         except Unreachable as error:
-            batch.lose(outage_of(error))
+            batch.abort(outage_of(error))
         try:
-            return await batch.run(lanes)
+            return await batch.run()
         finally:
             self._waiting = {token: other for token, other in self._waiting.items() if other is not batch}
 
@@ -451,31 +430,15 @@ class NatsSender:
         if (batch := self._waiting.pop(token, None)) is not None:
             batch.acknowledged(token, read_ack(answer.data) if answer.data else None)
 
-    def _lost(self, why: Unreachable) -> None:
+    def _lost(self, error: Unreachable) -> None:
         batches, self._waiting = set(self._waiting.values()), {}
         for batch in batches:
-            batch.lose(outage_of(why))
+            batch.abort(outage_of(error))
 
 
 def api_prefix() -> str:
     """Return the prefix of JetStream's API, for the domain of the settings."""
     return f"$JS.{settings.nats.domain}.API" if settings.nats.domain else "$JS.API"
-
-
-def _lanes(resource: str, messages: Sequence[OutgoingMessage]) -> list[SubjectQueue]:
-    """Return one queue per aggregate, and one per message without an aggregate."""
-    lanes: list[SubjectQueue] = []
-    by_aggregate: dict[str, SubjectQueue] = {}
-    for position, message in enumerate(messages):
-        aggregate_id = message.aggregate_id
-        if lane := by_aggregate.get(aggregate_id):
-            lane.positions.append(position)
-            continue
-        lane = SubjectQueue(subject_of(resource, aggregate_id), bool(aggregate_id), deque((position,)))
-        lanes.append(lane)
-        if aggregate_id:
-            by_aggregate[aggregate_id] = lane
-    return lanes
 
 
 def _require_size(size: int, most: int) -> None:
