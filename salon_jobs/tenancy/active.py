@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
-from typing import Any
+from types import TracebackType
+from typing import Any, ClassVar, Self
 from uuid import UUID
 
-from django.db import transaction
+from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from salon_jobs.core.errors import TenantContextError
@@ -20,28 +21,85 @@ class ActiveContext(StatementGuard):
     """One open context, and an execution wrapper of its connection: Django's cursors pass every statement through it.
 
     Asyncio tasks can share a connection and take turns on one thread; the context variable of whoever runs a statement
-    determines as which store it runs. ``holds``: the context keeps a transaction or the session, so that until its end
-    only the code inside it may use the connection. ``by_statement``: a statement outside a transaction gets its own.
-    ``in_session``: the store is on the session, not on each transaction.
+    determines as which store it runs. While ``holds``, only the code inside the context may use the connection.
+
+    Modes: with ``atomic`` it holds a transaction, or a savepoint; without, the store is set in every transaction that
+    the block begins, and with ``by_statement`` a statement between them gets its own. ``SessionContext`` holds the
+    session instead, and ``JobContext`` a worker's idle connection.
     """
 
-    __slots__ = ("by_statement", "connection", "holds", "in_session", "is_open", "store")
+    __slots__ = ("_exits", "_switch", "atomic", "by_statement", "connection", "holds", "is_open", "store")
+    in_session: ClassVar[bool] = False
 
     def __init__(
         self,
         connection: BaseDatabaseWrapper,
         store: UUID,
         *,
-        holds: bool,
+        atomic: bool = True,
         by_statement: bool = False,
-        in_session: bool = False,
+        switch: bool = False,
     ) -> None:
-        self.connection, self.store, self.holds = connection, store, holds
-        self.by_statement, self.in_session = by_statement, in_session
+        self.connection, self.store, self._switch = connection, store, switch
+        self.atomic, self.by_statement = atomic, by_statement and not atomic
+        self.holds = True
         self.is_open = False
 
+    def __enter__(self) -> Self:
+        self.check_entry()
+        connection, outer = self.connection, innermost(self.connection)
+        changes = outer is None or outer.store != self.store
+        continues_outside = connection.in_atomic_block or not connection.get_autocommit()
+        if changes and not self.atomic and not continues_outside and session_context(connection) is not None:
+            raise TenantContextError(
+                "between transactions the session's store would show: switch in it with scope='session'"
+            )
+        with ExitStack() as exits:
+            # The transaction (or savepoint) first, then whatever sets the store: a rollback then removes the store too,
+            # and the end of our savepoint ends those made inside, one of which could bring the store back.
+            if self.atomic or (changes and connection.in_atomic_block):
+                exits.enter_context(transaction.atomic(using=connection.alias))
+            if self.atomic or changes or self.by_statement:
+                self.holds = (self.atomic or changes) and (
+                    in_transaction(connection) or not connection.get_autocommit()
+                )
+                self.open()
+                exits.callback(self.close)
+                if self.holds:
+                    exits.callback(self._refuse_open_inside)
+                if changes and (continues_outside or not self.atomic):
+                    exits.callback(self._restore, outer)
+            if connection.in_atomic_block:
+                exits.callback(carry_to_callbacks, connection, self.store, since=len(connection.run_on_commit))
+            begins = changes and in_transaction(connection)
+            if begins or (connection.in_atomic_block and (changes or at_transaction_start(connection))):
+                guc.set_local(connection, self.store)
+            self._exits = exits.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._exits.__exit__(kind, error, traceback)
+
+    def check_entry(self) -> None:
+        """Raise TenantContextError where no context of this store may be opened."""
+        if (task := _system_task.get()) is not None:
+            raise TenantContextError(
+                f"task {task!r} is a system task, which works as no store: "
+                "enqueue a store_task, or fan_out to all stores"
+            )
+        outer = current_store_id()
+        if outer not in (None, self.store) and not self._switch:
+            raise TenantContextError(
+                f"already inside the context of store {outer}; it cannot become {self.store} without switch=True"
+            )
+        for wrapper in self.connection.execute_wrappers:
+            if isinstance(wrapper, ActiveContext):
+                wrapper.check_holder()
+
     def open(self) -> None:
-        """Open the context: it becomes the innermost of the surrounding contexts."""
+        """Become the innermost of the surrounding contexts, and see the connection's statements."""
         self.is_open = True
         self.connection.execute_wrappers.append(self)
         _surrounding.set((*_surrounding.get(), self))
@@ -53,26 +111,62 @@ class ActiveContext(StatementGuard):
             self.connection.execute_wrappers.remove(self)
         forget_closed()
 
-    def __enter__(self) -> ActiveContext:
-        self.open()
-        return self
+    def check_holder(self) -> None:
+        """Raise TenantContextError in code outside this context while it holds the connection."""
+        if self.holds and self not in _surrounding.get():
+            raise TenantContextError(
+                f"another context, of store {self.store}, is open on this connection: one that a generator or another "
+                "task opened, and that holds its transaction or session. End that first; or let each task have a "
+                "connection of its own (asgiref's ThreadSensitiveContext), or hold none (atomic=False)"
+            )
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def before_raw_statement(self) -> None:
+        """Reject a statement from outside code while this context holds the connection; otherwise set the store."""
+        self.check_holder()
+        if innermost(self.connection) is self:
+            self._begin()
 
-    def begin(self) -> None:
+    def __call__(self, execute: Callable[..., Any], statement: Any, params: Any, many: bool, context: Any) -> Any:
+        """Run a statement as the store, or pass it on to the context whose code runs it."""
+        self.check_holder()
+        if innermost(self.connection) is not self:
+            return execute(statement, params, many, context)
+        if self.by_statement and _between_transactions(self.connection):
+            with transaction.atomic(using=self.connection.alias):
+                guc.set_local(self.connection, self.store)
+                return execute(statement, params, many, context)
+        self._begin()
+        result = execute(statement, params, many, context)
+        if _rolls_back(statement) and not self.in_session and can_run_in_transaction(self.connection):
+            # The savepoint may be older than this context, or than one inside it with another store.
+            guc.set_local(self.connection, self.store)
+        return result
+
+    def _begin(self) -> None:
         """Set the store if the next statement begins a transaction."""
         if not self.in_session and at_transaction_start(self.connection):
             guc.set_local(self.connection, self.store)
 
-    def before_raw_statement(self) -> None:
-        """Reject a statement from outside code while this context holds the connection; otherwise set the store."""
-        if self.holds and self not in _surrounding.get():
-            raise _held(self)
-        if innermost(self.connection) is self:
-            self.begin()
+    def _restore(self, outer: ActiveContext | None) -> None:
+        """Restore the outer store, or none, on a transaction that continues outside.
 
-    def held_inside(self) -> ActiveContext | None:
+        RELEASE SAVEPOINT keeps a local set, so this is explicit; ROLLBACK TO restores the old value by itself, and in a
+        broken transaction nothing can run before it. If another task has begun a transaction meanwhile, since our block
+        holds none, that transaction keeps the task's store.
+        """
+        if self._holder_inside() is None and can_run_in_transaction(self.connection):
+            guc.set_local(self.connection, None if outer is None else outer.store)
+
+    def _refuse_open_inside(self) -> None:
+        """End what a task opened inside and did not end: otherwise Django takes our savepoint or COMMIT for its own."""
+        if (inner := self._holder_inside()) is not None:
+            self.connection.close()
+            raise TenantContextError(
+                f"a context of store {inner.store}, opened inside by another task or generator, is open still: "
+                "everything is rolled back; wait for it before the outer one ends"
+            )
+
+    def _holder_inside(self) -> ActiveContext | None:
         """Return a context that holds the connection, was opened after this one, and has not ended."""
         for wrapper in reversed(self.connection.execute_wrappers):
             if wrapper is self:
@@ -81,23 +175,6 @@ class ActiveContext(StatementGuard):
                 return wrapper
         return None
 
-    def __call__(self, execute: Callable[..., Any], statement: Any, params: Any, many: bool, context: Any) -> Any:
-        """Run a statement as the store, or pass it on to the context whose code runs it."""
-        if self.holds and self not in _surrounding.get():
-            raise _held(self)
-        if innermost(self.connection) is not self:
-            return execute(statement, params, many, context)
-        if self.by_statement and _between_transactions(self.connection):
-            with transaction.atomic(using=self.connection.alias):
-                guc.set_local(self.connection, self.store)
-                return execute(statement, params, many, context)
-        self.begin()
-        result = execute(statement, params, many, context)
-        if _rolls_back(statement) and not self.in_session and can_run_in_transaction(self.connection):
-            # The savepoint may be older than this context, or than one inside it with another store.
-            guc.set_local(self.connection, self.store)
-        return result
-
 
 _surrounding: ContextVar[tuple[ActiveContext, ...]] = ContextVar("salon_jobs_store", default=())
 _system_task: ContextVar[str | None] = ContextVar("salon_jobs_system_task", default=None)
@@ -105,7 +182,7 @@ _system_task: ContextVar[str | None] = ContextVar("salon_jobs_system_task", defa
 
 def current_store_id() -> UUID | None:
     """Return the store of the surrounding ``tenant_context``; None outside. New threads start without one."""
-    return next((block.store for block in reversed(_surrounding.get()) if block.is_open), None)
+    return next((context.store for context in reversed(_surrounding.get()) if context.is_open), None)
 
 
 def surrounding() -> tuple[ActiveContext, ...]:
@@ -113,21 +190,21 @@ def surrounding() -> tuple[ActiveContext, ...]:
     return _surrounding.get()
 
 
-def surround_with(blocks: tuple[ActiveContext, ...]) -> None:
+def surround_with(contexts: tuple[ActiveContext, ...]) -> None:
     """Adopt, in a coroutine, the contexts opened for it on its thread."""
-    _surrounding.set(blocks)
+    _surrounding.set(contexts)
 
 
 def forget_closed() -> None:
     """Remove closed contexts from the surrounding ones."""
-    _surrounding.set(tuple(block for block in _surrounding.get() if block.is_open))
+    _surrounding.set(tuple(context for context in _surrounding.get() if context.is_open))
 
 
 def innermost(connection: BaseDatabaseWrapper) -> ActiveContext | None:
     """Return the innermost surrounding context that is open on this connection."""
-    for block in reversed(_surrounding.get()):
-        if block.connection is connection and block.is_open:
-            return block
+    for context in reversed(_surrounding.get()):
+        if context.connection is connection and context.is_open:
+            return context
     return None
 
 
@@ -138,28 +215,8 @@ def open_store(connection: BaseDatabaseWrapper) -> UUID | None:
 
 def session_context(connection: BaseDatabaseWrapper) -> ActiveContext | None:
     """Return the most recently opened context that puts its store on this connection's session."""
-    blocks = (wrapper for wrapper in reversed(connection.execute_wrappers) if isinstance(wrapper, ActiveContext))
-    return next((block for block in blocks if block.in_session), None)
-
-
-def refuse_if_held(connection: BaseDatabaseWrapper) -> None:
-    """Raise TenantContextError while a context of other code holds the connection."""
-    for wrapper in connection.execute_wrappers:
-        if isinstance(wrapper, ActiveContext) and wrapper.holds and wrapper not in _surrounding.get():
-            raise _held(wrapper)
-
-
-def check_nesting(store: UUID, *, switch: bool) -> None:
-    """Raise TenantContextError where no context of this store may be opened."""
-    if (task := _system_task.get()) is not None:
-        raise TenantContextError(
-            f"task {task!r} is a system task, which works as no store: enqueue a store_task, or fan_out to all stores"
-        )
-    outer = current_store_id()
-    if outer not in (None, store) and not switch:
-        raise TenantContextError(
-            f"already inside the context of store {outer}; it cannot become {store} without switch=True"
-        )
+    wrappers = reversed(connection.execute_wrappers)
+    return next((wrapper for wrapper in wrappers if isinstance(wrapper, ActiveContext) and wrapper.in_session), None)
 
 
 @contextmanager
@@ -172,12 +229,30 @@ def as_system_task(name: str) -> Generator[None]:
         _system_task.reset(token)
 
 
-def _held(block: ActiveContext) -> TenantContextError:
-    return TenantContextError(
-        f"another context, of store {block.store}, is open on this connection: one that a generator or another task "
-        "opened, and that holds its transaction or session. End that first; or let each task have a connection of its "
-        "own (asgiref's ThreadSensitiveContext), or hold none (atomic=False)"
-    )
+def carry_to_callbacks(connection: BaseDatabaseWrapper, store: UUID, *, since: int = 0) -> None:
+    """Have ``on_commit`` callbacks, from number ``since`` on, run as the store, unless they have one or need none."""
+    hooks: list[Any] = connection.run_on_commit  # (savepoint ids, function, robust); the stubs declare two of the three
+    connection.run_on_commit = hooks[:since] + [
+        (sids, function if hasattr(function, "storeless") else _InStore(connection.alias, function, store), robust)
+        for sids, function, robust in hooks[since:]
+    ]
+
+
+class _InStore:
+    """Callback that runs in the context of the store it was registered in."""
+
+    # An outer context has nothing to add.
+    storeless = True
+
+    def __init__(self, alias: str, function: Callable[[], object], store: UUID) -> None:
+        self._alias, self._function, self._store = alias, function, store
+        # Django uses it to name a robust callback that fails.
+        self.__qualname__ = getattr(function, "__qualname__", repr(function))
+
+    def __call__(self) -> None:
+        """Run the callback in its own transaction, which holds the store, whichever block's end commits."""
+        with ActiveContext(connections[self._alias], self._store, switch=True):
+            self._function()
 
 
 def _between_transactions(connection: BaseDatabaseWrapper) -> bool:

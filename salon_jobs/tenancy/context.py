@@ -1,15 +1,15 @@
-"""``tenant_context``, stores on the session, and handing a store over to threads and tasks."""
+"""``tenant_context`` and its modes, and handing a store over to threads and tasks."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Generator
+import sys
+from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial, wraps
 from types import TracebackType
-from typing import Any, Literal, ParamSpec, TypeVar, cast
+from typing import Any, Literal, ParamSpec, Self, TypeVar, cast
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
@@ -20,10 +20,11 @@ from psycopg import Connection
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import TenantContextError
-from salon_jobs.db.connections import at_transaction_start, can_run_in_transaction, in_transaction
+from salon_jobs.db.connections import in_transaction
+from salon_jobs.db.statements import in_one_trip
 from salon_jobs.tenancy import active, guc
-from salon_jobs.tenancy.active import ActiveContext, check_nesting, current_store_id, refuse_if_held, session_context
-from salon_jobs.tenancy.session_reset import discard, reset_raw
+from salon_jobs.tenancy.active import ActiveContext, carry_to_callbacks, current_store_id, open_store, session_context
+from salon_jobs.tenancy.session_reset import discard, reset_raw, watched
 
 
 def reset_store(connection: Connection[Any]) -> None:
@@ -36,32 +37,68 @@ def reset_store(connection: Connection[Any]) -> None:
         guc.clear_session(connection)
 
 
-@contextmanager
-def in_session(store: UUID, *, switch: bool, using: str | None, **_: object) -> Generator[None]:
-    """Run a block with the store on the session of its connection: now, or as soon as there is one.
+class SessionContext(ActiveContext):
+    """Context that holds the session of its connection: the store is on it now, or as soon as there is one.
 
-    Raises TenantContextError inside a transaction, behind a pooler, and with a pool that does not reset. At the end the
-    connection is reset, or discarded if that fails. Raises TenantContextError at the end if a transaction was left
-    open, unless the block itself raised.
+    Entering raises TenantContextError inside a transaction, behind a pooler, and with a pool that does not reset. At
+    the end the connection is reset, or discarded if that fails. Leaving raises TenantContextError if a transaction was
+    left open, unless the block itself raised.
     """
-    check_nesting(store, switch=switch)
-    connection = connections[using or conf.database]
-    refuse_if_held(connection)
-    _refuse_pool_without_reset(connection)
-    if connection.in_atomic_block or in_transaction(connection):
-        raise TenantContextError("scope='session' cannot begin inside a transaction, whose rollback would end it")
-    around = session_context(connection)
-    connection.close_if_health_check_failed()
-    with ActiveContext(connection, store, holds=True, in_session=True) as own:
+
+    __slots__ = ("_outer",)
+    in_session = True
+
+    def __enter__(self) -> Self:
+        self.check_entry()
+        connection = self.connection
+        _refuse_pool_without_reset(connection)
+        if connection.in_atomic_block or in_transaction(connection):
+            raise TenantContextError("scope='session' cannot begin inside a transaction, whose rollback would end it")
+        self._outer = session_context(connection)
+        connection.close_if_health_check_failed()
+        self.open()
         if connection.connection is not None:
-            _put_on(connection, store)
+            try:
+                self.put_on()
+            except BaseException:
+                self.close()
+                raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         try:
-            yield
-        except BaseException:
-            _take_off(own, around)  # the block's own error says more
-            raise
-        if (problem := _take_off(own, around)) is not None:
+            problem = self._take_off()
+        finally:
+            self.close()
+        if problem is not None and error is None:  # the block's own error says more
             raise problem
+
+    def put_on(self) -> None:
+        """Put the store on the session; discard the connection if that fails."""
+        try:
+            guc.set_session(self.connection, self.store)
+        except BaseException as error:
+            discard(self.connection, error)
+            raise
+
+    def _take_off(self) -> TenantContextError | None:
+        """Put the outer store, if any, on the session, or discard the connection; return what the block did wrong."""
+        connection = self.connection
+        if connection.connection is None:
+            return None  # closed, or returned to the pool, which has reset it
+        try:
+            guc.set_session(connection, None if self._outer is None else self._outer.store)
+        except TenantContextError as error:
+            discard(connection, error)
+            return error
+        except DatabaseError as error:  # it carries the store or is gone; it is never used again, so nothing is wrong
+            discard(connection, error)
+        except BaseException as error:
+            discard(connection, error)
+            raise
+        return None
 
 
 def _refuse_pool_without_reset(connection: BaseDatabaseWrapper) -> None:
@@ -73,39 +110,84 @@ def _refuse_pool_without_reset(connection: BaseDatabaseWrapper) -> None:
         )
 
 
-def _put_on(connection: BaseDatabaseWrapper, store: UUID) -> None:
-    try:
-        guc.set_session(connection, store)
-    except BaseException as error:
-        discard(connection, error)
-        raise
-
-
-def _take_off(own: ActiveContext, around: ActiveContext | None) -> TenantContextError | None:
-    """Put the outer store, if any, on the session, or discard the connection; return what was wrong in the block."""
-    connection = own.connection
-    if connection.connection is None:
-        return None  # closed, or returned to the pool, which has reset it
-    try:
-        guc.set_session(connection, None if around is None else around.store)
-    except TenantContextError as error:
-        discard(connection, error)
-        return error
-    except DatabaseError as error:  # it carries the store or is gone; it is never used again, so nothing is wrong
-        discard(connection, error)
-    except BaseException as error:
-        discard(connection, error)
-        raise
-    return None
-
-
 def _put_on_when_acquired(connection: BaseDatabaseWrapper, **_: object) -> None:
-    if (own := session_context(connection)) is not None:
-        _put_on(connection, own.store)
+    if isinstance(context := session_context(connection), SessionContext):
+        context.put_on()
 
 
 # Django sends it for each connection that it opens or takes from its pool.
 connection_created.connect(_put_on_when_acquired, dispatch_uid="salon_jobs.session")
+
+
+class JobContext(ActiveContext):
+    """Context of a job, from BEGIN to COMMIT on an idle connection, equivalent to ``tenant_context(store)``.
+
+    Takes the same steps without the branches for nesting, and in two round trips: a store's job spends most of its own
+    time in them. ``answer`` is the value of ``expression``, evaluated as the store; ``afresh`` is that of ``begin_as``.
+    ``resets``: a session that the block has used is reset in the round trip that commits.
+    """
+
+    __slots__ = ("_afresh", "_committed", "_expression", "_resets", "_transaction", "answer")
+
+    def __init__(
+        self,
+        connection: BaseDatabaseWrapper,
+        store: UUID,
+        expression: str,
+        *,
+        afresh: bool = False,
+        resets: bool = False,
+    ) -> None:
+        super().__init__(connection, store)
+        self._transaction: Any = transaction.atomic(using=connection.alias)
+        self._expression, self._afresh, self._resets = expression, afresh, resets
+        self._committed = self.answer = False
+
+    @staticmethod
+    def fits(connection: BaseDatabaseWrapper) -> bool:
+        """Return whether the connection is idle, in autocommit and outside every context."""
+        return (
+            current_store_id() is None
+            and not connection.in_atomic_block
+            and connection.get_autocommit()
+            and open_store(connection) is None
+        )
+
+    def __enter__(self) -> Self:
+        self._transaction.__enter__()
+        try:
+            self.open()
+            self.answer = guc.begin_as(self.connection, self.store, self._expression, afresh=self._afresh)
+        except BaseException:
+            self.__exit__(*sys.exc_info())
+            raise
+        return self
+
+    def commit_after(self, statement: str) -> bool:
+        """Run a last statement and commit in one round trip; return False, having done nothing, if a block is open.
+
+        Call this at the end of the block. If the statement fails, nothing is committed. Raises Django's errors.
+        """
+        if self.connection.atomic_blocks != [self._transaction]:
+            return False
+        session = watched(self.connection) if self._resets else None
+        # Callbacks come before a reset, and a connection whose attributes were changed is not reset but discarded.
+        if session is None or not session.used or session.client_changed or self.connection.run_on_commit:
+            in_one_trip(self.connection, f"{statement}; COMMIT")
+        else:
+            in_one_trip(self.connection, f"{session.before_end}; {statement}; COMMIT; {session.reset}")
+            session.used = False
+        self._committed = True
+        return True
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self.connection.run_on_commit:
+            carry_to_callbacks(self.connection, self.store)
+        self.close()
+        # What is committed keeps its callbacks, even if interrupted since.
+        self._transaction.__exit__(*((None, None, None) if self._committed else (kind, error, traceback)))
 
 
 async def sync_step(step: Callable[[], None]) -> None:
@@ -166,39 +248,49 @@ def tenant_context(
     if scope == "session":
         if atomic:
             raise TenantContextError("scope='session' holds no transaction: give it atomic=False")
-        return TenantContext(partial(in_session, store, switch=switch, using=using))
+        return TenantContext(partial(SessionContext, store=store, switch=switch), using)
     if scope != "transaction":
         raise TenantContextError(f"scope must be 'transaction' or 'session', not {scope!r}")
-    return TenantContext(partial(_opened, store, atomic=atomic, switch=switch, using=using))
+    return TenantContext(partial(ActiveContext, store=store, atomic=atomic, switch=switch), using)
 
 
 class TenantContext:
-    """Context for ``with`` or ``async with``; it can be entered again only after it has ended."""
+    """Context for ``with`` or ``async with``; it can be entered again only after it has ended.
 
-    def __init__(self, make: Callable[..., AbstractContextManager[None]]) -> None:
-        self._make = make
-        self._opened: AbstractContextManager[None] | None = None
+    Each entry opens an ``ActiveContext`` of its own, so that code left over from an earlier one is outside the next.
+    """
+
+    def __init__(self, make: Callable[..., ActiveContext], using: str | None) -> None:
+        self._make, self._alias = make, using or conf.database
+        self._active: ActiveContext | None = None
         self._surrounding: tuple[ActiveContext, ...] = ()
 
-    def __enter__(self) -> None:
-        self._open(by_statement=False)
+    @property
+    def is_open(self) -> bool:
+        """Whether it was entered and has not been left."""
+        return self._active is not None
+
+    def __enter__(self) -> Self:
+        self._enter(by_statement=False)
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        opened, self._opened = self._opened, None
-        if opened is not None:
-            opened.__exit__(kind, error, traceback)
+        context, self._active = self._active, None
+        if context is not None:
+            context.__exit__(kind, error, traceback)
 
-    async def __aenter__(self) -> None:
+    async def __aenter__(self) -> Self:
         try:
-            await sync_step(partial(self._open, by_statement=True))
+            await sync_step(partial(self._enter, by_statement=True))
         except asyncio.CancelledError as error:
-            if self._opened is not None:
+            if self.is_open:
                 active.surround_with(self._surrounding)
                 await self.__aexit__(type(error), error, error.__traceback__)
             raise
         active.surround_with(self._surrounding)
+        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -208,102 +300,24 @@ class TenantContext:
         finally:
             active.forget_closed()
 
-    def _open(self, *, by_statement: bool) -> None:
-        if self._opened is not None:
+    def roll_back(self) -> None:
+        """Leave the context and roll back its transaction, if it is open."""
+        self.__exit__(_RolledBack, _RolledBack(), None)
+
+    async def aroll_back(self) -> None:
+        """Do the same from a coroutine."""
+        await self.__aexit__(_RolledBack, _RolledBack(), None)
+
+    def _enter(self, *, by_statement: bool) -> None:
+        if self.is_open:
             raise TenantContextError("this context is open already: call tenant_context() for each block")
-        opening = self._make(by_statement=by_statement)
-        opening.__enter__()
-        self._opened, self._surrounding = opening, active.surrounding()
+        context = self._make(connections[self._alias], by_statement=by_statement)
+        context.__enter__()
+        self._active, self._surrounding = context, active.surrounding()
 
 
-@contextmanager
-def _opened(
-    store: UUID, *, atomic: bool, switch: bool = False, using: str | None = None, by_statement: bool = False
-) -> Generator[None]:
-    active.check_nesting(store, switch=switch)
-    connection = connections[using or conf.database]
-    active.refuse_if_held(connection)
-    around = active.innermost(connection)
-    changes = around is None or around.store != store
-    goes_on_outside = connection.in_atomic_block or not connection.get_autocommit()
-    if changes and not atomic and not goes_on_outside and session_context(connection) is not None:
-        raise TenantContextError(
-            "between transactions the session's store would show: switch in it with scope='session'"
-        )
-    with ExitStack() as stack:
-        # The transaction (or savepoint) first, then whatever sets the store: a rollback then removes the store too, and
-        # the end of our savepoint ends those made inside, one of which could bring the store back.
-        if atomic or (changes and connection.in_atomic_block):
-            stack.enter_context(transaction.atomic(using=connection.alias))
-        if atomic or changes or by_statement:
-            holds = (atomic or changes) and (in_transaction(connection) or not connection.get_autocommit())
-            own = ActiveContext(connection, store, holds=holds, by_statement=by_statement and not atomic)
-            stack.enter_context(own)
-            if holds:
-                stack.callback(_refuse_to_leave_open, own)
-            if changes and (goes_on_outside or not atomic):
-                stack.callback(_restore, own, around)
-        if connection.in_atomic_block:
-            stack.callback(hand_over, connection, store, waiting=len(connection.run_on_commit))
-        begins = changes and in_transaction(connection)
-        if begins or (connection.in_atomic_block and (changes or at_transaction_start(connection))):
-            guc.set_local(connection, store)
-        yield
-
-
-def tenant_statements(store_id: UUID) -> AbstractContextManager[None]:
-    """Return what ``async with tenant_context(store_id, atomic=False)`` enters, for the thread that runs a coroutine.
-
-    Django's async methods cannot run in a transaction, and would see no rows without one.
-    """
-    return _opened(store_id, atomic=False, by_statement=True)
-
-
-def _restore(own: ActiveContext, around: ActiveContext | None) -> None:
-    """Restore the outer store, or none, on a transaction that continues outside.
-
-    RELEASE SAVEPOINT keeps a local set, so this is explicit; ROLLBACK TO restores the old value by itself, and in a
-    broken transaction nothing can run before it. If another task has begun a transaction meanwhile, since our block
-    holds none, that transaction keeps the task's store.
-    """
-    if own.held_inside() is None and can_run_in_transaction(own.connection):
-        guc.set_local(own.connection, None if around is None else around.store)
-
-
-def _refuse_to_leave_open(own: ActiveContext) -> None:
-    """End what a task opened inside and has not ended: otherwise Django takes our savepoint or COMMIT for its own."""
-    if (inner := own.held_inside()) is not None:
-        own.connection.close()
-        raise TenantContextError(
-            f"a context of store {inner.store}, opened inside by another task or generator, is open still: "
-            "everything is rolled back; wait for it before the outer one ends"
-        )
-
-
-def hand_over(connection: BaseDatabaseWrapper, store: UUID, *, waiting: int) -> None:
-    """Pass the store to the callbacks registered inside, unless they have it or need none."""
-    hooks: list[Any] = connection.run_on_commit  # (savepoint ids, function, robust); the stubs declare two of the three
-    connection.run_on_commit = hooks[:waiting] + [
-        (sids, function if hasattr(function, "storeless") else _InStore(connection.alias, function, store), robust)
-        for sids, function, robust in hooks[waiting:]
-    ]
-
-
-class _InStore:
-    """Callback that runs in the context of the store it was registered in."""
-
-    # An outer context has nothing to add.
-    storeless = True
-
-    def __init__(self, alias: str, function: Callable[[], object], store: UUID) -> None:
-        self._alias, self._function, self._store = alias, function, store
-        # Django uses it to name a robust callback that fails.
-        self.__qualname__ = getattr(function, "__qualname__", repr(function))
-
-    def __call__(self) -> None:
-        """Run the callback in its own transaction, which holds the store, whichever block's end commits."""
-        with _opened(self._store, atomic=True, switch=True, using=self._alias):
-            self._function()
+class _RolledBack(Exception):
+    """Error that makes Django roll back; it propagates no further than the context."""
 
 
 P = ParamSpec("P")

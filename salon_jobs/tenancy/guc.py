@@ -31,12 +31,11 @@ SET_SESSION: Final = "SELECT CASE WHEN pg_backend_pid() = %s THEN set_config(%s,
 CLEAR_SESSION: Final = "SELECT set_config(%s, '', false)"
 
 
-def begin_as(connection: BaseDatabaseWrapper, store_id: UUID, *, and_ask: str, afresh: bool = False) -> bool:
-    """Begin a transaction as the store on an idle connection without autocommit; return the value of ``and_ask``.
+def begin_as(connection: BaseDatabaseWrapper, store_id: UUID, expression: str, *, afresh: bool = False) -> bool:
+    """Begin a transaction as the store on an idle connection without autocommit; evaluate a boolean SQL expression.
 
-    One round trip, unless OPTIONS ask for more than a plain BEGIN. ``and_ask`` is a boolean SQL expression. ``afresh``
-    clears a store that was set by hand for the whole session and would reappear between transactions. Raises database
-    errors as Django's.
+    One round trip, unless OPTIONS ask for more than a plain BEGIN. ``afresh`` clears a store that was set by hand for
+    the whole session and would reappear between transactions. Raises database errors as Django's.
     """
     if not isinstance(store_id, UUID):  # pyright: ignore[reportUnnecessaryIsInstance] - it becomes a literal
         raise TenantContextError(f"store_id must be a uuid, not {store_id!r}")
@@ -44,7 +43,7 @@ def begin_as(connection: BaseDatabaseWrapper, store_id: UUID, *, and_ask: str, a
     guc = conf.store_guc
     # Nested, since SQL does not guarantee an evaluation order side by side.
     value = f"'{store_id}' || set_config('{guc}', '', false)" if afresh else f"'{store_id}'"
-    statement = f"SELECT set_config('{guc}', {value}, true), {and_ask}"
+    statement = f"SELECT set_config('{guc}', {value}, true), {expression}"
     if raw.isolation_level is raw.read_only is raw.deferrable is None:
         statement = f"BEGIN; {statement}"
     else:
@@ -64,12 +63,12 @@ def set_local(connection: BaseDatabaseWrapper, store_id: UUID | None) -> None:
     if connection.get_autocommit() and not in_transaction(connection):
         raise TenantContextError("the store can only be set inside a transaction: open transaction.atomic() first")
     if store_id is not None and at_transaction_start(connection):
-        begin_as(connection, store_id, and_ask="true")
+        begin_as(connection, store_id, "true")
         return
     value = _as_text(store_id)
     with connection.wrap_database_errors:
-        [told] = plain_cursor(connection).execute(SET_LOCAL, (conf.store_guc, value)).fetchone()
-    _require_carried(connection, value, told, local=True)
+        [answer] = plain_cursor(connection).execute(SET_LOCAL, (conf.store_guc, value)).fetchone()
+    _require_carried(connection, value, answer, local=True)
 
 
 def set_session(connection: BaseDatabaseWrapper, store_id: UUID | None) -> None:
@@ -85,32 +84,32 @@ def set_session(connection: BaseDatabaseWrapper, store_id: UUID | None) -> None:
     value = _as_text(store_id)
     with connection.wrap_database_errors:
         bound = (raw.info.backend_pid, conf.store_guc, value)
-        [told] = plain_cursor(connection).execute(SET_SESSION, bound).fetchone()
-    if told is None:
+        [answer] = plain_cursor(connection).execute(SET_SESSION, bound).fetchone()
+    if answer is None:
         raise TenantContextError(
             "a pooler stands between this process and PostgreSQL, and may give the session to others at any time: "
             "scope='session' needs a direct connection; the default, scope='transaction', works behind poolers"
         )
-    _require_carried(connection, value, told, local=False)
+    _require_carried(connection, value, answer, local=False)
 
 
 def clear_session(raw: Connection[Any]) -> None:
     """Clear the store of a psycopg connection's session, outside a transaction. Raises if the store remains."""
-    [told] = raw.execute(CLEAR_SESSION, (conf.store_guc,)).fetchone() or [None]
+    [answer] = raw.execute(CLEAR_SESSION, (conf.store_guc,)).fetchone() or [None]
     if not raw.autocommit:
         raw.commit()
-    if told != "":
-        raise TenantContextError(f"the connection keeps its store: it was taken off, and the server answered {told!r}")
+    if answer != "":
+        raise TenantContextError(f"the connection keeps its store: it was cleared, and the server answered {answer!r}")
 
 
 def _as_text(store_id: UUID | None) -> str:
     return "" if store_id is None else str(store_id)
 
 
-def _require_carried(connection: BaseDatabaseWrapper, value: object, told: object, *, local: bool) -> None:
+def _require_carried(connection: BaseDatabaseWrapper, value: object, answer: object, *, local: bool) -> None:
     """Raise unless the server reported that it carries the value, inside a transaction if local, otherwise outside."""
-    if told != value or in_transaction(connection) is not local:
+    if answer != value or in_transaction(connection) is not local:
         raise TenantContextError(
-            f"the connection does not carry the store: it was set to {value!r}, and the server answered {told!r} "
+            f"the connection does not carry the store: it was set to {value!r}, and the server answered {answer!r} "
             f"{'inside' if in_transaction(connection) else 'outside'} a transaction"
         )

@@ -6,15 +6,14 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextvars import ContextVar, copy_context
+from functools import partial
 from io import BytesIO
-from types import TracebackType
 from typing import Any, ClassVar, TypeAlias, TypeVar, cast
 from uuid import UUID
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
 from django.core.signals import request_finished, request_started
 from django.db import connections
-from django.db.backends.base.base import BaseDatabaseWrapper
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.urls import Resolver404, resolve
@@ -24,56 +23,14 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import StoreRefused, TenantContextError
 from salon_jobs.core.events import REQUEST_REFUSED, log_event
 from salon_jobs.tenancy.active import ActiveContext, surrounding
-from salon_jobs.tenancy.context import tenant_context
+from salon_jobs.tenancy.context import TenantContext, tenant_context
 from salon_jobs.tenancy.resolvers import make_resolver
 from salon_jobs.tenancy.session_reset import discard, reset_after_request, watch_sessions
-
-
-class StoreScope:
-    """One ``tenant_context`` from open to close, both in the same thread or both from coroutines."""
-
-    def __init__(self, store: UUID, *, atomic: bool) -> None:
-        self.store, self.atomic = store, atomic
-        self.is_open = False
-        self._context = tenant_context(store, atomic=atomic)
-
-    def again(self) -> StoreScope:
-        """Return a new scope of the same store and kind."""
-        return StoreScope(self.store, atomic=self.atomic)
-
-    def open(self) -> None:
-        """Enter the context."""
-        self._context.__enter__()
-        self.is_open = True
-
-    def close(self, *, undo: bool) -> None:
-        """Leave the context, committing or, with ``undo``, rolling back its transaction. Idempotent."""
-        self.is_open = False
-        self._context.__exit__(*_end(undo))
-
-    async def aopen(self) -> None:
-        """Enter the context from a coroutine."""
-        await self._context.__aenter__()
-        self.is_open = True
-
-    async def aclose(self, *, undo: bool) -> None:
-        """Leave the context from a coroutine."""
-        self.is_open = False
-        await self._context.__aexit__(*_end(undo))
-
-
-class _Undone(Exception):
-    """Exception that rolls back what a request did; propagates no further than the context."""
-
-
-def _end(undo: bool) -> tuple[type[BaseException] | None, BaseException | None, TracebackType | None]:
-    return (_Undone, _Undone(), None) if undo else (None, None, None)
-
 
 Closers: TypeAlias = tuple[Callable[[], object], ...]
 
 
-def stream_as(scope: StoreScope, response: HttpResponseBase) -> None:
+def stream_as(context: TenantContext, response: HttpResponseBase) -> None:
     """Produce a streaming response's body as the request's store, in its own transaction if the view had one.
 
     The transaction begins with the first part. It commits when the body has ended, and rolls back when the body raises
@@ -89,7 +46,7 @@ def stream_as(scope: StoreScope, response: HttpResponseBase) -> None:
     # Whatever closes the parts, including a generator's own close, must run before our end and inside the context.
     closers: list[Callable[[], object]] = cast("Any", response)._resource_closers
     body = _AsyncBody if response.is_async else _Body
-    wrapped: Any = body(response.streaming_content, scope, tuple(closers))
+    wrapped: Any = body(response.streaming_content, context, tuple(closers))
     closers.clear()
     response.streaming_content = wrapped
 
@@ -107,44 +64,47 @@ def _is_plain_file(response: StreamingHttpResponse) -> bool:
 class _Body(Iterator[bytes]):
     """Iterator that makes each part as the store; between parts the iterating thread has none."""
 
-    def __init__(self, parts: Any, scope: StoreScope, closers: Closers) -> None:
+    def __init__(self, parts: Any, as_store: TenantContext, closers: Closers) -> None:
         self._parts: Iterator[bytes] = iter(parts)
-        self._scope, self._closers = scope, closers
-        self._context = copy_context()
+        self._as_store, self._closers = as_store, closers
+        self._variables = copy_context()
         self._begun = False
 
     def __next__(self) -> bytes:
-        return self._context.run(self._next)
+        return self._variables.run(self._next)
 
     def _next(self) -> bytes:
         try:
             if not self._begun:
                 self._begun = True
-                self._scope.open()
+                self._as_store.__enter__()
             return next(self._parts)
         except BaseException as error:
             self._parts = iter(())  # a further request gets nothing, rather than a part made without the store
-            self._scope.close(undo=not isinstance(error, StopIteration))
+            if isinstance(error, StopIteration):
+                self._as_store.__exit__(None, None, None)
+            else:
+                self._as_store.roll_back()
             raise
 
     def close(self) -> None:
         """Roll back, unless the body has ended. Django calls it with the response's own."""
         self._parts = iter(())
-        self._context.run(_close, self._scope, self._closers)
+        self._variables.run(_close, self._as_store, self._closers)
 
 
 class _AsyncBody(AsyncIterator[bytes]):
     """Asynchronous counterpart: its database work is done in the request's thread."""
 
-    def __init__(self, parts: Any, scope: StoreScope, closers: Closers) -> None:
+    def __init__(self, parts: Any, as_store: TenantContext, closers: Closers) -> None:
         self._parts: AsyncIterator[bytes] = aiter(parts)
-        self._scope, self._closers = scope, closers
-        self._context = copy_context()
+        self._as_store, self._closers = as_store, closers
+        self._variables = copy_context()
         self._begun = False
 
     async def __anext__(self) -> bytes:
         # Whichever task asks for the part, it is made in the same context.
-        part = await asyncio.create_task(self._next(), context=self._context)
+        part = await asyncio.create_task(self._next(), context=self._variables)
         if part is None:
             raise StopAsyncIteration
         return part
@@ -153,28 +113,28 @@ class _AsyncBody(AsyncIterator[bytes]):
         try:
             if not self._begun:
                 self._begun = True
-                await self._scope.aopen()
+                await self._as_store.__aenter__()
             return await anext(self._parts)
         except StopAsyncIteration:
-            await self._scope.aclose(undo=False)
+            await self._as_store.__aexit__(None, None, None)
             return None
         except BaseException:
             self._parts = _nothing()
-            await self._scope.aclose(undo=True)
+            await self._as_store.aroll_back()
             raise
 
     def close(self) -> None:
         """Roll back, unless the body has ended. Django calls it in the thread of the synchronous parts."""
         self._parts = _nothing()
-        self._context.run(_close, self._scope, self._closers)
+        self._variables.run(_close, self._as_store, self._closers)
 
 
-def _close(scope: StoreScope, closers: Closers) -> None:
+def _close(as_store: TenantContext, closers: Closers) -> None:
     try:
         for close in closers:
             close()
     finally:
-        scope.close(undo=True)
+        as_store.roll_back()
 
 
 async def _nothing() -> AsyncIterator[bytes]:
@@ -218,8 +178,7 @@ class TenantMiddleware:
         """Process the request."""
         if self.is_async:
             return self._acall(request)
-        view = _view_of(request)
-        if view is None:
+        if (view := _view_of(request)) is None:
             return cast("HttpResponseBase", self.get_response(request))
         try:
             store = self._store_of(request)
@@ -227,22 +186,18 @@ class TenantMiddleware:
             return self._vary(self.refuse(request, refused))
         if store is None:
             return self._vary(self.get_response(request))
-        scope = _begin(request, view, store)
-        scope.open()
-        try:
+        make = _context_maker(view, store)
+        with _attach(make(), request) as context:
             response: HttpResponseBase = self.get_response(request)
-            if scope.is_open:
-                stream_as(scope.again(), response)
-        except BaseException:
-            scope.close(undo=True)
-            raise
-        scope.close(undo=response.status_code >= 500)
+            if context.is_open:
+                stream_as(make(), response)
+            if response.status_code >= 500:
+                context.roll_back()
         return self._vary(response)
 
     async def _acall(self, request: HttpRequest) -> HttpResponseBase:
         """Process the request, with all database work in the thread of the request's synchronous parts."""
-        view = _view_of(request)
-        if view is None:
+        if (view := _view_of(request)) is None:
             return cast("HttpResponseBase", await self.get_response(request))
         try:
             store = await sync_to_async(self._store_of)(request)
@@ -250,23 +205,20 @@ class TenantMiddleware:
             return self._vary(self.refuse(request, refused))
         if store is None:
             return self._vary(await self.get_response(request))
-        scope = _begin(request, view, store)
-        await scope.aopen()
-        try:
+        make = _context_maker(view, store)
+        async with _attach(make(), request) as context:
             response: HttpResponseBase = await self.get_response(request)
-            if scope.is_open:
-                stream_as(scope.again(), response)
-        except BaseException:
-            await scope.aclose(undo=True)
-            raise
-        await scope.aclose(undo=response.status_code >= 500)
+            if context.is_open:
+                stream_as(make(), response)
+            if response.status_code >= 500:
+                await context.aroll_back()
         return self._vary(response)
 
     def process_exception(self, request: HttpRequest, exception: Exception) -> None:
         """Roll back at once what the view did: error pages are made without a store, outside its transaction."""
-        scope: StoreScope | None = getattr(request, "_salon_jobs_scope", None)
-        if scope is not None:
-            scope.close(undo=True)
+        context: TenantContext | None = getattr(request, "_salon_jobs_context", None)
+        if context is not None:
+            context.roll_back()
 
     def refuse(self, request: HttpRequest, refused: StoreRefused) -> HttpResponseBase:
         """Return the response for a rejected store: plain text. Override it for a custom page."""
@@ -309,12 +261,15 @@ def _view_of(request: HttpRequest) -> Callable[..., Any] | None:
     return None if getattr(view, "salon_jobs_without_store", False) else view
 
 
-def _begin(request: HttpRequest, view: Callable[..., Any], store: UUID) -> StoreScope:
-    """Return the context for a view, and store it where ``process_exception`` finds it."""
-    atomic = conf.database not in getattr(view, "_non_atomic_requests", ())
-    scope = StoreScope(store, atomic=atomic)
-    request.__dict__["_salon_jobs_scope"] = scope
-    return scope
+def _context_maker(view: Callable[..., Any], store: UUID) -> Callable[[], TenantContext]:
+    """Return what makes the context of a view."""
+    return partial(tenant_context, store, atomic=conf.database not in getattr(view, "_non_atomic_requests", ()))
+
+
+def _attach(context: TenantContext, request: HttpRequest) -> TenantContext:
+    """Store the context where ``process_exception`` finds it."""
+    request.__dict__["_salon_jobs_context"] = context
+    return context
 
 
 # Contexts around the request, such as a test's own, in which it calls its client.
@@ -325,8 +280,8 @@ def watch_requests() -> None:
     """Hook into the start and the end of each request of this process."""
     watch_sessions()
     request_started.connect(_watch_from_now_on, dispatch_uid="salon_jobs.session_reset")
-    request_started.connect(_remember, dispatch_uid="salon_jobs.left_open")
-    request_finished.connect(_end_what_is_left, dispatch_uid="salon_jobs.left_open")
+    request_started.connect(_note_surrounding, dispatch_uid="salon_jobs.request_guard")
+    request_finished.connect(_end_request, dispatch_uid="salon_jobs.request_guard")
 
 
 def _watch_from_now_on(**_: object) -> None:
@@ -335,21 +290,22 @@ def _watch_from_now_on(**_: object) -> None:
     watch_sessions()
 
 
-def _remember(**_: object) -> None:
+def _note_surrounding(**_: object) -> None:
     _around.set(surrounding())
 
 
-def _end_what_is_left(**_: object) -> None:
-    left = [block for block in surrounding() if block not in _around.get() and _is_ours(block.connection)]
-    for block in left:
-        block.close()
-    for connection in {block.connection for block in left}:
+def _end_request(**_: object) -> None:
+    """End the contexts that the request left open, and reset the sessions of its connections."""
+    left_open = [
+        context
+        for context in surrounding()
+        if context not in _around.get() and connections[context.connection.alias] is context.connection
+    ]
+    for context in left_open:
+        context.close()
+    for connection in {context.connection for context in left_open}:
         discard(connection, "a request left a tenant context open")
         # One that was closed inside a transaction stays unusable: Django makes another.
         del connections[connection.alias]
     for connection in connections.all(initialized_only=True):
         reset_after_request(connection)
-
-
-def _is_ours(connection: BaseDatabaseWrapper) -> bool:
-    return connections[connection.alias] is connection

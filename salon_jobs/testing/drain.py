@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, ParamSpec, TypeVar, overload
 from uuid import UUID
+
+from django.db import connections
 
 from salon_jobs.brokers.publisher import OutgoingMessage, PublishFailure, Verdict
 from salon_jobs.brokers.registry import make_publisher
@@ -25,8 +27,7 @@ from salon_jobs.jobs.task import Task
 from salon_jobs.models import Job, Process
 from salon_jobs.outbox import queries as outbox_store
 from salon_jobs.outbox.queries import Wanted
-from salon_jobs.tenancy.active import as_system_task
-from salon_jobs.tenancy.context import tenant_context, tenant_statements
+from salon_jobs.tenancy.active import ActiveContext, as_system_task
 from salon_jobs.worker.async_handlers import run_coroutine
 from salon_jobs.worker.executor import execute, settle
 
@@ -80,16 +81,16 @@ def perform_job(task: Task[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> Any
     """
     arguments = task.payload.bind(args, kwargs)
     converted = task.payload.decode(arguments.json, arguments.store_id)
-    with ExitStack() as stack:
-        if arguments.store_id is None:
-            stack.enter_context(as_system_task(task.name))
-        else:
-            store_id = arguments.store_id
-            as_store = tenant_statements(store_id) if task.is_async else tenant_context(store_id, atomic=task.atomic)
-            stack.enter_context(as_store)
-        run: Callable[..., Any] = task.function
+    run: Callable[..., Any] = task.function
+    with _run_context(task, arguments.store_id):
         result = run(**converted)
         return run_coroutine(result, lambda _: None) if task.is_async else result
+
+
+def _run_context(task: Task[..., Any], store_id: UUID | None) -> AbstractContextManager[object]:
+    if store_id is None:
+        return as_system_task(task.name)
+    return ActiveContext(connections[conf.database], store_id, atomic=task.atomic, by_statement=task.is_async)
 
 
 def assert_enqueued(task: Task[..., Any], *, count: int | None = None, **arguments: Any) -> list[int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import logging
-import sys
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
@@ -14,8 +13,7 @@ from typing import Any
 from uuid import UUID
 
 from django.apps import apps
-from django.db import DatabaseError, transaction
-from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db import DatabaseError
 from psycopg import sql as compose
 
 from salon_jobs.conf import settings as conf
@@ -43,73 +41,9 @@ from salon_jobs.jobs import queries as store
 from salon_jobs.jobs.current import RunningJob, refuse_open_transaction
 from salon_jobs.jobs.statistics import ended_runs
 from salon_jobs.jobs.task import Task
-from salon_jobs.tenancy import guc
-from salon_jobs.tenancy.active import ActiveContext, as_system_task, current_store_id, open_store
-from salon_jobs.tenancy.context import hand_over, tenant_context, tenant_statements
-from salon_jobs.tenancy.session_reset import watched
+from salon_jobs.tenancy.active import ActiveContext, as_system_task
+from salon_jobs.tenancy.context import JobContext, tenant_context
 from salon_jobs.worker.async_handlers import run_coroutine
-
-
-class StoreTransaction:
-    """Transaction of a job, equivalent to ``tenant_context(store)``, from BEGIN to COMMIT on an idle connection.
-
-    Takes the same steps without the branches for nesting, and in two round trips: a store's job spends most of its own
-    time in them. Entering returns the value of ``and_ask``, an expression evaluated as the store; ``afresh`` is that of
-    ``begin_as``. ``resets``: a session that the block has used is reset in the round trip that commits.
-    """
-
-    def __init__(
-        self, connection: BaseDatabaseWrapper, store: UUID, and_ask: str, *, afresh: bool = False, resets: bool = False
-    ) -> None:
-        self._connection, self._store, self._question, self._afresh = connection, store, and_ask, afresh
-        self._atomic: Any = transaction.atomic(using=connection.alias)
-        self._block = ActiveContext(connection, store, holds=True)
-        self._resets = resets
-        self._committed = False
-
-    @staticmethod
-    def fits(connection: BaseDatabaseWrapper) -> bool:
-        """Return whether the connection is idle, in autocommit and outside every context."""
-        return (
-            current_store_id() is None
-            and not connection.in_atomic_block
-            and connection.get_autocommit()
-            and open_store(connection) is None
-        )
-
-    def __enter__(self) -> bool:
-        self._atomic.__enter__()
-        try:
-            self._block.open()
-            return guc.begin_as(self._connection, self._store, and_ask=self._question, afresh=self._afresh)
-        except BaseException:
-            self.__exit__(*sys.exc_info())
-            raise
-
-    def commit_after(self, statement: str) -> bool:
-        """Run a last statement and commit in one round trip; return False, having done nothing, if a block is open.
-
-        Call this at the end of the block. If the statement fails, nothing is committed. Raises Django's errors.
-        """
-        if self._connection.atomic_blocks != [self._atomic]:
-            return False
-        session = watched(self._connection) if self._resets else None
-        # Callbacks come before a reset, and a connection whose attributes were changed is not reset but discarded.
-        if session is None or not session.used or session.client_changed or self._connection.run_on_commit:
-            in_one_trip(self._connection, f"{statement}; COMMIT")
-        else:
-            in_one_trip(self._connection, f"{session.before_end}; {statement}; COMMIT; {session.reset}")
-            session.used = False
-        self._committed = True
-        return True
-
-    def __exit__(self, *error: Any) -> None:
-        if self._connection.run_on_commit:
-            hand_over(self._connection, self._store, waiting=0)
-        self._block.close()
-        # What is committed keeps its callbacks, even if interrupted since.
-        self._atomic.__exit__(*((None, None, None) if self._committed else error))
-
 
 DISCARDED = "discarded"
 CANCELLED = "cancelled"
@@ -278,7 +212,7 @@ def _run_in_transaction(task: Task[..., Any], arguments: dict[str, Any], running
             running.finish()
 
 
-def _commit_finished(own: StoreTransaction, running: RunningJob) -> bool:
+def _commit_finished(own: JobContext, running: RunningJob) -> bool:
     """Finish and commit in one round trip; return False, having done nothing, if a block is open. Raises LeaseLost."""
     running.check_end()
     try:
@@ -299,7 +233,7 @@ def _run_outside(task: Task[..., Any], arguments: dict[str, Any], running: Runni
     with _store_transaction(running, afresh=True) as own:
         if own is not None:
             own.commit_after("SELECT")
-    with tenant_statements(running.store_id) if task.is_async else tenant_context(running.store_id, atomic=False):
+    with ActiveContext(running.connection, running.store_id, atomic=False, by_statement=task.is_async):
         _call(task, arguments, running)
 
 
@@ -322,17 +256,16 @@ def _allow_interrupt(running: RunningJob, cancel: Callable[[], None]) -> None:
 
 
 @contextmanager
-def _store_transaction(running: RunningJob, *, afresh: bool = False) -> Generator[StoreTransaction | None]:
+def _store_transaction(running: RunningJob, *, afresh: bool = False) -> Generator[JobContext | None]:
     """Open a transaction as the job's store, which sees only its own row. Raises Discard when that store is gone."""
     connection, store_id = running.connection, running.store_id
     assert store_id is not None  # noqa: S101 - decode refused a store task without one
     exists = _store_exists(conf.store_model, store_id)
-    if StoreTransaction.fits(connection):
-        own = StoreTransaction(connection, store_id, exists, afresh=afresh, resets=running.resets_session)
-        with own as found:
+    if JobContext.fits(connection):
+        with JobContext(connection, store_id, exists, afresh=afresh, resets=running.resets_session) as own:
             # Nothing guarantees that the one statement set the store before it looked the store up. A store that exists
             # costs no second look-up; one that seems to be gone is looked up again.
-            if not found:
+            if not own.answer:
                 _refuse_vanished_store(running, exists)
             yield own
         return

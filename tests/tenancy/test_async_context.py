@@ -268,7 +268,7 @@ def test_a_task_that_is_cancelled_while_it_enters_has_left_when_it_ends(stores: 
         entering.set()
         assert go_on.wait(10)
 
-    async def cancelled(task: asyncio.Task[None]) -> None:
+    async def cancelled(task: asyncio.Task[Any]) -> None:
         task.cancel()
         await asyncio.sleep(0)
         go_on.set()

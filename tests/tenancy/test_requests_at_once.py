@@ -14,8 +14,8 @@ from django.db import connection, connections
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 
+from salon_jobs import tenant_context
 from salon_jobs.tenancy.active import open_store
-from salon_jobs.tenancy.request import StoreScope
 from tests.tenancy.asgi import leave, serve
 from tests.tenancy.test_middleware import alook, expected, signed_in, write, written
 from tests.tenancy.web import Hook, canaries, look, member_of, two, web_role
@@ -132,11 +132,11 @@ def test_a_context_is_left_though_its_request_is_cancelled_before_the_thread_com
         assert go_on.wait(20)
 
     async def run() -> tuple[bool, UUID | None]:
-        scope = StoreScope(two[0], atomic=True)
-        await scope.aopen()
+        scope = tenant_context(two[0])
+        await scope.__aenter__()
         working = asyncio.create_task(sync_to_async(work)())
         await asyncio.to_thread(at_work.wait, 20)
-        leaving = asyncio.create_task(scope.aclose(undo=False))
+        leaving = asyncio.create_task(scope.__aexit__(None, None, None))
         for _ in range(3):  # it waits for the thread by then
             await asyncio.sleep(0)
         for _ in range(2):

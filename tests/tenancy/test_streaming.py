@@ -21,7 +21,7 @@ from django.test import Client, RequestFactory
 from project.salon.models import Customer
 from salon_jobs import current_store_id, tenant_context
 from salon_jobs.core.errors import TenantContextError
-from salon_jobs.tenancy.request import StoreScope, stream_as
+from salon_jobs.tenancy.request import stream_as
 from tests.support import change
 from tests.tenancy.asgi import serve
 from tests.tenancy.test_middleware import signed_in, write, written
@@ -242,7 +242,7 @@ def test_a_response_whose_body_can_not_be_reached_is_refused(two: list[UUID]) ->
 def test_the_parts_of_an_asynchronous_body_may_be_asked_for_by_many_tasks(two: list[UUID]) -> None:
     async def ask_for_all() -> list[str]:
         response: Any = StreamingHttpResponse(alooking())
-        stream_as(StoreScope(two[0], atomic=True), response)
+        stream_as(tenant_context(two[0]), response)
         parts = aiter(response.streaming_content)
         found = []
         for _ in range(2):
@@ -270,7 +270,7 @@ class Failing:
 
 def test_a_body_that_failed_makes_no_parts_without_the_store(stores: list[UUID]) -> None:
     response = StreamingHttpResponse(iter(Failing().part, b""))
-    stream_as(StoreScope(stores[0], atomic=True), response)
+    stream_as(tenant_context(stores[0]), response)
     parts = iter(response)
     with pytest.raises(ZeroDivisionError):
         next(parts)
@@ -280,7 +280,7 @@ def test_a_body_that_failed_makes_no_parts_without_the_store(stores: list[UUID])
 
 def test_nor_does_one_whose_store_could_not_be_set(stores: list[UUID]) -> None:
     response = StreamingHttpResponse(iter([b"made"]))
-    stream_as(StoreScope(stores[0], atomic=True), response)
+    stream_as(tenant_context(stores[0]), response)
     parts = iter(response)
     with tenant_context(stores[1]), pytest.raises(TenantContextError):
         next(parts)

@@ -38,7 +38,7 @@ def test_a_job_takes_two_round_trips_of_ours(
         return in_one_trip(on, statements)
 
     monkeypatch.setattr("salon_jobs.tenancy.guc.in_one_trip", watched)
-    monkeypatch.setattr("salon_jobs.worker.executor.in_one_trip", watched)
+    monkeypatch.setattr("salon_jobs.tenancy.context.in_one_trip", watched)
     tasks.in_store.enqueue(store_id=stores[0])
     assert run_due(process_id) == [Succeeded(finished=True)]
     begin, end = trips
@@ -149,7 +149,7 @@ def test_a_handler_that_finishes_its_job_itself_is_done(
 def test_only_a_uuid_becomes_a_literal(database: None) -> None:
     harmful: Any = "'); DROP TABLE customer; --"
     with transaction.atomic(), pytest.raises(TenantContextError, match="must be a uuid"):
-        guc.begin_as(connections["default"], harmful, and_ask="true")
+        guc.begin_as(connections["default"], harmful, "true")
 
 
 def test_the_functions_are_for_the_worker_alone(database: None) -> None:
