@@ -96,7 +96,7 @@ class ClaimedJob(NamedTuple):
     expired: bool
     tick_s: float | None
     created_at_s: float
-    lane: int
+    claim_group: int
     due_at: float = float("inf")
     trace: str | None = None
 

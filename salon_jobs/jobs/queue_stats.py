@@ -21,7 +21,7 @@ _COUNTED_BY_STORE: Final = 2000
 # Most pages of the table to read for an estimate, most claim groups (counting those that differ only by key as one),
 # and most stores to return.
 _PAGES: Final = 1000
-_LANES: Final = 1000
+_CLAIM_GROUPS: Final = 1000
 _STORES: Final = 10
 
 
@@ -57,7 +57,8 @@ def depths(*, using: str) -> Depths:
     stores_exact = counted < _COUNTED_BY_STORE
     if not stores_exact:
         percent = min(100.0, 100 * _PAGES / max(1, pages))
-        estimates, _, _ = _read("estimate_waiting", {"percent": percent, "lanes": _LANES, "stores": _STORES}, using)
+        parameters = {"percent": percent, "claim_groups": _CLAIM_GROUPS, "stores": _STORES}
+        estimates, _, _ = _read("estimate_waiting", parameters, using)
         stores = estimates["store"]
         for name, depth in () if exact else estimates["queue"].items():
             queues[name] = depth.at_least(queues.get(name, Depth(0, 0, None)))

@@ -1,12 +1,14 @@
-"""Grant each role its rights on the job tables, under row-level security, and install the functions."""
+"""Grant each role its rights on the tables under row-level security, and install functions, triggers and parameters."""
 
 from typing import ClassVar
 
 from salon_jobs.access.operations import (
     InstallFunction,
+    InstallGate,
     InstallSupersession,
     LocksBriefly,
     ProtectTables,
+    SetStorageParameters,
     ShareWithDjango,
 )
 
@@ -19,11 +21,20 @@ class Migration(LocksBriefly):
         ProtectTables(
             "salon_jobs_job",
             "salon_jobs_job_error",
+            "salon_jobs_superseded",
+            "salon_jobs_fan_out",
             "salon_jobs_process",
+            "salon_jobs_limit",
             "salon_jobs_cron_entry",
             "salon_jobs_cron_tick",
-            "salon_jobs_superseded",
-            "salon_jobs_limit",
+            "salon_jobs_task_minute",
+            "salon_jobs_queue_minute",
+            "salon_jobs_message",
+            "salon_jobs_blocked_aggregate",
+            "salon_jobs_partition",
+            "salon_jobs_destination",
+            "salon_jobs_replay",
+            "salon_jobs_inbox",
         ),
         ShareWithDjango(),
         InstallFunction("salon_jobs_add_job"),
@@ -32,4 +43,44 @@ class Migration(LocksBriefly):
         InstallFunction("salon_jobs_claim"),
         InstallFunction("salon_jobs_finish"),
         InstallSupersession(),
+        InstallFunction("salon_jobs_emit"),
+        InstallFunction("salon_jobs_emit_many"),
+        InstallFunction("salon_jobs_gate"),
+        InstallFunction("salon_jobs_skip_messages"),
+        InstallGate(),
+        # A job is three row versions within seconds: inserted, claimed, deleted. By the server's defaults a table that
+        # once held a million rows is vacuumed after 200,000 dead ones, and deliberately slowly; until then each claim
+        # reads past them. So: a fixed number, and at full speed. The TOAST table holds the long payloads. fillfactor
+        # stays at 100: a claim changes indexed columns, so free space in the page would not make it cheaper.
+        SetStorageParameters(
+            "salon_jobs_job",
+            {
+                "autovacuum_vacuum_scale_factor": 0,
+                "autovacuum_vacuum_threshold": 5000,
+                "autovacuum_vacuum_cost_delay": 0,
+                "autovacuum_analyze_scale_factor": 0,
+                "autovacuum_analyze_threshold": 5000,
+                "toast.autovacuum_vacuum_scale_factor": 0,
+                "toast.autovacuum_vacuum_threshold": 5000,
+                "toast.autovacuum_vacuum_cost_delay": 0,
+            },
+        ),
+        # A message is two row versions within milliseconds: written, published.
+        SetStorageParameters(
+            "salon_jobs_message",
+            {
+                "autovacuum_vacuum_scale_factor": 0,
+                "autovacuum_vacuum_threshold": 20000,
+                "autovacuum_vacuum_cost_delay": 0,
+                "autovacuum_vacuum_insert_scale_factor": 0,
+                "autovacuum_vacuum_insert_threshold": 100000,
+                "autovacuum_analyze_scale_factor": 0.02,
+            },
+        ),
+        # Each row of the current minute is updated by every process every few seconds, and never afterwards. No indexed
+        # column changes: with free space in its page such an update touches no index and leaves nothing to vacuum.
+        SetStorageParameters("salon_jobs_task_minute", {"fillfactor": 70}),
+        # One row per partition or destination, updated every few seconds.
+        SetStorageParameters("salon_jobs_partition", {"fillfactor": 50}),
+        SetStorageParameters("salon_jobs_destination", {"fillfactor": 50}),
     ]

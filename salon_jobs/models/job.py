@@ -93,7 +93,7 @@ class Job(models.Model):
         max_length=255, null=True, help_text="Jobs of a task with the same key share a limit"
     )
     # Jobs of one store in one claim group are subject to the same limits; see sql/list_groups.sql.
-    lane = models.GeneratedField(
+    claim_group = models.GeneratedField(
         # The upper half omits the key, so that claim groups that differ only in their keys are adjacent.
         expression=ClaimGroupHash("queue", "task", Cast("priority", models.TextField())).bitand(-(2**32))
         + ClaimGroupHash(
@@ -126,7 +126,7 @@ class Job(models.Model):
                 name="salon_jobs_job_waiting_key",
             ),
             models.CheckConstraint(
-                condition=models.Q(state__in=[s.value for s in JobState]), name="salon_jobs_job_state_known"
+                condition=models.Q(state__in=[s.value for s in JobState]), name="salon_jobs_job_state"
             ),
             models.CheckConstraint(
                 condition=models.Q(max_attempts__gte=1) & models.Q(attempts__gte=0), name="salon_jobs_job_attempts"
@@ -151,11 +151,11 @@ class Job(models.Model):
             ),
             models.Index(
                 Coalesce("store_id", models.Value(NO_STORE, models.UUIDField())),
-                "lane",
+                "claim_group",
                 "run_at",
                 "id",
                 condition=models.Q(state="queued"),
-                name="salon_jobs_job_lane",
+                name="salon_jobs_job_claim_group",
             ),
             models.Index(fields=["leased_by", "id"], condition=models.Q(state="running"), name="salon_jobs_job_leased"),
             # Separate from the one above, which holds an entry for each job that a process ran since the last vacuum.

@@ -16,32 +16,18 @@ from salon_jobs.models.fields import JSONTextField
 
 _STATUSES = [(status.value, status.value) for status in MessageStatus]
 _OPEN = models.Q(status__in=["pending", "failed"])
+# Not even SQL written by hand can make sent_at anything but the time of the publish.
+_TIMES_FIT_STATUS = (
+    models.Q(status="pending", sent_at=None, ended_at=None)
+    | models.Q(status="published", sent_at__isnull=False, ended_at=None)
+    | models.Q(status__in=["failed", "skipped"], sent_at=None, ended_at__isnull=False)
+)
 
 _CONTENT_CHANGED = pgtrigger.Condition(
     "((OLD.message_id, OLD.aggregate_type, OLD.aggregate_id, OLD.event, OLD.store_id, OLD.payload::text,"
     " OLD.headers::text) IS DISTINCT FROM (NEW.message_id, NEW.aggregate_type, NEW.aggregate_id, NEW.event,"
     " NEW.store_id, NEW.payload::text, NEW.headers::text))"
 )
-
-
-# Written by processes of the release before 0008: the end of every message as sent_at.
-_TIMES_MIXED_UP = pgtrigger.Condition(
-    "((NEW.status = 'published') <> (NEW.sent_at IS NOT NULL)"
-    " OR (NEW.status IN ('failed', 'skipped')) <> (NEW.ended_at IS NOT NULL))"
-)
-_PUT_TIMES_RIGHT = """
-IF NEW.status = 'published' THEN
-    NEW.sent_at := coalesce(NEW.sent_at, clock_timestamp());
-    NEW.ended_at := NULL;
-ELSIF NEW.status = 'pending' THEN
-    NEW.sent_at := NULL;
-    NEW.ended_at := NULL;
-ELSE
-    NEW.ended_at := coalesce(NEW.sent_at, NEW.ended_at, clock_timestamp());
-    NEW.sent_at := NULL;
-END IF;
-RETURN NEW;
-"""
 
 
 class PartitionOf(models.Func):
@@ -102,10 +88,10 @@ class Message(models.Model):
         db_table = "salon_jobs_message"
         verbose_name = "message"
         constraints: ClassVar = [
-            models.UniqueConstraint(fields=["message_id"], name="salon_jobs_message_known"),
+            models.UniqueConstraint(fields=["message_id"], name="salon_jobs_message_once"),
             models.CheckConstraint(
                 condition=models.Q(status__in=[status.value for status in MessageStatus]),
-                name="salon_jobs_message_status_known",
+                name="salon_jobs_message_status",
             ),
             models.CheckConstraint(
                 condition=models.Q(
@@ -114,6 +100,7 @@ class Message(models.Model):
                 name="salon_jobs_message_destination",
             ),
             models.CheckConstraint(condition=~models.Q(event=""), name="salon_jobs_message_event"),
+            models.CheckConstraint(condition=_TIMES_FIT_STATUS, name="salon_jobs_message_times"),
         ]
         indexes: ClassVar = [
             models.Index(
@@ -138,14 +125,7 @@ class Message(models.Model):
                     "message_id", "aggregate_type", "aggregate_id", "event", "payload", "headers", "store_id"
                 ),
                 condition=_CONTENT_CHANGED,
-            ),
-            pgtrigger.Trigger(
-                name="times_fit_status",
-                when=pgtrigger.Before,
-                operation=pgtrigger.UpdateOf("status"),  # type: ignore[no-untyped-call]
-                condition=_TIMES_MIXED_UP,
-                func=_PUT_TIMES_RIGHT,
-            ),
+            )
         ]
         permissions: ClassVar = [
             ("retry_message", "Can retry messages"),
@@ -271,7 +251,7 @@ class InboxMessage(models.Model):
         """What became of the message."""
 
         ENQUEUED = "enqueued", "became a job"
-        REJECTED = "rejected", "set aside"
+        REJECTED = "rejected", "rejected"
         RETRY = "retry", "to be tried again"
         DISMISSED = "dismissed", "dismissed by an operator"
 
@@ -287,11 +267,11 @@ class InboxMessage(models.Model):
         null=True, help_text="When an operator dismissed it"
     )
     job_id: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(null=True)
-    code: models.CharField[str, str] = models.CharField(max_length=64, db_default="", help_text="Why it was set aside")
+    code: models.CharField[str, str] = models.CharField(max_length=64, db_default="", help_text="Why it was rejected")
     reason: models.TextField[str, str] = models.TextField(db_default="")
     deliveries: models.IntegerField[int, int] = models.IntegerField(db_default=1)
     raw: models.TextField[str, str] = models.TextField(
-        db_default="", help_text="What was set aside: its envelope, or what came and was none"
+        db_default="", help_text="What was received: the envelope, or what came instead of one"
     )
 
     class Meta:

@@ -10,10 +10,10 @@ from django.db.models.functions import Now
 
 
 class CronEntryState(models.Model):
-    """One cron entry as the schedulers know it; backfill never reaches before ``known_since``."""
+    """One cron entry as the schedulers know it; backfill never reaches before ``registered_at``."""
 
     name: models.CharField[str, str] = models.CharField(max_length=255, primary_key=True)
-    known_since: models.DateTimeField[datetime, datetime] = models.DateTimeField(db_default=Now())
+    registered_at: models.DateTimeField[datetime, datetime] = models.DateTimeField(db_default=Now())
     last_tick_at: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(null=True)
 
     class Meta:

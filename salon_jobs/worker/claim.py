@@ -228,7 +228,7 @@ class Claimer:
 
 
 def _lane_of(job: ClaimedJob) -> tuple[UUID, int]:
-    return job.store_id or NO_STORE, job.lane
+    return job.store_id or NO_STORE, job.claim_group
 
 
 def _more(jobs: Sequence[ClaimedJob], shares: Sequence[Quota], room: int) -> bool:

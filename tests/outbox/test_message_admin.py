@@ -151,10 +151,13 @@ def test_every_list_is_bounded(client: Client, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(search, "NEWEST", 1000)
     change("INSERT INTO salon_jobs_destination (aggregate_type) VALUES (%s)", ORDERS)
     change(
-        "INSERT INTO salon_jobs_message (message_id, aggregate_type, aggregate_id, event, payload, status, store_id)"
+        "INSERT INTO salon_jobs_message (message_id, aggregate_type, aggregate_id, event, payload, status, store_id,"
+        " sent_at, ended_at)"
         " SELECT gen_random_uuid(), %s, (n %% 5000)::text, CASE WHEN n = 5 THEN 'rare' ELSE 'made' END, '{}',"
-        " CASE WHEN n %% 200 = 0 THEN 'failed' WHEN n %% 101 = 0 THEN 'pending' ELSE 'published' END,"
-        " ('00000000-0000-0000-0000-00000000000' || n %% 7)::uuid FROM generate_series(1, 60000) AS n",
+        " s, ('00000000-0000-0000-0000-00000000000' || n %% 7)::uuid,"
+        " CASE s WHEN 'published' THEN now() END, CASE s WHEN 'failed' THEN now() END"
+        " FROM generate_series(1, 60000) AS n CROSS JOIN LATERAL (SELECT"
+        " CASE WHEN n %% 200 = 0 THEN 'failed' WHEN n %% 101 = 0 THEN 'pending' ELSE 'published' END) AS of_n (s)",
         ORDERS,
     )
     change("VACUUM ANALYZE salon_jobs_message")

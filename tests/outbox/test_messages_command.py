@@ -58,10 +58,13 @@ def test_list_filters_and_is_bounded(stores: list[UUID]) -> None:
 def test_what_no_index_serves_is_looked_for_among_the_newest(database: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "NEWEST", 1000)
     change(
-        "INSERT INTO salon_jobs_message (message_id, aggregate_type, aggregate_id, event, payload, status, store_id)"
+        "INSERT INTO salon_jobs_message (message_id, aggregate_type, aggregate_id, event, payload, status, store_id,"
+        " sent_at, ended_at)"
         " SELECT gen_random_uuid(), %s, (n %% 500)::text, CASE WHEN n = 5 THEN 'rare' ELSE 'made' END, '{}',"
-        " CASE WHEN n %% 200 = 0 THEN 'failed' WHEN n %% 101 = 0 THEN 'pending' ELSE 'published' END,"
-        " ('00000000-0000-0000-0000-00000000000' || n %% 7)::uuid FROM generate_series(1, 50000) AS n",
+        " s, ('00000000-0000-0000-0000-00000000000' || n %% 7)::uuid,"
+        " CASE s WHEN 'published' THEN now() END, CASE s WHEN 'failed' THEN now() END"
+        " FROM generate_series(1, 50000) AS n CROSS JOIN LATERAL (SELECT"
+        " CASE WHEN n %% 200 = 0 THEN 'failed' WHEN n %% 101 = 0 THEN 'pending' ELSE 'published' END) AS of_n (s)",
         ORDERS,
     )
     change("VACUUM ANALYZE salon_jobs_message")
@@ -146,8 +149,8 @@ def test_retry_and_skip_take_ids_uuids_or_all_failed_ones_that_are_named(stores:
 
 def test_thousands_tell_how_far_they_are(database: None) -> None:
     change(
-        "INSERT INTO salon_jobs_message (message_id, aggregate_type, event, payload, status)"
-        " SELECT gen_random_uuid(), %s, 'made', '{}', 'failed' FROM generate_series(1, 1500)",
+        "INSERT INTO salon_jobs_message (message_id, aggregate_type, event, payload, status, ended_at)"
+        " SELECT gen_random_uuid(), %s, 'made', '{}', 'failed', now() FROM generate_series(1, 1500)",
         ORDERS,
     )
     out, err = run("skip", "--aggregate-type", ORDERS, "--yes")
@@ -155,7 +158,11 @@ def test_thousands_tell_how_far_they_are(database: None) -> None:
 
 
 def skip(*ids: int, why: str = "SNS.TOPIC_DENIED 'orders' is in DENY_LIST") -> None:
-    change("UPDATE salon_jobs_message SET status = 'skipped', last_error = %s WHERE id = ANY (%s)", why, list(ids))
+    change(
+        "UPDATE salon_jobs_message SET status = 'skipped', ended_at = now(), last_error = %s WHERE id = ANY (%s)",
+        why,
+        list(ids),
+    )
 
 
 def test_send_skipped_takes_what_a_list_skipped_or_ids(stores: list[UUID]) -> None:

@@ -31,7 +31,9 @@ ORDERS = "rn::nats:::orders"
 def write(status: str = "pending", *, aggregate: str = "", store: UUID | None = None, kind: str = ORDERS) -> int:
     [(message_id,)] = seen(
         "INSERT INTO salon_jobs_message (message_id, aggregate_type, aggregate_id, event, payload, store_id, status,"
-        " retry_count, last_error) VALUES (gen_random_uuid(), %s, %s, 'made', '{}', %s, %s, 10, 'x') RETURNING id",
+        " sent_at, ended_at, retry_count, last_error) SELECT gen_random_uuid(), %s, %s, 'made', '{}', %s, s,"
+        " CASE s WHEN 'published' THEN now() END, CASE WHEN s IN ('failed', 'skipped') THEN now() END, 10, 'x'"
+        " FROM (SELECT %s AS s) AS given RETURNING id",
         kind,
         aggregate,
         store,
@@ -180,7 +182,7 @@ def test_unpark_lets_go_what_waits_for_a_message_that_has_ended(database: None) 
     ended, pruned = write("failed", aggregate="1"), write("failed", aggregate="2")
     block(ended, "parked")
     block(pruned, "parked")
-    change("UPDATE salon_jobs_message SET status = 'published' WHERE id = %s", ended)
+    change("UPDATE salon_jobs_message SET status = 'published', sent_at = now(), ended_at = NULL WHERE id = %s", ended)
     change("DELETE FROM salon_jobs_message WHERE id = %s", pruned)
     assert [each.changed for each in unpark([(ORDERS, "1"), (ORDERS, "2")], using=OPERATOR)] == [True, True]
     assert blocked() == []
@@ -205,7 +207,7 @@ def test_a_relay_that_marks_it_published_meanwhile_is_first(
     message = write(aggregate="42")
     block(message, "waiting")
     with psycopg.connect(url_for("worker_runtime")) as relay, ThreadPoolExecutor(1) as pool:
-        relay.execute("UPDATE salon_jobs_message SET status = 'published' WHERE id = %s", [message])
+        relay.execute("UPDATE salon_jobs_message SET status = 'published', sent_at = now() WHERE id = %s", [message])
         relay.execute("DELETE FROM salon_jobs_blocked_aggregate WHERE head_id = %s", [message])
         work = elsewhere(pool, lambda: operate([message], using=OPERATOR))
         wait_for_a_lock()
@@ -223,7 +225,9 @@ def test_a_relay_that_comes_second_finds_the_message_skipped(database: None) -> 
         with transaction.atomic(OPERATOR):
             assert skip_messages([message], using=OPERATOR) == [ActionResult(message, True)]
             seen_by_relay = relay.execute("SELECT status FROM salon_jobs_message WHERE id = %s", [message]).fetchall()
-        mark = "UPDATE salon_jobs_message SET status = 'published' WHERE id = %s AND status = 'pending'"
+        mark = (
+            "UPDATE salon_jobs_message SET status = 'published', sent_at = now() WHERE id = %s AND status = 'pending'"
+        )
         assert seen_by_relay == [("pending",)]
         assert relay.execute(mark, [message]).rowcount == 0
     assert statuses() == {message: "skipped"}
@@ -262,8 +266,8 @@ def test_the_relays_are_told_after_the_commit(database: None, work: Callable[[in
 
 def test_thousands_go_in_batches(database: None) -> None:
     change(
-        "INSERT INTO salon_jobs_message (message_id, aggregate_type, event, payload, status)"
-        " SELECT gen_random_uuid(), %s, 'made', '{}', 'failed' FROM generate_series(1, 2500)",
+        "INSERT INTO salon_jobs_message (message_id, aggregate_type, event, payload, status, ended_at)"
+        " SELECT gen_random_uuid(), %s, 'made', '{}', 'failed', now() FROM generate_series(1, 2500)",
         ORDERS,
     )
     ids = [row[0] for row in seen("SELECT id FROM salon_jobs_message ORDER BY id")]

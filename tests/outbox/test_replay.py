@@ -79,8 +79,8 @@ def test_a_range_of_ids_of_one_destination(database: None) -> None:
 def test_a_range_of_times_is_found_without_an_index_on_them(database: None) -> None:
     start = datetime(2026, 5, 6, tzinfo=UTC)
     change(
-        "INSERT INTO salon_jobs_message (message_id, aggregate_type, event, payload, status, created_at)"
-        " SELECT gen_random_uuid(), %s, 'made', '{}', 'published', %s + n * interval '1 minute' FROM"
+        "INSERT INTO salon_jobs_message (message_id, aggregate_type, event, payload, status, sent_at, created_at)"
+        " SELECT gen_random_uuid(), %s, 'made', '{}', 'published', now(), %s + n * interval '1 minute' FROM"
         " generate_series(0, 999) AS n ORDER BY n",
         ORDERS,
         start,
@@ -146,8 +146,8 @@ def test_more_than_the_most_are_refused_and_none_is_written(database: None, monk
 
 def test_the_order_of_the_old_is_kept_for_thousands(database: None) -> None:
     change(
-        "INSERT INTO salon_jobs_message (message_id, aggregate_type, aggregate_id, event, payload, status)"
-        " SELECT gen_random_uuid(), %s, (n %% 3)::text, 'made', to_json(n), 'published'"
+        "INSERT INTO salon_jobs_message (message_id, aggregate_type, aggregate_id, event, payload, status, sent_at)"
+        " SELECT gen_random_uuid(), %s, (n %% 3)::text, 'made', to_json(n), 'published', now()"
         " FROM generate_series(1, 3000) AS n",
         ORDERS,
     )
@@ -159,7 +159,7 @@ def test_the_order_of_the_old_is_kept_for_thousands(database: None) -> None:
 def test_one_that_is_just_being_retried_is_left_out_and_told(database: None) -> None:
     message = write("failed")
     with psycopg.connect(url_for("jobs_operator")) as other, ThreadPoolExecutor(1) as pool:
-        other.execute("UPDATE salon_jobs_message SET status = 'pending' WHERE id = %s", [message])
+        other.execute("UPDATE salon_jobs_message SET status = 'pending', ended_at = NULL WHERE id = %s", [message])
         work = elsewhere(pool, lambda: replay_messages(MessageCriteria(ids=(message,)), **WHY))
         wait_for_a_lock()
         other.commit()

@@ -140,7 +140,9 @@ def test_those_of_a_blocked_aggregate_stay_skipped_and_say_what_blocks_it(
 ) -> None:
     before, head, behind, free = write(aggregate="7"), write(status, aggregate="7"), write(aggregate="7"), write()
     block(head, blocks)
-    change("UPDATE salon_jobs_message SET status = 'skipped' WHERE id = ANY (%s)", [before, behind, free])
+    change(
+        "UPDATE salon_jobs_message SET status = 'skipped', ended_at = now() WHERE id = ANY (%s)", [before, behind, free]
+    )
     rows = blocked()
     why = f"message {head} holds its aggregate back; send this one when that one is sent or skipped"
     assert send_skipped_messages([before, behind, free, 999], using=OPERATOR) == [
@@ -158,7 +160,10 @@ def test_one_that_was_sent_at_the_moment_it_was_skipped_is_not_sent_again(databa
     assert changed(skip_messages([number], using=OPERATOR)) == 1
     with ThreadPoolExecutor(1) as pool, psycopg.connect(url_for("worker_runtime")) as relay:
         # A relay marks what the broker took although somebody skipped it meanwhile; the operator waits for that.
-        relay.execute("UPDATE salon_jobs_message SET status = 'published' WHERE id = %s", [number])
+        relay.execute(
+            "UPDATE salon_jobs_message SET status = 'published', sent_at = now(), ended_at = NULL WHERE id = %s",
+            [number],
+        )
         sending = elsewhere(pool, lambda: send_skipped_messages([number], using=OPERATOR))
         waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND usename = 'jobs_operator'"
         eventually(lambda: seen(waiting) == [(1,)])

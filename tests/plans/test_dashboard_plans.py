@@ -46,9 +46,10 @@ def crowded(migrated: None) -> Iterator[None]:
     )
     change("INSERT INTO salon_jobs_destination (aggregate_type) VALUES ('rn::nats:::orders'), ('rn::nats:::others')")
     change(
-        "INSERT INTO salon_jobs_message (message_id, aggregate_type, event, payload, status)"
+        "INSERT INTO salon_jobs_message (message_id, aggregate_type, event, payload, status, sent_at)"
         " SELECT gen_random_uuid(), 'rn::nats:::orders', 'made', '{}',"
-        " CASE WHEN n > 20000 THEN 'pending' ELSE 'published' END FROM generate_series(1, 100000) AS n"
+        " CASE WHEN n > 20000 THEN 'pending' ELSE 'published' END, CASE WHEN n <= 20000 THEN now() END"
+        " FROM generate_series(1, 100000) AS n"
     )
     change(
         "INSERT INTO salon_jobs_blocked_aggregate (aggregate_type, partition, head_id, status)"

@@ -31,9 +31,9 @@ def test_a_list_of_lanes_reads_the_dead_rows_before_a_lane_once(process_id: int)
         change(f"INSERT INTO salon_jobs_job (task) SELECT 'test-store' FROM generate_series(1, {dead})")
         change("DELETE FROM salon_jobs_job")
         change("INSERT INTO salon_jobs_job (task) VALUES ('test-store')")
-        before = _entries_read("salon_jobs_job_lane")
+        before = _entries_read("salon_jobs_job_claim_group")
         assert len(list_groups(None, ClaimFilter(tasks=registry.task_names())).lanes) == 1
-        assert dead < _entries_read("salon_jobs_job_lane") - before < 1.5 * dead
+        assert dead < _entries_read("salon_jobs_job_claim_group") - before < 1.5 * dead
 
 
 def test_orphans_are_found_without_reading_the_leases_of_the_living(process_id: int) -> None:

@@ -119,7 +119,7 @@ def test_lanes_are_listed_by_steps(crowded: int) -> None:
     """One look per store and lane: 64 stores, of which each holds one job in one lane."""
     plan = nodes("list_groups", list_parameters(None, ClaimFilter(tasks=registry.task_names())))
     assert_no_full_scan(plan)
-    assert indexes(plan) == {"salon_jobs_job_lane"}
+    assert indexes(plan) == {"salon_jobs_job_claim_group"}
     assert "Sort" not in {node["Node Type"] for node in plan}
     read = sum(node["Actual Rows"] * node["Actual Loops"] for node in job_scans(plan))
     assert read <= 3 * 65
@@ -131,9 +131,9 @@ def test_a_claim_reads_its_lanes_from_the_low_water_on(crowded: int) -> None:
     shares = share_out(listed, 20, {}, lambda _: ())
     plan = nodes("claim_groups", claim_parameters(crowded, shares, 20, {}))
     assert_no_full_scan(plan)
-    assert {"salon_jobs_job_lane", "salon_jobs_job_pkey"} <= indexes(plan)
-    condition = next(node["Index Cond"] for node in plan if node.get("Index Name") == "salon_jobs_job_lane")
-    assert "lane" in condition
+    assert {"salon_jobs_job_claim_group", "salon_jobs_job_pkey"} <= indexes(plan)
+    condition = next(node["Index Cond"] for node in plan if node.get("Index Name") == "salon_jobs_job_claim_group")
+    assert "claim_group" in condition
     assert "ROW(" in condition
 
 

@@ -91,5 +91,5 @@ def test_the_operator_and_the_worker_see_all_messages_and_an_audit_row_stays(mes
     refused("operator", "UPDATE salon_jobs_partition SET owner = 1")
     refused("operator", "SELECT salon_jobs_emit(%s, '7', 'made', '{}')", ORDERS)
     with transaction.atomic("operator"), connections["operator"].cursor() as cursor:
-        cursor.execute("UPDATE salon_jobs_message SET status = 'pending' WHERE status = 'failed'")
+        cursor.execute("UPDATE salon_jobs_message SET status = 'pending', ended_at = NULL WHERE status = 'failed'")
         assert cursor.rowcount == 3

@@ -119,7 +119,7 @@ def test_unique_indexes_of_stores_rows_are_led_by_the_store(database: None) -> N
     # Jobs' keys are unique by task, store and key. Message ids are random, and the web writes no blocked aggregates.
     assert others == {
         "salon_jobs_job_waiting_key",
-        "salon_jobs_message_known",
+        "salon_jobs_message_once",
         "salon_jobs_blocked_aggregate_one",
         "salon_jobs_blocked_aggregate_head_id_key",
     }

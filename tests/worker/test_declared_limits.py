@@ -310,5 +310,5 @@ def test_two_keys_whose_lanes_have_the_same_number_have_a_limit_each(
     assert len(claimer.claim(10)) == 2
     add(task, stores[:1], [one], 1)
     add(task, stores[:1], [other], 2)
-    assert len(set(seen("SELECT lane FROM salon_jobs_job"))) == 1
+    assert len(set(seen("SELECT claim_group FROM salon_jobs_job"))) == 1
     assert by_key([job for _ in range(3) for job in claimer.claim(10)]) == {one: 1}, "the other's two places are taken"

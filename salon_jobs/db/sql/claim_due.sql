@@ -40,6 +40,6 @@ UPDATE salon_jobs_job j
  WHERE j.id = ANY (ARRAY(SELECT id FROM due))
 RETURNING j.id, j.task, j.store_id, j.payload::text, j.queue, j.priority, date_part('epoch', j.run_at), j.attempts,
           j.max_attempts, j.lease, COALESCE(j.expires_at <= COALESCE(%(now)s::timestamptz, now()), false),
-          date_part('epoch', j.tick), date_part('epoch', j.created_at), j.lane,
+          date_part('epoch', j.tick), date_part('epoch', j.created_at), j.claim_group,
           %(clock)s::float8 - date_part('epoch', COALESCE(%(now)s::timestamptz, clock_timestamp()) - j.run_at),
           j.trace::text

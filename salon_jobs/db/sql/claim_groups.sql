@@ -2,35 +2,35 @@
 -- from each store, at most %(room)s in all; a store's groups are used in the given order. A group is read from after
 -- the job that was last claimed from it (low-water): behind a transaction that pins xmin, the dead rows before it would
 -- be read each time.
--- The group (column lane) is a hash: among 10,000 keys of a store, two collide in one case of a hundred. So the key is
--- compared too; otherwise one key's jobs would be claimed against the other's limit.
+-- The group (column claim_group) is a hash: among 10,000 keys of a store, two collide in one case of a hundred. So the
+-- key is compared too; otherwise one key's jobs would be claimed against the other's limit.
 -- Locks: KEY SHARE on the process row (a rescue waits for us, or we claim nothing); the jobs FOR UPDATE SKIP LOCKED.
 -- MATERIALIZED, the array and the commit: as claim_due.sql. Role: worker. Not prepared.
 WITH me AS MATERIALIZED (
     SELECT id FROM salon_jobs_process
      WHERE id = %(process_id)s AND set_config('synchronous_commit', 'off', true) = 'off'
        FOR KEY SHARE
-), lanes AS MATERIALIZED (
-    SELECT l.store, l.lane, l.quota, timestamptz 'epoch' + l.low_us * interval '1 microsecond' AS low, l.low_id, l.key
-      FROM unnest(%(stores)s::uuid[], %(lanes)s::bigint[], %(quotas)s::int[], %(lows_us)s::bigint[],
-                  %(low_ids)s::bigint[], %(keys)s::text[]) AS l (store, lane, quota, low_us, low_id, key)
+), chosen AS MATERIALIZED (
+    SELECT c.store, c.claim_group, c.quota, timestamptz 'epoch' + c.low_us * interval '1 microsecond' AS low, c.low_id, c.key
+      FROM unnest(%(stores)s::uuid[], %(claim_groups)s::bigint[], %(quotas)s::int[], %(lows_us)s::bigint[],
+                  %(low_ids)s::bigint[], %(keys)s::text[]) AS c (store, claim_group, quota, low_us, low_id, key)
 ), due AS MATERIALIZED (
     SELECT share.id
       FROM unnest(%(each_store)s::uuid[], %(store_quotas)s::int[]) AS s (store, quota)
      CROSS JOIN LATERAL (
            SELECT one.id
-             FROM lanes l
+             FROM chosen c
             CROSS JOIN LATERAL (
                   SELECT j.id
                     FROM salon_jobs_job j
                    WHERE j.state = 'queued'
-                     AND COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid) = l.store
-                     AND j.lane = l.lane AND j.run_at <= now() AND (j.run_at, j.id) > (l.low, l.low_id)
-                     AND j.concurrency_key IS NOT DISTINCT FROM l.key AND EXISTS (SELECT FROM me)
-                   ORDER BY COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid), j.lane, j.run_at, j.id
-                   LIMIT l.quota
+                     AND COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid) = c.store
+                     AND j.claim_group = c.claim_group AND j.run_at <= now() AND (j.run_at, j.id) > (c.low, c.low_id)
+                     AND j.concurrency_key IS NOT DISTINCT FROM c.key AND EXISTS (SELECT FROM me)
+                   ORDER BY COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid), j.claim_group, j.run_at, j.id
+                   LIMIT c.quota
                      FOR UPDATE OF j SKIP LOCKED) AS one
-            WHERE l.store = s.store
+            WHERE c.store = s.store
             LIMIT s.quota) AS share
      LIMIT %(room)s
 )
@@ -39,5 +39,5 @@ UPDATE salon_jobs_job j
  WHERE j.id = ANY (ARRAY(SELECT id FROM due))
 RETURNING j.id, j.task, j.store_id, j.payload::text, j.queue, j.priority, date_part('epoch', j.run_at), j.attempts,
           j.max_attempts, j.lease, COALESCE(j.expires_at <= now(), false),
-          date_part('epoch', j.tick), date_part('epoch', j.created_at), j.lane,
+          date_part('epoch', j.tick), date_part('epoch', j.created_at), j.claim_group,
           %(clock)s::float8 - date_part('epoch', clock_timestamp() - j.run_at), j.trace::text

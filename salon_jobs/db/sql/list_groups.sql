@@ -2,62 +2,62 @@
 -- with the first job in each group. A store none of whose jobs may run is listed once, without a group.
 -- The row that ends one search begins the next: behind a transaction that pins xmin, a search reads all the dead rows
 -- before the first live one, and so does not read them again.
--- A claim group (column lane) holds the queued jobs of one store, queue, task, priority and concurrency key in the
+-- A claim group (column claim_group) holds the queued jobs of one store, queue, task, priority and concurrency key in the
 -- order they come due. Its first job therefore shows whether any is due, and a group that may not run now costs one
 -- probe, however many jobs wait in it.
 -- Groups that differ only in their keys share a prefix, the upper half of their numbers. What this process may not run
 -- (paused, unserved, unknown) is skipped prefix by prefix, however many keys wait. Of each store, up to %(groups)s
--- prefixes are listed from %(group)s on, and of each prefix up to %(lanes)s claim groups from the key %(key)s on.
+-- prefixes are listed from %(group)s on, and of each prefix up to %(claim_groups)s claim groups from the key %(key)s on.
 -- Each probe is ordered by the whole index, though its store is given: ordered by the rest, a planner that expects few
 -- jobs per store sorts them all.
 -- Paused stores are compared as text, so that no limit's name can break a claim.
 -- It steps from group to group (a loose index scan), never over the jobs inside.
 -- Locks: none. Role: worker. Not prepared: NULL and the numbers are folded into the plan.
 WITH RECURSIVE step AS (
-    (SELECT COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid) AS store, j.lane, j.queue, j.task, j.priority, j.concurrency_key, j.run_at, j.id
+    (SELECT COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid) AS store, j.claim_group, j.queue, j.task, j.priority, j.concurrency_key, j.run_at, j.id
        FROM salon_jobs_job j
       WHERE j.state = 'queued'
         AND (%(after)s::uuid IS NULL OR COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid) > %(after)s::uuid)
-      ORDER BY COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid), j.lane, j.run_at, j.id LIMIT 1)
+      ORDER BY COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid), j.claim_group, j.run_at, j.id LIMIT 1)
     UNION ALL
     SELECT next.*
       FROM step
      CROSS JOIN LATERAL (
-           SELECT COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid), j.lane, j.queue, j.task, j.priority, j.concurrency_key, j.run_at, j.id
+           SELECT COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid), j.claim_group, j.queue, j.task, j.priority, j.concurrency_key, j.run_at, j.id
              FROM salon_jobs_job j
             WHERE j.state = 'queued'
               AND COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid) > step.store
-            ORDER BY COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid), j.lane, j.run_at, j.id LIMIT 1) next
+            ORDER BY COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid), j.claim_group, j.run_at, j.id LIMIT 1) next
 ), chosen AS (
     SELECT * FROM step WHERE store::text <> ALL (%(paused_stores)s::text[]) LIMIT %(stores)s
 )
-SELECT chosen.store, found.lane, found.queue, found.task, found.priority, found.concurrency_key, found.run_at <= now(),
+SELECT chosen.store, found.claim_group, found.queue, found.task, found.priority, found.concurrency_key, found.run_at <= now(),
        (extract(epoch FROM found.run_at) * 1000000)::bigint, found.id
   FROM chosen
   LEFT JOIN LATERAL (
     SELECT first.*
       FROM (
         WITH RECURSIVE groups AS (
-            (SELECT chosen.lane, chosen.queue, chosen.task, chosen.priority, chosen.concurrency_key, chosen.run_at,
+            (SELECT chosen.claim_group, chosen.queue, chosen.task, chosen.priority, chosen.concurrency_key, chosen.run_at,
                     chosen.id
-              WHERE chosen.lane >= (%(group)s)::bigint << 32
+              WHERE chosen.claim_group >= (%(group)s)::bigint << 32
              UNION ALL
-            (SELECT j.lane, j.queue, j.task, j.priority, j.concurrency_key, j.run_at, j.id
+            (SELECT j.claim_group, j.queue, j.task, j.priority, j.concurrency_key, j.run_at, j.id
                FROM salon_jobs_job j
-              WHERE j.state = 'queued' AND chosen.lane < (%(group)s)::bigint << 32
+              WHERE j.state = 'queued' AND chosen.claim_group < (%(group)s)::bigint << 32
                 AND COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid) = chosen.store
-                AND j.lane >= (%(group)s)::bigint << 32
-              ORDER BY COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid), j.lane, j.run_at, j.id LIMIT 1))
+                AND j.claim_group >= (%(group)s)::bigint << 32
+              ORDER BY COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid), j.claim_group, j.run_at, j.id LIMIT 1))
             UNION ALL
             SELECT next.*
               FROM groups
              CROSS JOIN LATERAL (
-                   SELECT j.lane, j.queue, j.task, j.priority, j.concurrency_key, j.run_at, j.id
+                   SELECT j.claim_group, j.queue, j.task, j.priority, j.concurrency_key, j.run_at, j.id
                      FROM salon_jobs_job j
                     WHERE j.state = 'queued'
                       AND COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid) = chosen.store
-                      AND j.lane > (groups.lane | 4294967295)
-                    ORDER BY COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid), j.lane, j.run_at, j.id LIMIT 1) next
+                      AND j.claim_group > (groups.claim_group | 4294967295)
+                    ORDER BY COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid), j.claim_group, j.run_at, j.id LIMIT 1) next
         )
         SELECT * FROM groups
          WHERE task = ANY (%(tasks)s::text[]) AND queue <> ALL (%(paused_queues)s::text[])
@@ -67,25 +67,25 @@ SELECT chosen.store, found.lane, found.queue, found.task, found.priority, found.
      CROSS JOIN LATERAL (
         WITH RECURSIVE first AS (
             (SELECT chosen_group.*
-              WHERE chosen_group.lane >= (chosen_group.lane & -4294967296) + %(key)s
+              WHERE chosen_group.claim_group >= (chosen_group.claim_group & -4294967296) + %(key)s
              UNION ALL
-            (SELECT j.lane, j.queue, j.task, j.priority, j.concurrency_key, j.run_at, j.id
+            (SELECT j.claim_group, j.queue, j.task, j.priority, j.concurrency_key, j.run_at, j.id
                FROM salon_jobs_job j
-              WHERE j.state = 'queued' AND chosen_group.lane < (chosen_group.lane & -4294967296) + %(key)s
+              WHERE j.state = 'queued' AND chosen_group.claim_group < (chosen_group.claim_group & -4294967296) + %(key)s
                 AND COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid) = chosen.store
-                AND j.lane BETWEEN (chosen_group.lane & -4294967296) + %(key)s AND (chosen_group.lane | 4294967295)
-              ORDER BY COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid), j.lane, j.run_at, j.id LIMIT 1))
+                AND j.claim_group BETWEEN (chosen_group.claim_group & -4294967296) + %(key)s AND (chosen_group.claim_group | 4294967295)
+              ORDER BY COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid), j.claim_group, j.run_at, j.id LIMIT 1))
             UNION ALL
             SELECT next.*
               FROM first
              CROSS JOIN LATERAL (
-                   SELECT j.lane, j.queue, j.task, j.priority, j.concurrency_key, j.run_at, j.id
+                   SELECT j.claim_group, j.queue, j.task, j.priority, j.concurrency_key, j.run_at, j.id
                      FROM salon_jobs_job j
                     WHERE j.state = 'queued'
                       AND COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid) = chosen.store
-                      AND j.lane > first.lane AND j.lane <= (first.lane | 4294967295)
-                    ORDER BY COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid), j.lane, j.run_at, j.id LIMIT 1) next
+                      AND j.claim_group > first.claim_group AND j.claim_group <= (first.claim_group | 4294967295)
+                    ORDER BY COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid), j.claim_group, j.run_at, j.id LIMIT 1) next
         )
-        SELECT * FROM first LIMIT %(lanes)s
+        SELECT * FROM first LIMIT %(claim_groups)s
      ) first
   ) found ON true

@@ -8,7 +8,7 @@ WITH old AS MATERIALIZED (
            SELECT id FROM salon_jobs_cron_tick
             WHERE entry = e.name
               AND tick_at < now() - %(age)s::interval
-              AND tick_at <= greatest(e.known_since, e.last_tick_at)
+              AND tick_at <= greatest(e.registered_at, e.last_tick_at)
               AND fired_at < now() - %(age)s::interval
             ORDER BY tick_at
             LIMIT 1000
