@@ -1,68 +1,180 @@
-"""Actions on selected rows, their reports, and the confirmation page for those that cannot be undone."""
+"""Actions on selected rows: permissions, confirmation page, batches and reports."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from operator import attrgetter
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
+from django import forms
 from django.contrib import messages
-from django.contrib.admin import ModelAdmin, helpers
+from django.contrib.admin import helpers
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.db.models import QuerySet
-from django.forms import Form
 from django.http import HttpRequest
 from django.template.response import TemplateResponse
 
-from salon_jobs.admin.base import sees_all_stores
+from salon_jobs.admin.base import ReadOnlyAdmin, may, reader, sees_all_stores
+from salon_jobs.core.errors import OptionInvalid
 from salon_jobs.core.records import ActionResult
 from salon_jobs.tenancy.active import current_store_id
 
 _CONFIRMED = "confirmed"
 _STORE = "store"
 _NEWEST = "newest"
-SHOWN = 5
+_REASONS_SHOWN = 5
 BATCH = 1000
-COUNTED = 100_000
+_COUNTED = 100_000
 LONGEST_S = 20.0
 
 
-def operate(
-    request: HttpRequest,
-    queryset: QuerySet[Any],
-    change: Callable[[list[int]], Sequence[ActionResult[int]]],
-    *,
-    done: str,
-    noun: str,
-    oldest_first: bool = False,
-    id_of: Callable[[Any], int] = attrgetter("pk"),
-) -> int:
-    """Change the selected rows, a thousand at a time; log those changed, report how many, and for some others why not.
+class ActionForm(forms.Form):
+    """Form on a confirmation page whose non-empty fields are passed to the verb."""
 
-    ``change`` takes ids, as ``id_of`` returns them for a row, and returns the results in their order. Returns how many
-    changed rows have more to report. Stops after ``LONGEST_S``, before a web server cuts the request off and the report
-    is lost.
+    def describe(self, arguments: dict[str, Any]) -> str:
+        """Return what is done with these arguments, if it differs from the action's ``done``."""
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Action(ABC):
+    """Action on the selected rows of an admin, confirmed first if it has a ``question``.
+
+    Staff of one store may take it only if it is ``for_stores``.
     """
-    end = time.monotonic() + LONGEST_S
-    changed = more_to_say = left = 0
-    refused: list[str] = []
-    for rows in _batches(asked_about(request, queryset), oldest_first=oldest_first):
-        results = list(zip(rows, change([id_of(row) for row in rows]), strict=True))
-        log_changed(request, [row for row, result in results if result.changed], done)
-        others = [(row, result) for row, result in results if not result.changed]
-        changed, left = changed + len(results) - len(others), left + len(others)
-        more_to_say += sum(result.changed and bool(result.detail) for _, result in results)
-        refused += [
-            f"{noun.capitalize()} {row.pk} was not {done}: {result.detail}."
-            for row, result in others[: SHOWN - len(refused)]
-        ]
-        if len(rows) == BATCH and time.monotonic() > end:
-            text = f"That took long, and more {noun}s may match: do it again, or use manage.py salon_jobs."
-            messages.warning(request, text)
-            break
-    tell(request, changed=changed, refused=refused, done=done, noun=noun, more=left - len(refused))
-    return more_to_say
+
+    name: str
+    short_description: str
+    permissions: tuple[str, ...]
+    _: KW_ONLY
+    question: str = ""
+    form: type[ActionForm] = ActionForm
+    for_stores: bool = False
+
+    @property
+    def __name__(self) -> str:
+        return self.name
+
+    def is_allowed(self, request: HttpRequest) -> bool:
+        """Return whether the user may take this action."""
+        is_for = self.for_stores or sees_all_stores(request)
+        return is_for and all(may(request, f"salon_jobs.{each}") for each in self.permissions)
+
+    def __call__(
+        self, model_admin: ReadOnlyAdmin, request: HttpRequest, queryset: QuerySet[Any]
+    ) -> TemplateResponse | None:
+        """Ask, or change the rows and report. Called by Django."""
+        no_question: dict[str, str] = {}
+        data = no_question if not self.question else request.POST if _is_confirmed(request) else None
+        form = self.make_form(data, request, queryset)
+        try:
+            if not form.is_valid():
+                return self._ask(model_admin, request, queryset, form)
+            self.run(request, _confirmed_rows(request, queryset), form)
+        except OptionInvalid as error:
+            messages.warning(request, f"{error}.")
+        return None
+
+    def make_form(self, data: Mapping[str, Any] | None, request: HttpRequest, queryset: QuerySet[Any]) -> ActionForm:
+        """Return the form, bound to ``data`` unless that is None."""
+        return self.form(data)
+
+    def preview(self, request: HttpRequest, queryset: QuerySet[Any]) -> tuple[list[str], bool]:
+        """Return what the confirmation page says, and whether there is anything to confirm."""
+        count, noun = queryset.order_by()[: _COUNTED + 1].count(), _noun(queryset)
+        selected = counted(count, noun) if count <= _COUNTED else f"More than {_COUNTED:,} {noun}s"
+        return [f"{selected} selected.", self.question], True
+
+    @abstractmethod
+    def run(self, request: HttpRequest, queryset: QuerySet[Any], form: ActionForm) -> None:
+        """Change the rows and report it."""
+
+    def _ask(
+        self, model_admin: ReadOnlyAdmin, request: HttpRequest, queryset: QuerySet[Any], form: ActionForm
+    ) -> TemplateResponse:
+        """Return the confirmation page, which submits the same selection again."""
+        lines, can_confirm = self.preview(request, queryset)
+        context = {
+            **model_admin.admin_site.each_context(request),
+            "title": self.short_description.replace(" selected", ""),
+            "opts": model_admin.opts,
+            "media": model_admin.media,
+            "lines": lines,
+            "can_confirm": can_confirm,
+            "form": form,
+            "confirmed": _CONFIRMED,
+            "selected": request.POST.getlist(helpers.ACTION_CHECKBOX_NAME),
+            "checkbox_name": helpers.ACTION_CHECKBOX_NAME,
+            "store": _store(request),
+            "hidden": {
+                "action": self.name,
+                "index": 0,
+                "select_across": request.POST.get("select_across", "0"),
+                _STORE: _store(request),
+                _NEWEST: queryset.order_by("-pk").values_list("pk", flat=True).first() or 0,
+            },
+        }
+        return TemplateResponse(request, "admin/salon_jobs/ask_first.html", context)
+
+
+@dataclass(frozen=True, slots=True)
+class RowAction(Action):
+    """Action that applies an operator's verb to each row.
+
+    ``verb`` takes values of ``id_field`` and the alias, and returns the results in the same order.
+    """
+
+    verb: Callable[..., Sequence[ActionResult[Any]]]
+    done: str
+    _: KW_ONLY
+    oldest_first: bool = False
+    id_field: str = "pk"
+
+    def run(self, request: HttpRequest, queryset: QuerySet[Any], form: ActionForm) -> None:
+        """Change the rows, a thousand at a time, log those changed, and report how many and why others were not.
+
+        Stops after ``LONGEST_S``, before a web server cuts the request off and the report is lost.
+        """
+        arguments = {name: value for name, value in form.cleaned_data.items() if value not in (None, "")}
+        done, noun, using = form.describe(arguments) or self.done, _noun(queryset), reader(request)
+        end = time.monotonic() + LONGEST_S
+        changed = unchanged = 0
+        still_to_come: Counter[str] = Counter()
+        reasons: list[str] = []
+        for rows in _batches(queryset, oldest_first=self.oldest_first):
+            results = self.verb([getattr(row, self.id_field) for row in rows], using=using, **arguments)
+            pairs = list(zip(rows, results, strict=True))
+            log_changed(request, [row for row, result in pairs if result.changed], done)
+            still_to_come.update(result.detail for result in results if result.changed and result.detail)
+            refused = [(row, result) for row, result in pairs if not result.changed]
+            changed, unchanged = changed + len(pairs) - len(refused), unchanged + len(refused)
+            reasons += [
+                f"{noun.capitalize()} {row.pk} was not {done}: {result.detail}."
+                for row, result in refused[: _REASONS_SHOWN - len(reasons)]
+            ]
+            if len(rows) == BATCH and time.monotonic() > end:
+                text = f"Stopped after {LONGEST_S:.0f} s; more {noun}s may match."
+                messages.warning(request, f"{text} Run the action again, or use manage.py salon_jobs.")
+                break
+        report(request, changed=changed, reasons=reasons, done=done, noun=noun, more=unchanged - len(reasons))
+        for detail, count in still_to_come.items():
+            messages.success(request, f"{count:,} of them: {detail}.")
+
+
+class ActionAdmin(ReadOnlyAdmin):
+    """Read-only admin that offers each of its ``Action`` s to the users who may take it."""
+
+    def get_actions(self, request: HttpRequest) -> dict[str, Any]:
+        """Return the actions that the user may take."""
+        actions: dict[str, Any] = super().get_actions(request)
+        return {
+            name: each
+            for name, each in actions.items()
+            if not isinstance(action := each[0], Action) or action.is_allowed(request)
+        }
 
 
 def _batches(queryset: QuerySet[Any], *, oldest_first: bool) -> Iterator[list[Any]]:
@@ -81,71 +193,31 @@ def log_changed(request: HttpRequest, rows: Sequence[Any], done: str) -> None:
     LogEntry.objects.log_actions(user_id=user.pk, queryset=list(rows), action_flag=CHANGE, change_message=done)
 
 
-def tell(request: HttpRequest, *, changed: int, refused: Sequence[str], done: str, noun: str, more: int = 0) -> None:
-    """Report how many were changed, and why the first few others were not; ``more`` were not, besides ``refused``."""
+def report(request: HttpRequest, *, changed: int, reasons: Sequence[str], done: str, noun: str, more: int = 0) -> None:
+    """Report how many rows were changed, why some were not, and how many more were not."""
     if changed:
         messages.success(request, f"{counted(changed, noun)} {done}.")
-    for text in refused[:SHOWN]:
+    for text in reasons:
         messages.warning(request, text)
-    if more := more + max(len(refused) - SHOWN, 0):
+    if more:
         messages.warning(request, f"{counted(more, f'more {noun}')} {'was' if more == 1 else 'were'} not {done}.")
 
 
-def ask_first(
-    request: HttpRequest,
-    model_admin: ModelAdmin[Any],
-    queryset: QuerySet[Any],
-    *,
-    action: str,
-    title: str,
-    lines: Sequence[str],
-    can_go_on: bool = True,
-    wants_reason: bool = False,
-    reason: str = "",
-    form: Form | None = None,
-) -> TemplateResponse:
-    """Return a page that says what would be done, and submits the same selection again when confirmed.
-
-    ``form`` asks for further input; its fields are submitted along with it.
-    """
-    hidden = {
-        "action": action,
-        "index": 0,
-        "select_across": request.POST.get("select_across", "0"),
-        _STORE: _store(request),
-        _NEWEST: queryset.order_by("-pk").values_list("pk", flat=True).first() or 0,
-    }
-    context = {
-        **model_admin.admin_site.each_context(request),
-        "title": title,
-        "opts": model_admin.opts,
-        "media": model_admin.media,
-        "lines": lines,
-        "store": _store(request),
-        "can_go_on": can_go_on,
-        "wants_reason": wants_reason,
-        "reason": reason,
-        "form": form,
-        "confirmed": _CONFIRMED,
-        "selected": request.POST.getlist(helpers.ACTION_CHECKBOX_NAME),
-        "checkbox_name": helpers.ACTION_CHECKBOX_NAME,
-        "hidden": hidden,
-    }
-    return TemplateResponse(request, "admin/salon_jobs/ask_first.html", context)
+def counted(count: int, noun: str) -> str:
+    """Format a count with its noun."""
+    return f"1 {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
-def how_many(queryset: QuerySet[Any], noun: str) -> str:
-    """Format the number of selected rows; beyond 100,000 they are not counted."""
-    count = queryset.order_by()[: COUNTED + 1].count()
-    return counted(count, noun) if count <= COUNTED else f"More than {COUNTED:,} {noun}s"
+def _noun(queryset: QuerySet[Any]) -> str:
+    return str(queryset.model._meta.verbose_name)
 
 
-def confirmed(request: HttpRequest) -> bool:
+def _is_confirmed(request: HttpRequest) -> bool:
     """Return whether the action was confirmed, in the store it was asked for: another tab can choose another store."""
     return _CONFIRMED in request.POST and request.POST.get(_STORE, "") == _store(request)
 
 
-def asked_about(request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+def _confirmed_rows(request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
     """Leave out rows enqueued or written after the confirmation page, which did not count them."""
     newest = request.POST.get(_NEWEST, "")
     return queryset.filter(pk__lte=newest) if newest.isdecimal() and len(newest) < 20 else queryset
@@ -153,8 +225,3 @@ def asked_about(request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
 
 def _store(request: HttpRequest) -> str:
     return "" if sees_all_stores(request) else str(current_store_id() or "")
-
-
-def counted(count: int, noun: str) -> str:
-    """Format a count with its noun."""
-    return f"1 {noun}" if count == 1 else f"{count:,} {noun}s"

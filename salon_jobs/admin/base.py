@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import datetime
 from functools import cached_property, wraps
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn
@@ -16,7 +16,7 @@ from django.contrib.admin.views.main import ChangeList
 from django.core import paginator
 from django.core.exceptions import PermissionDenied
 from django.db import connections, models
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.template.response import SimpleTemplateResponse
@@ -98,16 +98,14 @@ def store_of_staff(request: HttpRequest) -> UUID | None:
     return store
 
 
-@contextmanager
-def _without_operator() -> Generator[None]:
-    with ExitStack() as stack:
-        if conf.reader_database != conf.database:
-            stack.enter_context(connections[conf.reader_database].execute_wrapper(_refuse))
-        yield
+def _without_operator() -> AbstractContextManager[None]:
+    if conf.reader_database == conf.database:
+        return nullcontext()
+    return connections[conf.reader_database].execute_wrapper(_refuse)
 
 
 def _refuse(*_: Any) -> NoReturn:
-    raise PermissionDenied("this page reads as the operator, which staff of one store may not")
+    raise PermissionDenied("this page needs operator access; staff limited to one store cannot open it")
 
 
 if TYPE_CHECKING:
@@ -132,8 +130,8 @@ class BoundedPaginator(Paginator):
     def count(self) -> int:
         """The number of rows up to 10,000; one more is read only to know that there are more."""
         rows: Any = self.object_list
-        counted: int = rows.order_by()[: _MOST + 1].count()
-        return counted if counted <= _MOST else AtLeast(_MOST)
+        count: int = rows.order_by()[: _MOST + 1].count()
+        return count if count <= _MOST else AtLeast(_MOST)
 
 
 if TYPE_CHECKING:
@@ -149,11 +147,6 @@ def may(request: HttpRequest, permission: str) -> bool:
     return allowed
 
 
-def may_everywhere(request: HttpRequest, permission: str) -> bool:
-    """Return whether the signed-in user has a permission and works as the operator, where no other role will do."""
-    return may(request, permission) and sees_all_stores(request)
-
-
 class ReaderAdmin(ModelAdmin):
     """Admin that reads all stores through ``OPERATOR_DATABASE``, or a limited user's store through the web role.
 
@@ -166,7 +159,7 @@ class ReaderAdmin(ModelAdmin):
         css: ClassVar = {"all": ["salon_jobs/pages.css"]}
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """Return the rows the reader's role sees. Raises PermissionDenied for a role that may not even look.
+        """Return the rows that the reader's role sees. Raises PermissionDenied for a role that may see none.
 
         Filters by a limited user's store although row-level security shows no other: the planner does not see the value
         in the policy, and would read the rows of a large store as if it were one of many small ones.
@@ -178,7 +171,6 @@ class ReaderAdmin(ModelAdmin):
         return rows.filter(store_id=current_store_id()) if limited else rows
 
     def get_urls(self) -> list[URLPattern]:
-        """Return the pages, each of which runs as its reader."""
         urls: list[URLPattern] = super().get_urls()
         for each in urls:
             each.callback = as_reader(each.callback, self.admin_site)
@@ -197,11 +189,9 @@ class ReaderAdmin(ModelAdmin):
         return format_html('<a href="{}">{}</a>', self.address_of(Job, row.job_id), row.job_id)
 
     def has_module_permission(self, request: HttpRequest) -> bool:
-        """Return whether the user may see any of these rows."""
         return self._is_for(request) and super().has_module_permission(request)
 
     def has_view_permission(self, request: HttpRequest, obj: models.Model | None = None) -> bool:
-        """Return whether the user may see these rows."""
         return self._is_for(request) and super().has_view_permission(request, obj)
 
     def _is_for(self, request: HttpRequest) -> bool:
@@ -255,6 +245,16 @@ def _lookups_of(list_filter: Any) -> tuple[str, ...]:
     if isinstance(list_filter, str):
         return list_filter, f"{list_filter}__exact"
     return (list_filter.parameter_name,)
+
+
+def id_or_uuid(term: str, *, uuid_field: str) -> Q:
+    """Match a search term as an ID, as a UUID, or as nothing."""
+    matches = Q(pk__in=())
+    if len(term) < 20 and term.isdecimal() and int(term) < 2**63:
+        matches |= Q(pk=int(term))
+    with suppress(ValueError):  # not a UUID
+        matches |= Q(**{uuid_field: UUID(term)})
+    return matches
 
 
 def instant(at: datetime) -> str:

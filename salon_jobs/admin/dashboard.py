@@ -46,8 +46,7 @@ class Line:
         return next((value for value in reversed(self.values) if value is not None), None)
 
     @property
-    def most(self) -> float:
-        """The largest value."""
+    def maximum(self) -> float:
         return max((value for value in self.values if value is not None), default=0.0)
 
 
@@ -64,25 +63,25 @@ class Plot:
     @property
     def top(self) -> float:
         """The value at the upper edge."""
-        return max(line.most for line in self.lines)
+        return max(line.maximum for line in self.lines)
 
     @property
     def top_shown(self) -> str:
-        """The formatted value at the upper edge."""
         return self.shown(self.top)
 
     @property
     def legend(self) -> list[tuple[int, str, str, str]]:
         """Each line's number, label, newest and largest value."""
         return [
-            (number, line.label, self.shown(line.last), self.shown(line.most)) for number, line in enumerate(self.lines)
+            (number, line.label, self.shown(line.last), self.shown(line.maximum))
+            for number, line in enumerate(self.lines)
         ]
 
     @property
     def words(self) -> str:
         """A description of the plot in words."""
-        said = "; ".join(f"{label}: now {last}, at most {most}" for _, label, last, most in self.legend)
-        return f"{self.title}. {said}."
+        lines = "; ".join(f"{label}: now {last}, at most {most}" for _, label, last, most in self.legend)
+        return f"{self.title}. {lines}."
 
     @property
     def svg(self) -> SafeString:
@@ -108,14 +107,12 @@ class Plot:
         """Return the line, broken where unknown; a value between two unknown ones is a dash."""
         width = WIDTH / max(1, len(line.values) - 1)
         parts: list[str] = []
-        drawn = False
+        is_broken = True
         for place, value in enumerate(line.values):
-            if value is None:
-                drawn = False
-                continue
-            x, y = round(place * width, 1), _y(value, self.top)
-            parts.append(f"L{x} {y}" if drawn else f"M{x} {y}h1")
-            drawn = True
+            if value is not None:
+                x, y = round(place * width, 1), _y(value, self.top)
+                parts.append(f"M{x} {y}h1" if is_broken else f"L{x} {y}")
+            is_broken = value is None
         return "".join(parts)
 
 
@@ -135,7 +132,6 @@ class Piece:
 
     @property
     def template(self) -> str:
-        """The name of the template."""
         return f"admin/salon_jobs/dashboard_{self.name}.html"
 
 
@@ -164,9 +160,9 @@ class DashboardAdmin(ReadOnlyAdmin):
             raise PermissionDenied
         span = request.GET.get("span", "hour")
         span = span if span in SPANS else "hour"
-        everything = sees_all_stores(request)
-        pieces = _PIECES if everything else _PIECES_OF_STORE
-        asked = [piece for piece in pieces if piece.part == request.GET.get("part")]
+        is_operator = sees_all_stores(request)
+        pieces = _PIECES if is_operator else _PIECES_OF_STORE
+        requested = [piece for piece in pieces if piece.part == request.GET.get("part")]
         context: dict[str, Any] = {
             **self.admin_site.each_context(request),
             "title": "Dashboard",
@@ -174,36 +170,36 @@ class DashboardAdmin(ReadOnlyAdmin):
             "media": self.media,
             "span": span,
             "spans": list(SPANS),
-            "pieces": asked or pieces,
+            "pieces": requested or pieces,
             "choice": CHOICE,
-            "limited_to": None if everything else current_store_id(),
+            "limited_to": None if is_operator else current_store_id(),
             **(extra_context or {}),
         }
-        for part in {piece.part for piece in asked or pieces}:
+        for part in {piece.part for piece in requested or pieces}:
             if part == "plots":
                 context |= _plots(request, span)
             else:
-                context |= _now(request) if everything else _of_store(request)
-        return TemplateResponse(request, f"admin/salon_jobs/dashboard{'_pieces' if asked else ''}.html", context)
+                context |= _now(request) if is_operator else _of_store(request)
+        return TemplateResponse(request, f"admin/salon_jobs/dashboard{'_pieces' if requested else ''}.html", context)
 
 
 def _now(request: HttpRequest) -> dict[str, Any]:
     using = reader(request)
-    at_work, relaying = processes.processes(using=using), relays.relaying(using=using)
-    names = {each.id: f"{each.hostname}/{each.pid}" for each in at_work}
+    live, relaying = processes.processes(using=using), relays.relaying(using=using)
+    names = {each.id: f"{each.hostname}/{each.pid}" for each in live}
     return {
         "waiting": queues.waiting(using=using),
         "totals": relays.totals(using=using),
         "counted": relays.COUNTED,
         "tasks": statistics.totals(queues.HOUR, using=using),
         "failing_stores": queues.failing_stores(using=using),
-        "processes": at_work,
-        "silent": sum(process.silent for process in at_work),
+        "processes": live,
+        "silent": sum(process.silent for process in live),
         "cron": processes.cron(using=using),
         "relaying": relaying,
         "owners": {names.get(owner, f"#{owner} (gone)"): owned for owner, owned in relaying.partitions.items()},
         "parked": relays.parked(using=using),
-        "looked_at": timezone.now(),
+        "updated_at": timezone.now(),
     }
 
 
@@ -213,9 +209,9 @@ def _of_store(request: HttpRequest) -> dict[str, Any]:
         raise PermissionDenied
     return {
         "store_tasks": queues.tasks_of(store, using=using),
-        "jobs_looked_at": queues.LOOKED_AT,
+        "jobs_read": queues.LOOKED_AT,
         "parked": relays.parked(using=using),
-        "looked_at": timezone.now(),
+        "updated_at": timezone.now(),
     }
 
 
@@ -224,30 +220,24 @@ def _plots(request: HttpRequest, span: str) -> dict[str, Any]:
     times = tuple(step.at for step in steps)
 
     def plot(key: str, title: str, shown: Any, **lines: Callable[[Step], float | None]) -> Plot:
-        drawn = tuple(Line(label.replace("_", " "), [read(step) for step in steps]) for label, read in lines.items())
-        return Plot(key, title, drawn, times, shown)
+        values = tuple(Line(label, [read(step) for step in steps]) for label, read in lines.items())
+        return Plot(key, title, values, times, shown)
 
     return {
         "plots": (
-            plot("throughput", "Succeeded a minute", number, succeeded=lambda step: step.succeeded),
+            plot("throughput", "Succeeded per minute", number, succeeded=lambda step: step.succeeded),
             plot(
                 "failures",
-                "Failures a minute",
+                "Failures per minute",
                 number,
-                tried_again=lambda step: step.retried,
-                failed_for_good=lambda step: step.failed,
+                retried=lambda step: step.retried,
+                failed=lambda step: step.failed,
             ),
-            plot("latency", "Due until begun", duration, p50=_p50, p95=_p95),
-            plot("depth", "Jobs that wait", number, all=lambda step: step.waiting, due=lambda step: step.due),
+            plot(
+                "latency", "Queue latency", duration, p50=lambda step: step.wait_p50_s, p95=lambda step: step.wait_p95_s
+            ),
+            plot("depth", "Backlog", number, all=lambda step: step.waiting, due=lambda step: step.due),
         ),
         "from_at": times[0],
         "until_at": times[-1],
     }
-
-
-def _p50(step: Step) -> float | None:
-    return step.wait_p50_s
-
-
-def _p95(step: Step) -> float | None:
-    return step.wait_p95_s

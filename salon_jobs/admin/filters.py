@@ -24,83 +24,81 @@ from salon_jobs.tenancy.active import current_store_id
 class NameFilter(admin.SimpleListFilter):
     """Filter by name that always offers the current choice.
 
-    A filter without choices would be left out, and the page would list everything.
+    Without any choice Django would leave the filter out, and the page would list everything.
     """
 
     def names(self, request: HttpRequest) -> Iterable[str]:
         """Return the choices in addition to the current one."""
         return ()
 
+    def label(self, name: str) -> str:
+        """Return how a choice is shown."""
+        return name
+
+    def matching(self, request: HttpRequest, queryset: QuerySet[Any], name: str) -> QuerySet[Any]:
+        """Return the rows of a choice. Raises ValueError for a name that cannot be one."""
+        raise NotImplementedError
+
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        """Return the names in order."""
-        return [(name, name) for name in sorted({*self.names(request), *filter(None, [self.value()])})]
+        return [(name, self.label(name)) for name in sorted({*self.names(request), *filter(None, [self.value()])})]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        """Return the rows of the current choice; a malformed one shows nothing and says so."""
+        name = self.value()
+        try:
+            return self.matching(request, queryset, name) if name else queryset
+        except ValueError:
+            messages.error(request, f"{name!r} is not a valid {self.title}")
+            return queryset.none()
 
 
 class TaskFilter(NameFilter):
-    """Filter by registered task."""
+    """Filter by task, offering those registered in this process."""
 
     title = "task"
     parameter_name = "task"
 
     def names(self, request: HttpRequest) -> Iterable[str]:
-        """Return the task names of this process."""
         return registry.task_names()
 
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
-        """Filter by task."""
-        return queryset.filter(in_every_state(Q(task=self.value()))) if self.value() else queryset
+    def matching(self, request: HttpRequest, queryset: QuerySet[Job], name: str) -> QuerySet[Job]:
+        return queryset.filter(in_every_state(Q(task=name)))
 
 
 class QueueFilter(NameFilter):
-    """Filter by queue: those of tasks, and those of the newest jobs."""
+    """Filter by queue, offering those of tasks, and those of the newest thousand jobs."""
 
     title = "queue"
     parameter_name = "queue"
 
     def names(self, request: HttpRequest) -> Iterable[str]:
-        """Return the known queues; queues given per job appear if among the newest thousand jobs."""
         rows = Job.objects.using(reader(request)).order_by("-id")
         if not sees_all_stores(request):
             rows = rows.filter(store_id=current_store_id())
         return {*registry.queue_names(), *rows.values_list("queue", flat=True)[:1000]}
 
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
-        """Filter by queue."""
-        return queryset.filter(in_every_state(Q(queue=self.value()))) if self.value() else queryset
+    def matching(self, request: HttpRequest, queryset: QuerySet[Job], name: str) -> QuerySet[Job]:
+        return queryset.filter(in_every_state(Q(queue=name)))
 
 
-class StoreFilter(admin.SimpleListFilter):
-    """Filter by store, offering the stores of the newest failures, which operators look for."""
+class StoreFilter(NameFilter):
+    """Filter by store, offering up to 50 stores of the newest 500 failed jobs; a limited user has only one store."""
 
-    title = "store"
+    title = "store ID"
     parameter_name = "store"
 
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        """Return up to 50 stores, those of the newest 500 failed jobs, and always the current choice.
-
-        A limited user has only one store.
-        """
+    def names(self, request: HttpRequest) -> Iterable[str]:
         if not sees_all_stores(request):
-            return [(store, store) for store in sorted({str(current_store_id()), *filter(None, [self.value()])})]
+            return [str(current_store_id())]
         failed = Job.objects.using(reader(request)).filter(state=JobState.FAILED).order_by("-finished_at")
         newest = dict.fromkeys(str(store) for store in failed.values_list("store_id", flat=True)[:500] if store)
-        stores = set(list(newest)[:50])
-        if (chosen := self.value()) and chosen != "none":
-            stores.add(chosen)
-        return [("none", "no store (system)"), *((store, store) for store in sorted(stores))]
+        return ["none", *list(newest)[:50]]
 
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
-        """Filter by store; a malformed id shows nothing and says so."""
-        chosen = self.value()
-        if not chosen:
-            return queryset
-        if chosen == "none":
-            return queryset.filter(store_id__isnull=True)
-        try:
-            return queryset.filter(store_id=UUID(chosen))
-        except ValueError:
-            messages.error(request, f"{chosen!r} is no store id")
-            return queryset.none()
+    def label(self, name: str) -> str:
+        return "no store (system)" if name == "none" else name
+
+    def matching(self, request: HttpRequest, queryset: QuerySet[Job], name: str) -> QuerySet[Job]:
+        return queryset.filter(store_id=None if name == "none" else UUID(name))
 
 
 class EntryFilter(NameFilter):
@@ -110,12 +108,10 @@ class EntryFilter(NameFilter):
     parameter_name = "entry"
 
     def names(self, request: HttpRequest) -> Iterable[str]:
-        """Return the entries from their own small table."""
         return CronEntryState.objects.using(reader(request)).values_list("name", flat=True)
 
-    def queryset(self, request: HttpRequest, queryset: QuerySet[CronTick]) -> QuerySet[CronTick]:
-        """Filter by entry."""
-        return queryset.filter(entry=self.value()) if self.value() else queryset
+    def matching(self, request: HttpRequest, queryset: QuerySet[CronTick], name: str) -> QuerySet[CronTick]:
+        return queryset.filter(entry=name)
 
 
 class EnqueuedFilter(admin.SimpleListFilter):
@@ -131,7 +127,6 @@ class EnqueuedFilter(admin.SimpleListFilter):
     }
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        """Return the ages."""
         return [(value, label) for value, (label, _) in self._ages.items()]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
@@ -140,46 +135,37 @@ class EnqueuedFilter(admin.SimpleListFilter):
         return queryset if chosen is None else enqueued(queryset, since=timezone.now() - chosen[1])
 
 
-class ErrorClassFilter(admin.SimpleListFilter):
-    """Filter by the error class of failed jobs."""
+class ErrorClassFilter(NameFilter):
+    """Filter by the error class of failed jobs, offering up to 50.
+
+    A limited user is offered those of the grouped errors: the index by class holds every store's failed jobs, and a
+    store may have none among a million.
+    """
 
     title = "error"
     parameter_name = "error_class"
 
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        """Return up to 50 classes, and always the current choice; for a limited user those of the grouped failures.
-
-        The index by class holds every store's failed jobs, and a store may have none among a million.
-        """
+    def names(self, request: HttpRequest) -> Iterable[str]:
         using = reader(request)
         if sees_all_stores(request):
-            classes = set(error_classes(using=using))
-        else:
-            classes = {kind.error_class for kind in failure_kinds(using=using)}
-        if chosen := self.value():
-            classes.add(chosen)
-        return [(name, name.removeprefix("builtins.")) for name in sorted(classes)]
+            return error_classes(using=using)
+        return {kind.error_class for kind in failure_kinds(using=using)}
 
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
-        """Filter the failed jobs by class."""
-        return queryset.filter(state=JobState.FAILED, error_class=self.value()) if self.value() else queryset
+    def label(self, name: str) -> str:
+        return name.removeprefix("builtins.")
+
+    def matching(self, request: HttpRequest, queryset: QuerySet[Job], name: str) -> QuerySet[Job]:
+        return queryset.filter(state=JobState.FAILED, error_class=name)
 
 
-class FailureKindFilter(NameFilter):
-    """Filter by kind of failure, shown when the page of grouped failures linked here."""
+class ErrorGroupFilter(NameFilter):
+    """Filter by group of errors, shown when the page of grouped errors linked here."""
 
-    title = "kind of failure"
+    title = "error group"
     parameter_name = "fingerprint"
 
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
-        """Filter the failed jobs by fingerprint; a malformed one shows nothing."""
-        chosen = self.value()
-        if not chosen:
-            return queryset
-        try:
-            return queryset.filter(state=JobState.FAILED, fingerprint=int(chosen))
-        except ValueError:
-            return queryset.none()
+    def matching(self, request: HttpRequest, queryset: QuerySet[Job], name: str) -> QuerySet[Job]:
+        return queryset.filter(state=JobState.FAILED, fingerprint=int(name))
 
 
 _RARE = (MessageStatus.FAILED, MessageStatus.SKIPPED)
@@ -211,23 +197,23 @@ def _newest(request: HttpRequest, field: str) -> QuerySet[Message, Any]:
     return rows.values_list(field, flat=True)[:_LOOKED_AT_FOR_CHOICES]
 
 
-class _Filter(NameFilter):
+class MessageFilter(NameFilter):
+    """Base of the filters by one field of messages, offering its values among the newest ones."""
+
     field: ClassVar[str]
 
     def names(self, request: HttpRequest) -> Iterable[str]:
-        """Return the values of the newest messages."""
         return sorted({str(value) for value in _newest(request, self.field) if value is not None})[:50]
 
     def has_output(self) -> bool:
         """Show the filter even with a single choice."""
         return True
 
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Message]) -> QuerySet[Message]:
-        """Filter by the field."""
-        return bounded(request, queryset.filter(**{self.field: self.value()})) if self.value() else queryset
+    def matching(self, request: HttpRequest, queryset: QuerySet[Message], name: str) -> QuerySet[Message]:
+        return bounded(request, queryset.filter(**{self.field: name}))
 
 
-class DestinationFilter(_Filter):
+class DestinationFilter(MessageFilter):
     """Filter by destination."""
 
     title = "destination"
@@ -235,34 +221,26 @@ class DestinationFilter(_Filter):
     field = "aggregate_type"
 
     def names(self, request: HttpRequest) -> Iterable[str]:
-        """Return the known destinations."""
         return known_destinations(request)
 
 
-class EventFilter(_Filter):
-    """Filter by event, offering those of the newest messages."""
+class EventFilter(MessageFilter):
+    """Filter by event."""
 
     title = "event"
     parameter_name = "event"
     field = "event"
 
 
-class MessageStoreFilter(_Filter):
-    """Filter by store, offering those of the newest messages."""
+class MessageStoreFilter(MessageFilter):
+    """Filter by store; a limited user has one."""
 
-    title = "store"
+    title = "store ID"
     parameter_name = "store"
     field = "store_id"
 
     def names(self, request: HttpRequest) -> Iterable[str]:
-        """Return the stores; a limited user has one."""
         return super().names(request) if sees_all_stores(request) else [str(current_store_id())]
 
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Message]) -> QuerySet[Message]:
-        """Filter by store; a malformed id shows nothing and says so."""
-        try:
-            UUID(self.value() or "0" * 32)
-        except ValueError:
-            messages.error(request, f"{self.value()!r} is no store id")
-            return queryset.none()
-        return super().queryset(request, queryset)
+    def matching(self, request: HttpRequest, queryset: QuerySet[Message], name: str) -> QuerySet[Message]:
+        return super().matching(request, queryset, str(UUID(name)))

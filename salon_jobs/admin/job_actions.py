@@ -1,29 +1,25 @@
-"""Admin actions on jobs: retry, cancel, discard and change, with a confirmation page."""
+"""Actions on jobs: retry, cancel, discard, change, and pause or resume what they belong to."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Container, Mapping, Sequence
+from typing import Any, Final
 
 from django import forms
-from django.contrib import admin, messages
+from django.contrib import messages
 from django.core.validators import RegexValidator
 from django.db.models import QuerySet
-from django.forms import Form
 from django.http import HttpRequest
-from django.template.response import TemplateResponse
 from django.utils import timezone
 
-from salon_jobs.admin.actions import BATCH, ask_first, confirmed, how_many, log_changed, operate
-from salon_jobs.admin.base import ReadOnlyAdmin, may, may_everywhere, reader
-from salon_jobs.core.records import ActionResult
+from salon_jobs.admin.actions import BATCH, Action, ActionForm, RowAction, log_changed
+from salon_jobs.admin.base import reader
 from salon_jobs.jobs import limits
 from salon_jobs.jobs.control import cancel_jobs, change_jobs, discard_jobs, retry_jobs
 from salon_jobs.models import Job, Limit
 
 
-class RetryForm(forms.Form):
+class RetryForm(ActionForm):
     """Form for the time of a retry."""
 
     at = forms.DateTimeField(
@@ -34,8 +30,11 @@ class RetryForm(forms.Form):
         super().__init__(*args, **kwargs)
         self.fields["at"].help_text = f"Empty: now. Time zone: {timezone.get_current_timezone_name()}"
 
+    def describe(self, arguments: dict[str, Any]) -> str:
+        return f"queued again for {arguments['at']:%Y-%m-%d %H:%M %Z}" if arguments else ""
 
-class ChangeForm(forms.Form):
+
+class ChangeForm(ActionForm):
     """Form for another priority, queue or both."""
 
     priority = forms.IntegerField(required=False, min_value=-32768, max_value=32767, help_text="Smaller first")
@@ -48,8 +47,11 @@ class ChangeForm(forms.Form):
             raise forms.ValidationError("Give a priority, a queue or both.")
         return cleaned
 
+    def describe(self, arguments: dict[str, Any]) -> str:
+        return " and ".join(f"given {name} {value}" for name, value in arguments.items())
 
-class PauseForm(forms.Form):
+
+class PauseForm(ActionForm):
     """Form for what to pause or to resume. A scope is written kind:name."""
 
     verb = forms.ChoiceField(
@@ -61,9 +63,13 @@ class PauseForm(forms.Form):
     scopes = forms.MultipleChoiceField(label="Of what", widget=forms.CheckboxSelectMultiple)
 
     def __init__(
-        self, *args: Any, scopes: Sequence[tuple[Limit.Kind, str]], paused: Container[tuple[str, str]], **kwargs: Any
+        self,
+        data: Mapping[str, Any] | None = None,
+        *,
+        scopes: Sequence[tuple[Limit.Kind, str]] = (),
+        paused: Container[tuple[str, str]] = (),
     ) -> None:
-        super().__init__(*args, **kwargs)
+        super().__init__(data)
         field: Any = self.fields["scopes"]
         field.choices = [
             (f"{kind}:{name}", f"{kind.label} {name}{' (paused now)' if (kind, name) in paused else ''}")
@@ -71,119 +77,75 @@ class PauseForm(forms.Form):
         ]
 
 
-class JobActions(ReadOnlyAdmin):
-    """Base admin with the actions on jobs, which confirm how many they affect and report why they left any alone."""
+class PauseAction(Action):
+    """Action that pauses or resumes queues, tasks and stores of the selected jobs."""
 
-    actions = ("retry", "cancel", "discard", "change", "pause")
+    def make_form(self, data: Mapping[str, Any] | None, request: HttpRequest, queryset: QuerySet[Job]) -> PauseForm:
+        """Return the form with the queues, tasks and stores of the newest thousand selected jobs."""
+        kinds = (Limit.Kind.QUEUE, Limit.Kind.TASK, Limit.Kind.STORE)
+        rows = queryset.order_by("-pk").values_list("queue", "task", "store_id")[:BATCH]
+        columns = zip(*rows, strict=True)
+        scopes = [
+            (kind, name)
+            for kind, column in zip(kinds, columns, strict=False)  # no columns without rows
+            for name in sorted({str(value) for value in column if value is not None})[:50]
+        ]
+        paused = Limit.objects.using(reader(request)).filter(paused=True).values_list("kind", "name")
+        return PauseForm(data, scopes=scopes, paused=set(paused))
 
-    def has_retry_permission(self, request: HttpRequest) -> bool:
-        """Return whether the user may retry jobs."""
-        return may(request, "salon_jobs.retry_job")
-
-    def has_cancel_permission(self, request: HttpRequest) -> bool:
-        """Return whether the user may cancel jobs."""
-        return may(request, "salon_jobs.cancel_job")
-
-    def has_discard_permission(self, request: HttpRequest) -> bool:
-        """Return whether the user may discard jobs."""
-        return may(request, "salon_jobs.discard_job")
-
-    def has_reorder_permission(self, request: HttpRequest) -> bool:
-        """Return whether the user may change the priority or queue of jobs."""
-        return may(request, "salon_jobs.change_job")
-
-    def has_pause_permission(self, request: HttpRequest) -> bool:
-        """Return whether the user may pause queues, tasks and stores, which takes the permission to edit limits."""
-        return may_everywhere(request, "salon_jobs.add_limit") and may(request, "salon_jobs.change_limit")
-
-    @admin.action(description="Retry selected jobs", permissions=["retry"])
-    def retry(self, request: HttpRequest, queryset: QuerySet[Job]) -> TemplateResponse | None:
-        """Retry the selected failed or cancelled jobs, now or at a given time."""
-        form = RetryForm(request.POST if confirmed(request) else None)
-        if not form.is_valid():
-            what = f"{how_many(queryset, 'job')} selected: those that failed or were cancelled will be queued again."
-            return self._ask(request, queryset, "retry", "Retry jobs", what, form)
-        at = form.cleaned_data["at"]
-        change = partial(retry_jobs, at=at)
-        self._operate(
-            request, queryset, change, "retried" if at is None else f"queued again for {at:%Y-%m-%d %H:%M %Z}"
-        )
-        return None
-
-    @admin.action(description="Cancel selected jobs", permissions=["cancel"])
-    def cancel(self, request: HttpRequest, queryset: QuerySet[Job]) -> TemplateResponse | None:
-        """Cancel the selected jobs; running ones are asked to end."""
-        if not confirmed(request):
-            what = f"{how_many(queryset, 'job')} selected: those that wait, run or failed will be cancelled."
-            return self._ask(request, queryset, "cancel", "Cancel jobs", what)
-        self._operate(request, queryset, cancel_jobs, "cancelled")
-        return None
-
-    @admin.action(description="Discard selected jobs", permissions=["discard"])
-    def discard(self, request: HttpRequest, queryset: QuerySet[Job]) -> TemplateResponse | None:
-        """Discard the selected queued and failed jobs for good."""
-        if not confirmed(request):
-            what = f"{how_many(queryset, 'job')} selected: nothing will be done about those that wait or failed."
-            return self._ask(request, queryset, "discard", "Discard jobs", what)
-        self._operate(request, queryset, discard_jobs, "discarded")
-        return None
-
-    @admin.action(description="Change priority or queue of selected jobs", permissions=["reorder"])
-    def change(self, request: HttpRequest, queryset: QuerySet[Job]) -> TemplateResponse | None:
-        """Change the priority or queue of the selected queued jobs."""
-        form = ChangeForm(request.POST if confirmed(request) else None)
-        if not form.is_valid():
-            what = f"{how_many(queryset, 'job')} selected: those that wait will be changed."
-            return self._ask(request, queryset, "change", "Change priority or queue", what, form)
-        values = {name: value for name, value in form.cleaned_data.items() if value not in (None, "")}
-        done = " and ".join(f"given {name} {value}" for name, value in values.items())
-        self._operate(request, queryset, partial(change_jobs, **values), done)
-        return None
-
-    @admin.action(description="Pause or resume queue, task or store of selected jobs", permissions=["pause"])
-    def pause(self, request: HttpRequest, queryset: QuerySet[Job]) -> TemplateResponse | None:
-        """Pause or resume a queue, task or store of the selected jobs: all its jobs, not only the selected ones."""
-        using = reader(request)
-        paused = Limit.objects.using(using).filter(paused=True).values_list("kind", "name")
-        form = PauseForm(request.POST if confirmed(request) else None, scopes=_scopes(queryset), paused=set(paused))
-        if not form.is_valid():
-            what = (
-                f"{how_many(queryset, 'job')} selected: all jobs of what you choose are held back or start again, not"
-                " these alone."
-            )
-            return self._ask(request, queryset, "pause", "Pause or resume", what, form)
-        verb = form.cleaned_data["verb"]
+    def run(self, request: HttpRequest, queryset: QuerySet[Job], form: ActionForm) -> None:
+        """Pause or resume all jobs of the chosen queues, tasks and stores, not only the selected ones."""
+        using, done = reader(request), form.cleaned_data["verb"]
+        change = limits.pause if done == "paused" else limits.resume
         for scope in form.cleaned_data["scopes"]:
             kind, _, name = scope.partition(":")
-            operation = limits.pause if verb == "paused" else limits.resume
-            operation(**{"store_id" if kind == Limit.Kind.STORE else kind: name}, using=using)
-            log_changed(request, list(Limit.objects.using(using).filter(kind=kind, name=name)), verb)
-            self.message_user(request, f"{kind.capitalize()} {name} {verb}.", messages.SUCCESS)
-        return None
-
-    def _ask(
-        self,
-        request: HttpRequest,
-        queryset: QuerySet[Job],
-        action: str,
-        title: str,
-        line: str,
-        form: Form | None = None,
-    ) -> TemplateResponse:
-        return ask_first(request, self, queryset, action=action, title=title, lines=[line], form=form)
-
-    def _operate(
-        self, request: HttpRequest, queryset: QuerySet[Job], change: Callable[..., list[ActionResult[int]]], done: str
-    ) -> None:
-        asked = operate(request, queryset.only("task"), partial(change, using=reader(request)), done=done, noun="job")
-        if asked:
-            said = "1 of them runs and is" if asked == 1 else f"{asked:,} of them run and are"
-            self.message_user(request, f"{said} asked to end.", messages.SUCCESS)
+            change(**{"store_id" if kind == Limit.Kind.STORE else kind: name}, using=using)
+            log_changed(request, list(Limit.objects.using(using).filter(kind=kind, name=name)), done)
+            messages.success(request, f"{kind.capitalize()} {name} {done}.")
 
 
-def _scopes(queryset: QuerySet[Job]) -> list[tuple[Limit.Kind, str]]:
-    """Return the queues, tasks and stores of the newest thousand selected jobs."""
-    kinds = (Limit.Kind.QUEUE, Limit.Kind.TASK, Limit.Kind.STORE)
-    rows = list(queryset.order_by("-pk").values_list("queue", "task", "store_id")[:BATCH])
-    names = [sorted({str(row[number]) for row in rows if row[number] is not None}) for number in range(len(kinds))]
-    return [(kind, name) for kind, of_kind in zip(kinds, names, strict=True) for name in of_kind[:50]]
+RETRY: Final = RowAction(
+    "retry",
+    "Retry selected jobs",
+    ("retry_job",),
+    retry_jobs,
+    "retried",
+    question="Failed and cancelled jobs in this selection will be queued again.",
+    form=RetryForm,
+    for_stores=True,
+)
+_CANCEL: Final = RowAction(
+    "cancel",
+    "Cancel selected jobs",
+    ("cancel_job",),
+    cancel_jobs,
+    "cancelled",
+    question="Queued, running and failed jobs in this selection will be cancelled.",
+    for_stores=True,
+)
+_DISCARD: Final = RowAction(
+    "discard",
+    "Discard selected jobs",
+    ("discard_job",),
+    discard_jobs,
+    "discarded",
+    question="Queued and failed jobs in this selection will be marked cancelled and will never run again.",
+    for_stores=True,
+)
+_CHANGE: Final = RowAction(
+    "change",
+    "Change priority or queue of selected jobs",
+    ("change_job",),
+    change_jobs,
+    "changed",
+    question="Queued jobs in this selection will be changed.",
+    form=ChangeForm,
+    for_stores=True,
+)
+_PAUSE: Final = PauseAction(
+    "pause",
+    "Pause or resume queue, task or store of selected jobs",
+    ("add_limit", "change_limit"),
+    question="This pauses or resumes every job of the queue, task or store you choose, not only the selected ones.",
+)
+JOB_ACTIONS: Final = (RETRY, _CANCEL, _DISCARD, _CHANGE, _PAUSE)

@@ -2,36 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from functools import partial
-from operator import attrgetter
 from typing import Any
-from uuid import UUID
 
+from django import forms
 from django.contrib import admin
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
-from django.template.response import TemplateResponse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from salon_jobs.admin.actions import ask_first, asked_about, confirmed, counted, log_changed, operate, tell
-from salon_jobs.admin.base import ReadOnlyAdmin, as_json, instant, may_everywhere, reader
+from salon_jobs.admin.actions import Action, ActionAdmin, ActionForm, RowAction, counted, log_changed, report
+from salon_jobs.admin.base import ReadOnlyAdmin, as_json, id_or_uuid, instant, reader
 from salon_jobs.admin.filters import DestinationFilter, EventFilter, MessageStoreFilter, bounded, known_destinations
-from salon_jobs.conf import settings as conf
-from salon_jobs.core.errors import OptionInvalid
 from salon_jobs.core.records import ActionResult, MessageStatus
 from salon_jobs.models import BlockedAggregate, DestinationState, Message, RelayPartition, Replay
 from salon_jobs.outbox.control import pause_destination, resume_destination, retry_heads, retry_messages, skip_messages
 from salon_jobs.outbox.replay import MOST, MessageCriteria, replay_messages
 
-_FOUND = 1000
+_SEARCHED = 1000
 _OPEN = (MessageStatus.PENDING, MessageStatus.FAILED)
 
 
+class ReplayForm(ActionForm):
+    """Form for the reason of a replay."""
+
+    reason = forms.CharField(
+        label="Reason, for the record", max_length=1000, widget=forms.TextInput(attrs={"class": "vTextField"})
+    )
+
+
+class ReplayAction(Action):
+    """Action that writes the selected messages again as new ones, after a dry run, with a reason that is recorded."""
+
+    def preview(self, request: HttpRequest, queryset: QuerySet[Message]) -> tuple[list[str], bool]:
+        """Return the result of a dry run."""
+        replay = replay_messages(_criteria(queryset), dry_run=True, using=reader(request))
+        lines = [f"{counted(replay.messages, 'message')} will be sent again under new IDs, in the original order."]
+        if replay.messages:
+            lines.append(f"The first is message {replay.first}, the last is message {replay.last}.")
+        lines += [f"Message {each.id} will not be sent again: {each.detail}." for each in replay.refused[:5]]
+        return lines, replay.messages > 0
+
+    def run(self, request: HttpRequest, queryset: QuerySet[Message], form: ActionForm) -> None:
+        user: Any = request.user
+        using, reason, done = reader(request), form.cleaned_data["reason"], "sent again"
+        replayed = replay_messages(_criteria(queryset), requested_by=user.get_username(), reason=reason, using=using)
+        log_changed(request, list(Replay.objects.using(using).filter(pk__in=[replayed.replay_id or 0])), done)
+        reasons = [f"Message {each.id} was not {done}: {each.detail}." for each in replayed.refused]
+        more = max(len(reasons) - 5, 0)
+        report(request, changed=replayed.messages, reasons=reasons[:5], done=done, noun="message", more=more)
+
+
+def _criteria(queryset: QuerySet[Message]) -> MessageCriteria:
+    return MessageCriteria(ids=tuple(queryset.order_by("pk").values_list("pk", flat=True)[: MOST + 1]))
+
+
 @admin.register(Message)
-class MessageAdmin(ReadOnlyAdmin):
+class MessageAdmin(ActionAdmin):
     """Admin of messages by status, destination, event and store; a message's page shows everything known about it."""
 
     has_rows_of_stores = True
@@ -49,15 +78,30 @@ class MessageAdmin(ReadOnlyAdmin):
     )
     list_filter = ("status", DestinationFilter, EventFilter, MessageStoreFilter)
     search_fields = ("id__exact", "message_id__exact", "aggregate_id__exact")
-    search_help_text = "A message's number, its uuid, or its aggregate's id, in full"
+    search_help_text = "The full number or UUID of a message, or an aggregate ID"
     ordering = ("-id",)
     sortable_by = ("id",)  # sorting by any other column would read every row
     list_per_page = 50
-    actions = ("retry", "skip", "replay")
+    # Oldest first: messages that block others come before them.
+    actions = (
+        RowAction("retry", "Retry selected messages", ("retry_message",), retry_messages, "retried", oldest_first=True),
+        RowAction(
+            "skip",
+            "Skip selected messages",
+            ("skip_message",),
+            skip_messages,
+            "skipped",
+            question="Pending and failed messages in this selection will never be sent; those they block continue.",
+            oldest_first=True,
+        ),
+        ReplayAction(
+            "replay", "Send selected messages again (replay)", ("replay_message",), question="Replay?", form=ReplayForm
+        ),
+    )
     fieldsets = (
-        (None, {"fields": ("message_id", "status", "where_it_stands", "event", "aggregate_type", "aggregate_id")}),
+        (None, {"fields": ("message_id", "status", "delivery", "event", "aggregate_type", "aggregate_id")}),
         ("Content", {"fields": ("shown_payload", "shown_headers", "producer", "store_id", "replay_of")}),
-        ("Tries", {"fields": ("retry_count", "retry_at", "last_error")}),
+        ("Attempts", {"fields": ("retry_count", "retry_at", "last_error")}),
         ("Times", {"fields": ("created_at", "sent_at", "ended_at", "partition")}),
     )
 
@@ -72,119 +116,35 @@ class MessageAdmin(ReadOnlyAdmin):
         term = search_term.strip()
         if not term:
             return queryset, False
-        found = Q(pk__in=_of_aggregate(request, term))
-        if len(term) < 20 and term.isdecimal() and int(term) < 2**63:
-            found |= Q(pk=int(term))
-        with suppress(ValueError):  # not a uuid
-            found |= Q(message_id=UUID(term))
-        return queryset.filter(found), False
+        matches = Q(pk__in=_of_aggregate(request, term)) | id_or_uuid(term, uuid_field="message_id")
+        return queryset.filter(matches), False
 
     @admin.display(description="payload")
     def shown_payload(self, message: Message) -> SafeString:
-        """Show the payload as indented JSON."""
         return as_json(message.payload)
 
     @admin.display(description="headers")
     def shown_headers(self, message: Message) -> SafeString:
-        """Show the headers as indented JSON."""
         return as_json(message.headers)
 
-    @admin.display(description="where it stands")
-    def where_it_stands(self, message: Message) -> SafeString | str:
-        """Show what blocks the message."""
+    @admin.display(description="delivery")
+    def delivery(self, message: Message) -> SafeString | str:
+        """Show whether the message can be sent, or what blocks it."""
         if message.status not in _OPEN:
-            return "it was sent" if message.status == MessageStatus.PUBLISHED else "it is not sent any more"
+            return "Sent" if message.status == MessageStatus.PUBLISHED else "Will not be sent"
         rows = BlockedAggregate.objects.using(message._state.db)
-        one = {"aggregate_type": message.aggregate_type, "aggregate_id": message.aggregate_id}
-        holder = (rows.filter(**one) if message.aggregate_id else rows.filter(head_id=message.pk)).first()
+        aggregate = {"aggregate_type": message.aggregate_type, "aggregate_id": message.aggregate_id}
+        holder = (rows.filter(**aggregate) if message.aggregate_id else rows.filter(head_id=message.pk)).first()
         if holder is None:
-            waits = message.status == MessageStatus.PENDING
-            return "nothing holds it back" if waits else "it failed, and holds nothing back"
+            return "Ready to send" if message.status == MessageStatus.PENDING else "Failed; blocks no other message"
         if holder.status == str(BlockedAggregate.Status.PARKED) or holder.retry_at is None:
-            until = f"it is parked since {instant(holder.since)}"
+            until = f"parked since {instant(holder.since)}"
         else:
-            until = f"the next try is due at {instant(holder.retry_at)}"
+            until = f"next attempt at {instant(holder.retry_at)}"
         if holder.head_id == message.pk:
-            return f"it holds its aggregate back: {until}" if message.aggregate_id else until
+            return f"Blocks later messages of its aggregate; {until}" if message.aggregate_id else until.capitalize()
         url = self.address_of(Message, holder.head_id)
-        return format_html('behind <a href="{}">message {}</a>: {}', url, holder.head_id, until)
-
-    def has_retry_permission(self, request: HttpRequest) -> bool:
-        """Return whether the user may retry messages."""
-        return may_everywhere(request, "salon_jobs.retry_message")
-
-    def has_skip_permission(self, request: HttpRequest) -> bool:
-        """Return whether the user may skip messages."""
-        return may_everywhere(request, "salon_jobs.skip_message")
-
-    def has_replay_permission(self, request: HttpRequest) -> bool:
-        """Return whether the user may replay messages."""
-        return may_everywhere(request, "salon_jobs.replay_message")
-
-    @admin.action(description="Retry selected messages", permissions=["retry"])
-    def retry(self, request: HttpRequest, queryset: QuerySet[Message]) -> None:
-        """Retry the selected messages: failed ones with all their attempts, waiting ones at once."""
-        self._operate(request, queryset, retry_messages, "retried")
-
-    @admin.action(description="Skip selected messages", permissions=["skip"])
-    def skip(self, request: HttpRequest, queryset: QuerySet[Message]) -> TemplateResponse | None:
-        """Skip the selected messages for good, after confirmation."""
-        if not confirmed(request):
-            count = queryset.order_by()[: MOST + 1].count()
-            what = f"{counted(count, 'message')} will never be sent. What they hold back goes on."
-            return ask_first(request, self, queryset, action="skip", title="Skip messages", lines=[what])
-        self._operate(request, queryset, skip_messages, "skipped")
-        return None
-
-    @admin.action(description="Send selected messages again (replay)", permissions=["replay"])
-    def replay(self, request: HttpRequest, queryset: QuerySet[Message]) -> TemplateResponse | None:
-        """Write the selected messages again as new ones, after a dry run, with a reason that is recorded."""
-        ids = tuple(asked_about(request, queryset).order_by("pk").values_list("pk", flat=True)[: MOST + 1])
-        criteria = MessageCriteria(ids=ids)
-        user: Any = request.user
-        reason = request.POST.get("reason", "").strip()
-        try:
-            if not confirmed(request) or not reason:
-                found = replay_messages(criteria, dry_run=True, using=conf.reader_database)
-                lines = [
-                    f"{counted(found.messages, 'message')} will be sent again under new ids, in the order of the old."
-                ]
-                if found.messages:
-                    lines.append(f"The first is message {found.first}, the last is message {found.last}.")
-                lines += [f"Message {each.id} will not: {each.detail}." for each in found.refused[:5]]
-                return ask_first(
-                    request,
-                    self,
-                    queryset,
-                    action="replay",
-                    title="Send messages again",
-                    lines=lines,
-                    wants_reason=True,
-                    can_go_on=found.messages > 0,
-                )
-            done = replay_messages(
-                criteria, requested_by=user.get_username(), reason=reason, using=conf.reader_database
-            )
-        except OptionInvalid as error:
-            tell(request, changed=0, refused=[str(error)], done="sent again", noun="message")
-            return None
-        log_changed(
-            request, list(Replay.objects.using(conf.reader_database).filter(pk__in=[done.replay_id or 0])), "sent again"
-        )
-        texts = [f"Message {each.id} was not sent again: {each.detail}." for each in done.refused]
-        tell(request, changed=done.messages, refused=texts, done="sent again", noun="message")
-        return None
-
-    def _operate(
-        self,
-        request: HttpRequest,
-        queryset: QuerySet[Message],
-        change: Callable[..., list[ActionResult[int]]],
-        done: str,
-    ) -> None:
-        # Oldest first: messages that block others come before them.
-        change = partial(change, using=conf.reader_database)
-        operate(request, queryset.only("event"), change, done=done, noun="message", oldest_first=True)
+        return format_html('Blocked by <a href="{}">message {}</a>, {}', url, holder.head_id, until)
 
 
 def _of_aggregate(request: HttpRequest, aggregate_id: str) -> list[int]:
@@ -193,13 +153,13 @@ def _of_aggregate(request: HttpRequest, aggregate_id: str) -> list[int]:
     by_index = rows.filter(aggregate_type__in=known_destinations(request), status__in=_OPEN)
     return [
         message_id
-        for found in (by_index, bounded(request, rows))
-        for message_id in found.values_list("pk", flat=True)[:_FOUND]
+        for matches in (by_index, bounded(request, rows))
+        for message_id in matches.values_list("pk", flat=True)[:_SEARCHED]
     ]
 
 
 @admin.register(BlockedAggregate)
-class BlockedAggregateAdmin(ReadOnlyAdmin):
+class BlockedAggregateAdmin(ActionAdmin):
     """Admin of blocked aggregates, last blocked first, with the message that blocks each."""
 
     has_rows_of_stores = True
@@ -216,63 +176,58 @@ class BlockedAggregateAdmin(ReadOnlyAdmin):
     )
     list_filter = ("status",)
     search_fields = ("aggregate_id__exact", "head_id__exact")
-    search_help_text = "An aggregate's id, or the number of the message that holds it back, in full"
+    search_help_text = "The full ID of an aggregate, or the number of the message that blocks it"
     readonly_fields = ("head",)
     ordering = ("-id",)
     sortable_by = ("id",)
     list_per_page = 50
-    actions = ("unpark",)
+    actions = (
+        RowAction(
+            "unpark",
+            "Retry selected aggregates now (unpark)",
+            ("retry_message",),
+            retry_heads,
+            "unparked",
+            oldest_first=True,
+            id_field="head_id",
+        ),
+    )
 
-    @admin.display(description="held back by")
+    @admin.display(description="blocked by")
     def head(self, row: BlockedAggregate) -> SafeString:
-        """Link to the message that blocks the others."""
         return format_html('<a href="{}">message {}</a>', self.address_of(Message, row.head_id), row.head_id)
 
-    def has_retry_permission(self, request: HttpRequest) -> bool:
-        """Return whether the user may retry messages."""
-        return may_everywhere(request, "salon_jobs.retry_message")
 
-    @admin.action(description="Try selected aggregates again (unpark)", permissions=["retry"])
-    def unpark(self, request: HttpRequest, queryset: QuerySet[BlockedAggregate]) -> None:
-        """Retry at once the messages that block the selected aggregates."""
-        change = partial(retry_heads, using=conf.reader_database)
-        operate(
-            request, queryset, change, done="unparked", noun="aggregate", oldest_first=True, id_of=attrgetter("head_id")
-        )
+def _for_each(change: Callable[..., None], names: Sequence[str], *, using: str) -> list[ActionResult[Any]]:
+    for name in names:
+        change(name, using=using)
+    return [ActionResult(name, True) for name in names]
 
 
 @admin.register(DestinationState)
-class DestinationAdmin(ReadOnlyAdmin):
+class DestinationAdmin(ActionAdmin):
     """Admin of destinations, with their current outages."""
 
     list_display = ("aggregate_type", "paused", "outage_since", "outage_code", "outage")
     list_filter = ("paused",)
     search_fields = ("aggregate_type__exact",)
     ordering = ("aggregate_type",)
-    actions = ("pause", "resume")
-
-    def has_pause_permission(self, request: HttpRequest) -> bool:
-        """Return whether the user may pause and resume destinations."""
-        return may_everywhere(request, "salon_jobs.pause_destinationstate")
-
-    @admin.action(description="Pause selected destinations", permissions=["pause"])
-    def pause(self, request: HttpRequest, queryset: QuerySet[DestinationState]) -> None:
-        """Stop sending to the destinations; messages are still written, and wait."""
-        self._set(request, queryset, pause_destination, "paused")
-
-    @admin.action(description="Resume selected destinations", permissions=["pause"])
-    def resume(self, request: HttpRequest, queryset: QuerySet[DestinationState]) -> None:
-        """Resume sending the waiting messages, in order."""
-        self._set(request, queryset, resume_destination, "resumed")
-
-    def _set(
-        self, request: HttpRequest, queryset: QuerySet[DestinationState], change: Callable[..., None], done: str
-    ) -> None:
-        rows = list(queryset)
-        for row in rows:
-            change(row.aggregate_type, using=conf.reader_database)
-        log_changed(request, rows, done)
-        tell(request, changed=len(rows), refused=[], done=done, noun="destination")
+    actions = (
+        RowAction(
+            "pause",
+            "Pause selected destinations",
+            ("pause_destinationstate",),
+            partial(_for_each, pause_destination),
+            "paused",
+        ),
+        RowAction(
+            "resume",
+            "Resume selected destinations",
+            ("pause_destinationstate",),
+            partial(_for_each, resume_destination),
+            "resumed",
+        ),
+    )
 
 
 @admin.register(Replay)

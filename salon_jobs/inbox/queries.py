@@ -168,7 +168,7 @@ def _decide(
         chosen = rows.filter(id__in=ids, status__in=waiting).order_by("id").select_for_update()
         changed = set(chosen.values_list("id", flat=True))
         rows.filter(id__in=changed).update(status=decided, **changes)
-    return [ActionResult(id_, id_ in changed, "" if id_ in changed else "it is not set aside") for id_ in ids]
+    return [ActionResult(id_, id_ in changed, "" if id_ in changed else "it is not rejected") for id_ in ids]
 
 
 def _execute(statement: str, parameters: Mapping[str, Any] | None = None, *, using: str | None = None) -> list[Any]:

@@ -22,7 +22,7 @@ from salon_jobs.models import Job
 BATCH = 1000
 _BY_AN_OPERATOR: Final = "discarded: by an operator"
 _ENDS_BY_CANCELLING = (JobState.QUEUED, JobState.RUNNING, JobState.FAILED)
-_ASKED = "it runs; its process is asked to end it"
+_ASKED = "still running; its worker was asked to end it"
 
 
 @dataclass(frozen=True, slots=True)

@@ -398,5 +398,5 @@ def test_a_query_that_forgets_its_reader_fails(two: tuple[Rows, Rows]) -> None:
         request.session = client.session
         assert int(count(reader)(request)) == expected  # type: ignore[call-overload]
         if expected == 1:
-            with pytest.raises(PermissionDenied, match="reads as the operator"):
+            with pytest.raises(PermissionDenied, match="needs operator access"):
                 count(lambda _: "operator")(request)

@@ -134,8 +134,8 @@ def test_an_operator_sees_everything_by_few_queries(busy: tuple[Rows, Rows]) -> 
         "failed: reason-of-1",
         "expire-tentative-reservations",
         "Relay shop-2/12 owns partition 0. ",
-        "Nobody owns 1",
-        "The gate is open",
+        "No relay owns partition",
+        "No open transaction holds back messages.",
         "BROKER.DOWN",
         "aggregate-of-1",
     ):
@@ -256,7 +256,7 @@ def test_a_page_is_shown_without_a_single_row(two: tuple[Rows, Rows]) -> None:
     change("TRUNCATE salon_jobs_job, salon_jobs_message, salon_jobs_blocked_aggregate")
     text = text_of(staff(everything=True))
     assert "No process is running" in text
-    assert "Nothing waits." in text
+    assert "No jobs are waiting." in text
     user = User.objects.get(is_superuser=True)
     assert not user.user_permissions.filter(pk__in=Permission.objects.filter(codename="nonsense")).exists()
 

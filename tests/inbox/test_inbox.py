@@ -112,7 +112,7 @@ def test_retry_and_dismiss_ask_and_change_what_waits_alone(waiting: list[int], m
         run("dismiss", "--yes")
     out, _ = run("retry", *map(str, waiting[1:]), "--yes")
     assert out.splitlines() == [
-        f"{waiting[3]}: it is not set aside",
+        f"{waiting[3]}: it is not rejected",
         "to be tried again by consume_queue at its next look: 2 of 3",
     ]
     assert statuses() == ["rejected", "retry", "retry", "enqueued"]
@@ -151,10 +151,10 @@ def test_the_admin_shows_messages_and_decides_for_those_who_may(
     browser.post(PAGE, {"action": "retry", "_selected_action": waiting[1:]})
     assert statuses() == ["rejected", "retry", "retry", "enqueued"]
     dismiss = {"action": "dismiss", "_selected_action": waiting}
-    assert "4 messages selected" in browser.post(PAGE, dismiss).content.decode()
+    assert "4 incoming messages selected" in browser.post(PAGE, dismiss).content.decode()
     assert statuses() == ["rejected", "retry", "retry", "enqueued"]
     answer = browser.post(PAGE, {**dismiss, "confirmed": "1"}, follow=True)
-    assert "3 messages dismissed." in answer.content.decode()
-    assert f"Message {waiting[3]} was not dismissed: it is not set aside." in answer.content.decode()
+    assert "3 incoming messages dismissed." in answer.content.decode()
+    assert f"Incoming message {waiting[3]} was not dismissed: it is not rejected." in answer.content.decode()
     assert statuses() == ["dismissed", "dismissed", "dismissed", "enqueued"]
     assert seen("SELECT count(*) FROM django_admin_log") == [(5,)]

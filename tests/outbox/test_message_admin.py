@@ -55,7 +55,7 @@ def test_skip_asks_first(client: Client) -> None:
     head, sent = write("failed", aggregate="42"), write("published")
     block(head, "parked")
     text = act(client, "skip", [head, sent])
-    assert "2 messages will never be sent" in text
+    assert "2 messages selected" in text
     assert statuses()[head] == "failed"
     text = act(client, "skip", [head, sent], confirmed="1")
     assert "1 message skipped." in text
@@ -81,7 +81,7 @@ def test_replay_shows_a_dry_run_and_wants_a_reason(client: Client) -> None:
         text = act(client, "replay", [last, first, pending], **more)
         assert "2 messages will be sent again" in text
         assert f"The first is message {first}, the last is message {last}." in text
-        assert f"Message {pending} will not: it is pending" in text
+        assert f"Message {pending} will not be sent again: it is pending" in text
         assert seen("SELECT count(*) FROM salon_jobs_replay") == [(0,)]
     text = act(client, "replay", [last, first, pending], confirmed="1", reason="lost")
     assert "2 messages sent again." in text
@@ -96,7 +96,7 @@ def test_unpark_pause_and_resume(client: Client) -> None:
     head = write("failed", aggregate="42")
     block(head, "parked")
     [(row,)] = seen("SELECT id FROM salon_jobs_blocked_aggregate")
-    assert "1 aggregate unparked." in act(client, "unpark", [row], "/admin/salon_jobs/blockedaggregate/")
+    assert "1 blocked aggregate unparked." in act(client, "unpark", [row], "/admin/salon_jobs/blockedaggregate/")
     assert blocked() == [(head, "waiting", True, 0)]
     change(
         "INSERT INTO salon_jobs_blocked_aggregate (aggregate_type, aggregate_id, partition, head_id, status)"
@@ -104,7 +104,9 @@ def test_unpark_pause_and_resume(client: Client) -> None:
         ORDERS,
     )
     where = "/admin/salon_jobs/blockedaggregate/"
-    assert "10,001 aggregates unparked." in act(client, "unpark", [row], f"{where}?status=parked", select_across="1")
+    assert "10,001 blocked aggregates unparked." in act(
+        client, "unpark", [row], f"{where}?status=parked", select_across="1"
+    )
     change("INSERT INTO salon_jobs_destination (aggregate_type) VALUES (%s)", ORDERS)
     for action, paused in (("pause", True), ("resume", False)):
         where = "/admin/salon_jobs/destinationstate/"
@@ -120,9 +122,9 @@ def test_a_page_shows_content_and_where_the_message_stands(client: Client) -> No
     block(head, "parked")
     change("""UPDATE salon_jobs_blocked_aggregate SET since = '2026-05-06 03:00+00'""")
     text = client.get(f"{MESSAGES}{behind}/change/").content.decode()
-    assert f'behind <a href="{MESSAGES}{head}/change/">message {head}</a>: it is parked since 2026-05-06 03:00' in text
-    assert "it holds its aggregate back" in client.get(f"{MESSAGES}{head}/change/").content.decode()
-    assert "it was sent" in client.get(f"{MESSAGES}{sent}/change/").content.decode()
+    assert f'Blocked by <a href="{MESSAGES}{head}/change/">message {head}</a>, parked since 2026-05-06 03:00' in text
+    assert "Blocks later messages of its aggregate" in client.get(f"{MESSAGES}{head}/change/").content.decode()
+    assert "Sent" in client.get(f"{MESSAGES}{sent}/change/").content.decode()
 
 
 def test_each_action_has_its_permission(client: Client) -> None:

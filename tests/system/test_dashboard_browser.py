@@ -142,7 +142,7 @@ def test_it_refreshes_by_itself_until_it_is_stopped(page: Page, site: str, shop:
     _sees(page, "mail", 81)
     assert processes.evaluate("each => each.scrollTop") == 40, "a long table stays where it was scrolled to"
     page.click("#refresh-switch")
-    expect(page.locator("#refresh-status")).to_have_text("Refreshing is off.")
+    expect(page.locator("#refresh-status")).to_have_text("Auto-refresh is off.")
     _add("mail")
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
@@ -152,7 +152,7 @@ def test_it_refreshes_by_itself_until_it_is_stopped(page: Page, site: str, shop:
     assert asked == []
     page.reload()
     _sees(page, "mail", 82)
-    expect(page.locator("#refresh-switch")).to_have_text("Refresh by itself")
+    expect(page.locator("#refresh-switch")).to_have_text("Resume auto-refresh")
     _add("mail")
     page.click("#refresh-switch")
     _later(page)
@@ -222,7 +222,7 @@ def test_an_outage_is_told_and_gets_over(page: Page, site: str, shop: list[UUID]
     _later(page)
     expect(page.locator("#refresh-status")).to_contain_text("another page was answered")
     page.unroute("**/dashboard/?part=*")
-    page.get_by_role("button", name="Refresh by itself").click()
+    page.get_by_role("button", name="Resume auto-refresh").click()
     page.context.clear_cookies()
     _later(page)
     expect(page.locator("#refresh-status")).to_contain_text("sign in again")

@@ -100,7 +100,7 @@ def test_jobs_are_cancelled_discarded_and_changed_together(page: Page, site: str
     expect(page.locator("#content")).to_contain_text("2 jobs selected")
     text = _confirm(page)
     assert "2 jobs cancelled." in text
-    assert "1 of them runs and is asked to end." in text
+    assert "1 of them: still running; its worker was asked to end it." in text
 
     _select(page, site, [jobs["running"], jobs["failed"]], "discard")
     expect(page.locator("#content")).to_contain_text("2 jobs selected")
@@ -133,7 +133,7 @@ def test_every_action_from_a_jobs_own_page(
     page.fill("#id_at", "2030-05-06T03:00")
     assert "1 job queued again for 2030-05-06 03:00" in _confirm(page)
     _press(page, site, jobs["running"], "cancel")
-    assert "1 of them runs and is asked to end." in _confirm(page)
+    assert "1 of them: still running; its worker was asked to end it." in _confirm(page)
     _press(page, site, jobs["waiting"], "discard")
     page.click("text=Back")
     assert (row := job_row(jobs["waiting"])) is not None
@@ -194,7 +194,7 @@ def test_all_that_match_and_all_of_a_kind_of_failure(page: Page, site: str, stor
     states = "SELECT queue, state, count(*)::int FROM salon_jobs_job GROUP BY queue, state ORDER BY queue"
     assert seen(states) == [("a", "cancelled", 60), ("b", "failed", 60)]
 
-    page.click("text=Kinds of failures")
+    page.click("text=Grouped errors")
     rows = page.locator("#content tbody tr")
     expect(rows).to_have_count(1)
     expect(rows).to_contain_text("TillOnFirethe till is on fire <b>now</b>")

@@ -72,7 +72,7 @@ def test_filters_are_clicked_alone_and_together(page: Page, site: str, jobs: lis
     choose("in the last hour")
     expect(page.locator("#changelist .paginator")).to_contain_text("0 jobs")
     page.goto(f"{site}salon_jobs/job/?store=rubbish")
-    expect(page.locator(".messagelist")).to_contain_text("is no store id")
+    expect(page.locator(".messagelist")).to_contain_text("is not a valid store ID")
 
     page.goto(f"{site}salon_jobs/job/")
     for term, expected in {

@@ -33,12 +33,12 @@ def test_messages_are_retried_skipped_sent_again_and_unparked(page: Page, site: 
     page.goto(f"{site}salon_jobs/message/")
     expect(page.locator("#result_list tbody tr")).to_have_count(5)
     page.goto(f"{site}salon_jobs/message/{behind}/change/")
-    expect(page.locator(".field-where_it_stands")).to_contain_text(f"behind message {head}: it is parked")
+    expect(page.locator(".field-delivery")).to_contain_text(f"Blocked by message {head}, parked since")
 
     _on(page, site, "message", [failed], "retry")
     _said(page, "1 message retried.")
     _on(page, site, "message", [given_up], "skip")
-    expect(page.locator("#content")).to_contain_text("1 message will never be sent.")
+    expect(page.locator("#content")).to_contain_text("Pending and failed messages in this selection will never be sent")
     page.click("input[name=confirmed]")
     _said(page, "1 message skipped.")
     _on(page, site, "message", [sent, given_up], "replay")
@@ -54,7 +54,7 @@ def test_messages_are_retried_skipped_sent_again_and_unparked(page: Page, site: 
 
     [(row,)] = seen("SELECT id FROM salon_jobs_blocked_aggregate WHERE head_id = %s", head)
     _on(page, site, "blockedaggregate", [row], "unpark")
-    _said(page, "1 aggregate unparked.")
+    _said(page, "1 blocked aggregate unparked.")
     assert (head, "waiting", True, 0) in blocked()
 
 
@@ -74,12 +74,12 @@ def test_destinations_are_paused_and_what_was_set_aside_is_decided(page: Page, s
     page.goto(f"{site}salon_jobs/inboxmessage/{again}/change/")
     expect(page.locator(".field-shown_raw pre")).to_have_text("<b>what came")
     _on(page, site, "inboxmessage", [again], "retry")
-    _said(page, "1 message marked to be tried again.")
+    _said(page, "1 incoming message marked for a retry.")
     _on(page, site, "inboxmessage", [never, done], "dismiss")
-    expect(page.locator("#content")).to_contain_text("2 messages selected")
+    expect(page.locator("#content")).to_contain_text("2 incoming messages selected")
     page.click("input[name=confirmed]")
-    _said(page, "1 message dismissed.")
-    _said(page, f"Message {done} was not dismissed: it is not set aside.")
+    _said(page, "1 incoming message dismissed.")
+    _said(page, f"Incoming message {done} was not dismissed: it is not rejected.")
     assert [status for (status,) in seen("SELECT status FROM salon_jobs_inbox ORDER BY id")] == [
         "retry",
         "dismissed",

@@ -118,4 +118,4 @@ def test_where_nothing_is_yet_each_page_says_so(page: Page, site: str, database:
         if name != "dashboard":
             assert "0 " in page.inner_text("#changelist .paginator"), name
     _fits(page, f"{site}salon_jobs/job/failures/")
-    assert "No failed job has a kind." in page.inner_text("#content")
+    assert "No failed jobs." in page.inner_text("#content")

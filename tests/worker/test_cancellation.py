@@ -30,7 +30,7 @@ from tests.worker.effects import job_events, write, written
 from tests.worker.test_store_fences import states, wait_until_somebody_waits_for_a_lock
 
 ENDED = "SELECT state, reason, attempts, leased_by FROM salon_jobs_job ORDER BY id"
-ASKED = "it runs; its process is asked to end it"
+ASKED = "still running; its worker was asked to end it"
 
 
 @contextmanager

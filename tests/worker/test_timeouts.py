@@ -433,7 +433,7 @@ def test_the_admin_and_the_command_line_show_the_error_with_its_code(
         call_command("salon_jobs", "show", str(handle.id), *arguments, stdout=out)
         assert code in out.getvalue()
         assert message in out.getvalue()
-    shown_in_admin = job_page.errors(Job.objects.get(pk=handle.id))
+    shown_in_admin = job_page.format_errors(Job.objects.get(pk=handle.id))
     assert code in shown_in_admin
     assert message in shown_in_admin
 

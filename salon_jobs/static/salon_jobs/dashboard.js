@@ -1,5 +1,5 @@
-// Reads each part of the dashboard again after its data-every seconds: not while the tab is hidden, nor when switched off.
-// An answer holds one or more sections, each of which takes the place of the one with its id.
+// Refreshes each part of the dashboard every data-every seconds, unless the tab is hidden or auto-refresh is off.
+// A response holds one or more sections, each of which replaces the one with its id.
 "use strict";
 (() => {
     const KEY = "salon-jobs-refresh";
@@ -11,7 +11,7 @@
     try {
         on = localStorage.getItem(KEY) !== "off";
     } catch {
-        // No storage: it is on until switched off.
+        // Without storage it starts on.
     }
     const due = new Map(parts.map((part) => [part, Date.now() + 1000 * Number(part.dataset.every)]));
     const busy = new Set();
@@ -20,7 +20,7 @@
         if (status.textContent !== text) status.textContent = text;
     }
 
-    // What had the focus, and how far a table was scrolled, is found again by id and label.
+    // Focus and scroll positions are restored by id and label.
     function replace(part, html) {
         const focused = part.contains(document.activeElement) ? document.activeElement : null;
         const place = focused && (focused.id ? `#${CSS.escape(focused.id)}` : focused.matches(".scroll")
@@ -46,7 +46,7 @@
             const sections = answered.content.querySelectorAll("section[id]");
             if (!sections.length) {
                 turn(false);
-                show("Stopped: another page was answered. Reload this one.");
+                show("Stopped: the server returned another page. Reload this one.");
                 return;
             }
             for (const section of on ? sections : []) {
@@ -61,28 +61,28 @@
         }
     }
 
-    function look() {
+    function refreshDue() {
         if (!on || document.hidden) return;
         for (const part of parts) if (!busy.has(part) && Date.now() >= due.get(part)) refresh(part);
     }
 
     function turn(wanted) {
         on = wanted;
-        button.textContent = on ? "Stop refreshing" : "Refresh by itself";
+        button.textContent = on ? "Pause auto-refresh" : "Resume auto-refresh";
     }
 
     button.parentElement.hidden = false;
     button.addEventListener("click", () => {
         turn(!on);
-        show(on ? "" : "Refreshing is off.");
+        show(on ? "" : "Auto-refresh is off.");
         try {
             localStorage.setItem(KEY, on ? "on" : "off");
         } catch {
-            // It is kept for this page alone.
+            // Without storage the choice lasts for this page.
         }
-        look();
+        refreshDue();
     });
-    document.addEventListener("visibilitychange", look);
+    document.addEventListener("visibilitychange", refreshDue);
     turn(on);
-    setInterval(look, 1000);
+    setInterval(refreshDue, 1000);
 })();
