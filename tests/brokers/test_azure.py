@@ -96,7 +96,7 @@ def test_the_server_refuses_what_is_one_byte_larger(
 
 @pytest.mark.parametrize("name", ["ab", "a" * 64, "Parse", "parse_tasks", "parse--tasks", "-parse", "parse-", "päck"])
 def test_what_is_no_queue_name_is_refused(broker: AzureBroker, name: str) -> None:
-    with pytest.raises(MessageInvalid, match=r"aggregate_type .* names no queue"):
+    with pytest.raises(MessageInvalid, match=r"aggregate_type .* is not the name of an Azure queue"):
         check(f"rn::azurequeue:::{name}")
 
 
@@ -334,7 +334,7 @@ def test_a_body_without_an_envelope_comes_as_text_with_the_id_that_azure_gave_it
     [delivery] = source.receive(1, wait=LONG, visibility=LONG)
     assert json.loads(delivery.raw) == {"task_id": 7, "name": "髪"}
     assert delivery.broker_id == there.id != ""
-    assert "the body is no message" in delivery.fault
+    assert "the body is not a message" in delivery.fault
     source.give_back([delivery], after=timedelta(0))
     [again] = source.receive(1, wait=LONG, visibility=LONG)
     assert (again.broker_id, again.count) == (there.id, 2)

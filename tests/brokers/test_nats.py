@@ -603,8 +603,8 @@ def test_what_is_extended_stays_hidden(publisher: NatsPublisher, destination: st
     ("headers", "body", "fault"),
     [
         ({}, b"{}", "the header Event is missing"),
-        ({"Event": "e"}, b"\xff", "no JSON"),
-        ({"Event": "e"}, b"{", "no JSON"),
+        ({"Event": "e"}, b"\xff", "not JSON"),
+        ({"Event": "e"}, b"{", "not JSON"),
         ({"Event": "e", "Envelope": "2"}, b"{}", "the header Envelope is '2'"),
     ],
 )

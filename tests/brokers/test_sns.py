@@ -358,7 +358,7 @@ def test_a_fifo_topic_keeps_the_order_of_a_group_and_drops_what_comes_again(
         ("rn::sns:::a.fifo", {"aggregate_id": "x" * 129}, "aggregate_id 'x.* 1 to 128 letters"),
         ("rn::sns:::a.fifo", {"aggregate_id": "a b"}, "aggregate_id 'a b'"),
         ("rn::sns:::a.fifo", {"aggregate_id": "é"}, "aggregate_id 'é'"),
-        ("rn::sns:::a/b", {}, "aggregate_type 'rn::sns:::a/b' names no topic"),
+        ("rn::sns:::a/b", {}, "aggregate_type 'rn::sns:::a/b' is not the name of an SNS topic"),
         ("rn::sns:::a", {"aggregate_id": "a\x01"}, r"aggregate_id holds the character U\+0001"),
         ("rn::sns:::a", {"event": "\ud800"}, r"event holds the character U\+D800"),
         ("rn::sns:::a", {"payload": '"\uffff"'}, r"payload holds the character U\+FFFF"),
@@ -625,7 +625,7 @@ def test_answers_that_sqs_did_not_take_are_not_ready_and_those_no_longer_ours_ar
         theirs = True
         each()
         theirs = False
-        with pytest.raises(NotReady, match="did not take 2 answers: InternalError"):
+        with pytest.raises(NotReady, match="rejected 2 answers: InternalError"):
             each()
     source.close()
 
@@ -633,13 +633,13 @@ def test_answers_that_sqs_did_not_take_are_not_ready_and_those_no_longer_ours_ar
 @pytest.mark.parametrize(
     ("body", "attributes", "fault"),
     [
-        ('{"Type": "Notification", "Message": "{}", "MessageAttributes": [1]}', {}, "no attribute Event"),
-        ('{"Type": "Notification"}', {}, "no attribute Event"),
-        ("[" * 100_000, {}, "no attribute Event"),
-        ("[" * 100_000, {"Event": "e"}, "the body is no JSON"),
-        ("no json", {"Event": "e"}, "the body is no JSON"),
-        ("{}", {"Event": "e", "Envelope": "2"}, "Envelope is '2'; known is '1'"),
-        ("{}", {"Event": "e", "Headers": "[]"}, "Headers is no JSON object"),
+        ('{"Type": "Notification", "Message": "{}", "MessageAttributes": [1]}', {}, "the attribute Event is missing"),
+        ('{"Type": "Notification"}', {}, "the attribute Event is missing"),
+        ("[" * 100_000, {}, "the attribute Event is missing"),
+        ("[" * 100_000, {"Event": "e"}, "the body is not JSON"),
+        ("no json", {"Event": "e"}, "the body is not JSON"),
+        ("{}", {"Event": "e", "Envelope": "2"}, "Envelope is '2', not '1'"),
+        ("{}", {"Event": "e", "Headers": "[]"}, "Headers is not a JSON object"),
         ("{}", {"Event": "e"}, ""),
     ],
 )

@@ -235,7 +235,10 @@ def test_the_check_names_unknown_tasks_and_sources_and_an_inbox_that_forgets_too
     found = check_consumers()
     assert [each.id for each in found] == ["salon_jobs.E050", "salon_jobs.E050", "salon_jobs.W050"]
     assert "did you mean 'test-system'" in found[0].msg
-    assert "known are azurequeue, memory, nats, sqs. One of your own is named in OUTBOX['SOURCES']" in found[1].msg
+    assert (
+        "choose one of azurequeue, memory, nats, sqs. Name a class of your own in SALON_JOBS['OUTBOX']['SOURCES']"
+        in found[1].msg
+    )
 
 
 @pytest.mark.parametrize(
@@ -243,7 +246,11 @@ def test_the_check_names_unknown_tasks_and_sources_and_an_inbox_that_forgets_too
     [
         (["order"], {"orders": ORDERS}, "has no 'order'; did you mean 'orders'"),
         ([], {}, "nothing to consume"),
-        ([], {"a": {**ORDERS, "SOURCE": "rn::nots:::orders"}}, r"\['a'\]\['SOURCE'\]: .*serves .nots.; .*.nats."),
+        (
+            [],
+            {"a": {**ORDERS, "SOURCE": "rn::nots:::orders"}},
+            r"\['a'\]\['SOURCE'\]: .*.nots. has no source; .*.nats.",
+        ),
         ([], {"a": {**ORDERS, "SOURCE": "orders"}}, r"\['a'\]\['SOURCE'\] must be an ARN or RN"),
         ([], {"a": {**ORDERS, "TASKS": {"e": "no-such"}}}, r"\['a'\]\['TASKS'\]\['e'\]: no task is named 'no-such'"),
         ([], {"a": {**ORDERS, "TASKS": {}}}, r"\['a'\]\['TASKS'\] must map at least one event"),

@@ -65,7 +65,7 @@ def test_without_a_producer_the_settings_are_wrong(settings: Any) -> None:
         ({"aggregate_type": "orders"}, "aggregate_type 'orders' is malformed; write an ARN or RN of six parts"),
         ({"aggregate_type": "rn::nats:::"}, "is malformed"),
         ({"aggregate_type": "rn::nats:::two words"}, "is malformed"),
-        ({"aggregate_type": "rn::carrier-pigeon:::orders"}, "which no publisher serves; known are azurequeue, jobs"),
+        ({"aggregate_type": "rn::carrier-pigeon:::orders"}, "which has no publisher; choose one of azurequeue, jobs"),
         ({"aggregate_type": "rn::memory:::" + "x" * 255}, "aggregate_type is 268 characters long; at most 255"),
         ({"aggregate_id": "x" * 256}, "aggregate_id is 256 characters long"),
         ({"aggregate_id": 42}, r"aggregate_id must be a string, not int; write str\(…\)"),

@@ -89,18 +89,18 @@ def client(service: Literal["sns", "sqs"], *, timeout_s: float, attempts: int, r
     ``timeout_s`` applies to connecting, and again to each wait for an answer; ``attempts`` includes the first one.
     Raises ConfigurationError for a region, endpoint or AWS profile that boto3 cannot use.
     """
-    given = settings.sns
-    endpoint = given.endpoint if service == "sns" else given.sqs_endpoint or given.endpoint
+    sns = settings.sns
+    endpoint = sns.endpoint if service == "sns" else sns.sqs_endpoint or sns.endpoint
     config = Config(
         connect_timeout=timeout_s,
         read_timeout=timeout_s,
-        max_pool_connections=8 * given.concurrency,
+        max_pool_connections=8 * sns.concurrency,
         retries={"total_max_attempts": attempts, "mode": "standard"},
     )
     try:
         # The stubs have one overload per service, and their list is too long for a type checker.
-        session: Any = Session(aws_access_key_id=given.access_key, aws_secret_access_key=given.secret_key)
-        return session.client(service, region_name=region or given.region, endpoint_url=endpoint, config=config)
+        session: Any = Session(aws_access_key_id=sns.access_key, aws_secret_access_key=sns.secret_key)
+        return session.client(service, region_name=region or sns.region, endpoint_url=endpoint, config=config)
     except (BotoCoreError, ValueError) as error:
         raise ConfigurationError(f"SALON_JOBS['SNS'] cannot be used: {error}") from error
 

@@ -109,18 +109,18 @@ class SnsPublisher(Publisher):
         """Reject what SNS would reject, sized with a store and as a replay, so that the message can be sent again."""
         if not _TOPIC.fullmatch(destination.resource):
             raise MessageInvalid(
-                f"aggregate_type {destination.name!r} names no topic of SNS: the last part may hold up to 256 letters, "
-                "digits, '-' and '_', and '.fifo' at its end"
+                f"aggregate_type {destination.name!r} is not the name of an SNS topic: its last part may "
+                "have up to 256 letters, digits, '-' and '_', and '.fifo' at its end"
             )
         if _is_fifo(destination) and not _GROUP.fullmatch(aggregate_id):
             raise MessageInvalid(
                 f"aggregate_id {aggregate_id[:150]!r} cannot be the message group that a FIFO topic demands: give 1 "
                 "to 128 letters, digits and punctuation of ASCII, without spaces"
             )
-        given = {"aggregate_id": aggregate_id, "event": event, "payload": payload, "headers": headers}
-        for field, value in given.items():
-            if found := _NO_TEXT.search(value):
-                raise MessageInvalid(f"{field} holds the character U+{ord(found[0]):04X}, which SNS takes nowhere")
+        texts = {"aggregate_id": aggregate_id, "event": event, "payload": payload, "headers": headers}
+        for field, value in texts.items():
+            if match := _NO_TEXT.search(value):
+                raise MessageInvalid(f"{field} holds the character U+{ord(match[0]):04X}, which SNS does not accept")
         sent = OutgoingMessage(
             id=0,
             message_id=_ANY_ID,
@@ -136,7 +136,7 @@ class SnsPublisher(Publisher):
         )
         if (size := size_of(payload, attributes_of(sent))) > MOST_BYTES:
             raise MessageInvalid(
-                f"payload: the message has {size:,} bytes with its attributes; SNS takes {MOST_BYTES:,}. "
+                f"payload: the message has {size:,} bytes with its attributes; SNS accepts {MOST_BYTES:,}. "
                 "Store the data elsewhere and send a reference to it"
             )
 

@@ -76,26 +76,26 @@ class Topics:
             self._failing = True
 
     def _fetch(self) -> dict[str, str]:
-        known = {arn.rpartition(":")[2]: arn for arn in self._read()}
-        self._arns, self._failing = known, False
+        arns = {arn.rpartition(":")[2]: arn for arn in self._read()}
+        self._arns, self._failing = arns, False
         self._due_at = None if self._refetch_s is None else self._clock() + self._refetch_s
-        log_event(logging.INFO, events.SNS_TOPICS_READ, topics=len(known))
-        return known
+        log_event(logging.INFO, events.SNS_TOPICS_READ, topics=len(arns))
+        return arns
 
 
 _PING_S: Final = 2.0  # for connecting, and again for the answer
-_NO_ANSWER: Final = PublishFailure(Verdict.RETRY, "SNS.NO_ANSWER", "SNS answered for others of its batch alone")
+_NO_ANSWER: Final = PublishFailure(Verdict.RETRY, "SNS.NO_ANSWER", "SNS answered only for other messages of its batch")
 
 
 class SnsConnection:
     """Owner of the clients and the known topics. Thread-safe; created without I/O."""
 
     def __init__(self, *, clock: Callable[[], float]) -> None:
-        given = settings.sns
+        sns = settings.sns
         # One retry, on a new connection: the server may have closed an idle one.
-        self._client = aws.client("sns", timeout_s=given.timeout.total_seconds(), attempts=2)
+        self._client = aws.client("sns", timeout_s=sns.timeout.total_seconds(), attempts=2)
         self._pinging = aws.client("sns", timeout_s=_PING_S, attempts=1)
-        refetch_s = given.refetch_interval.total_seconds() if given.refetch else None
+        refetch_s = sns.refetch_interval.total_seconds() if sns.refetch else None
         self.topics = Topics(self._topic_arns, refetch_s=refetch_s, clock=clock)
 
     def find_topic(self, name: str) -> str | PublishFailure:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 from salon_jobs.brokers.aws import client as aws
 from salon_jobs.brokers.aws.sns import HEADERS
-from salon_jobs.brokers.source import Delivery, Envelope, Source
+from salon_jobs.brokers.source import Delivery, Source, read_envelope
 from salon_jobs.conf import settings
-from salon_jobs.core import destinations
 from salon_jobs.core.destinations import Destination
 from salon_jobs.core.errors import NotReady
 
@@ -27,66 +26,53 @@ def delivery_of(message: MessageTypeDef) -> Delivery:
     broker_id = message.get("MessageId", "")
     if attributes:
         raw = "".join(f"{name}: {value}\n" for name, value in attributes.items()) + f"\n{body}"
-    elif (wrapped := _notification(body)) is not None:
-        body, attributes, broker_id = wrapped
+    elif (notification := _notification(body)) is not None:
+        body, attributes, broker_id = notification
+    envelope, fault = None, ""
     try:
-        read, fault = _envelope(body, attributes, broker_id=broker_id), ""
+        envelope = read_envelope(
+            {name.lower(): value for name, value in attributes.items()},
+            body,
+            kind="attribute",
+            message_id=broker_id,  # the same on redelivery
+            headers=_headers(attributes.get(HEADERS, "{}")),
+        )
     except ValueError as error:
-        read, fault = None, str(error)
+        fault = str(error)
     return Delivery(
         count=int(message.get("Attributes", {}).get("ApproximateReceiveCount", "1")),
         raw=raw,
         handle=message.get("ReceiptHandle", ""),
-        envelope=read,
+        envelope=envelope,
         fault=fault,
     )
 
 
 def _notification(body: str) -> tuple[str, dict[str, str], str] | None:
     """Unwrap an SNS notification into its message, attributes and ID; return None if it is not one."""
-    found = _object(body)
-    if found is None or found.get("Type") != "Notification" or not isinstance(found.get("Message"), str):
+    notification = _object(body)
+    if notification is None or notification.get("Type") != "Notification":
         return None
-    given = _members(found.get("MessageAttributes"))
-    attributes = {name: str(_members(value).get("Value", "")) for name, value in given.items()}
-    return found["Message"], attributes, str(found.get("MessageId", ""))
+    if not isinstance(message := notification.get("Message"), str):
+        return None
+    attributes = _members(notification.get("MessageAttributes"))
+    values = {name: str(_members(value).get("Value", "")) for name, value in attributes.items()}
+    return message, values, str(notification.get("MessageId", ""))
 
 
-def _envelope(body: str, attributes: Mapping[str, str], *, broker_id: str) -> Envelope:
-    version = attributes.get(destinations.ENVELOPE, destinations.VERSION)
-    if version != destinations.VERSION:
-        raise ValueError(f"attribute {destinations.ENVELOPE} is {version!r}; known is {destinations.VERSION!r}")
-    if destinations.EVENT not in attributes:
-        raise ValueError(
-            f"there is no attribute {destinations.EVENT}, neither on the message nor in a notification of SNS"
-        )
-    try:
-        json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"the body is no JSON: {error}") from error
-    headers = _object(attributes.get(HEADERS, "{}"))
+def _headers(text: str) -> dict[str, str]:
+    headers = _object(text)
     if headers is None:
-        raise ValueError(f"attribute {HEADERS} is no JSON object")
-    return Envelope(
-        # Other senders may give no ID; the broker's stays the same on redelivery.
-        message_id=attributes.get(destinations.MESSAGE_ID) or broker_id,
-        event=attributes[destinations.EVENT],
-        payload=body,
-        producer=attributes.get(destinations.PRODUCER, ""),
-        aggregate_type=attributes.get(destinations.AGGREGATE_TYPE, ""),
-        aggregate_id=attributes.get(destinations.AGGREGATE_ID, ""),
-        store_id=attributes.get(destinations.STORE_ID, ""),
-        replay_of=attributes.get(destinations.REPLAY_OF, ""),
-        headers={name: str(value) for name, value in headers.items()},
-    )
+        raise ValueError(f"the attribute {HEADERS} is not a JSON object")
+    return {name: str(value) for name, value in headers.items()}
 
 
 def _object(text: str) -> dict[str, Any] | None:
     try:
-        found: Any = json.loads(text)
+        value: Any = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    return cast("dict[str, Any]", found) if isinstance(found, dict) else None
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else None
 
 
 def _members(value: object) -> dict[str, Any]:
@@ -117,7 +103,7 @@ class SqsSource(Source):
         )
         self._answering = aws.client("sqs", timeout_s=timeout_s, attempts=2, region=destination.region)
         self._pinging = aws.client("sqs", timeout_s=_PING_S, attempts=1, region=destination.region)
-        self._known_url = ""
+        self._cached_url = ""
 
     def receive(self, limit: int, *, wait: timedelta, visibility: timedelta) -> list[Delivery]:
         """Return up to ``limit`` deliveries, ten per call."""
@@ -190,12 +176,12 @@ class SqsSource(Source):
         except aws.ERRORS as error:
             raise self._not_ready(error) from error
         if failed:
-            raise NotReady(f"queue {self.destination} did not take {len(failed)} answers: {failed[0]}")
+            raise NotReady(f"queue {self.destination} rejected {len(failed)} answers: {failed[0]}")
 
     def _url(self) -> str:
-        if not self._known_url:
-            self._known_url = self._answering.get_queue_url(**self._queue())["QueueUrl"]
-        return self._known_url
+        if not self._cached_url:
+            self._cached_url = self._answering.get_queue_url(**self._queue())["QueueUrl"]
+        return self._cached_url
 
     def _queue(self) -> Any:
         owner = {"QueueOwnerAWSAccountId": self.destination.account} if self.destination.account else {}
@@ -207,8 +193,8 @@ class SqsSource(Source):
 
 def _batches(deliveries: Sequence[Delivery]) -> Iterator[list[Any]]:
     for start in range(0, len(deliveries), _MOST_AT_ONCE):
-        some = deliveries[start : start + _MOST_AT_ONCE]
-        yield [{"Id": str(place), "ReceiptHandle": delivery.handle} for place, delivery in enumerate(some)]
+        batch = deliveries[start : start + _MOST_AT_ONCE]
+        yield [{"Id": str(number), "ReceiptHandle": delivery.handle} for number, delivery in enumerate(batch)]
 
 
 def _hidden_s(duration: timedelta) -> int:

@@ -95,10 +95,10 @@ class AzureAccount:
     def receive(self, queue: str, limit: int, *, visibility: timedelta) -> Sequence[Received]:
         """Receive up to ``limit`` messages (at most PAGE) without waiting."""
         with _failures():
-            found = self._queue(queue).receive_messages(
+            pages = self._queue(queue).receive_messages(
                 messages_per_page=min(limit, PAGE), visibility_timeout=_seconds(visibility, least=1)
             )
-            return [_received(message) for message in next(found.by_page(), ())]
+            return [_received(message) for message in next(pages.by_page(), ())]
 
     def hide(self, queue: str, message_id: str, receipt: str, *, visibility: timedelta) -> str:
         """Hide a received message for that long from now; return its next receipt. Also raises NotOurs."""

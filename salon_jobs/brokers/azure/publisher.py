@@ -44,8 +44,8 @@ class AzureQueuePublisher(Publisher):
         """Reject an invalid queue name, and a message that is too large."""
         if not QUEUE_NAME.fullmatch(destination.resource):
             raise MessageInvalid(
-                f"aggregate_type {destination} names no queue of Azure; write 3 to 63 lower case letters, digits and "
-                "single hyphens between them, such as 'rn::azurequeue:::parse-tasks'"
+                f"aggregate_type {destination} is not the name of an Azure queue; write 3 to 63 lower "
+                "case letters, digits and single hyphens between them, such as 'rn::azurequeue:::parse-tasks'"
             )
         if destination.region or destination.account:
             raise MessageInvalid(
@@ -71,7 +71,7 @@ class AzureQueuePublisher(Publisher):
         if size > LARGEST_BYTES:
             raise MessageInvalid(
                 f"payload is {alone} bytes long, and {size} with what goes with it; Azure Queue "
-                f"Storage takes {LARGEST_BYTES} in all: keep the content elsewhere and send where it is"
+                f"Storage accepts {LARGEST_BYTES} in all: store the content elsewhere and send a reference to it"
             )
 
     def open(self) -> None:

@@ -50,8 +50,8 @@ class AzureQueueSource(Source):
         until = time.monotonic() + wait.total_seconds()
         while True:
             deliveries = self._receive_now(limit, visibility)
-            left = until - time.monotonic()
-            if deliveries or left <= 0 or self._closed.wait(min(POLL_S, left)):
+            remaining_s = until - time.monotonic()
+            if deliveries or remaining_s <= 0 or self._closed.wait(min(POLL_S, remaining_s)):
                 return deliveries
 
     def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
@@ -90,16 +90,16 @@ class AzureQueueSource(Source):
     def _receive_now(self, limit: int, visibility: timedelta) -> list[Delivery]:
         account, deliveries = self._account(), list[Delivery]()
         while len(deliveries) < limit:
-            asked = min(PAGE, limit - len(deliveries))
+            page_size = min(PAGE, limit - len(deliveries))
             try:
                 with _not_ready(self.destination):
-                    page = account.receive(self._queue, asked, visibility=visibility)
+                    page = account.receive(self._queue, page_size, visibility=visibility)
             except NotReady:
                 if deliveries:
                     return deliveries  # they are ours; the next call meets the error again
                 raise
             deliveries += map(_delivery, page)
-            if len(page) < asked:
+            if len(page) < page_size:
                 break
         return deliveries
 
@@ -160,7 +160,7 @@ def _delivery(received: Received) -> Delivery:
         raw = _text(raw)
         envelope = _read(raw)
     except (ValueError, RecursionError) as error:  # RecursionError: nested too deeply
-        fault = f"the body is no message: {error}"
+        fault = f"the body is not a message: {error}"
     return Delivery(count=received.count, raw=raw, handle=handle, envelope=envelope, fault=fault, broker_id=received.id)
 
 
@@ -182,17 +182,9 @@ def _read(text: str) -> Envelope:
     body = _DECODER.decode(text)
     if body.envelope != envelope.VERSION:
         raise ValueError(f"its envelope is of version {body.envelope!r}, not {envelope.VERSION!r}")
-    return Envelope(
-        message_id=body.message_id,
-        event=body.event,
-        payload=bytes(body.payload).decode(),
-        producer=body.producer,
-        aggregate_type=body.aggregate_type,
-        aggregate_id=body.aggregate_id,
-        store_id=body.store_id,
-        replay_of=body.replay_of,
-        headers=body.headers,
-    )
+    fields = msgspec.structs.asdict(body)
+    del fields["envelope"]
+    return Envelope(**{**fields, "payload": bytes(body.payload).decode()})
 
 
 @contextmanager

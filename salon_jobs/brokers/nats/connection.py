@@ -151,8 +151,8 @@ class NatsConnection:
         async def lost() -> None:
             if self.connected is client:
                 self.connected = None
-                said = f": {self.last_error}" if self.last_error else ""
-                self.on_lost(Unreachable(f"the connection was lost{said}"))
+                reason = f": {self.last_error}" if self.last_error else ""
+                self.on_lost(Unreachable(f"the connection was lost{reason}"))
 
         try:
             options = self._options(client)
@@ -168,9 +168,9 @@ class NatsConnection:
             await self.on_connected(client)
         except (errors.Error, TimeoutError, OSError, ValueError) as error:
             self._end(client)
-            told = self.last_error or describe(error)
-            code = "NATS.AUTHORIZATION" if "authorization" in told.lower() else "NATS.UNREACHABLE"
-            raise Unreachable(f"{server}: {told}", code=code) from error
+            reason = self.last_error or describe(error)
+            code = "NATS.AUTHORIZATION" if "authorization" in reason.lower() else "NATS.UNREACHABLE"
+            raise Unreachable(f"{server}: {reason}", code=code) from error
         except asyncio.CancelledError:
             self._end(client)
             raise
@@ -178,32 +178,32 @@ class NatsConnection:
         self.connected = client
 
     def _options(self, client: Any) -> dict[str, Any]:
-        given = settings.nats
+        nats_settings = settings.nats
 
         def secret(value: str | None) -> Callable[[], str] | None:
             """Wrap a secret in a callback: the client calls it once it knows whether the server offers TLS."""
             if value is None:
                 return None
 
-            def tell() -> str:
-                if given.tls and not _offers_tls(client):
+            def reveal() -> str:
+                if nats_settings.tls and not _offers_tls(client):
                     raise errors.Error("the server offers no TLS, which the settings demand")
                 return value
 
-            return tell
+            return reveal
 
         return {
-            "name": given.client_name,
+            "name": nats_settings.client_name,
             "allow_reconnect": False,
             "max_reconnect_attempts": 1,
             "reconnect_time_wait": 0,
-            "connect_timeout": given.timeout.total_seconds(),
+            "connect_timeout": nats_settings.timeout.total_seconds(),
             "ping_interval": _PING_INTERVAL_S,
-            "user": secret(given.user),
-            "password": secret(given.password),
-            "token": secret(given.token),
-            "user_credentials": given.credentials_file,
-            "tls": _tls_context() if given.tls else None,
+            "user": secret(nats_settings.user),
+            "password": secret(nats_settings.password),
+            "token": secret(nats_settings.token),
+            "user_credentials": nats_settings.credentials_file,
+            "tls": _tls_context() if nats_settings.tls else None,
         }
 
     async def _drop(self, client: Any, why: Unreachable) -> None:
@@ -246,10 +246,10 @@ def _offers_tls(client: Any) -> bool:
 
 
 def _tls_context() -> ssl.SSLContext:
-    given = settings.nats
-    context = ssl.create_default_context(cafile=given.tls_ca_file)
-    if given.tls_certificate_file:
-        context.load_cert_chain(given.tls_certificate_file, given.tls_key_file)
+    nats_settings = settings.nats
+    context = ssl.create_default_context(cafile=nats_settings.tls_ca_file)
+    if nats_settings.tls_certificate_file:
+        context.load_cert_chain(nats_settings.tls_certificate_file, nats_settings.tls_key_file)
     return context
 
 

@@ -53,7 +53,7 @@ class NatsPublisher(Publisher):
         size = len(payload.encode()) + size_of(own.items()) + sum(len(text.encode()) for text in short)
         if size + FIXED_BYTES > settings.nats.max_payload:
             raise MessageInvalid(
-                f"payload with its headers takes {size + FIXED_BYTES} bytes; NATS takes "
+                f"payload with its headers takes {size + FIXED_BYTES} bytes; NATS accepts "
                 f"{settings.nats.max_payload} (SALON_JOBS['NATS']['MAX_PAYLOAD']): send less, or a reference to it"
             )
 

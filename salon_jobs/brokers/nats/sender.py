@@ -225,9 +225,9 @@ class Batch:
             self._wire.streamless.clear()
         self._wire.streamless.add(subject)
         if streams_of_destination:
-            verdict, detail = Verdict.UNRESOLVABLE, f"no stream takes the subject {subject}; add it to one"
+            verdict, detail = Verdict.UNRESOLVABLE, f"no stream accepts the subject {subject}; add it to one"
         else:
-            detail = f"no stream takes {self._resource} or {self._resource}.*; create one"
+            detail = f"no stream accepts {self._resource} or {self._resource}.*; create one"
             verdict = Verdict.MISSING
         return self._order.answer(aggregate, PublishFailure(verdict, "NATS.NO_STREAM", detail))
 
@@ -443,4 +443,4 @@ def api_prefix() -> str:
 
 def _require_size(size: int, most: int) -> None:
     if size > most:
-        raise MessageInvalid(f"payload with its headers takes {size} bytes; the server takes {most}")
+        raise MessageInvalid(f"payload with its headers takes {size} bytes; the server accepts {most}")

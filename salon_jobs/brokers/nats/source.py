@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 from salon_jobs.brokers.nats.connection import NatsConnection, Unreachable, api, describe, errors, js_errors
 from salon_jobs.brokers.nats.subjects import aggregate_of
-from salon_jobs.brokers.source import Delivery, Envelope, Source
+from salon_jobs.brokers.source import Delivery, Source, read_envelope
 from salon_jobs.conf import settings
 from salon_jobs.core import destinations
 from salon_jobs.core.destinations import Destination, parse_destination
@@ -39,7 +39,7 @@ class NatsSource(Source):
         super().__init__(destination, consumer=consumer)
         self._connection = NatsConnection()
         # A name must not contain separators of subjects or paths.
-        self._name = re.sub(r"[^A-Za-z0-9_-]", lambda found: quote(found[0], safe="").replace(".", "%2E"), consumer)
+        self._name = re.sub(r"[^A-Za-z0-9_-]", lambda match: quote(match[0], safe="").replace(".", "%2E"), consumer)
         self._bound: tuple[Any, Any, timedelta] | None = None
 
     def receive(self, limit: int, *, wait: timedelta, visibility: timedelta) -> list[Delivery]:
@@ -96,10 +96,10 @@ class NatsSource(Source):
                 await client.publish(message.reply, _again_after(visibility))
         return [_delivery(message) for message in messages]
 
-    def _answer(self, deliveries: Sequence[Delivery], how: Callable[[Any, str], Awaitable[Any]]) -> None:
+    def _answer(self, deliveries: Sequence[Delivery], send: Callable[[Any, str], Awaitable[Any]]) -> None:
         async def answer() -> None:
             client = await self._connection.client()  # possibly another client than the one that received them
-            await asyncio.gather(*(how(client, str(delivery.handle)) for delivery in deliveries))
+            await asyncio.gather(*(send(client, str(delivery.handle)) for delivery in deliveries))
             await client.flush(timeout=settings.nats.timeout.total_seconds())
 
         self._run(answer())
@@ -130,7 +130,9 @@ class NatsSource(Source):
                 return str(await js.find_stream_name_by_subject(subject))
             except js_errors.NotFoundError:
                 continue
-        raise Unreachable(f"no stream takes the subject {self.destination.resource}; create one", code="NATS.NO_STREAM")
+        raise Unreachable(
+            f"no stream accepts the subject {self.destination.resource}; create one", code="NATS.NO_STREAM"
+        )
 
 
 def _again_after(time: timedelta) -> bytes:
@@ -145,48 +147,28 @@ def _context() -> dict[str, Any]:
 
 def _delivery(message: Any) -> Delivery:
     headers: dict[str, str] = message.headers or {}
-    meta = message.metadata
-    body = message.data.decode(errors="replace")
-    raw = "\n".join((message.subject, *(f"{name}: {value}" for name, value in headers.items()), "", body))
-    fault = _fault(message.data, headers)
-    place = f"{meta.stream}:{meta.sequence.stream}"
-    envelope = None if fault else _envelope(message.subject, headers, body, place=place)
-    return Delivery(count=meta.num_delivered, raw=raw, handle=message.reply, envelope=envelope, fault=fault)
-
-
-def _fault(data: bytes, headers: dict[str, str]) -> str:
-    named = {name.lower(): value for name, value in headers.items()}
-    if (version := named.get(destinations.ENVELOPE.lower(), destinations.VERSION)) != destinations.VERSION:
-        return f"the header {destinations.ENVELOPE} is {version!r}; known is {destinations.VERSION!r}"
-    if not named.get(destinations.EVENT.lower()):
-        return f"the header {destinations.EVENT} is missing"
+    meta, subject, body = message.metadata, message.subject, message.data
+    fields = {name.lower(): value for name, value in headers.items()}
+    # The subject is exact, whereas a header's value loses white space at its ends.
+    with suppress(MessageInvalid):
+        resource = parse_destination(fields.get(destinations.AGGREGATE_TYPE.lower(), "")).resource
+        fields[destinations.AGGREGATE_ID.lower()] = aggregate_of(resource, subject)
+    envelope, fault = None, ""
     try:
-        json.loads(data)
-    except (ValueError, RecursionError) as error:  # not UTF-8, or nested too deeply
-        return f"the body is no JSON: {error}"
-    return ""
-
-
-def _envelope(subject: str, headers: dict[str, str], body: str, *, place: str) -> Envelope:
-    named = {name.lower(): value for name, value in headers.items()}
-    aggregate_type = named.get(destinations.AGGREGATE_TYPE.lower(), "")
-    try:
-        # The subject is exact, whereas a header's value loses white space at its ends.
-        aggregate_id = aggregate_of(parse_destination(aggregate_type).resource, subject)
-    except MessageInvalid:
-        aggregate_id = named.get(destinations.AGGREGATE_ID.lower(), "")
-    return Envelope(
-        message_id=named.get(destinations.MESSAGE_ID.lower()) or named.get("nats-msg-id") or place,
-        event=named[destinations.EVENT.lower()],
-        payload=body,
-        producer=named.get(destinations.PRODUCER.lower(), ""),
-        aggregate_type=aggregate_type,
-        aggregate_id=aggregate_id,
-        store_id=named.get(destinations.STORE_ID.lower(), ""),
-        replay_of=named.get(destinations.REPLAY_OF.lower(), ""),
-        headers={
-            name: value
-            for name, value in headers.items()
-            if name.lower() not in destinations.RESERVED and not name.lower().startswith("nats-")
-        },
+        envelope = read_envelope(
+            fields,
+            body,
+            kind="header",
+            message_id=fields.get("nats-msg-id") or f"{meta.stream}:{meta.sequence.stream}",
+            headers={name: value for name, value in headers.items() if not _is_reserved(name.lower())},
+        )
+    except ValueError as error:
+        fault = str(error)
+    lines = (subject, *(f"{name}: {value}" for name, value in headers.items()), "", body.decode(errors="replace"))
+    return Delivery(
+        count=meta.num_delivered, raw="\n".join(lines), handle=message.reply, envelope=envelope, fault=fault
     )
+
+
+def _is_reserved(name: str) -> bool:
+    return name in destinations.RESERVED or name.startswith("nats-")

@@ -45,8 +45,9 @@ def require_resource(resource: str) -> None:
     tokens = resource.split(".")
     if not all(tokens) or any(encode_token(token) != token for token in tokens) or resource.startswith("$"):
         raise MessageInvalid(
-            f"aggregate_type names {resource!r}, which is no NATS subject to publish to; write tokens separated by "
-            "dots, without wildcards, spaces and percent signs, that do not begin with '$', such as 'orders'"
+            f"aggregate_type names {resource!r}, which is not a NATS subject that can be published to; write "
+            "tokens separated by dots, without wildcards, spaces and percent signs, that do not begin with '$', "
+            "such as 'orders'"
         )
 
 
@@ -56,8 +57,8 @@ def require_length(subject: str) -> None:
         raise MessageInvalid(f"aggregate_id makes a subject of more than {_LONGEST_BYTES} bytes; use a shorter one")
 
 
-def _encoded(found: re.Match[str]) -> str:
-    character = found[0]
+def _encoded(match: re.Match[str]) -> str:
+    character = match[0]
     return f"%{ord(character):02X}" if character < "\x80" else quote(character)
 
 
@@ -95,7 +96,7 @@ def headers_of(message: OutgoingMessage) -> dict[str, str]:
 def refusal_of(name: str, value: str) -> str:
     """Return why NATS would reject or change a header, or ""."""
     if not _HEADER.fullmatch(name) or name.lower().startswith("nats-"):
-        return f"{name!r} is no name for a header here; use letters, digits and hyphens, and do not begin with 'Nats-'"
+        return f"{name!r} is not a valid header name; use letters, digits and hyphens, and do not begin with 'Nats-'"
     if value != value.strip() or "\r" in value or "\n" in value:
         return f"the value of {name!r} begins or ends with white space, or has line breaks; NATS would change it"
     return ""
