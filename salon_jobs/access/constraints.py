@@ -151,7 +151,7 @@ class MembershipIsolation(StoreIsolation):
     """``StoreIsolation`` that also shows the web role the signed-in user's rows while no store is known.
 
     For the model that defines which user belongs to which store; ``user_field`` is its field for the user. Used by
-    ``TenantMiddleware``, which puts the user's key into ``USER_GUC`` for a single statement.
+    ``TenantMiddleware``, which puts the user's key into ``app.current_user_id`` for a single statement.
     """
 
     def __init__(

@@ -25,7 +25,7 @@ from salon_jobs.conf.sections import (
     read_consumers,
 )
 from salon_jobs.core.backoff import Backoff
-from salon_jobs.core.errors import ConfigurationError
+from salon_jobs.core.errors import ConfigurationError, require_within
 from salon_jobs.core.events import ROUTINE
 from salon_jobs.core.redaction import SENSITIVE
 
@@ -134,7 +134,6 @@ class Settings:
 
     store_model: str | None = setting(None, _OPTIONAL_NAME)
     store_guc: str = setting("app.current_store_id", _NAME)
-    user_guc: str = setting("app.current_user_id", _NAME)
     request_store: str = setting("membership", _NAME)
     request_without_store: str = setting("refuse", one_of("refuse", "continue"))
     paths_without_store: tuple[str, ...] = setting((), _paths)
@@ -156,9 +155,7 @@ class Settings:
     listen: bool = setting(True, flag)
     listen_url: str | None = setting(None, _url, secret=True)
     poll_interval: timedelta = setting(timedelta(seconds=1), _LENGTH)
-    heartbeat_interval: timedelta = setting(timedelta(seconds=3), _LENGTH)
     process_silent_after: timedelta = setting(timedelta(seconds=15), _LENGTH)
-    shutdown_interrupt_after: timedelta = setting(timedelta(seconds=25), _LENGTH)
     shutdown_grace: timedelta = setting(timedelta(seconds=30), _LENGTH)
     concurrency: int = setting(8, count(1, 1000))
     store_concurrency: int | None = setting(None, count(1, 1_000_000, optional=True))
@@ -195,6 +192,30 @@ class Settings:
         """The alias through which operators see the jobs of all stores."""
         return self.operator_database or self.database
 
+    @property
+    def user_guc(self) -> str:
+        """The PostgreSQL setting that holds the user's key while memberships are read, next to the store's."""
+        return f"{self.store_guc.rpartition('.')[0]}.current_user_id"
+
+    @property
+    def heartbeat_interval(self) -> timedelta:
+        """How often a process writes its heartbeat: four may be lost before it is declared dead."""
+        return self.process_silent_after / 5
+
+    @property
+    def shutdown_interrupt_after(self) -> timedelta:
+        """How long jobs may run on after a stop signal: five seconds remain to roll back, or half of a short grace."""
+        return max(self.shutdown_grace - timedelta(seconds=5), self.shutdown_grace / 2)
+
+    @property
+    def stale_after_s(self) -> float:
+        """After how many seconds without news of a loop its process is not ready: 30, or two silences if longer."""
+        return max(30.0, 2 * self.process_silent_after.total_seconds())
+
+    def require_alive(self, age_s: float, complaint: str) -> None:
+        """Raise NotReady when a loop of this process is stale."""
+        require_within(self.stale_after_s, age_s, complaint)
+
 
 def _load() -> Settings:
     loaded = read_section(Settings, getattr(django_settings, "SALON_JOBS", {}), path="SALON_JOBS")
@@ -207,11 +228,10 @@ REQUEST_STORES = ("membership", "header", "session", "subdomain")
 
 
 def _validate(loaded: Settings) -> None:
-    for key, guc in (("STORE_GUC", loaded.store_guc), ("USER_GUC", loaded.user_guc)):
-        if not re.fullmatch(r"[a-z_][a-z0-9_]*(\.[a-z_][a-z0-9_]*)+", guc):
-            raise ConfigurationError(f"SALON_JOBS[{key!r}] must be a dotted name such as 'app.current_store_id'")
+    if not re.fullmatch(r"[a-z_][a-z0-9_]*(\.[a-z_][a-z0-9_]*)+", loaded.store_guc):
+        raise ConfigurationError("SALON_JOBS['STORE_GUC'] must be a dotted name such as 'app.current_store_id'")
     if loaded.store_guc == loaded.user_guc:
-        raise ConfigurationError("SALON_JOBS['USER_GUC'] must be another name than STORE_GUC")
+        raise ConfigurationError(f"SALON_JOBS['STORE_GUC'] cannot be {loaded.user_guc!r}, which holds the user's key")
     if not re.fullmatch(r"[a-z_][a-z0-9_]*\.[a-z_][a-z0-9_]*", loaded.fan_out_function):
         raise ConfigurationError("SALON_JOBS['FAN_OUT_FUNCTION'] must be schema.name in lower case")
     for key, model in (("STORE_MODEL", loaded.store_model), ("MEMBERSHIP_MODEL", loaded.membership_model)):
@@ -221,10 +241,6 @@ def _validate(loaded: Settings) -> None:
     link = loaded.trace_link
     if link is not None and not (link.startswith(("https://", "http://")) and "{trace_id}" in link):
         raise ConfigurationError("SALON_JOBS['TRACE_LINK'] must be an address with {trace_id} in it")
-    if loaded.shutdown_interrupt_after >= loaded.shutdown_grace:
-        raise ConfigurationError("SALON_JOBS['SHUTDOWN_INTERRUPT_AFTER'] must be less than SHUTDOWN_GRACE")
-    if loaded.heartbeat_interval * 2 > loaded.process_silent_after:
-        raise ConfigurationError("SALON_JOBS['HEARTBEAT_INTERVAL'] must be at most half of PROCESS_SILENT_AFTER")
     loaded.outbox.check_sns_rates(in_use=bool(given_keys("SNS")))
     for key, alias in (("DATABASE", loaded.database), ("OPERATOR_DATABASE", loaded.operator_database)):
         if alias is not None and alias not in django_settings.DATABASES:
@@ -271,7 +287,7 @@ class _LazySettings:
         # Called only for missing attributes: once loaded, a setting is an ordinary attribute, and as cheap.
         loaded = _load()
         value = getattr(loaded, name)
-        self.__dict__.update({field.name: getattr(loaded, field.name) for field in fields(Settings)})
+        self.__dict__.update({name: getattr(loaded, name) for name in dir(loaded) if not name.startswith("_")})
         return value
 
     def reset(self, *, setting: str, **_: object) -> None:

@@ -63,7 +63,6 @@ class OutboxSettings:
     throughput_of: Mapping[str, int | None] = setting(dict[str, "int | None"], _rates)
     publishers: Mapping[str, str] = setting(dict[str, str], texts)
     sources: Mapping[str, str] = setting(dict[str, str], texts)
-    ownership: timedelta = setting(timedelta(seconds=15), duration())
     retain_published: timedelta | None = setting(timedelta(days=7), duration(optional=True))
     retain_skipped: timedelta | None = setting(timedelta(days=30), duration(optional=True))
     retain_inbox: timedelta | None = setting(timedelta(days=30), duration(optional=True))
@@ -228,16 +227,11 @@ def _by_queue(value: Any) -> dict[str, timedelta]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadinessSettings:
-    """Age limits for readiness checks; None: any age. ``oldest_due`` is by queue.
+    """Age limits for readiness checks on the whole system; None: any age. ``oldest_due`` is by queue.
 
-    Checks on the process itself are on by default. Checks on the whole system (late jobs or messages, a writer that
-    holds the gate, missed wake-ups) are off: another process would do no better, and metrics report them.
+    They are off by default: another process would do no better, and metrics report the same.
     """
 
-    loop_stale: timedelta = setting(timedelta(seconds=30), duration())
-    last_sweep: timedelta | None = setting(timedelta(seconds=60), _off)
-    last_tick: timedelta | None = setting(timedelta(minutes=2), _off)
-    broker: timedelta | None = setting(timedelta(seconds=30), _off)
     listener_silent: timedelta | None = setting(None, _off)
     oldest_due: Mapping[str, timedelta] = setting(dict[str, timedelta], _by_queue)
     relay_lag: timedelta | None = setting(None, _off)

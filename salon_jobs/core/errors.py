@@ -199,3 +199,9 @@ class TimedOut(Interrupted):
     """Raised inside a handler that exceeds its task's timeout; the attempt counts."""
 
     code = "JOB.TIMED_OUT"
+
+
+def require_within(limit_s: float, age_s: float, complaint: str) -> None:
+    """Raise NotReady with the complaint when it has lasted longer than the limit."""
+    if age_s > limit_s:
+        raise NotReady(f"{complaint} for {age_s:.0f} s; at most {limit_s:g} s are allowed")

@@ -78,7 +78,7 @@ class Consumer:
             raise SourceLost(f"consumer {self.name!r}: {told}")
         age = time.monotonic() - self._looked
         # Twice: once for the wait for messages, once for the work on them.
-        if age > 2 * conf.readiness.loop_stale.total_seconds() + self._settings.wait.total_seconds():
+        if age > 2 * conf.stale_after_s + self._settings.wait.total_seconds():
             raise SourceLost(f"consumer {self.name!r} has not looked for {age:.0f} s")
         received = time.monotonic() - self._received
         return {"received_s_ago": None if received == float("inf") else round(received, 1), "rejected": self._rejected}

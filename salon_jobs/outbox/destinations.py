@@ -13,10 +13,9 @@ from django.db import connections
 from salon_jobs.brokers.publisher import Answers, OutgoingMessage, Publisher, PublishFailure, Verdict
 from salon_jobs.brokers.registry import make_publisher
 from salon_jobs.conf import given_keys
-from salon_jobs.conf import settings as conf
 from salon_jobs.core import events, metrics
 from salon_jobs.core.destinations import Destination, parse_destination
-from salon_jobs.core.errors import MessageInvalid, NotReady, SalonJobsError
+from salon_jobs.core.errors import MessageInvalid, NotReady, SalonJobsError, require_within
 from salon_jobs.core.events import log_event
 from salon_jobs.core.metrics import Sample
 from salon_jobs.outbox import queries
@@ -304,6 +303,7 @@ class MissingPublisher(Publisher):
 
 
 _EVERY_S: Final = 10.0
+_SILENT_FOR_S: Final = 30.0
 
 
 class Broker:
@@ -355,7 +355,7 @@ class Brokers:
         self._brokers: dict[str, Broker] = {}
 
     def facts(self, publishers: Mapping[str, Publisher]) -> dict[str, object]:
-        """Return how long each broker has been silent. Raises NotReady for one silent for READINESS["BROKER"]."""
+        """Return how long each broker has been silent. Raises NotReady for one silent for too long."""
         with self._lock:
             for service, publisher in publishers.items():
                 self._brokers.setdefault(service, Broker(publisher))
@@ -363,7 +363,7 @@ class Brokers:
         silent = {service: broker.look() for service, broker in asked.items()}
         for service, silent_s in silent.items():
             trouble = asked[service].trouble or "no answer"
-            conf.readiness.require("broker", silent_s, f"the broker of {service!r} cannot be used ({trouble})")
+            require_within(_SILENT_FOR_S, silent_s, f"the broker of {service!r} cannot be used ({trouble})")
         return {"brokers": {service: {"silent_s": round(silent_s, 1)} for service, silent_s in silent.items()}}
 
 

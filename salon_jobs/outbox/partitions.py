@@ -69,12 +69,12 @@ class Ownership:
         excess = len(epochs) - share
         staying = sorted(epochs, key=lambda partition: (partition in self.leaving, partition))
         self.leaving = frozenset(staying[-excess:]) if excess > 0 else frozenset()
-        self._beat_at = self._began + conf.outbox.ownership.total_seconds() / _BEATS
+        self._beat_at = self._began + conf.process_silent_after.total_seconds() / _BEATS
         return lost
 
     def trust(self) -> None:
         """Hold the owned partitions, counted from the last heartbeat. Call after telling publishers what was lost."""
-        self._ours_until = self._began + conf.outbox.ownership.total_seconds() * (1 - _MARGIN)
+        self._ours_until = self._began + conf.process_silent_after.total_seconds() * (1 - _MARGIN)
 
     def release(self, partitions: frozenset[int]) -> None:
         """Give back partitions that have nothing in flight. Raises database errors."""
@@ -92,7 +92,7 @@ class Ownership:
             if before is None or before[0] != state:
                 self._seen[state.partition] = before = (state, now)
             if state.owner is None or (
-                state.owner != self._owner and now - before[1] >= conf.outbox.ownership.total_seconds()
+                state.owner != self._owner and now - before[1] >= conf.process_silent_after.total_seconds()
             ):
                 takeable.append(state)
         return takeable

@@ -109,7 +109,7 @@ class Relay:
     def facts(self) -> dict[str, object]:
         """Return the readiness facts. Raises NotReady when something is older than the settings allow."""
         age, thresholds = time.monotonic() - self._looked, conf.readiness
-        thresholds.require("loop_stale", age, "the relay has not looked")
+        conf.require_alive(age, "the relay has not looked")
         if self._listener.listening != "off":
             heard_s_ago = min(self._listener.silent_for_s(), time.monotonic() - self._began)
             thresholds.require("listener_silent", heard_s_ago, "no wake-up could be heard by the relay")

@@ -211,7 +211,7 @@ class Service:
         if self._stopping.is_set():
             raise NotReady("the process is stopping")
         # Others declare a silent process dead, and it claims nothing from then on.
-        conf.readiness.require("loop_stale", self._heartbeat.polled_s_ago, "no heartbeat was written")
+        conf.require_alive(self._heartbeat.polled_s_ago, "no heartbeat was written")
         return self._loop.facts()
 
     def _samples(self) -> list[Sample]:

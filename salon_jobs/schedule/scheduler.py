@@ -14,7 +14,7 @@ from django.db import InterfaceError, OperationalError
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import events, metrics
-from salon_jobs.core.errors import CronInvalid
+from salon_jobs.core.errors import CronInvalid, require_within
 from salon_jobs.core.events import log_event
 from salon_jobs.core.metrics import Sample
 from salon_jobs.core.records import NewJob
@@ -24,6 +24,7 @@ from salon_jobs.schedule import queries
 from salon_jobs.schedule.entries import CronEntry, cron_entries, due_ticks
 
 _LONGEST_SLEEP_S = 5.0
+_LATE_S = 120.0
 
 
 class Scheduler(Loop):
@@ -43,9 +44,9 @@ class Scheduler(Loop):
     def facts(self) -> dict[str, object]:
         """Return what readiness shows. Raises NotReady when the loop is stale, or a due tick is too long overdue."""
         age = self.polled_s_ago
-        conf.readiness.require("loop_stale", age, "the scheduler has not looked")
+        conf.require_alive(age, "the scheduler has not looked")
         for entry, overdue_s in self._overdue().items():
-            conf.readiness.require("last_tick", overdue_s, f"cron entry {entry!r} has had a due tick that is not fired")
+            require_within(_LATE_S, overdue_s, f"cron entry {entry!r} has had a due tick that is not fired")
         return {"cron_entries": len(cron_entries.all()), "scheduler_looked_s_ago": round(age, 1)}
 
     def samples(self) -> list[Sample]:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def stores_of(user: AbstractBaseUser | AnonymousUser) -> tuple[UUID, ...]:
     """Return the stores a user belongs to, ordered by id; none for a user who is not signed in.
 
-    One round trip. With row-level security it reads as the user: ``USER_GUC`` holds the user's key for this one
+    One round trip. With row-level security it reads as the user: ``user_guc`` holds the user's key for this one
     statement, and the policy of ``MembershipIsolation`` shows that user's memberships. Raises ConfigurationError when
     ``MEMBERSHIP_MODEL`` is unusable; raises database errors as Django's.
     """

@@ -13,7 +13,7 @@ from django.db import DatabaseError, transaction
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import events, metrics
-from salon_jobs.core.errors import ProcessDied, TimedOut
+from salon_jobs.core.errors import ProcessDied, TimedOut, require_within
 from salon_jobs.core.events import log_event
 from salon_jobs.core.metrics import Sample
 from salon_jobs.core.outcomes import Errored
@@ -148,6 +148,7 @@ def _report(job: queries.Rescued, label: str) -> None:
 _EVERY_S = 1.0
 _INSPECT_EVERY_S = 10.0
 _PRUNE_EVERY_S = 60.0
+_SWEEP_STALE_S = 60.0
 _RESCUE_AFTER_BEATS = 2
 
 
@@ -173,10 +174,9 @@ class Maintenance(Loop):
 
     def require_ready(self) -> None:
         """Raise NotReady when the last sweep, or a queue's oldest due job, is older than the settings allow."""
-        thresholds = conf.readiness
-        thresholds.require("last_sweep", time.monotonic() - self._swept, "no sweep for dead processes has succeeded")
+        require_within(_SWEEP_STALE_S, time.monotonic() - self._swept, "no sweep for dead processes has succeeded")
         for queue, late_s in self.front.late_s.items():
-            thresholds.require_due(queue, late_s)
+            conf.readiness.require_due(queue, late_s)
 
     def samples(self) -> list[Sample]:
         """Return the metrics samples: the queues as last inspected, and the age of the last sweep."""

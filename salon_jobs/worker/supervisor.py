@@ -269,9 +269,7 @@ class Supervisor:
             raise NotReady("no worker process is ready yet")
         for _, child in children:
             if child is not None and child.report is not None and not child.runs():
-                conf.readiness.require(
-                    "loop_stale", child.silent_s, f"worker process {child.process_id} runs nothing and says nothing"
-                )
+                conf.require_alive(child.silent_s, f"worker process {child.process_id} runs nothing and says nothing")
             if child is not None and child.silent_s < _FRESH_S and child.report and "fault" in child.report:
                 raise NotReady(f"worker process {child.process_id}: {child.report['fault']}")
         return {"processes": len(self._keepers), "children": shown}

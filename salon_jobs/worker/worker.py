@@ -324,8 +324,8 @@ class WorkerLoop:
             raise NotReady("too many runs timed out: it ends, and another one takes its place")
         if self._worker.has_room:
             looked_s_ago = self._since_begun(self._worker.looked_s_ago)
-            conf.readiness.require("loop_stale", looked_s_ago, "no claim was answered")
-        conf.readiness.require("loop_stale", self._worker.unwritten_s, "the end of a run could not be written")
+            conf.require_alive(looked_s_ago, "no claim was answered")
+        conf.require_alive(self._worker.unwritten_s, "the end of a run could not be written")
         if ended := self._worker.ended_runners:
             raise NotReady(f"{ended} threads that run jobs have ended; restart the process")
         if self._listener.listening != "off":

@@ -111,11 +111,9 @@ class Scene:
         """Start one relay."""
         self.starts += 1
         overrides = {
-            "PROCESS_SILENT_AFTER": 3,
-            "HEARTBEAT_INTERVAL": 0.6,
+            "PROCESS_SILENT_AFTER": _OWNERSHIP_S,
             "OUTBOX": {
                 "PRODUCER": "chaos",
-                "OWNERSHIP": _OWNERSHIP_S,
                 "POLL_INTERVAL": 0.5,
                 "RETRY_BACKOFF": 0.2,
                 "FETCH_LIMIT": self.dice.choice((20, 200, 1000)),

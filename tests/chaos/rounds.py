@@ -47,7 +47,7 @@ def run_rounds(
     """Run until the time is up and every disturbance was applied once; returns the tallies and what went wrong else."""
     until = time.monotonic() + plan.seconds
     silence_s = 15.0 if plan.long else 3.0
-    overrides = {"PROCESS_SILENT_AFTER": silence_s, "HEARTBEAT_INTERVAL": silence_s / 5}
+    overrides = {"PROCESS_SILENT_AFTER": silence_s}
     env = environment(
         DJANGO_SETTINGS_MODULE="tests.chaos.settings",
         WORKER_DATABASE_URL=database.url("worker"),

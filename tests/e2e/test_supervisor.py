@@ -30,7 +30,7 @@ from django.core.management import call_command
 django.setup()
 call_command("runworker", burst=True)
 """
-QUICK = {"HEARTBEAT_INTERVAL": 0.2, "PROCESS_SILENT_AFTER": 1, "POLL_INTERVAL": 0.2}
+QUICK = {"PROCESS_SILENT_AFTER": 1, "POLL_INTERVAL": 0.2}
 
 
 def gone(pid: int) -> bool:
@@ -229,7 +229,7 @@ def test_a_handler_that_holds_the_gil_ends_with_the_grace_and_its_job_is_given_b
 ) -> None:
     started, fifo = tmp_path / "started", tmp_path / "fifo"
     os.mkfifo(fifo)
-    with WorkerProcess(url=URL, SHUTDOWN_INTERRUPT_AFTER=0.5, SHUTDOWN_GRACE=3) as worker:
+    with WorkerProcess(url=URL, SHUTDOWN_GRACE=3) as worker:
         worker.wait_until_ready()
         job_id = tasks.hold_gil.enqueue(store_id=stores[0], started=str(started), fifo=str(fifo)).id
         eventually(started.exists)

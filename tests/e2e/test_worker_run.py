@@ -153,7 +153,7 @@ def test_a_worker_goes_on_when_the_server_ends_all_its_connections(stores: list[
 
 def test_a_worker_killed_in_mid_run_is_rescued_and_the_effects_happen_once(stores: list[UUID], tmp_path: Path) -> None:
     started, gate = tmp_path / "started", tmp_path / "gate"
-    quick = {"PROCESS_SILENT_AFTER": 2, "HEARTBEAT_INTERVAL": 0.5, "POLL_INTERVAL": 0.2}
+    quick = {"PROCESS_SILENT_AFTER": 2, "POLL_INTERVAL": 0.2}
     with WorkerProcess("--concurrency", "1", url=URL, **quick) as victim:
         victim.wait_until_ready()
         handle = tasks.wait_for_file.enqueue(store_id=stores[0], started=str(started), gate=str(gate))
@@ -181,7 +181,7 @@ def test_a_worker_killed_in_mid_run_is_rescued_and_the_effects_happen_once(store
 
 
 def test_a_worker_that_was_buried_alive_ends(database: None) -> None:
-    with WorkerProcess(url=URL, PROCESS_SILENT_AFTER=1, HEARTBEAT_INTERVAL=0.2) as worker:
+    with WorkerProcess(url=URL, PROCESS_SILENT_AFTER=1) as worker:
         worker.wait_until_ready()
         seen("DELETE FROM salon_jobs_process RETURNING id")
         assert worker.wait(5) == 70

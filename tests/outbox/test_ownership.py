@@ -29,7 +29,7 @@ class Clock:
 @pytest.fixture
 def clock(settings: Any, outbox: None) -> Clock:
     """Return one clock for all relays of a test, which own for ten seconds."""
-    settings.SALON_JOBS = {**settings.SALON_JOBS, "OUTBOX": {**settings.SALON_JOBS["OUTBOX"], "OWNERSHIP": 10}}
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "PROCESS_SILENT_AFTER": 10}
     return Clock()
 
 

@@ -166,11 +166,7 @@ def test_nothing_is_read_past_a_writer_that_may_still_add_before(migrated: None)
 
 
 def test_two_relays_share_the_partitions_and_hand_them_over(settings: Any) -> None:
-    settings.SALON_JOBS = {
-        **settings.SALON_JOBS,
-        "OUTBOX": {**settings.SALON_JOBS["OUTBOX"], "OWNERSHIP": 1},
-        "HEARTBEAT_INTERVAL": 1,
-    }
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "PROCESS_SILENT_AFTER": 1}
     first, second = RunningRelay(), None
     try:
         eventually(lambda: len(first.facts()["partitions"]) == 16)
@@ -215,7 +211,7 @@ def test_a_relay_whose_marker_has_ended_by_an_error_ends_too(monkeypatch: Any) -
 
 
 def test_what_could_not_be_marked_before_the_end_is_told_and_its_partition_is_not_handed_over(settings: Any) -> None:
-    settings.SALON_JOBS = {**settings.SALON_JOBS, "SHUTDOWN_GRACE": 3, "SHUTDOWN_INTERRUPT_AFTER": 1}
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "SHUTDOWN_GRACE": 3}
     running = RunningRelay()
     eventually(lambda: len(running.facts()["partitions"]) == 16)
     change("REVOKE UPDATE ON salon_jobs_message FROM worker_runtime")

@@ -40,7 +40,7 @@ def buried() -> threading.Event:
 @pytest.fixture
 def presence(outbox: None, settings: Any, buried: threading.Event) -> Iterator[LatePresence]:
     """Register a supervisor."""
-    settings.SALON_JOBS = {**settings.SALON_JOBS, "HEARTBEAT_INTERVAL": 0.1}
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "PROCESS_SILENT_AFTER": 0.5}
     presence = LatePresence("supervisor", concurrency=0, queues=None, on_buried=buried.set)
     presence.register()
     yield presence

@@ -162,11 +162,7 @@ def test_it_stays_blocked_and_in_order_when_another_relay_takes_over(
 def test_partitions_change_hands_without_disorder_while_messages_are_unresolvable(
     two_streams: NatsBroker, settings: Any
 ) -> None:
-    settings.SALON_JOBS = {
-        **settings.SALON_JOBS,
-        "OUTBOX": {**settings.SALON_JOBS["OUTBOX"], "OWNERSHIP": 1},
-        "HEARTBEAT_INTERVAL": 1,
-    }
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "PROCESS_SILENT_AFTER": 1}
     bad = [f"bad{n}" for n in range(8)]
     first, second = RunningRelay(), None
     try:

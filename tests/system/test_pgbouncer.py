@@ -244,7 +244,7 @@ def test_a_worker_killed_in_mid_run_is_rescued_and_the_effects_happen_once(
     stores: list[UUID], pooled: str, tmp_path: Path
 ) -> None:
     started, gate = tmp_path / "started", tmp_path / "gate"
-    quick = {"PROCESS_SILENT_AFTER": 2, "HEARTBEAT_INTERVAL": 0.5, "POLL_INTERVAL": 0.2, "LISTEN": False}
+    quick = {"PROCESS_SILENT_AFTER": 2, "POLL_INTERVAL": 0.2, "LISTEN": False}
     with WorkerProcess("--concurrency", "1", url=pooled, **quick) as victim:
         victim.wait_until_ready()
         handle = tasks.wait_for_file.enqueue(store_id=stores[0], started=str(started), gate=str(gate))
@@ -266,7 +266,7 @@ def test_a_worker_stopped_for_a_while_finishes_nothing_afterwards(
     stores: list[UUID], pooled: str, tmp_path: Path
 ) -> None:
     started, gate = tmp_path / "started", tmp_path / "gate"
-    quick = {"PROCESS_SILENT_AFTER": 2, "HEARTBEAT_INTERVAL": 0.5, "POLL_INTERVAL": 0.2, "LISTEN": False}
+    quick = {"PROCESS_SILENT_AFTER": 2, "POLL_INTERVAL": 0.2, "LISTEN": False}
     with WorkerProcess("--concurrency", "1", url=pooled, **quick) as victim:
         victim.wait_until_ready()
         handle = tasks.wait_for_file.enqueue(store_id=stores[0], started=str(started), gate=str(gate))
@@ -289,7 +289,7 @@ def test_a_worker_stopped_for_a_while_finishes_nothing_afterwards(
 
 
 def test_an_interrupted_query_is_cancelled_through_it(stores: list[UUID], pooled: str) -> None:
-    settings = {"SHUTDOWN_INTERRUPT_AFTER": 1, "SHUTDOWN_GRACE": 8, "LISTEN": False, "POLL_INTERVAL": 0.2}
+    settings = {"SHUTDOWN_GRACE": 4, "LISTEN": False, "POLL_INTERVAL": 0.2}
     with WorkerProcess("--concurrency", "1", url=pooled, **settings) as worker:
         worker.wait_until_ready()
         handle = tasks.sleep_in_query.enqueue(store_id=stores[0])
@@ -303,7 +303,7 @@ def test_an_interrupted_query_is_cancelled_through_it(stores: list[UUID], pooled
 def test_an_exhausted_pool_gets_no_living_process_buried(stores: list[UUID], port: int, tmp_path: Path) -> None:
     """Hold every connection for longer than a silence: nobody can beat, so nobody may be judged."""
     started, gate = tmp_path / "started", tmp_path / "gate"
-    quick = {"PROCESS_SILENT_AFTER": 2, "HEARTBEAT_INTERVAL": 0.5, "POLL_INTERVAL": 0.2, "LISTEN": False}
+    quick = {"PROCESS_SILENT_AFTER": 2, "POLL_INTERVAL": 0.2, "LISTEN": False}
     with WorkerProcess("--concurrency", "8", url=through(DIRECT, port), **quick) as worker:
         worker.wait_until_ready()
         handles = [

@@ -59,7 +59,7 @@ def test_a_worker_is_not_ready_when_a_queue_is_later_than_it_may_be(require: Req
             maintenance.require_ready()
 
 
-def test_a_worker_is_not_ready_when_nobody_is_rescued(require: Require, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_is_not_ready_when_nobody_is_rescued(monkeypatch: pytest.MonkeyPatch) -> None:
     swept = threading.Event()
 
     def fail(_rescuer: Rescuer) -> None:
@@ -67,7 +67,7 @@ def test_a_worker_is_not_ready_when_nobody_is_rescued(require: Require, monkeypa
         raise OperationalError("no")
 
     monkeypatch.setattr(Rescuer, "run_once", fail)
-    require(LAST_SWEEP=0.2)
+    monkeypatch.setattr("salon_jobs.worker.maintenance._SWEEP_STALE_S", 0.2)
     monkeypatch.setattr("salon_jobs.worker.maintenance._RESCUE_AFTER_BEATS", 0)
     with maintaining() as maintenance:
         assert swept.wait(10)
@@ -96,8 +96,8 @@ def test_what_was_counted_is_reported_once_and_tasks_of_another_release_are_one(
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"LOOP_STAL": 3}, "unknown key 'LOOP_STAL'; did you mean 'LOOP_STALE'?"),
-        ({"LOOP_STALE": None}, r"\['LOOP_STALE'\] must be a timedelta or a number of seconds"),
+        ({"RELAY_LAGS": 3}, "unknown key 'RELAY_LAGS'; did you mean 'RELAY_LAG'?"),
+        ({"RELAY_LAG": -1}, r"\['RELAY_LAG'\] must be a timedelta or a number of seconds"),
         ({"OLDEST_DUE": {"mail": -1}}, r"\['OLDEST_DUE'\] must be a duration, or a dict of queues"),
     ],
 )

@@ -8,6 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from salon_jobs.conf import Settings
 from salon_jobs.core.errors import NotReady
 from salon_jobs.worker.runner import Runner
 from salon_jobs.worker.worker import WorkerLoop, WorkerOptions
@@ -49,9 +50,10 @@ def test_a_worker_whose_threads_have_ended_is_not_ready(
 
 
 def test_a_worker_that_can_not_write_what_ended_is_not_ready(
-    process_id: int, hooks: tasks.Hooks, settings: Any
+    process_id: int, hooks: tasks.Hooks, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings.SALON_JOBS = {**settings.SALON_JOBS, "READINESS": {"LOOP_STALE": 0.2}, "POLL_INTERVAL": 0.05}
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "POLL_INTERVAL": 0.05}
+    monkeypatch.setattr(Settings, "stale_after_s", 0.2)
     job_id = tasks.system.enqueue().id
     loop = WorkerLoop(process_id, WorkerOptions(concurrency=1))
     work = threading.Thread(target=loop.run)
