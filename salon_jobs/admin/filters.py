@@ -17,7 +17,7 @@ from salon_jobs.core.records import JobState, MessageStatus
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.search import enqueued, error_classes, failure_kinds, in_every_state
 from salon_jobs.models import CronEntryState, CronTick, DestinationState, Job, Message
-from salon_jobs.outbox.search import oldest_looked_at
+from salon_jobs.outbox.search import oldest_searched
 from salon_jobs.tenancy.active import current_store_id
 
 
@@ -176,7 +176,7 @@ def bounded(request: HttpRequest, found: QuerySet[Message]) -> QuerySet[Message]
     """Leave out rows below the newest ids, unless an index finds the failed or skipped ones."""
     if request.GET.get("status__exact") in _RARE:
         return found
-    return found.filter(pk__gt=oldest_looked_at(using=reader(request)))
+    return found.filter(pk__gt=oldest_searched(using=reader(request)))
 
 
 def known_destinations(request: HttpRequest) -> list[str]:
@@ -193,7 +193,7 @@ def known_destinations(request: HttpRequest) -> list[str]:
 def _newest(request: HttpRequest, field: str) -> QuerySet[Message, Any]:
     """Return a column of the newest messages; of a store with few, among the newest ids."""
     using = reader(request)
-    rows = Message.objects.using(using).filter(pk__gt=oldest_looked_at(using=using)).order_by("-pk")
+    rows = Message.objects.using(using).filter(pk__gt=oldest_searched(using=using)).order_by("-pk")
     return rows.values_list(field, flat=True)[:_LOOKED_AT_FOR_CHOICES]
 
 

@@ -8,8 +8,8 @@ from typing import Final
 from uuid import UUID
 
 from salon_jobs.core.records import PARTITIONS
-from salon_jobs.db.statements import rows
-from salon_jobs.models import RelayPartition
+from salon_jobs.db import statements
+from salon_jobs.models import BlockedAggregate, RelayPartition
 from salon_jobs.outbox.queries import GateState, gate_state
 
 # Counts of what waits for an operator stop here.
@@ -71,18 +71,25 @@ def relaying(*, using: str) -> Relaying:
             unowned.append(partition)
         else:
             partitions[owner] = (*partitions.get(owner, ()), partition)
-    found = rows("destinations_at_work", {"partitions": PARTITIONS}, using=using)
+    found = statements.rows("destinations_at_work", {"partitions": PARTITIONS}, using=using)
     return Relaying(
         partitions, tuple(unowned), gate_state(using=using), tuple(DestinationAtWork(*row) for row in found)
     )
 
 
 def parked(*, using: str) -> tuple[Parked, ...]:
-    """List the aggregates that were parked last. Role: operator, worker; web: its current store's."""
-    return tuple(Parked(*row) for row in rows("newest_parked", using=using))
+    """List the ten aggregates parked last, among the newest 10,000 blocked ones.
+
+    Role: operator, worker; web: its current store's.
+    """
+    rows = BlockedAggregate.objects.using(using)
+    newest = rows.order_by("-pk").values("pk")[:10_000]
+    parked = rows.filter(pk__in=newest, status=BlockedAggregate.Status.PARKED).order_by("-pk")
+    columns = ("pk", "aggregate_type", "aggregate_id", "head_id", "store_id", "since", "code")
+    return tuple(Parked(*row) for row in parked.values_list(*columns)[:10])
 
 
 def totals(*, using: str) -> Totals:
     """Count what waits for an operator. One query. Role: operator, worker."""
-    [row] = rows("bounded_totals", {"most": COUNTED}, using=using)
+    [row] = statements.rows("bounded_totals", {"most": COUNTED}, using=using)
     return Totals(*row)

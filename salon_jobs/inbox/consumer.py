@@ -1,4 +1,4 @@
-"""Loop that receives from one source, stores the messages, and acknowledges them after the commit."""
+"""Loops that receive from sources, store the messages, and acknowledge them after the commit."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from functools import partial
 from typing import Any, Final, TypeVar
 
-from django.db import DatabaseError, InterfaceError, connections
+from django.db import Error, connections
 
 from salon_jobs.brokers.registry import make_source
 from salon_jobs.brokers.source import Delivery, Source
@@ -23,65 +22,77 @@ from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.errors import ConfigurationError, NotReady, SalonJobsError, SourceLost
 from salon_jobs.core.events import log_event
 from salon_jobs.core.metrics import Sample
-from salon_jobs.inbox import queries as inbox
 from salon_jobs.inbox.processor import BatchResult, Processor
-from salon_jobs.inbox.queries import PRUNE_BATCH, prune_inbox
-from salon_jobs.tenancy.connections import log_lost, refuse_small_pool, tidy_connections
+from salon_jobs.inbox.queries import PRUNE_BATCH, count_rejected, prune_inbox
+from salon_jobs.process.loop import Loop
+from salon_jobs.tenancy.connections import refuse_small_pool, tidy_connections
 
 T = TypeVar("T")
 _WAITS: Final = Backoff(base=timedelta(seconds=0.5), cap=timedelta(seconds=30))
 _COUNT_EVERY_S: Final = 10.0
-_AT_ONCE: Final = timedelta(0)
 
 
-class Consumer:
-    """Loop over one source, for its own thread."""
+class Consumer(Loop):
+    """Loop over one source. It waits out the errors of source and database itself, and shows them by readiness.
+
+    In a burst it ends when the source is empty, or at the first error, which it keeps as ``error``.
+    """
 
     def __init__(self, name: str, settings: ConsumerSettings, source: Source, *, burst: bool = False) -> None:
         """Prepare without I/O. Raises ConfigurationError for an unknown task."""
+        super().__init__(f"consumer {name}")
         self.name = name
+        self.error: Exception | None = None
         self._settings = settings
         self._source = source
         self._visibility = settings.visibility or source.visibility
         self._burst = burst
-        self._intake = Processor(name, settings)
-        self._stop = threading.Event()
+        self._processor = Processor(name, settings)
         self._trouble: Exception | None = None
-        self._tries = 0
-        self._looked = self._answered = time.monotonic()
+        self._failures = 0
+        self._answered = time.monotonic()
         self._received = self._counted = float("-inf")
         self._rejected = 0
         self._deliveries = 0
         self._counts = dict.fromkeys(("enqueued", "duplicate", "rejected", "given_back"), 0)
 
-    def run(self) -> None:
-        """Consume until stopped. In a burst, stop when the source is empty, and raise any error instead of waiting."""
+    def run(self) -> bool:
+        """Consume until stopped; return False after an unexpected error, which is kept."""
         try:
-            while not self._stop.is_set():
-                done = self._unless_lost(self._look)
-                if done is not None:
-                    self._tell_back()
-                if self._burst and done == 0:
-                    return
-        finally:
-            self._source.close()
-            connections.close_all()
+            return super().run()
+        except Exception as error:  # raised again by Consumers
+            self.error = error
+            return False
 
-    def stop(self) -> None:
-        """Stop after the current batch; what was only received is given back. Idempotent."""
-        self._stop.set()
+    def poll(self) -> float:
+        """Process one batch."""
+        count = self._attempt(self._process_batch)
+        if count is not None:
+            if self._trouble is not None:
+                log_event(logging.INFO, events.SOURCE_BACK, consumer=self.name)
+            self._trouble, self._failures = None, 0
+        if self._burst and not count:
+            self.stopping.set()
+        return 0.0
+
+    def finish(self) -> bool:
+        """Close the source; return whether there was no error."""
+        self._source.close()
+        return self.error is None
 
     def facts(self) -> dict[str, object]:
         """Return the consumer's readiness facts. Raises SourceLost when the source or the database does not answer."""
         if (trouble := self._trouble) is not None:
-            told = f"{trouble.code}: {trouble}" if isinstance(trouble, SalonJobsError) else type(trouble).__name__
-            raise SourceLost(f"consumer {self.name!r}: {told}")
-        age = time.monotonic() - self._looked
+            reason = f"{trouble.code}: {trouble}" if isinstance(trouble, SalonJobsError) else type(trouble).__name__
+            raise SourceLost(f"consumer {self.name!r}: {reason}")
         # Twice: once for the wait for messages, once for the work on them.
-        if age > 2 * conf.stale_after_s + self._settings.wait.total_seconds():
-            raise SourceLost(f"consumer {self.name!r} has not looked for {age:.0f} s")
-        received = time.monotonic() - self._received
-        return {"received_s_ago": None if received == float("inf") else round(received, 1), "rejected": self._rejected}
+        if self.polled_s_ago > 2 * conf.stale_after_s + self._settings.wait.total_seconds():
+            raise SourceLost(f"consumer {self.name!r} has not polled for {self.polled_s_ago:.0f} s")
+        received_s_ago = time.monotonic() - self._received if self._deliveries else None
+        return {
+            "received_s_ago": None if received_s_ago is None else round(received_s_ago, 1),
+            "rejected": self._rejected,
+        }
 
     def samples(self) -> list[Sample]:
         """Return the metrics of this consumer."""
@@ -94,55 +105,51 @@ class Consumer:
             *(Sample(metrics.CONSUMER_MESSAGES, count, (name, what)) for what, count in self._counts.items()),
         ]
 
-    def _look(self) -> int:
+    def _process_batch(self) -> int:
         """Receive and process one batch, then retry what operators asked for; return how many messages there were."""
         settings = self._settings
         deliveries = self._source.receive(settings.batch, wait=settings.wait, visibility=self._visibility)
-        self._looked = self._answered = time.monotonic()
+        now = self._answered = time.monotonic()
         if deliveries:
             self._deliveries += len(deliveries)
-            self._received = self._looked
-            with self._held(deliveries):
-                taken = self._take(deliveries)
-            self._answer(taken)
-        retried = self._intake.retry_asked()
+            self._received = now
+            with self._hidden(deliveries):
+                result = self._process(deliveries)
+            self._answer(result)
+        retried = self._processor.retry_requested()
         if retried:
             log_event(logging.INFO, events.MESSAGES_RETRIED, consumer=self.name, messages=retried)
-        if retried or self._looked - self._counted >= _COUNT_EVERY_S:
-            self._rejected, self._counted = inbox.count_rejected(self.name), self._looked
+        if retried or now - self._counted >= _COUNT_EVERY_S:
+            self._rejected, self._counted = count_rejected(self.name), now
         return len(deliveries) + retried
 
-    def _take(self, deliveries: Sequence[Delivery]) -> BatchResult:
+    def _process(self, deliveries: Sequence[Delivery]) -> BatchResult:
         """Process a batch, retrying until the database answers: its outage costs the messages no delivery attempt."""
-        while not self._stop.is_set():
-            taken = self._unless_lost(lambda: self._intake.take(deliveries, stopping=self._stop.is_set))
-            if taken is not None:
-                return taken
+        while not self.stopping.is_set():
+            result = self._attempt(lambda: self._processor.process(deliveries, stopping=self.stopping.is_set))
+            if result is not None:
+                return result
         return BatchResult(give_back=list(deliveries))
 
-    def _answer(self, taken: BatchResult) -> None:
-        log_event(
-            logging.INFO,
-            events.MESSAGES_TAKEN,
-            consumer=self.name,
-            enqueued=taken.enqueued,
-            duplicates=taken.duplicates,
-            rejected=taken.rejected,
-            given_back=len(taken.give_back),
-        )
-        self._rejected += taken.rejected
-        self._counts["enqueued"] += taken.enqueued
-        self._counts["duplicate"] += taken.duplicates
-        self._counts["rejected"] += taken.rejected
-        self._counts["given_back"] += len(taken.give_back)
-        if taken.acknowledge:
-            self._source.acknowledge(taken.acknowledge)
-        if taken.give_back:
-            after = _AT_ONCE if self._stop.is_set() else self._visibility
-            self._source.give_back(taken.give_back, after=after)
+    def _answer(self, result: BatchResult) -> None:
+        counts: dict[str, Any] = {
+            "enqueued": result.enqueued,
+            "duplicates": result.duplicates,
+            "rejected": result.rejected,
+            "given_back": len(result.give_back),
+        }
+        log_event(logging.INFO, events.MESSAGES_TAKEN, consumer=self.name, **counts)
+        self._rejected += result.rejected
+        for outcome, count in zip(self._counts, counts.values(), strict=True):
+            self._counts[outcome] += count
+        if result.acknowledge:
+            self._source.acknowledge(result.acknowledge)
+        if result.give_back:
+            after = timedelta(0) if self.stopping.is_set() else self._visibility
+            self._source.give_back(result.give_back, after=after)
 
     @contextmanager
-    def _held(self, deliveries: Sequence[Delivery]) -> Generator[None]:
+    def _hidden(self, deliveries: Sequence[Delivery]) -> Generator[None]:
         """Keep deliveries hidden from other consumers while the block runs."""
         done, visibility = threading.Event(), self._visibility
 
@@ -150,8 +157,8 @@ class Consumer:
             while not done.wait(visibility.total_seconds() / 3):
                 try:
                     self._source.extend(deliveries, visibility=visibility)
-                except Exception as error:  # then others may receive them too, but the inbox knows them
-                    log_event(logging.WARNING, events.SOURCE_LOST, consumer=self.name, **_told(error))
+                except Exception as error:  # then others may receive them too, but the inbox has them
+                    log_event(logging.WARNING, events.SOURCE_LOST, consumer=self.name, **_fields(error))
 
         thread = threading.Thread(target=extend, name=f"salon-jobs-hold-{self.name}", daemon=True)
         thread.start()
@@ -161,58 +168,56 @@ class Consumer:
             done.set()
             thread.join()
 
-    def _unless_lost(self, work: Callable[[], T]) -> T | None:
-        """Run ``work``. Log an error once, wait longer for each in a row, and return None. A burst raises it."""
+    def _attempt(self, work: Callable[[], T]) -> T | None:
+        """Return the result, or None after an error. A burst ends by it; else wait, longer for each error in a row."""
         try:
-            result = work()
+            return work()
         except Exception as error:  # a custom source may raise anything; it is logged and shown by readiness
             if self._burst:
-                raise
-            self._tell(error)
-            self._tries += 1
-            self._stop.wait(_WAITS.delay(self._tries).total_seconds())
+                self.error = error
+                self.stopping.set()
+                return None
+            self._log(error)
+            self._trouble = error
+            self._failures += 1
+            self.stopping.wait(_WAITS.delay(self._failures).total_seconds())
             tidy_connections()
             return None
-        tidy_connections()
-        return result
 
-    def _tell_back(self) -> None:
-        if self._trouble is not None:
-            log_event(logging.INFO, events.SOURCE_BACK, consumer=self.name)
-        self._trouble, self._tries = None, 0
-
-    def _tell(self, error: Exception) -> None:
-        known = type(self._trouble) is type(error)
-        self._trouble = error
-        self._looked = time.monotonic()
-        if isinstance(error, (DatabaseError, InterfaceError)):
+    def _log(self, error: Exception) -> None:
+        """Log an error unless it is of the same class as the last one."""
+        if isinstance(error, Error):
             connections[conf.database].errors_occurred = True
-        if known:
+        if type(self._trouble) is type(error):
             return
         if isinstance(error, NotReady):
-            log_event(logging.WARNING, events.SOURCE_LOST, consumer=self.name, **_told(error))
-        elif isinstance(error, (DatabaseError, InterfaceError)):
-            log_event(logging.WARNING, events.DATABASE_LOST, loop=f"consumer {self.name}", **_told(error))
+            log_event(logging.WARNING, events.SOURCE_LOST, consumer=self.name, **_fields(error))
+        elif isinstance(error, Error):
+            log_event(logging.WARNING, events.DATABASE_LOST, loop=f"consumer {self.name}", **_fields(error))
         else:
             log_event(logging.ERROR, events.CONSUMER_FAILED, exc_info=error, consumer=self.name)
 
 
-def _told(error: Exception) -> dict[str, Any]:
+def _fields(error: Exception) -> dict[str, Any]:
     code = {"code": error.code} if isinstance(error, SalonJobsError) else {}
     return {**code, "error": str(error).strip()}
 
 
-_LOOK_S: Final = 0.2
+_CHECK_EVERY_S: Final = 0.2
 _PRUNE_EVERY_S: Final = 60.0
 # Heartbeat, pruning, and two concurrent health checks.
 _THREADS: Final = 4
 
 
-class Consumers:
-    """Loop of ``consume_queue``."""
+class Consumers(Loop):
+    """Loop of ``consume_queue``: runs the consumers on threads of their own, and prunes the inbox.
+
+    It ends when all have ended, as in a burst. ``run`` raises the first error of a burst.
+    """
 
     def __init__(self, names: Sequence[str] = (), *, burst: bool = False) -> None:
         """Create the named consumers, or all in the settings. No I/O. Raises ConfigurationError."""
+        super().__init__("inbox")
         chosen = {name: _settings(name) for name in names} if names else dict(conf.consumers)
         if not chosen:
             raise ConfigurationError("SALON_JOBS['CONSUMERS'] names no source: there is nothing to consume")
@@ -221,58 +226,46 @@ class Consumers:
             Consumer(name, settings, make_source(settings.source, consumer=name), burst=burst)
             for name, settings in chosen.items()
         ]
-        self._errors: list[Exception] = []
         self._prune_at = float("-inf")
 
     def run(self) -> bool:
-        """Consume until stopped, or in a burst until all sources are empty. A burst raises the first error."""
-        threads = [
-            threading.Thread(target=partial(self._run, each), name=f"salon-jobs-consumer-{each.name}", daemon=True)
-            for each in self._consumers
-        ]
-        for thread in threads:
-            thread.start()
-        while any(thread.is_alive() for thread in threads):
-            if time.monotonic() >= self._prune_at:
-                self._prune()
-            threads[0].join(_LOOK_S) if threads[0].is_alive() else time.sleep(_LOOK_S)
-        connections.close_all()
-        if self._errors:
-            raise self._errors[0]
-        return True
+        """Consume until stopped; return True."""
+        for consumer in self._consumers:
+            consumer.start()
+        return super().run()
 
-    def stop(self) -> None:
-        """Stop all consumers. Idempotent."""
-        for each in self._consumers:
-            each.stop()
+    def poll(self) -> float:
+        """End with the consumers; prune when due."""
+        if any(consumer.error for consumer in self._consumers) or not any(each.is_alive for each in self._consumers):
+            self.stopping.set()
+        elif time.monotonic() >= self._prune_at:
+            self._prune()
+        return _CHECK_EVERY_S
+
+    def finish(self) -> bool:
+        """Stop all consumers and wait for them to end."""
+        for consumer in self._consumers:
+            consumer.stop()
+        for consumer in self._consumers:
+            consumer.join()
+        for consumer in self._consumers:
+            if consumer.error is not None:
+                raise consumer.error
+        return True
 
     def facts(self) -> dict[str, object]:
         """Return the readiness facts of each consumer. Raises SourceLost for the first that cannot work."""
-        return {"consumers": {each.name: each.facts() for each in self._consumers}}
+        return {"consumers": {consumer.name: consumer.facts() for consumer in self._consumers}}
 
     def samples(self) -> list[Sample]:
         """Return the metrics of all consumers."""
-        return [sample for each in self._consumers for sample in each.samples()]
-
-    def _run(self, consumer: Consumer) -> None:
-        try:
-            consumer.run()
-        except Exception as error:  # raised again by run
-            self._errors.append(error)
-            self.stop()
+        return [sample for consumer in self._consumers for sample in consumer.samples()]
 
     def _prune(self) -> None:
-        age = conf.outbox.retain_inbox
-        deleted = 0
-        try:
-            if age is not None:
-                deleted = prune_inbox(age)
-        except (DatabaseError, InterfaceError) as error:
-            log_lost(error, loop="inbox")
+        deleted = 0 if conf.outbox.retain_inbox is None else prune_inbox(conf.outbox.retain_inbox)
         if deleted:
             log_event(logging.INFO, events.PRUNED, inbox=deleted)
         self._prune_at = time.monotonic() + (0.0 if deleted == PRUNE_BATCH else _PRUNE_EVERY_S)
-        tidy_connections()
 
 
 def _settings(name: str) -> ConsumerSettings:

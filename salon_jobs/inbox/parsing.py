@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, cast
 from uuid import UUID
 
@@ -38,107 +38,121 @@ class Reason:
 
 
 class Refused(Exception):
-    """Internal error that carries a reason to the reader."""
+    """Internal error: the message becomes no job, with the code of the reason."""
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(text)
-        self.reason = Reason(code, text)
+        self.code = code
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arrival:
-    """One parsed delivery: ``task`` and ``arguments``, or a ``reason`` for rejection."""
+@dataclass(frozen=True, slots=True)
+class ParsedMessage:
+    """One parsed message: ``task`` and ``arguments``, or a ``reason`` for rejection.
+
+    ``delivery`` is None for a retry.
+    """
 
     message_id: str
     envelope: Envelope | None
-    raw: str
-    count: int
+    delivery: Delivery | None = None
     task: Task[..., Any] | None = None
     arguments: Arguments | None = None
     reason: Reason | None = None
-    delivery: Delivery | None = None
+
+    @property
+    def count(self) -> int:
+        """Number of deliveries so far."""
+        return 1 if self.delivery is None else self.delivery.count
+
+    @property
+    def event(self) -> str:
+        """Event of the envelope, "" if unreadable."""
+        return "" if self.envelope is None else self.envelope.event
+
+    @property
+    def store_id(self) -> UUID | None:
+        """Store of the job it becomes."""
+        return None if self.arguments is None else self.arguments.store_id
+
+    @property
+    def is_transient(self) -> bool:
+        """Whether a later delivery may succeed."""
+        return self.reason is not None and self.reason.transient
+
+    def rejected(self, reason: Reason) -> ParsedMessage:
+        """Return the message as rejected."""
+        return replace(self, task=None, reason=reason)
 
     def row(self) -> InboxRow:
-        """Return the delivery's row for the inbox."""
+        """Return the message's row for the inbox."""
         reason, envelope = self.reason, self.envelope
+        raw = "" if self.delivery is None else self.delivery.raw
         return InboxRow(
             message_id=self.message_id,
-            event=_text(envelope.event) if envelope else "",
-            producer=_text(envelope.producer) if envelope else "",
-            store_id=None if self.arguments is None else self.arguments.store_id,
+            event=storable(self.event)[:_LONGEST],
+            producer=storable(envelope.producer)[:_LONGEST] if envelope else "",
+            store_id=self.store_id,
             status=Status.REJECTED if reason else Status.ENQUEUED,
             code=reason.code if reason else "",
             reason=short(reason.text) if reason else "",
             deliveries=min(self.count, 2**31 - 1),
-            raw=kept_text(envelope, self.raw) if reason else "",
+            raw=kept_text(envelope, raw) if reason else "",
+        )
+
+    def received(self, consumer: str, source: str) -> Received:
+        """Describe for tracers a message that becomes a job."""
+        envelope, (service, resource) = self.envelope, place_of(source)
+        return Received(
+            consumer=consumer,
+            system=service,
+            destination=resource,
+            message_id=self.message_id,
+            event=self.event,
+            deliveries=self.count,
+            store_id=self.store_id,
+            body_size=len(envelope.payload.encode()) if envelope else 0,
+            headers=envelope.headers if envelope else {},
         )
 
 
-def read_delivery(delivery: Delivery, settings: ConsumerSettings, tasks: Mapping[str, Task[..., Any]]) -> Arrival:
+def parse_delivery(
+    delivery: Delivery, settings: ConsumerSettings, tasks: Mapping[str, Task[..., Any]]
+) -> ParsedMessage:
     """Parse one delivery. No I/O; never raises for bad input."""
     envelope = delivery.envelope
     if not settings.has_envelope:
         envelope = Envelope(message_id=delivery.broker_id, event="", payload=delivery.raw)
     if envelope is None:
-        text = delivery.fault or "the source gave no envelope"
-        return Arrival(
-            message_id=_made_id(delivery.raw),
-            envelope=None,
-            raw=delivery.raw,
-            count=delivery.count,
-            reason=Reason(UNREADABLE, text),
-            delivery=delivery,
-        )
-    return read_envelope(envelope, settings, tasks, count=delivery.count, raw=delivery.raw, delivery=delivery)
+        reason = Reason(UNREADABLE, delivery.fault or "the source gave no envelope")
+        return ParsedMessage(_made_id(delivery.raw), None, delivery, reason=reason)
+    return parse_envelope(envelope, settings, tasks, delivery=delivery)
 
 
-def read_envelope(
+def parse_envelope(
     envelope: Envelope,
     settings: ConsumerSettings,
     tasks: Mapping[str, Task[..., Any]],
     *,
-    count: int = 1,
-    raw: str = "",
     delivery: Delivery | None = None,
-    replays: str | None = None,
-) -> Arrival:
-    """Parse one envelope; ``replays`` overrides the setting when an operator has decided."""
-    message_id, task, arguments, reason = envelope.message_id, None, None, None
+    accept_replays: bool = False,
+) -> ParsedMessage:
+    """Parse one envelope; ``accept_replays`` overrides the setting when an operator has decided."""
+    message_id = envelope.message_id
     try:
         if not 1 <= len(message_id) <= _LONGEST or storable(message_id) != message_id:
             message_id = _made_id(repr(envelope))
             raise Refused(UNREADABLE, f"its message id is empty, longer than {_LONGEST} characters or no text")
-        _admit(envelope, settings, replays or settings.replays)
-        task = _task(envelope, tasks) if settings.has_envelope else tasks[ANY_EVENT]
+        if settings.producers is not None and envelope.producer not in settings.producers:
+            raise Refused(PRODUCER_REFUSED, f"its producer {envelope.producer!r} is not among PRODUCERS")
+        if envelope.replay_of and settings.replays == "refuse" and not accept_replays:
+            raise Refused(REPLAY_REFUSED, f"it repeats message {envelope.replay_of}, and REPLAYS is 'refuse'")
+        task = tasks.get(envelope.event if settings.has_envelope else ANY_EVENT)
+        if task is None:
+            raise Refused(UNKNOWN_EVENT, f"TASKS maps no task to the event {envelope.event!r}")
         arguments = task.payload.bind((), _arguments(envelope, settings, task))
-    except Refused as refused:
-        task, reason = None, refused.reason
-    except PayloadInvalid as error:
-        task, reason = None, Reason(PayloadInvalid.code, str(error))
-    return Arrival(
-        message_id=message_id,
-        envelope=envelope,
-        raw=raw,
-        count=count,
-        task=task,
-        arguments=arguments,
-        reason=reason,
-        delivery=delivery,
-    )
-
-
-def _admit(envelope: Envelope, settings: ConsumerSettings, replays: str) -> None:
-    if settings.producers is not None and envelope.producer not in settings.producers:
-        raise Refused(PRODUCER_REFUSED, f"its producer {envelope.producer!r} is not among PRODUCERS")
-    if envelope.replay_of and replays == "refuse":
-        raise Refused(REPLAY_REFUSED, f"it repeats message {envelope.replay_of}, and REPLAYS is 'refuse'")
-
-
-def _task(envelope: Envelope, tasks: Mapping[str, Task[..., Any]]) -> Task[..., Any]:
-    task = tasks.get(envelope.event)
-    if task is None:
-        raise Refused(UNKNOWN_EVENT, f"TASKS maps no task to the event {envelope.event!r}")
-    return task
+    except (Refused, PayloadInvalid) as error:
+        return ParsedMessage(message_id, envelope, delivery, reason=Reason(error.code, str(error)))
+    return ParsedMessage(message_id, envelope, delivery, task, arguments)
 
 
 def _arguments(envelope: Envelope, settings: ConsumerSettings, task: Task[..., Any]) -> dict[str, Any]:
@@ -150,55 +164,36 @@ def _arguments(envelope: Envelope, settings: ConsumerSettings, task: Task[..., A
     try:
         payload: object = json.loads(envelope.payload)
     except (ValueError, RecursionError) as error:
-        raise Refused(PayloadInvalid.code, f"its {what} is no JSON{forms}: {error}") from error
+        raise PayloadInvalid(f"its {what} is no JSON{forms}: {error}") from error
     if not isinstance(payload, dict):
-        raise Refused(PayloadInvalid.code, f"its {what} must be a JSON object, not {type(payload).__name__}")
+        raise PayloadInvalid(f"its {what} must be a JSON object, not {type(payload).__name__}")
     arguments = cast("dict[str, Any]", payload)
     if not task.is_store_task:
         return arguments
+    in_payload = _store(arguments[STORE_ARGUMENT]) if STORE_ARGUMENT in arguments else None
     if settings.store != "envelope":
         store = _store(settings.store)
     elif settings.has_envelope:
         store = _store(envelope.store_id)
-    elif STORE_ARGUMENT in arguments:
-        store = _store(arguments[STORE_ARGUMENT])
+    elif in_payload is not None:
+        store = in_payload
     else:
         text = f"its {what} has no {STORE_ARGUMENT}; send one, or set STORE when all are one store's"
-        raise Refused(PayloadInvalid.code, text)
-    if STORE_ARGUMENT in arguments and _store(arguments[STORE_ARGUMENT]) != store:
-        raise Refused(PayloadInvalid.code, f"its payload names another {STORE_ARGUMENT} than the message")
+        raise PayloadInvalid(text)
+    if in_payload not in (None, store):
+        raise PayloadInvalid(f"its payload names another {STORE_ARGUMENT} than the message")
     return {**arguments, STORE_ARGUMENT: store}
 
 
-def _store(given: object) -> UUID:
-    if isinstance(given, UUID):
-        return given
+def _store(value: object) -> UUID:
+    if isinstance(value, UUID):
+        return value
     try:
-        return UUID(cast("str", given))
+        return UUID(cast("str", value))
     except (ValueError, TypeError, AttributeError):
-        raise Refused(PayloadInvalid.code, "its task is one of a store, and its store id is no uuid") from None
+        raise PayloadInvalid("its task is one of a store, and its store id is no uuid") from None
 
 
 def _made_id(raw: str) -> str:
     """Derive an ID for a message without one; it is the same on redelivery."""
     return f"unreadable:{hashlib.sha256(raw.encode(errors='backslashreplace')).hexdigest()}"
-
-
-def _text(value: str) -> str:
-    return storable(value)[:_LONGEST]
-
-
-def received_of(arrival: Arrival, *, consumer: str, source: str) -> Received:
-    """Describe for tracers an arrival that becomes a job."""
-    envelope, (service, resource) = arrival.envelope, place_of(source)
-    return Received(
-        consumer=consumer,
-        system=service,
-        destination=resource,
-        message_id=arrival.message_id,
-        event=envelope.event if envelope else "",
-        deliveries=arrival.count,
-        store_id=arrival.arguments.store_id if arrival.arguments else None,
-        body_size=len(envelope.payload.encode()) if envelope else 0,
-        headers=envelope.headers if envelope else {},
-    )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import compress
 from typing import Any
 from uuid import UUID
 
@@ -17,16 +18,15 @@ from salon_jobs.core import events
 from salon_jobs.core.errors import ConfigurationError, EnqueueRefused, PayloadInvalid, SchemaMissing, UnknownTask
 from salon_jobs.core.events import log_event
 from salon_jobs.core.tracing import MessageFailure, Received, consuming, report_failure
-from salon_jobs.inbox import queries as inbox
+from salon_jobs.inbox import queries
 from salon_jobs.inbox.parsing import (
     ENQUEUE_FAILED,
     UNKNOWN_STORE,
     UNREADABLE,
-    Arrival,
+    ParsedMessage,
     Reason,
-    read_delivery,
-    read_envelope,
-    received_of,
+    parse_delivery,
+    parse_envelope,
 )
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.task import Call, Task
@@ -59,181 +59,171 @@ class Processor:
         self._consumer = consumer
         self._settings = settings
         self._tasks = find_tasks(consumer, settings)
+        # Stores that exist: they are not queried again.
         self._stores: set[UUID] = set()
 
-    def take(self, deliveries: Sequence[Delivery], *, stopping: Callable[[], bool] = lambda: False) -> BatchResult:
+    def process(self, deliveries: Sequence[Delivery], *, stopping: Callable[[], bool] = lambda: False) -> BatchResult:
         """Store deliveries and enqueue their jobs; return, after the commit, how to answer each.
 
         All deliveries share one transaction. If one fails, each gets its own, so that a bad message holds up no other.
         Raises database errors, SchemaMissing and EnqueueRefused for errors that are no message's fault; what was
         committed before counts as a duplicate when it is processed again.
         """
-        arrivals = [read_delivery(delivery, self._settings, self._tasks) for delivery in deliveries]
+        messages = [parse_delivery(delivery, self._settings, self._tasks) for delivery in deliveries]
         try:
-            return self._commit(arrivals)
+            return self._commit(messages)
         except Exception as error:  # trying each alone shows whose fault it is
             if _is_outage(error):
                 raise
-        taken = BatchResult()
-        for arrival in arrivals:
-            if stopping():
-                taken.give_back += _deliveries([arrival])
-            else:
-                taken.add(self._take_alone(arrival))
-        return taken
+        result = BatchResult()
+        for message in messages:
+            result.add(BatchResult(give_back=_deliveries([message])) if stopping() else self._process_alone(message))
+        return result
 
-    def retry_asked(self) -> int:
+    def retry_requested(self) -> int:
         """Retry what operators asked for, each in its own transaction; return how many there were."""
         count = 0
         while self._retry_one():
             count += 1
         return count
 
-    def _take_alone(self, arrival: Arrival) -> BatchResult:
+    def _process_alone(self, message: ParsedMessage) -> BatchResult:
         try:
-            return self._commit([arrival])
+            return self._commit([message])
         except Exception as error:  # recorded with the message
             if _is_outage(error):
                 raise
             if isinstance(error, OperationalError):
                 # A deadlock, a lock timeout, a full disk: not the message's fault, however often it was delivered.
-                return BatchResult(give_back=_deliveries([arrival]))
-            return self._commit([replace(arrival, task=None, reason=_reason(error))])
+                return BatchResult(give_back=_deliveries([message]))
+            return self._commit([message.rejected(_reason(error))])
 
-    def _commit(self, arrivals: Sequence[Arrival]) -> BatchResult:
-        """Commit arrivals in one transaction; give back those with a transient reason until delivered too often."""
-        arrivals = self._look_at_stores(arrivals)
-        ready = [arrival for arrival in arrivals if not self._may_heal(arrival)]
-        taken = BatchResult(
-            acknowledge=_deliveries(ready),
-            give_back=_deliveries([arrival for arrival in arrivals if self._may_heal(arrival)]),
-        )
+    def _commit(self, messages: Sequence[ParsedMessage]) -> BatchResult:
+        """Commit messages in one transaction; give back those with a transient reason until delivered too often."""
+        messages = self._check_stores(messages)
+        early = [message.is_transient and message.count < self._settings.max_deliveries for message in messages]
+        ready = [message for message, is_early in zip(messages, early, strict=True) if not is_early]
+        result = BatchResult(_deliveries(ready), _deliveries(compress(messages, early)))
         if not ready:
-            return taken
-        first: dict[str, Arrival] = {}
-        for arrival in ready:  # a message delivered twice in a batch counts once
-            first.setdefault(arrival.message_id, arrival)
+            return result
+        first: dict[str, ParsedMessage] = {}
+        for message in ready:  # a message delivered twice in a batch counts once
+            first.setdefault(message.message_id, message)
         with transaction.atomic(using=conf.database):
-            new = inbox.take(self._consumer, [arrival.row() for arrival in first.values()])
-            arrived = [arrival for message_id, arrival in first.items() if message_id in new]
-            jobs = self._enqueue([arrival for arrival in arrived if arrival.task is not None])
+            new_ids = queries.insert(self._consumer, [message.row() for message in first.values()])
+            new = [message for message_id, message in first.items() if message_id in new_ids]
+            jobs = self._enqueue([message for message in new if message.task is not None])
             if jobs:
-                inbox.record_jobs(self._consumer, jobs)
-        taken.enqueued, taken.rejected = len(jobs), len(new) - len(jobs)
-        taken.duplicates = len(ready) - len(new)
-        for arrival in arrived:
-            self._log_rejected(arrival)
-        return taken
+                queries.record_jobs(self._consumer, jobs)
+        result.enqueued, result.rejected = len(jobs), len(new) - len(jobs)
+        result.duplicates = len(ready) - len(new)
+        for message in new:
+            if message.reason is not None:
+                self._report(message, message.reason)
+        return result
 
-    def _enqueue(self, arrivals: Sequence[Arrival]) -> dict[str, int]:
+    def _enqueue(self, messages: Sequence[ParsedMessage]) -> dict[str, int]:
         """Enqueue by task, in the same order in every consumer; return the job IDs by message."""
-        by_task: dict[str, list[Arrival]] = {}
-        for arrival in arrivals:
-            by_task.setdefault(arrival.task.name if arrival.task else "", []).append(arrival)
+        by_task: dict[str, list[ParsedMessage]] = {}
+        for message in messages:
+            by_task.setdefault(message.task.name if message.task else "", []).append(message)
         jobs: dict[str, int] = {}
         for _, group in sorted(by_task.items()):
             task: Any = group[0].task
             with consuming(group, self._received) as traces:
                 calls: list[Call[Any]] = [
-                    Call(task.name, arrival.arguments, trace)
-                    for arrival, trace in zip(group, traces, strict=True)
-                    if arrival.arguments
+                    Call(task.name, message.arguments, trace)
+                    for message, trace in zip(group, traces, strict=True)
+                    if message.arguments
                 ]
                 handles = task.enqueue_many(calls)
-            jobs.update((arrival.message_id, handle.id) for arrival, handle in zip(group, handles, strict=True))
+            jobs.update((message.message_id, handle.id) for message, handle in zip(group, handles, strict=True))
         return jobs
 
-    def _received(self, arrival: Arrival) -> Received:
-        return received_of(arrival, consumer=self._consumer, source=self._settings.source)
+    def _received(self, message: ParsedMessage) -> Received:
+        return message.received(self._consumer, self._settings.source)
 
-    def _look_at_stores(self, arrivals: Sequence[Arrival]) -> list[Arrival]:
-        """Reject arrivals for stores that do not exist (yet). A store found once is not queried again."""
-        named = {a.arguments.store_id for a in arrivals if a.task is not None and a.arguments is not None} - {None}
-        if conf.store_model is not None and (unseen := named - self._stores):
-            self._stores |= inbox.known_stores(unseen)
-        missing = set[UUID | None]() if conf.store_model is None else named - self._stores
-        if not missing:
-            return list(arrivals)
+    def _check_stores(self, messages: Sequence[ParsedMessage]) -> Sequence[ParsedMessage]:
+        """Reject messages for stores that do not exist (yet)."""
+        if conf.store_model is None:
+            return messages
+        named = {message.store_id for message in messages if message.task is not None} - {None}
+        if unknown := named - self._stores:
+            self._stores |= queries.existing_stores(unknown)
+        missing = named - self._stores
         return [
-            replace(
-                a, task=None, reason=Reason(UNKNOWN_STORE, f"there is no store {a.arguments.store_id}", transient=True)
-            )
-            if a.task is not None and a.arguments is not None and a.arguments.store_id in missing
-            else a
-            for a in arrivals
+            message.rejected(Reason(UNKNOWN_STORE, f"there is no store {message.store_id}", transient=True))
+            if message.task is not None and message.store_id in missing
+            else message
+            for message in messages
         ]
-
-    def _may_heal(self, arrival: Arrival) -> bool:
-        transient = arrival.reason is not None and arrival.reason.transient
-        return transient and arrival.count < self._settings.max_deliveries
 
     def _retry_one(self) -> bool:
         """Retry one message; return False if there is none."""
         row = reason = None
         try:
             with transaction.atomic(using=conf.database):
-                row = inbox.next_to_retry(self._consumer)
+                row = queries.next_to_retry(self._consumer)
                 if row is None:
                     return False
-                envelope = inbox.kept_envelope(row.raw)
+                envelope = queries.kept_envelope(row.raw)
                 if envelope is None and not self._settings.has_envelope:
-                    # Set aside while the settings still asked for an envelope.
+                    # Rejected while the settings still asked for an envelope.
                     envelope = Envelope(message_id=row.message_id, event="", payload=row.raw)
                 if envelope is None:
                     reason = Reason(UNREADABLE, "what came is no envelope: it can be dismissed")
                 else:
-                    read = read_envelope(envelope, self._settings, self._tasks, replays="accept")
-                    [arrival] = self._look_at_stores([read])
-                    reason = arrival.reason
+                    parsed = parse_envelope(envelope, self._settings, self._tasks, accept_replays=True)
+                    [message] = self._check_stores([parsed])
+                    reason = message.reason
                     if reason is None:
-                        inbox.record_jobs(self._consumer, self._enqueue([replace(arrival, message_id=row.message_id)]))
+                        jobs = self._enqueue([replace(message, message_id=row.message_id)])
+                        queries.record_jobs(self._consumer, jobs)
         except Exception as error:  # recorded with the message
             if row is None or _is_outage(error) or isinstance(error, OperationalError):
                 raise
             reason = _reason(error)
         if reason is not None:
-            inbox.reject_again(row.id, code=reason.code, reason=reason.text)
+            queries.reject_again(row.id, code=reason.code, reason=reason.text)
         return True
 
-    def _log_rejected(self, arrival: Arrival) -> None:
-        if arrival.reason is not None:
-            # Not the text of the reason: it may quote the message.
-            log_event(
-                logging.WARNING,
-                events.MESSAGE_REJECTED,
-                consumer=self._consumer,
-                message_id=arrival.message_id,
-                message_event=arrival.envelope.event if arrival.envelope else None,
-                code=arrival.reason.code,
-                deliveries=arrival.count,
+    def _report(self, message: ParsedMessage, reason: Reason) -> None:
+        # Not the text of the reason: it may quote the message.
+        log_event(
+            logging.WARNING,
+            events.MESSAGE_REJECTED,
+            consumer=self._consumer,
+            message_id=message.message_id,
+            message_event=message.envelope.event if message.envelope else None,
+            code=reason.code,
+            deliveries=message.count,
+        )
+        report_failure(
+            MessageFailure(
+                message.message_id,
+                self._settings.source,
+                message.event,
+                message.store_id,
+                reason.code,
+                message.count,
+                self._consumer,
             )
-            envelope = arrival.envelope
-            report_failure(
-                MessageFailure(
-                    arrival.message_id,
-                    self._settings.source,
-                    envelope.event if envelope else "",
-                    arrival.arguments.store_id if arrival.arguments else None,
-                    arrival.reason.code,
-                    arrival.count,
-                    self._consumer,
-                )
-            )
+        )
 
 
 def find_tasks(consumer: str, settings: ConsumerSettings) -> dict[str, Task[..., Any]]:
     """Return the task of each event. Raises ConfigurationError for an unknown task name, suggesting the nearest one."""
-    found: dict[str, Task[..., Any]] = {}
+    tasks: dict[str, Task[..., Any]] = {}
     for event, name in settings.tasks.items():
         try:
-            found[event] = registry.get_task(name)
+            tasks[event] = registry.get_task(name)
         except UnknownTask as error:
             raise ConfigurationError(f"SALON_JOBS['CONSUMERS'][{consumer!r}]['TASKS'][{event!r}]: {error}") from error
-    return found
+    return tasks
 
 
-def _deliveries(arrivals: Sequence[Arrival]) -> list[Delivery]:
-    return [arrival.delivery for arrival in arrivals if arrival.delivery is not None]
+def _deliveries(messages: Iterable[ParsedMessage]) -> list[Delivery]:
+    return [message.delivery for message in messages if message.delivery is not None]
 
 
 def _reason(error: Exception) -> Reason:

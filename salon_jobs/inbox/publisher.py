@@ -6,9 +6,9 @@ import json
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
-from django.db import DatabaseError, InterfaceError, connections, transaction
+from django.db import Error, connections, transaction
 
 from salon_jobs.brokers.ordering import publish_one_by_one
 from salon_jobs.brokers.publisher import Answers, OutgoingMessage, Publisher, PublishFailure, Verdict
@@ -18,6 +18,7 @@ from salon_jobs.core.errors import EnqueueRefused, MessageInvalid, PayloadInvali
 from salon_jobs.core.tracing import Received, consuming, headers_of
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.enqueue import add
+from salon_jobs.jobs.payload import STORE_ARGUMENT
 from salon_jobs.models import InboxMessage
 from salon_jobs.tenancy.connections import tidy_connections
 from salon_jobs.tenancy.context import tenant_context
@@ -53,10 +54,10 @@ class JobsPublisher(Publisher):
         """Do nothing, because the relay's own readiness checks the database."""
 
     def _enqueue(self, message: OutgoingMessage) -> PublishFailure | None:
-        task = message.aggregate_type.rpartition(":")[2]
+        in_store = nullcontext() if message.store_id is None else tenant_context(message.store_id)
         try:
-            with self._in_store(message), transaction.atomic(using=conf.database):
-                inbox, is_new = InboxMessage.objects.using(conf.database).get_or_create(
+            with in_store, transaction.atomic(using=conf.database):
+                row, is_new = InboxMessage.objects.using(conf.database).get_or_create(
                     consumer=CONSUMER,
                     message_id=str(message.message_id),
                     defaults={
@@ -67,20 +68,28 @@ class JobsPublisher(Publisher):
                     },
                 )
                 if is_new:
-                    inbox.job_id = self._add_job(task, message)
-                    inbox.save(using=conf.database, update_fields=["job_id"])
+                    row.job_id = self._add_job(message)
+                    row.save(using=conf.database, update_fields=["job_id"])
         except UnknownTask as error:
             return PublishFailure(Verdict.MISSING, error.code, str(error))
         except (PayloadInvalid, EnqueueRefused) as error:
             return PublishFailure(Verdict.REFUSED, error.code, str(error))
-        except (DatabaseError, InterfaceError) as error:
+        except Error as error:
             connections[conf.database].errors_occurred = True
             return PublishFailure(Verdict.OUTAGE, "JOBS.DATABASE", str(error).strip())
         return None
 
-    def _add_job(self, name: str, message: OutgoingMessage) -> int:
-        task = registry.get_task(name)
-        job = task.new_job(task.payload.bind((), self._arguments(message)), task.options)
+    def _add_job(self, message: OutgoingMessage) -> int:
+        task = registry.get_task(_task_name(message))
+        try:
+            arguments: Any = json.loads(message.payload)
+        except (ValueError, RecursionError) as error:  # nested too deeply, or a number too long: it was written by SQL
+            raise PayloadInvalid(f"the payload cannot be read: {error}") from error
+        if not isinstance(arguments, dict):
+            raise PayloadInvalid(f"the payload must be a dict of arguments, not {type(arguments).__name__}")
+        if message.store_id is not None and task.is_store_task:
+            arguments = {**arguments, STORE_ARGUMENT: str(message.store_id)}
+        job = task.new_job(task.payload.bind((), arguments), task.options)
         with consuming([message], self._received) as [trace]:
             return add(replace(job, trace=trace)).id
 
@@ -88,7 +97,7 @@ class JobsPublisher(Publisher):
         return Received(
             consumer=CONSUMER,
             system=self.service,
-            destination=message.aggregate_type.rpartition(":")[2],
+            destination=_task_name(message),
             event=message.event,
             message_id=str(message.message_id),
             store_id=message.store_id,
@@ -97,17 +106,6 @@ class JobsPublisher(Publisher):
             headers=headers_of(message.headers),
         )
 
-    def _in_store(self, message: OutgoingMessage) -> Any:
-        return nullcontext() if message.store_id is None else tenant_context(message.store_id)
 
-    def _arguments(self, message: OutgoingMessage) -> dict[str, Any]:
-        try:
-            given: object = json.loads(message.payload)
-        except (ValueError, RecursionError) as error:  # nested too deeply, or a number too long: it was written by SQL
-            raise PayloadInvalid(f"the payload cannot be read: {error}") from error
-        if not isinstance(given, dict):
-            raise PayloadInvalid(f"the payload must be a dict of arguments, not {type(given).__name__}")
-        arguments = cast("dict[str, Any]", given)
-        if message.store_id is not None and registry.get_task(message.aggregate_type.rpartition(":")[2]).is_store_task:
-            arguments["store_id"] = str(message.store_id)
-        return arguments
+def _task_name(message: OutgoingMessage) -> str:
+    return message.aggregate_type.rpartition(":")[2]

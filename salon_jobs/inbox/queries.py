@@ -21,7 +21,7 @@ from salon_jobs.db import statements
 from salon_jobs.models import InboxMessage
 
 Status: Final = InboxMessage.Status
-# As in the SQL statement.
+# As in prune_inbox.sql.
 PRUNE_BATCH: Final = 1000
 _LONGEST_RAW: Final = 2_000_000
 _LONGEST_REASON: Final = 4_000
@@ -50,52 +50,30 @@ class Rejected(NamedTuple):
     deliveries: int
 
 
-def take(consumer: str, rows: Sequence[InboxRow]) -> set[str]:
-    """Store messages in the caller's transaction; return the IDs of new ones. Role: worker."""
-    columns = zip(*rows, strict=True)
-    named = zip(_COLUMNS, map(list, columns), strict=True)
-    # Ensures that no commit is lost after the broker has forgotten the message.
-    _execute("SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'")
-    return {row[0] for row in _execute(statements.load("take_messages"), {"consumer": consumer, **dict(named)})}
-
-
-_COLUMNS: Final = (
-    "message_ids",
-    "events",
-    "producers",
-    "store_ids",
-    "statuses",
-    "codes",
-    "reasons",
-    "deliveries",
-    "raws",
-)
+def insert(consumer: str, rows: Sequence[InboxRow]) -> set[str]:
+    """Insert messages in the caller's transaction; return the IDs of new ones. Role: worker."""
+    columns = dict(zip(InboxRow._fields, map(list, zip(*rows, strict=True)), strict=True))
+    return {row[0] for row in statements.rows("insert_inbox", {"consumer": consumer, **columns})}
 
 
 def record_jobs(consumer: str, jobs: Mapping[str, int]) -> None:
     """Record which jobs the messages became, in the transaction that stored them. Role: worker."""
-    with connections[conf.database].cursor() as cursor:
-        cursor.execute(
-            statements.load("taken_messages"),
-            {"consumer": consumer, "message_ids": list(jobs), "job_ids": list(jobs.values())},
-        )
+    parameters = {"consumer": consumer, "message_ids": list(jobs), "job_ids": list(jobs.values())}
+    statements.execute("record_inbox_jobs", parameters)
 
 
-def known_stores(store_ids: Collection[UUID | None]) -> set[UUID]:
+def existing_stores(store_ids: Collection[UUID | None]) -> set[UUID]:
     """Return which of these stores exist. Role: worker."""
-    statement = statements.load("known_stores").replace("__function__", conf.fan_out_function)
-    return {row[0] for row in _execute(statement, {"store_ids": list(store_ids)})}
+    statement = statements.load("existing_stores").replace("__function__", conf.fan_out_function)
+    with connections[conf.database].cursor() as cursor:
+        cursor.execute(statement, {"store_ids": list(store_ids)})
+        return {row[0] for row in cursor.fetchall()}
 
 
 def next_to_retry(consumer: str) -> Rejected | None:
     """Lock and return one message to retry, in the caller's transaction, or None. Role: worker."""
-    waiting = InboxMessage.objects.using(conf.database).filter(consumer=consumer, status=Status.RETRY)
-    row = (
-        waiting.select_for_update(skip_locked=True)
-        .order_by("id")
-        .values_list("id", "message_id", "raw", "deliveries")
-        .first()
-    )
+    waiting = InboxMessage.objects.using(conf.database).filter(consumer=consumer, status=Status.RETRY).order_by("id")
+    row = waiting.select_for_update(skip_locked=True).values_list(*Rejected._fields).first()
     return None if row is None else Rejected(*row)
 
 
@@ -128,7 +106,7 @@ def prune_inbox(age: timedelta, *, using: str | None = None) -> int:
 
     Fewer than ``PRUNE_BATCH`` means there are no more. Rejected messages stay. Role: worker, operator.
     """
-    [(deleted,)] = _execute(statements.load("prune_inbox"), {"age": age}, using=using)
+    [(deleted,)] = statements.rows("prune_inbox", {"age": age}, using=using)
     return int(deleted)
 
 
@@ -169,10 +147,3 @@ def _decide(
         changed = set(chosen.values_list("id", flat=True))
         rows.filter(id__in=changed).update(status=decided, **changes)
     return [ActionResult(id_, id_ in changed, "" if id_ in changed else "it is not rejected") for id_ in ids]
-
-
-def _execute(statement: str, parameters: Mapping[str, Any] | None = None, *, using: str | None = None) -> list[Any]:
-    with connections[using or conf.database].cursor() as cursor:
-        cursor.execute(statement, parameters)
-        rows: list[Any] = cursor.fetchall()
-        return rows

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from salon_jobs.brokers.publisher import OutgoingMessage
-from salon_jobs.outbox.queries import Blocked, Failure, Unresolvable, Wanted
+from salon_jobs.outbox.queries import Blocked, Failure, Wanted
 
 # An aggregate ID, or the message ID of a message without an aggregate.
 Key = str | int
@@ -33,6 +33,15 @@ class Hold:
     page: int = 1
     outstanding: int = 0
 
+    def recover(self, *, after: int) -> None:
+        """Read its messages again, first one, then pages that grow."""
+        self.recovering, self.after, self.page = True, after, 1
+
+    @property
+    def first_id(self) -> int:
+        """ID up to which its partition must be read before it is caught up."""
+        return self.after if self.head_id is None else self.head_id
+
 
 class Backlog:
     """Buffer filled by the relay's reading thread and emptied by the publishing thread.
@@ -50,7 +59,7 @@ class Backlog:
         self._first: deque[OutgoingMessage] = deque()
         self._queue: deque[OutgoingMessage] = deque()
         # Every message that was read but not marked yet, with its partition.
-        self._known: dict[int, int] = {}
+        self._unmarked: dict[int, int] = {}
         self._holds: dict[Key, Hold] = {}
         # Previous attempts of messages whose row blocks their aggregate.
         self._tries: dict[int, int] = {}
@@ -67,7 +76,7 @@ class Backlog:
     def wants(self, aggregate_type: str, bound: int) -> list[Wanted]:
         """Return what to read next, as memory allows, from partitions not yet read up to the gate's bound."""
         with self.changed:
-            room = self._most - len(self._known)
+            room = self._most - len(self._unmarked)
             behind = [(partition, after) for partition, after in self._after.items() if after < bound]
             if room < self._least_room or not behind:
                 return []
@@ -80,13 +89,13 @@ class Backlog:
             unread = any(after < bound for after in self._after.values())
             return unread or any(hold.recovering for hold in self._holds.values())
 
-    def holds_of(self, partition: int) -> bool:
+    def uses(self, partition: int) -> bool:
         """Return whether messages of a partition are in memory."""
         with self.changed:
-            return partition in self._known.values()
+            return partition in self._unmarked.values()
 
-    def held(self) -> list[str]:
-        """Return the aggregates on hold."""
+    def blocked_aggregates(self) -> list[str]:
+        """Return the aggregates on hold, without those of one message."""
         with self.changed:
             return [key for key in self._holds if isinstance(key, str)]
 
@@ -101,11 +110,10 @@ class Backlog:
             for want in wanted:
                 full = counts[want.partition] >= want.take
                 self._after[want.partition] = last[want.partition] if full else max(bound, want.after)
-            if self._holds or self._known:
-                known, holds = self._known, self._holds
-                messages = [m for m in messages if m.id not in known and (m.aggregate_id or m.id) not in holds]
-            self._queue.extend(messages)
-            self._know(messages)
+            if self._holds or self._unmarked:
+                unmarked, holds = self._unmarked, self._holds
+                messages = [m for m in messages if m.id not in unmarked and (m.aggregate_id or m.id) not in holds]
+            self._add(self._queue, messages)
 
     def rewind(self, allocated: int) -> None:
         """Reread from the beginning after the ID sequence was restarted and stands below what was read."""
@@ -115,24 +123,23 @@ class Backlog:
     def passed_over(self) -> tuple[dict[int, int], list[int]]:
         """Return how far each partition was read, and the messages in memory."""
         with self.changed:
-            return dict(self._after), list(self._known)
+            return dict(self._after), list(self._unmarked)
 
     def accept_late(self, messages: Sequence[OutgoingMessage]) -> int:
         """Add messages found below what was already read; return how many are new."""
         with self.changed:
-            late = [m for m in messages if m.id not in self._known and _key(m) not in self._holds]
-            self._queue.extend(late)
-            self._know(late)
+            late = [m for m in messages if m.id not in self._unmarked and _key(m) not in self._holds]
+            self._add(self._queue, late)
             return len(late)
 
     def refresh(self, rows: Iterable[Blocked]) -> None:
         """Apply the rows that block aggregates: hold on new rows; catch up aggregates whose row is due or gone."""
         with self.changed:
-            seen: set[Key] = set()
+            blocked: set[Key] = set()
             for row in rows:
                 key: Key = row.aggregate_id or row.head_id
-                seen.add(key)
-                if row.head_id in self._known:
+                blocked.add(key)
+                if row.head_id in self._unmarked:
                     continue  # it is being sent, or was sent and is about to be marked
                 hold = self._holds.get(key)
                 if hold is None:
@@ -144,11 +151,11 @@ class Backlog:
                 hold.head_id = row.head_id
                 if row.due:
                     self._tries[row.head_id] = row.retry_count
-                    hold.recovering, hold.after, hold.page = True, row.head_id - 1, 1
+                    hold.recover(after=row.head_id - 1)
             for key, hold in self._holds.items():
-                if key not in seen and hold.written and not hold.recovering:
-                    after = key - 1 if isinstance(key, int) else 0
-                    hold.recovering, hold.after, hold.page, hold.head_id = True, after, 1, None
+                if key not in blocked and hold.written and not hold.recovering:
+                    hold.recover(after=key - 1 if isinstance(key, int) else 0)
+                    hold.head_id = None
 
     def recovering(self, most: int) -> list[tuple[Key, Hold, int]]:
         """Return up to ``most`` aggregates whose next page should be read, and up to which ID.
@@ -160,7 +167,7 @@ class Backlog:
             ready = (
                 (key, hold, self._after[hold.partition])
                 for key, hold in self._holds.items()
-                if hold.recovering and not hold.outstanding and self._after.get(hold.partition, -1) >= _first_of(hold)
+                if hold.recovering and not hold.outstanding and self._after.get(hold.partition, -1) >= hold.first_id
             )
             return list(islice(ready, most))
 
@@ -177,9 +184,8 @@ class Backlog:
                 stale = hold.head_id
             # Later pages begin after this one.
             hold.head_id = None
-            fresh = [message for message in messages if message.id not in self._known]
-            self._first.extend(fresh)
-            self._know(fresh)
+            fresh = [message for message in messages if message.id not in self._unmarked]
+            self._add(self._first, fresh)
             hold.outstanding += len(fresh)
             if isinstance(key, int) or len(messages) < hold.page:
                 del self._holds[key]
@@ -206,7 +212,7 @@ class Backlog:
                 if message.partition in self._after and (hold is None or hold.recovering):
                     kept.append(message)
                 else:
-                    self._known.pop(message.id, None)
+                    self._unmarked.pop(message.id, None)
             self._first.extendleft(reversed(kept))
 
     def settled(self, messages: Iterable[OutgoingMessage]) -> None:
@@ -222,7 +228,7 @@ class Backlog:
         """Forget messages that are marked in the table."""
         with self.changed:
             for message_id in ids:
-                self._known.pop(message_id, None)
+                self._unmarked.pop(message_id, None)
                 if self._tries:
                     self._tries.pop(message_id, None)
 
@@ -231,12 +237,12 @@ class Backlog:
         with self.changed:
             return self._tries.get(message.id, 0)
 
-    def fail(self, failures: Sequence[Failure | Unresolvable]) -> None:
+    def fail(self, failures: Sequence[Failure]) -> None:
         """Hold the aggregates of messages that could not be published, and drop what was read of them."""
         with self.changed:
             for failure in failures:
                 message = failure.message
-                self._known.pop(message.id, None)
+                self._unmarked.pop(message.id, None)
                 self._tries.pop(message.id, None)
                 key = _key(message)
                 # Move to the end, so that every aggregate gets its turn when more are due than fit in one poll.
@@ -247,7 +253,7 @@ class Backlog:
                     self._holds[key] = Hold(message.aggregate_id, message.partition, message.id, message.id - 1, False)
             self._drop_of({_key(failure.message) for failure in failures})
 
-    def written(self, failures: Sequence[Failure | Unresolvable]) -> None:
+    def written(self, failures: Sequence[Failure]) -> None:
         """Note that the rows of these failures are in the table."""
         with self.changed:
             for failure in failures:
@@ -258,7 +264,7 @@ class Backlog:
     @property
     def size(self) -> int:
         """Number of messages in memory."""
-        return len(self._known)
+        return len(self._unmarked)
 
     @property
     def waiting(self) -> bool:
@@ -270,8 +276,9 @@ class Backlog:
         """Number of blocked aggregates."""
         return len(self._holds)
 
-    def _know(self, messages: Iterable[OutgoingMessage]) -> None:
-        self._known.update([(message.id, message.partition) for message in messages])
+    def _add(self, waiting: deque[OutgoingMessage], messages: Sequence[OutgoingMessage]) -> None:
+        waiting.extend(messages)
+        self._unmarked.update([(message.id, message.partition) for message in messages])
         self.changed.notify_all()
 
     def _drop_of(self, keys: Collection[Key]) -> None:
@@ -283,14 +290,10 @@ class Backlog:
             if len(kept) < len(waiting):
                 for message in waiting:
                     if unwanted(message):
-                        self._known.pop(message.id, None)
+                        self._unmarked.pop(message.id, None)
                 waiting.clear()
                 waiting.extend(kept)
 
 
 def _key(message: OutgoingMessage) -> Key:
     return message.aggregate_id or message.id
-
-
-def _first_of(hold: Hold) -> int:
-    return hold.after if hold.head_id is None else hold.head_id

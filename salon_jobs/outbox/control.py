@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final, TypeVar
-from uuid import UUID
 
 from django.db import connections, transaction
 from django.db.models import Q
@@ -19,76 +17,52 @@ from salon_jobs.models import BlockedAggregate, DestinationState, Message
 from salon_jobs.outbox import emit
 
 Key = tuple[str, str] | int
+BATCH: Final = 1000
+_OPEN: Final = (MessageStatus.PENDING, MessageStatus.FAILED)
+_PARKED: Final[str] = BlockedAggregate.Status.PARKED.value
+_T = TypeVar("_T")
+_GONE: Final = "there is no such message, or you may not see it"
 
 
-@dataclass(frozen=True, slots=True)
-class LockedMessage:
-    """What operators need to know about one locked message, whatever its status."""
-
-    id: int
-    aggregate_type: str
-    aggregate_id: str
-    partition: int
-    store_id: UUID | None
-    status: str
-
-    @property
-    def key(self) -> Key:
-        """Unit of ordering: the aggregate, or the message itself if it has none."""
-        return (self.aggregate_type, self.aggregate_id) if self.aggregate_id else self.id
+def key_of(row: Message | BlockedAggregate) -> Key:
+    """Return the unit of ordering: the aggregate, or the message itself if it has none."""
+    if row.aggregate_id:
+        return row.aggregate_type, row.aggregate_id
+    return row.head_id if isinstance(row, BlockedAggregate) else row.pk
 
 
-@dataclass(frozen=True, slots=True)
-class Holder:
-    """Row that blocks one aggregate, or one message without an aggregate."""
-
-    id: int
-    head_id: int
-    aggregate_type: str
-    aggregate_id: str
-    status: str
-
-    @property
-    def key(self) -> Key:
-        """Unit of ordering that is blocked."""
-        return (self.aggregate_type, self.aggregate_id) if self.aggregate_id else self.head_id
-
-
-def lock_messages(ids: Sequence[int], using: str) -> list[LockedMessage]:
+def lock_messages(ids: Sequence[int], using: str) -> list[Message]:
     """Lock and return messages by ID, lowest first, as they are once locked."""
     rows = Message.objects.using(using).select_for_update().filter(pk__in=ids).order_by("pk")
-    fields = ("id", "aggregate_type", "aggregate_id", "partition", "store_id", "status")
-    return [LockedMessage(*row) for row in rows.values_list(*fields)]
+    return list(rows.only("aggregate_type", "aggregate_id", "partition", "store_id", "status"))
 
 
-def lock_holders(messages: Sequence[LockedMessage], using: str) -> dict[Key, Holder]:
+def lock_holders(messages: Sequence[Message], using: str) -> dict[Key, BlockedAggregate]:
     """Lock and return the rows that block the messages' aggregates."""
     ordered = Q(
         aggregate_type__in={message.aggregate_type for message in messages},
         aggregate_id__in={message.aggregate_id for message in messages if message.aggregate_id},
     )
-    by_itself = Q(head_id__in=[message.id for message in messages])
+    by_itself = Q(head_id__in=[message.pk for message in messages])
     rows = BlockedAggregate.objects.using(using).select_for_update().filter(ordered | by_itself).order_by("pk")
-    fields = ("id", "head_id", "aggregate_type", "aggregate_id", "status")
-    holders = [Holder(*row) for row in rows.values_list(*fields)]
-    return {holder.key: holder for holder in holders}
+    return {key_of(row): row for row in rows}
 
 
-def put_in_front(fronts: dict[Key, LockedMessage], holders: dict[Key, Holder], using: str) -> None:
+def put_in_front(fronts: dict[Key, Message], holders: dict[Key, BlockedAggregate], using: str) -> None:
     """Have the relay send each message next in its aggregate, since its cursor is already past them."""
     blocked = BlockedAggregate.objects.using(using)
     waiting = BlockedAggregate.Status.WAITING
     for key, message in fronts.items():
         holder = holders.get(key)
-        if holder is not None and message.id <= holder.head_id:
-            blocked.filter(pk=holder.id).update(head_id=message.id, status=waiting, retry_at=Now(), retry_count=0)
+        if holder is not None and message.pk <= holder.head_id:
+            blocked.filter(pk=holder.pk).update(head_id=message.pk, status=waiting, retry_at=Now(), retry_count=0)
     blocked.bulk_create(
         [
             BlockedAggregate(
                 aggregate_type=message.aggregate_type,
                 aggregate_id=message.aggregate_id,
                 partition=message.partition,
-                head_id=message.id,
+                head_id=message.pk,
                 store_id=message.store_id,
                 status=waiting,
                 retry_at=Now(),
@@ -100,13 +74,6 @@ def put_in_front(fronts: dict[Key, LockedMessage], holders: dict[Key, Holder], u
     )
 
 
-BATCH: Final = 1000
-_OPEN: Final = (MessageStatus.PENDING, MessageStatus.FAILED)
-_T = TypeVar("_T")
-_PARKED: Final[str] = BlockedAggregate.Status.PARKED.value
-_GONE: Final = "there is no such message, or you may not see it"
-
-
 def retry_messages(ids: Iterable[int], *, using: str | None = None) -> list[ActionResult[int]]:
     """Retry failed messages, and retry waiting messages now. Role: operator, worker.
 
@@ -114,7 +81,7 @@ def retry_messages(ids: Iterable[int], *, using: str | None = None) -> list[Acti
     follow it. A message whose aggregate is blocked by another message stays as it is, and its result names that
     message. ``using`` defaults to the alias of the job tables. Results are in the order of the IDs.
     """
-    return _in_batches(_retry, ids, using)
+    return change_in_batches(_retry, ids, using)
 
 
 def skip_messages(ids: Iterable[int], *, using: str | None = None) -> list[ActionResult[int]]:
@@ -123,7 +90,7 @@ def skip_messages(ids: Iterable[int], *, using: str | None = None) -> list[Actio
     Role: operator, worker; web, inside ``tenant_context``, for messages of the current store. A message that a relay is
     sending at this moment may still arrive. ``using`` and results are as in ``retry_messages``.
     """
-    return _in_batches(_skip, ids, using)
+    return change_in_batches(_skip, ids, using)
 
 
 def unpark(
@@ -140,16 +107,16 @@ def unpark(
     if bool(named) == bool(aggregate_type):
         raise OptionInvalid("name the aggregates, or aggregate_type for all of a destination")
     alias = using or conf.database
+    rows = BlockedAggregate.objects.using(alias).order_by("head_id")
     heads: dict[int, tuple[str, str]] = {}
-    for batch in _batches(named):
-        pairs = set(batch)
-        types, wanted = {pair[0] for pair in pairs}, {pair[1] for pair in pairs if pair[1]}
-        found = BlockedAggregate.objects.using(alias).filter(aggregate_type__in=types, aggregate_id__in=wanted)
-        rows = found.values_list("head_id", "aggregate_type", "aggregate_id")
-        heads |= {head: (kind, one) for head, kind, one in rows if (kind, one) in pairs}
     if aggregate_type:
-        every = BlockedAggregate.objects.using(alias).filter(aggregate_type=aggregate_type).order_by("head_id")
-        heads = {head: (aggregate_type, one) for head, one in every.values_list("head_id", "aggregate_id")}
+        heads = {row.head_id: (aggregate_type, row.aggregate_id) for row in rows.filter(aggregate_type=aggregate_type)}
+    for batch in batches([pair for pair in named if pair[1]]):
+        pairs = set(batch)
+        types, ids = {pair[0] for pair in pairs}, {pair[1] for pair in pairs}
+        for row in rows.filter(aggregate_type__in=types, aggregate_id__in=ids):
+            if (pair := (row.aggregate_type, row.aggregate_id)) in pairs:
+                heads[row.head_id] = pair
     results = [ActionResult(heads[each.id], each.changed, each.detail) for each in retry_heads(heads, using=alias)]
     blocked = set(heads.values())
     return [*results, *(ActionResult(pair, False, "it is not blocked") for pair in named if pair not in blocked)]
@@ -157,22 +124,34 @@ def unpark(
 
 def retry_heads(heads: Iterable[int], *, using: str | None = None) -> list[ActionResult[int]]:
     """Unpark aggregates, as ``unpark`` does, named by the messages that block them."""
-    return _in_batches(_retry_or_let_go, heads, using)
+    return change_in_batches(_retry_or_let_go, heads, using)
 
 
-def why_not(ids: Sequence[int], allowed: str, using: str) -> dict[int, str]:
+def why_not(ids: Iterable[int], allowed: str, using: str) -> dict[int, str]:
     """Return for each message which status it has instead of ``allowed``."""
     statuses = dict(Message.objects.using(using).filter(pk__in=ids).values_list("pk", "status"))
     return {id_: f"it is {statuses[id_]}; {allowed}" if id_ in statuses else _GONE for id_ in ids}
 
 
-def _in_batches(
-    change: Callable[[Sequence[int], str], dict[int, str]], ids: Iterable[int], using: str | None
+def batches(rows: Sequence[_T]) -> Iterator[Sequence[_T]]:
+    """Split rows into batches, each for one transaction."""
+    return (rows[start : start + BATCH] for start in range(0, len(rows), BATCH))
+
+
+def change_in_batches(
+    change: Callable[[Sequence[int], str], dict[int, str]],
+    ids: Iterable[int],
+    using: str | None,
+    *,
+    split: Callable[[Sequence[int], str], Iterable[Sequence[int]]] = lambda ids, using: batches(ids),
 ) -> list[ActionResult[int]]:
-    """Change all messages, lowest IDs first, so that a blocking message precedes the rest of its aggregate."""
+    """Change all messages, lowest IDs first, so that a blocking message precedes the rest of its aggregate.
+
+    ``change`` changes one batch in a transaction; it returns, by ID, why messages were refused.
+    """
     alias, wanted = using or conf.database, list(ids)
     refused: dict[int, str] = {}
-    for batch in _batches(sorted(set(wanted))):
+    for batch in split(sorted(set(wanted)), alias):
         with transaction.atomic(using=alias):
             refusals = change(batch, alias)
             if len(refusals) < len(batch):
@@ -181,35 +160,30 @@ def _in_batches(
     return [ActionResult(id_, id_ not in refused, refused.get(id_, "")) for id_ in wanted]
 
 
-def _batches(everything: Sequence[_T]) -> Iterator[Sequence[_T]]:
-    return (everything[start : start + BATCH] for start in range(0, len(everything), BATCH))
-
-
 def _retry(ids: Sequence[int], using: str) -> dict[int, str]:
-    """Retry one batch in the caller's transaction; return the reason for each message that was refused, by ID."""
     messages = lock_messages(ids, using)
     holders = lock_holders(messages, using)
-    refused = _not_found(ids, messages)
+    refused = dict.fromkeys(set(ids) - {message.pk for message in messages}, _GONE)
     failed: list[int] = []
     at_once: list[int] = []
-    fronts: dict[Key, LockedMessage] = {}
+    fronts: dict[Key, Message] = {}
     for message in messages:
-        holder = holders.get(message.key)
-        is_head = holder is not None and holder.head_id == message.id
+        holder = holders.get(key_of(message))
+        is_head = holder is not None and holder.head_id == message.pk
         if message.status == MessageStatus.FAILED:
             if holder and not is_head and holder.status == _PARKED and holder.head_id not in failed:
-                refused[message.id] = f"message {holder.head_id} holds its aggregate back; retry or skip that one first"
+                refused[message.pk] = f"message {holder.head_id} holds its aggregate back; retry or skip that one first"
                 continue
-            failed.append(message.id)
-            fronts.setdefault(message.key, message)
+            failed.append(message.pk)
+            fronts.setdefault(key_of(message), message)
         elif message.status != MessageStatus.PENDING:
-            refused[message.id] = f"it is {message.status}; only failed and waiting messages can be retried"
+            refused[message.pk] = f"it is {message.status}; only failed and waiting messages can be retried"
         elif holder is None:
-            refused[message.id] = "it is pending; the relay sends it by itself"
+            refused[message.pk] = "it is pending; the relay sends it by itself"
         elif not is_head:
-            refused[message.id] = f"it waits behind message {holder.head_id}; retry or skip that one"
+            refused[message.pk] = f"it waits behind message {holder.head_id}; retry or skip that one"
         else:
-            at_once.append(message.id)
+            at_once.append(message.pk)
     Message.objects.using(using).filter(pk__in=failed).update(
         status=MessageStatus.PENDING, retry_count=0, retry_at=None, ended_at=None
     )
@@ -221,41 +195,27 @@ def _retry(ids: Sequence[int], using: str) -> dict[int, str]:
 
 
 def _skip(ids: Sequence[int], using: str) -> dict[int, str]:
-    allowed = "only pending and failed messages can be skipped"
-    if not _may_update(using):
-        with connections[using].cursor() as cursor:
+    with connections[using].cursor() as cursor:
+        cursor.execute("SELECT has_table_privilege('salon_jobs_message', 'UPDATE')")
+        [(may_update,)] = cursor.fetchall()
+        if not may_update:
             cursor.execute("SELECT salon_jobs_skip_messages(%s::bigint[])", [list(ids)])
-            skipped = {row[0] for row in cursor.fetchall()}
-        return why_not([id_ for id_ in ids if id_ not in skipped], allowed, using)
-    messages = lock_messages(ids, using)
-    open_ones = [message.id for message in messages if message.status in _OPEN]
-    Message.objects.using(using).filter(pk__in=open_ones).update(
-        status=MessageStatus.SKIPPED, ended_at=Now(), retry_at=None
-    )
-    BlockedAggregate.objects.using(using).filter(head_id__in=open_ones).delete()
-    refused = {m.id: f"it is {m.status}; {allowed}" for m in messages if m.status not in _OPEN}
-    return refused | _not_found(ids, messages)
+            skipped = [row[0] for row in cursor.fetchall()]
+    if may_update:
+        skipped = [message.pk for message in lock_messages(ids, using) if message.status in _OPEN]
+        changes = {"status": MessageStatus.SKIPPED, "ended_at": Now(), "retry_at": None}
+        Message.objects.using(using).filter(pk__in=skipped).update(**changes)
+        BlockedAggregate.objects.using(using).filter(head_id__in=skipped).delete()
+    return why_not(set(ids) - set(skipped), "only pending and failed messages can be skipped", using)
 
 
 def _retry_or_let_go(heads: Sequence[int], using: str) -> dict[int, str]:
     """Retry the heads; release the aggregate of any head that is gone or has ended."""
     refused = _retry(heads, using)
-    open_ones = Message.objects.using(using).filter(pk__in=refused, status__in=_OPEN).values_list("pk", flat=True)
-    over = set(refused) - set(open_ones)
-    BlockedAggregate.objects.using(using).filter(head_id__in=over).delete()
-    return {head: why for head, why in refused.items() if head not in over}
-
-
-def _not_found(ids: Sequence[int], messages: Sequence[LockedMessage]) -> dict[int, str]:
-    found = {message.id for message in messages}
-    return {id_: _GONE for id_ in ids if id_ not in found}
-
-
-def _may_update(using: str) -> bool:
-    with connections[using].cursor() as cursor:
-        cursor.execute("SELECT has_table_privilege('salon_jobs_message', 'UPDATE')")
-        row = cursor.fetchone()
-    return row is not None and bool(row[0])
+    still_open = Message.objects.using(using).filter(pk__in=refused, status__in=_OPEN).values_list("pk", flat=True)
+    ended = set(refused) - set(still_open)
+    BlockedAggregate.objects.using(using).filter(head_id__in=ended).delete()
+    return {head: why for head, why in refused.items() if head not in ended}
 
 
 def pause_destination(aggregate_type: str, *, using: str | None = None) -> None:

@@ -19,7 +19,7 @@ from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.events import log_event
 from salon_jobs.outbox.backlog import Backlog
 from salon_jobs.outbox.marker import Marker, Settled
-from salon_jobs.outbox.queries import Failure, Unresolvable
+from salon_jobs.outbox.queries import Failure
 from salon_jobs.outbox.traces import trace_published
 
 _WAIT_S: Final = (0.25, 30.0)
@@ -51,11 +51,11 @@ class Breaker:
     def trip(self, outage: PublishFailure) -> bool:
         """Open, or stay open for longer; return whether the outage or its code is new."""
         with self._lock:
-            news = self.outage is None or self.outage.code != outage.code
+            is_new = self.outage is None or self.outage.code != outage.code
             self.outage = outage
             self._open_until = self._clock() + self._wait_s
             self._wait_s = min(_WAIT_S[1], self._wait_s * 2)
-            return news
+            return is_new
 
     def close(self, *, healed: bool = True) -> bool:
         """Close after the destination answered; return whether the breaker was open.
@@ -64,16 +64,14 @@ class Breaker:
         continued.
         """
         with self._lock:
-            news = self.outage is not None
+            was_open = self.outage is not None
             self.outage, self._open_until = None, float("-inf")
             if healed:
                 self._wait_s = _WAIT_S[0]
-            return news
+            return was_open
 
 
-_LOOK_S: Final = 0.5
-# Verdicts that say nothing about the message itself.
-_AWAY: Final = (Verdict.OUTAGE, Verdict.MISSING)
+_CHECK_EVERY_S: Final = 0.5
 
 
 class DestinationWorker:
@@ -105,7 +103,7 @@ class DestinationWorker:
         self._busy = self._opened = False
         self._stop = threading.Event()
         self._forced = threading.Event()
-        self._failures: list[Failure | Unresolvable] = []
+        self._failures: list[Failure] = []
         self._outage_news: list[PublishFailure | None] = []
         base = conf.outbox.retry_backoff
         self._backoff = Backoff(base=base, cap=max(base, timedelta(hours=1)))
@@ -156,27 +154,37 @@ class DestinationWorker:
         return not self._busy and not self.backlog.size and not self._failures
 
     @property
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         """Whether the thread runs; an unexpected error or ``stop`` ends it."""
         return self._thread.is_alive()
 
-    def holds_of(self, partition: int) -> bool:
+    def uses(self, partition: int) -> bool:
         """Return whether messages of a partition are in memory, or its failures are still to be written."""
         with self.backlog.changed:
             unwritten = any(failure.message.partition == partition for failure in self._failures)
-            return unwritten or self.backlog.holds_of(partition)
+            return unwritten or self.backlog.uses(partition)
 
     @property
     def blocked_by_outage(self) -> bool:
         """Whether messages in memory cannot be sent now."""
         return self.paused or not self.breaker.is_closed
 
-    def take_failures(self) -> list[Failure | Unresolvable]:
+    def facts(self) -> dict[str, object]:
+        """Return the destination's part of readiness."""
+        outage = self.breaker.outage
+        return {
+            "in_memory": self.backlog.size,
+            "on_hold": self.backlog.on_hold,
+            "paused": self.paused,
+            "outage": None if outage is None else outage.code,
+        }
+
+    def take_failures(self) -> list[Failure]:
         """Return failures still to be written. They are kept until ``failures_written``."""
         with self.backlog.changed:
             return list(self._failures)
 
-    def failures_written(self, failures: Sequence[Failure | Unresolvable]) -> None:
+    def failures_written(self, failures: Sequence[Failure]) -> None:
         """Forget failures that were written or are not ours to write."""
         with self.backlog.changed:
             del self._failures[: len(failures)]
@@ -214,7 +222,7 @@ class DestinationWorker:
             wait_s = self.breaker.wait_s
             if self.paused or wait_s or not self.backlog.waiting or self.tokens == 0 or not self._owns():
                 if not self._stop.is_set():
-                    changed.wait(min(_LOOK_S, wait_s or _LOOK_S))
+                    changed.wait(min(_CHECK_EVERY_S, wait_s or _CHECK_EVERY_S))
                 return [], should_continue
             self._busy = True
             most = conf.outbox.fetch_limit if self.breaker.is_closed else 1
@@ -248,37 +256,37 @@ class DestinationWorker:
             return
         sent: list[OutgoingMessage] = []
         skipped: dict[int, str] = {}
-        settled: list[OutgoingMessage] = []
-        left: list[OutgoingMessage] = []
-        failures: list[Failure | Unresolvable] = []
-        uncharged = 0
+        unsent: list[OutgoingMessage] = []
+        failures: list[Failure] = []
         outage: PublishFailure | None = None
         for message, answer in zip(batch, answers, strict=True):
             if answer is None:
                 sent.append(message)
-            elif answer.verdict is Verdict.SKIPPED:
-                skipped[message.id] = str(answer)
-                settled.append(message)
-            elif answer.verdict in (Verdict.RETRY, Verdict.REFUSED):
-                failures.append(self._failure(message, answer))
-            elif answer.verdict is Verdict.UNRESOLVABLE:
-                failures.append(Unresolvable(message, answer))
-                uncharged += 1
-            else:
-                left.append(message)
-                if answer.verdict in _AWAY:
+                continue
+            match answer.verdict:
+                case Verdict.SKIPPED:
+                    skipped[message.id] = str(answer)
+                case Verdict.RETRY | Verdict.REFUSED:
+                    failures.append(self._failure(message, answer))
+                case Verdict.UNRESOLVABLE:
+                    failures.append(Failure(message, answer))
+                case Verdict.OUTAGE | Verdict.MISSING:  # these say nothing about the message itself
+                    unsent.append(message)
                     outage = outage or answer
+                case Verdict.NOT_SENT:
+                    unsent.append(message)
+        uncharged = sum(not failure.tries for failure in failures)
         # Under one lock: the relay must neither write a failure that holds nothing yet, nor catch up an aggregate
         # while some of it is still to be put back.
         with self.backlog.changed:
-            self.backlog.settled([*sent, *settled])
+            self.backlog.settled([*sent, *(message for message in batch if message.id in skipped)])
             self.backlog.fail(failures)
             self._failures += failures
-            self.backlog.put_back(left)
+            self.backlog.put_back(unsent)
         self._mark(sent, skipped)
         if self.tokens is not None:
-            self.give_tokens(len(left) + uncharged)
-        if outage is None and left and not (sent or failures or skipped) and should_continue():
+            self.give_tokens(len(unsent) + uncharged)
+        if outage is None and unsent and not (sent or failures or skipped) and should_continue():
             outage = PublishFailure(Verdict.OUTAGE, "OUTBOX.NOT_SENT", "the publisher sent nothing and did not say why")
         if outage is not None:
             self._trip_breaker(outage)
@@ -295,14 +303,7 @@ class DestinationWorker:
         tries = self.backlog.tries(message) + 1
         final = answer.verdict is Verdict.REFUSED or tries >= conf.outbox.retry_count
         self.counts["failed" if final else "retried"] += 1
-        failure = Failure(
-            message=message,
-            code=answer.code,
-            error=str(answer),
-            tries=tries,
-            wait=self._backoff.delay(tries),
-            final=final,
-        )
+        failure = Failure(message, answer, tries, self._backoff.delay(tries), final)
         log_event(
             logging.ERROR if final else logging.WARNING,
             events.MESSAGE_FAILED if final else events.MESSAGE_RETRIED,
@@ -319,21 +320,18 @@ class DestinationWorker:
         return failure
 
     def _trip_breaker(self, outage: PublishFailure) -> None:
-        if self.breaker.trip(outage):
-            self._tell(outage)
-            if not outage.quiet:
-                event = (
-                    events.DESTINATION_UNRESOLVABLE if outage.verdict is Verdict.MISSING else events.DESTINATION_LOST
-                )
-                log_event(
-                    logging.WARNING, event, aggregate_type=self.aggregate_type, code=outage.code, detail=outage.detail
-                )
+        if not self.breaker.trip(outage):
+            return
+        with self.backlog.changed:
+            self._outage_news.append(outage)
+        if not outage.quiet:
+            missing = outage.verdict is Verdict.MISSING
+            event = events.DESTINATION_UNRESOLVABLE if missing else events.DESTINATION_LOST
+            name = self.aggregate_type
+            log_event(logging.WARNING, event, aggregate_type=name, code=outage.code, detail=outage.detail)
 
     def _close_breaker(self, *, healed: bool = True) -> None:
         if self.breaker.close(healed=healed):
-            self._tell(None)
+            with self.backlog.changed:
+                self._outage_news.append(None)
             log_event(logging.INFO, events.DESTINATION_BACK, aggregate_type=self.aggregate_type)
-
-    def _tell(self, news: PublishFailure | None) -> None:
-        with self.backlog.changed:
-            self._outage_news.append(news)

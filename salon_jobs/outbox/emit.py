@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import UUID, uuid4
 
 import msgspec
@@ -79,7 +79,11 @@ def emit_many(drafts: Iterable[Draft]) -> list[UUID]:
 
     All messages of a statement are checked before it runs.
     """
-    _require_transaction()
+    if not connections[conf.database].in_atomic_block:
+        raise EmitRefused(
+            "emit() writes the message in the transaction that it belongs to, and none is open on "
+            f"{conf.database!r}: put both into transaction.atomic(using={conf.database!r})"
+        )
     producer = conf.outbox.require_producer()
     ids: list[UUID] = []
     remaining = iter(drafts)
@@ -88,13 +92,12 @@ def emit_many(drafts: Iterable[Draft]) -> list[UUID]:
         with sending(sent):
             trace = current_headers()
             rows = [_row(draft, trace) for draft in batch]
-            with _refusals_named(), connections[conf.database].cursor() as cursor:
-                cursor.execute(
-                    statements.load("emit_many"), [list(column) for column in zip(*rows, strict=True)] + [producer]
-                )
+            with _explain_refusals():
+                columns = dict(zip(_Row._fields, map(list, zip(*rows, strict=True)), strict=True))
+                statements.execute("emit_many", {**columns, "producer": producer})
             if len(batch) == 1:
-                sent.message_id, sent.body_size = str(rows[0][0]), len(rows[0][4].encode())
-        ids += [row[0] for row in rows]
+                sent.message_id, sent.body_size = str(rows[0].message_id), len(rows[0].payload.encode())
+        ids += [row.message_id for row in rows]
     if ids:
         after_commit()
     return ids
@@ -102,18 +105,22 @@ def emit_many(drafts: Iterable[Draft]) -> list[UUID]:
 
 def _described(batch: Sequence[Draft]) -> Sent:
     """Describe the batch for tracers, as far as all its messages agree. Nothing has been validated yet."""
-    first = batch[0]
-    service, destination = place_of(str(first.aggregate_type)) if _alike(batch, "aggregate_type") else ("", "")
-    event = str(first.event) if _alike(batch, "event") else ""
-    return Sent(emitted=True, system=service, destination=destination, name=event, count=len(batch))
+    types, names = {str(draft.aggregate_type) for draft in batch}, {str(draft.event) for draft in batch}
+    service, destination = place_of(types.pop()) if len(types) == 1 else ("", "")
+    name = names.pop() if len(names) == 1 else ""
+    return Sent(emitted=True, system=service, destination=destination, name=name, count=len(batch))
 
 
-def _alike(batch: Sequence[Draft], name: str) -> bool:
-    first: object = getattr(batch[0], name)
-    return all(getattr(draft, name) == first for draft in batch)
+class _Row(NamedTuple):
+    message_id: UUID
+    aggregate_type: str
+    aggregate_id: str
+    event: str
+    payload: str
+    headers: str
 
 
-def _row(draft: Draft, trace: Mapping[str, str]) -> tuple[UUID, str, str, str, str, str]:
+def _row(draft: Draft, trace: Mapping[str, str]) -> _Row:
     aggregate_type, aggregate_id = _text(draft, "aggregate_type"), _text(draft, "aggregate_id", may_be_empty=True)
     event = _text(draft, "event")
     destination = parse_destination(aggregate_type)
@@ -122,7 +129,7 @@ def _row(draft: Draft, trace: Mapping[str, str]) -> tuple[UUID, str, str, str, s
     checker_for(destination.service).check(
         destination, aggregate_id=aggregate_id, event=event, payload=payload, headers=headers
     )
-    return uuid4(), aggregate_type, aggregate_id, event, payload, headers
+    return _Row(uuid4(), aggregate_type, aggregate_id, event, payload, headers)
 
 
 def _text(draft: Draft, name: str, *, may_be_empty: bool = False) -> str:
@@ -161,16 +168,8 @@ def _json(value: object, name: str) -> str:
     return text
 
 
-def _require_transaction() -> None:
-    if not connections[conf.database].in_atomic_block:
-        raise EmitRefused(
-            "emit() writes the message in the transaction of what it tells about, and none is open on "
-            f"{conf.database!r}: put both into transaction.atomic(using={conf.database!r})"
-        )
-
-
 @contextmanager
-def _refusals_named() -> Generator[None]:
+def _explain_refusals() -> Generator[None]:
     try:
         yield
     except ProgrammingError as error:

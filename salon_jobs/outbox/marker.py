@@ -1,16 +1,13 @@
-"""Threads that mark published messages and prune old ones."""
+"""Loops that mark published messages and prune old ones."""
 
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
-
-from django.db import DatabaseError, InterfaceError, connections
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import events
@@ -18,10 +15,9 @@ from salon_jobs.core.events import log_event
 from salon_jobs.db import statements
 from salon_jobs.outbox import queries
 from salon_jobs.outbox.backlog import Backlog
-from salon_jobs.tenancy.connections import log_lost, tidy_connections
+from salon_jobs.process.loop import Loop
 
-_MOST = 5000
-_RETRY_S = 0.2
+_MOST: Final = 5000
 
 
 @dataclass(slots=True)
@@ -33,87 +29,64 @@ class Settled:
     skipped: dict[int, str] = field(default_factory=dict[int, str])
 
 
-class Marker:
-    """Thread that marks settled messages, retrying until that is written: others are sent again.
+class Marker(Loop):
+    """Loop that marks settled messages, retrying until that is written: others are sent again.
 
     ``on_marked`` is called after each write, because there is room for more messages.
     """
 
     def __init__(self, on_marked: Callable[[], None]) -> None:
+        super().__init__("marker")
         self._on_marked = on_marked
-        self._changed = threading.Condition()
+        # Other threads append; what is written is removed afterwards.
         self._settled: list[Settled] = []
-        self._busy = self._stopping = self._given_up = False
         self._give_up_at = float("inf")
         self.published = self.skipped = 0
-        self._thread = threading.Thread(target=self._run, name="salon-jobs-marker", daemon=True)
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
 
     def put(self, settled: Settled) -> None:
         """Queue the outcome of one batch."""
-        with self._changed:
-            self._settled.append(settled)
-            self._changed.notify_all()
+        self._settled.append(settled)
+        self.wake()
 
-    def stop(self, grace_s: float) -> bool:
-        """Write what is left, for at most ``grace_s``; return whether all was written. Idempotent."""
-        with self._changed:
-            self._stopping = True
-            self._give_up_at = time.monotonic() + grace_s
-            self._changed.notify_all()
-        self._thread.join(grace_s + 1)
-        return not self._settled and not self._busy and not self._given_up
+    def poll(self) -> float:
+        """Write what is queued; the next round begins when there is more."""
+        self._write_all()
+        return float("inf")
 
-    @property
-    def alive(self) -> bool:
-        """Whether the thread runs; an unexpected error or ``stop`` ends it."""
-        return self._thread.is_alive()
+    def finish(self) -> bool:
+        """Write what is left, for at most the time given to ``stop_within``."""
+        written = self.outage.wait_out(self._write_all, self._give_up)
+        if not written:
+            unmarked = sum(len(settled.published) for settled in self._settled)
+            log_event(logging.ERROR, events.RELAY_UNMARKED, messages=unmarked)
+        return written
+
+    def stop_within(self, grace_s: float) -> bool:
+        """Write what is left, for at most ``grace_s``; return whether all was written."""
+        self._give_up_at = time.monotonic() + grace_s
+        self.stop()
+        return self.join(grace_s + 1) and self.idle
 
     @property
     def idle(self) -> bool:
         """Whether everything is written."""
-        with self._changed:
-            return not self._settled and not self._busy
+        return not self._settled
 
-    def _run(self) -> None:
-        try:
-            while batch := self._next():
-                self._write_until_written(batch)
-                with self._changed:
-                    self._busy = False
-        finally:
-            connections.close_all()
+    def _give_up(self, wait_s: float) -> bool:
+        left_s = self._give_up_at - time.monotonic()
+        time.sleep(max(0.0, min(wait_s, left_s)))
+        return left_s <= 0
 
-    def _next(self) -> list[Settled]:
-        with self._changed:
-            while not self._settled and not self._stopping:
-                self._changed.wait()
+    def _write_all(self) -> None:
+        while self._settled:
             count = total = 0
             while count < len(self._settled) and (not count or total < _MOST):
                 total += len(self._settled[count].published)
                 count += 1
-            batch, self._settled = self._settled[:count], self._settled[count:]
-            self._busy = bool(batch)
-            return batch
+            self._write(self._settled[:count])
+            del self._settled[:count]
 
-    def _write_until_written(self, batch: list[Settled]) -> None:
-        while time.monotonic() < self._give_up_at:
-            try:
-                tidy_connections()
-                self._write(batch)
-            except (DatabaseError, InterfaceError) as error:
-                log_lost(error, loop="marker")
-                with self._changed:
-                    self._changed.wait(_RETRY_S)
-            else:
-                return
-        self._given_up = True
-        log_event(logging.ERROR, events.RELAY_UNMARKED, messages=sum(len(s.published) for s in batch))
-
-    def _write(self, batch: list[Settled]) -> None:
+    def _write(self, batch: Sequence[Settled]) -> None:
         published = [message_id for settled in batch for message_id in settled.published]
         if published:
             queries.mark_published(published)
@@ -134,29 +107,22 @@ _FROM_THE_START_S: Final = 3600.0
 _FOR_EVER: Final = timedelta(days=365_000)
 
 
-class MessagePruner:
-    """Thread that deletes old messages, walking the table by ID; several may run at once.
+class MessagePruner(Loop):
+    """Loop that deletes old messages, walking the table by ID; several may run at once.
 
     A round ends after half a second, or where messages are too young. The walk restarts every hour, for messages that
     were sent late (after an operator's retry, for example).
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+        super().__init__("message pruner", first_poll_in_s=_EVERY_S, clock=clock)
         self._after = 0
         self._began = clock()
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="salon-jobs-message-pruner", daemon=True)
 
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stop the thread and wait for it to end. Idempotent."""
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join()
+    def poll(self) -> float:
+        """Prune once a minute."""
+        self.run_once()
+        return _EVERY_S
 
     def run_once(self) -> int:
         """Delete for at most half a second and log the count; return how many. Role: worker, autocommit.
@@ -166,36 +132,20 @@ class MessagePruner:
         end = self._clock() + _ROUND_S
         if self._clock() - self._began >= _FROM_THE_START_S:
             self._after, self._began = 0, self._clock()
+        retentions = {
+            "published": conf.outbox.retain_published or _FOR_EVER,
+            "skipped": conf.outbox.retain_skipped or _FOR_EVER,
+        }
         total = 0
+        row: tuple[int, int | None, bool]
         while True:
-            deleted, after, young = self._prune()
+            [row] = statements.rows("prune_messages", {"after": self._after, **retentions})
+            deleted, after, young = row
             total += deleted
-            if after is None:
-                self._after = 0
-                break
-            if young:
-                break
-            self._after = after
-            if self._clock() >= end:
+            if after is None or not young:
+                self._after = after or 0
+            if after is None or young or self._clock() >= end:
                 break
         if total:
             log_event(logging.INFO, events.PRUNED, messages=total)
         return total
-
-    def _prune(self) -> tuple[int, int | None, bool]:
-        ages = {
-            "published": conf.outbox.retain_published or _FOR_EVER,
-            "skipped": conf.outbox.retain_skipped or _FOR_EVER,
-        }
-        row: tuple[int, int | None, bool]
-        [row] = statements.rows("prune_messages", {"after": self._after, **ages})
-        return row
-
-    def _run(self) -> None:
-        while not self._stop.wait(_EVERY_S):
-            try:
-                self.run_once()
-            except (DatabaseError, InterfaceError) as error:
-                log_lost(error, loop="message pruner")
-            tidy_connections()
-        connections.close_all()

@@ -1,13 +1,16 @@
-"""Statements of the relay."""
+"""Queries of the relay."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from django.db import transaction
+from django.db.models import BooleanField, ExpressionWrapper, F, Q
+from django.db.models.functions import Coalesce, Now
 
 from salon_jobs.brokers.publisher import OutgoingMessage, PublishFailure
 from salon_jobs.conf import settings as conf
@@ -15,8 +18,13 @@ from salon_jobs.core.error_report import storable
 from salon_jobs.core.records import PARTITIONS
 from salon_jobs.db import statements
 from salon_jobs.db.statements import execute_hot, hot_rows, many_hot_rows
+from salon_jobs.models import BlockedAggregate, DestinationState, Message, Process, RelayPartition
 
-_LONGEST_ERROR = 4000
+_LONGEST_ERROR: Final = 4000
+_LONGEST_CODE: Final = 64
+# Messages behind the gate are counted up to this number, blocked aggregates up to the next.
+COUNTED: Final = 100_000
+_BLOCKED_COUNTED: Final = 10_000
 
 
 class Gate(NamedTuple):
@@ -49,21 +57,16 @@ class Blocked(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Message that could not be published on its ``tries``-th attempt; ``final``: it is not retried."""
+    """Message that could not be published on its ``tries``-th attempt; ``final``: it is not retried.
 
-    message: OutgoingMessage
-    code: str
-    error: str
-    tries: int
-    wait: timedelta
-    final: bool
-
-
-class Unresolvable(NamedTuple):
-    """Message that nothing at its destination accepts now. It is charged no attempt, and always retried."""
+    ``tries`` is 0 when nothing at its destination accepts the message now: it is charged no attempt, and always
+    retried.
+    """
 
     message: OutgoingMessage
     answer: PublishFailure
+    tries: int = 0
+    wait: timedelta = timedelta()
     final: bool = False
 
 
@@ -84,15 +87,9 @@ def gate() -> Gate:
 
 def fetch(wanted: Sequence[Wanted], bound: int, *, held: Iterable[str] = ()) -> list[OutgoingMessage]:
     """Return the next messages, in the order requested and by ID, without the aggregates ``held`` (all of one type)."""
-    parameters = {
-        "types": [w.aggregate_type for w in wanted],
-        "partitions": [w.partition for w in wanted],
-        "afters": [w.after for w in wanted],
-        "takes": [w.take for w in wanted],
-        "bound": bound,
-        "held": list(held),
-    }
-    return _messages("fetch_messages", parameters)
+    types, partitions, afters, takes = map(list, zip(*wanted, strict=True))
+    ranges = {"types": types, "partitions": partitions, "afters": afters, "takes": takes}
+    return _messages("fetch_messages", {**ranges, "bound": bound, "held": list(held)})
 
 
 def fetch_heads(ids: Sequence[int]) -> dict[int, OutgoingMessage]:
@@ -108,28 +105,16 @@ def fetch_aggregate(
     aggregate_type: str, aggregate_id: str, *, after: int, upto: int, take: int
 ) -> list[OutgoingMessage]:
     """Return the messages of one aggregate that were passed over while it was blocked."""
-    parameters = {
-        "aggregate_type": aggregate_type,
-        "aggregate_id": aggregate_id,
-        "after": after,
-        "upto": upto,
-        "take": take,
-    }
-    return _messages("fetch_aggregate", parameters)
+    aggregate = {"aggregate_type": aggregate_type, "aggregate_id": aggregate_id}
+    return _messages("fetch_aggregate", {**aggregate, "after": after, "upto": upto, "take": take})
 
 
 def fetch_passed_over(
-    aggregate_type: str, partition: int, *, upto: int, known: Iterable[int], take: int
+    aggregate_type: str, partition: int, *, upto: int, in_memory: Iterable[int], take: int
 ) -> list[OutgoingMessage]:
     """Return pending messages up to an ID that nothing accounts for."""
-    parameters = {
-        "aggregate_type": aggregate_type,
-        "partition": partition,
-        "upto": upto,
-        "known": list(known),
-        "take": take,
-    }
-    return _messages("fetch_passed_over", parameters)
+    partition_of = {"aggregate_type": aggregate_type, "partition": partition}
+    return _messages("fetch_passed_over", {**partition_of, "upto": upto, "in_memory": list(in_memory), "take": take})
 
 
 def message_types() -> list[str]:
@@ -139,147 +124,144 @@ def message_types() -> list[str]:
 
 def mark_published(ids: Sequence[int]) -> None:
     """Mark messages as published, and unblock the aggregates they blocked."""
-    execute_hot("mark_published", {"ids": _array(ids)})
+    # PostgreSQL's own notation of an array: psycopg would convert the list element by element.
+    execute_hot("mark_published", {"ids": f"{{{','.join(map(str, ids))}}}"})
 
 
 def mark_skipped(reasons: Mapping[int, str]) -> None:
-    """Mark messages as skipped, with the reason of each."""
+    """Mark messages as skipped, with the reason of each, and unblock the aggregates they blocked."""
     execute_hot("mark_skipped", {"ids": list(reasons), "reasons": list(reasons.values())})
 
 
 def write_failures(failures: Sequence[Failure], *, owner: int) -> set[int]:
     """Record failures and block their aggregates; return the IDs that this owner may still judge."""
-    ids = [failure.message.id for failure in failures]
     parameters = {
-        "ids": ids,
+        "ids": [failure.message.id for failure in failures],
         "tries": [failure.tries for failure in failures],
         "finals": [failure.final for failure in failures],
         "waits": [failure.wait.total_seconds() for failure in failures],
-        "errors": [storable(failure.error)[:_LONGEST_ERROR] for failure in failures],
+        "errors": [_error(failure.answer) for failure in failures],
         "owner": owner,
     }
     with transaction.atomic(using=conf.database):
         written = {row[0] for row in hot_rows("mark_unpublished", parameters)}
         ours = [failure for failure in failures if failure.message.id in written]
-        unblock(ours)
-        codes = [failure.code[:64] for failure in ours]
-        execute_hot("block", {"ids": [failure.message.id for failure in ours], "codes": codes})
+        ids = [failure.message.id for failure in ours]
+        types = [failure.message.aggregate_type for failure in ours]
+        aggregates = [failure.message.aggregate_id for failure in ours]
+        execute_hot("unblock", {"heads": ids, "types": types, "aggregates": aggregates})
+        execute_hot("block", {"ids": ids, "codes": [failure.answer.code[:_LONGEST_CODE] for failure in ours]})
     return written
 
 
-def write_unresolvable(messages: Sequence[Unresolvable], *, owner: int, wait_s: float = 0.0) -> set[int]:
+def write_unresolvable(failures: Sequence[Failure], *, owner: int, wait_s: float = 0.0) -> set[int]:
     """Block the aggregates of messages that nothing accepts now; return the IDs of newly blocking messages.
 
     None is retried before ``wait_s``.
     """
     parameters = {
-        "ids": [each.message.id for each in messages],
-        "codes": [each.answer.code[:64] for each in messages],
-        "errors": [storable(str(each.answer))[:_LONGEST_ERROR] for each in messages],
+        "ids": [failure.message.id for failure in failures],
+        "codes": [failure.answer.code[:_LONGEST_CODE] for failure in failures],
+        "errors": [_error(failure.answer) for failure in failures],
         "owner": owner,
         "wait_s": wait_s,
     }
     return {row[0] for row in hot_rows("block_unresolvable", parameters)}
 
 
-def unblock(failures: Sequence[Failure]) -> None:
-    """Unblock these messages and their aggregates."""
-    execute_hot(
-        "unblock",
-        {
-            "heads": [failure.message.id for failure in failures],
-            "types": [failure.message.aggregate_type for failure in failures],
-            "aggregates": [failure.message.aggregate_id for failure in failures],
-        },
-    )
-
-
 def forget_head(head_id: int) -> None:
     """Delete the row of a head that is no longer pending."""
-    execute_hot("unblock", {"heads": [head_id], "types": [""], "aggregates": [""]})
+    BlockedAggregate.objects.using(conf.database).filter(head_id=head_id).delete()
 
 
 def blocked(partitions: Iterable[int]) -> list[Blocked]:
     """Return the blocking rows of these partitions."""
-    return [Blocked._make(row) for row in hot_rows("blocked_aggregates", {"partitions": list(partitions)})]
+    due = ExpressionWrapper(Q(status=BlockedAggregate.Status.WAITING, retry_at__lte=Now()), BooleanField())
+    rows = BlockedAggregate.objects.using(conf.database).filter(partition__in=partitions)
+    columns = ("aggregate_type", "aggregate_id", "partition", "head_id", "retry_count")
+    return [Blocked._make(row) for row in rows.values_list(*columns, due)]
 
 
-def count_blocked() -> dict[tuple[str, str], int]:
+def count_blocked() -> Counter[tuple[str, str]]:
     """Count blocked aggregates of all relays by aggregate type and status, up to 10,000."""
-    return {(row[0], row[1]): row[2] for row in hot_rows("count_blocked", {})}
+    rows = BlockedAggregate.objects.using(conf.database).values_list("aggregate_type", "status")
+    return Counter(rows[:_BLOCKED_COUNTED])
 
 
 def make_partitions() -> None:
     """Insert missing partition rows. Idempotent."""
-    execute_hot("make_partitions", {"partitions": PARTITIONS})
+    rows = [RelayPartition(partition=partition) for partition in range(PARTITIONS)]
+    RelayPartition.objects.using(conf.database).bulk_create(rows, ignore_conflicts=True)
 
 
 def beat_partitions(owner: int) -> None:
     """Send a heartbeat for the owner of partitions."""
-    execute_hot("beat_partitions", {"owner": owner})
+    RelayPartition.objects.using(conf.database).filter(owner=owner).update(beat=F("beat") + 1)
 
 
 def partitions() -> tuple[list[PartitionState], int]:
     """Return all partitions, and how many relays are alive."""
-    rows = hot_rows("partitions", {"silent_after": conf.process_silent_after})
-    return [PartitionState._make(row[:4]) for row in rows], rows[0][4] if rows else 0
+    states = RelayPartition.objects.using(conf.database).order_by("partition")
+    alive_since = Now() - conf.process_silent_after
+    relays = Process.objects.using(conf.database).filter(kind="relay", heartbeat_at__gt=alive_since)
+    return [PartitionState._make(row) for row in states.values_list(*PartitionState._fields)], relays.count()
 
 
-def take_partitions(seen: Sequence[PartitionState], *, owner: int) -> set[int]:
-    """Take partitions that are unchanged since they were seen; return those taken."""
+def take_partitions(states: Sequence[PartitionState], *, owner: int) -> set[int]:
+    """Take partitions that are unchanged since they were read; return those taken."""
     parameters = {
-        "partitions": [s.partition for s in seen],
-        "epochs": [s.epoch for s in seen],
-        "beats": [s.beat for s in seen],
+        "partitions": [state.partition for state in states],
+        "epochs": [state.epoch for state in states],
+        "beats": [state.beat for state in states],
         "owner": owner,
     }
     return {row[0] for row in hot_rows("take_partitions", parameters)}
 
 
 def release_partitions(partitions: Iterable[int], *, owner: int) -> None:
-    """Give partitions back. Idempotent."""
-    execute_hot("release_partitions", {"partitions": list(partitions), "owner": owner})
+    """Give partitions back, so that another relay can take them at once. Idempotent."""
+    rows = RelayPartition.objects.using(conf.database).filter(owner=owner, partition__in=partitions)
+    rows.update(owner=None, epoch=F("epoch") + 1)
 
 
-def know_destinations(types: Iterable[str]) -> None:
+def add_destinations(types: Iterable[str]) -> None:
     """Insert missing rows for these destinations. Idempotent."""
-    execute_hot("know_destinations", {"types": list(types)})
+    rows = [DestinationState(aggregate_type=aggregate_type) for aggregate_type in types]
+    DestinationState.objects.using(conf.database).bulk_create(rows, ignore_conflicts=True)
 
 
 def destinations() -> dict[str, bool]:
-    """Return the known destinations, and whether each is paused."""
-    return {row[0]: row[1] for row in hot_rows("destinations", {})}
+    """Return the registered destinations, and whether each is paused."""
+    return dict(DestinationState.objects.using(conf.database).values_list("aggregate_type", "paused"))
 
 
 def grant_tokens(wanted: Sequence[tuple[str, int, int]]) -> dict[str, int]:
     """Take tokens for destinations, each (name, most, rate per second); return how many each got."""
     types, counts, rates = map(list, zip(*wanted, strict=True))
-    parameters = {"types": types, "wanted": counts, "rates": rates}
-    return {row[0]: row[1] for row in hot_rows("grant_tokens", parameters)}
+    return dict(hot_rows("grant_tokens", {"types": types, "wanted": counts, "rates": rates}))
 
 
-def note_outage(aggregate_type: str, code: str = "", detail: str = "") -> None:
-    """Record that a destination is unreachable, or, without a code, that it answers again."""
-    parameters = {"aggregate_type": aggregate_type, "code": code[:64], "detail": storable(detail)[:_LONGEST_ERROR]}
-    execute_hot("note_outage", parameters)
+def write_outage(aggregate_type: str, outage: PublishFailure | None) -> None:
+    """Record that a destination is unreachable, or (None) that it answers again."""
+    row = DestinationState.objects.using(conf.database).filter(aggregate_type=aggregate_type)
+    if outage is None:
+        row.update(outage_since=None, outage_code="", outage="")
+    else:
+        since, code = Coalesce("outage_since", Now()), outage.code[:_LONGEST_CODE]
+        row.update(outage_since=since, outage_code=code, outage=storable(outage.detail)[:_LONGEST_ERROR])
 
 
-def oldest(types: Iterable[str]) -> dict[str, float]:
+def oldest_messages(types: Iterable[str], *, using: str | None = None) -> dict[str, float]:
     """Return the age in seconds of the oldest pending message of each aggregate type that has one."""
-    return {row[0]: row[1] for row in hot_rows("oldest_message", {"types": list(types), "partitions": PARTITIONS})}
+    return dict(statements.rows("oldest_message", {"types": list(types), "partitions": PARTITIONS}, using=using))
 
 
 def _messages(statement: str, parameters: dict[str, Any]) -> list[OutgoingMessage]:
     return list(map(OutgoingMessage._make, many_hot_rows(statement, parameters)))
 
 
-def _array(ids: Sequence[int]) -> str:
-    # PostgreSQL's own notation: psycopg would convert the list element by element.
-    return f"{{{','.join(map(str, ids))}}}"
-
-
-# Messages behind the gate are counted up to this number.
-COUNTED: Final = 100_000
+def _error(answer: PublishFailure) -> str:
+    return storable(str(answer))[:_LONGEST_ERROR]
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,6 +293,6 @@ class GateState:
 def gate_state(*, using: str) -> GateState:
     """Read the gate and who holds it. Role: operator, worker."""
     [(allocated, bound, pids)] = statements.rows("gate", using=using)
-    [(behind,)] = statements.rows("messages_behind", {"bound": bound, "most": COUNTED}, using=using)
+    behind = Message.objects.using(using).filter(pk__gt=bound)[:COUNTED].count()
     holders = tuple(GateHolder(*row) for row in statements.rows("gate_holders", {"pids": pids}, using=using))
     return GateState(bound, allocated, behind, holders)

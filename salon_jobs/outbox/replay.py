@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Final
 
 from django.db import transaction
+from django.db.models import QuerySet
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import OptionInvalid
@@ -16,13 +17,21 @@ from salon_jobs.db import statements
 from salon_jobs.models import Message, Replay
 from salon_jobs.models.fields import MARGIN, first_id_at
 from salon_jobs.outbox import emit
-from salon_jobs.outbox.control import BATCH, Key, LockedMessage, lock_holders, lock_messages, put_in_front, why_not
+from salon_jobs.outbox.control import (
+    BATCH,
+    Key,
+    change_in_batches,
+    key_of,
+    lock_holders,
+    lock_messages,
+    put_in_front,
+    why_not,
+)
 
 # One transaction writes them all; while it is open, relays send nothing that others write after it.
 MOST: Final = 100_000
 _ENDED: Final = (MessageStatus.PUBLISHED, MessageStatus.FAILED, MessageStatus.SKIPPED)
 _LONGEST_REASON: Final = 1000
-_LAST: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,12 +70,10 @@ class MessageCriteria:
 
     def described(self) -> dict[str, Any]:
         """Return the criteria as the audit row keeps them."""
-        given: dict[str, Any] = {"statuses": sorted(self.statuses)}
-        for name in ("aggregate_type", "aggregate_id", "event", "from_id", "to_id"):
-            if (value := getattr(self, name)) is not None:
-                given[name] = value
-        given |= {name: value.isoformat() for name in ("since", "until") if (value := getattr(self, name)) is not None}
-        return given | ({"ids": list(self.ids)} if self.ids else {})
+        criteria = {name: value for name, value in asdict(self).items() if value is not None and value != ()}
+        for name in criteria.keys() & {"since", "until"}:
+            criteria[name] = criteria[name].isoformat()
+        return criteria | {"statuses": sorted(self.statuses)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +111,15 @@ def replay_messages(
     if not dry_run and not (requested_by and reason and len(reason) <= _LONGEST_REASON):
         raise OptionInvalid("say who sends them again and why: requested_by, and reason of 1 to 1,000 characters")
     alias = using or conf.database
-    values = _values(criteria, alias)
     with transaction.atomic(using=alias):
-        chosen = _run("choose_replayable", values, alias)
+        # One more than allowed shows that more match.
+        chosen = list(_select(criteria, alias).values_list("pk", flat=True)[: MOST + 1])
         if len(chosen) > MOST:
             raise OptionInvalid(f"more than {MOST:,} messages match; name a smaller range")
         if chosen and not dry_run:
-            chosen = _run("replay_messages", {"chosen": chosen, "statuses": values["statuses"]}, alias)
+            values = {"chosen": chosen, "statuses": list(criteria.statuses)}
+            [(written,)] = statements.rows("replay_messages", values, using=alias)
+            chosen = written or []
         replay_id = None
         if chosen and not dry_run:
             row = Replay.objects.using(alias).create(
@@ -118,37 +127,26 @@ def replay_messages(
             )
             replay_id = row.pk
             emit.after_commit(using=alias)
-        left = sorted(set(criteria.ids) - set(chosen)) if criteria.ids else []
-        reasons = why_not(left, f"only {', '.join(sorted(criteria.statuses))} ones are sent again", alias)
-    refused = tuple(ActionResult(id_, False, reasons[id_]) for id_ in left)
+        refused = sorted(set(criteria.ids) - set(chosen))
+        reasons = why_not(refused, f"only {', '.join(sorted(criteria.statuses))} ones are sent again", alias)
     first, last = (chosen[0], chosen[-1]) if chosen else (None, None)
-    return Replayed(len(chosen), first, last, replay_id, refused)
+    results = tuple(ActionResult(id_, False, reasons[id_]) for id_ in refused)
+    return Replayed(len(chosen), first, last, replay_id, results)
 
 
-def _run(statement: str, values: dict[str, Any], using: str) -> list[int]:
-    """Run a statement that returns one array of IDs, in order."""
-    found = statements.rows(statement, values, using=using)
-    return list(found[0][0] or ()) if found else []
-
-
-def _values(criteria: MessageCriteria, using: str) -> dict[str, Any]:
-    low, high = criteria.from_id or 0, _LAST if criteria.to_id is None else criteria.to_id
+def _select(criteria: MessageCriteria, using: str) -> QuerySet[Message]:
+    everything = Message.objects.using(using)
+    bounds: dict[str, Any] = {"pk__gte": criteria.from_id, "pk__lte": criteria.to_id, "pk__in": criteria.ids or None}
+    exact = {name: getattr(criteria, name) for name in ("aggregate_type", "aggregate_id", "event")}
+    filters = {name: value for name, value in (bounds | exact).items() if value is not None}
+    messages = everything.filter(**filters, status__in=criteria.statuses).order_by("pk")
     if criteria.since is not None:
-        low = max(low, first_id_at(criteria.since - MARGIN, Message.objects.using(using)))
+        first = first_id_at(criteria.since - MARGIN, everything)
+        messages = messages.filter(pk__gte=first, created_at__gte=criteria.since)
     if criteria.until is not None:
-        high = min(high, first_id_at(criteria.until + MARGIN, Message.objects.using(using)))
-    return {
-        "ids": list(criteria.ids) or None,
-        "low": low,
-        "high": high,
-        "statuses": list(criteria.statuses),
-        "aggregate_type": criteria.aggregate_type,
-        "aggregate_id": criteria.aggregate_id,
-        "event": criteria.event,
-        "since": criteria.since,
-        "until": criteria.until,
-        "most": MOST + 1,  # one more shows that more match
-    }
+        last = first_id_at(criteria.until + MARGIN, everything)
+        messages = messages.filter(pk__lte=last, created_at__lt=criteria.until)
+    return messages
 
 
 def send_skipped_messages(ids: Iterable[int], *, using: str | None = None) -> list[ActionResult[int]]:
@@ -159,32 +157,22 @@ def send_skipped_messages(ids: Iterable[int], *, using: str | None = None) -> li
     changes all given messages of some aggregates, about a thousand. ``using`` defaults to the alias of the job tables.
     Results are in the order of the IDs.
     """
-    alias, wanted = using or conf.database, list(ids)
-    refused = dict.fromkeys(wanted, "")
-    for batch in _batches_of_aggregates(sorted(set(wanted)), alias):
-        with transaction.atomic(using=alias):
-            sent = _send(batch, refused, alias)
-            if sent:
-                emit.operator_changed(using=alias)
-        for message_id in sent:
-            del refused[message_id]
-    unexplained = [message_id for message_id, why in refused.items() if not why]
-    refused |= why_not(unexplained, "only skipped messages can be sent", alias)
-    return [ActionResult(each, each not in refused, refused.get(each, "")) for each in wanted]
+    return change_in_batches(_send, ids, using, split=_whole_aggregates)
 
 
-def _batches_of_aggregates(ids: Sequence[int], using: str) -> Iterator[list[int]]:
+def _whole_aggregates(ids: Sequence[int], using: str) -> Iterator[list[int]]:
     """Yield batches that split no aggregate.
 
     The relay catches up an aggregate from one message onward and must find all later ones there; messages added while
     it does so could be passed over.
     """
-    groups: dict[tuple[str, str] | int, list[int]] = {}
-    messages = Message.objects.using(using)
+    keys: dict[int, Key] = {}
     for start in range(0, len(ids), BATCH):
-        found = messages.filter(pk__in=ids[start : start + BATCH]).order_by("pk")
-        for message_id, kind, aggregate_id in found.values_list("pk", "aggregate_type", "aggregate_id"):
-            groups.setdefault((kind, aggregate_id) if aggregate_id else message_id, []).append(message_id)
+        rows = Message.objects.using(using).filter(pk__in=ids[start : start + BATCH])
+        keys |= {message.pk: key_of(message) for message in rows.only("aggregate_type", "aggregate_id")}
+    groups: dict[Key, list[int]] = {}
+    for message_id in ids:
+        groups.setdefault(keys.get(message_id, message_id), []).append(message_id)
     batch: list[int] = []
     for group in groups.values():
         batch += group
@@ -195,22 +183,21 @@ def _batches_of_aggregates(ids: Sequence[int], using: str) -> Iterator[list[int]
         yield batch
 
 
-def _send(ids: Sequence[int], refused: dict[int, str], using: str) -> list[int]:
-    """Send one batch in the caller's transaction; return the IDs sent, and add to ``refused`` what blocks the rest."""
+def _send(ids: Sequence[int], using: str) -> dict[int, str]:
     skipped = [message for message in lock_messages(ids, using) if message.status == MessageStatus.SKIPPED]
     holders = lock_holders(skipped, using)
-    sent: list[int] = []
-    fronts: dict[Key, LockedMessage] = {}
+    refused: dict[int, str] = {}
+    fronts: dict[Key, Message] = {}
     for message in skipped:
-        if holder := holders.get(message.key):
-            refused[message.id] = (
+        if holder := holders.get(key_of(message)):
+            refused[message.pk] = (
                 f"message {holder.head_id} holds its aggregate back; send this one when that one is sent or skipped"
             )
-            continue
-        sent.append(message.id)
-        fronts.setdefault(message.key, message)
+        else:
+            fronts.setdefault(key_of(message), message)
+    sent = {message.pk for message in skipped} - refused.keys()
     Message.objects.using(using).filter(pk__in=sent).update(
         status=MessageStatus.PENDING, retry_count=0, retry_at=None, ended_at=None, last_error=""
     )
     put_in_front(fronts, holders, using)
-    return sent
+    return refused | why_not(set(ids) - sent - refused.keys(), "only skipped messages can be sent", using)

@@ -210,8 +210,8 @@ def test_a_source_of_ones_own_that_breaks_is_told_with_its_traceback(caplog: pyt
 def test_a_burst_tells_what_is_in_its_way(database: None) -> None:
     loop, source = consumer(burst=True)
     source.down = True
-    with pytest.raises(NotReady, match="the broker in memory is down"):
-        loop.run()
+    assert not loop.run()
+    assert isinstance(loop.error, NotReady)
 
 
 def test_it_prunes_the_inbox(database: None) -> None:

@@ -27,7 +27,7 @@ TASKS = {"noted": "test-system", "placed": "test-store", "keyed": "test-keyed-sy
 pytestmark = pytest.mark.usefixtures("database")
 
 
-def intake(**settings: Any) -> Processor:
+def processor(**settings: Any) -> Processor:
     given = {"SOURCE": "rn::memory:::orders", "TASKS": TASKS, **settings}
     return Processor("orders", read_consumers({"orders": given}, path="CONSUMERS")["orders"])
 
@@ -56,7 +56,7 @@ def test_a_batch_becomes_jobs_and_the_inbox_knows_which(stores: list[UUID]) -> N
         message('{"number": 3}', "placed", store_id=str(stores[1])),
         message('{"note": "b"}'),
     ]
-    taken = intake().take(batch)
+    taken = processor().process(batch)
     assert counts(taken) == (3, 0, 0, 3, 0)
     assert taken.acknowledge == batch
     assert sorted(jobs(), key=str) == sorted(
@@ -81,8 +81,8 @@ def test_a_batch_becomes_jobs_and_the_inbox_knows_which(stores: list[UUID]) -> N
 def test_what_is_delivered_twice_becomes_one_job(database: None) -> None:
     first, other = message(), message()
     # A crash between the commit and the acknowledgement looks like this: the whole batch comes again.
-    assert counts(intake().take([first, other, again(first)])) == (2, 1, 0, 3, 0)
-    taken = intake().take([again(other), again(first), message()])
+    assert counts(processor().process([first, other, again(first)])) == (2, 1, 0, 3, 0)
+    taken = processor().process([again(other), again(first), message()])
     assert counts(taken) == (1, 2, 0, 3, 0)
     assert len(jobs()) == 3
 
@@ -93,7 +93,7 @@ def test_two_consumers_with_the_same_messages_at_once_make_one_job_each(database
 
     def take(deliveries: list[Delivery]) -> int:
         together.wait()
-        return sum(intake().take(deliveries[n : n + 10]).enqueued for n in range(0, 50, 10))
+        return sum(processor().process(deliveries[n : n + 10]).enqueued for n in range(0, 50, 10))
 
     with ThreadPoolExecutor(2) as pool:
         found = [elsewhere(pool, lambda: take(batch)), elsewhere(pool, lambda: take(batch[::-1]))]
@@ -103,11 +103,11 @@ def test_two_consumers_with_the_same_messages_at_once_make_one_job_each(database
 
 def test_equal_payloads_are_different_messages_and_another_consumer_takes_its_own(database: None) -> None:
     one = message('{"note": "same"}')
-    assert intake().take([one, message('{"note": "same"}')]).enqueued == 2
+    assert processor().process([one, message('{"note": "same"}')]).enqueued == 2
     other = Processor(
         "audit", read_consumers({"audit": {"SOURCE": "rn::memory:::orders", "TASKS": TASKS}}, path="CONSUMERS")["audit"]
     )
-    assert other.take([again(one)]).enqueued == 1
+    assert other.process([again(one)]).enqueued == 1
 
 
 @pytest.mark.parametrize(
@@ -137,10 +137,10 @@ def test_what_never_becomes_a_job_is_rejected_at_once_and_holds_up_no_other(
     delivery: Delivery, code: str, database: None
 ) -> None:
     good = message()
-    taken = intake(PRODUCERS=["test"], REPLAYS="refuse").take([delivery, good])
+    taken = processor(PRODUCERS=["test"], REPLAYS="refuse").process([delivery, good])
     assert counts(taken) == (1, 0, 1, 2, 0)
     assert {row[1:] for row in inbox_rows()} == {("rejected", code), ("enqueued", "")}
-    assert counts(intake(PRODUCERS=["test"], REPLAYS="refuse").take([again(delivery)])) == (0, 1, 0, 1, 0)
+    assert counts(processor(PRODUCERS=["test"], REPLAYS="refuse").process([again(delivery)])) == (0, 1, 0, 1, 0)
     assert len(jobs()) == 1
 
 
@@ -152,20 +152,20 @@ PLAIN = {"SOURCE": "rn::azurequeue:::parse-tasks", "ENVELOPE": "none"}
 
 
 def test_a_body_without_an_envelope_is_the_arguments_and_the_id_is_the_brokers(stores: list[UUID]) -> None:
-    system = intake(**PLAIN, TASKS={"*": "test-system"})
+    system = processor(**PLAIN, TASKS={"*": "test-system"})
     body = '{"note": "a"}'
-    assert counts(system.take([plain(body, "1"), plain(body, "2")])) == (2, 0, 0, 2, 0)
-    assert counts(system.take([plain(body, "1", count=2)])) == (0, 1, 0, 1, 0)
+    assert counts(system.process([plain(body, "1"), plain(body, "2")])) == (2, 0, 0, 2, 0)
+    assert counts(system.process([plain(body, "1", count=2)])) == (0, 1, 0, 1, 0)
 
-    of_the_body = intake(**PLAIN, TASKS={"*": "test-store"})
-    assert counts(of_the_body.take([plain(f'{{"number": 7, "store_id": "{stores[1]}"}}', "3")])) == (1, 0, 0, 1, 0)
-    of_one_store = intake(**PLAIN, TASKS={"*": "test-store"}, STORE=str(stores[0]))
-    assert counts(of_one_store.take([plain('{"number": 8}', "4")])) == (1, 0, 0, 1, 0)
+    of_the_body = processor(**PLAIN, TASKS={"*": "test-store"})
+    assert counts(of_the_body.process([plain(f'{{"number": 7, "store_id": "{stores[1]}"}}', "3")])) == (1, 0, 0, 1, 0)
+    of_one_store = processor(**PLAIN, TASKS={"*": "test-store"}, STORE=str(stores[0]))
+    assert counts(of_one_store.process([plain('{"number": 8}', "4")])) == (1, 0, 0, 1, 0)
 
     # What looks like an envelope is none here.
     looks = plain('{"envelope": "1", "message_id": "9", "event": "noted", "payload": {}}', "5")
     ours = Delivery(count=1, raw=looks.raw, handle=1, envelope=message().envelope, broker_id="5")
-    assert counts(system.take([ours])) == (0, 0, 1, 1, 0)
+    assert counts(system.process([ours])) == (0, 0, 1, 1, 0)
 
     assert jobs() == [
         ("test-system", None, {"note": "a"}),
@@ -194,11 +194,11 @@ def test_a_body_without_an_envelope_is_the_arguments_and_the_id_is_the_brokers(s
 def test_a_body_without_an_envelope_that_is_no_job_is_rejected_and_can_be_tried_again(
     stores: list[UUID], raw: str, reason: str
 ) -> None:
-    consumer = intake(**PLAIN, TASKS={"*": "test-store"})
+    consumer = processor(**PLAIN, TASKS={"*": "test-store"})
     good = plain(f'{{"store_id": "{stores[0]}"}}', "good")
     bad = raw.replace("STORE", str(stores[0]))
-    assert counts(consumer.take([plain(bad, "bad"), good])) == (1, 0, 1, 2, 0)
-    assert counts(consumer.take([plain(bad, "bad", count=2)])) == (0, 1, 0, 1, 0)
+    assert counts(consumer.process([plain(bad, "bad"), good])) == (1, 0, 1, 2, 0)
+    assert counts(consumer.process([plain(bad, "bad", count=2)])) == (0, 1, 0, 1, 0)
     [(code, told, kept)] = seen("SELECT code, reason, raw FROM salon_jobs_inbox WHERE message_id = 'bad'")
     assert code == "JOB.PAYLOAD_INVALID"
     assert reason in told
@@ -206,8 +206,8 @@ def test_a_body_without_an_envelope_that_is_no_job_is_rejected_and_can_be_tried_
     assert envelope is not None
     assert envelope.payload == bad
     change("UPDATE salon_jobs_inbox SET status = 'retry' WHERE message_id = 'bad'")
-    again_with_store = intake(**PLAIN, TASKS={"*": "test-store"}, STORE=str(stores[1]))
-    assert again_with_store.retry_asked() == 1
+    again_with_store = processor(**PLAIN, TASKS={"*": "test-store"}, STORE=str(stores[1]))
+    assert again_with_store.retry_requested() == 1
     mended = "send one" in reason
     assert seen("SELECT status FROM salon_jobs_inbox WHERE message_id = 'bad'") == [
         ("enqueued" if mended else "rejected",)
@@ -219,7 +219,7 @@ def test_the_reason_and_what_came_are_kept_but_no_payload_is_logged(
     database: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     bad = message('{"note": "secret"}', "unheard-of")
-    intake().take([bad, Delivery(count=3, raw="gar\0bage", handle=1, fault="it is no JSON")])
+    processor().process([bad, Delivery(count=3, raw="gar\0bage", handle=1, fault="it is no JSON")])
     rows = seen("SELECT raw, reason, deliveries FROM salon_jobs_inbox ORDER BY deliveries")
     assert inbox.kept_envelope(rows[0][0]) == bad.envelope
     assert rows[0][1] == "TASKS maps no task to the event 'unheard-of'"
@@ -230,20 +230,20 @@ def test_the_reason_and_what_came_are_kept_but_no_payload_is_logged(
 
 def test_a_store_that_is_not_there_yet_is_waited_for_so_many_deliveries(stores: list[UUID]) -> None:
     late = uuid4()
-    taking = intake(MAX_DELIVERIES=3)
+    taking = processor(MAX_DELIVERIES=3)
     delivery = message(event="placed", store_id=str(late))
-    taken = taking.take([delivery, message(event="placed", store_id=str(stores[0]))])
+    taken = taking.process([delivery, message(event="placed", store_id=str(stores[0]))])
     assert counts(taken) == (1, 0, 0, 1, 1)
     assert taken.give_back == [delivery]
     change("INSERT INTO store (id, name) VALUES (%s, 'late')", late)
-    assert counts(taking.take([again(delivery)])) == (1, 0, 0, 1, 0)
+    assert counts(taking.process([again(delivery)])) == (1, 0, 0, 1, 0)
     never = message(event="placed", store_id=str(uuid4()), count=3)
-    assert counts(taking.take([never])) == (0, 0, 1, 1, 0)
+    assert counts(taking.process([never])) == (0, 0, 1, 1, 0)
     assert inbox_rows()[-1] == (id_of(never), "rejected", "INBOX.UNKNOWN_STORE")
 
 
 def test_the_store_of_the_settings_stands_for_the_envelopes(stores: list[UUID]) -> None:
-    intake(STORE=str(stores[2])).take([message(event="placed"), message(event="placed", store_id=str(stores[0]))])
+    processor(STORE=str(stores[2])).process([message(event="placed"), message(event="placed", store_id=str(stores[0]))])
     assert {row[1] for row in jobs()} == {stores[2]}
 
 
@@ -257,9 +257,9 @@ def test_what_the_database_refuses_of_one_message_holds_up_no_other(database: No
     try:
         poison = message('{"note": "poison"}')
         batch = [message(), poison, message()]
-        taken = intake(MAX_DELIVERIES=2).take(batch)
+        taken = processor(MAX_DELIVERIES=2).process(batch)
         assert counts(taken) == (2, 0, 0, 2, 1)
-        assert counts(intake(MAX_DELIVERIES=2).take([again(poison)])) == (0, 0, 1, 1, 0)
+        assert counts(processor(MAX_DELIVERIES=2).process([again(poison)])) == (0, 0, 1, 1, 0)
         assert inbox_rows()[-1] == (id_of(poison), "rejected", "INBOX.ENQUEUE_FAILED")
     finally:
         change("DROP FUNCTION refuse CASCADE")
@@ -267,7 +267,7 @@ def test_what_the_database_refuses_of_one_message_holds_up_no_other(database: No
 
 def test_a_database_that_is_lost_in_the_middle_is_no_messages_fault(database: None) -> None:
     batch = [message(count=99), message(count=99)]
-    taking = intake()
+    taking = processor()
 
     def kill(execute: Any, statement: str, *call: Any) -> Any:
         if "job_ids" in statement or "SET status = 'enqueued'" in statement:
@@ -275,10 +275,10 @@ def test_a_database_that_is_lost_in_the_middle_is_no_messages_fault(database: No
         return execute(statement, *call)
 
     with connections["default"].execute_wrapper(kill), pytest.raises(OperationalError):
-        taking.take(batch)
+        taking.process(batch)
     connections["default"].close()
     assert (jobs(), inbox_rows()) == ([], [])
-    assert counts(taking.take(batch)) == (2, 0, 0, 2, 0)
+    assert counts(taking.process(batch)) == (2, 0, 0, 2, 0)
     assert len(jobs()) == 2
 
 
@@ -291,24 +291,24 @@ def test_a_lock_that_is_not_given_in_time_costs_no_delivery(database: None) -> N
         )
         with connections["default"].cursor() as cursor:
             cursor.execute("SET lock_timeout = '50ms'")
-        taken = intake().take([held, free])
+        taken = processor().process([held, free])
         assert counts(taken) == (1, 0, 0, 1, 1)
         assert taken.give_back == [held]
         other.rollback()
-    assert intake().take([held]).enqueued == 1
+    assert processor().process([held]).enqueued == 1
     connections["default"].close()
 
 
 def test_when_it_must_stop_the_rest_of_a_batch_that_goes_one_by_one_is_given_back(database: None) -> None:
     bad = message('{"note": "' + "x" * 2000 + '"}', "keyed")
     answers: Iterator[bool] = iter([False, True, True])
-    taken = intake().take([message(), bad, message()], stopping=lambda: next(answers))
+    taken = processor().process([message(), bad, message()], stopping=lambda: next(answers))
     assert counts(taken) == (1, 0, 0, 1, 2)
 
 
 def test_an_operator_has_what_was_rejected_tried_again(stores: list[UUID]) -> None:
     late = uuid4()
-    intake(MAX_DELIVERIES=1).take(
+    processor(MAX_DELIVERIES=1).process(
         [
             message('{"number": 5}', "placed", store_id=str(late)),
             message(event="unheard-of"),
@@ -319,7 +319,7 @@ def test_an_operator_has_what_was_rejected_tried_again(stores: list[UUID]) -> No
     ids = [row[0] for row in seen("SELECT id FROM salon_jobs_inbox ORDER BY id")]
     assert all(each.changed for each in inbox.retry_messages(ids, using="operator"))
     assert not any(each.changed for each in inbox.retry_messages(ids, using="operator"))
-    assert intake().retry_asked() == 3
+    assert processor().retry_requested() == 3
     assert jobs() == [("test-store", late, {"number": 5})]
     assert {row[1:] for row in inbox_rows()} == {
         ("enqueued", ""),
@@ -327,32 +327,32 @@ def test_an_operator_has_what_was_rejected_tried_again(stores: list[UUID]) -> No
         ("rejected", "INBOX.UNREADABLE"),
     }
     assert sorted(each.changed for each in inbox.dismiss_messages(ids, using="operator")) == [False, True, True]
-    assert intake().retry_asked() == 0
+    assert processor().retry_requested() == 0
 
 
 def test_a_body_set_aside_for_want_of_an_envelope_becomes_a_job_once_the_settings_say_none(stores: list[UUID]) -> None:
     azure = "rn::azurequeue:::parse-tasks"
     for raw in (f'{{"number": 5, "store_id": "{stores[0]}"}}', "garbage"):
         unread = Delivery(count=1, raw=raw, handle=1, fault="Object missing required field `envelope`", broker_id=raw)
-        assert counts(intake(SOURCE=azure).take([unread])) == (0, 0, 1, 1, 0)
+        assert counts(processor(SOURCE=azure).process([unread])) == (0, 0, 1, 1, 0)
     change("UPDATE salon_jobs_inbox SET status = 'retry'")
-    assert intake(**PLAIN, TASKS={"*": "test-store"}).retry_asked() == 2
+    assert processor(**PLAIN, TASKS={"*": "test-store"}).retry_requested() == 2
     assert jobs() == [("test-store", stores[0], {"number": 5})]
     assert [row[1:] for row in inbox_rows()] == [("enqueued", ""), ("rejected", "JOB.PAYLOAD_INVALID")]
 
 
 def test_an_operators_retry_lets_a_refused_replay_through_and_fails_with_its_reason(database: None) -> None:
-    intake(REPLAYS="refuse").take([message(replay_of=str(uuid4()))])
+    processor(REPLAYS="refuse").process([message(replay_of=str(uuid4()))])
     [(row,)] = seen("SELECT id FROM salon_jobs_inbox")
     inbox.retry_messages([row], using="operator")
     change("ALTER TABLE salon_jobs_job ADD CONSTRAINT none_now CHECK (task <> 'test-system') NOT VALID")
     try:
-        assert intake(REPLAYS="refuse").retry_asked() == 1
+        assert processor(REPLAYS="refuse").retry_requested() == 1
         assert inbox_rows()[0][1:] == ("rejected", "INBOX.ENQUEUE_FAILED")
     finally:
         change("ALTER TABLE salon_jobs_job DROP CONSTRAINT none_now")
     inbox.retry_messages([row], using="operator")
-    assert intake(REPLAYS="refuse").retry_asked() == 1
+    assert processor(REPLAYS="refuse").retry_requested() == 1
     assert len(jobs()) == 1
 
 
@@ -370,7 +370,7 @@ def test_pruning_leaves_what_waits_for_an_operator(database: None) -> None:
 
 def test_a_task_that_is_not_there_is_refused_at_once(database: None) -> None:
     with pytest.raises(ConfigurationError, match=r"\['TASKS'\]\['e'\]: no task .*did you mean 'test-system'"):
-        intake(TASKS={"e": "test-sistem"})
+        processor(TASKS={"e": "test-sistem"})
 
 
 def test_the_row_is_durable_before_anything_is_acknowledged(database: None) -> None:
@@ -386,7 +386,7 @@ def test_the_row_is_durable_before_anything_is_acknowledged(database: None) -> N
         return result
 
     with connections["default"].execute_wrapper(look):
-        intake().take([message()])
+        processor().process([message()])
     connections["default"].close()
     assert told[-1] == "on"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -17,7 +16,7 @@ from salon_jobs.core.destinations import Destination
 from salon_jobs.outbox.backlog import Backlog
 from salon_jobs.outbox.destination_worker import DestinationWorker
 from salon_jobs.outbox.marker import Settled
-from salon_jobs.outbox.queries import Blocked, Failure, Unresolvable
+from salon_jobs.outbox.queries import Blocked, Failure
 
 TYPE = "rn::memory:::orders"
 PARTITIONS = frozenset({0, 1})
@@ -43,7 +42,7 @@ def message(id_: int, aggregate_id: str = "a", partition: int = 0) -> OutgoingMe
 
 def failure(of: OutgoingMessage, *, final: bool = False) -> Failure:
     """Return a failure of a message."""
-    return Failure(message=of, code="T", error="", tries=1, wait=timedelta(), final=final)
+    return Failure(of, PublishFailure(Verdict.RETRY, "T"), tries=1, final=final)
 
 
 def filled(*messages: OutgoingMessage, upto: int = 100) -> Backlog:
@@ -238,7 +237,7 @@ class Histories(RuleBasedStateMachine):
         """Read what is next, while the others may go on."""
         bound = len(self.rows)
         wanted = self.backlog.wants(TYPE, bound)
-        held = self.backlog.held()
+        held = self.backlog.blocked_aggregates()
         found: list[OutgoingMessage] = []
         for want in wanted:
             found += self.fetch(
@@ -339,7 +338,7 @@ class Histories(RuleBasedStateMachine):
                 continue
             row.status = "failed" if each.final else "pending"
             key = each.message.aggregate_id or each.message.id
-            if isinstance(each, Unresolvable):
+            if not each.tries:
                 # A row of another message stays; its tries are not this one's.
                 self.blocked.setdefault(key, (each.message.id, "waiting", 0))
                 continue
@@ -378,7 +377,7 @@ class Histories(RuleBasedStateMachine):
         if hasattr(self, "backlog"):
             waiting = [each.id for each in (*self.backlog._first, *self.backlog._queue)]
             assert len(waiting) == len(set(waiting))
-            assert set(waiting) <= set(self.backlog._known)
+            assert set(waiting) <= set(self.backlog._unmarked)
             assert self.violations == []
 
     def teardown(self) -> None:

@@ -27,7 +27,7 @@ from salon_jobs.jobs import registry
 from salon_jobs.process.logs import configure_logging
 from tests import tasks
 from tests.outbox.scene import ORDERS, relay_in_burst
-from tests.outbox.whole_way import delivered, intake, run_all
+from tests.outbox.whole_way import delivered, processor, run_all
 from tests.support import change, seen
 from tests.tracers import Remembering
 
@@ -242,7 +242,7 @@ def test_no_record_of_a_whole_run_holds_a_payload(
     with transaction.atomic():
         emit("rn::jobs:::test-sized", event="sized", payload={"size": SECRET})
     relay_in_burst()
-    intake().take([delivered(message) for message in MemoryPublisher.published])
+    processor().process([delivered(message) for message in MemoryPublisher.published])
     for _ in range(4):
         change("UPDATE salon_jobs_job SET run_at = now() WHERE state = 'queued'")
         run_all(process_id)

@@ -77,7 +77,7 @@ def test_a_destination_that_nobody_serves_makes_no_relay_unready(database: None,
 
 def test_any_number_of_destinations_holds_up_none_that_was_known(database: None, monkeypatch: Any) -> None:
     monkeypatch.setattr(streams, "_MOST", 5)
-    queries.know_destinations([ORDERS])
+    queries.add_destinations([ORDERS])
     change("SELECT salon_jobs_emit('rn::memory:::a' || n, 'a', 'e', '{}') FROM generate_series(1, 20) n")
     emitted("a", number=1)
     assert relay_in_burst()

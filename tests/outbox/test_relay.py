@@ -184,7 +184,7 @@ def test_two_relays_share_the_partitions_and_hand_them_over(settings: Any) -> No
 
 def test_a_busy_destination_keeps_no_new_one_from_being_found(settings: Any) -> None:
     settings.SALON_JOBS = {**settings.SALON_JOBS, "OUTBOX": {**settings.SALON_JOBS["OUTBOX"], "FETCH_LIMIT": 5}}
-    queries.know_destinations([ORDERS])
+    queries.add_destinations([ORDERS])
     with transaction.atomic():
         emit_many(Draft(aggregate_type=ORDERS, event="e", payload={"number": n}) for n in range(500))
         emit("rn::memory:::new", event="e", payload={})

@@ -13,7 +13,7 @@ from salon_jobs.brokers.memory import MemoryPublisher
 from salon_jobs.brokers.publisher import OutgoingMessage, PublishFailure, Verdict
 from salon_jobs.core.errors import NotReady
 from salon_jobs.outbox import destinations as progress
-from salon_jobs.outbox.destinations import Broker
+from salon_jobs.outbox.destinations import BrokerPing
 from tests.e2e.worker_process import eventually
 from tests.metrics import of, shown
 from tests.outbox.scene import ORDERS, emitted, relaying, statuses
@@ -109,28 +109,28 @@ class Hanging(MemoryPublisher):
 
 def test_a_broker_that_hangs_hangs_nobody_and_is_asked_once_in_ten_seconds() -> None:
     publisher, now = Hanging(), [100.0]
-    broker = Broker(publisher, clock=lambda: now[0])
-    assert broker.look() == 0
+    broker = BrokerPing(publisher, clock=lambda: now[0])
+    assert broker.silent_s() == 0
     assert publisher.pinged.acquire(timeout=10)
     now[0] += 40
-    assert broker.look() == 40
+    assert broker.silent_s() == 40
     assert not publisher.pinged.acquire(blocking=False)
     publisher.let_go.release()
-    eventually(lambda: not broker._asking.is_alive())  # type: ignore[union-attr]
+    eventually(lambda: not broker._thread.is_alive())  # type: ignore[union-attr]
     now[0] += 1
     publisher.trouble = "refused"
     publisher.let_go.release()
-    broker.look()
+    broker.silent_s()
     eventually(lambda: broker.trouble == "refused")
     now[0] += 60
-    assert broker.look() == 60
+    assert broker.silent_s() == 60
     publisher.trouble = ""
     publisher.let_go.release()
-    eventually(lambda: broker.look() == 0)
+    eventually(lambda: broker.silent_s() == 0)
 
 
 def test_a_broker_that_is_away_makes_a_relay_unready_and_is_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("salon_jobs.outbox.destinations._EVERY_S", 0.0)
+    monkeypatch.setattr("salon_jobs.outbox.destinations._PING_EVERY_S", 0.0)
     monkeypatch.setattr("salon_jobs.outbox.destinations._SILENT_FOR_S", 0.2)
     away = [True]
 

@@ -26,7 +26,7 @@ from salon_jobs.schedule.entries import cron_entries
 from salon_jobs.schedule.scheduler import Scheduler
 from tests import tasks
 from tests.outbox.scene import ORDERS, relay_in_burst
-from tests.outbox.whole_way import delivered, intake, relay_and_consume, run_all
+from tests.outbox.whole_way import delivered, processor, relay_and_consume, run_all
 from tests.support import change, seen
 
 SECRET = "a-customers-name"
@@ -238,9 +238,9 @@ def test_a_message_that_is_rejected_is_one_event(database: None, sent: Sent) -> 
     with transaction.atomic():
         emit(ORDERS, event="unheard-of", payload={"name": SECRET})
     assert relay_in_burst()
-    consumer = intake()
+    consumer = processor()
     for _ in range(2):
-        consumer.take([delivered(message) for message in MemoryPublisher.published])
+        consumer.process([delivered(message) for message in MemoryPublisher.published])
     [event] = sent.of("event")
     assert (event["tags"]["consumer"], event["tags"]["code"]) == ("billing", "INBOX.UNKNOWN_EVENT")
     assert SECRET not in json.dumps(sent.items)

@@ -20,7 +20,7 @@ from salon_jobs.brokers.memory import MemoryPublisher
 from salon_jobs.brokers.nats.subjects import aggregate_of
 from salon_jobs.brokers.publisher import OutgoingMessage, PublishFailure, Verdict
 from salon_jobs.outbox import Draft, queries
-from salon_jobs.outbox.queries import Unresolvable
+from salon_jobs.outbox.queries import Failure
 from tests.e2e.worker_process import eventually
 from tests.outbox.scene import ORDERS, RunningRelay, arrived, emitted, relay_in_burst, relaying, statuses
 from tests.servers.nats import NatsBroker
@@ -371,7 +371,7 @@ def test_a_relay_that_lost_the_partition_blocks_nothing(database: None) -> None:
     event_id: Any = None
     message = OutgoingMessage(row[0], event_id, ORDERS, "a", "e", "{}", "{}", None, "", 0.0, None, row[1])
     answer = PublishFailure(Verdict.UNRESOLVABLE, "TEST.NOWHERE")
-    assert queries.write_unresolvable([Unresolvable(message, answer)], owner=1) == set()
+    assert queries.write_unresolvable([Failure(message, answer)], owner=1) == set()
     assert blocked() == []
 
 

@@ -29,7 +29,7 @@ def delivered(message: OutgoingMessage) -> Delivery:
     return Delivery(count=1, raw="", handle=None, envelope=envelope)
 
 
-def intake(**settings: Any) -> Processor:
+def processor(**settings: Any) -> Processor:
     """Make a consumer of the orders."""
     given = {"SOURCE": ORDERS, "TASKS": TASKS, **settings}
     return Processor("billing", read_consumers({"billing": given}, path="CONSUMERS")["billing"])
@@ -38,7 +38,7 @@ def intake(**settings: Any) -> Processor:
 def relay_and_consume() -> None:
     """Relay what is due, and make jobs of what arrived."""
     assert relay_in_burst()
-    taken = intake().take([delivered(message) for message in MemoryPublisher.published])
+    taken = processor().process([delivered(message) for message in MemoryPublisher.published])
     assert taken.enqueued == len(MemoryPublisher.published)
 
 

@@ -8,7 +8,7 @@ SELECT m.id, m.message_id, m.aggregate_type, m.aggregate_id, m.event, m.payload:
   FROM salon_jobs_message m
  WHERE m.aggregate_type = %(aggregate_type)s AND m.partition = %(partition)s AND m.status = 'pending'
    AND m.id <= %(upto)s
-   AND m.id NOT IN (SELECT unnest(%(known)s::bigint[]))
+   AND m.id NOT IN (SELECT unnest(%(in_memory)s::bigint[]))
    AND NOT EXISTS (SELECT FROM salon_jobs_blocked_aggregate b
                     WHERE b.aggregate_type = m.aggregate_type AND b.aggregate_id = m.aggregate_id
                       AND b.aggregate_id <> '')

@@ -1,4 +1,4 @@
--- Return the jobs of the messages that this transaction took, or took up again.
+-- Record the jobs of messages that this transaction stored or retries.
 -- Locks: their rows, which this transaction wrote or holds. Role: worker.
 UPDATE salon_jobs_inbox AS i
    SET status = 'enqueued', job_id = t.job_id, code = '', reason = '', raw = ''
