@@ -116,7 +116,7 @@ CONSUMER_MESSAGES: Final = _counter(
 )
 CONSUMER_REJECTED: Final = _gauge("consumer_rejected", "Messages that wait for an operator", "consumer")
 CONSUMER_UP: Final = _gauge("consumer_up", "1 while source and database answer this consumer", "consumer")
-CONSUMER_LOOK_AGE: Final = _gauge("consumer_look_age_seconds", "How long ago the source answered last", "consumer")
+CONSUMER_POLL_AGE: Final = _gauge("consumer_poll_age_seconds", "How long ago the source answered last", "consumer")
 
 METRICS: Final[tuple[Metric, ...]] = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
 

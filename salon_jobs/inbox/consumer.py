@@ -99,7 +99,7 @@ class Consumer(Loop):
         name = self.name
         return [
             Sample(metrics.CONSUMER_UP, self._trouble is None, (name,)),
-            Sample(metrics.CONSUMER_LOOK_AGE, time.monotonic() - self._answered, (name,)),
+            Sample(metrics.CONSUMER_POLL_AGE, time.monotonic() - self._answered, (name,)),
             Sample(metrics.CONSUMER_REJECTED, self._rejected, (name,)),
             Sample(metrics.CONSUMER_RECEIVED, self._deliveries, (name,)),
             *(Sample(metrics.CONSUMER_MESSAGES, count, (name, what)) for what, count in self._counts.items()),

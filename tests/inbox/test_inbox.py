@@ -1,4 +1,4 @@
-"""Decides about what was set aside as operators do: by the command and in the admin, as the operator's role."""
+"""Decides about rejected messages as operators do: by the command and in the admin, as the operator's role."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_the_list_shows_what_waits(waiting: list[int]) -> None:
     assert err == "the first 2; there are more: --limit\n"
     assert run("--limit", "3")[1] == ""
     change("DELETE FROM salon_jobs_inbox")
-    assert run() == ("", "nothing is set aside\n")
+    assert run() == ("", "nothing is rejected\n")
 
 
 def test_show_tells_everything(waiting: list[int]) -> None:
@@ -113,7 +113,7 @@ def test_retry_and_dismiss_ask_and_change_what_waits_alone(waiting: list[int], m
     out, _ = run("retry", *map(str, waiting[1:]), "--yes")
     assert out.splitlines() == [
         f"{waiting[3]}: it is not rejected",
-        "to be tried again by consume_queue at its next look: 2 of 3",
+        "to be tried again by consume_queue at its next poll: 2 of 3",
     ]
     assert statuses() == ["rejected", "retry", "retry", "enqueued"]
     assert run("dismiss", "--yes", "--consumer", "orders")[0] == "dismissed: 2 of 2\n"

@@ -330,7 +330,7 @@ def test_an_operator_has_what_was_rejected_tried_again(stores: list[UUID]) -> No
     assert processor().retry_requested() == 0
 
 
-def test_a_body_set_aside_for_want_of_an_envelope_becomes_a_job_once_the_settings_say_none(stores: list[UUID]) -> None:
+def test_a_body_rejected_for_want_of_an_envelope_becomes_a_job_once_the_settings_say_none(stores: list[UUID]) -> None:
     azure = "rn::azurequeue:::parse-tasks"
     for raw in (f'{{"number": 5, "store_id": "{stores[0]}"}}', "garbage"):
         unread = Delivery(count=1, raw=raw, handle=1, fault="Object missing required field `envelope`", broker_id=raw)

@@ -58,7 +58,7 @@ def test_messages_are_retried_skipped_sent_again_and_unparked(page: Page, site: 
     assert (head, "waiting", True, 0) in blocked()
 
 
-def test_destinations_are_paused_and_what_was_set_aside_is_decided(page: Page, site: str, database: None) -> None:
+def test_destinations_are_paused_and_rejected_messages_are_decided(page: Page, site: str, database: None) -> None:
     change("INSERT INTO salon_jobs_destination (aggregate_type) VALUES (%s)", ORDERS)
     for action in ("pause", "resume"):
         _on(page, site, "destinationstate", [ORDERS], action)

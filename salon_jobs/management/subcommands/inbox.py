@@ -24,7 +24,7 @@ class Inbox(Subcommand):
     """Subcommand that lists messages waiting for an operator, shows one, retries or dismisses them."""
 
     name = "inbox"
-    help = "Show the messages that consume_queue set aside; retry or dismiss them. Without more: list them."
+    help = "Show the messages that consume_queue rejected; retry or dismiss them. Without more: list them."
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare the options."""
@@ -56,7 +56,7 @@ class Inbox(Subcommand):
         elif rows:
             out.write(table([_HEAD, *map(_cells, rows)]))
         else:
-            err.write("nothing is set aside")
+            err.write("nothing is rejected")
         if len(found) > len(rows):
             err.write(f"the first {len(rows):,}; there are more: --limit")
 
@@ -83,7 +83,7 @@ class Inbox(Subcommand):
             ask(question, err, otherwise="nothing was changed", remedy="add --yes")
         change = partial(retry_messages if action == "retry" else dismiss_messages, using=conf.reader_database)
         results = in_batches(ids, change, batch=_BATCH, err=err)
-        done = "to be tried again by consume_queue at its next look" if action == "retry" else "dismissed"
+        done = "to be tried again by consume_queue at its next poll" if action == "retry" else "dismissed"
         tell(results, done, lambda result: result.id, as_json=options["json"], out=out)
 
 
