@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Annotated, Final, cast
+from typing import Annotated, Any, Final, cast
 
 import msgspec
 
@@ -182,9 +182,10 @@ def _read(text: str) -> Envelope:
     body = _DECODER.decode(text)
     if body.envelope != envelope.VERSION:
         raise ValueError(f"its envelope is of version {body.envelope!r}, not {envelope.VERSION!r}")
-    fields = msgspec.structs.asdict(body)
+    fields: dict[str, Any] = msgspec.structs.asdict(body)
     del fields["envelope"]
-    return Envelope(**{**fields, "payload": bytes(body.payload).decode()})
+    fields["payload"] = bytes(body.payload).decode()
+    return Envelope(**fields)
 
 
 @contextmanager

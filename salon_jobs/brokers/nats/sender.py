@@ -7,7 +7,7 @@ import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
@@ -55,36 +55,20 @@ class Sequences:
             self._sequences.popitem(last=False)
 
 
-class Wire(Protocol):
-    """Transport of a batch; answers go to ``Batch.acknowledged``."""
-
-    sequences: Sequences
-    # Subjects that no stream accepted: the streams are queried before the next try, since with a subscriber that is no
-    # stream, publishing would wait until its timeout.
-    streamless: set[str]
-
-    async def send(self, batch: Batch, subject: str, message: OutgoingMessage) -> PublishFailure | str:
-        """Send a message and return the token of its answer, or why it cannot be sent."""
-        ...
-
-    async def query(self, subject: str, body: bytes) -> bytes:
-        """Query JetStream's API. Raises Unreachable."""
-        ...
-
-    async def probe(self) -> tuple[bool, str]:
-        """Drop a dead connection; return whether it is alive, and the server's last complaint."""
-        ...
-
-
 class Batch:
     """One call of publish, in the connection's loop."""
 
     def __init__(
-        self, wire: Wire, resource: str, messages: Sequence[OutgoingMessage], *, should_continue: Callable[[], bool]
+        self,
+        sender: NatsSender,
+        resource: str,
+        messages: Sequence[OutgoingMessage],
+        *,
+        should_continue: Callable[[], bool],
     ) -> None:
         """Prepare messages for a single destination. No I/O."""
         self._order = AggregateOrder(messages)
-        self._wire = wire
+        self._sender = sender
         self._resource = resource
         self._messages = messages
         self._should_continue = should_continue
@@ -155,10 +139,10 @@ class Batch:
 
     async def _send(self, aggregate: Aggregate) -> None:
         subject = self._subject(aggregate)
-        if subject in self._wire.streamless:
+        if subject in self._sender.streamless:
             self._start(self._find_stream(aggregate))
             return
-        sent = await self._wire.send(self, subject, self._order.first_of(aggregate))
+        sent = await self._sender.send(self, subject, self._order.first_of(aggregate))
         if isinstance(sent, str):
             self._in_flight[sent] = (aggregate, self._loop.time() + self._timeout_s)
         else:
@@ -167,7 +151,7 @@ class Batch:
     def _published(self, aggregate: Aggregate, sequence: int) -> None:
         aggregate.retries = 0
         if aggregate.aggregate_id:
-            self._wire.sequences.remember(self._subject(aggregate), sequence)
+            self._sender.sequences.remember(self._subject(aggregate), sequence)
         self._order.answer(aggregate, None)
 
     def _wake(self) -> None:
@@ -179,7 +163,7 @@ class Batch:
         due = next(iter(self._in_flight.values()))[1] if self._in_flight else self._loop.time() + self._timeout_s
         if (remaining_s := due - self._loop.time()) > 0:
             return remaining_s
-        is_alive, complaint = await self._wire.probe()
+        is_alive, complaint = await self._sender.probe()
         timeout = PublishFailure(
             Verdict.OUTAGE, "NATS.TIMEOUT", f"no acknowledgement within {self._timeout_s:g} s{complaint}"
         )
@@ -208,7 +192,7 @@ class Batch:
             return self._order.answer(aggregate, outage_of(error))
         if not streams:
             return await self._explain(aggregate, NOT_SENT)
-        self._wire.streamless.discard(subject)
+        self._sender.streamless.discard(subject)
         return self._order.resume(aggregate)
 
     async def _explain(self, aggregate: Aggregate, failure: PublishFailure) -> None:
@@ -221,9 +205,9 @@ class Batch:
             return self._order.answer(aggregate, outage_of(error))
         if streams:
             return await self._postpone(aggregate, streams[0], failure)
-        if len(self._wire.streamless) >= _MOST_SUBJECTS:
-            self._wire.streamless.clear()
-        self._wire.streamless.add(subject)
+        if len(self._sender.streamless) >= _MOST_SUBJECTS:
+            self._sender.streamless.clear()
+        self._sender.streamless.add(subject)
         if streams_of_destination:
             verdict, detail = Verdict.UNRESOLVABLE, f"no stream accepts the subject {subject}; add it to one"
         else:
@@ -269,7 +253,8 @@ class Batch:
     async def _streams_of_destination(self) -> list[str]:
         """Return the streams that accept the subject without an aggregate, or with any. Raises Unreachable."""
         subjects = (self._resource, f"{self._resource}.*")
-        return sorted(set().union(*await asyncio.gather(*map(self._streams_for, subjects))))
+        exact, below = await asyncio.gather(*map(self._streams_for, subjects))
+        return sorted({*exact, *below})
 
     async def _streams_for(self, subject: str) -> list[str]:
         """Return the streams that accept a subject, queried once per call. Raises Unreachable."""
@@ -279,7 +264,7 @@ class Batch:
         return await task
 
     async def _query_streams(self, subject: str) -> list[str]:
-        answer = read_names(await self._wire.query("STREAM.NAMES", msgspec.json.encode({"subject": subject})))
+        answer = read_names(await self._sender.query("STREAM.NAMES", msgspec.json.encode({"subject": subject})))
         if answer.error is not None:
             raise Unreachable(answer.error.description, code=f"NATS.{answer.error.err_code}")
         return answer.streams or []
@@ -300,7 +285,7 @@ class Batch:
         for position in published:
             self._order.answers[position] = None
             aggregate.positions.remove(position)
-        self._wire.sequences.remember(subject, last_sequence)
+        self._sender.sequences.remember(subject, last_sequence)
         return self._order.resume(aggregate)  # should_continue is checked again before it is sent
 
     async def _published_before(self, aggregate: Aggregate, stream: str) -> tuple[int, list[int]]:
@@ -322,7 +307,7 @@ class Batch:
         return last_sequence or 0, published
 
     async def _stored(self, stream: str, query: dict[str, object]) -> Stored | None:
-        answer = read_stored(await self._wire.query(f"STREAM.MSG.GET.{stream}", msgspec.json.encode(query)))
+        answer = read_stored(await self._sender.query(f"STREAM.MSG.GET.{stream}", msgspec.json.encode(query)))
         if answer.error is not None and answer.error.code != 404:
             raise Unreachable(answer.error.description, code=f"NATS.{answer.error.err_code}")
         return answer.message
@@ -339,6 +324,8 @@ class NatsSender:
     def __init__(self) -> None:
         """Create the object without I/O."""
         self.sequences = Sequences()
+        # Subjects that no stream accepted: the streams are queried before the next try, since with a subscriber that is
+        # no stream, publishing would wait until its timeout.
         self.streamless: set[str] = set()
         self._connection = NatsConnection()
         self._connection.on_connected = self._subscribe
@@ -364,7 +351,7 @@ class NatsSender:
         self._connection.close()
 
     async def send(self, batch: Batch, subject: str, message: OutgoingMessage) -> PublishFailure | str:
-        """Send a message and return the token of its answer, or why it cannot be sent."""
+        """Send a message; return the token of its answer, which the batch gets, or why it cannot be sent."""
         if (client := self._connection.connected) is None:
             return PublishFailure(Verdict.OUTAGE, "NATS.UNREACHABLE", "the connection was lost")
         try:
