@@ -159,15 +159,10 @@ class Settings:
     shutdown_grace: timedelta = setting(timedelta(seconds=30), _LENGTH)
     concurrency: int = setting(8, count(1, 1000))
     store_concurrency: int | None = setting(None, count(1, 1_000_000, optional=True))
-    keep_succeeded: bool = setting(False, flag)
-    retain_succeeded: timedelta | None = setting(timedelta(days=1), _RETENTION)
+    retain_succeeded: timedelta | None = setting(timedelta(0), duration(optional=True, zero=True))
     retain_cancelled: timedelta | None = setting(timedelta(days=7), _RETENTION)
     retain_failed: timedelta | None = setting(timedelta(days=90), _RETENTION)
-    retain_cron_ticks: timedelta | None = setting(timedelta(days=30), _RETENTION)
-    retain_stats: timedelta | None = setting(timedelta(days=14), _RETENTION)
     max_attempts: int = setting(25, count(1, 32767))
-    timeout_grace: timedelta = setting(timedelta(seconds=10), _LENGTH)
-    cancel_grace: timedelta = setting(timedelta(seconds=5), _LENGTH)
     terminate_after_timeouts: int | None = setting(None, count(1, 1_000_000, optional=True))
     backoff: Backoff = setting(Backoff, _backoff)
     logging: LoggingSettings = _part(LoggingSettings, "LOGGING")
@@ -191,6 +186,11 @@ class Settings:
     def reader_database(self) -> str:
         """The alias through which operators see the jobs of all stores."""
         return self.operator_database or self.database
+
+    @property
+    def keep_succeeded(self) -> bool:
+        """Whether the row of a job stays when it succeeds, for ``retain_succeeded``."""
+        return self.retain_succeeded is None or self.retain_succeeded > timedelta(0)
 
     @property
     def user_guc(self) -> str:

@@ -64,7 +64,6 @@ class OutboxSettings:
     publishers: Mapping[str, str] = setting(dict[str, str], texts)
     sources: Mapping[str, str] = setting(dict[str, str], texts)
     retain_published: timedelta | None = setting(timedelta(days=7), duration(optional=True))
-    retain_skipped: timedelta | None = setting(timedelta(days=30), duration(optional=True))
     retain_inbox: timedelta | None = setting(timedelta(days=30), duration(optional=True))
 
     def rate_of(self, aggregate_type: str) -> int | None:

@@ -172,8 +172,8 @@ class RunningJob:
     def cancelled(self) -> bool:
         """Return whether cancellation was requested: end soon, by any exception. Does not query the database.
 
-        Becomes true almost at once after ``cancel_jobs``, within a second at most. The run is interrupted
-        ``CANCEL_GRACE`` later.
+        Becomes true almost at once after ``cancel_jobs``, within a second at most. The run is interrupted five seconds
+        later.
         """
         return self.cancel_at is not None
 

@@ -21,6 +21,10 @@ _Turn: TypeAlias = Callable[[], tuple[Mapping[str, int], bool]]
 # Must match the SQL statements.
 BATCH: Final = 1000
 _ROUND_S = 0.5
+# At least, for the error rows of jobs that succeeded or were deleted by hand.
+_ERRORS_KEPT = timedelta(days=1)
+_TICKS_KEPT = timedelta(days=30)
+_STATISTICS_KEPT = timedelta(days=14)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,18 +79,14 @@ class Pruner:
     def _turns(self) -> list[_Turn]:
         turns: list[_Turn] = []
         # Pruned no later than its failed jobs: without them, a fan-out would look as if they had succeeded.
-        ages = [age for age in (conf.retain_cron_ticks, conf.retain_failed) if age is not None]
-        if ages:
-            turns.append(partial(_plain_turn, "fan_outs", min(ages)))
+        turns.append(partial(_plain_turn, "fan_outs", min(conf.retain_failed or _TICKS_KEPT, _TICKS_KEPT)))
         for state, age in retained().items():
             if age is not None:
                 turns.append(partial(_jobs_turn, state, age))
         if (age := conf.retain_succeeded) is not None:
-            turns.append(partial(self._errors_turn, age))
-        if (age := conf.retain_cron_ticks) is not None:
-            turns.append(partial(_plain_turn, "ticks", age))
-        if (age := conf.retain_stats) is not None:
-            turns += [partial(_plain_turn, kind, age) for kind in ("statistics", "depths")]
+            turns.append(partial(self._errors_turn, max(age, _ERRORS_KEPT)))
+        turns.append(partial(_plain_turn, "ticks", _TICKS_KEPT))
+        turns += [partial(_plain_turn, kind, _STATISTICS_KEPT) for kind in ("statistics", "depths")]
         return turns
 
     def _errors_turn(self, age: timedelta) -> tuple[Mapping[str, int], bool]:

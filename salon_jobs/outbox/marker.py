@@ -105,6 +105,7 @@ _ROUND_S: Final = 0.5
 _FROM_THE_START_S: Final = 3600.0
 # Longer than anything is kept, so nothing is deleted.
 _FOR_EVER: Final = timedelta(days=365_000)
+_SKIPPED_KEPT: Final = timedelta(days=30)
 
 
 class MessagePruner(Loop):
@@ -134,7 +135,7 @@ class MessagePruner(Loop):
             self._after, self._began = 0, self._clock()
         retentions = {
             "published": conf.outbox.retain_published or _FOR_EVER,
-            "skipped": conf.outbox.retain_skipped or _FOR_EVER,
+            "skipped": max(conf.outbox.retain_published or _FOR_EVER, _SKIPPED_KEPT),
         }
         total = 0
         row: tuple[int, int | None, bool]

@@ -33,6 +33,9 @@ from salon_jobs.worker.in_flight import NEVER, InFlightTable
 
 _SETTLE_RETRY_S = 0.5
 _CANCEL_S = 2.0
+# How long a cancelled handler may take to end by itself, and a run that timed out before its process is killed for it.
+_CANCEL_GRACE_S = 5.0
+_KILL_GRACE_S = 10.0
 # A thread idle for this long checks its connections before the next job; a busy one did so after the last.
 _TIDY_AFTER_S = 0.05
 
@@ -114,7 +117,7 @@ class Runner:
             running = self._running
             if running is None or running.cancelled() or (running.id, running.claimed.lease) != (job_id, lease):
                 return
-            running.cancel_at = time.monotonic() + conf.cancel_grace.total_seconds()
+            running.cancel_at = time.monotonic() + _CANCEL_GRACE_S
             self._timekeeper.watch(running, self.interrupt)
         log_event(logging.INFO, events.JOB_CANCEL_NOTICED, **identify(running))
 
@@ -199,10 +202,9 @@ class Runner:
         run_s = None if timeouts is None else timeouts.run_s(running.waited_s)
         kill_at = NEVER
         if run_s is not None:
-            grace_s = conf.timeout_grace.total_seconds()
             running.times_out_at = running.started + run_s
-            running.on_extended = lambda times_out_at: self._board.move(self._number, times_out_at + grace_s)
-            kill_at = running.times_out_at + grace_s
+            running.on_extended = lambda times_out_at: self._board.move(self._number, times_out_at + _KILL_GRACE_S)
+            kill_at = running.times_out_at + _KILL_GRACE_S
             self._timekeeper.watch(running, self.interrupt)
         self._board.show(self._number, running.id, running.claimed.lease, kill_at=kill_at)
 

@@ -64,7 +64,7 @@ def test_values_are_converted() -> None:
         ({"SENTRY_PAYLOAD": 1}, "SENTRY_PAYLOAD.* True or False"),
         ({"LISTEN": "no"}, "LISTEN.* True or False"),
         ({"RETAIN_FAILED": 0}, "RETAIN_FAILED.* more than zero, .*or None, not 0"),
-        ({"RETAIN_STATS": "90 days"}, "RETAIN_STATS.* not '90 days'"),
+        ({"RETAIN_CANCELLED": "90 days"}, "RETAIN_CANCELLED.* not '90 days'"),
         ({"RETAIN_SUCCEEDED": timedelta(days=3651)}, "RETAIN_SUCCEEDED.* at most ten years"),
         ({"LISTEN_URL": 5}, "LISTEN_URL.* a string that is not empty, or None, not int"),
         ({"LISTEN_URL": "postgresql//u:secret@h/x"}, "LISTEN_URL.* a URL such as postgresql://.*, not str$"),
@@ -73,7 +73,7 @@ def test_values_are_converted() -> None:
         ({"OPERATOR_DATABASE": "nowhere"}, "OPERATOR_DATABASE.*'nowhere'.* not in DATABASES"),
         ({"CONCURRENCY": 0}, "CONCURRENCY.* from 1 to"),
         ({"MAX_ATTEMPTS": "3"}, "MAX_ATTEMPTS"),
-        ({"KEEP_SUCCEEDED": "no"}, "KEEP_SUCCEEDED.* True or False"),
+        ({"TRACING": "maybe"}, "TRACING.* True or False"),
         ({"STORE_MODEL": ""}, "STORE_MODEL"),
         ({"STORE_MODEL": "Store"}, "STORE_MODEL.*app_label.Model"),
         (

@@ -78,7 +78,7 @@ def test_gwt_03_a_database_that_goes_away_and_comes_back(migrated: None) -> None
 def test_a_database_that_hangs_is_told_at_once_and_by_whom_it_is_missed(migrated: None) -> None:
     with (
         SeveringProxy(url_for(WORKER)) as proxy,
-        WorkerProcess(url=proxy.url, **FAST, STALE_AFTER_S=2) as worker,
+        WorkerProcess(url=proxy.url, **FAST, PATCHES={"salon_jobs.conf.Settings.stale_after_s": 2}) as worker,
         psycopg.connect(url_for(None)) as owner,
     ):
         at = worker.wait_until_ready().wait_for("health_listening")["address"]

@@ -110,7 +110,9 @@ def test_after_too_many_timeouts_a_worker_lets_the_others_finish_and_is_replaced
 def test_a_run_that_does_not_feel_its_timeout_is_killed_with_its_process_and_charged(
     stores: list[UUID], tmp_path: Path
 ) -> None:
-    with WorkerProcess("--concurrency", "2", url=URL, TIMEOUT_GRACE=0.5) as worker:
+    with WorkerProcess(
+        "--concurrency", "2", url=URL, PATCHES={"salon_jobs.worker.runner._KILL_GRACE_S": 0.5}
+    ) as worker:
         worker.wait_until_ready()
         job = tasks.numb.enqueue(store_id=stores[0]).id
         worker.wait_for("job_timed_out", job_id=job)

@@ -1,7 +1,7 @@
 """Adds the tests' tasks to the project's settings, and whatever the test asks for in SALON_JOBS_OVERRIDES (JSON).
 
 With FAULT among them, worker processes die while they start, as long as that file exists. With SPANS, they write the
-spans that they make into that file. With STALE_AFTER_S, readiness calls a loop stale after so many seconds.
+spans that they make into that file. PATCHES maps dotted paths of constants to other values.
 """
 
 from __future__ import annotations
@@ -22,10 +22,7 @@ if spans := _overrides.pop("SPANS", None):
 
     trace_into(Path(spans))
     _overrides["TRACING"] = True
-if stale_after_s := _overrides.pop("STALE_AFTER_S", None):
-    from salon_jobs.conf import Settings
-
-    Settings.stale_after_s = stale_after_s  # type: ignore[method-assign] # instead of the property
+PATCHES = _overrides.pop("PATCHES", {})
 SALON_JOBS = {**SALON_JOBS, **_overrides}
 
 if "--child" in sys.argv and _fault.exists():

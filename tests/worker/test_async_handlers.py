@@ -219,10 +219,10 @@ async def until_told() -> None:
 
 @pytest.mark.parametrize("body", [wait, wait_in_a_query, swallow, until_told])
 def test_a_cancellation_is_told_then_strikes_and_lets_it_clean_up(
-    stores: list[UUID], hooks: tasks.Hooks, process_id: int, settings: Any, body: Callable[..., Any]
+    stores: list[UUID], hooks: tasks.Hooks, process_id: int, monkeypatch: pytest.MonkeyPatch, body: Callable[..., Any]
 ) -> None:
     grace_s = 30 if body is until_told else 0.2
-    settings.SALON_JOBS = {**settings.SALON_JOBS, "CANCEL_GRACE": grace_s}
+    monkeypatch.setattr("salon_jobs.worker.runner._CANCEL_GRACE_S", grace_s)
     started = threading.Event()
     ends: list[object] = []
 

@@ -123,9 +123,14 @@ def sleep_in_a_query() -> None:
 @pytest.mark.parametrize("body", [swallow, sleep_in_a_query])
 @pytest.mark.parametrize("declared", [tasks.in_store, tasks.outside])
 def test_a_handler_that_goes_on_is_struck_after_the_grace(
-    stores: list[UUID], hooks: tasks.Hooks, process_id: int, settings: Any, declared: Any, body: Callable[[], None]
+    stores: list[UUID],
+    hooks: tasks.Hooks,
+    process_id: int,
+    monkeypatch: pytest.MonkeyPatch,
+    declared: Any,
+    body: Callable[[], None],
 ) -> None:
-    in_use(settings, CANCEL_GRACE=0.3)
+    monkeypatch.setattr("salon_jobs.worker.runner._CANCEL_GRACE_S", 0.3)
     started = threading.Event()
 
     def handler(**_: object) -> None:

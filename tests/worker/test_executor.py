@@ -40,7 +40,7 @@ def make_due() -> None:
 def test_a_success_deletes_the_row_unless_it_is_kept(
     stores: list[UUID], process_id: int, settings: Any, enqueue: str, kept: bool
 ) -> None:
-    settings.SALON_JOBS = {**settings.SALON_JOBS, "KEEP_SUCCEEDED": kept}
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "RETAIN_SUCCEEDED": 60 * kept}
     if enqueue == "system":
         handle = tasks.system.enqueue()
     else:

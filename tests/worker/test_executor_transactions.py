@@ -66,7 +66,7 @@ def test_effects_and_done_become_visible_together(stores: list[UUID], hooks: tas
 def test_a_lost_lease_rolls_the_effects_back(
     stores: list[UUID], hooks: tasks.Hooks, process_id: int, caplog: pytest.LogCaptureFixture, settings: Any, kept: bool
 ) -> None:
-    settings.SALON_JOBS = {**settings.SALON_JOBS, "KEEP_SUCCEEDED": kept}
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "RETAIN_SUCCEEDED": 60 * kept}
 
     def body(**_: object) -> None:
         write()

@@ -16,7 +16,7 @@ from tests.worker.effects import job_events
 
 @pytest.mark.parametrize("kept", [False, True])
 def test_only_what_is_still_owned_is_finished(process_id: int, settings: Any, kept: bool) -> None:
-    settings.SALON_JOBS = {**settings.SALON_JOBS, "KEEP_SUCCEEDED": kept}
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "RETAIN_SUCCEEDED": 60 * kept}
     ids = [tasks.system.enqueue().id for _ in range(4)]
     jobs = claim(process_id)
     change("UPDATE salon_jobs_job SET lease = lease + 1 WHERE id = %s", ids[1])

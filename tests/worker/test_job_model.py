@@ -97,7 +97,9 @@ class Jobs(RuleBasedStateMachine):
     @initialize(keep=st.booleans())
     def begin(self, keep: bool) -> None:
         """Begin with three processes and no jobs."""
-        self.overridden = override_settings(SALON_JOBS={**django_settings.SALON_JOBS, "KEEP_SUCCEEDED": keep})
+        self.overridden = override_settings(
+            SALON_JOBS={**django_settings.SALON_JOBS, "RETAIN_SUCCEEDED": 86_400 * keep}
+        )
         self.overridden.enable()
         self.model = Model(keep_succeeded=keep)
         self.began = self.before = datetime.now(UTC)

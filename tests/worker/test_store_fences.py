@@ -237,7 +237,7 @@ def test_one_row_that_can_not_be_changed_holds_up_no_rescue(
 def test_counts_that_can_grow_no_further_end_a_job_like_any_other(
     stores: list[UUID], process_id: int, verb: str, settings: Any
 ) -> None:
-    settings.SALON_JOBS = {**settings.SALON_JOBS, "KEEP_SUCCEEDED": True}
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "RETAIN_SUCCEEDED": None}
     tasks.in_store.using(max_attempts=32767).enqueue(store_id=stores[0])
     change("UPDATE salon_jobs_job SET attempts = 32767, rescues = 32767")
     [job] = claim(process_id)
@@ -269,7 +269,7 @@ def test_an_unclear_end_is_told_by_the_row(stores: list[UUID], process_id: int, 
     assert not queries.committed(job, process_id)
     assert queries.finish(job, process_id)
     assert queries.committed(job, process_id)
-    settings.SALON_JOBS = {**settings.SALON_JOBS, "KEEP_SUCCEEDED": True}
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "RETAIN_SUCCEEDED": None}
     tasks.in_store.enqueue(store_id=stores[0])
     [job] = claim(process_id)
     assert queries.finish(job, process_id)

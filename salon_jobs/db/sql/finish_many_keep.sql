@@ -1,4 +1,4 @@
--- Variant of finish_many.sql for a deployment that keeps succeeded rows (KEEP_SUCCEEDED).
+-- Variant of finish_many.sql for a deployment that keeps succeeded rows (RETAIN_SUCCEEDED).
 -- Locks: the rows, in ascending order, SKIP LOCKED. Role: worker. Not prepared either.
 WITH mine AS MATERIALIZED (
     SELECT j.id, j.ctid AS place

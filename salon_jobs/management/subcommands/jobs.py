@@ -95,7 +95,9 @@ class Show(Subcommand):
         """Write the job. Raises CommandError when it does not exist."""
         job = Job.objects.using(conf.reader_database).filter(pk=options["id"]).first()
         if job is None:
-            raise CommandError(f"there is no job {options['id']}; jobs that succeed are deleted unless KEEP_SUCCEEDED")
+            raise CommandError(
+                f"there is no job {options['id']}; jobs that succeed are deleted unless RETAIN_SUCCEEDED keeps them"
+            )
         shown = _described(job)
         if options["json"]:
             out.write(json.dumps(shown, indent=2, default=str))

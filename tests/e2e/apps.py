@@ -1,0 +1,20 @@
+"""Patches the worker processes of the tests, as PATCHES in ``worker_settings`` says."""
+
+from __future__ import annotations
+
+from pkgutil import resolve_name
+
+from django.apps import AppConfig
+from django.conf import settings
+
+
+class EndToEndConfig(AppConfig):
+    """App config that replaces constants, named by their dotted paths, so that a test need not wait for them."""
+
+    name = "tests.e2e"
+
+    def ready(self) -> None:
+        """Replace them, in the supervisor and in each of its children."""
+        for path, value in getattr(settings, "PATCHES", {}).items():
+            owner, _, name = path.rpartition(".")
+            setattr(resolve_name(owner), name, value)
