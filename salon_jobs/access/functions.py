@@ -8,19 +8,10 @@ from typing import Final
 
 from salon_jobs.access.roles import identifier
 
-_HEAD: Final = re.compile(r"LANGUAGE (?P<language>\w+)(?P<options>[^$]*?)\s*AS \$body\$(?P<body>.*)\$body\$", re.DOTALL)
+_DEFINITION: Final = re.compile(
+    r"LANGUAGE (?P<language>\w+)(?P<options>[^$]*?)\s*AS \$body\$(?P<body>.*)\$body\$", re.DOTALL
+)
 _SETTING: Final = re.compile(r"\bSET (\w+) = ((?:(?! SET ).)+)")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Behaviour:
-    """How a function runs, according to ``pg_proc``."""
-
-    language: str
-    is_definer: bool
-    volatility: str
-    settings: tuple[str, ...]
-    body: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,20 +36,26 @@ class FunctionAccess:
         return f"{identifier(self.schema)}.{identifier(self.name)}({self.arguments})"
 
     @property
-    def behaviour(self) -> Behaviour:
-        """How it runs, parsed from its definition."""
-        head = _HEAD.search(self.definition)
-        if head is None:
-            raise ValueError(f"the definition of {self.name} is not in the form that FunctionAccess reads")
-        options = " ".join(head["options"].split())
-        volatility = "s" if "STABLE" in options else "i" if "IMMUTABLE" in options else "v"
-        return Behaviour(
-            language=head["language"],
-            is_definer="SECURITY DEFINER" in options,
-            volatility=volatility,
-            settings=tuple(f"{name}={value.strip()}" for name, value in _SETTING.findall(options)),
-            body=head["body"],
+    def behaviour(self) -> tuple[str, ...]:
+        """How it runs, in words: language, security, volatility and settings."""
+        options = " ".join(self._parsed["options"].split())
+        return (
+            f"LANGUAGE {self._parsed['language']}",
+            "SECURITY DEFINER" if "SECURITY DEFINER" in options else "SECURITY INVOKER",
+            next((word for word in ("STABLE", "IMMUTABLE") if word in options), "VOLATILE"),
+            ", ".join(f"{name}={value.strip()}" for name, value in _SETTING.findall(options)) or "no settings",
         )
+
+    @property
+    def body(self) -> str:
+        return self._parsed["body"]
+
+    @property
+    def _parsed(self) -> re.Match[str]:
+        parsed = _DEFINITION.search(self.definition)
+        if parsed is None:
+            raise ValueError(f"the definition of {self.name} is not in the form that FunctionAccess reads")
+        return parsed
 
     def create(self) -> list[str]:
         """Return the statements that create or replace it and set who may call it, to be run as its owner."""

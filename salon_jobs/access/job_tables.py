@@ -10,7 +10,7 @@ from typing import Final
 from psycopg import sql
 
 from salon_jobs.access.functions import FunctionAccess
-from salon_jobs.access.policies import ALL_ROWS, Grant, Policy, Privilege, TableAccess, store_condition
+from salon_jobs.access.policies import ALL_ROWS, Grant, Policy, Privilege, TableAccess, store_condition, unprotected
 from salon_jobs.conf import Roles
 from salon_jobs.conf import settings as conf
 from salon_jobs.db import statements
@@ -101,7 +101,7 @@ def history_access(roles: Roles) -> TableAccess:
     Runtime processes check whether migrations are pending; none may rewrite that history.
     """
     grants = tuple(Grant(role=role, privileges=("SELECT",)) for role in roles.runtime)
-    return TableAccess(table="django_migrations", policies=(), grants=grants, force=False)
+    return unprotected("django_migrations", grants)
 
 
 def _web(table: str, web: str) -> tuple[tuple[Policy, ...], tuple[Grant, ...]]:

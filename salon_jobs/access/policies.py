@@ -63,11 +63,12 @@ class Grant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableAccess:
-    """Everything declared for one table under row-level security. ``force`` applies it to the owner too."""
+    """Everything declared for one table. ``force`` applies row-level security to the owner too."""
 
     table: str
     policies: tuple[Policy, ...]
     grants: tuple[Grant, ...] = ()
+    is_protected: bool = True
     force: bool = True
 
     def protect(self) -> list[sql.Composed]:
@@ -128,6 +129,11 @@ class TableAccess:
             verb,
             sql.Literal(" " + whom.as_string()),
         )
+
+
+def unprotected(table: str, grants: tuple[Grant, ...] = ()) -> TableAccess:
+    """Return the access to a table without row-level security."""
+    return TableAccess(table=table, policies=(), grants=grants, is_protected=False)
 
 
 def grants_of(role: str, privileges: Privileges) -> tuple[Grant, ...]:

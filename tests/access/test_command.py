@@ -44,6 +44,13 @@ def test_every_role_reads_the_same(superuser: Superuser, alias: str) -> None:
     assert not is_forced(superuser)
 
 
+def test_a_role_without_usage_on_the_schema_reads_the_same(superuser: Superuser) -> None:
+    superuser.execute("REVOKE USAGE ON SCHEMA public FROM jobs_operator")
+    out, _ = doctor("--database", "operator")
+    assert "grant: schema public, role jobs_operator\n  expected  USAGE\n  found     nothing" in out
+    assert out.splitlines()[-1].endswith(": 1 drift")
+
+
 def test_the_migrator_reads_the_same(superuser: Superuser) -> None:
     superuser.execute(NO_FORCE)
     done = manage("salon_jobs", "doctor", "--database", "default", DATABASE_URL=url_for("migrator"))

@@ -8,10 +8,12 @@ from uuid import uuid4
 import psycopg
 import pytest
 
+from salon_jobs.access.doctor import declaration
 from salon_jobs.access.doctor.drift import Drift
 from salon_jobs.access.doctor.examination import examine
 from salon_jobs.access.doctor.examination import fix as fix_all
 from salon_jobs.access.doctor.policies import same_condition
+from salon_jobs.access.operations.for_hosts import declarations
 from salon_jobs.access.policies import user_condition
 from tests.settings import TEST_DATABASE
 
@@ -104,7 +106,7 @@ BROKEN: list[tuple[str, str, str, str]] = [
     (
         "GRANT UPDATE ON SEQUENCE salon_jobs_job_id_seq TO app",
         "grant",
-        "sequence public.salon_jobs_job_id_seq",
+        'sequence "public"."salon_jobs_job_id_seq"',
         "UPDATE",
     ),
     ("ALTER TABLE salon_jobs_job NO FORCE ROW LEVEL SECURITY", "row-level security", JOB, "NO FORCE"),
@@ -176,7 +178,7 @@ BROKEN: list[tuple[str, str, str, str]] = [
     (
         "CREATE TABLE left_behind (id int); ALTER TABLE left_behind OWNER TO app",
         "owner",
-        "table public.left_behind",
+        'table "public"."left_behind"',
         "app",
     ),
     (
@@ -380,13 +382,32 @@ def test_a_role_that_is_missing_is_named_with_what_makes_it(superuser: Superuser
 def test_a_table_that_nobody_declared_is_a_persons_decision(superuser: Superuser) -> None:
     with superuser.transaction(force_rollback=True):
         superuser.execute("SET LOCAL ROLE migrator; CREATE TABLE noted (id int); RESET ROLE")
-        found = drifts(superuser)
-        assert {(each.kind, each.where, each.needs_decision) for each in found} == {
-            ("undeclared table", f'table "public"."noted", role {role}', True) for role in ("app", "worker_runtime")
-        }
-        assert all("StoreIsolation" in each.hint for each in found)
-        fix(superuser, *found)
+        (found,) = drifts(superuser)
+        assert (found.kind, found.where, found.needs_decision) == ("undeclared table", 'table "public"."noted"', True)
+        rights = "DELETE, INSERT, SELECT, UPDATE"
+        assert found.found == f"app {rights}; worker_runtime {rights}, without policies"
+        assert "StoreIsolation" in found.hint
+        fix(superuser, found)
         assert drifts(superuser) == []
+
+
+def test_tables_of_django_are_named_but_are_no_drift_while_nobody_has_more_than_the_default_privileges(
+    superuser: Superuser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    constraints = {
+        model: constraint
+        for model, constraint in declarations().items()
+        if not model.__module__.startswith("django.contrib.")
+    }
+    monkeypatch.setattr(declaration, "declarations", lambda: constraints)
+    found = examine(superuser)
+    assert found.drifts == ()
+    (text,) = found.not_checked
+    assert text.startswith("Django's own tables, which web and worker use by default privileges: auth_group, auth_gr")
+    with superuser.transaction(force_rollback=True):
+        superuser.execute("GRANT TRUNCATE ON auth_group TO app")
+        (drift,) = drifts(superuser)
+        assert (drift.kind, drift.where) == ("undeclared table", 'table "public"."auth_group"')
 
 
 def test_rows_that_refer_to_nothing_are_found_by_who_sees_them(superuser: Superuser) -> None:

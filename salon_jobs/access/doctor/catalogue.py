@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, Final, LiteralString
+from functools import cached_property
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import psycopg
 from django.db import connections
@@ -14,35 +14,85 @@ from psycopg import sql
 from salon_jobs.access.bootstrap import connect
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError
+from salon_jobs.db import statements
 
 PUBLIC: Final = "PUBLIC"
-# What ALTER calls a row c of pg_class.
-KIND_OF_RELATION: Final = (
-    "CASE c.relkind WHEN 'S' THEN 'SEQUENCE' WHEN 'v' THEN 'VIEW' WHEN 'm' THEN 'MATERIALIZED VIEW'"
-    " WHEN 'f' THEN 'FOREIGN TABLE' ELSE 'TABLE' END"
-)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Relation:
-    """A table as found in the catalogue."""
+class Right(NamedTuple):
+    """One privilege of one role; empty ``column``: on the whole object. ``may_grant``: WITH GRANT OPTION."""
 
+    grantee: str
+    privilege: str
+    column: str = ""
+    may_grant: bool = False
+
+
+def _right(values: list[str]) -> Right:
+    grantee, privilege, column, is_grantable = values
+    return Right(grantee, privilege, column, is_grantable == "true")
+
+
+class CatalogueObject(NamedTuple):
+    """A database, schema, server parameter, relation or routine: its owner, and the rights of everyone else.
+
+    ``kind`` and ``name`` are as ALTER writes them. ``runs_as_owner``: a view without security_invoker or a SECURITY
+    DEFINER routine. ``serves`` is the table of a sequence's column, which ``is_serial`` or an identity.
+    """
+
+    kind: str
     oid: int
     schema: str
     name: str
     owner: str
+    owner_bypasses: bool
+    runs_as_owner: bool
+    has_policies: bool
+    is_of_extension: bool
+    is_serial: bool
+    serves: int
+    rights: frozenset[Right]
+
+    @property
+    def on(self) -> str:
+        """The object as GRANT … ON names it."""
+        return f"{'TABLE' if self.kind in _LIKE_TABLES else self.kind} {self.name}"
+
+    @property
+    def where(self) -> str:
+        return f"{self.kind.lower()} {self.name}"
+
+    @property
+    def is_relation(self) -> bool:
+        return self.kind in _LIKE_TABLES or self.kind in ("TABLE", "SEQUENCE")
+
+    @property
+    def is_routine(self) -> bool:
+        return self.kind in ("FUNCTION", "PROCEDURE", "AGGREGATE")
+
+
+_LIKE_TABLES: Final = ("VIEW", "MATERIALIZED VIEW", "FOREIGN TABLE")
+
+
+class Relation(NamedTuple):
+    """A table and its row-level security."""
+
+    oid: int
+    schema: str
+    name: str
     is_enabled: bool
     is_forced: bool
 
     @property
     def identifier(self) -> sql.Identifier:
-        """Its name, with the schema."""
         return sql.Identifier(self.schema, self.name)
 
     @property
     def sql(self) -> str:
-        """Its name, with the schema, as text."""
         return self.identifier.as_string()
+
+
+Relations: TypeAlias = Mapping[str, Relation]
 
 
 class Catalogue:
@@ -50,15 +100,15 @@ class Catalogue:
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self.connection = connection
-        ((self.database, self.role, self.is_superuser, self.sees_all_rows),) = self.rows(
-            "SELECT current_database(), current_user, rolsuper, rolsuper OR rolbypassrls FROM pg_roles"
+        ((self.database, self.role, self.sees_all_rows),) = connection.execute(
+            "SELECT current_database(), current_user, rolsuper OR rolbypassrls FROM pg_roles"
             " WHERE rolname = current_user"
-        )
+        ).fetchall()
         self.version = connection.info.server_version
 
-    def rows(self, query: LiteralString, *parameters: Any, **named: Any) -> list[tuple[Any, ...]]:
-        """Return the rows of a query."""
-        return self.connection.execute(query, named or parameters or None).fetchall()
+    def rows(self, statement: str, **parameters: Any) -> list[tuple[Any, ...]]:
+        """Return the rows of ``db/sql/doctor_<statement>.sql``."""
+        return self.connection.execute(statements.load(f"doctor_{statement}").encode(), parameters).fetchall()
 
     @contextmanager
     def unchanged(self) -> Generator[None]:
@@ -67,31 +117,19 @@ class Catalogue:
             yield
 
     def relations(self, names: Iterable[str]) -> dict[str, Relation]:
-        """Return the tables with these names in the search path, or else in the schema ``public``.
+        """Return the tables with these names in the search path, or else in the schema ``public``."""
+        return {row[2]: Relation(*row) for row in self.rows("relations", names=list(names))}
 
-        A search path stored for the database would otherwise hide them from the doctor too.
-        """
-        found = self.rows(
-            """
-            SELECT t.name, c.oid::bigint, n.nspname, c.relname, c.relowner::regrole::name, c.relrowsecurity,
-                   c.relforcerowsecurity
-              FROM unnest(%s::text[]) AS t (name)
-              JOIN pg_class c
-                ON c.oid = coalesce(to_regclass(quote_ident(t.name)), to_regclass('public.' || quote_ident(t.name)))
-              JOIN pg_namespace n ON n.oid = c.relnamespace
-            """,
-            list(names),
-        )
-        return {
-            name: Relation(
-                oid=oid, schema=schema, name=relname, owner=owner, is_enabled=is_enabled, is_forced=is_forced
-            )
-            for name, oid, schema, relname, owner, is_enabled, is_forced in found
-        }
+    @cached_property
+    def objects(self) -> list[CatalogueObject]:
+        """Everything with an owner and rights, except the server's own relations and routines."""
+        return [
+            CatalogueObject._make((*values, frozenset(map(_right, rights)))) for *values, rights in self.rows("objects")
+        ]
 
     def qualify(self) -> None:
         """Resolve names only in pg_catalog for the rest of the transaction, so that all others show their schema."""
-        self.rows("SELECT set_config('search_path', 'pg_catalog', true)")
+        self.connection.execute("SELECT set_config('search_path', 'pg_catalog', true)")
 
 
 def by_alias(alias: str) -> psycopg.Connection[Any]:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.apps import apps
 from django.db import connections, router
 
 from salon_jobs.access.constraints import SameStoreForeignKey
-from salon_jobs.access.doctor.catalogue import Catalogue
+from salon_jobs.access.doctor.catalogue import PUBLIC, Catalogue, CatalogueObject, Right
 from salon_jobs.access.functions import FunctionAccess
 from salon_jobs.access.job_tables import (
     FUNCTIONS,
@@ -22,15 +22,14 @@ from salon_jobs.access.job_tables import (
     table_access,
 )
 from salon_jobs.access.operations.for_hosts import declarations
-from salon_jobs.access.policies import TableAccess
+from salon_jobs.access.policies import TableAccess, unprotected
 from salon_jobs.access.roles import DefaultPrivileges, RoleSpec, named_roles
 from salon_jobs.conf import Roles
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import SchemaMissing
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreKey:
+class StoreKey(NamedTuple):
     """One composite foreign key to a row of the same store."""
 
     name: str
@@ -44,23 +43,23 @@ class StoreKey:
 class Declaration:
     """What the catalogue is compared with. With one database user there are no ``named`` roles.
 
-    ``owner`` owns schema, tables and functions: the migrator, or the one database user. ``protected`` tables are under
-    row-level security, ``plain`` ones are not.
+    ``owner`` owns schema, tables and functions: the migrator, or the one database user.
     """
 
     roles: Roles | None
     named: tuple[tuple[RoleSpec, str], ...]
     owner: str
-    store_guc: str
-    protected: tuple[TableAccess, ...]
-    plain: tuple[TableAccess, ...]
+    tables: tuple[TableAccess, ...]
     functions: tuple[FunctionAccess, ...] = ()
     keys: tuple[StoreKey, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of all roles."""
         return tuple(name for _, name in self.named)
+
+    @property
+    def runtime(self) -> tuple[str, ...]:
+        return () if self.roles is None else self.roles.runtime
 
     @property
     def owner_roles(self) -> tuple[str, ...]:
@@ -74,30 +73,41 @@ class Declaration:
 
     @property
     def default_privileges(self) -> tuple[DefaultPrivileges, ...]:
-        """Default privileges on new objects."""
         return tuple(each for spec, name in self.named for each in spec.default_privileges(name, self.owner))
+
+    def covered(self, rights: Iterable[Right], exempt: Collection[str]) -> set[Right]:
+        """Return the rights to be compared: with one database user those of PUBLIC, else of all but ``exempt``."""
+        return {
+            right
+            for right in rights
+            if right.grantee == PUBLIC or (self.roles is not None and right.grantee not in exempt)
+        }
+
+    def within_reach(self, rights: Iterable[Right]) -> set[Right]:
+        """Return the rights of runtime roles and PUBLIC."""
+        return {right for right in rights if right.grantee == PUBLIC or right.grantee in self.runtime}
+
+    def is_loophole(self, each: CatalogueObject) -> bool:
+        """Return whether a view or function shows those who may use it rows that only its owner may see."""
+        return each.runs_as_owner and not each.is_of_extension and (each.owner_bypasses or each.owner == self.owner)
 
 
 def declare_tables(*, owner: str = "") -> Declaration:
     """Return what is declared for roles and tables; without roles, ``owner`` is the one database user."""
     roles = conf.roles
-    protected = [] if roles is None else [table_access(name, roles) for name in TABLES]
-    plain = [*map(_plain, TABLES), _plain("django_migrations")] if roles is None else [history_access(roles)]
+    if roles is None:
+        tables = [unprotected(name) for name in (*TABLES, "django_migrations")]
+    else:
+        tables = [*(table_access(name, roles) for name in TABLES), history_access(roles)]
     for model, constraint in declarations().items():
-        if not router.allow_migrate_model(conf.database, model):
-            continue
-        access = constraint.access(model, roles)
-        if access is None:
-            plain.append(_plain(model._meta.db_table))
-        else:
-            protected.append(_with_the_fan_out(access))
+        if router.allow_migrate_model(conf.database, model):
+            access = constraint.access(model, roles) or unprotected(model._meta.db_table)
+            tables.append(_with_the_fan_out(access))
     return Declaration(
         roles=roles,
         named=() if roles is None else named_roles(roles, conf.extra_owner_roles),
         owner=owner if roles is None else roles.migrator,
-        store_guc=conf.store_guc,
-        protected=tuple(protected),
-        plain=tuple(plain),
+        tables=tuple(tables),
     )
 
 
@@ -105,36 +115,24 @@ def declare(catalogue: Catalogue) -> Declaration:
     """Return everything that is declared. Raises SchemaMissing if the job tables do not exist."""
     roles = conf.roles
     user = str(connections[conf.database].settings_dict.get("USER") or catalogue.role)
-    job_table = catalogue.relations(["salon_jobs_job"]).get("salon_jobs_job")
-    if job_table is None:
+    store = _store_table()
+    relations = catalogue.relations(["salon_jobs_job", *([] if store is None else store[:1])])
+    if "salon_jobs_job" not in relations:
         raise SchemaMissing("the job tables are missing; run: python manage.py migrate")
-    functions = [job_function(name, job_table.schema, roles) for name in FUNCTIONS]
-    if (store := _store_table()) is not None:
+    functions = [job_function(name, relations["salon_jobs_job"].schema, roles) for name in FUNCTIONS]
+    if store is not None and store[0] in relations:
         table, key = store
-        found = catalogue.relations([table]).get(table)
-        if found is not None:
-            functions.append(fan_out_function(table=table, table_schema=found.schema, key=key, roles=roles))
+        functions.append(fan_out_function(table=table, table_schema=relations[table].schema, key=key, roles=roles))
     return replace(declare_tables(owner=user), functions=tuple(functions), keys=tuple(_store_keys()))
 
 
 def _store_keys() -> Iterable[StoreKey]:
     for model in apps.get_models(include_auto_created=True):
-        if not model._meta.can_migrate(conf.database) or not router.allow_migrate_model(conf.database, model):
-            continue
-        for key in model._meta.constraints:
-            if isinstance(key, SameStoreForeignKey):
-                columns, to, to_columns = key.reference(model)
-                yield StoreKey(
-                    name=key.name,
-                    table=model._meta.db_table,
-                    columns=tuple(columns),
-                    to_table=to._meta.db_table,
-                    to_columns=tuple(to_columns),
-                )
-
-
-def _plain(table: str) -> TableAccess:
-    return TableAccess(table=table, policies=(), force=False)
+        if model._meta.can_migrate(conf.database) and router.allow_migrate_model(conf.database, model):
+            for key in model._meta.constraints:
+                if isinstance(key, SameStoreForeignKey):
+                    columns, to, to_columns = key.reference(model)
+                    yield StoreKey(key.name, model._meta.db_table, tuple(columns), to._meta.db_table, tuple(to_columns))
 
 
 def _with_the_fan_out(access: TableAccess) -> TableAccess:

@@ -1,15 +1,15 @@
-"""Differences between the declaration and the live catalogue, and the GRANTs and REVOKEs that fix privileges."""
+"""Differences between the declaration and the live catalogue, and the statements that fix owners and privileges."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from salon_jobs.access.doctor.catalogue import PUBLIC
+from salon_jobs.access.doctor.catalogue import PUBLIC, CatalogueObject, Right
 from salon_jobs.access.roles import identifier
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Drift:
     """One difference: what and where, what is declared and what was found, and the statements that fix it.
 
@@ -21,7 +21,7 @@ class Drift:
     where: str
     expected: str
     found: str
-    fix: tuple[str, ...]
+    fix: tuple[str, ...] = ()
     needs_decision: bool = False
     hint: str = ""
 
@@ -29,44 +29,32 @@ class Drift:
         return f"{self.kind}: {self.where}: expected {self.expected}, found {self.found}"
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Right:
-    """One privilege of one role; empty ``column``: on the whole object. ``may_grant``: WITH GRANT OPTION."""
-
-    grantee: str
-    privilege: str
-    column: str = ""
-    may_grant: bool = False
-
-    @classmethod
-    def of(cls, text: str) -> Right:
-        """Parse a query's "grantee privilege option"."""
-        grantee, privilege, option = text.rsplit(" ", 2)
-        return cls(grantee, privilege, may_grant=option == "true")
-
-    @property
-    def text(self) -> str:
-        """The privilege in readable form."""
-        column = f" ({self.column})" if self.column else ""
-        return f"{self.privilege}{column}{' WITH GRANT OPTION' if self.may_grant else ''}"
+def compare_owner(each: CatalogueObject, owner: str) -> Iterable[Drift]:
+    if each.owner != owner:
+        fix = f"ALTER {each.kind} {each.name} OWNER TO {identifier(owner)}"
+        yield Drift("owner", each.where, owner, each.owner, (fix,))
 
 
-def compare_rights(on: str, where: str, expected: Iterable[Right], seen: Iterable[Right]) -> list[Drift]:
-    """Return the drifts of one object, one per role. ``on`` is the object as GRANT … ON names it."""
-    wanted, found = set(expected), set(seen)
-    drifts: list[Drift] = []
-    for grantee in sorted({right.grantee for right in wanted ^ found}):
-        mine = {right for right in wanted if right.grantee == grantee}
-        theirs = {right for right in found if right.grantee == grantee}
-        extra, missing = theirs - mine, mine - theirs
+def compare_rights(
+    each: CatalogueObject, expected: Iterable[Right], found: Iterable[Right], *, hint: str = ""
+) -> Iterable[Drift]:
+    """Yield the drifts of one object's rights, one per role. ``found`` are those rights that the declaration covers."""
+    declared, present = set(expected), set(found)
+    for grantee in sorted({right.grantee for right in declared ^ present}):
+        theirs_declared = {right for right in declared if right.grantee == grantee}
+        theirs_present = {right for right in present if right.grantee == grantee}
+        extra = theirs_present - theirs_declared
         # Revoking a privilege on the whole object also revokes it on the columns.
-        taken = {right.privilege for right in extra if not right.column}
-        given = missing | {right for right in mine if right.privilege in taken}
-        fix = (*_statements("REVOKE", extra, on, grantee), *_statements("GRANT", given, on, grantee))
-        drifts.append(
-            Drift(kind="grant", where=f"{where}, role {grantee}", expected=_shown(mine), found=_shown(theirs), fix=fix)
-        )
-    return drifts
+        revoked = {right.privilege for right in extra if not right.column}
+        missing = {right for right in theirs_declared if right not in theirs_present or right.privilege in revoked}
+        to, fix = role(grantee), []
+        if extra:
+            cascade = " CASCADE" if any(right.may_grant for right in extra) else ""
+            fix.append(f"REVOKE {_privileges(extra)} ON {each.on} FROM {to}{cascade}")
+        if missing:
+            fix.append(f"GRANT {_privileges(missing)} ON {each.on} TO {to}")
+        where = f"{each.where}, role {grantee}"
+        yield Drift("grant", where, _text(theirs_declared), _text(theirs_present), tuple(fix), hint=hint)
 
 
 def role(name: str) -> str:
@@ -74,27 +62,26 @@ def role(name: str) -> str:
     return PUBLIC if name == PUBLIC else identifier(name)
 
 
-def _statements(verb: str, rights: set[Right], on: str, grantee: str) -> list[str]:
-    columns: dict[str, list[str]] = {}
-    for right in sorted(rights):
-        columns.setdefault(right.privilege, []).extend([identifier(right.column)] if right.column else [])
+def _privileges(rights: Iterable[Right]) -> str:
+    """Return privileges as GRANT lists them."""
     whole = {right.privilege for right in rights if not right.column}
-    if not columns:
-        return []
-    what = ", ".join(
-        privilege if privilege in whole else f"{privilege} ({', '.join(names)})" for privilege, names in columns.items()
+    return ", ".join(
+        [*sorted(whole), *_on_columns((right for right in rights if right.privilege not in whole), identifier)]
     )
-    if verb == "GRANT":
-        return [f"GRANT {what} ON {on} TO {role(grantee)}"]
-    cascade = " CASCADE" if any(right.may_grant for right in rights) else ""
-    return [f"REVOKE {what} ON {on} FROM {role(grantee)}{cascade}"]
 
 
-def _shown(rights: Iterable[Right]) -> str:
-    whole = [right.text for right in sorted(rights) if not right.column]
+def _text(rights: Iterable[Right]) -> str:
+    whole = [
+        f"{right.privilege}{' WITH GRANT OPTION' if right.may_grant else ''}"
+        for right in sorted(rights)
+        if not right.column
+    ]
+    return ", ".join([*whole, *_on_columns(rights, str)]) or "nothing"
+
+
+def _on_columns(rights: Iterable[Right], quote: Callable[[str], str]) -> list[str]:
     columns: dict[str, list[str]] = {}
     for right in sorted(rights):
         if right.column:
-            columns.setdefault(right.privilege, []).append(right.column)
-    whole += [f"{privilege} ({', '.join(names)})" for privilege, names in columns.items()]
-    return ", ".join(whole) or "nothing"
+            columns.setdefault(right.privilege, []).append(quote(right.column))
+    return [f"{privilege} ({', '.join(names)})" for privilege, names in columns.items()]

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import psycopg
 
-from salon_jobs.access.doctor import functions, policies, roles, tables, undeclared
-from salon_jobs.access.doctor.catalogue import Catalogue
+from salon_jobs.access.doctor import containers, functions, keys, policies, roles, tables
+from salon_jobs.access.doctor.catalogue import Catalogue, Relation, Relations
 from salon_jobs.access.doctor.declaration import Declaration, declare, declare_tables
 from salon_jobs.access.doctor.drift import Drift
 from salon_jobs.core.errors import FixIncomplete
@@ -18,7 +18,7 @@ from salon_jobs.db.locks import LOCK_TIMEOUT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examination:
-    """Findings, and what this role could not examine."""
+    """Drifts, and what was not checked and why."""
 
     database: str
     role: str
@@ -35,10 +35,18 @@ def examine(connection: psycopg.Connection[Any], *, with_orphans: bool = True) -
     catalogue = Catalogue(connection)
     with catalogue.unchanged():
         declared = declare(catalogue)
-        drifts = [*_compare(catalogue, declared)]
+        relations = catalogue.relations(access.table for access in declared.tables)
+        keyed = catalogue.relations(table for key in declared.keys for table in (key.table, key.to_table))
+        contrib = catalogue.relations(tables.names_of_django())
+        catalogue.qualify()
+        of_django = tables.used_by_default(catalogue.objects, contrib.values(), relations, declared)
+        drifts = [*_compare(catalogue, declared, relations, keyed, of_django)]
         not_checked: list[str] = []
+        if of_django:
+            names = ", ".join(sorted(table.name for table in of_django))
+            not_checked.append(f"Django's own tables, which web and worker use by default privileges: {names}")
         if with_orphans and catalogue.sees_all_rows:
-            drifts += tables.find_orphans(catalogue)
+            drifts += keys.find_orphans(catalogue)
         elif with_orphans:
             not_checked.append(f"orphans across foreign keys: {catalogue.role} does not see all rows; a superuser does")
     return Examination(
@@ -51,7 +59,7 @@ def examine_tables(connection: psycopg.Connection[Any]) -> Examination:
     catalogue = Catalogue(connection)
     with catalogue.unchanged():
         declared = declare_tables()
-        relations = catalogue.relations(access.table for access in (*declared.protected, *declared.plain))
+        relations = catalogue.relations(access.table for access in declared.tables)
         catalogue.qualify()
         drifts = (
             # Missing tables are a matter of migrations.
@@ -61,10 +69,9 @@ def examine_tables(connection: psycopg.Connection[Any]) -> Examination:
     return Examination(database=catalogue.database, role=catalogue.role, drifts=drifts)
 
 
-def _compare(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:
-    relations = catalogue.relations(access.table for access in (*declared.protected, *declared.plain))
-    keyed = catalogue.relations(table for key in declared.keys for table in (key.table, key.to_table))
-    catalogue.qualify()
+def _compare(
+    catalogue: Catalogue, declared: Declaration, relations: Relations, keyed: Relations, of_django: Iterable[Relation]
+) -> Iterable[Drift]:
     if declared.roles is None:
         yield from roles.compare_one_user(catalogue, declared)
     else:
@@ -72,19 +79,18 @@ def _compare(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:
         yield from roles.compare_memberships(catalogue, declared)
     yield from roles.compare_settings(catalogue, declared)
     if declared.roles is not None:
-        yield from roles.compare_schema(catalogue, declared)
-        yield from roles.compare_other_schemas(catalogue, declared)
-        yield from roles.compare_database(catalogue, declared)
+        yield from containers.compare_containers(catalogue.objects, declared)
         yield from roles.compare_default_privileges(catalogue, declared)
-        yield from roles.compare_parameters(catalogue, declared)
     yield from tables.compare_security(relations, declared)
     yield from policies.compare_policies(catalogue, relations, declared)
-    yield from tables.compare_tables(catalogue, relations, declared)
-    yield from tables.compare_triggers(catalogue, relations)
-    yield from tables.compare_rules(catalogue, relations)
-    yield from tables.compare_store_keys(catalogue, keyed, declared)
+    yield from tables.compare_tables(catalogue.objects, relations, declared)
+    yield from tables.compare_triggers_and_rules(catalogue, relations)
+    yield from keys.compare_store_keys(catalogue, keyed, declared)
     yield from functions.compare_functions(catalogue, declared)
-    yield from undeclared.find_undeclared(catalogue, relations, declared)
+    if declared.roles is not None:
+        expected = {table.oid for table in (*relations.values(), *of_django)}
+        yield from tables.find_undeclared_tables(catalogue.objects, expected, declared)
+        yield from tables.find_undeclared_views(catalogue, relations, declared)
 
 
 # One fix can reveal more: only then do the rights that a table's former owner keeps exceed those declared.
@@ -103,8 +109,8 @@ def fix(connection: psycopg.Connection[Any], *, with_orphans: bool = True) -> tu
         connection.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
         for _ in range(_ROUNDS):
             # A recreated key still has to be validated.
-            looks = not fixed or any(drift.kind == "foreign key" for drift in drifts)
-            drifts = fixable(examine(connection, with_orphans=with_orphans and looks).drifts)
+            rereads = not fixed or any(drift.kind == "foreign key" for drift in drifts)
+            drifts = fixable(examine(connection, with_orphans=with_orphans and rereads).drifts)
             if not drifts:
                 break
             for drift in drifts:

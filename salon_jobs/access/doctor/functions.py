@@ -1,125 +1,105 @@
-"""Comparison of functions: owner, callers, behaviour and body; also finds others with the same names."""
+"""What is checked about functions: owner, callers, behaviour, body; others with the same names; undeclared ones."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Collection, Iterable
 
-from salon_jobs.access.doctor.catalogue import PUBLIC, Catalogue
+from salon_jobs.access.doctor.catalogue import PUBLIC, Catalogue, CatalogueObject, Right
 from salon_jobs.access.doctor.declaration import Declaration
-from salon_jobs.access.doctor.drift import Drift, Right, compare_rights
-from salon_jobs.access.functions import Behaviour, FunctionAccess
+from salon_jobs.access.doctor.drift import Drift, compare_owner, compare_rights, role
+from salon_jobs.access.functions import FunctionAccess
 from salon_jobs.access.roles import identifier
-
-_VOLATILITY = {"v": "VOLATILE", "s": "STABLE", "i": "IMMUTABLE"}
 
 
 def compare_functions(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:
-    """Yield functions that are missing or different, and undeclared ones with the same name."""
-    expected: dict[int, FunctionAccess] = {}
-    for function in declared.functions:
-        ((oid,),) = catalogue.rows("SELECT to_regprocedure(%s)::oid::bigint", function.signature)
-        if oid is None:
-            yield _missing(function, declared)
-        else:
-            expected[oid] = function
-    for oid, schema, name, signature, owner, behaviour, rights in _functions(catalogue, declared.functions):
-        if oid not in expected:
-            if any((other.schema, other.name) == (schema, name) for other in declared.functions):
-                yield Drift(
-                    kind="function",
-                    where=f"function {signature}",
-                    expected="none of this name and these arguments",
-                    found=f"one, owned by {owner}",
-                    fix=(f"DROP FUNCTION {signature}",),
-                )
+    """Yield functions that are missing or different, undeclared ones with the same name, and other loopholes."""
+    routines = {each.oid: each for each in catalogue.objects if each.is_routine}
+    missing = {function.signature: function for function in declared.functions}
+    declared_routines: set[int] = set()
+    for signature, oid, words, body in catalogue.rows(
+        "functions",
+        signatures=list(missing),
+        schemas=[function.schema for function in declared.functions],
+        names=[function.name for function in declared.functions],
+        arguments=[function.arguments for function in declared.functions],
+    ):
+        routine = routines[oid]
+        if signature is None:
+            expected, found = "none of this name and these arguments", f"one, owned by {routine.owner}"
+            yield Drift("function", routine.where, expected, found, (f"DROP {routine.kind} {routine.name}",))
             continue
-        yield from _compare(expected[oid], signature, owner, behaviour, rights, declared)
+        declared_routines.add(oid)
+        function = missing.pop(signature)
+        yield from _compare(routine, function, words, body, declared)
+    for function in missing.values():
+        yield _missing(function, declared)
+    yield from _find_leakproof(catalogue, routines, declared)
+    if declared.roles is not None:
+        yield from _find_undeclared(routines.values(), declared_routines, declared)
 
 
 def _compare(
-    function: FunctionAccess,
-    signature: str,
-    owner: str,
-    behaviour: Behaviour,
-    rights: set[Right],
-    declared: Declaration,
+    routine: CatalogueObject, function: FunctionAccess, words: list[str], body: str, declared: Declaration
 ) -> Iterable[Drift]:
-    where = f"function {signature}"
-    wanted = function.owner or declared.owner
-    if owner != wanted:
-        fix = (f"ALTER FUNCTION {signature} OWNER TO {identifier(wanted)}",)
-        yield Drift(kind="owner", where=where, expected=wanted, found=owner, fix=fix)
-    expected, seen = _differing(function.behaviour, behaviour)
-    if expected:
-        yield Drift(kind="function", where=where, expected=expected, found=seen, fix=(function.definition,))
-    given = {right for right in rights if right.grantee not in (owner, wanted)}
-    if declared.roles is None:  # who else may call it is up to that user
-        given = {right for right in given if right.grantee == PUBLIC}
+    owner = function.owner or declared.owner
+    yield from compare_owner(routine, owner)
+    differing = [pair for pair in zip(function.behaviour, words, strict=True) if pair[0] != pair[1]]
+    if body != function.body:
+        differing.append(("the declared body", "another body"))
+    if differing:
+        expected, found = (", ".join(texts) for texts in zip(*differing, strict=True))
+        yield Drift("function", routine.where, expected, found, (function.definition,))
     callers = {Right(name, "EXECUTE") for name in function.callers}
-    yield from compare_rights(f"FUNCTION {signature}", where, callers, given)
+    yield from compare_rights(routine, callers, declared.covered(routine.rights, {routine.owner, owner}))
 
 
 def _missing(function: FunctionAccess, declared: Declaration) -> Drift:
     owner = identifier(function.owner or declared.owner)
-    schema = identifier(function.schema)
-    create, *rights = function.create()
-    lend = [f"GRANT USAGE ON SCHEMA {schema} TO {owner}"] if function.owner else []
-    fix = (*lend, create, f"ALTER FUNCTION {function.signature} OWNER TO {owner}", *rights)
-    return Drift(kind="function", where=f"function {function.signature}", expected="a function", found="none", fix=fix)
+    create, *grants = function.create()
+    lend = [f"GRANT USAGE ON SCHEMA {identifier(function.schema)} TO {owner}"] if function.owner else []
+    fix = (*lend, create, f"ALTER FUNCTION {function.signature} OWNER TO {owner}", *grants)
+    return Drift("function", f"function {function.signature}", "a function", "none", fix)
 
 
-def _differing(expected: Behaviour, seen: Behaviour) -> tuple[str, str]:
-    """Return the differences, as declared and as found."""
-    pairs = [
-        *zip(_words(expected), _words(seen), strict=True),
-        ("the declared body", "the declared body" if expected.body == seen.body else "another body"),
-    ]
-    differing = [pair for pair in pairs if pair[0] != pair[1]]
-    return ", ".join(pair[0] for pair in differing), ", ".join(pair[1] for pair in differing)
+def _find_undeclared(
+    routines: Iterable[CatalogueObject], declared_routines: Collection[int], declared: Declaration
+) -> Iterable[Drift]:
+    """Yield undeclared routines of the runtime roles, and SECURITY DEFINER ones of owners who see more than callers."""
+    for routine in routines:
+        if routine.oid in declared_routines:
+            continue
+        if routine.owner in declared.runtime:
+            yield from compare_owner(routine, declared.owner)
+        if not declared.is_loophole(routine):
+            continue
+        for grantee in sorted({right.grantee for right in declared.within_reach(routine.rights)}):
+            if grantee != PUBLIC and routine.owner in declared.owner_roles:
+                continue  # EXTRA_OWNER_ROLES are declared to own such functions
+            hint = "or give it to an owner named in EXTRA_OWNER_ROLES, or make it INVOKER"
+            yield Drift(
+                "undeclared function",
+                f"{routine.where}, role {grantee}",
+                "no EXECUTE",
+                f"EXECUTE of a SECURITY DEFINER function of {routine.owner}",
+                (f"REVOKE ALL ON {routine.on} FROM {role(grantee)}",),
+                needs_decision=grantee != PUBLIC,
+                hint="" if grantee == PUBLIC else hint,
+            )
 
 
-def _words(behaviour: Behaviour) -> tuple[str, ...]:
-    return (
-        f"LANGUAGE {behaviour.language}",
-        f"SECURITY {'DEFINER' if behaviour.is_definer else 'INVOKER'}",
-        _VOLATILITY[behaviour.volatility],
-        ", ".join(behaviour.settings) or "no settings",
-    )
-
-
-def _functions(catalogue: Catalogue, functions: Iterable[FunctionAccess]) -> list[tuple[Any, ...]]:
-    found = catalogue.rows(
-        f"""
-        SELECT p.oid::bigint, n.nspname, p.proname,
-               format('%%I.%%I(%%s)', n.nspname, p.proname, pg_get_function_identity_arguments(p.oid)),
-               p.proowner::regrole::name, l.lanname, p.prosecdef, p.provolatile::text, p.proconfig, p.prosrc,
-               ARRAY(SELECT coalesce(g.rolname, '{PUBLIC}') || ' ' || a.privilege_type || ' ' || a.is_grantable
-                       FROM aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a
-                       LEFT JOIN pg_roles g ON g.oid = a.grantee)
-          FROM pg_proc p
-          JOIN pg_namespace n ON n.oid = p.pronamespace
-          JOIN pg_language l ON l.oid = p.prolang
-         WHERE p.proname = ANY (%s::text[]) AND p.prokind IN ('f', 'p')
-         ORDER BY 2, 3, 4
-        """,
-        sorted({function.name for function in functions}),
-    )
-    return [
-        (
-            oid,
-            schema,
-            name,
-            signature,
-            owner,
-            Behaviour(
-                language=language,
-                is_definer=is_definer,
-                volatility=volatility,
-                settings=tuple(settings or ()),
-                body=body,
-            ),
-            set(map(Right.of, rights)),
-        )
-        for oid, schema, name, signature, owner, language, is_definer, volatility, settings, body, rights in found
-    ]
+def _find_leakproof(
+    catalogue: Catalogue, routines: dict[int, CatalogueObject], declared: Declaration
+) -> Iterable[Drift]:
+    """Yield LEAKPROOF functions that PUBLIC or our roles may call, except those of the server and of extensions."""
+    for oid, callers in catalogue.rows("leakproof", roles=list(declared.runtime or (declared.owner,))):
+        if oid in routines:
+            routine = routines[oid]
+            who = PUBLIC if PUBLIC in callers else ", ".join(callers)
+            yield Drift(
+                "leakproof function",
+                routine.where,
+                "NOT LEAKPROOF",
+                f"LEAKPROOF, owned by {routine.owner}; role {who} may call it",
+                (f"ALTER {routine.kind} {routine.name} NOT LEAKPROOF",),
+                hint="PostgreSQL may call it on rows of other stores, before their policies are checked",
+            )

@@ -1,39 +1,81 @@
-"""Comparison of row-level security policies with what is declared."""
+"""What is checked about row-level security policies.
+
+Runtime roles compare at start, and may create nothing, not even a temporary table on which the server could show what a
+declared condition looks like. So both conditions are read here: exactly the forms that ``access.policies`` declares, in
+whatever casts and parentheses the server writes them. Any other form is another condition.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple, TypeAlias
 
-from salon_jobs.access.doctor.catalogue import PUBLIC, Catalogue, Relation
+from salon_jobs.access.doctor.catalogue import PUBLIC, Catalogue, Relations
 from salon_jobs.access.doctor.declaration import Declaration
 from salon_jobs.access.doctor.drift import Drift
 from salon_jobs.access.policies import Policy
 from salon_jobs.access.roles import identifier
 
-Tree: TypeAlias = tuple[Any, ...]
 
-_TOKENS: Final = re.compile(
-    r"""\s*(?:(?P<text>'(?:[^']|'')*') | (?P<quoted>"(?:[^"]|"")*") | (?P<number>\d+(?:\.\d+)?)
-    | (?P<word>[A-Za-z_][\w$]*) | (?P<sign>::|<>|!=|<=|>=|[=<>()\[\],.]))""",
-    re.VERBOSE,
-)
-_COMPARISONS: Final = {"=", "<>", "!=", "<", ">", "<=", ">="}
-_LITERAL_TYPES: Final = {"text", "character varying", "varchar"}
-_LITERALS: Final = {"true", "false", "null"}
-_TYPE_WORDS: Final = {"varying", "precision", "with", "without", "time", "zone"}
+class _Policy(NamedTuple):
+    """A policy of the catalogue, or a declared one in the same form."""
+
+    name: str
+    command: str
+    is_permissive: bool
+    roles: list[str]
+    using: str | None
+    check: str | None
+
+    @property
+    def text(self) -> str:
+        """The policy in readable form, as in CREATE POLICY."""
+        using = f" USING ({self.using})" if self.using is not None else ""
+        check = f" WITH CHECK ({self.check})" if self.check is not None else ""
+        restrictive = "" if self.is_permissive else "AS RESTRICTIVE "
+        return f"{restrictive}FOR {self.command} TO {', '.join(self.roles)}{using}{check}"
 
 
-class Unreadable(ValueError):
-    """Error for a condition with a construct that this parser does not support."""
+def compare_policies(catalogue: Catalogue, relations: Relations, declared: Declaration) -> Iterable[Drift]:
+    """Yield policies that are missing, different or undeclared."""
+    by_table: dict[int, dict[str, _Policy]] = {relation.oid: {} for relation in relations.values()}
+    for oid, *columns in catalogue.rows("policies", tables=list(by_table)):
+        by_table[oid][columns[0]] = _Policy(*columns)
+    for access in declared.tables:
+        if access.table not in relations:
+            continue
+        table = relations[access.table]
+        present = by_table[table.oid]
+        expected = {policy.name: policy for policy in access.policies}
+        for name in sorted(present.keys() | expected.keys()):
+            found, policy = present.get(name), expected.get(name)
+            declares = None if policy is None else _declared(policy)
+            if found is not None and declares is not None and _is_same(declares, found):
+                continue
+            fix = [] if found is None else [f"DROP POLICY {identifier(name)} ON {table.sql}"]
+            fix += [] if policy is None else [policy.create(table.identifier).as_string()]
+            want, have = ("none" if each is None else each.text for each in (declares, found))
+            yield Drift("policy", f"policy {name} of table {table.sql}", want, have, tuple(fix))
+
+
+def _declared(policy: Policy) -> _Policy:
+    using, check = (None if each is None else each.as_string() for each in (policy.using, policy.check))
+    return _Policy(policy.name, policy.command, True, sorted(policy.roles) or [PUBLIC], using, check)
+
+
+def _is_same(declared: _Policy, found: _Policy) -> bool:
+    return (
+        declared[:4] == found[:4]
+        and same_condition(declared.using, found.using)
+        and same_condition(declared.check, found.check)
+    )
 
 
 def same_condition(declared: str | None, shown: str | None) -> bool:
-    """Return whether two conditions are the same. Raises Unreadable when the declared one cannot be parsed.
+    """Return whether two conditions are the same. Raises Unreadable when the declared one cannot be read.
 
-    If the server's version cannot be parsed, they differ: the declared one could.
+    If the server's version cannot be read, they differ: the declared one could.
     """
     if declared is None or shown is None:
         return declared is shown
@@ -44,159 +86,123 @@ def same_condition(declared: str | None, shown: str | None) -> bool:
         return False
 
 
+class Unreadable(ValueError):
+    """Error for a condition in a form that is never declared."""
+
+
+Tree: TypeAlias = tuple[Any, ...]
+_TOKEN: Final = re.compile(r"""\s*('(?:[^']|'')*'|"(?:[^"]|"")*"|[A-Za-z_][\w$]*|::|[=(),.\[\]])\s*""")
+_LITERAL_TYPES: Final = {"text", "character varying", "varchar"}
+_TYPE_WORDS: Final = {"varying", "precision", "with", "without", "time", "zone"}
+
+
 def read(text: str) -> Tree:
     """Parse a condition into a tree. Raises Unreadable."""
     reader = _Reader(text)
-    tree = reader.either()
-    reader.end()
+    tree = reader.condition()
+    reader.expect("")
     return tree
 
 
 class _Reader:
-    """Recursive descent parser, from OR down to names and literals."""
+    """Recursive descent parser, from AND down to names and literals. Texts and quoted names keep their quotes."""
 
     def __init__(self, text: str) -> None:
-        self._tokens: list[tuple[str, str]] = []
-        at, text = 0, text.rstrip()
-        while at < len(text):
-            match = _TOKENS.match(text, at)
-            if match is None or match.lastgroup is None:
-                raise Unreadable(text)
-            kind, piece = match.lastgroup, match[match.lastgroup]
-            self._tokens.append((kind, piece.lower() if kind == "word" else piece))
-            at = match.end()
-        self._text, self._next = text, 0
+        self._text = text
+        tokens = _TOKEN.findall(text)
+        if "".join(tokens) != _TOKEN.sub(r"\1", text):
+            raise Unreadable(text)
+        self._tokens = [token if token[0] in "'\"" else token.lower() for token in tokens]
 
-    def either(self) -> Tree:
-        """Parse operands joined by OR."""
-        return self._joined("or", self._all)
-
-    def end(self) -> None:
-        """Require the end of the text."""
-        if self._next != len(self._tokens):
-            raise Unreadable(self._text)
-
-    def _all(self) -> Tree:
-        return self._joined("and", self._negated)
-
-    def _joined(self, word: str, part: Any) -> Tree:
+    def condition(self) -> Tree:
         parts: list[Tree] = []
         while True:
-            tree: Tree = part()
-            parts += tree[1:] if tree[0] == word else [tree]
-            if not self._takes("word", word):
-                return parts[0] if len(parts) == 1 else (word, *parts)
+            part = self._comparison()
+            parts += part[1:] if part[0] == "and" else [part]
+            if not self._takes("and"):
+                return parts[0] if len(parts) == 1 else ("and", *parts)
 
-    def _negated(self) -> Tree:
-        return ("not", self._negated()) if self._takes("word", "not") else self._compared()
+    def expect(self, token: str) -> None:
+        """Require a token; the empty one is the end."""
+        if not self._takes(token):
+            raise Unreadable(self._text)
 
-    def _compared(self) -> Tree:
+    def _comparison(self) -> Tree:
         left = self._cast()
-        if self._takes("word", "is"):
-            negated = self._takes("word", "not")
-            if self._takes("word", "null"):
-                return ("is not null" if negated else "is null", left)
-            self._expect("word", "distinct")
-            self._expect("word", "from")
-            tree = ("is distinct", left, self._cast())
-            return ("not", tree) if negated else tree
-        if self._takes("word", "in"):
-            self._expect("sign", "(")
+        if self._takes("in"):
+            self.expect("(")
             items = self._list(")")
-            return ("=", left, items[0]) if len(items) == 1 else ("any", "=", left, ("array", *items))
-        kind, piece = self._peek()
-        if kind != "sign" or piece not in _COMPARISONS:
+            return ("=", left, items[0]) if len(items) == 1 else ("any", left, ("array", *items))
+        if not self._takes("="):
             return left
-        self._next += 1
-        sign = "<>" if piece == "!=" else piece
-        if self._takes("word", "any"):
-            self._expect("sign", "(")
-            array = self._cast()
-            self._expect("sign", ")")
-            return ("any", sign, left, array)
-        return (sign, left, self._cast())
+        if not self._takes("any"):
+            return ("=", left, self._cast())
+        self.expect("(")
+        array = self._cast()
+        self.expect(")")
+        return ("any", left, array)
 
     def _cast(self) -> Tree:
         tree = self._primary()
-        while self._takes("sign", "::"):
+        while self._takes("::"):
             tree = _without_plain_cast(tree, self._type())
         return tree
 
     def _type(self) -> str:
-        kind, word = self._pop()
-        if kind not in ("word", "quoted"):
-            raise Unreadable(self._text)
-        words = [word]
-        while self._peek()[0] == "word" and self._peek()[1] in _TYPE_WORDS:
-            words.append(self._pop()[1])
-        name = " ".join(words)
-        if self._takes("sign", "["):
-            self._expect("sign", "]")
-            name += "[]"
-        return name
+        words = [self._name()]
+        while self._peek() in _TYPE_WORDS:
+            words.append(self._name())
+        is_array = self._takes("[")
+        if is_array:
+            self.expect("]")
+        return " ".join(words) + "[]" * is_array
 
     def _primary(self) -> Tree:
-        kind, piece = self._pop()
-        if kind == "text":
-            return ("text", piece)
-        if kind == "number":
-            return ("number", piece)
-        if piece == "(":
-            tree = self._selected() if self._takes("word", "select") else self.either()
-            self._expect("sign", ")")
+        if self._peek().startswith("'"):
+            return ("text", self._pop())
+        if self._takes("("):
+            tree = ("select", self.condition()) if self._takes("select") else self.condition()
+            if self._takes("as"):  # the alias has no meaning
+                self._name()
+            self.expect(")")
             return tree
-        if kind == "word" and piece in _LITERALS:
-            return (piece,)
-        if kind == "word" and piece == "array":
-            self._expect("sign", "[")
+        if self._takes("array"):
+            self.expect("[")
             return ("array", *self._list("]"))
-        if kind not in ("word", "quoted"):
-            raise Unreadable(self._text)
-        return self._name(_unquoted(piece))
-
-    def _name(self, first: str) -> Tree:
-        names = [first]
-        while self._takes("sign", "."):
-            kind, piece = self._pop()
-            if kind not in ("word", "quoted"):
-                raise Unreadable(self._text)
-            names.append(_unquoted(piece))
-        if self._takes("sign", "("):
-            return ("call", tuple(names), *self._list(")"))
-        return ("name", tuple(names))
-
-    def _selected(self) -> Tree:
-        tree = self.either()
-        if self._takes("word", "as"):  # the alias has no meaning
-            self._pop()
-        return ("select", tree)
+        if self._peek() in ("true", "false", "null"):
+            return (self._pop(),)
+        names = [self._name()]
+        while self._takes("."):
+            names.append(self._name())
+        return ("call", names, *self._list(")")) if self._takes("(") else ("name", names)
 
     def _list(self, closing: str) -> list[Tree]:
         items: list[Tree] = []
-        if self._takes("sign", closing):
-            return items
-        while True:
-            items.append(self.either())
-            if self._takes("sign", closing):
-                return items
-            self._expect("sign", ",")
+        while not self._takes(closing):
+            if items:
+                self.expect(",")
+            items.append(self.condition())
+        return items
 
-    def _peek(self) -> tuple[str, str]:
-        return self._tokens[self._next] if self._next < len(self._tokens) else ("", "")
-
-    def _pop(self) -> tuple[str, str]:
-        found = self._peek()
-        self._next += 1
-        return found
-
-    def _takes(self, kind: str, piece: str) -> bool:
-        found = self._peek() == (kind, piece)
-        self._next += found
-        return found
-
-    def _expect(self, kind: str, piece: str) -> None:
-        if not self._takes(kind, piece):
+    def _name(self) -> str:
+        token = self._pop()
+        if token[:1] == '"':
+            return token[1:-1].replace('""', '"')
+        if not token.isidentifier():
             raise Unreadable(self._text)
+        return token
+
+    def _peek(self) -> str:
+        return self._tokens[0] if self._tokens else ""
+
+    def _pop(self) -> str:
+        return self._tokens.pop(0) if self._tokens else ""
+
+    def _takes(self, token: str) -> bool:
+        takes = self._peek() == token
+        if takes:
+            self._pop()
+        return takes
 
 
 def _without_plain_cast(tree: Tree, kind: str) -> Tree:
@@ -207,84 +213,3 @@ def _without_plain_cast(tree: Tree, kind: str) -> Tree:
         if (suffix and is_literals) or (not suffix and tree[0] in ("text", "name")):
             return tree
     return ("cast", tree, kind)
-
-
-def _unquoted(piece: str) -> str:
-    return piece[1:-1].replace('""', '"') if piece.startswith('"') else piece
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    name: str
-    command: str
-    is_permissive: bool
-    roles: frozenset[str]
-    using: str | None
-    check: str | None
-
-    @property
-    def text(self) -> str:
-        """The policy in readable form, as in CREATE POLICY."""
-        using = f" USING ({self.using})" if self.using is not None else ""
-        check = f" WITH CHECK ({self.check})" if self.check is not None else ""
-        restrictive = "" if self.is_permissive else "AS RESTRICTIVE "
-        return f"{restrictive}FOR {self.command} TO {', '.join(sorted(self.roles))}{using}{check}"
-
-
-def compare_policies(catalogue: Catalogue, relations: Mapping[str, Relation], declared: Declaration) -> Iterable[Drift]:
-    """Yield policies that are missing, different or undeclared."""
-    seen = _policies(catalogue, relations)
-    for access in (*declared.protected, *declared.plain):
-        table = relations.get(access.table)
-        if table is None:
-            continue
-        found = {policy.name: policy for policy in seen.get(table.oid, ())}
-        expected = {policy.name: policy for policy in access.policies}
-        for name in sorted(found.keys() | expected.keys()):
-            have, want = found.get(name), expected.get(name)
-            if want is not None and have is not None and _is_same(want, have):
-                continue
-            drop = [f"DROP POLICY {identifier(name)} ON {table.sql}"] if have is not None else []
-            create = [want.create(table.identifier).as_string()] if want is not None else []
-            yield Drift(
-                kind="policy",
-                where=f"policy {name} of table {table.sql}",
-                expected="none" if want is None else _declared(want).text,
-                found="none" if have is None else have.text,
-                fix=(*drop, *create),
-            )
-
-
-def _is_same(want: Policy, have: _Found) -> bool:
-    declared = _declared(want)
-    return (
-        (declared.command, declared.is_permissive, declared.roles) == (have.command, have.is_permissive, have.roles)
-        and same_condition(declared.using, have.using)
-        and same_condition(declared.check, have.check)
-    )
-
-
-def _declared(policy: Policy) -> _Found:
-    using, check = (None if each is None else each.as_string() for each in (policy.using, policy.check))
-    return _Found(policy.name, policy.command, True, frozenset(policy.roles or (PUBLIC,)), using, check)
-
-
-def _policies(catalogue: Catalogue, relations: Mapping[str, Relation]) -> dict[int, list[_Found]]:
-    rows = catalogue.rows(
-        f"""
-        SELECT p.polrelid::bigint, p.polname, p.polcmd::text, p.polpermissive,
-               ARRAY(SELECT coalesce(r.rolname, '{PUBLIC}') FROM unnest(p.polroles) AS o (oid)
-                       LEFT JOIN pg_roles r ON r.oid = o.oid)::text[],
-               pg_get_expr(p.polqual, p.polrelid), pg_get_expr(p.polwithcheck, p.polrelid)
-          FROM pg_policy p WHERE p.polrelid = ANY (%s::bigint[]::oid[])
-        """,
-        [table.oid for table in relations.values()],
-    )
-    found: dict[int, list[_Found]] = {}
-    for oid, name, command, is_permissive, roles, using, check in rows:
-        policy = _Found(name, _COMMANDS[command], is_permissive, frozenset(roles), using, check)
-        found.setdefault(oid, []).append(policy)
-    return found
-
-
-_COMMANDS = {"*": "ALL", "r": "SELECT", "a": "INSERT", "w": "UPDATE", "d": "DELETE"}
