@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-from salon_jobs.brokers.azure.errors import AzureFailure, NotOurs
+from salon_jobs.brokers.azure.pool import AzureFailure, NotOurs
 from salon_jobs.brokers.publisher import Verdict
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError

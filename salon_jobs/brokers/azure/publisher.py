@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
-import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
-from salon_jobs.brokers.azure.errors import AzureFailure
+from salon_jobs.brokers.azure.pool import AzureFailure, AzurePool
 from salon_jobs.brokers.ordering import AggregateOrder
 from salon_jobs.brokers.publisher import Answers, OutgoingMessage, Publisher, PublishFailure, Verdict
 from salon_jobs.conf import settings as conf
@@ -37,8 +35,7 @@ class AzureQueuePublisher(Publisher):
     service = "azurequeue"
 
     def __init__(self) -> None:
-        self._connecting = threading.Lock()
-        self._connected: tuple[AzureAccount, ThreadPoolExecutor] | None = None
+        self._pool = AzurePool("azure-publisher")
 
     def check(self, destination: Destination, *, aggregate_id: str, event: str, payload: str, headers: str) -> None:
         """Reject an invalid queue name, and a message that is too large."""
@@ -76,13 +73,13 @@ class AzureQueuePublisher(Publisher):
 
     def open(self) -> None:
         """Create the connection pool; the first message connects."""
-        self._connect()
+        self._pool.connect()
 
     def publish(self, messages: Sequence[OutgoingMessage], *, should_continue: Callable[[], bool]) -> Answers:
         """Put the messages, different aggregates in parallel."""
         if not messages:
             return []
-        account, threads = self._connect()
+        account, threads = self._pool.connect()
         queue = parse_destination(messages[0].aggregate_type).resource
         encode = _plain_body if queue in conf.azure.plain_queues else _body
         order = AggregateOrder(messages)
@@ -98,7 +95,7 @@ class AzureQueuePublisher(Publisher):
 
     def ping(self) -> None:
         """Check that the account answers and accepts its key; a shared access signature may be denied (403)."""
-        account, _ = self._connect()
+        account, _ = self._pool.connect()
         try:
             account.ping()
         except AzureFailure as failure:
@@ -106,22 +103,7 @@ class AzureQueuePublisher(Publisher):
 
     def close(self) -> None:
         """Close the connections once requests in progress have ended."""
-        with self._connecting:
-            connected, self._connected = self._connected, None
-        if connected is not None:
-            account, threads = connected
-            threads.shutdown()
-            account.close()
-
-    def _connect(self) -> tuple[AzureAccount, ThreadPoolExecutor]:
-        with self._connecting:
-            if self._connected is None:
-                # The SDK takes half a second to import; a web process, which only calls check, does without it.
-                from salon_jobs.brokers.azure.account import AzureAccount  # noqa: PLC0415
-
-                threads = ThreadPoolExecutor(conf.azure.concurrency, thread_name_prefix="azure-publisher")
-                self._connected = AzureAccount(), threads
-            return self._connected
+        self._pool.close()
 
 
 def _put(account: AzureAccount, queue: str, body: bytes) -> PublishFailure | None:

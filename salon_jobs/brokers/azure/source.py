@@ -7,7 +7,6 @@ import binascii
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -16,7 +15,7 @@ from typing import Annotated, Any, Final, cast
 import msgspec
 
 from salon_jobs.brokers.azure.account import PAGE, AzureAccount, Received
-from salon_jobs.brokers.azure.errors import AzureFailure, NotOurs
+from salon_jobs.brokers.azure.pool import AzureFailure, AzurePool, NotOurs
 from salon_jobs.brokers.source import Delivery, Envelope, Source
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import destinations as envelope
@@ -35,8 +34,7 @@ class AzureQueueSource(Source):
     def __init__(self, destination: Destination, *, consumer: str) -> None:
         super().__init__(destination, consumer=consumer)
         self._queue = destination.resource
-        self._connecting = threading.Lock()
-        self._connected: tuple[AzureAccount, ThreadPoolExecutor] | None = None
+        self._pool = AzurePool("azure-source")
         self._closed = threading.Event()
 
     @property
@@ -80,12 +78,7 @@ class AzureQueueSource(Source):
     def close(self) -> None:
         """End a wait at once, and close the connections."""
         self._closed.set()
-        with self._connecting:
-            connected, self._connected = self._connected, None
-        if connected is not None:
-            account, threads = connected
-            threads.shutdown()
-            account.close()
+        self._pool.close()
 
     def _receive_now(self, limit: int, visibility: timedelta) -> list[Delivery]:
         account, deliveries = self._account(), list[Delivery]()
@@ -112,20 +105,13 @@ class AzureQueueSource(Source):
             with handle.lock, suppress(NotOurs):
                 do(handle)
 
-        _, threads = self._connect()
+        _, threads = self._pool.connect()
         with _not_ready(self.destination):
             for _ in threads.map(locked, deliveries):
                 pass
 
     def _account(self) -> AzureAccount:
-        return self._connect()[0]
-
-    def _connect(self) -> tuple[AzureAccount, ThreadPoolExecutor]:
-        with self._connecting:
-            if self._connected is None:
-                threads = ThreadPoolExecutor(conf.azure.concurrency, thread_name_prefix="azure-source")
-                self._connected = AzureAccount(), threads
-            return self._connected
+        return self._pool.connect()[0]
 
 
 @dataclass(slots=True)
