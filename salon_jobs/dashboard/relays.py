@@ -7,6 +7,9 @@ from datetime import datetime
 from typing import Final
 from uuid import UUID
 
+from django.db.models import Subquery
+from django.db.models.functions import Coalesce
+
 from salon_jobs.core.records import PARTITIONS
 from salon_jobs.db import statements
 from salon_jobs.models import BlockedAggregate, RelayPartition
@@ -83,8 +86,8 @@ def parked(*, using: str) -> tuple[Parked, ...]:
     Role: operator, worker; web: its current store's.
     """
     rows = BlockedAggregate.objects.using(using)
-    newest = rows.order_by("-pk").values("pk")[:10_000]
-    parked = rows.filter(pk__in=newest, status=BlockedAggregate.Status.PARKED).order_by("-pk")
+    oldest = Coalesce(Subquery(rows.order_by("-pk").values("pk")[9_999:10_000]), 0)
+    parked = rows.filter(pk__gte=oldest, status=BlockedAggregate.Status.PARKED).order_by("-pk")
     columns = ("pk", "aggregate_type", "aggregate_id", "head_id", "store_id", "since", "code")
     return tuple(Parked(*row) for row in parked.values_list(*columns)[:10])
 
