@@ -94,7 +94,7 @@ class Source(ABC):
 
     @property
     def visibility(self) -> timedelta:
-        """Visibility timeout if the consumer's settings give none."""
+        """How long a received message is hidden from other consumers, and one that is given back from all."""
         return timedelta(seconds=30)
 
     @abstractmethod

@@ -30,6 +30,8 @@ from salon_jobs.tenancy.connections import refuse_small_pool, tidy_connections
 T = TypeVar("T")
 _WAITS: Final = Backoff(base=timedelta(seconds=0.5), cap=timedelta(seconds=30))
 _COUNT_EVERY_S: Final = 10.0
+_BATCH: Final = 100
+_WAIT: Final = timedelta(seconds=1)
 
 
 class Consumer(Loop):
@@ -43,9 +45,7 @@ class Consumer(Loop):
         super().__init__(f"consumer {name}")
         self.name = name
         self.error: Exception | None = None
-        self._settings = settings
         self._source = source
-        self._visibility = settings.visibility or source.visibility
         self._burst = burst
         self._processor = Processor(name, settings)
         self._trouble: Exception | None = None
@@ -86,7 +86,7 @@ class Consumer(Loop):
             reason = f"{trouble.code}: {trouble}" if isinstance(trouble, SalonJobsError) else type(trouble).__name__
             raise SourceLost(f"consumer {self.name!r}: {reason}")
         # Twice: once for the wait for messages, once for the work on them.
-        if self.polled_s_ago > 2 * conf.stale_after_s + self._settings.wait.total_seconds():
+        if self.polled_s_ago > 2 * conf.stale_after_s:
             raise SourceLost(f"consumer {self.name!r} has not polled for {self.polled_s_ago:.0f} s")
         received_s_ago = time.monotonic() - self._received if self._deliveries else None
         return {
@@ -107,8 +107,7 @@ class Consumer(Loop):
 
     def _process_batch(self) -> int:
         """Receive and process one batch, then retry what operators asked for; return how many messages there were."""
-        settings = self._settings
-        deliveries = self._source.receive(settings.batch, wait=settings.wait, visibility=self._visibility)
+        deliveries = self._source.receive(_BATCH, wait=_WAIT, visibility=self._source.visibility)
         now = self._answered = time.monotonic()
         if deliveries:
             self._deliveries += len(deliveries)
@@ -145,13 +144,13 @@ class Consumer(Loop):
         if result.acknowledge:
             self._source.acknowledge(result.acknowledge)
         if result.give_back:
-            after = timedelta(0) if self.stopping.is_set() else self._visibility
+            after = timedelta(0) if self.stopping.is_set() else self._source.visibility
             self._source.give_back(result.give_back, after=after)
 
     @contextmanager
     def _hidden(self, deliveries: Sequence[Delivery]) -> Generator[None]:
         """Keep deliveries hidden from other consumers while the block runs."""
-        done, visibility = threading.Event(), self._visibility
+        done, visibility = threading.Event(), self._source.visibility
 
         def extend() -> None:
             while not done.wait(visibility.total_seconds() / 3):

@@ -27,14 +27,15 @@ pytestmark = [
     pytest.mark.usefixtures("database"),
     pytest.mark.parametrize("running", [name for name, kind in BROKERS.items() if kind.has_source], indirect=True),
 ]
-ORDERS: dict[str, Any] = {"TASKS": {"order.created": "test-system", "order.sold": "test-store"}, "VISIBILITY": 2}
+ORDERS: dict[str, Any] = {"TASKS": {"order.created": "test-system", "order.sold": "test-store"}}
 PATIENCE_S = 40
 
 
 @pytest.fixture
-def source(broker: Broker, destination: str) -> Iterator[Source]:
-    """Receive from the destination of the test."""
+def source(broker: Broker, destination: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Source]:
+    """Receive from the destination of the test; what is not acknowledged comes again after two seconds."""
     source = broker.source(destination, consumer="orders")
+    monkeypatch.setattr(type(source), "visibility", timedelta(seconds=2))
     yield source
     source.close()
 
@@ -122,7 +123,7 @@ def test_poison_is_rejected_after_so_many_deliveries_and_holds_up_no_other(
     nobody = make(destination, "p", event="order.sold", store_id=uuid4())
     unknown = make(destination, "u", event="order.lost")
     assert publish(publisher, nobody, unknown, *batch(destination, 3)) == [None] * 5
-    with running_consumer(consumer(source, MAX_DELIVERIES=3, VISIBILITY=1)):
+    with running_consumer(consumer(source, MAX_DELIVERIES=3)):
         eventually(lambda: len(notes()) == 3, PATIENCE_S)
         eventually(lambda: ("rejected", "INBOX.UNKNOWN_STORE") in rows(), PATIENCE_S)
     assert sorted(rows()) == [("enqueued", "")] * 3 + [

@@ -22,7 +22,7 @@ from tests.support import seen
 
 URL = url_for("worker_runtime")
 ORDERS = "rn::nats:::orders"
-CONSUMERS = {"orders": {"SOURCE": ORDERS, "TASKS": {"order.created": tasks.write.name}, "WAIT": 0.1}}
+CONSUMERS = {"orders": {"SOURCE": ORDERS, "TASKS": {"order.created": tasks.write.name}}}
 
 
 @pytest.fixture

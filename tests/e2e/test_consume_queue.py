@@ -25,7 +25,7 @@ class ConsumerProcess(WorkerProcess):
 
 
 def consuming(queue: Path, *arguments: str, kind: type[WorkerProcess] = ConsumerProcess) -> WorkerProcess:
-    orders = {"SOURCE": f"rn::directory:::{queue}", "TASKS": {"noted": "e2e-nothing"}, "WAIT": 0.05}
+    orders = {"SOURCE": f"rn::directory:::{queue}", "TASKS": {"noted": "e2e-nothing"}}
     return kind(
         *arguments,
         url=url_for("worker_runtime"),

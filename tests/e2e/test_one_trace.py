@@ -22,7 +22,7 @@ from tests.support import seen
 URL = url_for("worker_runtime")
 TRACED = '{"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}'
 ORDERS = "rn::nats:::orders"
-CONSUMERS = {"orders": {"SOURCE": ORDERS, "TASKS": {"order.created": tasks.write.name}, "WAIT": 0.1}}
+CONSUMERS = {"orders": {"SOURCE": ORDERS, "TASKS": {"order.created": tasks.write.name}}}
 
 
 class RelayProcess(WorkerProcess):

@@ -17,6 +17,7 @@ class MemorySource(Source):
     """Delivers what is in ``queue``; what is given back comes again with a higher count, whatever the visibility."""
 
     service = "memory"
+    visibility = timedelta(seconds=0.3)
     queues: ClassVar[dict[str, list[Delivery]]] = {}
 
     def __init__(self, destination: Destination, *, consumer: str) -> None:

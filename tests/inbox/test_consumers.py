@@ -21,13 +21,13 @@ from tests.inbox.memory_source import MemorySource, again, message
 from tests.metrics import of, shown
 from tests.support import change, seen
 
-ORDERS = {"SOURCE": "rn::memory:::orders", "TASKS": {"noted": "test-system"}, "WAIT": 0.01, "VISIBILITY": 0.3}
-PLAIN: dict[str, Any] = {"SOURCE": "rn::azurequeue:::parse-tasks", "ENVELOPE": "none", "TASKS": {"*": "test-store"}}
+ORDERS = {"SOURCE": "rn::memory:::orders", "TASKS": {"noted": "test-system"}}
+PLAIN: dict[str, Any] = {"SOURCE": "rn::azurequeue:::parse-tasks", "TASKS": {"*": "test-store"}}
 pytestmark = pytest.mark.usefixtures("database")
 
 
 @pytest.fixture(autouse=True)
-def consumers_settings(settings: Any) -> Iterator[Callable[..., None]]:
+def consumers_settings(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
     """Declare the consumer ``orders``, or others."""
 
     def declare(**consumers: Any) -> None:
@@ -37,6 +37,7 @@ def consumers_settings(settings: Any) -> Iterator[Callable[..., None]]:
             "OUTBOX": {"SOURCES": {"memory": "tests.inbox.memory_source.MemorySource"}},
         }
 
+    monkeypatch.setattr("salon_jobs.inbox.consumer._WAIT", timedelta(milliseconds=10))
     declare(orders=ORDERS)
     yield declare
     MemorySource.queues.clear()
@@ -74,8 +75,11 @@ def ready(loop: Consumer) -> bool:
     return True
 
 
-def test_a_burst_goes_on_until_every_source_is_empty(consumers_settings: Callable[..., None]) -> None:
-    consumers_settings(orders={**ORDERS, "BATCH": 2}, notes={**ORDERS, "SOURCE": "rn::memory:::notes"})
+def test_a_burst_goes_on_until_every_source_is_empty(
+    consumers_settings: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("salon_jobs.inbox.consumer._BATCH", 2)
+    consumers_settings(orders=ORDERS, notes={**ORDERS, "SOURCE": "rn::memory:::notes"})
     MemorySource.queues.update({"orders": [message() for _ in range(7)], "notes": [message() for _ in range(3)]})
     assert Consumers(burst=True).run()
     assert jobs() == 10
@@ -255,17 +259,14 @@ def test_the_check_names_unknown_tasks_and_sources_and_an_inbox_that_forgets_too
         ([], {"a": {**ORDERS, "TASKS": {"e": "no-such"}}}, r"\['a'\]\['TASKS'\]\['e'\]: no task is named 'no-such'"),
         ([], {"a": {**ORDERS, "TASKS": {}}}, r"\['a'\]\['TASKS'\] must map at least one event"),
         ([], {"a": {"TASKS": {"e": "ping"}}}, r"\['a'\]\['SOURCE'\] must be set"),
-        ([], {"a": {**PLAIN, "ENVELOPE": "all"}}, r"\['a'\]\['ENVELOPE'\] must be one of salon_jobs, none, not 'all'"),
-        ([], {"a": {**PLAIN, "SOURCE": "rn::nats:::a"}}, r"\['a'\]\['ENVELOPE'\] 'none' .*Azure.*, not 'rn::nats:::a'"),
-        ([], {"a": {**PLAIN, "TASKS": {"e": "ping"}}}, r"\['a'\]\['TASKS'\] must be .*'\*'.* with ENVELOPE 'none'"),
-        ([], {"a": {**PLAIN, "TASKS": {"*": "ping", "e": "ping"}}}, r"\['a'\]\['TASKS'\] must be"),
+        ([], {"a": {**PLAIN, "SOURCE": "rn::nats:::a"}}, r"\['TASKS'\] .* not '\*': .*Azure.*, not 'rn::nats:::a'"),
+        ([], {"a": {**PLAIN, "TASKS": {"*": "ping", "e": "ping"}}}, r"\['a'\]\['TASKS'\] cannot name events with '\*'"),
         ([], {"a": {**PLAIN, "TASKS": {"*": "pin"}}}, r"\['a'\]\['TASKS'\]\['\*'\]: no task is named 'pin'"),
-        ([], {"a": {**ORDERS, "TASKS": {"*": "ping"}}}, r"\['a'\]\['TASKS'\] .*'\*' .* with ENVELOPE 'none'"),
-        ([], {"a": {**PLAIN, "PRODUCERS": ["x"]}}, r"\['a'\]\['PRODUCERS'\] cannot be set with ENVELOPE 'none'"),
-        ([], {"a": {**PLAIN, "REPLAYS": "refuse"}}, r"\['a'\]\['REPLAYS'\] cannot be 'refuse' with ENVELOPE 'none'"),
+        ([], {"a": {**PLAIN, "PRODUCERS": ["x"]}}, r"\['a'\]\['PRODUCERS'\] cannot be set with '\*' in TASKS"),
+        ([], {"a": {**PLAIN, "REPLAYS": "refuse"}}, r"\['a'\]\['REPLAYS'\] cannot be 'refuse' with '\*' in TASKS"),
         ([], {"a": {**ORDERS, "STORE": "mine"}}, r"\['a'\]\['STORE'\] must be .envelope., or a store.s uuid"),
         ([], {"a": {**ORDERS, "REPLAYS": "never"}}, r"\['a'\]\['REPLAYS'\] must be one of accept, refuse"),
-        ([], {"a": {**ORDERS, "VISIBILITY": 0}}, r"\['a'\]\['VISIBILITY'\] must be a timedelta"),
+        ([], {"a": {**ORDERS, "MAX_DELIVERIES": 0}}, r"\['a'\]\['MAX_DELIVERIES'\] must be a whole number from 1"),
         ([], {"a": {**ORDERS, "MAX_DELIVERY": 0}}, r"\['a'\] has an unknown key 'MAX_DELIVERY'; did you mean"),
         ([], {"x" * 101: ORDERS}, "must be a dict of names, of 1 to 100 characters"),
     ],

@@ -39,7 +39,7 @@ def azure() -> Iterator[AzureBroker]:
 @pytest.fixture
 def both_sides(azure: AzureBroker, settings: Any) -> AzureBroker:
     """Declare that what is uploaded is parsed by a store task."""
-    consumer = {"SOURCE": PARSE, "TASKS": {"file.uploaded": in_store.name}, "WAIT": 0.01}
+    consumer = {"SOURCE": PARSE, "TASKS": {"file.uploaded": in_store.name}}
     settings.SALON_JOBS = {**settings.SALON_JOBS, **azure.settings(), "CONSUMERS": {"parser": consumer}}
     return azure
 
@@ -184,7 +184,7 @@ def test_an_upload_is_parsed_where_bodies_carry_no_envelope(
     azure: AzureBroker, settings: Any, stores: list[UUID], hooks: Hooks, process_id: int
 ) -> None:
     plain = {**azure.settings()["AZURE"], "PLAIN_QUEUES": ["parse-tasks"]}
-    consumer = {"SOURCE": PARSE, "ENVELOPE": "none", "TASKS": {"*": in_store.name}, "WAIT": 0.01}
+    consumer = {"SOURCE": PARSE, "TASKS": {"*": in_store.name}}
     settings.SALON_JOBS = {**settings.SALON_JOBS, "AZURE": plain, "CONSUMERS": {"parser": consumer}}
 
     def upload_without_envelope(store_id: UUID, number: int, content: str) -> None:

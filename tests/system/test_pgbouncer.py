@@ -193,7 +193,7 @@ def test_a_message_goes_out_and_comes_in_through_it(stores: list[UUID], pooled: 
             "LISTEN": False,
             "POLL_INTERVAL": 0.2,
             "OUTBOX": {"PRODUCER": "test", "POLL_INTERVAL": 0.2},
-            "CONSUMERS": {"orders": {"SOURCE": orders, "TASKS": {"order.created": tasks.write.name}, "WAIT": 0.1}},
+            "CONSUMERS": {"orders": {"SOURCE": orders, "TASKS": {"order.created": tasks.write.name}}},
         }
         with WorkerProcess("--with-relay", "--with-consumer", url=pooled, **settings) as worker:
             for store in stores:
