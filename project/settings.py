@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -55,7 +56,8 @@ def _database_variable(command: str) -> str:
 
 def _database(variable: str) -> dict[str, Any]:
     try:
-        database: dict[str, Any] = env.db_url(variable)
+        with warnings.catch_warnings(action="ignore"):  # which would show the URL, and in it a password
+            database: dict[str, Any] = env.db_url(variable)
     except ValueError:
         database = {}
     if not database.get("ENGINE", "").endswith("postgresql") or not database.get("NAME"):

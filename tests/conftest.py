@@ -26,11 +26,24 @@ from tests.tasks import Hooks
 hypothesis.settings.register_profile("hard", max_examples=2000, deadline=None, print_blob=True)
 
 ROOT = Path(__file__).resolve().parent.parent
+# Emptied in this order, which satisfies the foreign keys.
 TABLES = (
-    "salon_jobs_job, salon_jobs_job_error, salon_jobs_process, salon_jobs_cron_entry, salon_jobs_cron_tick, "
-    "salon_jobs_superseded, salon_jobs_limit, salon_jobs_fan_out, salon_jobs_task_minute, salon_jobs_queue_minute, "
-    "salon_jobs_message, salon_jobs_blocked_aggregate, salon_jobs_partition, salon_jobs_destination, salon_jobs_inbox, "
-    "salon_jobs_replay, store"
+    *("salon_jobs_job", "salon_jobs_job_error", "salon_jobs_process", "salon_jobs_cron_entry", "salon_jobs_cron_tick"),
+    *("salon_jobs_superseded", "salon_jobs_limit", "salon_jobs_fan_out", "salon_jobs_task_minute"),
+    *("salon_jobs_queue_minute", "salon_jobs_message", "salon_jobs_blocked_aggregate", "salon_jobs_partition"),
+    *("salon_jobs_destination", "salon_jobs_inbox", "salon_jobs_replay"),
+    *("sale", "reservation", "customer_note", "customer", "daily_sales", "operator_invitation", "membership"),
+    *("uploaded_file", "store", "operator_session", "operator"),
+)
+# TRUNCATE of all of them takes 95 ms; DELETE from empty ones and new sequences take 0.5 ms. What has grown is
+# truncated, so that no test reads another's dead rows.
+EMPTY = "; ".join(f"DELETE FROM {table}" for table in TABLES)
+RESTART = """
+SELECT setval(seqrelid::regclass, 1, false) FROM pg_depend JOIN pg_sequence ON seqrelid = objid
+ WHERE refobjid = ANY (%s::regclass[]) AND pg_sequence_last_value(seqrelid) IS NOT NULL
+"""
+LARGE = (
+    "SELECT string_agg(name, ', ') FROM unnest(%s::text[]) AS name WHERE pg_relation_size(name::regclass) > 1024 * 1024"
 )
 
 
@@ -76,7 +89,11 @@ def database(migrated: None) -> Iterator[None]:
         if connection.in_atomic_block or connection.needs_rollback:
             connection.close()
     with connections["owner"].cursor() as cursor:
-        cursor.execute(f"TRUNCATE {TABLES} RESTART IDENTITY CASCADE")
+        cursor.execute(EMPTY)
+        cursor.execute(RESTART, [list(TABLES)])
+        cursor.execute(LARGE, [list(TABLES)])
+        if large := cursor.fetchone()[0]:
+            cursor.execute(f"TRUNCATE {large} CASCADE")
 
 
 @pytest.fixture

@@ -31,8 +31,9 @@ class EmbeddedPostgres:
 
     ``home`` keeps data, password and log between runs; without it they are temporary and are deleted when the server is
     closed. The port stays the same for the life of the object, so clients can reconnect. ``fsync=False`` is for tests:
-    commits survive a crash of the server, but not of the machine. ``options`` are additional ``-c`` settings. The
-    server ends with this process, even if that is killed (see ``postgres_watcher``). Not thread-safe.
+    commits survive a crash of the server, but not of the machine, and no autovacuum changes a plan. ``options`` are
+    additional ``-c`` settings. The server ends with this process, even if that is killed (see ``postgres_watcher``).
+    Not thread-safe.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class EmbeddedPostgres:
             "max_connections": "200",
             "shared_buffers": "128MB",
             "fsync": "on" if fsync else "off",
-            **({} if fsync else {"full_page_writes": "off"}),
+            **({} if fsync else {"full_page_writes": "off", "autovacuum": "off"}),
             **(options or {}),
         }
         self._fsync = fsync

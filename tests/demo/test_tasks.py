@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -19,13 +18,6 @@ from tests.support import change, run_due, seen
 SECOND = timedelta(seconds=1)
 CUTOFF = datetime(2026, 5, 1, 17, tzinfo=UTC)
 TICK = datetime(2026, 5, 5, 16, tzinfo=UTC)
-
-
-@pytest.fixture(autouse=True)
-def empty_system_tables(database: None) -> Iterator[None]:
-    yield
-    change("DELETE FROM operator_session")
-    change("DELETE FROM operator")
 
 
 def _customer(store_id: UUID, deleted_at: datetime | None = None) -> UUID:

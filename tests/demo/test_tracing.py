@@ -14,9 +14,11 @@ from importlib import import_module
 from typing import Any
 
 import pytest
+from django.core.exceptions import ImproperlyConfigured
 
 from project import settings
 from tests.conftest import ROOT
+from tests.demo.test_settings import URLS, settings_of
 
 # Neither has types.
 grpc: Any = import_module("grpc")
@@ -31,7 +33,6 @@ with trace.get_tracer("tests").start_as_current_span("opened"):
     pass
 trace.get_tracer_provider().force_flush(5000)
 """
-WITHOUT = "import sys; sys.modules[{module!r}] = None\n"
 
 
 class Agent:
@@ -99,10 +100,8 @@ def over_grpc() -> Generator[Agent]:
         server.stop(None).wait()
 
 
-def traced(agent: str | None, code: str = SPAN, **environment: str) -> subprocess.CompletedProcess[str]:
+def traced(agent: str, code: str = SPAN, **environment: str) -> subprocess.CompletedProcess[str]:
     """Make a span in a process of the project."""
-    given = {} if agent is None else {"TRACING_AGENT": agent}
-    inherited = {name: value for name, value in settings.INHERITED_ENVIRONMENT.items() if "TRACING" not in name}
     return subprocess.run(
         [sys.executable, "-c", code],
         cwd=ROOT,
@@ -110,13 +109,7 @@ def traced(agent: str | None, code: str = SPAN, **environment: str) -> subproces
         text=True,
         check=False,
         timeout=60,
-        env={
-            **inherited,
-            "WORKER_DATABASE_URL": "postgresql://worker_runtime:p@127.0.0.1:1/salon",
-            "TRACING": "on",
-            **given,
-            **environment,
-        },
+        env={**settings.INHERITED_ENVIRONMENT, **URLS, "TRACING": "on", "TRACING_AGENT": agent, **environment},
     )
 
 
@@ -152,11 +145,16 @@ def test_port_4317_is_grpc_whatever_the_scheme(scheme: str) -> None:
     )
 
 
-@pytest.mark.parametrize("agent", [None, ""])
-def test_the_agent_is_required(agent: str | None) -> None:
-    refused = traced(agent)
-    assert refused.returncode == 1
-    assert refused.stderr.splitlines()[-1].endswith(
+def refusal(**tracing: str) -> str:
+    """Return why settings with this tracing are refused."""
+    with pytest.raises(ImproperlyConfigured) as refused:
+        settings_of("runworker", URLS | {"TRACING": "on"} | tracing)
+    return str(refused.value)
+
+
+@pytest.mark.parametrize("tracing", [{}, {"TRACING_AGENT": ""}])
+def test_the_agent_is_required(tracing: dict[str, str]) -> None:
+    assert refusal(**tracing) == (
         "TRACING is on and TRACING_AGENT is not set: write otel-collector:4317 for OTLP over gRPC, or"
         " http://otel-collector:4318 for OTLP over HTTP"
     )
@@ -178,13 +176,11 @@ def test_the_agent_is_required(agent: str | None) -> None:
     ],
 )
 def test_an_address_that_can_not_work_is_refused_with_the_reason(agent: str, reason: str) -> None:
-    refused = traced(agent)
-    assert refused.returncode == 1
-    last = refused.stderr.splitlines()[-1]
-    assert "TRACING_AGENT" in last
-    assert reason in last
-    assert "http://otel-collector:4318 for OTLP over HTTP" in last
-    assert "secret" not in last
+    message = refusal(TRACING_AGENT=agent)
+    assert "TRACING_AGENT" in message
+    assert reason in message
+    assert "http://otel-collector:4318 for OTLP over HTTP" in message
+    assert "secret" not in message
 
 
 @pytest.mark.parametrize(
@@ -198,9 +194,8 @@ def test_an_address_that_can_not_work_is_refused_with_the_reason(agent: str, rea
         ("http://otel-collector:4318", "http", "-http"),
     ],
 )
-def test_a_missing_exporter_is_named(agent: str, module: str, remedy: str) -> None:
-    refused = traced(agent, WITHOUT.format(module=f"opentelemetry.exporter.otlp.proto.{module}") + SPAN)
-    assert refused.returncode == 1
-    assert refused.stderr.splitlines()[-1].endswith(
-        f"'salon-jobs[opentelemetry]' opentelemetry-exporter-otlp-proto{remedy}"
-    )
+def test_a_missing_exporter_is_named(agent: str, module: str, remedy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("", ".trace_exporter"):
+        monkeypatch.setitem(sys.modules, f"opentelemetry.exporter.otlp.proto.{module}{name}", None)
+    message = refusal(TRACING_AGENT=agent)
+    assert message.endswith(f"'salon-jobs[opentelemetry]' opentelemetry-exporter-otlp-proto{remedy}")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from datetime import datetime
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, LiteralString
+from typing import LiteralString
 
 import psycopg
 import pytest
@@ -14,8 +13,7 @@ from project.demo.verify import Invite, Problem, Verifier
 from project.demo.worker_log import WorkerLog
 from project.local.smtp import LocalSmtp
 from project.salon.demo_data import load, make_demo_data
-from project.salon.demo_instants import DemoInstants
-from tests.settings import url_for
+from tests.demo.conftest import Connection, instants_of
 
 STORES = 3
 # What the tasks do, written once more: applied in this order it must leave nothing to complain about.
@@ -47,7 +45,8 @@ AS_SPECIFIED: tuple[LiteralString, ...] = (
     """
     INSERT INTO daily_sales (id, store_id, business_date, total, count)
     SELECT gen_random_uuid(), s.id, %(target_date)s, coalesce(sum(amount), 0), count(v.id)
-    FROM store AS s LEFT JOIN sale AS v ON v.store_id = s.id AND v.sold_at >= %(start)s AND v.sold_at < %(end)s
+    FROM store AS s LEFT JOIN sale AS v
+         ON v.store_id = s.id AND (v.sold_at AT TIME ZONE 'Asia/Tokyo')::date = %(target_date)s
     GROUP BY s.id
     """,
     """
@@ -58,37 +57,14 @@ AS_SPECIFIED: tuple[LiteralString, ...] = (
 )
 
 
-@pytest.fixture
-def connection(database: None) -> Iterator[psycopg.Connection[Any]]:
-    with psycopg.connect(url_for(None), autocommit=True, options="-c timezone=UTC") as connection:
-        yield connection
-        connection.execute("DROP SCHEMA IF EXISTS demo_before, demo_expected CASCADE")
-        connection.execute("TRUNCATE store, operator CASCADE")
-
-
 def _verify(
-    connection: psycopg.Connection[Any], tmp_path: Path, *mistakes: LiteralString, invites: tuple[Invite, ...] = ()
+    connection: Connection, tmp_path: Path, *mistakes: LiteralString, invites: tuple[Invite, ...] = ()
 ) -> list[Problem]:
-    now: datetime = connection.execute("SELECT now()").fetchall()[0][0]
-    instants = DemoInstants.at(now)
+    instants = instants_of(connection)
     load(connection, make_demo_data(instants, stores=STORES))
     verifier = Verifier(connection, instants)
     verifier.prepare(invites)
-    start, end = connection.execute(
-        """
-    SELECT d::timestamp AT TIME ZONE 'Asia/Tokyo', (d + 1)::timestamp AT TIME ZONE 'Asia/Tokyo'
-    FROM (SELECT %s::date AS d) AS day
-    """,
-        [instants.target_date],
-    ).fetchall()[0]
-    ticks = {
-        "notes_tick": instants.notes_tick,
-        "customers_tick": instants.customers_tick,
-        "operators_tick": instants.operators_tick,
-        "target_date": instants.target_date,
-        "start": start,
-        "end": end,
-    }
+    ticks = asdict(instants) | {"target_date": instants.target_date}
     with connection.transaction():  # as one: deferred keys
         for statement in AS_SPECIFIED:
             psycopg.ClientCursor(connection).execute(statement, ticks)
@@ -100,7 +76,7 @@ def _verify(
     return [problem for problem in found if "no job of" not in problem.what]
 
 
-def test_what_is_as_specified_is_verified(connection: psycopg.Connection[Any], tmp_path: Path) -> None:
+def test_what_is_as_specified_is_verified(connection: Connection, tmp_path: Path) -> None:
     assert _verify(connection, tmp_path) == []
 
 
@@ -133,7 +109,7 @@ def test_what_is_as_specified_is_verified(connection: psycopg.Connection[Any], t
     ],
 )
 def test_a_single_wrong_row_is_named(
-    connection: psycopg.Connection[Any], tmp_path: Path, mistake: LiteralString, table: str
+    connection: Connection, tmp_path: Path, mistake: LiteralString, table: str
 ) -> None:
     problems = _verify(connection, tmp_path, mistake)
 
@@ -143,8 +119,8 @@ def test_a_single_wrong_row_is_named(
     assert all((problem.store == "the chain") is chain for problem in problems)
 
 
-def test_a_mail_that_never_came_is_named(connection: psycopg.Connection[Any], tmp_path: Path) -> None:
-    store = make_demo_data(DemoInstants.at(connection.execute("SELECT now()").fetchall()[0][0]), stores=1)
+def test_a_mail_that_never_came_is_named(connection: Connection, tmp_path: Path) -> None:
+    store = make_demo_data(instants_of(connection), stores=1)
     invite = Invite(next(store.records("store"))["id"], "new@chain.example", rejected=False)
 
     what = {problem.what.partition(":")[0] for problem in _verify(connection, tmp_path, invites=(invite,))}

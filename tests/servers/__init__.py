@@ -1,1 +1,1 @@
-"""Runs real brokers for tests: each is started on a free port of 127.0.0.1 and ended by whoever started it."""
+"""Real brokers for tests, each on a free port of 127.0.0.1. Whoever starts one ends it."""

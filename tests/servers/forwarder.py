@@ -1,4 +1,4 @@
-"""Stands between a client and a server that forgets everything when it is ended: cut, it looks like an ended server."""
+"""Proxy that can be cut, for a server that forgets everything when it ends."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import suppress
 
 
 class Forwarder:
-    """Passes bytes on from a port of its own, which it keeps while it is cut and after it."""
+    """TCP proxy on a port of its own, which it keeps while it is cut and afterwards."""
 
     def __init__(self, target_port: int) -> None:
         self._target = ("127.0.0.1", target_port)
@@ -18,7 +18,7 @@ class Forwarder:
         self.port = 0
 
     def open(self) -> None:
-        """Accept connections, from now on or again. Idempotent."""
+        """Accept connections. Idempotent."""
         if self._server is not None:
             return
         self._server = socket.create_server(("127.0.0.1", self.port))
@@ -26,7 +26,7 @@ class Forwarder:
         threading.Thread(target=self._accept, args=(self._server,), daemon=True).start()
 
     def cut(self) -> None:
-        """Refuse connections, and break those that are open. Idempotent."""
+        """Refuse connections, and break the open ones. Idempotent."""
         server, self._server = self._server, None
         if server is None:
             return

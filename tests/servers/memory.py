@@ -1,4 +1,4 @@
-"""Is the memory publisher under test: its server is memory, and stopping it is an answer."""
+"""The memory publisher under test: its server is memory, and a stopped server is an answer."""
 
 from __future__ import annotations
 
@@ -13,20 +13,17 @@ from tests.servers.base import Broker
 
 
 class StoppableMemoryPublisher(MemoryPublisher):
-    """Is down, or misses a destination, when its broker says so."""
+    """Publisher that is down, or misses a destination, when its broker says so."""
 
     def __init__(self, broker: MemoryBroker) -> None:
         type(self).answer = broker.answer
 
     def ping(self) -> None:
-        """Answer as a server would."""
         if not MemoryBroker.running:
             raise NotReady("memory is stopped")
 
 
 class MemoryBroker(Broker):
-    """Keeps what was published in the publisher itself."""
-
     service = "memory"
     has_source = False
     running = False
@@ -35,29 +32,23 @@ class MemoryBroker(Broker):
         self.destinations: set[str] = set()
 
     def start(self) -> None:
-        """Take messages again."""
         type(self).running = True
 
     def stop(self) -> None:
-        """Answer as if the server were down."""
         type(self).running = False
 
     def close(self) -> None:
-        """Forget everything."""
         self.stop()
         StoppableMemoryPublisher.forget()
 
     def settings(self) -> dict[str, Any]:
-        """Return nothing: there is nothing to set."""
         return {}
 
     def destination(self, name: str) -> str:
-        """Make a destination known."""
         self.destinations.add(f"rn::memory:::{name}")
         return f"rn::memory:::{name}"
 
     def received(self, destination: str) -> list[Envelope]:
-        """Return what was published there."""
         return [
             Envelope(
                 message_id=str(message.message_id),
@@ -75,15 +66,12 @@ class MemoryBroker(Broker):
         ]
 
     def publisher(self) -> MemoryPublisher:
-        """Make one that this broker can stop."""
         return StoppableMemoryPublisher(self)
 
     def source(self, destination: str, *, consumer: str = "test") -> Source:
-        """Refuse: nothing receives from memory, as ``has_source`` says."""
         raise LookupError("nothing receives from memory")
 
     def answer(self, message: OutgoingMessage) -> PublishFailure | None:
-        """Say what a server would say."""
         if not self.running:
             return PublishFailure(Verdict.OUTAGE, "MEMORY.STOPPED")
         if message.aggregate_type not in self.destinations:

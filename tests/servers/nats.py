@@ -1,4 +1,4 @@
-"""Gives the contract suites a real nats-server with JetStream."""
+"""A real nats-server with JetStream."""
 
 from __future__ import annotations
 
@@ -16,22 +16,20 @@ from tests.servers.base import Broker
 
 
 class NatsBroker(NatsServer, Broker):
-    """Is one nats-server on a port of its own, kept over stop and start. ``configuration`` is text of its file."""
+    """One nats-server, which keeps its port over stop and start. ``configuration`` is text of its file."""
 
     service = "nats"
     drops_duplicates = True
 
     def settings(self) -> dict[str, Any]:
-        """Point at it; impatient, for tests."""
         return {"NATS": {"SERVER": self.url, "TIMEOUT": 3, "RECONNECT_WAIT": 0.05, "RECONNECT_JITTER": 0}}
 
     def destination(self, name: str) -> str:
-        """Create a stream that takes the name and everything below."""
         self.stream(name)
         return f"rn::nats:::{name}"
 
     def received(self, destination: str) -> list[Envelope]:
-        """Read the stream from its beginning, by numbers."""
+        """Read the stream from its beginning, by sequence number."""
         return [_envelope(subject, headers, data) for subject, headers, data in self.stored(destination)]
 
     def stored(self, destination: str) -> list[tuple[str, dict[str, str], str]]:
@@ -39,15 +37,12 @@ class NatsBroker(NatsServer, Broker):
         return self.messages(parse_destination(destination).resource.replace(".", "-"))
 
     def publisher(self) -> Publisher:
-        """Make a publisher."""
         return NatsPublisher()
 
     def source(self, destination: str, *, consumer: str = "test") -> Source:
-        """Make a source."""
         return NatsSource(parse_destination(destination), consumer=consumer)
 
     def spoil(self, destination: str, text: str) -> None:
-        """Put a text there without headers."""
         subject = parse_destination(destination).resource
         self.look(lambda client: client.jetstream().publish(subject, text.encode()))
 

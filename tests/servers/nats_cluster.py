@@ -1,4 +1,4 @@
-"""Three nats-servers that share one JetStream, so that a stream can lose its leader while others keep theirs."""
+"""Three nats-servers that share one JetStream, so that one stream can lose its leader and others keep theirs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,6 @@ class NatsCluster(ExitStack):
         ]
 
     def start(self) -> None:
-        """Start all servers; what was started ends with this context."""
         for server in self.servers:
             self.callback(server.close)
             server.start()

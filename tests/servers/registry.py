@@ -1,7 +1,6 @@
-"""Lists the brokers that the contract suites (test_publishers.py, test_sources.py in tests/contracts) run against.
+"""Brokers that the contract tests of tests/brokers/ run against, by service.
 
-A new broker is one line here, named after its service; a second one of the same service has a suffix, such as
-``sns-fifo``. Its class is made without arguments.
+A second broker of the same service has a suffix, such as ``sns-fifo``. The classes take no arguments.
 """
 
 from __future__ import annotations

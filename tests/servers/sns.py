@@ -1,4 +1,4 @@
-"""Runs moto as a server: SNS topics that deliver to SQS queues, in memory."""
+"""moto as a server: SNS topics that deliver to SQS queues, in memory."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import boto3
 from botocore.config import Config
 
+from project.local.nats import free_port
 from salon_jobs.brokers.aws.sns import SnsPublisher
 from salon_jobs.brokers.aws.sqs import SqsSource
 from salon_jobs.brokers.source import Envelope, Source
@@ -30,10 +31,10 @@ _START_S: Final = 30.0
 
 
 class SnsBroker(Broker):
-    """Owns a process of moto behind a forwarder: moto keeps nothing when it ends, so a stop cuts the forwarder.
+    """Process of moto behind a forwarder. moto keeps nothing when it ends, so a stop only cuts the forwarder.
 
-    A topic delivers to two queues, raw: ``<name>-seen`` for ``received``, and ``<name>`` for a source. AWS promises no
-    order for standard topics; moto keeps it, and so the order in which the publisher sends can be seen.
+    A topic delivers raw messages to two queues: ``<name>-seen`` for ``received``, and ``<name>`` for a source. AWS
+    promises no order for standard topics; moto keeps it, which shows the order in which the publisher sends.
     """
 
     service: ClassVar[str] = "sns"
@@ -46,9 +47,8 @@ class SnsBroker(Broker):
         self.sqs: SQSClient
 
     def start(self) -> None:
-        """Start moto once; after a stop, let the forwarder pass again."""
         if self._forwarder is None:
-            port = _free_port()
+            port = free_port()
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
                 stdout=subprocess.DEVNULL,
@@ -64,12 +64,11 @@ class SnsBroker(Broker):
         self._forwarder.open()
 
     def stop(self) -> None:
-        """Cut the way to it."""
+        """Cut the connection to moto."""
         if self._forwarder is not None:
             self._forwarder.cut()
 
     def close(self) -> None:
-        """End the process."""
         self.stop()
         if self._process is not None:
             self.sns.close()
@@ -79,25 +78,23 @@ class SnsBroker(Broker):
             self._process = self._forwarder = None
 
     def settings(self) -> dict[str, Any]:
-        """Point at the forwarder, with short timeouts."""
         assert self._forwarder is not None
         address = f"http://127.0.0.1:{self._forwarder.port}"
         return {"SNS": {"ENDPOINT": address, "ACCESS_KEY": "test", "SECRET_KEY": "test", "TIMEOUT": 2}}
 
     def destination(self, name: str) -> str:
-        """Create a topic (a FIFO topic when its name says so) and its queues."""
+        """Create a topic, FIFO if its name says so, and its queues."""
         arn = self.topic(name)
         for queue in (_queue_of(name), _queue_of(name, seen=True)):
             self.subscribe(arn, queue, raw=True)
         return arn
 
     def topic(self, name: str) -> str:
-        """Create a topic alone."""
         attributes = {"FifoTopic": "true"} if name.endswith(".fifo") else {}
         return self.sns.create_topic(Name=name, Attributes=attributes)["TopicArn"]
 
     def subscribe(self, arn: str, queue: str, *, raw: bool) -> str:
-        """Create a queue to which a topic delivers; returns its ARN."""
+        """Create a queue to which a topic delivers; return its ARN."""
         fifo: Any = {"FifoQueue": "true"} if queue.endswith(".fifo") else {}
         url = self.sqs.create_queue(QueueName=queue, Attributes=fifo)["QueueUrl"]
         got = self.sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])
@@ -107,7 +104,7 @@ class SnsBroker(Broker):
         return endpoint
 
     def received(self, destination: str) -> list[Envelope]:
-        """Return what arrived. A queue shows a message once, so what was read is remembered here."""
+        """Return what arrived. A queue delivers a message once, so this object remembers it."""
         name = destination.rpartition(":")[2]
         url = self.sqs.get_queue_url(QueueName=_queue_of(name, seen=True))["QueueUrl"]
         seen = self._seen.setdefault(destination, [])
@@ -120,30 +117,26 @@ class SnsBroker(Broker):
         return list(seen)
 
     def publisher(self) -> SnsPublisher:
-        """Make a publisher."""
         return SnsPublisher()
 
     def source(self, destination: str, *, consumer: str = "test") -> Source:
-        """Receive from the queue of a topic."""
         name = _queue_of(destination.rpartition(":")[2])
         return SqsSource(parse_destination(f"rn::sqs:::{name}"), consumer=consumer)
 
     def spoil(self, destination: str, text: str) -> None:
-        """Put a text into the queue of a topic."""
         name = _queue_of(destination.rpartition(":")[2])
         url = self.sqs.get_queue_url(QueueName=name)["QueueUrl"]
         self.sqs.send_message(QueueUrl=url, MessageBody=text)
 
 
 class SnsFifoBroker(SnsBroker):
-    """Is the same with FIFO topics. Their queues hand out nothing more of an aggregate while one of it is in flight."""
+    """The same with FIFO topics, whose queues deliver one message of an aggregate at a time."""
 
     takes_no_aggregate: ClassVar[bool] = False
     drops_duplicates: ClassVar[bool] = True
     has_source: ClassVar[bool] = False
 
     def destination(self, name: str) -> str:
-        """Create a FIFO topic."""
         return super().destination(f"{name}.fifo")
 
 
@@ -166,11 +159,6 @@ def _read(message: MessageTypeDef) -> Envelope:
         replay_of=given.get("Replay-Of", ""),
         headers=json.loads(given.get("Headers", "{}")),
     )
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:

@@ -1,4 +1,4 @@
-"""Runs the code of docs/how-to/publisher-of-your-own.md: its broker is a folder, and the folder may be away."""
+"""The publisher of docs/how-to/publisher-of-your-own.md: its broker is a folder, which can be taken away."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ PAGE = "docs/how-to/publisher-of-your-own.md"
 
 
 class SpoolBroker(Broker):
-    """Lets the publisher of the page write to a folder of its own."""
-
     service = "spool"
     has_source = False
 
@@ -32,40 +30,32 @@ class SpoolBroker(Broker):
         vars(self._module)["FOLDER"] = self._folder
 
     def start(self) -> None:
-        """Bring the folder back."""
         if not self._folder.exists():
             self._away.rename(self._folder)
 
     def stop(self) -> None:
-        """Take the folder away."""
         if self._folder.exists():
             self._folder.rename(self._away)
 
     def close(self) -> None:
-        """Remove it."""
         self._home.cleanup()
 
     def settings(self) -> dict[str, Any]:
-        """Return nothing: the page has a constant."""
         return {}
 
     def destination(self, name: str) -> str:
-        """Make an empty file."""
         (self._folder / name).touch()
         return f"rn::spool:::{name}"
 
     def received(self, destination: str) -> list[Envelope]:
-        """Read the lines of the file."""
         lines = (self._folder / destination.rpartition(":")[2]).read_text().splitlines()
         return [_envelope(json.loads(line)) for line in lines]
 
     def publisher(self) -> Publisher:
-        """Make the page's."""
         publisher: Publisher = vars(self._module)["SpoolPublisher"]()
         return publisher
 
     def source(self, destination: str, *, consumer: str = "test") -> Source:
-        """Refuse: the page has none, as ``has_source`` says."""
         raise LookupError("nothing receives from a spool")
 
 
