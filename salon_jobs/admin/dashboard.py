@@ -20,7 +20,7 @@ from salon_jobs.admin.base import ReadOnlyAdmin, reader, sees_all_stores
 from salon_jobs.admin.store_choice import CHOICE
 from salon_jobs.core.units import duration, number
 from salon_jobs.dashboard import processes, queues, relays
-from salon_jobs.dashboard.queues import SPANS, Step
+from salon_jobs.dashboard.queues import SPANS
 from salon_jobs.jobs import statistics
 from salon_jobs.models import Dashboard
 from salon_jobs.tenancy.active import current_store_id
@@ -42,7 +42,6 @@ class Line:
 
     @property
     def last(self) -> float | None:
-        """The newest known value."""
         return next((value for value in reversed(self.values) if value is not None), None)
 
     @property
@@ -72,10 +71,8 @@ class Plot:
     @property
     def legend(self) -> list[tuple[int, str, str, str]]:
         """Each line's number, label, newest and largest value."""
-        return [
-            (number, line.label, self.shown(line.last), self.shown(line.maximum))
-            for number, line in enumerate(self.lines)
-        ]
+        lines = enumerate(self.lines)
+        return [(index, line.label, self.shown(line.last), self.shown(line.maximum)) for index, line in lines]
 
     @property
     def words(self) -> str:
@@ -219,24 +216,16 @@ def _plots(request: HttpRequest, span: str) -> dict[str, Any]:
     steps = queues.history(SPANS[span], using=reader(request))
     times = tuple(step.at for step in steps)
 
-    def plot(key: str, title: str, shown: Any, **lines: Callable[[Step], float | None]) -> Plot:
-        values = tuple(Line(label, [read(step) for step in steps]) for label, read in lines.items())
-        return Plot(key, title, values, times, shown)
+    def plot(key: str, title: str, shown: Any, *labels: str, fields: Sequence[str] = ()) -> Plot:
+        columns = [[getattr(step, field) for step in steps] for field in fields or labels]
+        return Plot(key, title, tuple(map(Line, labels, columns)), times, shown)
 
     return {
         "plots": (
-            plot("throughput", "Succeeded per minute", number, succeeded=lambda step: step.succeeded),
-            plot(
-                "failures",
-                "Failures per minute",
-                number,
-                retried=lambda step: step.retried,
-                failed=lambda step: step.failed,
-            ),
-            plot(
-                "latency", "Queue latency", duration, p50=lambda step: step.wait_p50_s, p95=lambda step: step.wait_p95_s
-            ),
-            plot("depth", "Backlog", number, all=lambda step: step.waiting, due=lambda step: step.due),
+            plot("throughput", "Succeeded per minute", number, "succeeded"),
+            plot("failures", "Failures per minute", number, "retried", "failed"),
+            plot("latency", "Queue latency", duration, "p50", "p95", fields=("wait_p50_s", "wait_p95_s")),
+            plot("depth", "Backlog", number, "all", "due", fields=("waiting", "due")),
         ),
         "from_at": times[0],
         "until_at": times[-1],
