@@ -148,17 +148,17 @@ def test_an_erasure_leaves_nothing_of_the_store_and_everything_of_others(
 
 def test_an_erasure_refuses_unsent_messages_and_running_jobs(filled: list[UUID], process_id: int) -> None:
     store = filled[0]
-    with pytest.raises(CommandError, match=r"2 messages are not sent yet.*add --skip-unsent"):
+    with pytest.raises(CommandError, match=r"Give up 2 unsent messages.*pass --skip-unsent"):
         run("erase-store", str(store), "--yes")
-    with pytest.raises(CommandError, match=r"Erase everything that is held of store .* add --yes"):
+    with pytest.raises(CommandError, match=r"Erase all data held for store .* pass --yes"):
         run("erase-store", str(store), "--skip-unsent")
     change(RUN, process_id, store)
-    with pytest.raises(CommandError, match="1 jobs of the store run: add --cancel"):
+    with pytest.raises(CommandError, match="the store has 1 running job: pass --cancel"):
         run("erase-store", str(store), "--skip-unsent", "--yes")
     assert left(store) == 13
     assert sorted(statuses().values()).count("skipped") == 3
     assert seen("SELECT paused FROM salon_jobs_limit WHERE name = %s", str(store)) == [(False,)]
-    with pytest.raises(CommandError, match="still run; nothing was erased, the store is paused"):
+    with pytest.raises(CommandError, match="still running; nothing was erased, the store is paused"):
         run("erase-store", str(store), "--skip-unsent", "--yes", "--cancel", "--wait", "1s")
     assert left(store) == 13
     assert seen("SELECT paused FROM salon_jobs_limit WHERE name = %s", str(store)) == [(True,)]
@@ -199,7 +199,7 @@ def test_what_was_written_meanwhile_is_left_and_told_by_the_exit(
         change("UPDATE salon_jobs_job SET state = 'cancelled', leased_by = NULL WHERE id = %s", job)
 
     monkeypatch.setattr("salon_jobs.management.subcommands.stores.time.sleep", go_on)
-    with pytest.raises(CommandError, match="written meanwhile, and left: 0 jobs, 1 unsent messages; run it again"):
+    with pytest.raises(CommandError, match="0 jobs and 1 unsent message were added meanwhile; run the command again"):
         run("erase-store", str(stores[0]), "--yes", "--cancel")
     assert left(stores[0]) == 1
 

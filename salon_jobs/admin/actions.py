@@ -20,6 +20,7 @@ from django.template.response import TemplateResponse
 from salon_jobs.admin.base import ReadOnlyAdmin, may, reader, sees_all_stores
 from salon_jobs.core.errors import OptionInvalid
 from salon_jobs.core.records import ActionResult
+from salon_jobs.core.units import with_noun
 from salon_jobs.tenancy.active import current_store_id
 
 _CONFIRMED = "confirmed"
@@ -85,7 +86,7 @@ class Action(ABC):
     def preview(self, request: HttpRequest, queryset: QuerySet[Any]) -> tuple[list[str], bool]:
         """Return what the confirmation page says, and whether there is anything to confirm."""
         count, noun = queryset.order_by()[: _COUNTED + 1].count(), _noun(queryset)
-        selected = counted(count, noun) if count <= _COUNTED else f"More than {_COUNTED:,} {noun}s"
+        selected = with_noun(count, noun) if count <= _COUNTED else f"More than {_COUNTED:,} {noun}s"
         return [f"{selected} selected.", self.question], True
 
     @abstractmethod
@@ -196,16 +197,11 @@ def log_changed(request: HttpRequest, rows: Sequence[Any], done: str) -> None:
 def report(request: HttpRequest, *, changed: int, reasons: Sequence[str], done: str, noun: str, more: int = 0) -> None:
     """Report how many rows were changed, why some were not, and how many more were not."""
     if changed:
-        messages.success(request, f"{counted(changed, noun)} {done}.")
+        messages.success(request, f"{with_noun(changed, noun)} {done}.")
     for text in reasons:
         messages.warning(request, text)
     if more:
-        messages.warning(request, f"{counted(more, f'more {noun}')} {'was' if more == 1 else 'were'} not {done}.")
-
-
-def counted(count: int, noun: str) -> str:
-    """Format a count with its noun."""
-    return f"1 {noun}" if count == 1 else f"{count:,} {noun}s"
+        messages.warning(request, f"{with_noun(more, f'more {noun}')} {'was' if more == 1 else 'were'} not {done}.")
 
 
 def _noun(queryset: QuerySet[Any]) -> str:

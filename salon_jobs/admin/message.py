@@ -13,10 +13,11 @@ from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from salon_jobs.admin.actions import Action, ActionAdmin, ActionForm, RowAction, counted, log_changed, report
+from salon_jobs.admin.actions import Action, ActionAdmin, ActionForm, RowAction, log_changed, report
 from salon_jobs.admin.base import ReadOnlyAdmin, as_json, id_or_uuid, instant, reader
 from salon_jobs.admin.filters import DestinationFilter, EventFilter, MessageStoreFilter, bounded, known_destinations
 from salon_jobs.core.records import ActionResult, MessageStatus
+from salon_jobs.core.units import with_noun
 from salon_jobs.models import BlockedAggregate, DestinationState, Message, RelayPartition, Replay
 from salon_jobs.outbox.control import pause_destination, resume_destination, retry_heads, retry_messages, skip_messages
 from salon_jobs.outbox.replay import MOST, MessageCriteria, replay_messages
@@ -39,7 +40,7 @@ class ReplayAction(Action):
     def preview(self, request: HttpRequest, queryset: QuerySet[Message]) -> tuple[list[str], bool]:
         """Return the result of a dry run."""
         replay = replay_messages(_criteria(queryset), dry_run=True, using=reader(request))
-        lines = [f"{counted(replay.messages, 'message')} will be sent again under new IDs, in the original order."]
+        lines = [f"{with_noun(replay.messages, 'message')} will be sent again under new IDs, in the original order."]
         if replay.messages:
             lines.append(f"The first is message {replay.first}, the last is message {replay.last}.")
         lines += [f"Message {each.id} will not be sent again: {each.detail}." for each in replay.refused[:5]]

@@ -31,6 +31,11 @@ def counted(value: int, most: int) -> str:
     return f"{value:,}" if value < most else f"{most - 1:,}+"
 
 
+def with_noun(count: int, noun: str) -> str:
+    """Format a count with its noun."""
+    return f"1 {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
 # The range of the job table: a day less than Python's, so that it can be shown in every time zone. A single row beyond
 # it (PostgreSQL has infinity and BC) would raise an error in every reader and stop every worker.
 EARLIEST: Final = datetime(1, 1, 2, tzinfo=UTC)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -37,7 +38,6 @@ def address(text: str) -> tuple[str, int]:
 
 
 def _log_level(text: str) -> str:
-    """Parse the name of a level as the settings do, for argparse."""
     try:
         level: str = read_log_level()(text)
     except ValueError as error:
@@ -52,8 +52,8 @@ def add_service_arguments(parser: CommandParser, *, health_port: int) -> None:
         type=address,
         metavar="HOST:PORT",
         help=(
-            f"where /healthz, /readyz and /metrics answer (default 127.0.0.1:{health_port}; port 0 or a burst: any free"
-            " one)"
+            f"address of /healthz, /readyz and /metrics (default 127.0.0.1:{health_port}; any free port for port 0 or a"
+            " burst)"
         ),
     )
     parser.add_argument("--log-format", choices=FORMATS, help="default SALON_JOBS['LOGGING']['FORMAT']")
@@ -69,7 +69,6 @@ def health_address(options: dict[str, Any], port: int) -> tuple[str, int]:
 
 
 def configure_from(options: dict[str, Any]) -> None:
-    """Configure logging from the options."""
     configure_logging(level=options["log_level"], log_format=options["log_format"])
 
 
@@ -81,10 +80,10 @@ def duration(text: str) -> timedelta:
     """Parse a whole number with its unit (90s, 30m, 12h, 7d, 2w) above zero, for argparse."""
     number, unit = text[:-1], text[-1:]
     if number.isascii() and number.isdecimal() and len(number) <= 6 and int(number) > 0 and unit in _UNITS:
-        found = timedelta(**{_UNITS[unit]: int(number)})
-        if found <= _LONGEST:
-            return found
-    raise argparse.ArgumentTypeError(f"{text!r} is no duration; write 90s, 30m, 12h, 7d or 2w, 36500d at most")
+        age = timedelta(**{_UNITS[unit]: int(number)})
+        if age <= _LONGEST:
+            return age
+    raise argparse.ArgumentTypeError(f"{text!r} is not a duration; write 90s, 30m, 12h, 7d or 2w, 36500d at most")
 
 
 def instant(text: str) -> datetime:
@@ -98,18 +97,14 @@ def instant_ahead(text: str) -> datetime:
 
 
 def _instant(text: str, direction: int) -> datetime:
-    try:
+    with suppress(argparse.ArgumentTypeError):
         return datetime.now(UTC) + direction * duration(text)
-    except argparse.ArgumentTypeError:
-        pass
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        found = None
-    if found is None or found.tzinfo is None:
-        what = "so long ago" if direction < 0 else "so far ahead"
-        raise argparse.ArgumentTypeError(f"{text!r} is no time; write 12h for {what}, or 2026-05-06T03:00+09:00")
-    return found
+    with suppress(ValueError):
+        at = datetime.fromisoformat(text)
+        if at.tzinfo is not None:
+            return at
+    example = "12 hours ago" if direction < 0 else "in 12 hours"
+    raise argparse.ArgumentTypeError(f"{text!r} is not a time; write 12h for {example}, or 2026-05-06T03:00+09:00")
 
 
 _HAS: Final = {"task": "has that name", "queue": "names that queue"}
@@ -121,8 +116,8 @@ def unknown_names(options: Mapping[str, Any]) -> Iterator[str]:
     A note rather than an error: jobs of another release, and queues that only ``using`` names, can be operated on too.
     """
     for kind, names in {"task": registry.task_names(), "queue": registry.queue_names()}.items():
-        given: Any = options.get(kind)
-        for name in [given] if isinstance(given, str) else given or ():
+        value: Any = options.get(kind)
+        for name in [value] if isinstance(value, str) else value or ():
             if name not in names:
                 close = difflib.get_close_matches(name, names, n=1)
                 hint = f"; did you mean {close[0]!r}?" if close else ""

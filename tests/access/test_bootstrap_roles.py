@@ -218,7 +218,7 @@ def test_passwords_are_changed_when_asked_for_and_confirmed(
     arguments = ["--change-passwords", *([answer] if answer and answer.startswith("--") else [])]
     logins = [getattr(server.roles, name) for name in ("migrator", "worker", "web", "operator")]
     if answer in ("n", None):
-        words = "nothing was changed" if answer else "Nobody can be asked here: add --yes"
+        words = "nothing was changed" if answer else "No terminal to confirm on; pass --yes"
         with pytest.raises(CommandError, match=words):
             server.bootstrap("second", *arguments, password="two")
     else:

@@ -118,7 +118,7 @@ def test_it_asks_before_it_fixes(
 def test_nobody_to_ask_is_told_and_yes_fixes(superuser: Superuser, monkeypatch: pytest.MonkeyPatch) -> None:
     superuser.execute(NO_FORCE)
     monkeypatch.setattr("sys.stdin", StringIO())
-    with pytest.raises(CommandError, match=r"Fix 1 of them\? Nobody can be asked here: add --yes"):
+    with pytest.raises(CommandError, match=r"Fix 1 of them\? No terminal to confirm on; pass --yes"):
         doctor("--fix")
     doctor("--fix", "--yes")
     assert is_forced(superuser)

@@ -66,23 +66,23 @@ def statuses() -> list[str]:
 def test_the_list_shows_what_waits(waiting: list[int]) -> None:
     out, _ = run()
     assert out.splitlines()[0].split() == [
-        "message",
+        "message_id",
         "id",
         "consumer",
         "event",
         "code",
         "deliveries",
-        "received",
+        "received_at",
         "status",
     ]
     assert [line.split()[0] for line in out.splitlines()[1:]] == ["m1", "m2", "m3"]
     assert [each["message_id"] for each in json.loads(run("list", "--consumer", "notes", "--json")[0])] == ["m3"]
     out, err = run("--limit", "2")
     assert [line.split()[0] for line in out.splitlines()[1:]] == ["m1", "m2"]
-    assert err == "the first 2; there are more: --limit\n"
+    assert err == "only the first 2 are listed; --limit lists more\n"
     assert run("--limit", "3")[1] == ""
     change("DELETE FROM salon_jobs_inbox")
-    assert run() == ("", "nothing is rejected\n")
+    assert run() == ("", "no message is rejected\n")
 
 
 def test_show_tells_everything(waiting: list[int]) -> None:
@@ -106,14 +106,14 @@ def test_what_came_commands_no_terminal(waiting: list[int]) -> None:
 
 def test_retry_and_dismiss_ask_and_change_what_waits_alone(waiting: list[int], monkeypatch: Any) -> None:
     monkeypatch.setattr("sys.stdin", StringIO("y\n"))
-    with pytest.raises(CommandError, match=r"Retry 2 messages\? .*add --yes"):
+    with pytest.raises(CommandError, match=r"Retry 2 messages\? .*pass --yes"):
         run("retry", "--consumer", "orders")
     with pytest.raises(CommandError, match="name the messages by ids, or all of one consumer's by --consumer"):
         run("dismiss", "--yes")
     out, _ = run("retry", *map(str, waiting[1:]), "--yes")
     assert out.splitlines() == [
         f"{waiting[3]}: it is not rejected",
-        "to be tried again by consume_queue at its next poll: 2 of 3",
+        "for consume_queue to retry at its next poll: 2 of 3",
     ]
     assert statuses() == ["rejected", "retry", "retry", "enqueued"]
     assert run("dismiss", "--yes", "--consumer", "orders")[0] == "dismissed: 2 of 2\n"

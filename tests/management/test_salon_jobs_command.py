@@ -27,7 +27,7 @@ from tests.support import change, seen
 def test_without_a_subcommand_it_shows_what_there_is() -> None:
     out = StringIO()
     call_command("salon_jobs", stdout=out)
-    assert "See and change the jobs and messages of all stores" in out.getvalue()
+    assert "Show and change jobs and messages of all stores" in out.getvalue()
     assert "SUBCOMMAND" in out.getvalue()
 
 
@@ -62,7 +62,7 @@ def test_prune_counts_asks_and_deletes_as_the_operator(database: None, monkeypat
     failed(89)
     assert run("prune", "--dry-run") == ("would be deleted: 0 succeeded, 0 cancelled, 1,001 failed\n", "")
     monkeypatch.setattr("sys.stdin", StringIO("y\n"))
-    with pytest.raises(CommandError, match=r"Delete 1,001 jobs .*add --yes"):
+    with pytest.raises(CommandError, match=r"Delete 1,001 jobs .*pass --yes"):
         run("prune")
     assert count() == 1002
     out, _ = run("prune", "--yes", "--json")
@@ -79,14 +79,14 @@ def test_prune_deletes_only_when_the_answer_is_yes(
     terminal.isatty = lambda: True  # type: ignore[method-assign]
     monkeypatch.setattr("sys.stdin", terminal)
     with nullcontext() if left == 0 else pytest.raises(CommandError, match="nothing was deleted"):
-        assert run("prune")[1].startswith("Delete 1 jobs")
+        assert run("prune")[1].startswith("Delete 1 job (")
     assert count() == left
 
 
 def test_prune_takes_an_age_and_states(database: None, settings: Any) -> None:
     settings.SALON_JOBS = {**settings.SALON_JOBS, "RETAIN_FAILED": None}
     failed(3)
-    with pytest.raises(CommandError, match=r"kept for ever.*--older-than"):
+    with pytest.raises(CommandError, match=r"keep these jobs for ever.*--older-than"):
         run("prune", "--state", "failed", "--yes")
     run("prune", "--state", "cancelled", "--older-than", "1s", "--yes")
     run("prune", "--older-than", "4d", "--yes")
@@ -145,14 +145,14 @@ def test_stats_adds_up_each_task_over_the_time_asked_for(database: None) -> None
 
 
 def test_stats_of_nothing_and_of_runs_that_took_no_time_of_their_own(database: None) -> None:
-    assert run("stats") == ("", "no run ended in that time\n")
+    assert run("stats") == ("", "no job ran in this period\n")
     change(
         "INSERT INTO salon_jobs_task_minute VALUES (now(), 'ping', 'default', 0, 0, 0, 0, 0, 0, 1, 0, %s, 0, %s)",
         [0] * BUCKETS,
         [0] * BUCKETS,
     )
     assert run("stats")[0].splitlines()[1].split() == ["ping", "0", "0", "0", "0", *("–" * 6)]
-    assert run("stats", "--task", "other")[1].endswith("\nno run ended in that time\n")
+    assert run("stats", "--task", "other")[1].endswith("\nno job ran in this period\n")
 
 
 def test_cancel_takes_ids_or_all_that_are_named(stores: list[UUID], process_id: int) -> None:
@@ -163,10 +163,10 @@ def test_cancel_takes_ids_or_all_that_are_named(stores: list[UUID], process_id: 
     assert json.loads(run("cancel", str(ended), "--yes", "--json")[0]) == [{"id": ended, "changed": True, "detail": ""}]
     out, _ = run("cancel", str(first), str(ended), "999", "--yes")
     assert out.splitlines()[-1] == "cancelled or asked to end: 1 of 3"
-    with pytest.raises(CommandError, match=r"Cancel 1 jobs\? Nobody can be asked here: add --yes"):
+    with pytest.raises(CommandError, match=r"Cancel 1 job\? No terminal to confirm on; pass --yes"):
         run("cancel", "--task", "test-store", "--store", str(stores[1]))
     out, _ = run("cancel", "--task", "test-store", "--yes")
-    assert f"{running}: it runs" in out
+    assert f"{running}: still running" in out
     states = dict(seen("SELECT id, state FROM salon_jobs_job WHERE cancel_requested_at IS NULL"))
     assert states == {first: "cancelled", second: "queued", other: "cancelled", ended: "cancelled"}
     assert seen("SELECT id, state FROM salon_jobs_job WHERE cancel_requested_at IS NOT NULL") == [(running, "running")]
@@ -203,7 +203,7 @@ def test_retry_takes_ids_or_all_failed_ones_that_are_named(stores: list[UUID]) -
         "999: only failed and cancelled jobs can be retried",
         "queued again: 2 of 4",
     ]
-    with pytest.raises(CommandError, match=r"Retry 1 jobs\? Nobody can be asked here: add --yes"):
+    with pytest.raises(CommandError, match=r"Retry 1 job\? No terminal to confirm on; pass --yes"):
         run("retry", "--queue", "mail", "--store", str(stores[0]))
     assert json.loads(run("retry", "--task", "test-store", "--store", str(stores[0]), "--yes", "--json")[0]) == [
         {"id": mail, "changed": True, "detail": ""}
@@ -217,7 +217,7 @@ def test_retry_takes_ids_or_all_failed_ones_that_are_named(stores: list[UUID]) -
 
 
 def test_limit_sets_a_rule_and_lists_what_is_in_force(stores: list[UUID], settings: Any) -> None:
-    assert run("limit") == ("", "there are no rules, and nothing is declared\n")
+    assert run("limit") == ("", "no limit is set or declared\n")
     settings.SALON_JOBS = {**settings.SALON_JOBS, "STORE_CONCURRENCY": 8}
 
     @task(name="test-limited", max_concurrency=4, concurrency_key="{card}")
@@ -229,7 +229,7 @@ def test_limit_sets_a_rule_and_lists_what_is_in_force(stores: list[UUID], settin
         run("limit", "--task", "test-limited", "--key", "a:b", "--lift")
         out, _ = run("limit", "--task", "test-limited", "--max-concurrency", "1000")
         assert [line.split() for line in out.splitlines()] == [
-            ["rule", "paused", "at", "once", "a", "second", "declared"],
+            ["limit", "paused", "at", "once", "a", "second", "declared"],
             ["key", "test-limited:*", "-", "1", "-", "1"],
             ["key", "test-limited:a:b", "-", "-", "-", "1"],
             ["queue", "mail", "-", "-", "2.5", "-"],
@@ -258,8 +258,8 @@ def test_limit_sets_a_rule_and_lists_what_is_in_force(stores: list[UUID], settin
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--max-concurrency", "4"], "name what shall be limited: --queue, --task"),
-        (["--task", "a"], "say what shall hold: --max-concurrency, --lift, --as-declared, --rate or --no-rate"),
+        (["--max-concurrency", "4"], "nothing to limit: pass --queue, --task"),
+        (["--task", "a"], "nothing to set: pass --max-concurrency, --lift, --as-declared, --rate or --no-rate"),
         (["--task", "a", "--queue", "b", "--lift"], "not allowed with argument"),
         (["--task", "a", "--lift", "--max-concurrency", "4"], "not allowed with argument"),
         (["--queue", "a", "--key", "k", "--lift"], "key goes with task"),
@@ -292,7 +292,7 @@ class InterruptedAfter(StringIO):
 def test_an_interrupt_tells_how_far_it_came(database: None) -> None:
     failed(0, 1001)
     err = InterruptedAfter("1,000 of 1,001")
-    with pytest.raises(CommandError, match="interrupted: what was done before stays done") as raised:
+    with pytest.raises(CommandError, match="interrupted; changes made before that remain") as raised:
         call_command("salon_jobs", "retry", "--task", "ping", "--yes", stderr=err)
     assert raised.value.returncode == 130
     assert err.getvalue() == "stopped after 1,000 of 1,001\n"
@@ -301,7 +301,7 @@ def test_an_interrupt_tells_how_far_it_came(database: None) -> None:
 
 def test_pruning_that_is_interrupted_tells_what_it_deleted(database: None, monkeypatch: pytest.MonkeyPatch) -> None:
     failed(91, 1001)
-    monkeypatch.setattr("salon_jobs.management.subcommands.statistics._TELL_EVERY_S", 0.0)
+    monkeypatch.setattr("salon_jobs.management.output._EVERY_S", 0.0)
     out = StringIO()
     with pytest.raises(CommandError, match="interrupted"):
         call_command("salon_jobs", "prune", "--yes", stdout=out, stderr=InterruptedAfter("1,000 of 1,001 deleted"))
@@ -346,8 +346,8 @@ def test_a_slip_of_the_keyboard_is_noticed(database: None, arguments: tuple[str,
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("list", "--since", "999999w"), r"--since: '999999w' is no time"),
-        (("stats", "--last", "999999w"), r"--last: '999999w' is no duration; .* 36500d at most"),
+        (("list", "--since", "999999w"), r"--since: '999999w' is not a time"),
+        (("stats", "--last", "999999w"), r"--last: '999999w' is not a duration; .* 36500d at most"),
         (("list", "--limit", "99999999999999999999"), r"--limit: must be 1 or more, and 2,147,483,647 at most"),
     ],
 )

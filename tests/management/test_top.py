@@ -94,7 +94,7 @@ def test_the_live_view_ends_at_once_though_the_database_hangs(database: None) ->
         )
         try:
             drawn = b""
-            while b"worker processes hold" not in drawn:
+            while b"jobs running" not in drawn:
                 assert select.select([ours], [], [], 20)[0]
                 drawn += os.read(ours, 65536)
             before = proxy.accepted

@@ -51,7 +51,7 @@ def test_list_filters_and_is_bounded(stores: list[UUID]) -> None:
     assert "payload" not in run("list", "--json")[0]
     assert run("list", "--event", "nonsense")[1].splitlines()[0] == "no message matches"
     for wrong in ("yesterday", "2026-01-01T00:00"):
-        with pytest.raises(CommandError, match="is no time; write 12h"):
+        with pytest.raises(CommandError, match="is not a time; write 12h"):
             run("list", "--since", wrong)
 
 
@@ -100,10 +100,10 @@ def test_show_tells_the_payload_and_what_holds_it_back(database: None) -> None:
     head, behind = write("failed", aggregate="1"), write(aggregate="1")
     block(head, "parked")
     shown = json.loads(run("show", str(behind), "--json")[0])
-    assert (shown["payload"], shown["held_back_by"]["head_id"]) == ({}, head)
+    assert (shown["payload"], shown["blocked_by"]["head_id"]) == ({}, head)
     out, _ = run("show", shown["message_id"])
     assert f"id: {behind}" in out.splitlines()
-    for wrong, why in (("999", "no message 999"), (str(UUID(int=9)), "no message 0"), ("x", "is no id of a message")):
+    for wrong, why in (("999", "no message 999"), (str(UUID(int=9)), "no message 0"), ("x", "is not a message ID")):
         with pytest.raises(CommandError, match=why):
             run("show", wrong)
 
@@ -130,7 +130,7 @@ def test_show_hides_secrets_of_payload_and_headers(database: None) -> None:
 def test_retry_and_skip_take_ids_uuids_or_all_failed_ones_that_are_named(stores: list[UUID]) -> None:
     first, second, third = (write("failed", store=store) for store in stores)
     sent = write("published")
-    with pytest.raises(CommandError, match=r"Retry 1 messages\? Nobody can be asked here: add --yes"):
+    with pytest.raises(CommandError, match=r"Retry 1 message\? No terminal to confirm on; pass --yes"):
         run("retry", str(first))
     [(uuid,)] = seen("SELECT message_id FROM salon_jobs_message WHERE id = %s", first)
     out, _ = run("retry", str(uuid), str(sent), str(first), "--yes")
@@ -173,7 +173,7 @@ def test_send_skipped_takes_what_a_list_skipped_or_ids(stores: list[UUID]) -> No
     skip(own, why="SPOOL.CLOSED")
     skip(by_operator, why="SNS.FAILED too often")
     chosen = ("send-skipped", "--aggregate-type", ORDERS)
-    question = rf"Send 2 skipped messages \({first} to {second}\)\? Nobody can be asked here: add --yes"
+    question = rf"Send 2 skipped messages \({first} to {second}\)\? No terminal to confirm on; pass --yes"
     with pytest.raises(CommandError, match=question):
         run(*chosen)
     assert "pending" not in statuses().values()
@@ -208,12 +208,12 @@ def test_parked_and_unpark(database: None) -> None:
     block(waiting, "waiting")
     assert [row["head_id"] for row in json.loads(run("parked", "--json")[0])] == [parked]
     assert [row["head_id"] for row in json.loads(run("parked", "--waiting", "--json")[0])] == [parked, waiting]
-    assert run("parked", "--aggregate-type", "rn::nats:::stock")[1] == "nothing is parked\n"
+    assert run("parked", "--aggregate-type", "rn::nats:::stock")[1] == "no aggregate is parked\n"
     assert run("parked")[0].splitlines()[1].split()[:4] == [ORDERS, "1", "parked", str(parked)]
-    with pytest.raises(CommandError, match=r"Try 2 aggregates again\? Nobody"):
+    with pytest.raises(CommandError, match=r"Retry 2 aggregates\? No terminal"):
         run("unpark", "--aggregate-type", ORDERS)
     out, _ = run("unpark", "--aggregate-type", ORDERS, "--aggregate-id", "1", "--aggregate-id", "9", "--yes")
-    assert out.splitlines() == ["9: it is not blocked", "unparked: 1 of 2"]
+    assert out.splitlines() == [f"{ORDERS} 9: it is not blocked", "unparked: 1 of 2"]
     assert len(json.loads(run("unpark", "--aggregate-type", ORDERS, "--yes", "--json")[0])) == 2
     assert [row[2] for row in blocked()] == [True, True]
 
@@ -222,7 +222,7 @@ def test_replay_looks_first_asks_and_writes_who_and_why(database: None) -> None:
     first, last = write("published"), write("published")
     chosen = ("--aggregate-type", ORDERS, "--from-id", "1")
     assert run("replay", *chosen, "--dry-run")[0] == f"would be sent again: 2 ({first} to {last})\n"
-    with pytest.raises(CommandError, match=rf"Send 2 messages again \({first} to {last}\)\? Nobody can be asked"):
+    with pytest.raises(CommandError, match=rf"Send 2 messages again \({first} to {last}\)\? No terminal"):
         run("replay", *chosen)
     with pytest.raises(CommandError, match=r"JOB.OPTION_INVALID: say who sends them again and why"):
         run("replay", *chosen, "--yes")
@@ -243,7 +243,7 @@ def test_pause_and_resume_a_destination(database: None) -> None:
 
 def test_gate_tells_who_holds_it_and_how_many_wait(database: None) -> None:
     write()
-    assert run("gate")[0].startswith("nobody holds the gate")
+    assert run("gate")[0].startswith("no open transaction holds back messages")
     with psycopg.connect(url_for("app")) as web:
         web.execute("SELECT salon_jobs_emit(%s, '1', 'made', '{}')", [ORDERS])
         for _ in range(3):

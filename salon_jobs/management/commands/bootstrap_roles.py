@@ -48,12 +48,7 @@ class Command(BaseCommand):
             for name, others in shared.items():
                 by_databases.setdefault(others, []).append(name)
             also = "".join(f" Used in {others}, too: {', '.join(each)}." for others, each in by_databases.items())
-            ask(
-                f"Change the passwords of {', '.join(names)}?{also}",
-                self.stderr,
-                otherwise="nothing was changed",
-                remedy="add --yes",
-            )
+            ask(f"Change the passwords of {', '.join(names)}?{also}", self.stderr, otherwise="nothing was changed")
 
         with as_command_error():
             done = bootstrap(

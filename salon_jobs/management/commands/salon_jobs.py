@@ -25,23 +25,20 @@ class Command(BaseCommand):
     Without a subcommand it lists them.
     """
 
-    help = "See and change the jobs and messages of all stores, by OPERATOR_DATABASE; compare and convert the database."
+    help = "Show and change jobs and messages of all stores through OPERATOR_DATABASE; check and convert the database."
     requires_system_checks = ("salon_jobs",)
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Declare the subcommands."""
         self._show_help = parser.print_help
         chosen = parser.add_subparsers(dest="subcommand", title="subcommands", metavar="SUBCOMMAND")
         for each in SUBCOMMANDS:
             each.add_arguments(chosen.add_parser(each.name, help=each.help, description=each.help))
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Run the subcommand."""
-        named = {each.name: each for each in SUBCOMMANDS}
         if options["subcommand"] is None:
             self._show_help(self.stdout)
             return
-        chosen = named[options["subcommand"]]
+        chosen = next(each for each in SUBCOMMANDS if each.name == options["subcommand"])
         with as_command_error():
             if conf.roles is not None and chosen.needs_role:
                 check_role(conf.reader_database, conf.roles.operator if conf.operator_database else conf.roles.worker)
@@ -53,11 +50,11 @@ class Command(BaseCommand):
             except BrokenPipeError:
                 _leave_quietly()
             except KeyboardInterrupt:
-                raise CommandError("interrupted: what was done before stays done", returncode=_INTERRUPTED) from None
+                raise CommandError("interrupted; changes made before that remain", returncode=_INTERRUPTED) from None
 
 
 def _leave_quietly() -> None:
-    """Exit as programs do when their reader has closed the pipe (``| head``); the remaining output is dropped."""
+    """Exit as programs do when their reader has closed the pipe (``| head``), and drop the remaining output."""
     with Path(os.devnull).open("wb") as nowhere:
         os.dup2(nowhere.fileno(), sys.stdout.fileno())
     sys.exit(_PIPE_CLOSED)

@@ -50,7 +50,7 @@ class Doctor(Subcommand):
                 _tell(found, out, err)
             if options["fix"] and (fixes := fixable(found.drifts)):
                 if not options["yes"]:
-                    ask(f"Fix {len(fixes):,} of them?", err, otherwise="nothing was fixed", remedy="add --yes")
+                    ask(f"Fix {len(fixes):,} of them?", err, otherwise="nothing was fixed")
                 err.write(f"fixed: {len(fix(connection, with_orphans=not options['skip_orphans'])):,}")
                 left = [drift for drift in found.drifts if drift.needs_decision]
                 if left:
@@ -115,7 +115,6 @@ class Convert(Subcommand):
                     f"Convert database {plan.database} from {', '.join(plan.former)} to {what}?",
                     err,
                     otherwise="nothing was converted",
-                    remedy="add --yes",
                 )
             if conf.roles is not None and conf.bootstrap_url is not None:
                 done = bootstrap(

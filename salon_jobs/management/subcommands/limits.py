@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any
+from typing import Any, ClassVar
 from uuid import UUID
 
 from django.core.management.base import CommandError, CommandParser, OutputWrapper
@@ -15,7 +16,14 @@ from salon_jobs.jobs.limits import ListedLimit, list_limits
 from salon_jobs.management.output import table
 from salon_jobs.management.subcommands.base import Subcommand
 
-_HEAD = ("rule", "paused", "at once", "a second", "declared")
+_HEAD = ("limit", "paused", "at once", "a second", "declared")
+
+
+def _add_scope(parser: CommandParser, *, required: bool) -> None:
+    scope = parser.add_mutually_exclusive_group(required=required)
+    scope.add_argument("--queue", metavar="NAME", help="a queue")
+    scope.add_argument("--task", metavar="NAME", help="a task")
+    scope.add_argument("--store", type=UUID, metavar="ID", help="a store")
 
 
 class Limit(Subcommand):
@@ -23,93 +31,74 @@ class Limit(Subcommand):
 
     name = "limit"
     help = (
-        "Limit how many jobs of a queue, a task, a store or a key run at once in all processes, and how many start a"
-        " second; what is not said stays. Without any of these list the rules in force."
+        "Limit how many jobs of a queue, task, store or key run at once in all processes, and how many start a second."
+        " Options you omit keep their value. Without options, list the current limits."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Declare the options."""
-        one = parser.add_mutually_exclusive_group()
-        one.add_argument("--queue", metavar="NAME", help="a queue")
-        one.add_argument("--task", metavar="NAME", help="a task")
-        one.add_argument("--store", type=UUID, metavar="ID", help="a store")
+        _add_scope(parser, required=False)
         parser.add_argument("--key", help="with --task: its jobs that have this concurrency key")
         most = parser.add_mutually_exclusive_group()
-        most.add_argument("--max-concurrency", type=int, metavar="N", help="so many at once, whatever is declared")
+        most.add_argument("--max-concurrency", type=int, metavar="N", help="this many at once, whatever is declared")
         most.add_argument("--lift", action="store_true", help="any number at once, whatever is declared")
-        most.add_argument("--as-declared", action="store_true", help="so many at once as is declared")
+        most.add_argument("--as-declared", action="store_true", help="as many at once as declared")
         rate = parser.add_mutually_exclusive_group()
-        rate.add_argument("--rate", type=float, metavar="R", help="so many start a second")
-        rate.add_argument("--no-rate", action="store_true", help="any number start a second")
-        parser.add_argument("--json", action="store_true", help="write a list of objects, one for each rule")
+        rate.add_argument("--rate", type=float, metavar="R", help="this many start per second")
+        rate.add_argument("--no-rate", action="store_true", help="any number start per second")
+        parser.add_argument("--json", action="store_true", help="write a list of objects, one for each limit")
 
     def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
         """Set the limit, if one is named, and write the current limits. Raises CommandError, OptionInvalid."""
-        named = any(options[name] is not None for name in ("queue", "task", "store", "key"))
-        said = _said(options)
-        if named and not said:
-            raise CommandError("say what shall hold: --max-concurrency, --lift, --as-declared, --rate or --no-rate")
-        if said and not named:
-            raise CommandError("name what shall be limited: --queue, --task (with --key) or --store")
-        if said:
-            limits.limit(
-                queue=options["queue"],
-                task=options["task"],
-                store_id=options["store"],
-                key=options["key"],
-                using=conf.reader_database,
-                **said,
-            )
-        rules = list_limits(using=conf.reader_database)
+        has_scope = any(options[name] is not None for name in ("queue", "task", "store", "key"))
+        values = _values(options)
+        if has_scope and not values:
+            raise CommandError("nothing to set: pass --max-concurrency, --lift, --as-declared, --rate or --no-rate")
+        if values and not has_scope:
+            raise CommandError("nothing to limit: pass --queue, --task (with --key) or --store")
+        if values:
+            scope = {"queue": options["queue"], "task": options["task"], "store_id": options["store"]}
+            limits.limit(**scope, key=options["key"], using=conf.reader_database, **values)
+        listed = list_limits(using=conf.reader_database)
         if options["json"]:
-            out.write(json.dumps(list(map(asdict, rules)), indent=2))
-        elif rules:
-            out.write(table([_HEAD, *map(_cells, rules)]))
+            out.write(json.dumps(list(map(asdict, listed)), indent=2))
+        elif listed:
+            out.write(table([_HEAD, *map(_cells, listed)]))
         else:
-            err.write("there are no rules, and nothing is declared")
+            err.write("no limit is set or declared")
 
 
-def _said(options: dict[str, Any]) -> dict[str, Any]:
+def _values(options: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of ``limit``: omitted options keep their value."""
-    said = {name: options[name] for name in ("max_concurrency", "rate") if options[name] is not None}
+    values = {name: options[name] for name in ("max_concurrency", "rate") if options[name] is not None}
     if options["as_declared"]:
-        said["max_concurrency"] = None
+        values["max_concurrency"] = None
     if options["no_rate"]:
-        said["rate"] = None
-    if options["lift"]:
-        said["lift"] = True
-    return said
+        values["rate"] = None
+    return values | ({"lift": True} if options["lift"] else {})
 
 
-def _cells(rule: ListedLimit) -> tuple[object, ...]:
-    numbers = (None if n is None else f"{n:,}" for n in (rule.max_concurrency, rule.rate, rule.declared))
-    return (f"{rule.kind} {rule.name}", "yes" if rule.paused else None, *numbers)
+def _cells(limit: ListedLimit) -> tuple[object, ...]:
+    numbers = (None if n is None else f"{n:,}" for n in (limit.max_concurrency, limit.rate, limit.declared))
+    return (f"{limit.kind} {limit.name}", "yes" if limit.paused else None, *numbers)
 
 
 class Pause(Subcommand):
     """Subcommand that stops starting the jobs of one queue, task or store."""
 
     name = "pause"
-    help = "Start no more jobs of a queue, a task or a store; what runs goes on. Workers follow within a second."
-    _done = "paused"
+    help = "Start no more jobs of a queue, a task or a store; running jobs continue. Workers follow within a second."
+    done: ClassVar[str] = "paused"
+    verb: ClassVar[Callable[..., None]] = staticmethod(limits.pause)
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Declare the options."""
-        one = parser.add_mutually_exclusive_group(required=True)
-        one.add_argument("--queue", metavar="NAME", help="a queue")
-        one.add_argument("--task", metavar="NAME", help="a task")
-        one.add_argument("--store", type=UUID, metavar="ID", help="a store")
-        parser.add_argument("--json", action="store_true", help="write what was done as JSON")
+        _add_scope(parser, required=True)
+        parser.add_argument("--json", action="store_true", help="write the result as JSON")
 
     def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
-        """Do it and report it."""
-        self._do(options["queue"], options["task"], options["store"])
-        done = {name: str(options[name]) for name in ("queue", "task", "store") if options[name] is not None}
-        text = ", ".join(f"{name} {value}" for name, value in done.items())
-        out.write(json.dumps({self._done: done}) if options["json"] else f"{self._done}: {text}")
-
-    def _do(self, queue: str | None, task: str | None, store_id: UUID | None) -> None:
-        limits.pause(queue=queue, task=task, store_id=store_id, using=conf.reader_database)
+        self.verb(queue=options["queue"], task=options["task"], store_id=options["store"], using=conf.reader_database)
+        scope = {name: str(options[name]) for name in ("queue", "task", "store") if options[name] is not None}
+        text = ", ".join(f"{name} {value}" for name, value in scope.items())
+        out.write(json.dumps({self.done: scope}) if options["json"] else f"{self.done}: {text}")
 
 
 class Resume(Pause):
@@ -117,7 +106,5 @@ class Resume(Pause):
 
     name = "resume"
     help = "Start the jobs of a paused queue, task or store again; its limits stay."
-    _done = "resumed"
-
-    def _do(self, queue: str | None, task: str | None, store_id: UUID | None) -> None:
-        limits.resume(queue=queue, task=task, store_id=store_id, using=conf.reader_database)
+    done = "resumed"
+    verb = staticmethod(limits.resume)

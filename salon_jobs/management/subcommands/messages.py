@@ -16,65 +16,57 @@ from django.db.models import Q, QuerySet
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.records import EVENT_SKIPPED, TOPIC_DENIED, ActionResult, MessageStatus
 from salon_jobs.core.redaction import redacted
+from salon_jobs.core.units import with_noun
 from salon_jobs.management.arguments import instant, positive
-from salon_jobs.management.output import ask, in_batches, printable_lines, shortened, table, tell
+from salon_jobs.management.output import ask, change_rows, table, write_list, write_object, write_results
 from salon_jobs.management.subcommands.base import Subcommand
 from salon_jobs.models import BlockedAggregate, Message
-from salon_jobs.outbox.control import (
-    BATCH,
-    pause_destination,
-    resume_destination,
-    retry_messages,
-    skip_messages,
-    unpark,
-)
-from salon_jobs.outbox.queries import COUNTED, GateHolder, gate_state
+from salon_jobs.outbox.control import pause_destination, resume_destination, retry_messages, skip_messages, unpark
+from salon_jobs.outbox.queries import COUNTED, gate_state
 from salon_jobs.outbox.replay import MessageCriteria, Replayed, replay_messages, send_skipped_messages
 from salon_jobs.outbox.search import NEWEST, find_messages
 
-FILTERS = ("aggregate_type", "aggregate_id", "event", "store", "since")
+_FILTERS: Final = ("aggregate_type", "aggregate_id", "event", "store", "since")
 
 
-def message_id(text: str) -> int | UUID:
-    """Parse a message's number, or the uuid that brokers and consumers know, for argparse."""
+def _message_id(text: str) -> int | UUID:
+    """Parse a message's number, or the UUID that brokers and consumers know, for argparse."""
     if text.isascii() and text.isdecimal() and int(text) < 2**63:
         return int(text)
     try:
         return UUID(text)
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is no id of a message: neither a number nor a uuid") from error
+        raise argparse.ArgumentTypeError(f"{text!r} is not a message ID: neither a number nor a UUID") from error
 
 
-def add_filters(parser: CommandParser) -> None:
-    """Add the options that select messages by filter."""
+def _add_ids(parser: CommandParser) -> None:
+    parser.add_argument("id", nargs="*", type=_message_id, help="numbers or UUIDs of messages")
+
+
+def _add_filters(parser: CommandParser) -> None:
     parser.add_argument("--aggregate-type", metavar="NAME", help="for this destination")
     parser.add_argument("--aggregate-id", metavar="ID", help="of this aggregate")
     parser.add_argument("--event", metavar="NAME", help="with this event")
     parser.add_argument("--store", type=UUID, metavar="ID", help="of this store")
     parser.add_argument(
-        "--since", type=instant, metavar="TIME", help="written since: an age (12h, 7d) or an instant in ISO 8601"
+        "--since", type=instant, metavar="TIME", help="written since: an age (12h, 7d) or an ISO 8601 instant"
     )
 
 
-def chosen(options: dict[str, Any], status: str | None) -> tuple[QuerySet[Message], bool]:
-    """Return the selected messages, newest first, and whether every message was searched."""
-    wanted = {name: options[name] for name in FILTERS if name != "store"}
-    return find_messages(status=status, store_id=options["store"], using=conf.reader_database, **wanted)
+def _matching(options: dict[str, Any], status: str | None) -> tuple[QuerySet[Message], bool]:
+    """Return the messages that the filters select, newest first, and whether every message was searched."""
+    criteria = {name: options[name] for name in _FILTERS if name != "store"}
+    return find_messages(status=status, store_id=options["store"], using=conf.reader_database, **criteria)
 
 
-def numbers(ids: Sequence[int | UUID]) -> list[int]:
-    """Return the numbers of messages without duplicates. Raises CommandError for unknown uuids."""
+def _numbers(ids: Sequence[int | UUID]) -> list[int]:
+    """Return the numbers of messages without duplicates. Raises CommandError for unknown UUIDs."""
     uuids = [each for each in ids if isinstance(each, UUID)]
     rows = Message.objects.using(conf.reader_database).filter(message_id__in=uuids).values_list("message_id", "id")
-    known: dict[UUID, int] = dict(rows)
-    if missing := [str(each) for each in uuids if each not in known]:
+    by_uuid: dict[UUID, int] = dict(rows)
+    if missing := [str(each) for each in uuids if each not in by_uuid]:
         raise CommandError(f"there is no message {', '.join(missing)}")
-    return list(dict.fromkeys(known[each] if isinstance(each, UUID) else each for each in ids))
-
-
-def looked_at() -> str:
-    """Return the note that not every message was searched."""
-    return f"only the newest {NEWEST:,} ids were looked at; --status failed or skipped looks at all of these"
+    return list(dict.fromkeys(by_uuid[each] if isinstance(each, UUID) else each for each in ids))
 
 
 _COLUMNS: Final = (
@@ -96,131 +88,142 @@ class List(Subcommand):
     """Subcommand that lists the newest matching messages."""
 
     name = "list"
-    help = "List messages, the newest first, without their payloads."
+    help = "List messages, newest first, without their payloads."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Declare the options."""
-        parser.add_argument("--status", choices=[status.value for status in MessageStatus], help="of this status")
-        add_filters(parser)
-        parser.add_argument("--limit", type=positive, default=50, metavar="N", help="so many at most (default 50)")
+        parser.add_argument("--status", choices=[status.value for status in MessageStatus], help="with this status")
+        _add_filters(parser)
+        parser.add_argument("--limit", type=positive, default=50, metavar="N", help="at most this many (default 50)")
         parser.add_argument("--json", action="store_true", help="write a list of objects")
 
     def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
-        """Write a table, or JSON."""
-        found, everything = chosen(options, options["status"])
-        rows = list(found.values(*_COLUMNS)[: options["limit"]])
-        if options["json"]:
-            out.write(json.dumps(rows, indent=2, default=str))
-        elif rows:
-            shown = ([*{**row, "last_error": shortened(row["last_error"])}.values()] for row in rows)
-            out.write(table([_COLUMNS, *shown]))
-        else:
-            err.write("no message matches")
-        if not everything and len(rows) < options["limit"]:
-            err.write(looked_at())
+        messages, is_complete = _matching(options, options["status"])
+        count = write_list(messages, _COLUMNS, options, out, err, nothing="no message matches")
+        if not is_complete and count < options["limit"]:
+            err.write(f"only the newest {NEWEST:,} IDs were searched; --status failed or skipped searches all of these")
 
 
 class Show(Subcommand):
     """Subcommand that shows everything known about one message, and what blocks it."""
 
     name = "show"
-    help = "Show a message with its payload, its last error and what holds it back."
+    help = "Show a message with its payload, its last error and what blocks it."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Declare the options."""
-        parser.add_argument("id", type=message_id, help="the number of a message, or its uuid")
+        parser.add_argument("id", type=_message_id, help="the number or UUID of a message")
         parser.add_argument("--json", action="store_true", help="write an object")
 
     def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
         """Write the message. Raises CommandError when it does not exist."""
-        [number] = numbers([options["id"]])
-        found = Message.objects.using(conf.reader_database).filter(pk=number).values().first()
-        if found is None:
+        [number] = _numbers([options["id"]])
+        row = Message.objects.using(conf.reader_database).filter(pk=number).values().first()
+        if row is None:
             raise CommandError(f"there is no message {number}")
-        columns: dict[str, Any] = {**found}
-        columns |= {name: redacted(columns[name], conf.redact) for name in ("payload", "headers")}
-        shown: dict[str, object] = {**columns, "held_back_by": _holder(columns)}
-        if options["json"]:
-            out.write(json.dumps(shown, indent=2, default=str))
-            return
-        for name, value in shown.items():
-            is_json = isinstance(value, dict | list)
-            text = json.dumps(value, indent=2, default=str, ensure_ascii=False) if is_json else str(value)
-            out.write(printable_lines(f"{name}: {text}"))
+        message: dict[str, Any] = {**row}
+        hidden = {name: redacted(message[name], conf.redact) for name in ("payload", "headers")}
+        write_object({**message, **hidden, "blocked_by": _holder(message)}, options, out)
 
 
-def _holder(shown: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the row that blocks the message's aggregate, possibly its own."""
-    if shown["status"] not in ("pending", "failed"):
+def _holder(message: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the row that blocks the message's aggregate, possibly because of this message."""
+    if message["status"] not in ("pending", "failed"):
         return None
     rows = BlockedAggregate.objects.using(conf.reader_database)
-    one = {"aggregate_type": shown["aggregate_type"], "aggregate_id": shown["aggregate_id"]}
-    named = rows.filter(**one) if shown["aggregate_id"] else rows.filter(head_id=shown["id"])
-    row = named.values("head_id", "status", "retry_count", "retry_at", "since", "code", "error").first()
+    aggregate = {"aggregate_type": message["aggregate_type"], "aggregate_id": message["aggregate_id"]}
+    holders = rows.filter(**aggregate) if message["aggregate_id"] else rows.filter(head_id=message["id"])
+    row = holders.values("head_id", "status", "retry_count", "retry_at", "since", "code", "error").first()
     return None if row is None else {**row}
 
 
-class OnMessages(Subcommand):
-    """Subcommand that changes messages by id, or all failed ones that match the options."""
+class ChangeMessages(Subcommand):
+    """Subcommand that changes messages by ID, or all failed ones that match the options."""
 
     done: ClassVar[str]
-    not_done: ClassVar[str]
-    operate: ClassVar[Callable[..., list[ActionResult[int]]]]
+    verb: ClassVar[Callable[..., list[ActionResult[int]]]]
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Declare the options."""
-        parser.add_argument("id", nargs="*", type=message_id, help="numbers or uuids of messages")
-        add_filters(parser)
+        _add_ids(parser)
+        _add_filters(parser)
         parser.add_argument("--yes", action="store_true", help="do not ask")
         parser.add_argument("--json", action="store_true", help="write a list of objects, one for each message")
 
     def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
         """Count, ask, change, report. Raises CommandError when nothing is selected, or without a terminal."""
-        ids = self._ids(options)
-        if ids and not options["yes"]:
-            ask(f"{self.name.capitalize()} {len(ids):,} messages?", err, otherwise=self.not_done, remedy="add --yes")
-        results = in_batches(ids, partial(self.operate, using=conf.reader_database), batch=BATCH, err=err)
-        tell(results, self.done, lambda result: result.id, as_json=options["json"], out=out)
-
-    def _ids(self, options: dict[str, Any]) -> Sequence[int]:
-        filtered = any(options[name] is not None for name in FILTERS)
-        if bool(options["id"]) == filtered:
+        if bool(options["id"]) == any(options[name] is not None for name in _FILTERS):
             raise CommandError("name the messages by ids, or the failed ones by --aggregate-type, --event, --store …")
-        if options["id"]:
-            return numbers(options["id"])
-        failed, _ = chosen(options, MessageStatus.FAILED)
-        return sorted(failed.values_list("pk", flat=True))
+        failed, _ = _matching(options, MessageStatus.FAILED)
+        ids = _numbers(options["id"]) or sorted(failed.values_list("pk", flat=True))
+        verb = partial(self.verb, using=conf.reader_database)
+        change_rows(ids, verb, options, out, err, action=self.name.capitalize(), noun="message", done=self.done)
 
 
-class RetryMessages(OnMessages):
+class RetryMessages(ChangeMessages):
     """Subcommand that retries failed messages."""
 
     name = "retry"
-    help = "Have messages sent again: failed ones with all their tries, waiting ones at once."
+    help = "Send messages again: failed ones with all their attempts, waiting ones at once."
     done = "sent again"
-    not_done = "nothing is sent again"
-    operate = staticmethod(retry_messages)
+    verb = staticmethod(retry_messages)
 
 
-class SkipMessages(OnMessages):
+class SkipMessages(ChangeMessages):
     """Subcommand that skips messages for good."""
 
     name = "skip"
-    help = "Give messages up: they are never sent, and what they held back goes on."
+    help = "Give up messages: they are never sent, and the messages they block continue."
     done = "skipped"
-    not_done = "nothing was skipped"
-    operate = staticmethod(skip_messages)
+    verb = staticmethod(skip_messages)
+
+
+class SendSkipped(Subcommand):
+    """Subcommand that sends messages by ID, or all matching ones, that a list in the settings had skipped."""
+
+    name = "send-skipped"
+    help = "Send messages, under their own IDs, that a list in the settings skipped."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        _add_ids(parser)
+        _add_filters(parser)
+        parser.add_argument(
+            "--code",
+            action="append",
+            metavar="CODE",
+            help=f"skipped for this reason; repeatable (default {TOPIC_DENIED} and {EVENT_SKIPPED})",
+        )
+        parser.add_argument("--yes", action="store_true", help="do not ask")
+        parser.add_argument("--json", action="store_true", help="write a list of objects, one for each message")
+
+    def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
+        """Count, ask, send, report. Raises CommandError when nothing is selected, or without a terminal."""
+        ids = self._ids(options)
+        if ids and not options["yes"]:
+            question = f"Send {with_noun(len(ids), 'skipped message')} ({min(ids)} to {max(ids)})?"
+            ask(question, err, otherwise="nothing was changed")
+        write_results(send_skipped_messages(ids, using=conf.reader_database), "to be sent", options, out)
+
+    def _ids(self, options: dict[str, Any]) -> Sequence[int]:
+        has_filters = any(options[name] is not None for name in _FILTERS)
+        if bool(options["id"]) == has_filters or (options["id"] and options["code"]):
+            raise CommandError(
+                "name the messages by ids, or those that a list skipped by --aggregate-type, --event, --store …"
+            )
+        if options["id"]:
+            return _numbers(options["id"])
+        reasons = Q()
+        for code in options["code"] or (TOPIC_DENIED, EVENT_SKIPPED):
+            reasons |= Q(last_error=code) | Q(last_error__startswith=f"{code} ")
+        skipped, _ = _matching(options, MessageStatus.SKIPPED)
+        return sorted(skipped.filter(reasons).values_list("pk", flat=True))
 
 
 class ReplayMessages(Subcommand):
-    """Subcommand that writes messages again under new ids, after a preview."""
+    """Subcommand that writes messages again under new IDs, after a preview."""
 
     name = "replay"
-    help = "Send messages again on purpose, as new ones in the order of the old; says how many first and asks."
+    help = "Send messages again as new ones, in the original order. Shows how many first, and asks."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Declare the options."""
-        parser.add_argument("id", nargs="*", type=message_id, help="numbers or uuids of messages")
+        _add_ids(parser)
         parser.add_argument("--aggregate-type", metavar="NAME", help="for this destination, in a range")
         parser.add_argument("--aggregate-id", metavar="ID", help="of this aggregate")
         parser.add_argument("--event", metavar="NAME", help="with this event")
@@ -239,85 +242,33 @@ class ReplayMessages(Subcommand):
 
     def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
         """Preview, ask, replay, report. Raises CommandError without a terminal to confirm on; OptionInvalid."""
-        criteria = _criteria(options)
+        names = ("aggregate_type", "aggregate_id", "event", "from_id", "to_id", "since", "until")
+        given: dict[str, Any] = {name: options[name] for name in names if options[name] is not None}
+        if options["status"]:
+            given["statuses"] = tuple(dict.fromkeys(options["status"]))
+        criteria = MessageCriteria(ids=tuple(_numbers(options["id"])), **given)
         using = conf.reader_database
-        if options["dry_run"] or not options["yes"]:
-            found = replay_messages(criteria, dry_run=True, using=using)
-            if options["dry_run"]:
-                _tell("would be sent again", found, options, out)
-                return
-            ask(
-                f"Send {found.messages:,} messages again ({_ends(found)})?",
-                err,
-                otherwise="nothing was sent again",
-                remedy="add --yes, or --dry-run to count only",
-            )
-        done = replay_messages(criteria, requested_by=options["by"], reason=options["reason"], using=using)
-        _tell("sent again", done, options, out)
+        replay = partial(replay_messages, criteria, requested_by=options["by"], reason=options["reason"], using=using)
+        if options["dry_run"]:
+            self._report("would be sent again", replay(dry_run=True), options, out)
+            return
+        if not options["yes"]:
+            preview = replay(dry_run=True)
+            question = f"Send {with_noun(preview.messages, 'message')} again ({_range(preview)})?"
+            ask(question, err, otherwise="nothing was changed", remedy="pass --yes, or --dry-run to count only")
+        self._report("sent again", replay(), options, out)
+
+    def _report(self, done: str, replayed: Replayed, options: dict[str, Any], out: OutputWrapper) -> None:
+        if options["json"]:
+            out.write(json.dumps({"dry_run": options["dry_run"], **asdict(replayed)}))
+            return
+        for each in replayed.refused:
+            out.write(f"{each.id}: {each.detail}")
+        out.write(f"{done}: {replayed.messages:,} ({_range(replayed)})")
 
 
-def _criteria(options: dict[str, Any]) -> MessageCriteria:
-    names = ("aggregate_type", "aggregate_id", "event", "from_id", "to_id", "since", "until")
-    given: dict[str, Any] = {name: options[name] for name in names if options[name] is not None}
-    if options["status"]:
-        given["statuses"] = tuple(dict.fromkeys(options["status"]))
-    return MessageCriteria(ids=tuple(numbers(options["id"])), **given)
-
-
-def _ends(found: Replayed) -> str:
-    return f"{found.first} to {found.last}" if found.messages else "none"
-
-
-def _tell(verb: str, found: Replayed, options: dict[str, Any], out: OutputWrapper) -> None:
-    if options["json"]:
-        out.write(json.dumps({"dry_run": options["dry_run"], **asdict(found)}))
-        return
-    for refused in found.refused:
-        out.write(f"{refused.id}: {refused.detail}")
-    out.write(f"{verb}: {found.messages:,} ({_ends(found)})")
-
-
-class SendSkipped(Subcommand):
-    """Subcommand that sends messages by id, or all matching ones, that a list in the settings had skipped."""
-
-    name = "send-skipped"
-    help = "Send messages after all that a list of the settings skipped, under their own ids."
-
-    def add_arguments(self, parser: CommandParser) -> None:
-        """Declare the options."""
-        parser.add_argument("id", nargs="*", type=message_id, help="numbers or uuids of messages, skipped by whomever")
-        add_filters(parser)
-        parser.add_argument(
-            "--code",
-            action="append",
-            metavar="CODE",
-            help=f"skipped for this reason; repeatable (default {TOPIC_DENIED} and {EVENT_SKIPPED})",
-        )
-        parser.add_argument("--yes", action="store_true", help="do not ask")
-        parser.add_argument("--json", action="store_true", help="write a list of objects, one for each message")
-
-    def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
-        """Count, ask, send, report. Raises CommandError when nothing is selected, or without a terminal."""
-        ids = self._ids(options)
-        if ids and not options["yes"]:
-            question = f"Send {len(ids):,} skipped messages ({min(ids)} to {max(ids)})?"
-            ask(question, err, otherwise="nothing is sent", remedy="add --yes")
-        results = send_skipped_messages(ids, using=conf.reader_database)
-        tell(results, "to be sent", lambda result: result.id, as_json=options["json"], out=out)
-
-    def _ids(self, options: dict[str, Any]) -> Sequence[int]:
-        filtered = any(options[name] is not None for name in FILTERS)
-        if bool(options["id"]) == filtered or (options["id"] and options["code"]):
-            raise CommandError(
-                "name the messages by ids, or those that a list skipped by --aggregate-type, --event, --store …"
-            )
-        if options["id"]:
-            return numbers(options["id"])
-        reasons = Q()
-        for code in options["code"] or (TOPIC_DENIED, EVENT_SKIPPED):
-            reasons |= Q(last_error=code) | Q(last_error__startswith=f"{code} ")
-        skipped, _ = chosen(options, MessageStatus.SKIPPED)
-        return sorted(skipped.filter(reasons).values_list("pk", flat=True))
+def _range(replayed: Replayed) -> str:
+    return f"{replayed.first} to {replayed.last}" if replayed.messages else "none"
 
 
 _PARKED_COLUMNS: Final = (
@@ -337,39 +288,31 @@ class Parked(Subcommand):
     """Subcommand that lists parked aggregates, and on request those that wait for a retry."""
 
     name = "parked"
-    help = "List parked aggregates, and which message holds each back."
+    help = "List parked aggregates, and the message that blocks each."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Declare the options."""
         parser.add_argument("--aggregate-type", metavar="NAME", help="for this destination")
-        parser.add_argument("--waiting", action="store_true", help="those that wait for their next try, too")
-        parser.add_argument("--limit", type=positive, default=50, metavar="N", help="so many at most (default 50)")
+        parser.add_argument("--waiting", action="store_true", help="also those that wait for their next attempt")
+        parser.add_argument("--limit", type=positive, default=50, metavar="N", help="at most this many (default 50)")
         parser.add_argument("--json", action="store_true", help="write a list of objects, with the errors")
 
     def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
-        """Write a table, or JSON."""
-        found = BlockedAggregate.objects.using(conf.reader_database).order_by("pk")
+        aggregates = BlockedAggregate.objects.using(conf.reader_database).order_by("pk")
         if not options["waiting"]:
-            found = found.filter(status=BlockedAggregate.Status.PARKED)
+            aggregates = aggregates.filter(status=BlockedAggregate.Status.PARKED)
         if options["aggregate_type"]:
-            found = found.filter(aggregate_type=options["aggregate_type"])
-        rows = list(found.values(*_PARKED_COLUMNS, "error")[: options["limit"]])
-        if options["json"]:
-            out.write(json.dumps(rows, indent=2, default=str))
-        elif rows:
-            out.write(table([_PARKED_COLUMNS, *(tuple(row[name] for name in _PARKED_COLUMNS) for row in rows)]))
-        else:
-            err.write("nothing is parked")
+            aggregates = aggregates.filter(aggregate_type=options["aggregate_type"])
+        nothing = "no aggregate is parked"
+        write_list(aggregates, _PARKED_COLUMNS, options, out, err, nothing=nothing, only_in_json=["error"])
 
 
 class Unpark(Subcommand):
     """Subcommand that retries the messages that block aggregates."""
 
     name = "unpark"
-    help = "Try the message again that holds each blocked aggregate back, at once."
+    help = "Retry the message that blocks each aggregate, at once."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Declare the options."""
         parser.add_argument("--aggregate-type", metavar="NAME", required=True, help="of this destination")
         parser.add_argument("--aggregate-id", metavar="ID", action="append", help="this aggregate; repeatable")
         parser.add_argument("--yes", action="store_true", help="do not ask")
@@ -377,74 +320,76 @@ class Unpark(Subcommand):
 
     def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
         """Ask, retry, report. Raises CommandError without a terminal to confirm on."""
-        kind, ids = options["aggregate_type"], options["aggregate_id"]
+        destination, ids = options["aggregate_type"], options["aggregate_id"]
         if ids is not None and "" in ids:
             raise CommandError("--aggregate-id must not be empty: messages of no aggregate are retried by their ids")
         if not options["yes"]:
-            blocked = BlockedAggregate.objects.using(conf.reader_database).filter(aggregate_type=kind)
+            blocked = BlockedAggregate.objects.using(conf.reader_database).filter(aggregate_type=destination)
             count = blocked.filter(aggregate_id__in=ids).count() if ids else blocked.count()
-            ask(f"Try {count:,} aggregates again?", err, otherwise="nothing was unparked", remedy="add --yes")
-        named: dict[str, Any] = {"aggregates": [(kind, one) for one in ids]} if ids else {"aggregate_type": kind}
-        results = unpark(using=conf.reader_database, **named)
-        tell(results, "unparked", lambda result: result.id[1], as_json=options["json"], out=out)
+            ask(f"Retry {with_noun(count, 'aggregate')}?", err, otherwise="nothing was changed")
+        chosen: dict[str, Any] = (
+            {"aggregates": [(destination, each) for each in ids]} if ids else {"aggregate_type": destination}
+        )
+        write_results(unpark(using=conf.reader_database, **chosen), "unparked", options, out)
 
 
 class PauseDestination(Subcommand):
     """Subcommand that stops sending to one destination."""
 
     name = "pause"
-    help = "Send nothing to a destination; messages are still written, and wait. Relays follow within a second."
-    _done = "paused"
-    _do = staticmethod(pause_destination)
+    help = "Stop sending to a destination; messages are still written, and wait. Relays follow within a second."
+    done: ClassVar[str] = "paused"
+    verb: ClassVar[Callable[..., None]] = staticmethod(pause_destination)
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Declare the options."""
         parser.add_argument("aggregate_type", help="the destination: an ARN or RN")
-        parser.add_argument("--json", action="store_true", help="write what was done as JSON")
+        parser.add_argument("--json", action="store_true", help="write the result as JSON")
 
     def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
         """Do it and report it. Raises MessageInvalid."""
         name = options["aggregate_type"]
-        self._do(name, using=conf.reader_database)
-        out.write(json.dumps({self._done: name}) if options["json"] else f"{self._done}: {name}")
+        self.verb(name, using=conf.reader_database)
+        out.write(json.dumps({self.done: name}) if options["json"] else f"{self.done}: {name}")
 
 
 class ResumeDestination(PauseDestination):
     """Subcommand that resumes sending to a paused destination."""
 
     name = "resume"
-    help = "Send to a paused destination again what waits, in order."
-    _done = "resumed"
-    _do = staticmethod(resume_destination)
+    help = "Resume a paused destination; waiting messages are sent in order."
+    done = "resumed"
+    verb = staticmethod(resume_destination)
 
 
 class Gate(Subcommand):
     """Subcommand that shows the open transactions that wrote messages, and how many messages wait for them to end."""
 
     name = "gate"
-    help = "Show the open transactions behind which messages wait, since when, and how many."
+    help = "Show the open transactions that hold back messages, since when, and how many messages."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Declare the options."""
         parser.add_argument("--json", action="store_true", help="write an object")
 
     def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
-        """Write a table, or JSON."""
         state = gate_state(using=conf.reader_database)
         if options["json"]:
             out.write(json.dumps(asdict(state), indent=2, default=str))
-            return
-        if not state.holders:
-            out.write(f"nobody holds the gate; messages are relayed up to {state.bound}")
-            return
-        out.write(table([("pid", "role", "application", "since", "state"), *map(_cells, state.holders)]))
-        behind = f"{state.behind:,} or more" if state.behind == COUNTED else f"{state.behind:,}"
-        out.write(f"messages are relayed up to {state.bound}; committed and waiting behind that: {behind}")
-
-
-def _cells(holder: GateHolder) -> tuple[object, ...]:
-    pid = holder.pid or "prepared transaction"
-    return (pid, holder.role, holder.application, holder.since or "not visible", holder.state)
+        elif not state.holders:
+            out.write(f"no open transaction holds back messages; they are relayed up to {state.bound}")
+        else:
+            rows = [
+                (
+                    each.pid or "prepared transaction",
+                    each.role,
+                    each.application,
+                    each.since or "not visible",
+                    each.state,
+                )
+                for each in state.holders
+            ]
+            out.write(table([("pid", "role", "application", "since", "state"), *rows]))
+            behind = f"{state.behind:,} or more" if state.behind == COUNTED else f"{state.behind:,}"
+            out.write(f"messages are relayed up to {state.bound}; committed and waiting behind that: {behind}")
 
 
 ACTIONS: Final[tuple[Subcommand, ...]] = (
@@ -466,10 +411,9 @@ class Messages(Subcommand):
     """Subcommand with subcommands of its own, which inspect and change messages."""
 
     name = "messages"
-    help = "See messages, retry, skip and replay them, unpark aggregates, pause destinations."
+    help = "Show messages, retry, skip and replay them, unpark aggregates, pause destinations."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Declare the actions."""
         chosen = parser.add_subparsers(dest="action", title="actions", metavar="ACTION")
         for each in ACTIONS:
             each.add_arguments(chosen.add_parser(each.name, help=each.help, description=each.help))

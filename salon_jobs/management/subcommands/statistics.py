@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
@@ -13,10 +12,11 @@ from django.core.management.base import CommandError, CommandParser, OutputWrapp
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import units
 from salon_jobs.core.records import JobState
+from salon_jobs.core.units import with_noun
 from salon_jobs.jobs.pruning import BATCH, count_prunable, prune_jobs, retained
 from salon_jobs.jobs.statistics import TaskTotals, totals
 from salon_jobs.management.arguments import duration
-from salon_jobs.management.output import ask, table
+from salon_jobs.management.output import Progress, ask, listed_counts, table
 from salon_jobs.management.subcommands.base import Subcommand
 
 _HEAD = ("task", "runs", "succeeded", "retried", "failed", "mean", "p50", "p95", "wait mean", "wait p50", "wait p95")
@@ -29,19 +29,17 @@ class Stats(Subcommand):
     help = "Show runs, failures, retries, durations and waits of each task."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Declare the options."""
         parser.add_argument(
             "--last",
             type=duration,
             default=timedelta(hours=1),
             metavar="AGE",
-            help="so long ago until now (15m, 24h, 7d …; default 1h)",
+            help="from this long ago until now (15m, 24h, 7d …; default 1h)",
         )
         parser.add_argument("--task", action="append", metavar="NAME", help="this task only; repeatable")
         parser.add_argument("--json", action="store_true", help="write JSON, times in seconds")
 
     def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
-        """Write a table, or JSON."""
         rows = [
             each
             for each in totals(options["last"], using=conf.reader_database)
@@ -52,7 +50,7 @@ class Stats(Subcommand):
         elif rows:
             out.write(table([_HEAD, *map(_cells, rows)]))
         else:
-            err.write("no run ended in that time")
+            err.write("no job ran in this period")
 
 
 def _described(row: TaskTotals) -> dict[str, Any]:
@@ -71,22 +69,18 @@ def _cells(row: TaskTotals) -> tuple[str, ...]:
     return (row.task, *(f"{count:,}" for count in counts), *map(units.duration, times))
 
 
-_TELL_EVERY_S = 2.0
-
-
 class Prune(Subcommand):
-    """Subcommand that deletes jobs of the given states and ages with their error rows, in batches that block nobody."""
+    """Subcommand that deletes ended jobs of some states and ages with their errors, in batches that block nothing."""
 
     name = "prune"
-    help = "Delete ended jobs and their errors: those past their retention, or older than you say."
+    help = "Delete ended jobs and their errors: those past their retention, or older than an age."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Declare the options."""
         parser.add_argument(
             "--older-than",
             type=duration,
             metavar="AGE",
-            help="ended longer ago than that (7d, 12h …); default RETAIN_…",
+            help="ended longer ago than this (7d, 12h …); default RETAIN_…",
         )
         parser.add_argument(
             "--state",
@@ -102,35 +96,32 @@ class Prune(Subcommand):
         """Count, ask, delete, report the counts. Raises CommandError without a terminal to confirm on."""
         ages = _ages(options["state"], options["older_than"])
         if not ages:
-            raise CommandError("these jobs are kept for ever, by the RETAIN settings; give an age with --older-than")
+            raise CommandError("the RETAIN settings keep these jobs for ever; pass an age with --older-than")
         using = conf.reader_database
-        found = {state: count_prunable(state, age, using=using) for state, age in ages.items()}
+        prunable = {state.value: count_prunable(state, age, using=using) for state, age in ages.items()}
         if options["dry_run"]:
-            _tell("would be deleted", {state.value: count for state, count in found.items()}, options, out)
+            self._report("would be deleted", prunable, options, out)
             return
-        total = sum(found.values())
+        total = sum(prunable.values())
         if total and not options["yes"]:
-            ask(
-                f"Delete {total:,} jobs ({_listed({s.value: n for s, n in found.items()})})?",
-                err,
-                otherwise="nothing was deleted",
-                remedy="add --yes, or --dry-run to count only",
-            )
-        deleted = {state.value: 0 for state in ages}
-        errors, told = 0, time.monotonic()
+            question = f"Delete {with_noun(total, 'job')} ({listed_counts(prunable)})?"
+            ask(question, err, otherwise="nothing was deleted", remedy="pass --yes, or --dry-run to count only")
+        deleted = dict.fromkeys(prunable, 0)
+        errors, progress = 0, Progress(err)
         try:
             for state, age in ages.items():
-                while True:
+                jobs = BATCH
+                while jobs == BATCH:
                     jobs, their_errors = prune_jobs(state, age, using=using)
                     deleted[state.value] += jobs
                     errors += their_errors
-                    if jobs < BATCH:
-                        break
-                    if time.monotonic() - told > _TELL_EVERY_S:
-                        told = time.monotonic()
-                        err.write(f"{sum(deleted.values()):,} of {total:,} deleted")
+                    progress.show(f"of {total:,} deleted", sum(deleted.values()))
         finally:  # report what was deleted before an interrupt or a lost database too
-            _tell("deleted", {**deleted, "errors": errors}, options, out)
+            self._report("deleted", {**deleted, "errors": errors}, options, out)
+
+    def _report(self, done: str, counts: Mapping[str, int], options: dict[str, Any], out: OutputWrapper) -> None:
+        as_json = json.dumps({done.replace(" ", "_"): counts})
+        out.write(as_json if options["json"] else f"{done}: {listed_counts(counts)}")
 
 
 def _ages(states: list[str] | None, older_than: timedelta | None) -> dict[JobState, timedelta]:
@@ -138,14 +129,3 @@ def _ages(states: list[str] | None, older_than: timedelta | None) -> dict[JobSta
     chosen = {state: age for state, age in retained().items() if states is None or state.value in states}
     ages = {state: older_than or age for state, age in chosen.items()}
     return {state: age for state, age in ages.items() if age is not None}
-
-
-def _tell(verb: str, counts: Mapping[str, int], options: dict[str, Any], out: OutputWrapper) -> None:
-    if options["json"]:
-        out.write(json.dumps({verb.replace(" ", "_"): counts}))
-    else:
-        out.write(f"{verb}: {_listed(counts)}")
-
-
-def _listed(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{count:,} {kind}" for kind, count in counts.items())

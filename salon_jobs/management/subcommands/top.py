@@ -8,17 +8,19 @@ import select
 import shutil
 import sys
 import time
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
+from itertools import islice
 from types import TracebackType
 from typing import Any, Final, TextIO
 
 from django.core.management.base import CommandParser, OutputWrapper
-from django.db import DatabaseError, InterfaceError
+from django.db import Error
 from django.utils import timezone
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import NotReady
-from salon_jobs.core.units import duration, number
+from salon_jobs.core.units import duration, number, with_noun
 from salon_jobs.dashboard.processes import ProcessAtWork, processes
 from salon_jobs.dashboard.queues import Waiting, waiting
 from salon_jobs.jobs.search import FailureKind, failure_kinds
@@ -56,20 +58,20 @@ class Keys:
         Other keys are dropped.
         """
         end = time.monotonic() + within_s
-        while (left := end - time.monotonic()) > 0:
+        while (remaining_s := end - time.monotonic()) > 0:
             if self._before is None:
-                time.sleep(left)
-            elif select.select([self._stream], [], [], left)[0]:
+                time.sleep(remaining_s)
+            elif select.select([self._stream], [], [], remaining_s)[0]:
                 # Bypass the stream, which reads ahead: select does not see what it has buffered.
-                read = os.read(self._stream.fileno(), 64)
-                if key.encode() in read or not read:
+                keys = os.read(self._stream.fileno(), 64)
+                if key.encode() in keys or not keys:
                     return True
         return False
 
 
 _LAST: Final = timedelta(minutes=5)
 _SHOWN: Final = 8
-# A page of a busy database can take its time; Ctrl-C works meanwhile.
+# A page of a busy database can take this long; Ctrl-C works meanwhile.
 _PATIENCE_S: Final = 10.0
 # Switch to the alternate screen without a cursor, and back; to its first line; clear the rest of a line, and of the
 # screen.
@@ -81,17 +83,16 @@ class Top(Subcommand):
     """Subcommand that shows queues, slow and failing tasks, running jobs and failures until q is pressed."""
 
     name = "top"
-    help = "Show queues, rates, running jobs, slow and failing tasks, again and again; q or Ctrl-C ends it."
+    help = "Show queues, rates, running jobs, slow and failing tasks, refreshed until q or Ctrl-C is pressed."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Declare the options."""
-        parser.add_argument("--once", action="store_true", help="write it once and end, as where there is no terminal")
+        parser.add_argument("--once", action="store_true", help="write one page and exit, as without a terminal")
         parser.add_argument(
             "--every",
             type=duration_option,
             default=timedelta(seconds=2),
             metavar="TIME",
-            help="look again after so long (default 2s)",
+            help="how often to refresh (default 2s)",
         )
 
     def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
@@ -117,8 +118,8 @@ class Top(Subcommand):
 def _shown(page: Probe[list[str]]) -> list[str]:
     try:
         return page.answer()
-    except (DatabaseError, InterfaceError, NotReady) as error:
-        return [f"{timezone.localtime():%H:%M:%S}  the database does not answer:", *str(error).strip().splitlines()]
+    except (Error, NotReady) as error:
+        return [f"{timezone.localtime():%H:%M:%S}  the database is not responding:", *str(error).strip().splitlines()]
 
 
 def _draw(lines: list[str], out: OutputWrapper) -> None:
@@ -130,89 +131,85 @@ def _draw(lines: list[str], out: OutputWrapper) -> None:
 
 def _page() -> list[str]:
     using = conf.reader_database
-    queued, at_work = waiting(using=using), processes(using=using)
+    queued, live = waiting(using=using), processes(using=using)
     tasks = totals(_LAST, using=using)
     parts = [
-        _summary(queued, at_work),
+        _summary(queued, live),
         _queues(queued),
-        _tasks("slowest", tasks),
-        _tasks("failing", tasks),
-        _running(at_work),
-        _failures(failure_kinds(using=using)),
+        _tasks("slowest", _slowest(tasks)),
+        _tasks("failing", _failing(tasks)),
+        _running(live),
+        _errors(failure_kinds(using=using)),
     ]
     return [line for part in parts if part for line in (*part, "")][:-1]
 
 
-def _summary(queued: Waiting, at_work: tuple[ProcessAtWork, ...]) -> list[str]:
+def _summary(queued: Waiting, live: tuple[ProcessAtWork, ...]) -> list[str]:
     about = "" if queued.exact else "about "
-    workers = [each for each in at_work if each.kind == "worker"]
+    workers = [each for each in live if each.kind == "worker"]
+    running = sum(each.held for each in workers)
     lines = [
         (
             f"{timezone.localtime():%H:%M:%S}  waiting {about}{queued.waiting:,}, due {queued.due:,}, oldest due "
             f"{duration(queued.oldest_due_s)}"
         ),
-        f"{len(workers)} worker processes hold {sum(each.held for each in workers):,}",
+        f"{with_noun(len(workers), 'worker')}, {with_noun(running, 'job')} running",
     ]
-    silent = [f"{each.kind} {each.hostname}/{each.pid}" for each in at_work if each.silent]
+    silent = [f"{each.kind} {each.hostname}/{each.pid}" for each in live if each.silent]
     notes = [("silent", silent), ("paused", list(queued.paused))]
     return [*lines, *(f"{what}: {printable(', '.join(names[:_SHOWN]))}" for what, names in notes if names)]
 
 
+def _section(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+    """Return the first rows as a table; without rows nothing."""
+    shown = list(islice(rows, _SHOWN))
+    return table([head, *shown]).splitlines() if shown else []
+
+
 def _queues(queued: Waiting) -> list[str]:
     head = ("queue", "waiting", "due", "oldest", "in/min", "out/min", "failed/h", "retried/h")
-    rows = [
+    rows = (
         (
             queue.name,
             number(queue.depth.waiting),
             number(queue.depth.due),
             duration(queue.depth.oldest_due_s),
-            number(queue.in_a_minute),
-            number(queue.out_a_minute),
-            number(queue.failed),
-            number(queue.retried),
+            *map(number, (queue.in_a_minute, queue.out_a_minute, queue.failed, queue.retried)),
         )
-        for queue in sorted(queued.queues, key=lambda each: -each.depth.waiting)[:_SHOWN]
-    ]
-    return table([head, *rows]).splitlines() if rows else []
+        for queue in sorted(queued.queues, key=lambda each: -each.depth.waiting)
+    )
+    return _section(head, rows)
 
 
-def _tasks(what: str, tasks: list[TaskTotals]) -> list[str]:
-    if what == "failing":
-        chosen = [each for each in tasks if each.outcomes["failed"] + each.outcomes["retried"]]
-        chosen.sort(key=lambda each: -each.outcomes["failed"] - each.outcomes["retried"])
-    else:
-        chosen = sorted((each for each in tasks if each.runs), key=lambda each: -(each.duration(0.95) or 0))
-    head = (f"{what} tasks, 5 min", "runs", "failed", "retried", "p50", "p95", "wait p95")
-    rows = [
+def _tasks(what: str, tasks: Iterable[TaskTotals]) -> list[str]:
+    rows = (
         (
             each.task,
-            number(each.runs),
-            number(each.outcomes["failed"]),
-            number(each.outcomes["retried"]),
-            duration(each.duration(0.5)),
-            duration(each.duration(0.95)),
-            duration(each.wait(0.95)),
+            *map(number, (each.runs, each.outcomes["failed"], each.outcomes["retried"])),
+            *map(duration, (each.duration(0.5), each.duration(0.95), each.wait(0.95))),
         )
-        for each in chosen[:_SHOWN]
-    ]
-    return table([head, *rows]).splitlines() if rows else []
+        for each in tasks
+    )
+    return _section((f"{what} tasks, 5 min", "runs", "failed", "retried", "p50", "p95", "wait p95"), rows)
 
 
-def _running(at_work: tuple[ProcessAtWork, ...]) -> list[str]:
-    held = [(job, each) for each in at_work for job in each.jobs]
+def _slowest(tasks: list[TaskTotals]) -> list[TaskTotals]:
+    return sorted((each for each in tasks if each.runs), key=lambda each: -(each.duration(0.95) or 0))
+
+
+def _failing(tasks: list[TaskTotals]) -> list[TaskTotals]:
+    failures = {each.task: each.outcomes["failed"] + each.outcomes["retried"] for each in tasks}
+    return sorted((each for each in tasks if failures[each.task]), key=lambda each: -failures[each.task])
+
+
+def _running(live: tuple[ProcessAtWork, ...]) -> list[str]:
+    held = [(job, process) for process in live for job in process.jobs]
     held.sort(key=lambda pair: -pair[0].for_s)
-    rows = [(job.task, job.id, duration(job.for_s), job.store, each.pid) for job, each in held[:_SHOWN]]
-    return table([("running longest", "job", "for", "store", "process"), *rows]).splitlines() if rows else []
+    rows = ((job.task, job.id, duration(job.for_s), job.store, process.pid) for job, process in held)
+    return _section(("running longest", "job", "for", "store", "process"), rows)
 
 
-def _failures(kinds: list[FailureKind]) -> list[str]:
-    rows = [
-        (
-            kind.task,
-            number(kind.jobs),
-            kind.newest_id,
-            shortened(f"{kind.error_class.rpartition('.')[2]}: {kind.message}"),
-        )
-        for kind in kinds[:_SHOWN]
-    ]
-    return table([("failed jobs, newest kind first", "jobs", "newest", "error"), *rows]).splitlines() if rows else []
+def _errors(kinds: list[FailureKind]) -> list[str]:
+    errors = (shortened(f"{kind.error_class.rpartition('.')[2]}: {kind.message}") for kind in kinds)
+    rows = ((kind.task, number(kind.jobs), kind.newest_id, error) for kind, error in zip(kinds, errors, strict=True))
+    return _section(("failed jobs, newest error first", "jobs", "newest", "error"), rows)
