@@ -10,7 +10,8 @@ SET LOCAL client_min_messages = warning;
 SET LOCAL log_statement = 'none';
 SET LOCAL log_min_duration_statement = -1;
 SET LOCAL log_min_error_statement = panic;
-LOCK TABLE pg_catalog.pg_authid IN SHARE ROW EXCLUSIVE MODE;
+LOCK TABLE pg_authid IN SHARE ROW EXCLUSIVE MODE;
+
 CREATE OR REPLACE FUNCTION pg_temp.databases_of(name_of_role name, with_memberships boolean)
 RETURNS SETOF name LANGUAGE sql STABLE SET search_path = pg_catalog AS $sql$
     WITH RECURSIVE acting (oid) AS (
@@ -26,15 +27,150 @@ RETURNS SETOF name LANGUAGE sql STABLE SET search_path = pg_catalog AS $sql$
                     WHERE s.setdatabase = d.oid)
      ORDER BY d.datname
 $sql$;
+
 CREATE OR REPLACE FUNCTION pg_temp.other_databases(name_of_role name, database name DEFAULT current_database())
 RETURNS text LANGUAGE sql STABLE SET search_path = pg_catalog AS $sql$
     SELECT string_agg(used, ', ') FROM pg_temp.databases_of(name_of_role, true) AS used WHERE used <> database
 $sql$;
+
+CREATE OR REPLACE FUNCTION pg_temp.memberships(name_of_role name, granted_roles name[])
+RETURNS TABLE (granted name, grantor name) LANGUAGE sql STABLE SET search_path = pg_catalog AS $sql$
+    SELECT granted.rolname, grantor.rolname
+      FROM pg_auth_members AS m
+      JOIN pg_roles AS granted ON granted.oid = m.roleid
+      JOIN pg_roles AS member ON member.oid = m.member
+      JOIN pg_roles AS grantor ON grantor.oid = m.grantor
+     WHERE member.rolname = name_of_role AND granted.rolname = ANY (granted_roles)
+$sql$;
+
 CREATE OR REPLACE FUNCTION pg_temp.sets_password(name_of_role name)
 RETURNS boolean LANGUAGE sql STABLE SET search_path = pg_catalog AS $sql$
     SELECT current_setting('salon_jobs.change_passwords', true) IS NOT DISTINCT FROM 'on'
         OR (pg_temp.other_databases(name_of_role) IS NULL
             AND NOT EXISTS (SELECT FROM pg_authid WHERE rolname = name_of_role AND rolpassword IS NOT NULL))
+$sql$;
+
+CREATE OR REPLACE PROCEDURE pg_temp.refuse_role(message text, otherwise text)
+LANGUAGE plpgsql SET search_path = pg_catalog AS $sql$
+BEGIN
+    RAISE EXCEPTION USING ERRCODE = 'SJ002', MESSAGE = message,
+        HINT = 'Choose another name in SALON_JOBS[''ROLES''], or ' || otherwise;
+END
+$sql$;
+
+CREATE OR REPLACE PROCEDURE pg_temp.refuse_role_of_others(name_of_role name, database name DEFAULT current_database())
+LANGUAGE plpgsql SET search_path = pg_catalog AS $sql$
+DECLARE
+    others text := pg_temp.other_databases(name_of_role, database);
+BEGIN
+    IF others IS NOT NULL AND current_setting('salon_jobs.share_roles', true) IS DISTINCT FROM 'on'
+        AND database NOT IN (SELECT pg_temp.databases_of(name_of_role, false)) THEN
+        CALL pg_temp.refuse_role(format('role %s is already used in another database: %s', name_of_role, others),
+                                 'share it: -v share_roles=on.');
+    END IF;
+END
+$sql$;
+
+CREATE OR REPLACE PROCEDURE pg_temp.guard_role(
+    name_of_role name, attributes text, granted_roles name[], database name DEFAULT current_database()
+) LANGUAGE plpgsql SET search_path = pg_catalog AS $sql$
+DECLARE
+    others text := pg_temp.other_databases(name_of_role, database);
+    quoted_roles text := (SELECT string_agg(quote_ident(each), ', ') FROM unnest(granted_roles) AS each);
+    also text := format('role %s is also used in %s and ', name_of_role, others);
+BEGIN
+    -- The first object id that is not the server's own is 16384.
+    IF EXISTS (SELECT FROM pg_roles WHERE rolname = name_of_role AND oid < 16384) THEN
+        RAISE EXCEPTION USING ERRCODE = 'SJ002', MESSAGE = format('role %s is the server''s own', name_of_role),
+            HINT = 'Choose another name in SALON_JOBS[''ROLES''].';
+    END IF;
+    CALL pg_temp.refuse_role_of_others(name_of_role, database);
+    IF others IS NULL THEN
+        RETURN;
+    END IF;
+    IF EXISTS (SELECT FROM pg_roles
+                WHERE rolname = name_of_role
+                  AND NOT string_to_array(attributes, ' ') <@ ARRAY[
+                      CASE WHEN rolcanlogin THEN 'LOGIN' ELSE 'NOLOGIN' END,
+                      CASE WHEN rolinherit THEN 'INHERIT' ELSE 'NOINHERIT' END,
+                      CASE WHEN rolbypassrls THEN 'BYPASSRLS' ELSE 'NOBYPASSRLS' END,
+                      CASE WHEN rolsuper THEN 'SUPERUSER' ELSE 'NOSUPERUSER' END,
+                      CASE WHEN rolcreatedb THEN 'CREATEDB' ELSE 'NOCREATEDB' END,
+                      CASE WHEN rolcreaterole THEN 'CREATEROLE' ELSE 'NOCREATEROLE' END,
+                      CASE WHEN rolreplication THEN 'REPLICATION' ELSE 'NOREPLICATION' END]) THEN
+        CALL pg_temp.refuse_role(also || 'would have to be altered',
+                                 format('run: ALTER ROLE %I %s;', name_of_role, attributes));
+    END IF;
+    IF EXISTS (SELECT FROM pg_temp.memberships(name_of_role, granted_roles)) THEN
+        CALL pg_temp.refuse_role(also || 'is a member of the migrator or of an owner of functions',
+                                 format('run: REVOKE %s FROM %I;', quoted_roles, name_of_role));
+    END IF;
+END
+$sql$;
+
+CREATE OR REPLACE PROCEDURE pg_temp.guard_database(roles name[])
+LANGUAGE plpgsql SET search_path = pg_catalog AS $sql$
+DECLARE
+    others text := (
+        SELECT string_agg(rolname, ', ' ORDER BY rolname) FROM pg_roles
+         WHERE NOT rolsuper AND rolname <> 'pg_database_owner' AND rolname <> ALL (roles)
+           AND oid IN (SELECT nspowner FROM pg_namespace WHERE nspname = 'public'
+                        UNION ALL
+                       SELECT relowner FROM pg_class WHERE relname = 'salon_jobs_job' AND relkind = 'r'));
+BEGIN
+    IF others IS NOT NULL THEN
+        RAISE EXCEPTION USING ERRCODE = 'SJ003',
+            MESSAGE = format('database %s belongs to %s, who is none of the roles', current_database(), others),
+            HINT = 'Connect to your own database, or convert this one: python manage.py salon_jobs convert.';
+    END IF;
+END
+$sql$;
+
+CREATE OR REPLACE PROCEDURE pg_temp.create_role(name_of_role name)
+LANGUAGE plpgsql SET search_path = pg_catalog AS $sql$
+BEGIN
+    IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = name_of_role) THEN
+        EXECUTE format('CREATE ROLE %I', name_of_role);
+    END IF;
+END
+$sql$;
+
+CREATE OR REPLACE PROCEDURE pg_temp.alter_role_unless_shared(name_of_role name, attributes text)
+LANGUAGE plpgsql SET search_path = pg_catalog AS $sql$
+BEGIN
+    IF pg_temp.other_databases(name_of_role) IS NULL THEN
+        EXECUTE format('ALTER ROLE %I %s', name_of_role, attributes);
+    END IF;
+END
+$sql$;
+
+CREATE OR REPLACE PROCEDURE pg_temp.revoke_memberships(name_of_role name, granted_roles name[])
+LANGUAGE plpgsql SET search_path = pg_catalog AS $sql$
+DECLARE
+    membership record;
+BEGIN
+    FOR membership IN SELECT * FROM pg_temp.memberships(name_of_role, granted_roles) LOOP
+        EXECUTE format('REVOKE %I FROM %I GRANTED BY %I CASCADE', membership.granted, name_of_role, membership.grantor);
+    END LOOP;
+END
+$sql$;
+
+CREATE OR REPLACE PROCEDURE pg_temp.grant_owner(owner name, migrator name)
+LANGUAGE plpgsql SET search_path = pg_catalog AS $sql$
+BEGIN
+    IF pg_temp.other_databases(owner) IS NULL OR NOT EXISTS (SELECT FROM pg_temp.memberships(migrator, ARRAY[owner])) THEN
+        EXECUTE format('GRANT %I TO %I', owner, migrator)
+            || CASE WHEN current_setting('server_version_num')::integer >= 160000
+                    THEN ' WITH ADMIN FALSE, SET TRUE, INHERIT FALSE' ELSE '' END;
+    END IF;
+END
+$sql$;
+
+CREATE OR REPLACE PROCEDURE pg_temp.on_database(before text, after text)
+LANGUAGE plpgsql SET search_path = pg_catalog AS $sql$
+BEGIN
+    EXECUTE format('%s DATABASE %I %s', before, current_database(), after);
+END
 $sql$;
 \if :{?share_roles}
 \else
@@ -48,70 +184,12 @@ SET LOCAL salon_jobs.share_roles = :'share_roles';
 SET LOCAL salon_jobs.change_passwords = :'change_passwords';
 
 -- The cluster
-DO $bootstrap$
-DECLARE
-    others text := pg_temp.other_databases('invitation_cleanup_owner', pg_catalog.current_database());
-BEGIN
-    IF EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = 'invitation_cleanup_owner' AND oid < 16384) THEN
-        RAISE EXCEPTION USING ERRCODE = 'SJ002', MESSAGE = 'role invitation_cleanup_owner is the server''s own',
-            HINT = 'Choose another name in SALON_JOBS[''ROLES''].';
-    END IF;
-    IF pg_catalog.current_setting('salon_jobs.share_roles', true) IS DISTINCT FROM 'on'
-        AND pg_temp.other_databases('migrator', pg_catalog.current_database()) IS NOT NULL
-        AND pg_catalog.current_database() NOT IN (SELECT pg_temp.databases_of('migrator', false)) THEN
-        RAISE EXCEPTION USING ERRCODE = 'SJ002', MESSAGE = 'role migrator is already used in another database: ' || pg_temp.other_databases('migrator', pg_catalog.current_database()),
-            HINT = 'Choose another name in SALON_JOBS[''ROLES''], or share it: -v share_roles=on.';
-    END IF;
-    IF others IS NULL THEN
-        RETURN;
-    END IF;
-    IF pg_catalog.current_setting('salon_jobs.share_roles', true) IS DISTINCT FROM 'on'
-        AND pg_temp.other_databases('invitation_cleanup_owner', pg_catalog.current_database()) IS NOT NULL
-        AND pg_catalog.current_database() NOT IN (SELECT pg_temp.databases_of('invitation_cleanup_owner', false)) THEN
-        RAISE EXCEPTION USING ERRCODE = 'SJ002', MESSAGE = 'role invitation_cleanup_owner is already used in another database: ' || pg_temp.other_databases('invitation_cleanup_owner', pg_catalog.current_database()),
-            HINT = 'Choose another name in SALON_JOBS[''ROLES''], or share it: -v share_roles=on.';
-    END IF;
-    IF EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = 'invitation_cleanup_owner'
-               AND (rolcanlogin IS TRUE OR rolbypassrls IS NOT TRUE OR rolsuper IS TRUE OR rolcreatedb IS TRUE OR rolcreaterole IS TRUE OR rolreplication IS TRUE)) THEN
-        RAISE EXCEPTION USING ERRCODE = 'SJ002', MESSAGE = 'role invitation_cleanup_owner is also used in ' || others || ' and would have to be altered',
-            HINT = 'Choose another name in SALON_JOBS[''ROLES''], or run: ALTER ROLE "invitation_cleanup_owner" NOLOGIN BYPASSRLS NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION;';
-    END IF;
-END
-$bootstrap$;
-DO $bootstrap$
-BEGIN
-    IF NOT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = 'invitation_cleanup_owner') THEN
-        CREATE ROLE "invitation_cleanup_owner";
-    END IF;
-END
-$bootstrap$;
-DO $bootstrap$
-BEGIN
-    IF pg_temp.other_databases('invitation_cleanup_owner') IS NULL THEN
-        ALTER ROLE "invitation_cleanup_owner" NOLOGIN BYPASSRLS NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION PASSWORD NULL;
-    END IF;
-END
-$bootstrap$;
-DO $bootstrap$
-BEGIN
-    IF pg_temp.other_databases('invitation_cleanup_owner') IS NOT NULL AND EXISTS (
-        SELECT granted.rolname AS granted, grantor.rolname AS grantor
-        FROM pg_catalog.pg_auth_members AS m
-        JOIN pg_catalog.pg_roles AS granted ON granted.oid = m.roleid
-        JOIN pg_catalog.pg_roles AS member ON member.oid = m.member
-        JOIN pg_catalog.pg_roles AS grantor ON grantor.oid = m.grantor
-        WHERE member.rolname = 'migrator'
-          AND granted.rolname IN ('invitation_cleanup_owner')
-    ) THEN
-        RETURN;
-    END IF;
-    IF pg_catalog.current_setting('server_version_num')::integer >= 160000 THEN
-        EXECUTE 'GRANT "invitation_cleanup_owner" TO "migrator" WITH ADMIN FALSE, SET TRUE, INHERIT FALSE';
-    ELSE
-        GRANT "invitation_cleanup_owner" TO "migrator";
-    END IF;
-END
-$bootstrap$;
+CALL pg_temp.refuse_role_of_others('migrator');
+CALL pg_temp.guard_role('invitation_cleanup_owner', 'NOLOGIN BYPASSRLS NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION', ARRAY[]::name[]);
+CALL pg_temp.guard_database(ARRAY['migrator', 'worker_runtime', 'worker_fanout_owner', 'app', 'jobs_operator', 'invitation_cleanup_owner']::name[]);
+CALL pg_temp.create_role('invitation_cleanup_owner');
+CALL pg_temp.alter_role_unless_shared('invitation_cleanup_owner', 'NOLOGIN BYPASSRLS NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION PASSWORD NULL');
+CALL pg_temp.grant_owner('invitation_cleanup_owner', 'migrator');
 
 -- The database
 GRANT USAGE ON SCHEMA public TO "invitation_cleanup_owner";

@@ -86,6 +86,14 @@ class RoleSpec:
         return {"LOGIN": not self.owns_functions, **inherits, "BYPASSRLS": self.owns_functions, **powers}
 
     @property
+    def attribute_words(self) -> str:
+        return " ".join(word if on else f"NO{word}" for word, on in self.attributes.items())
+
+    def alter(self, name: str) -> str:
+        """Return the statement that sets a role's attributes."""
+        return f"ALTER ROLE {identifier(name)} {self.attribute_words}"
+
+    @property
     def database_privileges(self) -> tuple[str, ...]:
         """Privileges on the database; none for roles that cannot log in."""
         return () if self.owns_functions else ("CONNECT",)
@@ -152,6 +160,15 @@ def named_roles(roles: Roles, extra_owner_roles: Iterable[str] = ()) -> tuple[tu
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ConfigurationError(f"SALON_JOBS: the role names {twice} are used for two purposes")
     return named
+
+
+def grant_owner(owner: str, migrator: str, *, version: int) -> str:
+    """Return the statement that lets the migrator become an owner of functions, but not use its rights implicitly.
+
+    Before PostgreSQL 16 there is no option for that; the migrator's own NOINHERIT ensures it.
+    """
+    options = " WITH ADMIN FALSE, SET TRUE, INHERIT FALSE" if version >= 160000 else ""
+    return f"GRANT {identifier(owner)} TO {identifier(migrator)}{options}"
 
 
 def identifier(name: str) -> str:

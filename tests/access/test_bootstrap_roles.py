@@ -7,7 +7,7 @@ import os
 import secrets
 import subprocess
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,8 @@ import pytest
 from django.core.management import CommandError, call_command
 from psycopg import sql
 
-from salon_jobs.access.bootstrap import build_scripts, is_password, render_psql
+from salon_jobs.access.bootstrap import is_password
+from salon_jobs.access.bootstrap_scripts import build_scripts, render_psql
 from salon_jobs.conf import Roles
 from tests.settings import url_for
 
@@ -40,7 +41,7 @@ class Server:
     def database(self, project: str) -> str:
         return f"{self.prefix}_{project}"
 
-    def bootstrap(self, project: str, *arguments: str, password: str, role: str = "") -> tuple[str, str]:
+    def bootstrap(self, project: str | None, *arguments: str, password: str, role: str = "") -> tuple[str, str]:
         """Run the command as a project with its own passwords; returns standard output and standard error."""
         out, err = StringIO(), StringIO()
         web = {"web": role} if role else {}
@@ -50,7 +51,8 @@ class Server:
             "EXTRA_OWNER_ROLES": [f"{self.prefix}_cleanup"],
             "ROLE_PASSWORDS": dict.fromkeys(LOGINS, password),
         }
-        call_command("bootstrap_roles", "--database", self.database(project), *arguments, stdout=out, stderr=err)
+        named = () if project is None else ("--database", self.database(project))
+        call_command("bootstrap_roles", *named, *arguments, stdout=out, stderr=err)
         return out.getvalue(), err.getvalue()
 
     def logs_in(self, project: str, role: str, password: str) -> bool:
@@ -121,6 +123,26 @@ def test_a_refusal_of_the_database_in_the_url_says_how_to_name_another(server: S
     with pytest.raises(CommandError, match=r"and postgres does not: .* name it: --database NAME\. Choose"):
         call_command("bootstrap_roles")
     assert server.state() == before
+
+
+def test_a_database_of_another_project_is_refused(server: Server, tmp_path: Path) -> None:
+    server.bootstrap("first", password="one")
+    before = server.state()
+    others = replace(server, roles=Roles(**{name: f"{server.prefix}_x_{name}" for name in (*LOGINS, "fan_out_owner")}))
+    text = f"database {server.database('first')} belongs to {server.roles.migrator}, who is none of the roles"
+    with pytest.raises(CommandError, match=f"ROLES.CONVERSION_MISSING: {text} in SALON_JOBS.*--database NAME"):
+        others.bootstrap("first", password="two")
+    done = Psql(others, tmp_path).run("first", password="two")
+    assert (done.returncode, text in done.stderr) == (3, True), done.stderr
+    assert server.state() == before
+
+
+def test_the_database_of_the_url_is_named_as_such(server: Server) -> None:
+    name = server.database("first")
+    server.execute(f'CREATE DATABASE "{name}"')
+    server.settings.SALON_JOBS = {**server.settings.SALON_JOBS, "BOOTSTRAP_URL": url_for(None, name)}
+    out, _ = server.bootstrap(None, password="one")
+    assert out.startswith(f"database {name}, the one in BOOTSTRAP_URL; --database NAME prepares another\n")
 
 
 def test_shared_roles_keep_their_passwords_and_serve_both(server: Server) -> None:

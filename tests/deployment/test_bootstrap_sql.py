@@ -7,7 +7,7 @@ import re
 import pytest
 
 from project.local.bootstrap_files import DEMO_OWNER_ROLES, FOLDER, bootstrap_files
-from salon_jobs.access.bootstrap import build_scripts, render_psql
+from salon_jobs.access.bootstrap_scripts import build_scripts, render_psql
 from salon_jobs.conf import Roles
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError
@@ -39,22 +39,22 @@ def test_the_demo_files_are_those_of_the_demo_settings() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_no_file_holds_a_password(name: str) -> None:
     values = re.findall(r"PASSWORD (?!is\b|in\b)(\S+)", (FOLDER / name).read_text(encoding="utf-8"))
-    assert all(re.fullmatch(r"NULL;|:'\w+_password';", value) for value in values)
+    assert all(re.fullmatch(r"NULL'\);|:'\w+_password';", value) for value in values)
 
 
 def test_every_login_role_refuses_superuser_and_bypassrls_and_only_owners_bypass() -> None:
     for script in build_scripts(Roles(), DEMO_OWNER_ROLES):
-        attributes = next(line for text in script.cluster for line in text.splitlines() if "ALTER ROLE" in line)
-        assert "NOSUPERUSER NOCREATEDB NOCREATEROLE" in attributes
-        assert (" NOLOGIN BYPASSRLS " in attributes) is script.spec.owns_functions
-        assert (" NOBYPASSRLS " in attributes) is not script.spec.owns_functions
+        (alter,) = [statement for statement in script.cluster if "alter_role" in statement]
+        assert "NOSUPERUSER NOCREATEDB NOCREATEROLE" in alter
+        assert ("'NOLOGIN BYPASSRLS " in alter) is script.spec.owns_functions
+        assert (" NOBYPASSRLS " in alter) is not script.spec.owns_functions
 
 
 def test_a_hostile_name_stays_a_name() -> None:
     name = "o'; DROP ROLE \"x"
     text = render_psql(build_scripts(Roles(), [name])[-1])
-    assert 'CREATE ROLE "o\'; DROP ROLE ""x"' in text
-    assert "rolname = 'o''; DROP ROLE \"x'" in text
+    assert "CALL pg_temp.create_role('o''; DROP ROLE \"x');" in text
+    assert 'GRANT USAGE ON SCHEMA public TO "o\'; DROP ROLE ""x";' in text
 
 
 def test_one_name_for_two_purposes_is_refused() -> None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from salon_jobs.access.bootstrap import alter_role, grant_owner
 from salon_jobs.access.doctor.catalogue import PUBLIC, Catalogue
 from salon_jobs.access.doctor.declaration import Declaration
 from salon_jobs.access.doctor.drift import Drift, role
 from salon_jobs.access.policies import DEMAND_GUC
-from salon_jobs.access.roles import ATTRIBUTE_COLUMNS, SCHEMA, identifier
+from salon_jobs.access.roles import ATTRIBUTE_COLUMNS, SCHEMA, grant_owner, identifier
 from salon_jobs.conf import settings as conf
 
 # What members of the predefined roles can do.
@@ -57,7 +56,7 @@ def compare_roles(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift
         if wrong:
             expected = " ".join(word if on else f"NO{word}" for word, on in wrong.items())
             found = " ".join(f"NO{word}" if on else word for word, on in wrong.items())
-            yield Drift("role attribute", f"role {name}", expected, found, (alter_role(spec, name),))
+            yield Drift("role attribute", f"role {name}", expected, found, (spec.alter(name),))
 
 
 def compare_memberships(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:

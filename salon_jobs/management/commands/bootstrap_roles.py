@@ -7,7 +7,8 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from salon_jobs.access.bootstrap import Bootstrapped, bootstrap, build_scripts, render_psql
+from salon_jobs.access.bootstrap import Bootstrapped, bootstrap
+from salon_jobs.access.bootstrap_scripts import build_scripts, render_psql
 from salon_jobs.conf import settings as conf
 from salon_jobs.management.output import as_command_error, ask, warn_of_kept_passwords
 
@@ -60,12 +61,13 @@ class Command(BaseCommand):
                 share_roles=options["share_roles"],
                 change_passwords=confirm if options["change_passwords"] else None,
             )
-        self._report(done)
+        self._report(done, is_named=options["database"] is not None)
 
-    def _report(self, done: Bootstrapped) -> None:
+    def _report(self, done: Bootstrapped, *, is_named: bool) -> None:
         changed = [f"{name} ({', '.join(what)})" for name, what in done.changed.items()]
         shared = [f"{name} (with {others})" for name, others in done.shared.items()]
-        self.stdout.write(f"{'created database' if done.created_database else 'database'} {done.database}")
+        which = "" if is_named else ", the one in BOOTSTRAP_URL; --database NAME prepares another"
+        self.stdout.write(f"{'created database' if done.created_database else 'database'} {done.database}{which}")
         for label, names in (("made", done.made), ("kept", done.kept), ("changed", changed), ("shared", shared)):
             if names:
                 self.stdout.write(f"{label}: {', '.join(names)}")

@@ -124,6 +124,7 @@ class Convert(Subcommand):
                     extra_owner_roles=conf.extra_owner_roles,
                     database=database_name(),
                     share_roles=options["share_roles"],
+                    takes_over=True,
                 )
                 warn_of_kept_passwords(done.other_passwords, err)
             left = convert(connection, plan)

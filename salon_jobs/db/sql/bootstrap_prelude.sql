@@ -1,0 +1,175 @@
+-- Begin the transaction of a bootstrap: its settings, its lock, and the temporary routines that its statements call.
+-- Locks: pg_authid in SHARE ROW EXCLUSIVE mode. Role: superuser.
+SET LOCAL search_path = pg_catalog;
+SET LOCAL client_min_messages = warning;
+SET LOCAL log_statement = 'none';
+SET LOCAL log_min_duration_statement = -1;
+SET LOCAL log_min_error_statement = panic;
+LOCK TABLE pg_authid IN SHARE ROW EXCLUSIVE MODE;
+
+CREATE OR REPLACE FUNCTION pg_temp.databases_of(name_of_role name, with_memberships boolean)
+RETURNS SETOF name LANGUAGE sql STABLE SET search_path = pg_catalog AS $sql$
+    WITH RECURSIVE acting (oid) AS (
+        SELECT oid FROM pg_roles WHERE rolname = name_of_role
+         UNION
+        SELECT m.roleid FROM pg_auth_members AS m JOIN acting ON m.member = acting.oid WHERE with_memberships
+    )
+    SELECT d.datname FROM pg_database AS d
+     WHERE EXISTS (SELECT FROM pg_shdepend AS s JOIN acting ON acting.oid = s.refobjid
+                    WHERE s.refclassid = 'pg_authid'::regclass
+                      AND (s.dbid = d.oid OR (s.classid = 'pg_database'::regclass AND s.objid = d.oid)))
+        OR EXISTS (SELECT FROM pg_db_role_setting AS s JOIN acting ON acting.oid = s.setrole
+                    WHERE s.setdatabase = d.oid)
+     ORDER BY d.datname
+$sql$;
+
+CREATE OR REPLACE FUNCTION pg_temp.other_databases(name_of_role name, database name DEFAULT current_database())
+RETURNS text LANGUAGE sql STABLE SET search_path = pg_catalog AS $sql$
+    SELECT string_agg(used, ', ') FROM pg_temp.databases_of(name_of_role, true) AS used WHERE used <> database
+$sql$;
+
+CREATE OR REPLACE FUNCTION pg_temp.memberships(name_of_role name, granted_roles name[])
+RETURNS TABLE (granted name, grantor name) LANGUAGE sql STABLE SET search_path = pg_catalog AS $sql$
+    SELECT granted.rolname, grantor.rolname
+      FROM pg_auth_members AS m
+      JOIN pg_roles AS granted ON granted.oid = m.roleid
+      JOIN pg_roles AS member ON member.oid = m.member
+      JOIN pg_roles AS grantor ON grantor.oid = m.grantor
+     WHERE member.rolname = name_of_role AND granted.rolname = ANY (granted_roles)
+$sql$;
+
+CREATE OR REPLACE FUNCTION pg_temp.sets_password(name_of_role name)
+RETURNS boolean LANGUAGE sql STABLE SET search_path = pg_catalog AS $sql$
+    SELECT current_setting('salon_jobs.change_passwords', true) IS NOT DISTINCT FROM 'on'
+        OR (pg_temp.other_databases(name_of_role) IS NULL
+            AND NOT EXISTS (SELECT FROM pg_authid WHERE rolname = name_of_role AND rolpassword IS NOT NULL))
+$sql$;
+
+CREATE OR REPLACE PROCEDURE pg_temp.refuse_role(message text, otherwise text)
+LANGUAGE plpgsql SET search_path = pg_catalog AS $sql$
+BEGIN
+    RAISE EXCEPTION USING ERRCODE = 'SJ002', MESSAGE = message,
+        HINT = 'Choose another name in SALON_JOBS[''ROLES''], or ' || otherwise;
+END
+$sql$;
+
+CREATE OR REPLACE PROCEDURE pg_temp.refuse_role_of_others(name_of_role name, database name DEFAULT current_database())
+LANGUAGE plpgsql SET search_path = pg_catalog AS $sql$
+DECLARE
+    others text := pg_temp.other_databases(name_of_role, database);
+BEGIN
+    IF others IS NOT NULL AND current_setting('salon_jobs.share_roles', true) IS DISTINCT FROM 'on'
+        AND database NOT IN (SELECT pg_temp.databases_of(name_of_role, false)) THEN
+        CALL pg_temp.refuse_role(format('role %s is already used in another database: %s', name_of_role, others),
+                                 'share it: -v share_roles=on.');
+    END IF;
+END
+$sql$;
+
+-- Refuses a role that this project may not use, or could use only altered while others use it as well.
+CREATE OR REPLACE PROCEDURE pg_temp.guard_role(
+    name_of_role name, attributes text, granted_roles name[], database name DEFAULT current_database()
+) LANGUAGE plpgsql SET search_path = pg_catalog AS $sql$
+DECLARE
+    others text := pg_temp.other_databases(name_of_role, database);
+    quoted_roles text := (SELECT string_agg(quote_ident(each), ', ') FROM unnest(granted_roles) AS each);
+    also text := format('role %s is also used in %s and ', name_of_role, others);
+BEGIN
+    -- The first object id that is not the server's own is 16384.
+    IF EXISTS (SELECT FROM pg_roles WHERE rolname = name_of_role AND oid < 16384) THEN
+        RAISE EXCEPTION USING ERRCODE = 'SJ002', MESSAGE = format('role %s is the server''s own', name_of_role),
+            HINT = 'Choose another name in SALON_JOBS[''ROLES''].';
+    END IF;
+    CALL pg_temp.refuse_role_of_others(name_of_role, database);
+    IF others IS NULL THEN
+        RETURN;
+    END IF;
+    IF EXISTS (SELECT FROM pg_roles
+                WHERE rolname = name_of_role
+                  AND NOT string_to_array(attributes, ' ') <@ ARRAY[
+                      CASE WHEN rolcanlogin THEN 'LOGIN' ELSE 'NOLOGIN' END,
+                      CASE WHEN rolinherit THEN 'INHERIT' ELSE 'NOINHERIT' END,
+                      CASE WHEN rolbypassrls THEN 'BYPASSRLS' ELSE 'NOBYPASSRLS' END,
+                      CASE WHEN rolsuper THEN 'SUPERUSER' ELSE 'NOSUPERUSER' END,
+                      CASE WHEN rolcreatedb THEN 'CREATEDB' ELSE 'NOCREATEDB' END,
+                      CASE WHEN rolcreaterole THEN 'CREATEROLE' ELSE 'NOCREATEROLE' END,
+                      CASE WHEN rolreplication THEN 'REPLICATION' ELSE 'NOREPLICATION' END]) THEN
+        CALL pg_temp.refuse_role(also || 'would have to be altered',
+                                 format('run: ALTER ROLE %I %s;', name_of_role, attributes));
+    END IF;
+    IF EXISTS (SELECT FROM pg_temp.memberships(name_of_role, granted_roles)) THEN
+        CALL pg_temp.refuse_role(also || 'is a member of the migrator or of an owner of functions',
+                                 format('run: REVOKE %s FROM %I;', quoted_roles, name_of_role));
+    END IF;
+END
+$sql$;
+
+-- Refuses a database whose schema or job tables belong to a role that is none of this project's.
+CREATE OR REPLACE PROCEDURE pg_temp.guard_database(roles name[])
+LANGUAGE plpgsql SET search_path = pg_catalog AS $sql$
+DECLARE
+    others text := (
+        SELECT string_agg(rolname, ', ' ORDER BY rolname) FROM pg_roles
+         WHERE NOT rolsuper AND rolname <> 'pg_database_owner' AND rolname <> ALL (roles)
+           AND oid IN (SELECT nspowner FROM pg_namespace WHERE nspname = 'public'
+                        UNION ALL
+                       SELECT relowner FROM pg_class WHERE relname = 'salon_jobs_job' AND relkind = 'r'));
+BEGIN
+    IF others IS NOT NULL THEN
+        RAISE EXCEPTION USING ERRCODE = 'SJ003',
+            MESSAGE = format('database %s belongs to %s, who is none of the roles', current_database(), others),
+            HINT = 'Connect to your own database, or convert this one: python manage.py salon_jobs convert.';
+    END IF;
+END
+$sql$;
+
+CREATE OR REPLACE PROCEDURE pg_temp.create_role(name_of_role name)
+LANGUAGE plpgsql SET search_path = pg_catalog AS $sql$
+BEGIN
+    IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = name_of_role) THEN
+        EXECUTE format('CREATE ROLE %I', name_of_role);
+    END IF;
+END
+$sql$;
+
+CREATE OR REPLACE PROCEDURE pg_temp.alter_role_unless_shared(name_of_role name, attributes text)
+LANGUAGE plpgsql SET search_path = pg_catalog AS $sql$
+BEGIN
+    IF pg_temp.other_databases(name_of_role) IS NULL THEN
+        EXECUTE format('ALTER ROLE %I %s', name_of_role, attributes);
+    END IF;
+END
+$sql$;
+
+-- Revokes a role's memberships whoever granted them.
+CREATE OR REPLACE PROCEDURE pg_temp.revoke_memberships(name_of_role name, granted_roles name[])
+LANGUAGE plpgsql SET search_path = pg_catalog AS $sql$
+DECLARE
+    membership record;
+BEGIN
+    FOR membership IN SELECT * FROM pg_temp.memberships(name_of_role, granted_roles) LOOP
+        EXECUTE format('REVOKE %I FROM %I GRANTED BY %I CASCADE', membership.granted, name_of_role, membership.grantor);
+    END LOOP;
+END
+$sql$;
+
+-- Lets the migrator become an owner of functions, but not use its rights implicitly; before PostgreSQL 16 there is no
+-- option for that, and the migrator's own NOINHERIT ensures it. A shared role that has it already stays as it is.
+CREATE OR REPLACE PROCEDURE pg_temp.grant_owner(owner name, migrator name)
+LANGUAGE plpgsql SET search_path = pg_catalog AS $sql$
+BEGIN
+    IF pg_temp.other_databases(owner) IS NULL OR NOT EXISTS (SELECT FROM pg_temp.memberships(migrator, ARRAY[owner])) THEN
+        EXECUTE format('GRANT %I TO %I', owner, migrator)
+            || CASE WHEN current_setting('server_version_num')::integer >= 160000
+                    THEN ' WITH ADMIN FALSE, SET TRUE, INHERIT FALSE' ELSE '' END;
+    END IF;
+END
+$sql$;
+
+-- Runs a statement that names the current database: what is before DATABASE in it, and what is after the name.
+CREATE OR REPLACE PROCEDURE pg_temp.on_database(before text, after text)
+LANGUAGE plpgsql SET search_path = pg_catalog AS $sql$
+BEGIN
+    EXECUTE format('%s DATABASE %I %s', before, current_database(), after);
+END
+$sql$;
