@@ -34,9 +34,14 @@ def claim(process_id: int, room: int = 100) -> list[ClaimedJob]:
     return queries.claim_due(process_id, registry.task_names(), room)
 
 
+def running_job(job: ClaimedJob, process_id: int) -> RunningJob:
+    """Return a claimed job as a handler sees it."""
+    return RunningJob(job, registry.get_task(job.task), process_id)
+
+
 def run(job: ClaimedJob, process_id: int) -> Outcome:
     """Execute and settle one claimed job."""
-    running = RunningJob(job, process_id)
+    running = running_job(job, process_id)
     return settle(running, execute(running))
 
 
@@ -73,11 +78,11 @@ def running_on_a_thread(process_id: int, jobs: Sequence[ClaimedJob]) -> Generato
     queue = JobBuffer(1)
     abandon = threading.Event()
     finisher = Finisher(process_id, queue.forget, abandon)
-    timekeeper = DeadlineWatcher()
-    runner = Runner(queue, finisher, process_id, 0, abandon, board=InFlightTable(1), timekeeper=timekeeper)
+    deadlines = DeadlineWatcher()
+    runner = Runner(queue, finisher, process_id, 0, abandon, in_flight=InFlightTable(1), deadlines=deadlines)
     queue.put(jobs)
     finisher.start()
-    timekeeper.start()
+    deadlines.start()
     runner.start()
     try:
         assert queue.wait_idle(10)
@@ -85,8 +90,9 @@ def running_on_a_thread(process_id: int, jobs: Sequence[ClaimedJob]) -> Generato
     finally:
         queue.close()
         assert runner.join(10)
-        finisher.stop(10)
-        timekeeper.stop()
+        for loop in (finisher, deadlines):
+            loop.stop()
+            assert loop.join(10)
 
 
 def elsewhere(pool: ThreadPoolExecutor, work: Callable[[], T]) -> Future[T]:

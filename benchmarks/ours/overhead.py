@@ -17,7 +17,7 @@ from benchmarks.processes import tell
 from benchmarks.tasks import QUERIES
 from project.salon.models import Operator
 from salon_jobs.core.records import ClaimedJob
-from salon_jobs.jobs import queries
+from salon_jobs.jobs import queries, registry
 from salon_jobs.jobs.current import RunningJob
 from salon_jobs.models import Process
 from salon_jobs.worker.executor import execute, settle
@@ -79,7 +79,8 @@ def _jobs(count: int) -> None:
     of_store, plain = (iter(queries.claim_due(process.pk, [task], count + 2)) for task in QUERIES)
 
     def run(jobs: Iterator[ClaimedJob]) -> None:
-        running = RunningJob(next(jobs), process.pk)
+        job = next(jobs)
+        running = RunningJob(job, registry.get_task(job.task), process.pk)
         settle(running, execute(running))
 
     tell(**_compared("job", lambda: run(of_store), lambda: run(plain), count))

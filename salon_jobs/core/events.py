@@ -35,8 +35,8 @@ PROCESS_STARTED: Final = "process_started"
 PROCESS_DRAINING: Final = "process_draining"
 PROCESS_STOPPING: Final = "process_stopping"
 PROCESS_STOPPED: Final = "process_stopped"
-PROCESS_BURIED: Final = "process_buried"
-PROCESS_WAS_BURIED: Final = "process_was_buried"
+PROCESS_DEAD: Final = "process_dead"
+PROCESS_DECLARED_DEAD: Final = "process_declared_dead"
 CHILD_DIED: Final = "child_died"
 CHILD_KILLED: Final = "child_killed"
 HEALTH_LISTENING: Final = "health_listening"
@@ -93,7 +93,7 @@ ROUTINE: Final = frozenset(
         JOB_RESCUED,
         MESSAGE_RETRIED,
         CHILD_KILLED,
-        PROCESS_BURIED,
+        PROCESS_DEAD,
         REQUEST_REFUSED,
         STORE_ERASED,
     }

@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from operator import itemgetter
-from typing import cast
+from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
 from django.db import connections
@@ -31,6 +31,9 @@ from salon_jobs.core.tracing import Run, headers_of
 from salon_jobs.db.connections import can_run, in_transaction
 from salon_jobs.jobs import queries
 from salon_jobs.tenancy.active import open_store
+
+if TYPE_CHECKING:
+    from salon_jobs.jobs.task import Task
 
 
 def refuse_broken_transaction(connection: BaseDatabaseWrapper) -> None:
@@ -68,7 +71,9 @@ running = cast("ContextVar[RunningJob | None]", current_run)
 class RunningJob:
     """Job that a handler is running."""
 
-    claimed: ClaimedJob
+    job: ClaimedJob
+    # Travels with the run, so that it is looked up by name only once.
+    declaration: Task[..., Any]
     process_id: int
     # The thread's connection, looked up once: Django's lookup costs as much as a claim.
     connection: BaseDatabaseWrapper = field(default_factory=lambda: connections[conf.database], init=False, repr=False)
@@ -86,7 +91,7 @@ class RunningJob:
     # Cancels the coroutine of an async handler, from any thread; None while there is none.
     cancel_coroutine: Callable[[], None] | None = field(default=None, init=False)
     # What tracers receive, while one is active.
-    followed: Run | None = field(default=None, init=False)
+    trace: Run | None = field(default=None, init=False)
 
     @property
     def duration_s(self) -> float:
@@ -96,55 +101,53 @@ class RunningJob:
     @property
     def waited_s(self) -> float:
         """Time the job waited since it became due, in seconds: by the database's clock to the claim, then by ours."""
-        return max(0.0, self.started - self.claimed.due_at)
+        return max(0.0, self.started - self.job.due_at)
 
     @property
     def interrupt_due(self) -> tuple[float, type[Interrupted]] | None:
         """When to interrupt the run (monotonic seconds) and by what; None if never, or if already interrupted."""
         if self.interrupted_by is not None:
             return None
-        ends = ((self.times_out_at, TimedOut), (self.cancel_at, CancelRequested))
-        return min(((at, kind) for at, kind in ends if at is not None), key=itemgetter(0), default=None)
+        candidates = ((self.times_out_at, TimedOut), (self.cancel_at, CancelRequested))
+        return min(((at, kind) for at, kind in candidates if at is not None), key=itemgetter(0), default=None)
 
     @property
     def id(self) -> int:
-        """Job id."""
-        return self.claimed.id
+        return self.job.id
 
     @property
     def task(self) -> str:
-        """Task name."""
-        return self.claimed.task
+        """Name of the task."""
+        return self.job.task
 
     @property
     def attempt(self) -> int:
         """Number of this run; the first is 1."""
-        return self.claimed.attempt
+        return self.job.attempt
 
     @property
     def max_attempts(self) -> int:
-        """Maximum number of runs of the job."""
-        return self.claimed.max_attempts
+        return self.job.max_attempts
 
     @property
     def store_id(self) -> UUID | None:
-        """Store the job belongs to; None for a system task."""
-        return self.claimed.store_id
+        """Store of the job; None for a system task."""
+        return self.job.store_id
 
     @property
     def run_at(self) -> datetime:
         """When the job was due."""
-        return self.claimed.run_at
+        return self.job.run_at
 
     @property
     def created_at(self) -> datetime:
         """When the job was enqueued; unlike ``run_at``, retries do not change it."""
-        return self.claimed.created_at
+        return self.job.created_at
 
     @property
     def tick(self) -> datetime | None:
         """Cron tick the job originates from, also by way of a fan-out; None if there is none."""
-        return self.claimed.tick
+        return self.job.tick
 
     @property
     def deadline(self) -> datetime | None:
@@ -153,10 +156,10 @@ class RunningJob:
             return None
         return datetime.now(UTC) + timedelta(seconds=self.times_out_at - time.monotonic())
 
-    def follow(self) -> Run:
+    def start_trace(self) -> Run:
         """Start tracing this run and return what tracers receive at its start."""
-        job = self.claimed
-        self.followed = Run(
+        job = self.job
+        self.trace = Run(
             task=job.task,
             job_id=job.id,
             queue=job.queue,
@@ -167,7 +170,7 @@ class RunningJob:
             headers=headers_of(job.trace),
             tick=job.tick,
         )
-        return self.followed
+        return self.trace
 
     def cancelled(self) -> bool:
         """Return whether cancellation was requested: end soon, by any exception. Does not query the database.
@@ -199,8 +202,8 @@ class RunningJob:
         After a timeout, raises the timeout again: a handler that swallowed it must not look like success.
         """
         self.check_end()
-        if not queries.finish(self.claimed, self.process_id) and not (
-            self.finished and queries.committed(self.claimed, self.process_id)
+        if not queries.finish(self.job, self.process_id) and not (
+            self.finished and queries.committed(self.job, self.process_id)
         ):
             raise LeaseLost(f"job {self.id} is no longer leased to this run")
         self.finished = True
@@ -214,12 +217,6 @@ class RunningJob:
 
 def current_job() -> RunningJob:
     """Return the job this handler is running. Raises NoCurrentJob outside a handler."""
-    job = running.get()
-    if job is None:
+    if (current := running.get()) is None:
         raise NoCurrentJob("current_job() works inside a task's handler only")
-    return job
-
-
-def running_job() -> RunningJob | None:
-    """Return the job this thread is running, or None outside a handler."""
-    return running.get()
+    return current

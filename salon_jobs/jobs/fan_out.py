@@ -14,7 +14,7 @@ from salon_jobs.core.errors import ConfigurationError, PayloadInvalid, UnknownFa
 from salon_jobs.core.records import FanOutProgress, FanOutResult, JobKeyMode
 from salon_jobs.core.tracing import SYSTEM, Sent, current_trace, sending
 from salon_jobs.db import statements
-from salon_jobs.jobs.current import running_job
+from salon_jobs.jobs.current import running
 from salon_jobs.jobs.enqueue import enqueue_cursor
 from salon_jobs.jobs.options import FanOut
 from salon_jobs.jobs.payload import STORE_ARGUMENT
@@ -113,5 +113,5 @@ def _over_stores(statement: str) -> str:
 
 
 def _tick() -> datetime | None:
-    job = running_job()
+    job = running.get()
     return None if job is None else job.tick

@@ -140,9 +140,10 @@ def cancel_requests(process_id: int) -> set[tuple[int, int]]:
     return {(row[0], row[1]) for row in hot_rows("cancel_requests", {"process_id": process_id})}
 
 
-def unknown_leases(process_id: int, known: Iterable[int]) -> list[tuple[int, int]]:
-    """Return (id, lease) of jobs leased to this process that it does not know of."""
-    return [(row[0], row[1]) for row in hot_rows("unknown_leases", {"process_id": process_id, "known": list(known)})]
+def other_leases(process_id: int, leased_ids: Iterable[int]) -> list[tuple[int, int]]:
+    """Return (id, lease) of jobs leased to this process other than these: their claim was never answered."""
+    parameters = {"process_id": process_id, "leased_ids": list(leased_ids)}
+    return [(row[0], row[1]) for row in hot_rows("other_leases", parameters)]
 
 
 def committed(job: ClaimedJob, process_id: int) -> bool:
@@ -173,7 +174,7 @@ def rescue(process_id: int, message: str, *, charged: Collection[int] | None = N
     unknown which had started. A job that collides with a twin is retried; one that the database rejects is logged and
     left to the next sweep.
     """
-    ids = [pair[0] for pair in unknown_leases(process_id, ())]
+    ids = [pair[0] for pair in other_leases(process_id, ())]
 
     def run(some: Sequence[int]) -> list[Rescued]:
         parameters = {

@@ -84,7 +84,7 @@ class TaskStatistics:
         counts: _Counts | None = None
         with self._lock:
             for run in runs:
-                job = run.claimed
+                job = run.job
                 if counts is None or job.task != task or job.queue != queue:
                     task, queue = job.task, job.queue
                     counts = self._of(task, queue)

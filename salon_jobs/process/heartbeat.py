@@ -36,16 +36,16 @@ def name_connections(process_id: int) -> None:
 class Heartbeat(Loop):
     """Heartbeat of this process and its children, sent for all rows at once.
 
-    A missing row means that the process was declared dead and its jobs were requeued: ``on_buried`` is then called in
+    A missing row means that the process was declared dead and its jobs were requeued: ``on_dead`` is then called in
     the heartbeat thread.
     """
 
-    def __init__(self, kind: str, *, concurrency: int, queues: Sequence[str] | None, on_buried: Callable[[], None]):
+    def __init__(self, kind: str, *, concurrency: int, queues: Sequence[str] | None, on_dead: Callable[[], None]):
         super().__init__("heartbeat")
         self._kind = kind
         self._concurrency = concurrency
         self._queues = queues
-        self._on_buried = on_buried
+        self._on_dead = on_dead
         self._lock = threading.Lock()
         self._beaten: dict[int, Callable[[], None]] = {}
         self.process_id = 0
@@ -53,14 +53,14 @@ class Heartbeat(Loop):
     def register(self) -> int:
         """Insert the row and start the heartbeat; returns the process id. Raises database errors."""
         self.process_id = self.register_child(
-            self._kind, os.getpid(), concurrency=self._concurrency, queues=self._queues, on_buried=self._on_buried
+            self._kind, os.getpid(), concurrency=self._concurrency, queues=self._queues, on_dead=self._on_dead
         )
         name_connections(self.process_id)
         self.start()
         return self.process_id
 
     def register_child(
-        self, kind: str, pid: int, *, concurrency: int, queues: Sequence[str] | None, on_buried: Callable[[], None]
+        self, kind: str, pid: int, *, concurrency: int, queues: Sequence[str] | None, on_dead: Callable[[], None]
     ) -> int:
         """Insert a row for a child and include it in our heartbeat; returns its process id. Raises database errors."""
         row = Process.objects.using(conf.database).create(
@@ -72,7 +72,7 @@ class Heartbeat(Loop):
             concurrency=concurrency,
         )
         with self._lock:
-            self._beaten[row.pk] = on_buried
+            self._beaten[row.pk] = on_dead
         return int(row.pk)
 
     def register_embedded(self, kind: str) -> int:
@@ -80,7 +80,7 @@ class Heartbeat(Loop):
 
         The row shares our heartbeat; if it is declared dead, so is this process.
         """
-        return self.register_child(kind, os.getpid(), concurrency=1, queues=None, on_buried=self._on_buried)
+        return self.register_child(kind, os.getpid(), concurrency=1, queues=None, on_dead=self._on_dead)
 
     def drop(self, process_id: int) -> None:
         """Stop the heartbeat of a row whose process has ended. Idempotent."""
@@ -88,16 +88,16 @@ class Heartbeat(Loop):
             self._beaten.pop(process_id, None)
 
     def poll(self) -> float:
-        """Update every row once and call ``on_buried`` for those that are gone."""
+        """Update every row once and call ``on_dead`` for those that are gone."""
         with self._lock:
             process_ids = list(self._beaten)
         alive = {process_id for (process_id,) in statements.rows("beat", {"process_ids": process_ids})}
         for process_id in process_ids:
             if process_id not in alive:
                 with self._lock:
-                    on_buried = self._beaten.pop(process_id, None)  # None if dropped meanwhile
-                if on_buried is not None:
-                    on_buried()
+                    on_dead = self._beaten.pop(process_id, None)  # None if dropped meanwhile
+                if on_dead is not None:
+                    on_dead()
         return conf.heartbeat_interval.total_seconds()
 
     def finish(self) -> bool:

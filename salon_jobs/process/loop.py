@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 from django.db import Error, connections
 
@@ -34,12 +34,12 @@ class Outage:
         self._failures = 0
         self._log_at = float("-inf")
 
-    def lost(self, error: Exception) -> float:
+    def lost(self, error: BaseException, **fields: Any) -> float:
         """Record a failure and have the connection checked before its next use; return the seconds until a retry."""
         self._failures += 1
         if self._clock() >= self._log_at:
             self._log_at = self._clock() + _LOG_EVERY_S
-            log_event(logging.WARNING, events.DATABASE_LOST, loop=self._loop, error=str(error).strip())
+            log_event(logging.WARNING, events.DATABASE_LOST, loop=self._loop, error=str(error).strip(), **fields)
         connections[conf.database].errors_occurred = True
         return _WAITS.delay(self._failures).total_seconds()
 

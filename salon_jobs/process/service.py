@@ -50,21 +50,21 @@ class StopSignals:
         self._arrived.put(number)
 
 
-_SIGNAL_LOOK_S = 0.2
+_SIGNAL_POLL_S = 0.2
 _RETRY_S = 0.5
 _MARGIN_S = 0.25
 # Time to send the last spans and errors: normally, within the margin, and after others have taken over our jobs.
 _EXPORT_S = 2.0
 _LAST_EXPORT_S = 0.1
-_BURIED_EXPORT_S = 0.5
-_BURIED_EXIT = 70
+_DEAD_EXPORT_S = 0.5
+_DEAD_EXIT = 70
 
 
-class Loop(Protocol):
-    """What a service runs, such as a worker or a scheduler. ``run`` returns True when it ended cleanly."""
+class ServedLoop(Protocol):
+    """What a service runs, such as a scheduler."""
 
     def run(self) -> bool:
-        """Work until stopped."""
+        """Work until stopped; return True if it ended cleanly."""
         ...
 
     def stop(self) -> None:
@@ -74,10 +74,6 @@ class Loop(Protocol):
     def facts(self) -> dict[str, object]:
         """Return facts for readiness. Raises NotReady when the loop does not do its work."""
         ...
-
-
-class ServedLoop(Loop, Protocol):
-    """Loop that can be a service of its own, with metrics on /metrics."""
 
     def samples(self) -> list[Sample]:
         """Return the current metrics without querying the database, which may be failing; never raises for that."""
@@ -104,12 +100,12 @@ class Service:
         self._kind = kind
         self._make_loop = make_loop
         self._burst = burst
-        self._database = Probe(self._look_at_database)
+        self._database = Probe(self._check_database)
         self._health = HealthServer(health_address, self._readiness, self._samples)
-        self._heartbeat = Heartbeat(kind, concurrency=concurrency, queues=queues, on_buried=self._die)
+        self._heartbeat = Heartbeat(kind, concurrency=concurrency, queues=queues, on_dead=self._die)
         self._loop: ServedLoop | None = None
         self._stopping = threading.Event()
-        self._schema_seen = self._registered = False
+        self._schema_checked = self._registered = False
         self._clean = True
         self._error: BaseException | None = None
 
@@ -132,9 +128,9 @@ class Service:
             if time.monotonic() > end:
                 log_event(logging.WARNING, events.PROCESS_STOPPED, kind=self._kind, clean=False)
                 tracing.flush(_LAST_EXPORT_S)
-                end_at_once(1)
-            if signals.wait(_SIGNAL_LOOK_S):
-                end = min(end, time.monotonic() + conf.shutdown_grace.total_seconds() - _SIGNAL_LOOK_S - _MARGIN_S)
+                exit_at_once(1)
+            if signals.wait(_SIGNAL_POLL_S):
+                end = min(end, time.monotonic() + conf.shutdown_grace.total_seconds() - _SIGNAL_POLL_S - _MARGIN_S)
                 self._stopping.set()
                 if self._loop is not None:
                     self._loop.stop()
@@ -144,12 +140,12 @@ class Service:
         )
         if unclean:
             tracing.flush(max(_LAST_EXPORT_S, min(_EXPORT_S, end - time.monotonic())))
-            end_at_once(1)
+            exit_at_once(1)
         self._health.stop()
         if self._stopping.is_set():
             # Exporters of traces and errors flush while the interpreter exits: an agent that does not answer must not
             # delay the exit by another half minute.
-            last = threading.Timer(_EXPORT_S, end_at_once, [0 if self._error is None else 1])
+            last = threading.Timer(_EXPORT_S, exit_at_once, [0 if self._error is None else 1])
             last.daemon = True
             last.start()
         if self._error is not None:
@@ -192,7 +188,7 @@ class Service:
                     log_event(logging.ERROR, events.WAITING, code=error.code, detail=str(error))
                 self._stopping.wait(_RETRY_S)
             else:
-                self._schema_seen = True
+                self._schema_checked = True
                 return True
         return False
 
@@ -201,8 +197,8 @@ class Service:
         self._database.answer()
         return {"kind": self._kind, **self._own_facts()}
 
-    def _look_at_database(self) -> None:
-        (check_tables if self._schema_seen else check_schema)(conf.database)
+    def _check_database(self) -> None:
+        (check_tables if self._schema_checked else check_schema)(conf.database)
 
     def _own_facts(self) -> dict[str, object]:
         """Return the facts this process knows without the database. Raises NotReady."""
@@ -229,9 +225,9 @@ class Service:
 
     def _die(self) -> None:
         """Exit at once: others own our jobs, and nothing here must continue."""
-        log_event(logging.CRITICAL, events.PROCESS_WAS_BURIED, kind=self._kind)
-        tracing.flush(_BURIED_EXPORT_S)
-        end_at_once(_BURIED_EXIT)
+        log_event(logging.CRITICAL, events.PROCESS_DECLARED_DEAD, kind=self._kind)
+        tracing.flush(_DEAD_EXPORT_S)
+        exit_at_once(_DEAD_EXIT)
 
 
 def release() -> str:
@@ -242,7 +238,7 @@ def release() -> str:
         return ""
 
 
-def end_at_once(status: int) -> NoReturn:
+def exit_at_once(status: int) -> NoReturn:
     """Exit the interpreter at once, without waiting for threads that cannot be ended."""
     logging.shutdown()
     sys.stdout.flush()

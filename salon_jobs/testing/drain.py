@@ -19,8 +19,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core.destinations import parse_destination
 from salon_jobs.core.outcomes import Outcome
 from salon_jobs.core.records import PARTITIONS, JobState
-from salon_jobs.jobs import queries as store
-from salon_jobs.jobs import registry
+from salon_jobs.jobs import queries, registry
 from salon_jobs.jobs.current import RunningJob
 from salon_jobs.jobs.payload import STORE_ARGUMENT
 from salon_jobs.jobs.task import Task
@@ -58,10 +57,11 @@ def drain_jobs(
     )
     drained: list[DrainedJob] = []
     try:
-        while claimed := store.claim_due(process.pk, registry.task_names(), 1, queues=queues, now=now):
+        while claimed := queries.claim_due(process.pk, registry.task_names(), 1, queues=queues, now=now):
             if len(drained) == limit:
                 raise AssertionError(f"{limit} jobs ran and still more are due; the next is {claimed[0].task!r}")
-            running = RunningJob(claimed[0], process.pk)
+            job = claimed[0]
+            running = RunningJob(job, registry.get_task(job.task), process.pk)
             outcome = settle(running, execute(running))
             drained.append(DrainedJob(running.id, running.task, running.store_id, outcome))
     finally:

@@ -48,7 +48,7 @@ class JobBuffer:
             return self._room()
 
     def wait_for_room(self, timeout_s: float) -> bool:
-        """Wait until there is room, the queue is closed, or the time is up; return whether there is room."""
+        """Wait until there is room, the buffer is closed, or the time is up; return whether there is room."""
         with self._emptied:
             self._claimer_waits = True
             self._emptied.wait_for(lambda: self._closed or self._room() > 0, timeout_s)
@@ -70,7 +70,7 @@ class JobBuffer:
                 self._filled.notify(len(jobs))
 
     def take(self) -> ClaimedJob | None:
-        """Wait for the next job; return None once the queue is closed."""
+        """Wait for the next job; return None once the buffer is closed."""
         with self._filled:
             while not self._waiting and not self._closed:
                 self._idle_threads += 1
@@ -85,8 +85,8 @@ class JobBuffer:
     def ran(self, job: ClaimedJob) -> None:
         """Free the thread of a job that ran, and record its duration; its end is still to be written."""
         with self._emptied:
-            took = time.monotonic() - self._running.pop((job.id, job.lease))
-            self._mean_s = took if self._mean_s is None else 0.9 * self._mean_s + 0.1 * took
+            took_s = time.monotonic() - self._running.pop((job.id, job.lease))
+            self._mean_s = took_s if self._mean_s is None else 0.9 * self._mean_s + 0.1 * took_s
             if self._claimer_waits and len(self._waiting) <= self._refill_at:
                 self._emptied.notify_all()
         self._on_ended()
@@ -106,7 +106,7 @@ class JobBuffer:
         """Hand out no more jobs; return (id, lease) of those that had not started. Idempotent."""
         with self._filled:
             self._closed = True
-            unstarted = self._hand_back(float("inf"))
+            unstarted = self._take_unstarted(float("inf"))
             self._filled.notify_all()
             self._emptied.notify_all()
             return unstarted
@@ -117,27 +117,26 @@ class JobBuffer:
         They were prefetched based on shorter jobs; another process may be idle.
         """
         with self._filled:
-            return self._hand_back(time.monotonic() - OVERDUE_S)
+            return self._take_unstarted(time.monotonic() - OVERDUE_S)
 
     def withdraw(self, leases: Set[tuple[int, int]]) -> list[ClaimedJob]:
         """Remove and return those of these (id, lease) that wait here; the caller is responsible for ending them."""
         with self._emptied:
-            taken = [job for job, _ in self._waiting if (job.id, job.lease) in leases]
-            if taken:
-                kept = [each for each in self._waiting if (each[0].id, each[0].lease) not in leases]
-                self._waiting = deque(kept)
-                for job in taken:
+            withdrawn = [job for job, _ in self._waiting if (job.id, job.lease) in leases]
+            if withdrawn:
+                self._waiting = deque(each for each in self._waiting if (each[0].id, each[0].lease) not in leases)
+                for job in withdrawn:
                     self._leases.pop(job.id, None)
                 if not self._leases:
                     self._emptied.notify_all()
-            return taken
+            return withdrawn
 
     def has_waiting(self) -> bool:
         """Return whether claimed jobs wait for a thread."""
         with self._filled:
             return bool(self._waiting)
 
-    def known(self) -> list[int]:
+    def leased_ids(self) -> list[int]:
         """Return the ids of all jobs whose end is not written yet."""
         with self._filled:
             return list(self._leases)
@@ -147,13 +146,13 @@ class JobBuffer:
         with self._filled:
             return len(self._running)
 
-    def _hand_back(self, waiting_since: float) -> list[tuple[int, int]]:
-        handed: list[tuple[int, int]] = []
+    def _take_unstarted(self, waiting_since: float) -> list[tuple[int, int]]:
+        leases: list[tuple[int, int]] = []
         while self._waiting and self._waiting[0][1] < waiting_since:
             job, _ = self._waiting.popleft()
             self._leases.pop(job.id, None)
-            handed.append((job.id, job.lease))
-        return handed
+            leases.append((job.id, job.lease))
+        return leases
 
     def _room(self) -> int:
         if self._closed or len(self._leases) >= _MOST_UNENDED:

@@ -12,9 +12,9 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import FrameType
-from typing import Any, NoReturn, Protocol
+from typing import Any, Final, NoReturn
 
 from django.db import connections
 
@@ -22,7 +22,15 @@ from salon_jobs.core import events, tracing
 from salon_jobs.core.errors import NotReady
 from salon_jobs.core.events import log_event
 from salon_jobs.process.heartbeat import name_connections
-from salon_jobs.process.service import end_at_once
+from salon_jobs.process.service import exit_at_once
+from salon_jobs.worker.in_flight import InFlightTable
+from salon_jobs.worker.worker import Worker, WorkerOptions
+
+KIND: Final = "worker"
+_REPORT_EVERY_S = 1.0
+_ORPHANED = 1
+_FLUSH_S = 2.0
+_PR_SET_PDEATHSIG = 1
 
 
 class ControlChannel:
@@ -52,117 +60,86 @@ class ControlChannel:
             return
 
     def close(self) -> None:
-        """Close this end."""
         self._end.close()
 
 
-_REPORT_EVERY_S = 1.0
-_ORPHANED = 1
-_FLUSH_S = 2.0
-_PR_SET_PDEATHSIG = 1
+def run_child(descriptors: str) -> NoReturn:
+    """Run a worker for the supervisor that started this process; main thread only. Never returns.
 
-
-class ReportingLoop(Protocol):
-    """Loop that a supervisor's child runs: it reports each second."""
-
-    def run(self) -> bool:
-        """Work until stopped; return True if it ended cleanly."""
-        ...
-
-    def stop(self) -> None:
-        """Request a stop; a second call forces it."""
-        ...
-
-    def facts(self) -> dict[str, Any]:
-        """Return what readiness and metrics show, even when the loop is not working."""
-        ...
-
-    def require_ready(self) -> None:
-        """Raise NotReady when the loop is not working."""
-        ...
-
-    def report(self) -> dict[str, Any]:
-        """Return what was counted since the last report, in a form that JSON can represent."""
-        ...
-
-
-def run_child(kind: str, descriptors: str, make_loop: Callable[[int, dict[str, Any]], ReportingLoop]) -> NoReturn:
-    """Work for the supervisor that started this process; main thread only. Never returns.
-
-    ``make_loop`` gets the descriptor of the in-flight table and the supervisor's start message, including
-    ``process_id``. Status 0: it ended cleanly, asked to or not; the supervisor replaces it at once, unless it is
-    stopping too.
+    ``descriptors`` are those of the channel and the in-flight table. Status 0: it ended cleanly, asked to or not; the
+    supervisor replaces it at once, unless it is stopping too.
     """
-    link_end, board = map(int, descriptors.split(":"))
-    for inherited in (link_end, board):
+    channel_end, in_flight = map(int, descriptors.split(":"))
+    for inherited in (channel_end, in_flight):
         os.set_inheritable(inherited, False)
     for number in (signal.SIGTERM, signal.SIGINT):
         # A service manager may signal every process of a group; only the supervisor decides. Not SIG_IGN: processes
         # that a handler starts would inherit that.
-        signal.signal(number, _pass)
+        signal.signal(number, _ignore)
     _die_with_parent()
-    child = _Child(kind, ControlChannel(socket.socket(fileno=link_end)))
-    clean = child.run(lambda start: make_loop(board, start))
-    if clean:  # otherwise a job has outlived its grace, and so has this process
+    is_clean = _Child(ControlChannel(socket.socket(fileno=channel_end)), in_flight).run()
+    if is_clean:  # otherwise a job has outlived its grace, and so has this process
         tracing.flush(_FLUSH_S)
-    end_at_once(0 if clean else 1)
+    exit_at_once(0 if is_clean else 1)
 
 
 class _Child:
-    def __init__(self, kind: str, link: ControlChannel) -> None:
-        self._kind = kind
-        self._link = link
-        self._told: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
-        self._loop: ReportingLoop | None = None
+    def __init__(self, channel: ControlChannel, in_flight: int) -> None:
+        self._channel = channel
+        self._in_flight = in_flight
+        # The start message, then None for each request to stop.
+        self._messages: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._ended = threading.Event()
-        threading.Thread(target=self._obey, name="salon-jobs-link", daemon=True).start()
+        threading.Thread(target=self._receive, name="salon-jobs-channel", daemon=True).start()
 
-    def run(self, make_loop: Callable[[dict[str, Any]], ReportingLoop]) -> bool:
-        start = self._told.get()
+    def run(self) -> bool:
+        start = self._messages.get()
         if start is None:
             return True
         name_connections(start["process_id"])
-        self._loop = loop = make_loop(start)
-        fields: dict[str, Any] = {"kind": self._kind, "process_id": start["process_id"]}
+        options = WorkerOptions(**start["options"])
+        in_flight = InFlightTable(options.concurrency, fileno=self._in_flight)
+        worker = Worker(start["process_id"], options, in_flight=in_flight)
+        fields: dict[str, Any] = {"kind": KIND, "process_id": start["process_id"]}
         log_event(logging.INFO, events.PROCESS_STARTED, **fields, pid=os.getpid())
-        reporter = threading.Thread(target=self._report, args=(loop,), name="salon-jobs-report", daemon=True)
+        reporter = threading.Thread(target=self._report, args=(worker,), name="salon-jobs-report", daemon=True)
         reporter.start()
-        threading.Thread(target=self._stop_when_told, args=(loop,), name="salon-jobs-stop", daemon=True).start()
+        threading.Thread(target=self._stop_on_request, args=(worker,), name="salon-jobs-stop", daemon=True).start()
         # Imported objects stay: the garbage collector need not traverse them again (80,000 objects, 43 ms).
         gc.freeze()
-        clean = loop.run()
+        is_clean = worker.run()
         self._ended.set()
         reporter.join(_REPORT_EVERY_S)
         connections.close_all()
-        log_event(logging.INFO if clean else logging.WARNING, events.PROCESS_STOPPED, **fields, clean=clean)
-        return clean
+        log_event(logging.INFO if is_clean else logging.WARNING, events.PROCESS_STOPPED, **fields, clean=is_clean)
+        return is_clean
 
-    def _obey(self) -> None:
-        """Forward the supervisor's messages; without a supervisor, exit before others run our jobs again."""
-        for message in self._link.received():
-            self._told.put(message.get("start"))
+    def _receive(self) -> None:
+        """Queue the supervisor's messages; without a supervisor, exit before others run our jobs again."""
+        for message in self._channel.received():
+            self._messages.put(message.get("start"))
         os._exit(_ORPHANED)
 
-    def _stop_when_told(self, loop: ReportingLoop) -> None:
+    def _stop_on_request(self, worker: Worker) -> None:
         while True:
-            self._told.get()
-            loop.stop()
+            self._messages.get()
+            worker.stop()
 
-    def _report(self, loop: ReportingLoop) -> None:
+    def _report(self, worker: Worker) -> None:
         while True:
-            last = self._ended.is_set()
-            report: dict[str, Any] = {"facts": loop.facts()}
+            is_last = self._ended.is_set()
+            report: dict[str, Any] = {"facts": worker.facts()}
             try:
-                loop.require_ready()
+                worker.require_ready()
             except NotReady as error:
                 report["fault"] = str(error)
-            self._link.send(**report, counted=loop.report())
-            if last:
+            self._channel.send(**report, counted=worker.report())
+            if is_last:
                 return
             self._ended.wait(_REPORT_EVERY_S)
 
 
-def _pass(_number: int, _frame: FrameType | None) -> None:
+def _ignore(_number: int, _frame: FrameType | None) -> None:
     return
 
 

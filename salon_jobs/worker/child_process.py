@@ -10,12 +10,13 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from salon_jobs.worker.child import ControlChannel
 from salon_jobs.worker.in_flight import InFlightRun, InFlightTable
+from salon_jobs.worker.worker import WorkerOptions
 
 _CHUNK = 1 << 16
 _LONGEST = 1 << 20
@@ -53,19 +54,12 @@ def _write(lines: bytes) -> None:
 _LAST_LINES_S = 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ChildPlan:
-    """Plan for starting children: ``options`` is sent to each besides its process id.
+    """Plan for starting children. ``on_counted`` gets what each reports to have counted, from a thread per child."""
 
-    ``on_counted`` receives each child's counts as it reports them, from a thread per child.
-    """
-
-    kind: str
     command: Sequence[str]
-    concurrency: int
-    queues: Sequence[str] | None = None
-    burst: bool = False
-    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    options: WorkerOptions
     on_counted: Callable[[dict[str, Any]], None]
 
 
@@ -79,8 +73,8 @@ class ChildProcess:
         """Start ``command --child DESCRIPTORS``. Raises OSError."""
         ours, theirs = socket.socketpair()
         with theirs, tempfile.TemporaryFile() as file:
-            file.truncate(InFlightTable.size(plan.concurrency))
-            self._board = InFlightTable(plan.concurrency, fileno=file.fileno())
+            file.truncate(InFlightTable.size(plan.options.concurrency))
+            self._in_flight = InFlightTable(plan.options.concurrency, fileno=file.fileno())
             inherited = (theirs.fileno(), file.fileno())
             self._process = subprocess.Popen(
                 [*plan.command, "--skip-checks", "--child", ":".join(map(str, inherited))],
@@ -89,7 +83,8 @@ class ChildProcess:
                 pass_fds=inherited,
                 start_new_session=True,
             )
-        self._link = ControlChannel(ours)
+        self._channel = ControlChannel(ours)
+        self._options = plan.options
         self._on_counted = plan.on_counted
         self.process_id = 0
         self.report: dict[str, Any] | None = None
@@ -103,7 +98,7 @@ class ChildProcess:
 
     @property
     def pid(self) -> int:
-        """Process id of the operating system."""
+        """ID that the operating system gave it."""
         return self._process.pid
 
     @property
@@ -118,19 +113,18 @@ class ChildProcess:
 
     def runs(self) -> list[InFlightRun]:
         """Return what its threads run now, or were running when it died."""
-        return self._board.shown()
+        return self._in_flight.shown()
 
-    def start(self, process_id: int, **options: Any) -> None:
+    def start(self, process_id: int) -> None:
         """Make the child work as this registered process."""
         self.process_id = process_id
-        self._link.send(start={"process_id": process_id, **options})
+        self._channel.send(start={"process_id": process_id, "options": asdict(self._options)})
 
     def stop(self) -> None:
         """Ask it to stop; a second call forces it."""
-        self._link.send(stop=True)
+        self._channel.send(stop=True)
 
     def kill(self) -> None:
-        """Kill it at once."""
         self._process.kill()
 
     def wait(self) -> int:
@@ -141,10 +135,10 @@ class ChildProcess:
         """Forward the last lines of an ended child, for a limited time: a handler's leftovers may hold the pipe."""
         for thread in self._threads:
             thread.join(_LAST_LINES_S)
-        self._link.close()
+        self._channel.close()
 
     def _listen(self) -> None:
-        for message in self._link.received():
+        for message in self._channel.received():
             self._heard = time.monotonic()
             self._on_counted(message.pop("counted"))
             self.report = message
@@ -155,7 +149,7 @@ class ChildProcess:
             relay_lines(source.fileno())
 
 
-def end_of(status: int) -> str:
+def describe_end(status: int) -> str:
     """Describe how a process ended."""
     return f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
 

@@ -36,11 +36,9 @@ from salon_jobs.core.outcomes import (
 from salon_jobs.core.records import JobState
 from salon_jobs.core.tracing import FinalFailure, report_failure
 from salon_jobs.db.statements import in_one_trip
-from salon_jobs.jobs import current, registry
-from salon_jobs.jobs import queries as store
+from salon_jobs.jobs import current, queries
 from salon_jobs.jobs.current import RunningJob, refuse_open_transaction
 from salon_jobs.jobs.statistics import ended_runs
-from salon_jobs.jobs.task import Task
 from salon_jobs.tenancy.active import ActiveContext, as_system_task
 from salon_jobs.tenancy.context import JobContext, tenant_context
 from salon_jobs.worker.async_handlers import run_coroutine
@@ -51,10 +49,9 @@ CANCELLED = "cancelled"
 
 def execute(running: RunningJob) -> Outcome:
     """Run the handler and return how it ended. Raises nothing but an interrupt between two bytecodes at shutdown."""
-    job = running.claimed
+    job, task = running.job, running.declaration
     if job.expired:
         return NotStarted(Expired("claimed after expires_at"))
-    task = registry.get_task(job.task)
     if task.timeouts is not None and (why := task.timeouts.expiry(running.waited_s)):
         return NotStarted(Expired(why))
     try:
@@ -66,9 +63,9 @@ def execute(running: RunningJob) -> Outcome:
     try:
         finished = task.is_store_task and task.atomic
         if finished:
-            _run_in_transaction(task, arguments, running)
+            _run_in_transaction(arguments, running)
         else:
-            _run_outside(task, arguments, running)
+            _run_outside(arguments, running)
             if running.interrupted_by is not None:
                 raise running.interrupted_by
         if not in_transaction:
@@ -76,10 +73,10 @@ def execute(running: RunningJob) -> Outcome:
         return Succeeded(finished=finished)
     except LeaseLost:
         return Lost()
-    except Snooze as wish:
-        return Cancelled(CANCELLED, CANCELLED) if running.cancelled() else Snoozed(wish.delay)
-    except Discard as wish:
-        return Cancelled(DISCARDED, wish.reason)
+    except Snooze as snooze:
+        return Cancelled(CANCELLED, CANCELLED) if running.cancelled() else Snoozed(snooze.delay)
+    except Discard as discard:
+        return Cancelled(DISCARDED, discard.reason)
     except BaseException as error:  # a handler may raise anything, even SystemExit; only the job fails
         return ended_by(running, error)
     finally:
@@ -103,81 +100,78 @@ def settle(running: RunningJob, outcome: Outcome) -> Outcome:
 
     Raises database errors; then call it again.
     """
-    written = _write(running, outcome)
-    if written is None:
-        if not isinstance(outcome, Lost) and store.committed(running.claimed, running.process_id):
-            # A late interrupt is not an error of a callback.
-            error = outcome.error if isinstance(outcome, Errored) and running.interrupted_by is None else None
-            return _report_success(running, Succeeded(finished=True, callback_error=error))
-        _log(logging.WARNING, events.JOB_LEASE_LOST, running)
-        return Lost()
-    return written
+    if _write(running, outcome):
+        return outcome
+    if not isinstance(outcome, Lost) and queries.committed(running.job, running.process_id):
+        # A late interrupt is not an error of a callback.
+        error = outcome.error if isinstance(outcome, Errored) and running.interrupted_by is None else None
+        if error is not None:
+            _log(logging.ERROR, events.JOB_CALLBACK_FAILED, running, exc_info=error)
+        _log(logging.INFO, events.JOB_SUCCEEDED, running)
+        return Succeeded(finished=True, callback_error=error)
+    _log(logging.WARNING, events.JOB_LEASE_LOST, running)
+    return Lost()
 
 
-def _write(running: RunningJob, outcome: Outcome) -> Outcome | None:
-    """Write one outcome; return None when this run no longer owns the row."""
-    job, process_id = running.claimed, running.process_id
+def _write(running: RunningJob, outcome: Outcome) -> bool:
+    """Write and log one outcome; return False when this run no longer owns the row."""
+    job, process_id = running.job, running.process_id
     match outcome:
         case Succeeded(finished=finished):
-            if not finished and not store.finish(job, process_id):
-                return None
-            return _report_success(running, outcome)
+            if not finished and not queries.finish(job, process_id):
+                return False
+            _log(logging.INFO, events.JOB_SUCCEEDED, running)
         case Snoozed(delay=delay):
-            if not store.requeue([(job.id, job.lease)], process_id, delay=delay):
-                return None
+            if not queries.requeue([(job.id, job.lease)], process_id, delay=delay):
+                return False
             _log(logging.INFO, events.JOB_SNOOZED, running, delay_s=delay.total_seconds())
         case Released():
-            timeouts = registry.get_task(job.task).timeouts
+            timeouts = running.declaration.timeouts
             # While it ran it did not wait: where a wait can be too long, the next one begins now.
             from_now = timedelta(0) if timeouts is not None and timeouts.wait_timeout is not None else None
-            if not store.requeue([(job.id, job.lease)], process_id, delay=from_now):
-                return None
+            if not queries.requeue([(job.id, job.lease)], process_id, delay=from_now):
+                return False
             _log(logging.WARNING, events.JOB_RELEASED, running)
         case Cancelled(kind=kind, detail=detail):
             reason = kind if kind == detail else f"{kind}: {detail}"
-            if not store.cancel_run(job, process_id, reason):
-                return None
+            if not queries.cancel_run(job, process_id, reason):
+                return False
             _log(logging.INFO, events.JOB_CANCELLED, running, reason=reason)
         case NotStarted(error=error):
-            if not _write_expiry(running, error):
-                return None
+            return _write_expiry(running, error)
         case Errored():
             return _write_error(running, outcome)
         case Lost():
-            return None
-    return outcome
-
-
-def _write_expiry(running: RunningJob, error: Expired) -> bool:
-    if running.followed is not None:
-        running.followed.error = error
-    described = report(error)
-    reason = f"expired: {error}"
-    if not store.expire_run(running.claimed, running.process_id, described, reason):
-        return False
-    _log(
-        logging.WARNING,
-        events.JOB_EXPIRED,
-        running,
-        reason=reason,
-        waited_s=round(running.waited_s, 3),
-        error_class=described.error_class,
-        code=described.code,
-    )
+            return False
     return True
 
 
-def _write_error(running: RunningJob, outcome: Errored) -> Outcome | None:
-    job, error = running.claimed, outcome.error
-    if running.followed is not None:
-        running.followed.error = error
-    task = registry.get_task(job.task)
-    delay = task.retry_delay(job.attempt)
+def _write_expiry(running: RunningJob, error: Expired) -> bool:
+    if running.trace is not None:
+        running.trace.error = error
+    described = report(error)
+    reason = f"expired: {error}"
+    if not queries.expire_run(running.job, running.process_id, described, reason):
+        return False
+    fields: dict[str, Any] = {
+        "error_class": described.error_class,
+        "code": described.code,
+        "waited_s": round(running.waited_s, 3),
+    }
+    _log(logging.WARNING, events.JOB_EXPIRED, running, reason=reason, **fields)
+    return True
+
+
+def _write_error(running: RunningJob, outcome: Errored) -> bool:
+    job, error = running.job, outcome.error
+    if running.trace is not None:
+        running.trace.error = error
+    delay = running.declaration.retry_delay(job.attempt)
     described = report(error)
     reason = described.code or "attempts_exhausted"
-    ended = store.fail(job, running.process_id, described, delay=delay, final=not outcome.retryable, reason=reason)
-    if ended is None and not store.failed_by(job):
-        return None
+    ended = queries.fail(job, running.process_id, described, delay=delay, final=not outcome.retryable, reason=reason)
+    if ended is None and not queries.failed_by(job):
+        return False
     # The row was no longer owned, but it failed under this lease: an earlier try was written and its answer lost.
     state = JobState.FAILED if ended is None else ended.state
     fields: dict[str, Any] = {"error_class": described.error_class, "code": described.code}
@@ -189,7 +183,7 @@ def _write_error(running: RunningJob, outcome: Errored) -> Outcome | None:
             _log(logging.WARNING, events.JOB_CANCELLED, running, reason=ended.reason if ended else "", **fields)
         case _:
             _log(logging.WARNING, events.JOB_RETRIED, running, delay_s=round(delay.total_seconds(), 3), **fields)
-    return outcome
+    return True
 
 
 def report_successes(runs: Sequence[RunningJob]) -> None:
@@ -198,16 +192,9 @@ def report_successes(runs: Sequence[RunningJob]) -> None:
     log_batch(logging.INFO, events.JOB_SUCCEEDED, map(_described, runs))
 
 
-def _report_success(running: RunningJob, outcome: Succeeded) -> Outcome:
-    if outcome.callback_error is not None:
-        _log(logging.ERROR, events.JOB_CALLBACK_FAILED, running, exc_info=outcome.callback_error)
-    _log(logging.INFO, events.JOB_SUCCEEDED, running)
-    return outcome
-
-
-def _run_in_transaction(task: Task[..., Any], arguments: dict[str, Any], running: RunningJob) -> None:
+def _run_in_transaction(arguments: dict[str, Any], running: RunningJob) -> None:
     with _store_transaction(running) as own:
-        _call(task, arguments, running)
+        _call(arguments, running)
         if own is None or running.finished or not _commit_finished(own, running):
             running.finish()
 
@@ -216,29 +203,31 @@ def _commit_finished(own: JobContext, running: RunningJob) -> bool:
     """Finish and commit in one round trip; return False, having done nothing, if a block is open. Raises LeaseLost."""
     running.check_end()
     try:
-        running.finished = own.commit_after(store.finish_call(running.claimed, running.process_id))
+        running.finished = own.commit_after(queries.finish_call(running.job, running.process_id))
     except DatabaseError as error:
-        if getattr(error.__cause__, "sqlstate", None) == store.LEASE_LOST:
+        if getattr(error.__cause__, "sqlstate", None) == queries.LEASE_LOST:
             raise LeaseLost(f"job {running.id} is no longer leased to this run") from error
         raise
     return running.finished
 
 
-def _run_outside(task: Task[..., Any], arguments: dict[str, Any], running: RunningJob) -> None:
+def _run_outside(arguments: dict[str, Any], running: RunningJob) -> None:
+    task = running.declaration
     if running.store_id is None:
         with as_system_task(task.name):
-            _call(task, arguments, running)
+            _call(arguments, running)
         return
     # Between its transactions it must see no rows, even when an earlier job on this connection used SET directly.
     with _store_transaction(running, afresh=True) as own:
         if own is not None:
             own.commit_after("SELECT")
     with ActiveContext(running.connection, running.store_id, atomic=False, by_statement=task.is_async):
-        _call(task, arguments, running)
+        _call(arguments, running)
 
 
-def _call(task: Task[..., Any], arguments: dict[str, Any], running: RunningJob) -> None:
+def _call(arguments: dict[str, Any], running: RunningJob) -> None:
     """Call the handler. Raises TaskInvalid if it returned an awaitable, since nothing has run then."""
+    task = running.declaration
     result = task.function(**arguments)
     if task.is_async:
         run_coroutine(result, partial(_allow_interrupt, running))
@@ -293,28 +282,23 @@ def _store_look_up(store_model: str) -> str:
 
 def identify(running: RunningJob) -> dict[str, Any]:
     """Return the fields that every log record of a run carries."""
-    job = running.claimed
+    job = running.job
     return {"task_name": job.task, "job_id": job.id, "store_id": job.store_id, "attempt": job.attempt}
-
-
-def _trace_of(running: RunningJob) -> dict[str, Any]:
-    followed = running.followed
-    return {} if followed is None or followed.trace_id is None else {"trace_id": followed.trace_id}
 
 
 def _log(
     level: int, event: str, running: RunningJob, *, exc_info: BaseException | None = None, **fields: object
 ) -> None:
     ended_runs.count(event, (running,))
-    if running.followed is not None:
-        running.followed.ended = event
+    if running.trace is not None:
+        running.trace.ended = event
     log_event(level, event, exc_info=exc_info, **_described(running), **fields)
 
 
 def _described(running: RunningJob) -> dict[str, Any]:
-    return {
-        **identify(running),
-        "queue": running.claimed.queue,
-        "duration_ms": round(running.duration_s * 1000, 3),
-        **_trace_of(running),
-    }
+    fields = identify(running)
+    fields["queue"] = running.job.queue
+    fields["duration_ms"] = round(running.duration_s * 1000, 3)
+    if running.trace is not None and running.trace.trace_id is not None:
+        fields["trace_id"] = running.trace.trace_id
+    return fields

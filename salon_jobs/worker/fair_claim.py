@@ -1,76 +1,56 @@
-"""Fair claims: claim groups, scanned store by store, and a batch shared among stores."""
+"""Fair claims: the stores share each batch equally, claim group by claim group, and limits hold."""
 
 from __future__ import annotations
 
 import random
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from django.db import connections
+from django.db import transaction
 
+from salon_jobs.conf import settings as conf
 from salon_jobs.core.records import NO_STORE, ClaimedJob
-from salon_jobs.db.statements import hot_rows, many_hot_rows
+from salon_jobs.db.statements import execute_hot, hot_rows, many_hot_rows
+from salon_jobs.jobs import registry
+from salon_jobs.jobs.limits import Limits
 from salon_jobs.jobs.queries import in_claim_order
+from salon_jobs.worker.group_scanner import ClaimFilter, ClaimGroup, GroupScanner, Scan, in_background
 
-STORES_A_LOOK: Final = 64
-GROUPS_A_STORE: Final = 32
-LANES_A_GROUP: Final = 32
-LANES_A_CLAIM: Final = 256
-FIRST_GROUP: Final = -(2**31)
+GROUPS_PER_CLAIM: Final = 256
+# A scan is used for this long, or for ten times as long as it took, within these bounds. The next one finds new groups,
+# and jobs committed late, which sort before those already claimed from their group.
+_SCAN_EVERY_S: Final = (0.05, 3.0)
+# If a scan takes longer, behind dead rows, the next one runs in the background.
+_BACKGROUND_S: Final = 0.1
+# When a limit is full, retry after 25 ms, doubling to 250 ms: nothing announces the end of another process's job. When
+# a job of this process ends, or when a rate allows the next job, retry at once, but after 25 ms at the earliest.
+LIMIT_WAIT_S: Final = (0.025, 0.25)
 
 
-class ClaimGroup(NamedTuple):
-    """One claim group, in the column order of ``sql/list_groups.sql``; ``store`` is NO_STORE for system tasks.
+class Claim(NamedTuple):
+    """Claimed jobs in claim order, and when to claim again: 0: at once; None: when woken or by polling.
 
-    ``first_us`` and ``first_id`` are the instant (microseconds since 1970) and id of its first job at the time.
+    ``throttled``: a limit was full, so the end of a job may allow the next one.
     """
 
-    store: UUID
-    number: int
-    queue: str
-    task: str
-    priority: int
-    concurrency_key: str | None
-    due: bool
-    first_us: int = 0
-    first_id: int = 0
-
-    @property
-    def group(self) -> tuple[UUID, int]:
-        """What it shares with the claim groups that differ only in their keys."""
-        return self.store, self.number >> 32
-
-    @property
-    def scopes(self) -> tuple[str, ...]:
-        """Scopes to which a limit can apply, as ``kind:name``."""
-        names = (f"queue:{self.queue}", f"task:{self.task}", f"store:{self.store}")
-        return names if self.concurrency_key is None else (*names, f"key:{self.task}:{self.concurrency_key}")
+    jobs: list[ClaimedJob]
+    again_in_s: float | None
+    throttled: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimFilter:
-    """Filter for what a process may run now: these tasks and queues (None: all), without what is paused."""
+class Quota(NamedTuple):
+    """Number of jobs that one claim may take from a claim group, and from its store."""
 
-    tasks: Sequence[str]
-    queues: Sequence[str] | None = None
-    paused_queues: Sequence[str] = ()
-    paused_stores: Sequence[str] = ()
-
-
-class ScanPage(NamedTuple):
-    """Claim groups listed by one query, how many stores it covers, and the last of them."""
-
-    lanes: list[ClaimGroup]
-    stores: int
-    last: UUID | None
+    group: ClaimGroup
+    jobs: int
+    store_jobs: int
 
 
 # Where to continue reading each claim group: instant (microseconds since 1970) and id of the job last claimed from it.
@@ -78,57 +58,185 @@ LowWater = Mapping[tuple[UUID, int], tuple[int, int]]
 _FROM_THE_START: Final = (-62_135_510_400_000_000, 0)  # 0001-01-02, the earliest instant a job can have
 
 
-@dataclass(frozen=True, slots=True)
-class Quota:
-    """Number of jobs that one claim may take from a claim group, and from its store."""
+class FairClaim:
+    """Claims of one process by claim group. Not thread-safe."""
 
-    lane: ClaimGroup
-    quota: int
-    store_quota: int
+    def __init__(self, process_id: int, queues: Sequence[str] | None) -> None:
+        self._process_id = process_id
+        self._queues = None if queues is None else list(queues)
+        self._limits = Limits({})
+        self._scanner = GroupScanner()
+        self._scan = Scan((), complete=True, took_s=0.0)
+        self._scan_at = float("-inf")
+        self._background_scan: Future[Scan] | None = None
+        self._low_water: dict[tuple[UUID, int], tuple[int, int]] = {}
+        # Whether this round of the stores has yielded jobs, or found a limit full.
+        self._fruitful = self._throttled = False
+        self._limit_wait_s = LIMIT_WAIT_S[0]
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether dead rows make scans slow, and would make a claim in due order slow too."""
+        return 10 * self._scan.took_s > _SCAN_EVERY_S[0]
+
+    def claim(self, room: int, limits: Limits) -> Claim:
+        """Claim up to ``room`` jobs. ``again_in_s`` is None once no claim group has more. Raises database errors."""
+        self._limits = limits
+        is_new_scan = self._refresh_scan()
+        groups = [group for group in self._scan.groups if limits.allows(group)]
+        # Whichever comes first may take what is left of a quota or a limit: shuffle, so that it is not always the same.
+        random.shuffle(groups)
+        limited = {scope for group in groups for scope in limits.limits_of(group)}
+        token_in_s = float("inf")
+        if limited:
+            jobs, quotas, token_in_s = self._claim_within(limited, groups, room)
+            self._throttled |= len(quotas) < len(groups) or any(
+                quota.jobs < quota.store_jobs and limits.limits_of(quota.group) for quota in quotas
+            )
+        else:
+            quotas = share_out(groups, room, {}, lambda _: ())
+            jobs = claim_groups(self._process_id, quotas, room, self._low_water) if quotas else []
+        self._raise_low_water(jobs)
+        self._fruitful |= bool(jobs)
+        if jobs:
+            self._limit_wait_s = LIMIT_WAIT_S[0]
+        if _has_more(jobs, quotas, room):
+            return Claim(jobs, again_in_s=0.0)
+        if self._background_scan is not None:
+            return Claim(jobs, again_in_s=_SCAN_EVERY_S[0])
+        if not self._scan.complete:
+            self._scan_at = float("-inf")
+            return Claim(jobs, again_in_s=0.0)
+        if self._throttled:
+            again_in_s = min(self._limit_wait_s, max(LIMIT_WAIT_S[0], token_in_s))
+            self._limit_wait_s = min(LIMIT_WAIT_S[1], 2 * self._limit_wait_s)
+            return Claim(jobs, again_in_s, throttled=True)
+        self._limit_wait_s = LIMIT_WAIT_S[0]
+        return Claim(jobs, again_in_s=None if is_new_scan else max(0.0, self._scan_at - time.monotonic()))
+
+    def discard_scan(self) -> None:
+        """Have the next claim see what is due now, not what an earlier scan found."""
+        if self._background_scan is not None:
+            self._use_background_scan()
+        self._scan_at = float("-inf")
+        self._scan = self._scan._replace(took_s=0.0)
+
+    def _refresh_scan(self) -> bool:
+        """Scan again if it is time to, in the background if that is slow; return whether the scan is new."""
+        if self._background_scan is not None:
+            if not self._background_scan.done():
+                return False
+            self._use_background_scan()
+            return True
+        if time.monotonic() < self._scan_at:
+            return False
+        scan = partial(self._scanner.scan, self._filter(), afresh=self._fruitful)
+        if self._scan.complete or self._fruitful:
+            # The last round of the stores is over or yielded jobs: begin another.
+            self._fruitful = self._throttled = False
+        if self._scan.took_s > _BACKGROUND_S:
+            self._background_scan = in_background(scan)
+            return False
+        self._use(scan())
+        return True
+
+    def _use_background_scan(self) -> None:
+        assert self._background_scan is not None  # noqa: S101 - the callers have looked
+        scan, self._background_scan = self._background_scan, None
+        self._use(scan.result())
+
+    def _use(self, scan: Scan) -> None:
+        self._scan = scan
+        self._low_water = {group.id: (group.first_us, group.first_id - 1) for group in scan.groups}
+        least_s, most_s = _SCAN_EVERY_S
+        self._scan_at = time.monotonic() + min(most_s, max(least_s, 10 * scan.took_s))
+
+    def _filter(self) -> ClaimFilter:
+        paused_tasks = set(self._limits.forbidden("task"))
+        return ClaimFilter(
+            tasks=[name for name in registry.task_names() if name not in paused_tasks],
+            queues=self._queues,
+            paused_queues=self._limits.forbidden("queue"),
+            paused_stores=self._limits.forbidden("store"),
+        )
+
+    def _claim_within(
+        self, limited: set[str], groups: list[ClaimGroup], room: int
+    ) -> tuple[list[ClaimedJob], list[Quota], float]:
+        """Claim within limited scopes; return also the quotas, and the seconds until a rate allows another job."""
+        with transaction.atomic(using=conf.database):
+            # A limit that a task declares for its keys applies to any number of them: these wait until claim groups are
+            # chosen.
+            keys = {scope for scope in limited if scope.startswith("key:") and self._limits[scope].rate is None}
+            capacity, tokens = self._capacity(lock_scopes(limited - keys) | keys)
+            # A scope that is full, or locked by another process, takes no slot from claim groups that may run.
+            runnable = self._with_capacity(groups, capacity)
+            if keys:
+                runnable = choose(runnable)
+                wanted = keys.intersection(scope for group in runnable for scope in group.scopes)
+                of_keys, _ = self._capacity(lock_scopes(wanted))
+                capacity = {scope: of_keys.get(scope, 0) if scope in keys else left for scope, left in capacity.items()}
+                runnable = self._with_capacity(runnable, capacity)
+            quotas = share_out(runnable, room, capacity, self._limits.limits_of)
+            jobs = claim_groups(self._process_id, quotas, room, self._low_water) if quotas else []
+            if tokens:
+                scopes = {quota.group.id: quota.group.scopes for quota in quotas}
+                started = Counter(scope for job in jobs if not job.expired for scope in scopes[_group_of(job)])
+                for scope in tokens.keys() & started.keys():
+                    execute_hot("spend_tokens", {"scope": scope, "spent": started[scope]})
+        waits_s = [(1 - left) / (self._limits[scope].rate or 1) for scope, left in tokens.items() if left < 1]
+        return jobs, quotas, min(waits_s, default=float("inf"))
+
+    def _with_capacity(self, groups: Sequence[ClaimGroup], capacity: Mapping[str, int]) -> list[ClaimGroup]:
+        return [group for group in groups if all(capacity.get(scope, 0) > 0 for scope in self._limits.limits_of(group))]
+
+    def _capacity(self, scopes: set[str]) -> tuple[dict[str, int], dict[str, float]]:
+        """Return how many more jobs may start in each scope, and the tokens of those with a rate."""
+        tokens = refill_tokens(scope for scope in scopes if self._limits[scope].rate is not None)
+        is_counted = any(self._limits[scope].max_concurrency is not None for scope in scopes)
+        running = running_by_scope() if is_counted else {}
+        capacity: dict[str, int] = {}
+        for scope in scopes:
+            most = self._limits[scope].max_concurrency
+            free = 2**31 if most is None else max(0, most - running.get(scope, 0))
+            capacity[scope] = min(free, int(tokens[scope])) if scope in tokens else free
+        return capacity, tokens
+
+    def _raise_low_water(self, jobs: Sequence[ClaimedJob]) -> None:
+        """Make the next claim read each claim group from after the last job claimed; its jobs come in order."""
+        last = {_group_of(job): (job.run_at_s, job.id) for job in jobs}
+        for group_id, (run_at_s, job_id) in last.items():
+            low = self._low_water.get(group_id, (0, 0))
+            self._low_water[group_id] = max(low, (round(run_at_s * 1_000_000), job_id))
 
 
-def list_groups(after: UUID | None, runnable: ClaimFilter, *, group: int = FIRST_GROUP, key: int = 0) -> ScanPage:
-    """List some claim groups of each of the next stores, from a given group and, within it, key. Role: worker."""
-    rows = hot_rows("list_groups", list_parameters(after, runnable, group=group, key=key))
-    found = [ClaimGroup(*row) for row in rows if row[1] is not None]
-    return ScanPage(found, len({row[0] for row in rows}), rows[-1][0] if rows else None)
+def _group_of(job: ClaimedJob) -> tuple[UUID, int]:
+    return job.store_id or NO_STORE, job.claim_group
 
 
-def list_parameters(
-    after: UUID | None, runnable: ClaimFilter, *, group: int = FIRST_GROUP, key: int = 0
-) -> dict[str, Any]:
-    """Return the parameters of ``sql/list_groups.sql``."""
-    return {
-        "after": after,
-        "stores": STORES_A_LOOK,
-        "groups": GROUPS_A_STORE,
-        "claim_groups": LANES_A_GROUP,
-        "group": group,
-        "key": key,
-        "tasks": list(runnable.tasks),
-        "queues": None if runnable.queues is None else list(runnable.queues),
-        "paused_queues": list(runnable.paused_queues),
-        "paused_stores": list(runnable.paused_stores),
-    }
+def _has_more(jobs: Sequence[ClaimedJob], quotas: Sequence[Quota], room: int) -> bool:
+    """Return whether a store yielded its full quota, so that it may have more."""
+    by_store = Counter(job.store_id or NO_STORE for job in jobs)
+    return len(jobs) >= room or any(by_store[quota.group.store] >= quota.store_jobs for quota in quotas)
 
 
-def claim_groups(process_id: int, shares: Sequence[Quota], room: int, low: LowWater) -> list[ClaimedJob]:
+def claim_groups(process_id: int, quotas: Sequence[Quota], room: int, low_water: LowWater) -> list[ClaimedJob]:
     """Claim up to ``room`` due jobs by quota, in claim order. A process declared dead gets none."""
-    return in_claim_order(many_hot_rows("claim_groups", claim_parameters(process_id, shares, room, low)))
+    return in_claim_order(many_hot_rows("claim_groups", claim_parameters(process_id, quotas, room, low_water)))
 
 
-def claim_parameters(process_id: int, shares: Sequence[Quota], room: int, low: LowWater) -> dict[str, Any]:
+def claim_parameters(process_id: int, quotas: Sequence[Quota], room: int, low_water: LowWater) -> dict[str, Any]:
     """Return the parameters of ``sql/claim_groups.sql``."""
-    lows = [low.get((share.lane.store, share.lane.number), _FROM_THE_START) for share in shares]
-    each_store = {share.lane.store: share.store_quota for share in shares}
+    lows = [low_water.get(quota.group.id, _FROM_THE_START) for quota in quotas]
+    each_store = {quota.group.store: quota.store_jobs for quota in quotas}
     return {
         "process_id": process_id,
         "room": room,
         "clock": time.monotonic(),
-        "stores": [share.lane.store for share in shares],
-        "claim_groups": [share.lane.number for share in shares],
-        "quotas": [share.quota for share in shares],
-        "keys": [share.lane.concurrency_key for share in shares],
+        "stores": [quota.group.store for quota in quotas],
+        "numbers": [quota.group.number for quota in quotas],
+        "quotas": [quota.jobs for quota in quotas],
+        "keys": [quota.group.concurrency_key for quota in quotas],
         "lows_us": [us for us, _ in lows],
         "low_ids": [job_id for _, job_id in lows],
         "each_store": list(each_store),
@@ -144,11 +252,10 @@ def lock_scopes(scopes: Iterable[str]) -> set[str]:
 
 def running_by_scope() -> dict[str, int]:
     """Return the number of running jobs of every scope that has any."""
-    counts: dict[str, int] = {}
+    counts: Counter[str] = Counter()
     for queue, task, store_id, key, running in hot_rows("running_counts", {}):
-        lane = ClaimGroup(store_id or NO_STORE, 0, queue, task, 0, key, due=False)
-        for scope in lane.scopes:
-            counts[scope] = counts.get(scope, 0) + running
+        for scope in ClaimGroup(store_id or NO_STORE, 0, queue, task, 0, key, due=False).scopes:
+            counts[scope] += running
     return counts
 
 
@@ -159,116 +266,36 @@ def refill_tokens(scopes: Iterable[str]) -> dict[str, float]:
     return dict(rows)
 
 
-def choose(lanes: Sequence[ClaimGroup]) -> list[ClaimGroup]:
+def choose(groups: Sequence[ClaimGroup]) -> list[ClaimGroup]:
     """Choose as many claim groups as one claim reads: equally many per store, by priority within a store."""
-    by_store = [list(group) for _, group in groupby(sorted(lanes, key=attrgetter("store")), key=attrgetter("store"))]
-    most = max(1, LANES_A_CLAIM // max(1, len(by_store)))
-    return [lane for group in by_store for lane in sorted(group, key=attrgetter("priority"))[:most]]
+    by_store = [list(of_store) for _, of_store in groupby(sorted(groups, key=_store_of), key=_store_of)]
+    most = max(1, GROUPS_PER_CLAIM // max(1, len(by_store)))
+    return [group for of_store in by_store for group in sorted(of_store, key=attrgetter("priority"))[:most]]
+
+
+_store_of = attrgetter("store")
 
 
 def share_out(
-    lanes: Sequence[ClaimGroup], room: int, capacity: dict[str, int], limits_of: Callable[[ClaimGroup], Sequence[str]]
+    groups: Sequence[ClaimGroup], room: int, capacity: dict[str, int], limits_of: Callable[[ClaimGroup], Sequence[str]]
 ) -> list[Quota]:
-    """Share a batch equally among the stores of ``lanes``, by priority within a store, all within ``capacity``.
+    """Share a batch equally among the stores of ``groups``, by priority within a store, all within ``capacity``.
 
     ``capacity`` is how many more jobs may run in each limited scope; what a quota may take is reserved there. Claim
     groups that compete for a scope share it equally.
     """
-    chosen = choose(lanes)
-    store_quota = -(-room // max(1, len({lane.store for lane in chosen})))
-    wanted: dict[str, int] = {}
-    for lane in chosen:
-        for scope in limits_of(lane):
-            wanted[scope] = wanted.get(scope, 0) + 1
-    shares: list[Quota] = []
-    for lane in chosen:
-        quota = store_quota
-        scopes = limits_of(lane)
+    chosen = choose(groups)
+    store_jobs = -(-room // max(1, len({group.store for group in chosen})))
+    competitors = Counter(scope for group in chosen for scope in limits_of(group))
+    quotas: list[Quota] = []
+    for group in chosen:
+        jobs = store_jobs
+        scopes = limits_of(group)
         for scope in scopes:
-            quota = min(quota, -(-capacity[scope] // wanted[scope]))
-            wanted[scope] -= 1
-        if quota > 0:
-            shares.append(Quota(lane, quota, store_quota))
+            jobs = min(jobs, -(-capacity[scope] // competitors[scope]))
+            competitors[scope] -= 1
+        if jobs > 0:
+            quotas.append(Quota(group, jobs, store_jobs))
             for scope in scopes:
-                capacity[scope] -= quota
-    return shares
-
-
-# A scan ends after this many seconds, or once it has found STORES_A_LOOK stores.
-_LOOK_S: Final = 0.02
-
-
-@dataclass(frozen=True, slots=True)
-class Scan:
-    """Result of one scan: claim groups with due jobs, whether it covered all remaining stores, and its duration."""
-
-    lanes: Sequence[ClaimGroup]
-    complete: bool
-    took_s: float
-
-
-class GroupScanner:
-    """Round-robin scanner of the stores for one process, a few at a time. Not thread-safe."""
-
-    def __init__(self) -> None:
-        # Each process starts its round at a different store.
-        self._after: UUID | None = UUID(int=random.getrandbits(128))
-        self._crowded = False
-        self._complete = True
-        # Where the round of the stores began, and whether it has wrapped around.
-        self._began_at: UUID | None = self._after
-        self._wrapped = False
-
-    def look(self, runnable: ClaimFilter, *, afresh: bool) -> Scan:
-        """Scan from where the last scan ended, for a limited time.
-
-        ``afresh`` begins a new round. Raises database errors.
-        """
-        began = time.monotonic()
-        found: dict[tuple[UUID, int], ClaimGroup] = {}
-        # Every other scan begins at a random point inside a crowded store's claim groups, so that none waits forever.
-        group, key = FIRST_GROUP, 0
-        if inside := self._crowded:
-            group, key = random.randrange(-(2**31), 2**31), random.randrange(2**32)  # noqa: S311 - no secret
-        self._crowded = False
-        if self._complete or afresh:
-            self._complete = False
-            self._began_at, self._wrapped = self._after, self._after is None
-        over = False
-        while not over:
-            look = list_groups(self._after, runnable, group=group, key=key)
-            self._crowded |= not inside and _crowds(look.lanes)
-            found.update(((lane.store, lane.number), lane) for lane in look.lanes if lane.due)
-            self._after = look.last
-            if look.stores < STORES_A_LOOK:
-                self._after = None
-                over, self._wrapped = self._wrapped, True
-            elif self._wrapped and self._began_at is not None and look.last is not None:
-                over = look.last >= self._began_at
-            self._complete = over and not inside
-            if len({store_id for store_id, _ in found}) >= STORES_A_LOOK or time.monotonic() - began > _LOOK_S:
-                break
-        return Scan(list(found.values()), self._complete, time.monotonic() - began)
-
-
-def in_background(look: Callable[[], Scan]) -> Future[Scan]:
-    """Run one scan in a thread with its own connection, while the caller continues to claim."""
-    listed: Future[Scan] = Future()
-
-    def run() -> None:
-        try:
-            listed.set_result(look())
-        except BaseException as error:  # raised to whoever asks for the result
-            listed.set_exception(error)
-        finally:
-            connections.close_all()
-
-    threading.Thread(target=run, name="salon-jobs-lister", daemon=True).start()
-    return listed
-
-
-def _crowds(listed: Sequence[ClaimGroup]) -> bool:
-    """Return whether a store has more groups, or a group more claim groups, than a scan lists."""
-    per_group = Counter(lane.group for lane in listed)
-    per_store = Counter(store_id for store_id, _ in per_group)
-    return LANES_A_GROUP in per_group.values() or GROUPS_A_STORE in per_store.values()
+                capacity[scope] -= jobs
+    return quotas

@@ -8,26 +8,23 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from django.db import DatabaseError, InterfaceError, connections
-
 from salon_jobs.core.events import logger
 from salon_jobs.core.outcomes import Succeeded
 from salon_jobs.core.records import ClaimedJob
 from salon_jobs.jobs import queries
 from salon_jobs.jobs.current import RunningJob
-from salon_jobs.tenancy.connections import log_lost, tidy_connections
+from salon_jobs.process.loop import Loop
 from salon_jobs.worker.executor import report_successes, settle
 
-# How long the first success of a batch waits for others; then up to _AT_ONCE go in one statement.
+# How long the first success of a batch waits for others; then up to _BATCH go in one statement.
 _GATHER_S = 0.005
 # Runs that are already finished and only need logging wait longer: a batch costs more than a line.
 _LOG_EVERY_S = 0.05
-_AT_ONCE = 1000
-_RETRY_S = 0.5
+_BATCH = 1000
 
 
-class Finisher:
-    """Background thread that records successful runs. ``forget`` gets every job whose end is written or lease is lost.
+class Finisher(Loop):
+    """Loop that records successful runs. ``forget`` gets every job whose end is written or lease is lost.
 
     Until then a job without a transaction stays ours: a crash in between repeats it, as always for such jobs.
     """
@@ -35,27 +32,14 @@ class Finisher:
     def __init__(
         self, process_id: int, forget: Callable[[Sequence[ClaimedJob]], None], abandon: threading.Event
     ) -> None:
+        """Prepare; once ``abandon`` is set, nothing more is written."""
+        super().__init__("finisher")
         self._process_id = process_id
         self._forget = forget
         self._abandon = abandon
-        self._added = threading.Event()
         self._urgent = threading.Event()
         self._ended: deque[RunningJob] = deque()
         self._writing_since: float | None = None
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="salon-jobs-finisher", daemon=True)
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
-
-    def stop(self, timeout_s: float) -> None:
-        """Write what was added and end the thread, waiting at most ``timeout_s``. Idempotent."""
-        self._stop.set()
-        self._urgent.set()
-        self._added.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout_s)
 
     @property
     def behind_s(self) -> float:
@@ -70,56 +54,49 @@ class Finisher:
         self._ended.append(running)
         if not (running.finished or self._urgent.is_set()):
             self._urgent.set()
-        if not self._added.is_set():
-            self._added.set()
+        if not self.woken.is_set():
+            self.woken.set()
 
-    def _run(self) -> None:
-        try:
-            while not (self._stop.is_set() and not self._ended) and not self._abandon.is_set():
-                self._added.wait()
-                self._added.clear()
-                if not self._stop.is_set() and self._urgent.wait(_LOG_EVERY_S):
-                    self._urgent.clear()
-                    time.sleep(_GATHER_S)
-                # Appending and popping need no lock; any later append sets the event again.
-                left = len(self._ended)
-                while left:
-                    batch = [self._ended.popleft() for _ in range(min(left, _AT_ONCE))]
-                    left -= len(batch)
-                    self._write(batch)
-        finally:
-            connections.close_all()
+    def poll(self) -> float:
+        """Gather ends for a moment and write them."""
+        if self._ended:
+            if self._urgent.wait(_LOG_EVERY_S):
+                self._urgent.clear()
+                time.sleep(_GATHER_S)
+            self._write_all()
+        return float("inf")
+
+    def finish(self) -> bool:
+        """Write what is left."""
+        self._write_all()
+        return not self._ended
+
+    def _write_all(self) -> None:
+        # Appending and popping need no lock; any later append wakes the loop again.
+        remaining = len(self._ended)
+        while remaining and not self._abandon.is_set():
+            batch = [self._ended.popleft() for _ in range(min(remaining, _BATCH))]
+            remaining -= len(batch)
+            self._write(batch)
 
     def _write(self, batch: list[RunningJob]) -> None:
         """Write one batch and empty it, waiting out any outage."""
         self._writing_since = time.monotonic()
-        self._write_until_written(batch)
+        try:
+            self.outage.wait_out(lambda: self._write_once(batch), self._abandon.wait)
+        except Exception:  # without this thread no job of the process would ever be recorded as ended
+            logger.exception("the ends of %s jobs could not be written; they are given back", len(batch))
+            self._forget([running.job for running in batch])
         self._writing_since = None
 
-    def _write_until_written(self, batch: list[RunningJob]) -> None:
-        while True:
-            tidy_connections()
-            try:
-                self._write_once(batch)
-            except (DatabaseError, InterfaceError) as error:
-                log_lost(error, loop="finish")
-                if self._abandon.wait(_RETRY_S):
-                    return
-            except Exception:  # without this thread no job of the process would ever be recorded as ended
-                logger.exception("the ends of %s jobs could not be written; they are given back", len(batch))
-                self._forget([running.claimed for running in batch])
-                return
-            else:
-                return
-
     def _write_once(self, batch: list[RunningJob]) -> None:
-        unfinished = [running.claimed for running in batch if not running.finished]
+        unfinished = [running.job for running in batch if not running.finished]
         ids = queries.finish_many(unfinished, self._process_id) if unfinished else set[int]()
         finished = [running for running in batch if running.finished or running.id in ids]
-        self._forget([running.claimed for running in finished])
+        self._forget([running.job for running in finished])
         batch[:] = [running for running in batch if not (running.finished or running.id in ids)]
         report_successes(finished)
         while batch:
             # Just locked by someone, finished by a try whose answer was lost, or no longer ours: this finds out.
             settle(batch[-1], Succeeded(finished=False))
-            self._forget([batch.pop().claimed])
+            self._forget([batch.pop().job])

@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db import DatabaseError, transaction
 
@@ -20,7 +19,7 @@ from salon_jobs.core.outcomes import Errored
 from salon_jobs.core.records import JobState
 from salon_jobs.core.tracing import FinalFailure, report_failure
 from salon_jobs.db import statements
-from salon_jobs.jobs import enqueue, queries
+from salon_jobs.jobs import enqueue, queries, registry
 from salon_jobs.jobs.current import RunningJob
 from salon_jobs.jobs.pruning import Pruner
 from salon_jobs.jobs.queue_stats import QueueFront, count_rest, look_at_queue, record_depths
@@ -38,11 +37,10 @@ _EVENTS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class RescueCounts:
-    """Counts of one sweep."""
+class RescueCounts(NamedTuple):
+    """Dead processes, and what became of their jobs."""
 
-    buried: int = 0
+    processes: int = 0
     queued: int = 0
     failed: int = 0
 
@@ -77,11 +75,7 @@ class Rescuer:
         except DatabaseError:
             self._blind_until = self._clock() + silence.total_seconds()
             raise
-        return RescueCounts(
-            sum(count.buried for count in counts),
-            sum(count.queued for count in counts),
-            sum(count.failed for count in counts),
-        )
+        return RescueCounts(*map(sum, zip(*counts, strict=True)))
 
 
 def rescue_process(
@@ -100,19 +94,19 @@ def rescue_process(
     runs for which it was killed count as failed attempts. Raises database errors; then call it again.
     """
     with transaction.atomic(using=conf.database):
-        rows = statements.rows("delete_process", {"process_id": process_id, "silent_after": silence})
-        if not rows:
+        labels = statements.rows("delete_process", {"process_id": process_id, "silent_after": silence})
+        if not labels:
             return RescueCounts()
-        label: str = rows[0][0]
+        [(label,)] = labels
         statements.rows("end_backends", {"application_name": application_name(process_id)})
         for run in overdue:
             _fail_overdue(run, process_id)
-        rescued = queries.rescue(process_id, f"{label} {end} and was buried", charged=charged)
+        rescued = queries.rescue(process_id, f"{label} {end} and was declared dead", charged=charged)
         enqueue.after_commit(None)
-    log_event(logging.WARNING, events.PROCESS_BURIED, process=label, process_id=process_id, jobs=len(rescued), end=end)
+    log_event(logging.WARNING, events.PROCESS_DEAD, process=label, process_id=process_id, jobs=len(rescued), end=end)
     for job in rescued:
         ended_runs.count_untimed(_EVENTS[job.state], job.task, job.queue)
-        _report(job, label)
+        _log_rescued(job, label)
     failed = sum(job.state is JobState.FAILED for job in rescued)
     return RescueCounts(1, len(rescued) - failed, failed)
 
@@ -121,17 +115,13 @@ def _fail_overdue(run: InFlightRun, process_id: int) -> None:
     """Settle a run that had to be killed, on behalf of its dead process. It may have ended just before."""
     job = queries.leased_job(process_id, run.job_id, run.lease)
     if job is not None:
-        running = RunningJob(job, process_id)
+        running = RunningJob(job, registry.get_task(job.task), process_id)
         running.started = run.began
-        settle(
-            running,
-            Errored(
-                TimedOut(f"timed out, went on for {run.kill_at - run.began:.3g} s and was killed with its process")
-            ),
-        )
+        took_s = run.kill_at - run.began
+        settle(running, Errored(TimedOut(f"timed out, went on for {took_s:.3g} s and was killed with its process")))
 
 
-def _report(job: queries.Rescued, label: str) -> None:
+def _log_rescued(job: queries.Rescued, label: str) -> None:
     fields: dict[str, Any] = {
         "task_name": job.task,
         "job_id": job.id,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from salon_jobs.core import metrics
@@ -70,7 +70,6 @@ class RunTotals:
         return samples
 
 
-KIND = "worker"
 # Heartbeat, maintenance, two health checks at a time; plus each embedded loop and each child's supervisor.
 _THREADS = 4
 
@@ -80,7 +79,7 @@ class WorkerProcesses:
 
     def __init__(
         self,
-        presence: Heartbeat,
+        heartbeat: Heartbeat,
         command: Sequence[str],
         options: WorkerOptions,
         *,
@@ -89,20 +88,11 @@ class WorkerProcesses:
     ) -> None:
         """Start the children. Raises ConfigurationError when a pool is too small for their threads or ours."""
         refuse_small_pool(max(_THREADS + len(embedded) + processes, options.concurrency + OTHER_THREADS))
-        plan = ChildPlan(
-            kind=KIND,
-            command=command,
-            concurrency=options.concurrency,
-            queues=options.queues,
-            burst=options.burst,
-            options={"options": asdict(options)},
-            on_counted=self._add,
-        )
         self._totals = RunTotals()
         self._maintenance = Maintenance()
         self._embedded = tuple(embedded)
         self._stopping = threading.Event()
-        self._supervisor = Supervisor(presence, plan, processes=processes)
+        self._supervisor = Supervisor(heartbeat, ChildPlan(command, options, self._add), processes=processes)
 
     def run(self) -> bool:
         """Work until stopped; return True if every job ended or was given back in time."""

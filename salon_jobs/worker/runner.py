@@ -1,4 +1,4 @@
-"""Runner thread: takes jobs from the local queue, executes and settles each, and keeps its connections clean."""
+"""Runner thread: takes jobs from the buffer, executes and settles each, and keeps its connections clean."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 from contextvars import copy_context
 from typing import Any
 
-from django.db import DatabaseError, DataError, InterfaceError, connections
+from django.db import DataError, Error, connections
 from psycopg import Error as PsycopgError
 from psycopg.pq import TransactionStatus
 
@@ -20,9 +20,9 @@ from salon_jobs.core.errors import Interrupted
 from salon_jobs.core.events import log_event, logger
 from salon_jobs.core.outcomes import Errored, Outcome, Succeeded
 from salon_jobs.core.tracing import active_tracers, tracing_run
-from salon_jobs.jobs import queries as store
-from salon_jobs.jobs import registry
+from salon_jobs.jobs import queries, registry
 from salon_jobs.jobs.current import RunningJob
+from salon_jobs.process.loop import Outage
 from salon_jobs.tenancy.connections import drop_connections, finish_resets, reset_sessions, tidy_connections
 from salon_jobs.tenancy.session_reset import watch_sessions
 from salon_jobs.worker.buffer import JobBuffer
@@ -31,7 +31,6 @@ from salon_jobs.worker.executor import ended_by, execute, identify, settle
 from salon_jobs.worker.finisher import Finisher
 from salon_jobs.worker.in_flight import NEVER, InFlightTable
 
-_SETTLE_RETRY_S = 0.5
 _CANCEL_S = 2.0
 # How long a cancelled handler may take to end by itself, and a run that timed out before its process is killed for it.
 _CANCEL_GRACE_S = 5.0
@@ -41,7 +40,10 @@ _TIDY_AFTER_S = 0.05
 
 
 class Runner:
-    """One thread that runs jobs until the local queue closes. ``interrupt`` ends its current run."""
+    """One thread that runs jobs until the buffer closes. ``interrupt`` ends its current run.
+
+    No ``Loop``: it waits for the buffer, and an interrupted thread is replaced by another.
+    """
 
     def __init__(
         self,
@@ -51,29 +53,29 @@ class Runner:
         number: int,
         abandon: threading.Event,
         *,
-        board: InFlightTable,
-        timekeeper: DeadlineWatcher,
+        in_flight: InFlightTable,
+        deadlines: DeadlineWatcher,
     ) -> None:
         self._jobs = jobs
         self._finisher = finisher
         self._process_id = process_id
         self._number = number
         self._abandon = abandon
-        self._board = board
-        self._timekeeper = timekeeper
+        self._in_flight = in_flight
+        self._deadlines = deadlines
+        self._outage = Outage("settle")
         self._lock = threading.Lock()
         self._running: RunningJob | None = None
         self._thread = self._new_thread()
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     def join(self, timeout_s: float) -> bool:
         """Wait for the thread to end; return False if it has not."""
         end = time.monotonic() + timeout_s
-        while (thread := self._thread).is_alive() and (left := end - time.monotonic()) > 0:
-            thread.join(left)  # an interrupted thread starts another one before it ends
+        while (thread := self._thread).is_alive() and (remaining_s := end - time.monotonic()) > 0:
+            thread.join(remaining_s)  # an interrupted thread starts another one before it ends
         return not self._thread.is_alive()
 
     def interrupt_current(self) -> None:
@@ -96,29 +98,29 @@ class Runner:
                 return False
             running.interrupted_by = running.interrupted_by or kind
             raw: Any = running.connection.connection
-            queries = raw if raw is not None and raw.info.transaction_status == TransactionStatus.ACTIVE else None
-            if registry.get_task(running.task).is_async:
+            is_querying = raw is not None and raw.info.transaction_status == TransactionStatus.ACTIVE
+            if running.declaration.is_async:
                 # The thread itself serves the coroutine, and must continue until it has ended.
                 if running.cancel_coroutine is not None:
                     running.cancel_coroutine()
             else:
                 # Delivered at the thread's next bytecode: a handler inside one long C call is not interrupted.
                 _raise_in(self._thread, kind)
-            if queries is not None:
+            if is_querying:
                 try:
-                    queries.cancel_safe(timeout=_CANCEL_S)
+                    raw.cancel_safe(timeout=_CANCEL_S)
                 except PsycopgError as error:
                     logger.warning("could not cancel the query of job %s: %s", running.id, error)
         return True
 
-    def ask_to_end(self, job_id: int, lease: int) -> None:
+    def cancel(self, job_id: int, lease: int) -> None:
         """If the thread runs this job, show the cancellation to its handler, and interrupt it after the grace."""
         with self._lock:
             running = self._running
-            if running is None or running.cancelled() or (running.id, running.claimed.lease) != (job_id, lease):
+            if running is None or running.cancelled() or (running.id, running.job.lease) != (job_id, lease):
                 return
             running.cancel_at = time.monotonic() + _CANCEL_GRACE_S
-            self._timekeeper.watch(running, self.interrupt)
+            self._deadlines.watch(running, self.interrupt)
         log_event(logging.INFO, events.JOB_CANCEL_NOTICED, **identify(running))
 
     @property
@@ -133,10 +135,10 @@ class Runner:
         self._thread = threading.current_thread()
         watch_sessions(keep_all=True)
         try:
-            interrupted_by = self._run_until_interrupted()
+            was_interrupted = self._run_until_interrupted()
         finally:
             connections.close_all()
-        if interrupted_by:
+        if was_interrupted:
             # The interrupt may have prevented any block from being exited properly: a new thread has no thread-locals
             # that could still name this job's store.
             thread = self._new_thread()
@@ -144,14 +146,14 @@ class Runner:
             self._thread = thread
 
     def _run_until_interrupted(self) -> bool:
-        """Run jobs until one is interrupted; return False once the local queue is closed."""
+        """Run jobs until one is interrupted; return False once the buffer is closed."""
         idle_since = float("-inf")
         while (job := self._jobs.take()) is not None:
             finish_resets()
             # Do this before the run begins: the run keeps the connection it finds, and this may replace it.
             if time.monotonic() - idle_since > _TIDY_AFTER_S:
                 tidy_connections(after_idling=True)
-            running = RunningJob(job, self._process_id, resets_session=True)
+            running = RunningJob(job, registry.get_task(job.task), self._process_id, resets_session=True)
             try:
                 # Whatever a handler, or an exception in the middle of our own code, leaves in the context ends with the
                 # run.
@@ -159,7 +161,7 @@ class Runner:
             except BaseException:  # a thread that ends takes a share of the capacity with it
                 logger.exception("the end of job %s could not be written; it stays leased and is given back", job.id)
                 self._jobs.forget([job])
-            self._board.clear(self._number)
+            self._in_flight.clear(self._number)
             if running.interrupted_by is not None:
                 return True
             idle_since = time.monotonic()
@@ -169,7 +171,7 @@ class Runner:
         if not active_tracers():
             self._run_job(running)
             return
-        with tracing_run(running.follow()):
+        with tracing_run(running.start_trace()):
             self._run_job(running)
 
     def _run_job(self, running: RunningJob) -> None:
@@ -194,27 +196,27 @@ class Runner:
             self._finisher.add(running)
         else:
             self._settle(running, outcome)
-            self._jobs.forget([running.claimed])
+            self._jobs.forget([running.job])
 
     def _begin(self, running: RunningJob) -> None:
         """Publish the run, and have it interrupted, then killed, when it takes too long."""
-        timeouts = registry.get_task(running.task).timeouts
+        timeouts = running.declaration.timeouts
         run_s = None if timeouts is None else timeouts.run_s(running.waited_s)
         kill_at = NEVER
         if run_s is not None:
             running.times_out_at = running.started + run_s
-            running.on_extended = lambda times_out_at: self._board.move(self._number, times_out_at + _KILL_GRACE_S)
+            running.on_extended = lambda times_out_at: self._in_flight.move(self._number, times_out_at + _KILL_GRACE_S)
             kill_at = running.times_out_at + _KILL_GRACE_S
-            self._timekeeper.watch(running, self.interrupt)
-        self._board.show(self._number, running.id, running.claimed.lease, kill_at=kill_at)
+            self._deadlines.watch(running, self.interrupt)
+        self._in_flight.show(self._number, running.id, running.job.lease, kill_at=kill_at)
 
     def _end(self, running: RunningJob) -> None:
         running.ended = time.monotonic()
-        self._jobs.ran(running.claimed)
+        self._jobs.ran(running.job)
         if running.times_out_at is not None:
-            self._board.move(self._number, NEVER)
+            self._in_flight.move(self._number, NEVER)
         if running.times_out_at is not None or running.cancel_at is not None:
-            self._timekeeper.forget(running)
+            self._deadlines.forget(running)
         if running.interrupted_by is None:
             tidy_connections()
             reset_sessions()
@@ -232,27 +234,24 @@ class Runner:
             try:
                 settle(running, outcome)
             except BaseException as error:
-                if isinstance(error, DataError) or not isinstance(error, (DatabaseError, InterfaceError)):
-                    if isinstance(outcome, Errored):
-                        self._fail_plainly(running, error)
+                if isinstance(error, Error) and not isinstance(error, DataError):
+                    if self._abandon.wait(self._outage.lost(error, **identify(running))):
                         return
-                    outcome = Errored(error)
-                    continue
-                connections[conf.database].errors_occurred = True
-                log_event(
-                    logging.WARNING, events.DATABASE_LOST, loop="settle", error=str(error).strip(), **identify(running)
-                )
-                if self._abandon.wait(_SETTLE_RETRY_S):
+                    tidy_connections()
+                elif isinstance(outcome, Errored):
+                    self._fail_plainly(running, error)
                     return
-                tidy_connections()
+                else:
+                    outcome = Errored(error)
             else:
+                self._outage.over()
                 return
 
     def _fail_plainly(self, running: RunningJob, error: BaseException) -> None:
         """Charge the attempt when even the error itself cannot be recorded: otherwise the job would return forever."""
-        reason, retry_in = "attempts_exhausted", conf.backoff.cap
-        store.fail(running.claimed, self._process_id, report(error), delay=retry_in, final=False, reason=reason)
-        logger.error("the end of job %s could not be told: %s", running.id, type(error).__name__)
+        reason, delay = "attempts_exhausted", conf.backoff.cap
+        queries.fail(running.job, self._process_id, report(error), delay=delay, final=False, reason=reason)
+        logger.error("the end of job %s could not be recorded: %s", running.id, type(error).__name__)
 
 
 def _raise_in(thread: threading.Thread, kind: type[Interrupted] | None) -> None:

@@ -5,11 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
-
-from django.db import DatabaseError, InterfaceError, connections
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import events, metrics
@@ -18,12 +15,12 @@ from salon_jobs.core.errors import NotReady
 from salon_jobs.core.events import log_event, logger
 from salon_jobs.core.metrics import Sample
 from salon_jobs.process.heartbeat import Heartbeat, delete_row
-from salon_jobs.tenancy.connections import log_lost, tidy_connections
-from salon_jobs.worker.child_process import ChildPlan, ChildProcess, end_of
+from salon_jobs.process.loop import Loop
+from salon_jobs.worker.child import KIND
+from salon_jobs.worker.child_process import ChildPlan, ChildProcess, describe_end
 from salon_jobs.worker.in_flight import InFlightRun
 from salon_jobs.worker.maintenance import rescue_process
 
-_RETRY_S = 0.5
 # A child younger than this died "at once"; from the second such death in a row, its slot stays empty for a while.
 _YOUNG_S = 10.0
 _RESTART = Backoff(base=timedelta(seconds=0.5), cap=timedelta(seconds=30), jitter=0.2)
@@ -34,40 +31,33 @@ _DRAIN_S = 2.0
 _SETTLE_S = 0.25
 
 
-class ChildSupervisor:
-    """Thread that keeps one child alive until stopped; problems of another child never delay it."""
+class ChildSupervisor(Loop):
+    """Loop that keeps one child alive until stopped; problems of another child never delay it.
 
-    def __init__(self, number: int, plan: ChildPlan, presence: Heartbeat, registered: threading.Event) -> None:
+    A round is the life of one child. It begins work when ``registered`` is set, once this process is registered.
+    """
+
+    def __init__(self, number: int, plan: ChildPlan, heartbeat: Heartbeat, registered: threading.Event) -> None:
+        super().__init__(f"child {number}")
         self._plan = plan
-        self._presence = presence
+        self._heartbeat = heartbeat
         self._registered = registered
-        self._stopping = threading.Event()
         self._killed: dict[str, Any] | None = None
         self._draining_since: float | None = None
         self._alone_since: float | None = None
-        self._thread = threading.Thread(target=self._keep, name=f"salon-jobs-keeper-{number}", daemon=True)
         self.child: ChildProcess | None = None
-        self.deaths_at_once = 0
-        self.clean = True
-
-    def start(self) -> None:
-        """Start the first child at once; it begins work when ``registered`` is set, once this process is registered."""
-        self._thread.start()
+        self.early_deaths = 0
+        self.is_clean = True
 
     @property
-    def ended(self) -> bool:
-        """Whether the last child has ended and its jobs are rescued."""
-        return not self._thread.is_alive()
-
-    @property
-    def dies_anew(self) -> int:
+    def lasting_early_deaths(self) -> int:
         """How many times in a row it died at once, as long as the present child may do so too."""
         child = self.child
-        return self.deaths_at_once if child is None or child.lived_s < _YOUNG_S else 0
+        return self.early_deaths if child is None or child.lived_s < _YOUNG_S else 0
 
     def stop(self) -> None:
         """Ask the child to stop, and start no other; a second call forces it."""
-        self._stopping.set()
+        super().stop()
         if self.child is not None:
             self.child.stop()
 
@@ -94,118 +84,91 @@ class ChildSupervisor:
             child.stop()
             return
         self._alone_since = None if late < len(runs) else self._alone_since or now
-        settled = self._alone_since is not None and now - self._alone_since > _SETTLE_S
-        if settled or now - self._draining_since > _DRAIN_S:
+        is_settled = self._alone_since is not None and now - self._alone_since > _SETTLE_S
+        if is_settled or now - self._draining_since > _DRAIN_S:
             self.kill("a job ran past its limit", blameless=True)
 
-    def _keep(self) -> None:
+    def poll(self) -> float:
+        """Start a child, wait until it has ended, and rescue its jobs; return the wait before the next one."""
+        lived_s = 0.0
         try:
-            while not self._stopping.is_set():
-                end, lived_s = self._live_once_whatever_happens()
-                if self._plan.burst:
-                    if end is None and self._draining_since is None:
-                        return
-                    if self.deaths_at_once >= _BURST_TRIES:
-                        self.clean = False
-                        return
-                delay_s = self._delay_s()
-                if end is not None and not self._stopping.is_set():
-                    log_event(
-                        logging.ERROR,
-                        events.CHILD_DIED,
-                        end=end,
-                        lived_s=round(lived_s, 3),
-                        restart_in_s=round(delay_s, 3),
-                    )
-                self._stopping.wait(delay_s)
-        finally:
-            connections.close_all()
-
-    def _delay_s(self) -> float:
-        return _RESTART.delay(self.deaths_at_once - 1).total_seconds() if self.deaths_at_once > 1 else 0.0
-
-    def _live_once_whatever_happens(self) -> tuple[str | None, float]:
-        try:
-            return self._live_once()
+            end, lived_s = self._run_child()
         except Exception as error:  # for example too many processes; that must not leave the slot empty
-            logger.exception("a worker process could not be started or buried")
+            logger.exception("a worker process could not be started, or its jobs not rescued")
             if (child := self.child) is not None:
-                self._presence.drop(child.process_id)  # others rescue its jobs
+                self._heartbeat.drop(child.process_id)  # others rescue its jobs
                 child.kill()
                 child.wait()
                 self.child = None
-            self.deaths_at_once += 1
-            return f"{type(error).__name__}: {error}", 0.0
+            self.early_deaths += 1
+            end = f"{type(error).__name__}: {error}"
+        if self._plan.options.burst:
+            is_done = end is None and self._draining_since is None
+            if not is_done and self.early_deaths >= _BURST_TRIES:
+                self.is_clean = False
+                is_done = True
+            if is_done:
+                self.stopping.set()
+        wait_s = _RESTART.delay(self.early_deaths - 1).total_seconds() if self.early_deaths > 1 else 0.0
+        if end is not None and not self.stopping.is_set():
+            fields: dict[str, Any] = {"lived_s": round(lived_s, 3), "restart_in_s": round(wait_s, 3)}
+            log_event(logging.ERROR, events.CHILD_DIED, end=end, **fields)
+        return wait_s
 
-    def _live_once(self) -> tuple[str | None, float]:
-        """Start a child, wait until it has ended, and rescue its jobs.
-
-        Returns how it ended (None: cleanly) and how long it lived.
-        """
+    def _run_child(self) -> tuple[str | None, float]:
+        """Run one child to its end and rescue its jobs; return how it ended (None: cleanly) and how long it lived."""
         self._killed = self._draining_since = self._alone_since = None
         child = self.child = ChildProcess(self._plan)
         self._registered.wait()
-        if self._stopping.is_set():
+        if self.stopping.is_set():
             child.stop()
         else:
-            self._despite_outages(lambda: self._register(child))
+            self.outage.wait_out(lambda: self._register(child), self.stopping.wait)
         status, lived_s = child.wait(), child.lived_s
         self.child = None
         # A handler can exit its process as if all were well; a child that exits properly has no job running.
         in_order = status == 0 and not child.runs()
         # An unrequested death is handled by the rescue; a child that had not begun to work ended cleanly enough.
-        self.clean = in_order or not self._stopping.is_set() or child.report is None
-        died_at_once = not in_order and self._killed is None and lived_s < _YOUNG_S
-        self.deaths_at_once = self.deaths_at_once + 1 if died_at_once else 0
+        self.is_clean = in_order or not self.stopping.is_set() or child.report is None
+        died_early = not in_order and self._killed is None and lived_s < _YOUNG_S
+        self.early_deaths = self.early_deaths + 1 if died_early else 0
         if child.process_id:
-            self._presence.drop(child.process_id)
-            self._despite_outages(lambda: self._take_leave(child, status, in_order=in_order))
+            self._heartbeat.drop(child.process_id)
+            # While stopping, it is tried once: others rescue its jobs eventually.
+            self.outage.wait_out(lambda: self._sign_off(child, status, in_order=in_order), self.stopping.wait)
         child.close()
-        return (None if in_order else end_of(status)), lived_s
+        return (None if in_order else describe_end(status)), lived_s
 
     def _register(self, child: ChildProcess) -> None:
-        plan = self._plan
-        process_id = self._presence.register_child(
-            plan.kind,
+        options = self._plan.options
+        process_id = self._heartbeat.register_child(
+            KIND,
             child.pid,
-            concurrency=plan.concurrency,
-            queues=plan.queues,
-            on_buried=lambda: self.kill("others took it for dead and have its jobs"),
+            concurrency=options.concurrency,
+            queues=options.queues,
+            on_dead=lambda: self.kill("others declared it dead and have its jobs"),
         )
-        child.start(process_id, **plan.options)
+        child.start(process_id)
 
-    def _take_leave(self, child: ChildProcess, status: int, *, in_order: bool) -> None:
+    def _sign_off(self, child: ChildProcess, status: int, *, in_order: bool) -> None:
         if in_order:
             delete_row(child.process_id)
             return
         runs = child.runs()
         overdue: list[InFlightRun] = []
         charged = [run.job_id for run in runs]
-        if self._stopping.is_set() and status > 0:
+        if self.stopping.is_set() and status > 0:
             charged = []  # it gave its jobs back, or tried to
         elif self._killed is not None and self._killed["blameless"]:
             overdue, charged = [run for run in runs if run.kill_at <= self._killed["at"]], []
-        rescue_process(child.process_id, None, end=end_of(status), charged=charged, overdue=overdue)
-
-    def _despite_outages(self, work: Callable[[], None]) -> None:
-        """Do the work, repeatedly until the database allows it. While stopping, others rescue our jobs eventually."""
-        while True:
-            tidy_connections()
-            try:
-                work()
-            except (DatabaseError, InterfaceError) as error:
-                log_lost(error, loop="supervise")
-                if self._stopping.wait(_RETRY_S):
-                    return
-            else:
-                return
+        rescue_process(child.process_id, None, end=describe_end(status), charged=charged, overdue=overdue)
 
 
-_LOOK_S = 0.1
+_POLL_S = 0.1
 # Kill a child that has not ended by itself this long before the grace is over, so that its jobs can be given back.
 _KILL_EARLY_S = 1.0
 _FORCED_KILL_S = 2.5
-_TRIES_UNTIL_TOLD = 3
+_EARLY_DEATHS = 3
 # Reports come every second; an older one, from before a handler held the GIL, is outdated.
 _FRESH_S = 5.0
 
@@ -213,36 +176,36 @@ _FRESH_S = 5.0
 class Supervisor:
     """Loop whose work is done by ``processes`` children. It runs no jobs: nothing a handler does can stop it."""
 
-    def __init__(self, presence: Heartbeat, plan: ChildPlan, *, processes: int) -> None:
+    def __init__(self, heartbeat: Heartbeat, plan: ChildPlan, *, processes: int) -> None:
         """Start the children, so that they load while this process checks whether it may work."""
         self._registered = threading.Event()
         self._stopping = threading.Event()
         self._kill_at = float("inf")
-        self._keepers = [ChildSupervisor(number, plan, presence, self._registered) for number in range(processes)]
-        for keeper in self._keepers:
-            keeper.start()
+        self._supervisors = [ChildSupervisor(number, plan, heartbeat, self._registered) for number in range(processes)]
+        for supervisor in self._supervisors:
+            supervisor.start()
 
     def run(self) -> bool:
         """Supervise until the last child has ended; return True if each ended cleanly."""
         self._registered.set()
-        while not all(keeper.ended for keeper in self._keepers):
-            for keeper in self._keepers:
+        while any(supervisor.is_alive for supervisor in self._supervisors):
+            for supervisor in self._supervisors:
                 if time.monotonic() > self._kill_at:
-                    keeper.kill("its grace is over", blameless=True)
+                    supervisor.kill("its grace is over", blameless=True)
                 elif not self._stopping.is_set():
-                    keeper.kill_if_overdue()
-            time.sleep(_LOOK_S)
-        return all(keeper.clean for keeper in self._keepers)
+                    supervisor.kill_if_overdue()
+            time.sleep(_POLL_S)
+        return all(supervisor.is_clean for supervisor in self._supervisors)
 
     def stop(self) -> None:
         """Ask the children to stop; a second call forces it, and soon kills those that do not respond."""
-        left_s = conf.shutdown_grace.total_seconds() - _KILL_EARLY_S
+        remaining_s = conf.shutdown_grace.total_seconds() - _KILL_EARLY_S
         if self._stopping.is_set():
-            left_s = min(left_s, _FORCED_KILL_S)
+            remaining_s = min(remaining_s, _FORCED_KILL_S)
         self._stopping.set()
-        self._kill_at = min(self._kill_at, time.monotonic() + left_s)
-        for keeper in self._keepers:
-            keeper.stop()
+        self._kill_at = min(self._kill_at, time.monotonic() + remaining_s)
+        for supervisor in self._supervisors:
+            supervisor.stop()
 
     def facts(self) -> dict[str, object]:
         """Return each child's last report. Raises NotReady when none works, one reports a failure, or one keeps dying.
@@ -250,42 +213,47 @@ class Supervisor:
         A child that does not report is shown as silent and not considered dead while it runs a job, which may hold its
         GIL.
         """
-        children = [(keeper, keeper.child) for keeper in self._keepers]
-        for keeper, _ in children:
-            if keeper.dies_anew >= _TRIES_UNTIL_TOLD:
-                raise NotReady(f"a worker process died at once {keeper.dies_anew} times in a row; see the log")
+        for supervisor in self._supervisors:
+            if supervisor.lasting_early_deaths >= _EARLY_DEATHS:
+                raise NotReady(
+                    f"a worker process died at once {supervisor.lasting_early_deaths} times in a row; see the log"
+                )
+        reporting = [(child, child.report) for child in self._children() if child.report is not None]
+        if not reporting:
+            raise NotReady("no worker process is ready yet")
+        for child, report in reporting:
+            name = f"worker process {child.process_id}"
+            if not child.runs():
+                conf.require_alive(child.silent_s, f"{name} runs nothing and says nothing")
+            if child.silent_s < _FRESH_S and "fault" in report:
+                raise NotReady(f"{name}: {report['fault']}")
         shown = [
             {
                 "process_id": child.process_id,
                 "pid": child.pid,
                 "running": len(child.runs()),
                 "silent_s": round(child.silent_s, 1),
-                **child.report.get("facts", {}),
+                **report.get("facts", {}),
             }
-            for _, child in children
-            if child is not None and child.report is not None
+            for child, report in reporting
         ]
-        if not shown:
-            raise NotReady("no worker process is ready yet")
-        for _, child in children:
-            if child is not None and child.report is not None and not child.runs():
-                conf.require_alive(child.silent_s, f"worker process {child.process_id} runs nothing and says nothing")
-            if child is not None and child.silent_s < _FRESH_S and child.report and "fault" in child.report:
-                raise NotReady(f"worker process {child.process_id}: {child.report['fault']}")
-        return {"processes": len(self._keepers), "children": shown}
+        return {"processes": len(self._supervisors), "children": shown}
 
     def samples(self) -> list[Sample]:
         """Return how many children have reported, what they run, the oldest claim and whether all receive wake-ups."""
-        children = [child for keeper in self._keepers if (child := keeper.child) is not None]
-        told = [(child.silent_s, child.report.get("facts", {})) for child in children if child.report is not None]
+        children = self._children()
+        reports = [(child.silent_s, child.report.get("facts", {})) for child in children if child.report is not None]
         samples = [
-            Sample(metrics.PROCESSES, len(told)),
+            Sample(metrics.PROCESSES, len(reports)),
             Sample(metrics.RUNNING, sum(len(child.runs()) for child in children)),
         ]
-        ages = [silent_s + facts["looked_s_ago"] for silent_s, facts in told if "looked_s_ago" in facts]
+        ages = [silent_s + facts["looked_s_ago"] for silent_s, facts in reports if "looked_s_ago" in facts]
         if ages:
             samples.append(Sample(metrics.LOOP_AGE, max(ages), ("claim",)))
-        heard = [facts["listening"] for _, facts in told if facts.get("listening", "off") != "off"]
-        if heard:
-            samples.append(Sample(metrics.LISTENING, min(heard), ("claim",)))
+        listening = [facts["listening"] for _, facts in reports if facts.get("listening", "off") != "off"]
+        if listening:
+            samples.append(Sample(metrics.LISTENING, min(listening), ("claim",)))
         return samples
+
+    def _children(self) -> list[ChildProcess]:
+        return [child for supervisor in self._supervisors if (child := supervisor.child) is not None]

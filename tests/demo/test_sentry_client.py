@@ -47,7 +47,7 @@ ROUTINE = {
     "job_rescued": WARNING,
     "message_retried": WARNING,
     "child_killed": WARNING,
-    "process_buried": WARNING,
+    "process_dead": WARNING,
     "request_refused": WARNING,
     "store_erased": WARNING,
 }
@@ -71,7 +71,7 @@ EACH = {
     "child_died": ERROR,
     "job_callback_failed": ERROR,
     "waiting": ERROR,
-    "process_was_buried": CRITICAL,
+    "process_declared_dead": CRITICAL,
     "destination_lost": WARNING,
     "destination_unresolvable": WARNING,
     "tasks_unknown": WARNING,
@@ -165,9 +165,9 @@ def test_what_needs_a_person_reaches_sentry_once_each_grouped_by_event() -> None
     ("environment", "expected"),
     [
         ({"SENTRY_LEVEL": "error"}, {name for name, level in (ONCE | EACH).items() if level >= ERROR}),
-        ({"SENTRY_LEVEL": "critical"}, {"process_was_buried"}),
+        ({"SENTRY_LEVEL": "critical"}, {"process_declared_dead"}),
         ({"SENTRY_SAMPLE_RATE": "0"}, set[str]()),
-        ({"SENTRY_LEVEL": "critical", "SENTRY_EVENTS": "job_retried"}, {"process_was_buried", "job_retried"}),
+        ({"SENTRY_LEVEL": "critical", "SENTRY_EVENTS": "job_retried"}, {"process_declared_dead", "job_retried"}),
         # What is written to the output is another question.
         (
             {"LOG_LEVEL": "critical", "SENTRY_LEVEL": "error", "SENTRY_EVENTS": "job_retried"},

@@ -57,7 +57,7 @@ def test_one_process_runs_jobs_fires_cron_relays_and_consumes(nats: NatsBroker, 
             worker.wait_for("job_succeeded", task_name=tasks.write.name, store_id=str(store))
         worker.stop()
         assert worker.wait() == 0
-        assert not worker.logged("process_was_buried")
+        assert not worker.logged("process_declared_dead")
     assert seen("SELECT DISTINCT status FROM salon_jobs_message") == [("published",)]
     assert sorted(one.store_id for one in nats.received(ORDERS)) == sorted(map(str, stores))
     assert [json.loads(one.payload) for one in nats.received(ORDERS)] == [{"note": "beside"}] * len(stores)
@@ -91,7 +91,7 @@ class Recorder:
 @pytest.mark.usefixtures("database")
 def test_what_runs_beside_is_told_to_end_once_since_twice_would_force_it() -> None:
     embedded = Recorder()
-    presence = Heartbeat("supervisor", concurrency=0, queues=None, on_buried=lambda: None)
+    presence = Heartbeat("supervisor", concurrency=0, queues=None, on_dead=lambda: None)
     options = WorkerOptions(concurrency=1, queues=None, burst=False)
     worker = WorkerProcesses(presence, [], options, processes=0, embedded=[embedded])
     worker.stop()
@@ -102,7 +102,7 @@ def test_what_runs_beside_is_told_to_end_once_since_twice_would_force_it() -> No
 @pytest.mark.usefixtures("database")
 def test_what_runs_beside_is_told_when_the_work_ends_by_itself() -> None:
     embedded = Recorder()
-    presence = Heartbeat("supervisor", concurrency=0, queues=None, on_buried=lambda: None)
+    presence = Heartbeat("supervisor", concurrency=0, queues=None, on_dead=lambda: None)
     options = WorkerOptions(concurrency=1, queues=None, burst=True)
     assert WorkerProcesses(presence, [], options, processes=0, embedded=[embedded]).run()
     assert embedded.stops == 1

@@ -53,4 +53,4 @@ def test_a_process_that_was_buried_says_so_before_it_ends(database: None) -> Non
         worker.wait_until_ready()
         change("DELETE FROM salon_jobs_process WHERE kind = 'supervisor'")
         assert worker.wait(20) == 70
-    assert [event["level"] for event in server.named("process_was_buried")] == ["fatal"]
+    assert [event["level"] for event in server.named("process_declared_dead")] == ["fatal"]

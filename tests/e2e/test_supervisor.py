@@ -154,7 +154,7 @@ def test_a_child_killed_in_the_midst_of_a_claim_keeps_nothing(stores: list[UUID]
             os.kill(pid, signal.SIGKILL)
             eventually(lambda: gone(pid))
         # The claim of the dead goes on in the server, commits, and is followed by the burial.
-        worker.wait_for("process_buried", process_id=process_id)
+        worker.wait_for("process_dead", process_id=process_id)
         worker.wait_for("job_succeeded", job_id=job_id, attempt=1)
         assert not worker.logged("job_rescued", charged=True)
     assert seen("SELECT count(*) FROM customer") == [(1,)]
@@ -219,7 +219,7 @@ def test_a_handler_that_holds_the_gil_stops_neither_heartbeat_nor_health_nor_cro
         assert (row["state"], row["leased_by"], row["lease"]) == ("running", process_id, 1), "four times the silence"
         os.close(os.open(fifo, os.O_WRONLY))
         worker.wait_for("job_succeeded", job_id=job_id)
-        assert not other.logged("process_buried")
+        assert not other.logged("process_dead")
         assert not worker.logged("child_killed")
     assert seen("SELECT count(*) FROM customer") == [(1,)]
 

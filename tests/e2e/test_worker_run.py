@@ -166,13 +166,13 @@ def test_a_worker_killed_in_mid_run_is_rescued_and_the_effects_happen_once(store
             victim.stop(signal.SIGKILL)
             assert victim.wait() == -signal.SIGKILL
             gate.touch()
-            buried = other.wait_for("process_buried", process_id=process_id)
+            buried = other.wait_for("process_dead", process_id=process_id)
             assert (buried["jobs"], buried["level"]) == (1, "warning")
             other.wait_for("job_rescued", job_id=handle.id, state="queued", attempt=1)
             other.wait_for("job_succeeded", job_id=handle.id)
             assert 1 < time.monotonic() - killed < 2 + 2
             assert not other.logged(
-                "process_buried", process_id=other.wait_for("process_started", kind="worker")["process_id"]
+                "process_dead", process_id=other.wait_for("process_started", kind="worker")["process_id"]
             )
     assert started.read_text().split() == ["1", "1"], "a death is no attempt"
     assert seen("SELECT count(*) FROM customer") == [(2,)]
@@ -185,7 +185,7 @@ def test_a_worker_that_was_buried_alive_ends(database: None) -> None:
         worker.wait_until_ready()
         seen("DELETE FROM salon_jobs_process RETURNING id")
         assert worker.wait(5) == 70
-        assert worker.logged("process_was_buried")
+        assert worker.logged("process_declared_dead")
 
 
 def test_the_thirty_seconds_run_beside_all_this(stubborn: tuple[StubbornEnd, threading.Thread]) -> None:

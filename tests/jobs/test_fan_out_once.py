@@ -15,10 +15,10 @@ from salon_jobs import fan_out
 from salon_jobs.core.errors import UnknownFanOut
 from salon_jobs.core.records import ClaimedJob
 from salon_jobs.jobs import FanOut, FanOutProgress, FanOutResult, fan_out_progress
-from salon_jobs.jobs.current import RunningJob, running
+from salon_jobs.jobs.current import running
 from tests import tasks
 from tests.jobs.test_key_locks import wait_until_waiting
-from tests.support import change, claim, elsewhere, run_due, seen
+from tests.support import change, claim, elsewhere, run_due, running_job, seen
 
 TICK = datetime(2026, 5, 5, 18, tzinfo=UTC)
 NEXT = TICK + timedelta(days=1)
@@ -28,7 +28,7 @@ def at_tick(tick: datetime | None, work: Callable[[], Any]) -> Any:
     """Run as a handler whose job stems from a tick."""
     seconds = None if tick is None else tick.timestamp()
     job = ClaimedJob(1, "test-system", None, "{}", "default", 0, 0.0, 0, 3, 1, False, seconds, 0.0, 0)
-    token = running.set(RunningJob(job, 1))
+    token = running.set(running_job(job, 1))
     try:
         return work()
     finally:

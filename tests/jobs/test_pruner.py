@@ -179,7 +179,7 @@ def test_the_row_of_a_process_that_stopped_without_cleaning_goes_whatever_it_was
     Process.objects.create(kind=kind, hostname="gone", pid=1)
     assert Rescuer().run_once() == RescueCounts()
     change("UPDATE salon_jobs_process SET heartbeat_at = now() - interval '16 s'")
-    assert Rescuer().run_once() == RescueCounts(buried=1)
+    assert Rescuer().run_once() == RescueCounts(processes=1)
     assert seen("SELECT count(*) FROM salon_jobs_process") == [(0,)]
 
 

@@ -24,7 +24,7 @@ from salon_jobs.worker.maintenance import Maintenance, Rescuer
 from salon_jobs.worker.worker import Worker, WorkerOptions
 from tests import tasks
 from tests.settings import url_for
-from tests.support import change, claim, run_due, running_on_a_thread, seen
+from tests.support import change, claim, run_due, running_job, running_on_a_thread, seen
 from tests.tasks import Hooks
 
 HOUR = timedelta(hours=1)
@@ -50,7 +50,7 @@ def ended_run(process_id: int, *, took_s: float, waited_s: float) -> RunningJob:
     """Return a run of a claimed job that took and waited so long."""
     tasks.system.enqueue()
     [job] = claim(process_id, 1)
-    running = RunningJob(job._replace(due_at=job.due_at - waited_s), process_id)
+    running = running_job(job._replace(due_at=job.due_at - waited_s), process_id)
     running.ended = running.started + took_s
     return running
 
@@ -67,7 +67,7 @@ def test_every_end_of_a_run_is_counted_where_it_is_written(
     run_due(process_id)
     tasks.in_store.enqueue(store_id=stores[0])
     [job] = claim(process_id)
-    executor.settle(RunningJob(job, process_id), Released())
+    executor.settle(running_job(job, process_id), Released())
     counted.flush()
     assert outcomes() == {
         "test-store": {"succeeded": 1, "snoozed": 1, "cancelled": 1, "retried": 1, "failed": 1, "released": 1}
@@ -151,6 +151,7 @@ def test_what_was_counted_is_added_when_maintenance_stops(process_id: int, count
     maintenance = Maintenance()
     maintenance.start()
     maintenance.stop()
+    assert maintenance.join(10)
     assert outcomes() == {"test-system": {"succeeded": 1}}
 
 

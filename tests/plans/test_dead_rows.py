@@ -9,7 +9,7 @@ from django.db import connections
 
 from salon_jobs.db.statements import hot_rows
 from salon_jobs.jobs import registry
-from salon_jobs.worker.fair_claim import ClaimFilter, list_groups
+from salon_jobs.worker.group_scanner import ClaimFilter, list_groups
 from tests.settings import url_for
 from tests.support import change
 
@@ -32,7 +32,7 @@ def test_a_list_of_lanes_reads_the_dead_rows_before_a_lane_once(process_id: int)
         change("DELETE FROM salon_jobs_job")
         change("INSERT INTO salon_jobs_job (task) VALUES ('test-store')")
         before = _entries_read("salon_jobs_job_claim_group")
-        assert len(list_groups(None, ClaimFilter(tasks=registry.task_names())).lanes) == 1
+        assert len(list_groups(None, ClaimFilter(tasks=registry.task_names())).groups) == 1
         assert dead < _entries_read("salon_jobs_job_claim_group") - before < 1.5 * dead
 
 

@@ -14,7 +14,8 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.db import statements
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.statistics import STORED_OUTCOMES
-from salon_jobs.worker.fair_claim import ClaimFilter, claim_parameters, list_groups, list_parameters, share_out
+from salon_jobs.worker.fair_claim import claim_parameters, share_out
+from salon_jobs.worker.group_scanner import ClaimFilter, list_groups, list_parameters
 from tests.support import change, plan_nodes
 
 ROWS = 60_000
@@ -126,9 +127,9 @@ def test_lanes_are_listed_by_steps(crowded: int) -> None:
 
 
 def test_a_claim_reads_its_lanes_from_the_low_water_on(crowded: int) -> None:
-    listed = [lane for lane in list_groups(None, ClaimFilter(tasks=registry.task_names())).lanes if lane.due]
-    assert listed
-    shares = share_out(listed, 20, {}, lambda _: ())
+    groups = [group for group in list_groups(None, ClaimFilter(tasks=registry.task_names())).groups if group.due]
+    assert groups
+    shares = share_out(groups, 20, {}, lambda _: ())
     plan = nodes("claim_groups", claim_parameters(crowded, shares, 20, {}))
     assert_no_full_scan(plan)
     assert {"salon_jobs_job_claim_group", "salon_jobs_job_pkey"} <= indexes(plan)
@@ -162,7 +163,7 @@ def test_requests_to_cancel_are_found_without_reading_other_leases(crowded: int)
 
 
 def test_what_a_dead_process_held_is_found_by_its_leases(crowded: int) -> None:
-    plan = nodes("unknown_leases", {"process_id": 2, "known": [100]})
+    plan = nodes("other_leases", {"process_id": 2, "leased_ids": [100]})
     assert_no_full_scan(plan)
     assert indexes(plan) == {"salon_jobs_job_leased"}
     plan = nodes("rescue", {"process_id": 2, "ids": [100, 800], "message": "", "charged": None, "limited": []})

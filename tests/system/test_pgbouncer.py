@@ -256,7 +256,7 @@ def test_a_worker_killed_in_mid_run_is_rescued_and_the_effects_happen_once(
             victim.stop(signal.SIGKILL)
             victim.wait()
             gate.touch()
-            other.wait_for("process_buried", process_id=process_id)
+            other.wait_for("process_dead", process_id=process_id)
             other.wait_for("job_succeeded", job_id=handle.id)
     assert seen("SELECT store_id, count(*) FROM customer GROUP BY 1") == [(stores[0], 1)]
     assert job_row(handle.id) is None
@@ -277,7 +277,7 @@ def test_a_worker_stopped_for_a_while_finishes_nothing_afterwards(
             os.kill(pid, signal.SIGSTOP)
         gate.touch()
         with WorkerProcess("--concurrency", "1", url=pooled, **quick) as other:
-            other.wait_for("process_buried", process_id=child["process_id"])
+            other.wait_for("process_dead", process_id=child["process_id"])
             # The name of the process goes through the pooler, so its burial ends the transaction it left open.
             assert not seen("SELECT FROM pg_stat_activity WHERE state = 'idle in transaction'")
             other.wait_for("job_succeeded", job_id=handle.id)
@@ -300,7 +300,7 @@ def test_an_interrupted_query_is_cancelled_through_it(stores: list[UUID], pooled
     assert job_row(handle.id)["state"] == "queued"  # type: ignore[index]
 
 
-def test_an_exhausted_pool_gets_no_living_process_buried(stores: list[UUID], port: int, tmp_path: Path) -> None:
+def test_an_exhausted_pool_gets_no_living_process_dead(stores: list[UUID], port: int, tmp_path: Path) -> None:
     """Hold every connection for longer than a silence: nobody can beat, so nobody may be judged."""
     started, gate = tmp_path / "started", tmp_path / "gate"
     quick = {"PROCESS_SILENT_AFTER": 2, "POLL_INTERVAL": 0.2, "LISTEN": False}
@@ -317,5 +317,5 @@ def test_an_exhausted_pool_gets_no_living_process_buried(stores: list[UUID], por
         worker.wait_until_ready()
         worker.stop()
         assert worker.wait() == 0
-        assert not worker.logged("process_buried")
+        assert not worker.logged("process_dead")
     assert seen("SELECT count(*) FROM customer") == [(8,)]

@@ -102,9 +102,9 @@ def test_jobs_come_out_in_claim_order_and_are_known_until_done(clock: Clock) -> 
     first = take(queue)
     assert (first.id, queue.running_count()) == (3, 1)
     assert [take(queue).id, take(queue).id] == [1, 2]
-    assert sorted(queue.known()) == [1, 2, 3]
+    assert sorted(queue.leased_ids()) == [1, 2, 3]
     end(queue, first)
-    assert sorted(queue.known()) == [1, 2]
+    assert sorted(queue.leased_ids()) == [1, 2]
 
 
 def test_a_job_claimed_anew_before_its_first_run_said_done_is_kept_apart(clock: Clock) -> None:
@@ -114,10 +114,10 @@ def test_a_job_claimed_anew_before_its_first_run_said_done_is_kept_apart(clock: 
     queue.put([job(1, lease=2)])
     second = take(queue)
     end(queue, first)
-    assert queue.known() == [1]
+    assert queue.leased_ids() == [1]
     assert not queue.wait_idle(0)
     end(queue, second)
-    assert queue.known() == []
+    assert queue.leased_ids() == []
     assert queue.wait_idle(0)
 
 
@@ -185,7 +185,7 @@ def test_what_waits_longer_than_a_second_behind_a_long_job_is_handed_back(clock:
     clock.now += 0.2
     assert queue.overdue() == [(2, 7)]
     assert queue.has_waiting()
-    assert sorted(queue.known()) == [1, 3], "the running one is nobody else's"
+    assert sorted(queue.leased_ids()) == [1, 3], "the running one is nobody else's"
     end(queue, running)
     assert take(queue).id == 3
 
@@ -210,9 +210,9 @@ def test_a_job_that_ran_is_ours_until_its_end_is_written(clock: Clock) -> None:
     queue.put([job(1)])
     ran = take(queue)
     queue.ran(ran)
-    assert (queue.running_count(), queue.known(), queue.wait_idle(0)) == (0, [1], False)
+    assert (queue.running_count(), queue.leased_ids(), queue.wait_idle(0)) == (0, [1], False)
     queue.forget([ran])
-    assert (queue.known(), queue.wait_idle(0)) == ([], True)
+    assert (queue.leased_ids(), queue.wait_idle(0)) == ([], True)
 
 
 def test_it_asks_for_no_more_while_thousands_of_ends_are_not_written(clock: Clock) -> None:
@@ -232,7 +232,7 @@ def test_what_is_withdrawn_does_not_run_and_the_others_keep_their_order(clock: C
     running = take(queue)
     assert queue.withdraw({(1, 1), (2, 7)}) == []
     assert [each.id for each in queue.withdraw({(2, 1), (3, 5)})] == [2, 3]
-    assert queue.known() == [1, 4]
+    assert queue.leased_ids() == [1, 4]
     end(queue, running)
     assert take(queue).id == 4
     end(queue, job(4))

@@ -22,7 +22,7 @@ from salon_jobs.jobs import control, queries
 from salon_jobs.jobs.statistics import TaskStatistics
 from salon_jobs.worker.buffer import JobBuffer
 from salon_jobs.worker.deadlines import Cancellations
-from salon_jobs.worker.worker import WorkerLoop, WorkerOptions
+from salon_jobs.worker.worker import Worker, WorkerOptions
 from tests import tasks
 from tests.e2e.worker_process import eventually
 from tests.support import change, claim, elsewhere, job_row, seen
@@ -34,9 +34,9 @@ ASKED = "still running; its worker was asked to end it"
 
 
 @contextmanager
-def working(process_id: int, concurrency: int = 1) -> Generator[WorkerLoop]:
+def working(process_id: int, concurrency: int = 1) -> Generator[Worker]:
     """Run a worker, with its listener, in this process."""
-    loop = WorkerLoop(process_id, WorkerOptions(concurrency=concurrency))
+    loop = Worker(process_id, WorkerOptions(concurrency=concurrency))
     thread = threading.Thread(target=loop.run, daemon=True)
     thread.start()
     try:
@@ -222,7 +222,7 @@ def test_only_what_was_really_cancelled_is_logged_and_counted(
         return found
 
     monkeypatch.setattr(queries, "cancel_requests", and_then_two_change)
-    cancellations.look()
+    cancellations.poll()
     assert seen("SELECT state, reason FROM salon_jobs_job ORDER BY id") == [
         ("cancelled", "cancelled"),
         ("running", ""),

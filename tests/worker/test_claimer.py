@@ -1,4 +1,4 @@
-"""Fair claims and limits, as the worker role: stores share batches, rules hold among several processes."""
+"""Tests of fair claims and limits, as the worker role, also among several processes."""
 
 from __future__ import annotations
 
@@ -20,19 +20,21 @@ from salon_jobs.db import statements
 from salon_jobs.jobs import limits, queries
 from salon_jobs.jobs.limits import limit, pause, resume
 from salon_jobs.models import Limit, Process
-from salon_jobs.worker import fair_claim
+from salon_jobs.worker import fair_claim, group_scanner
 from salon_jobs.worker.claim import Claimer
-from salon_jobs.worker.fair_claim import ScanPage
+from salon_jobs.worker.fair_claim import Claim
+from salon_jobs.worker.group_scanner import STORES_PER_SCAN, ScanPage
 from salon_jobs.worker.worker import Worker, WorkerOptions
 from tests.support import change, seen
 
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Read rules and lanes anew at every claim, however slow the machine is."""
-    monkeypatch.setattr("salon_jobs.worker.claim._ASIDE_S", float("inf"))
-    monkeypatch.setattr("salon_jobs.worker.claim._RULES_EVERY_S", 0.0)
-    monkeypatch.setattr("salon_jobs.worker.claim._LIST_EVERY_S", (0.0, 0.0))
+    """Load limits and scan claim groups anew at every claim, however slow the machine is."""
+    monkeypatch.setattr(fair_claim, "_BACKGROUND_S", float("inf"))
+    monkeypatch.setattr(group_scanner, "_SCAN_S", float("inf"))
+    monkeypatch.setattr("salon_jobs.worker.claim._LOAD_LIMITS_EVERY_S", 0.0)
+    monkeypatch.setattr(fair_claim, "_SCAN_EVERY_S", (0.0, 0.0))
 
 
 def add(count: int, store_id: UUID | None, *, task: str = "test-store", **columns: object) -> None:
@@ -60,23 +62,23 @@ def test_a_store_with_a_backlog_leaves_the_others_their_share(process_id: int, s
     add(10, small)
     claimer = Claimer(process_id, None)
     first = claimer.claim(20)
-    assert by_store(first) == {big: 20}, "what came first is due first, until a backlog shows"
-    assert claimer.again_s == 0
+    assert by_store(first.jobs) == {big: 20}, "what came first is due first, until a backlog shows"
     second = claimer.claim(40)
-    assert by_store(second) == {big: 20, small: 10}
-    assert claimer.again_s == 0, "the big store gave all it was asked for"
+    assert by_store(second.jobs) == {big: 20, small: 10}
+    assert first.again_in_s == second.again_in_s == 0, "the big store gave all it was asked for"
 
 
-def test_more_stores_than_one_look_lists_are_all_served(process_id: int, database: None) -> None:
-    everyone = [uuid4() for _ in range(fair_claim.STORES_A_LOOK * 2 + 5)]
+def test_more_stores_than_one_scan_lists_are_all_served(process_id: int, database: None) -> None:
+    everyone = [uuid4() for _ in range(STORES_PER_SCAN * 2 + 5)]
     for store_id in everyone:
         add(2, store_id)
     claimer = Claimer(process_id, None)
     claimer.claim(1)
     claimed: list[ClaimedJob] = []
     for _ in range(20):
-        claimed += claimer.claim(100)
-        if claimer.again_s != 0:
+        claim = claimer.claim(100)
+        claimed += claim.jobs
+        if claim.again_in_s != 0:
             break
     assert set(by_store(claimed)) == set(everyone)
     assert seen("SELECT count(*) FROM salon_jobs_job WHERE state = 'queued'") == [(0,)]
@@ -88,7 +90,7 @@ def test_priority_decides_within_a_store(process_id: int, stores: list[UUID]) ->
     add(1, stores[1])
     claimer = Claimer(process_id, None)
     claimer.claim(1)
-    claimed = claimer.claim(10)
+    claimed = claimer.claim(10).jobs
     assert by_store(claimed) == {stores[0]: 5, stores[1]: 1}
     assert {job.priority for job in claimed if job.store_id == stores[0]} == {-5}
 
@@ -98,19 +100,17 @@ def test_jobs_due_later_and_unknown_or_unserved_ones_are_left_alone(process_id: 
     add(5, stores[0], queue="mail")
     add(5, stores[0], task="nobody-knows-it")
     pause(task="something-else")
-    claimer = Claimer(process_id, ["default"])
-    assert claimer.claim(10) == []
-    assert claimer.again_s is None
+    assert Claimer(process_id, ["default"]).claim(10) == Claim([], None)
 
 
-def test_a_thousand_paused_jobs_are_one_look(process_id: int, stores: list[UUID]) -> None:
+def test_a_thousand_paused_jobs_do_not_hide_others(process_id: int, stores: list[UUID]) -> None:
     add(1000, stores[0])
     add(3, None)
     pause(task="test-store")
     claimer = Claimer(process_id, None)
-    assert by_store(claimer.claim(10)) == {None: 3}
+    assert by_store(claimer.claim(10).jobs) == {None: 3}
     resume(task="test-store")
-    assert by_store(claimer.claim(10)) == {stores[0]: 10}
+    assert by_store(claimer.claim(10).jobs) == {stores[0]: 10}
 
 
 @pytest.mark.parametrize("kind", ["queue", "task", "store_id"])
@@ -120,11 +120,10 @@ def test_a_queue_a_task_and_a_store_can_be_paused_and_resumed(kind: str, process
     named = {"queue": "mail", "task": "test-keyed", "store_id": stores[1]}[kind]
     pause(**{kind: named})  # type: ignore[arg-type]
     claimer = Claimer(process_id, None)
-    assert by_store(claimer.claim(10)) == {stores[0]: 3}
-    assert claimer.claim(10) == []
-    assert claimer.again_s is None, "nothing that is due may run"
+    assert by_store(claimer.claim(10).jobs) == {stores[0]: 3}
+    assert claimer.claim(10) == Claim([], None), "nothing that is due may run"
     resume(**{kind: named})  # type: ignore[arg-type]
-    assert by_store(claimer.claim(10)) == {stores[1]: 3}
+    assert by_store(claimer.claim(10).jobs) == {stores[1]: 3}
 
 
 def test_max_concurrency_counts_the_running_jobs_of_all_processes(process_id: int, stores: list[UUID]) -> None:
@@ -132,15 +131,15 @@ def test_max_concurrency_counts_the_running_jobs_of_all_processes(process_id: in
     add(10, stores[1])
     limit(task="test-store", max_concurrency=4)
     here, there = Claimer(process_id, None), Claimer(another_process(), None)
-    first = here.claim(3)
+    first = here.claim(3).jobs
     second = there.claim(10)
-    assert (len(first), len(second)) == (3, 1)
-    assert there.again_s is not None
-    assert 0 < there.again_s < 0.1, "it looks again soon: a job may end any time"
+    assert (len(first), len(second.jobs)) == (3, 1)
+    assert second.again_in_s is not None
+    assert 0 < second.again_in_s < 0.1, "it claims again soon: a job may end any time"
     assert queries.finish(first[0], process_id)
-    assert len(there.claim(10)) == 1
+    assert len(there.claim(10).jobs) == 1
     limit(task="test-store", max_concurrency=None)
-    assert len(there.claim(20)) == 15
+    assert len(there.claim(20).jobs) == 15
 
 
 def test_limits_hold_while_many_claim_at_once(database: None, stores: list[UUID]) -> None:
@@ -155,7 +154,7 @@ def test_limits_hold_while_many_claim_at_once(database: None, stores: list[UUID]
         try:
             most = 0
             for _ in range(15):
-                for job in claimer.claim(10):
+                for job in claimer.claim(10).jobs:
                     running = seen("SELECT count(*) FROM salon_jobs_job WHERE state = 'running'")[0][0]
                     mine = seen(
                         "SELECT count(*) FROM salon_jobs_job WHERE state = 'running' AND store_id = %s", stores[0]
@@ -176,7 +175,7 @@ def test_jobs_with_the_same_concurrency_key_share_a_limit(process_id: int, store
     add(3, stores[1], concurrency_key="visa")
     add(3, stores[1], concurrency_key="cash")
     limit(task="test-store", key="visa", max_concurrency=1)
-    claimed = Claimer(process_id, None).claim(20)
+    claimed = Claimer(process_id, None).claim(20).jobs
     assert len(claimed) == 4
     keys = seen("SELECT concurrency_key, count(*) FROM salon_jobs_job WHERE state = 'running' GROUP BY 1 ORDER BY 1")
     assert keys == [("cash", 3), ("visa", 1)]
@@ -187,10 +186,10 @@ def test_a_rate_limit_is_a_bucket_that_all_processes_share(process_id: int, stor
     limit(queue="mail", rate=5)
     change("UPDATE salon_jobs_limit SET refilled_at = now() - interval '10 s'")
     here, there = Claimer(process_id, None), Claimer(another_process(), None)
-    assert len(here.claim(3)) == 3
-    assert len(there.claim(10)) == 2, "one second's worth in all, however long it was quiet"
+    assert len(here.claim(3).jobs) == 3
+    assert len(there.claim(10).jobs) == 2, "one second's worth in all, however long it was quiet"
     change("UPDATE salon_jobs_limit SET tokens = 0, refilled_at = now() - interval '450 ms'")
-    assert len(there.claim(10)) == 2
+    assert len(there.claim(10).jobs) == 2
 
 
 def test_a_scope_that_another_process_claims_in_is_left_to_it(process_id: int, stores: list[UUID]) -> None:
@@ -199,7 +198,7 @@ def test_a_scope_that_another_process_claims_in_is_left_to_it(process_id: int, s
     limit(task="test-store", max_concurrency=2)
     claimer = Claimer(process_id, None)
 
-    def claim_elsewhere() -> list[ClaimedJob]:
+    def claim_elsewhere() -> Claim:
         try:
             return claimer.claim(10)
         finally:
@@ -208,64 +207,64 @@ def test_a_scope_that_another_process_claims_in_is_left_to_it(process_id: int, s
     with ThreadPoolExecutor(1) as pool, transaction.atomic():
         assert fair_claim.lock_scopes(["task:test-store"])
         claimed = pool.submit(claim_elsewhere).result()
-    assert by_store(claimed) == {None: 3}
-    assert claimer.again_s == pytest.approx(0.025)
-    assert len(claimer.claim(10)) == 2
+    assert by_store(claimed.jobs) == {None: 3}
+    assert claimed.again_in_s == pytest.approx(0.025)
+    assert len(claimer.claim(10).jobs) == 2
 
 
-def test_jobs_before_the_low_water_are_found_by_the_next_list(
+def test_jobs_before_the_low_water_are_found_by_the_next_scan(
     process_id: int, stores: list[UUID], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add(30, stores[0], run_at="2020-01-02T00:00:00Z")
     claimer = Claimer(process_id, None)
     claimer.claim(5)
-    assert len(claimer.claim(10)) == 10
+    assert len(claimer.claim(10).jobs) == 10
     add(1, stores[0], run_at="0001-01-02T00:00:00.000001Z")
-    monkeypatch.setattr(claimer, "_list_again", float("inf"))
-    assert all(job.run_at.day == 2 for job in claimer.claim(5)), "its transaction began earlier and ended later"
-    monkeypatch.setattr(claimer, "_list_again", float("-inf"))
-    assert claimer.claim(5)[0].run_at.year == 1
+    monkeypatch.setattr(claimer._fair_claim, "_scan_at", float("inf"))
+    assert all(job.run_at.day == 2 for job in claimer.claim(5).jobs), "its transaction began earlier and ended later"
+    monkeypatch.setattr(claimer._fair_claim, "_scan_at", float("-inf"))
+    assert claimer.claim(5).jobs[0].run_at.year == 1
 
 
-def test_lanes_that_are_slow_to_list_are_listed_beside_the_claims(
+def test_groups_that_are_slow_to_scan_are_scanned_in_the_background(
     process_id: int, stores: list[UUID], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add(30, stores[0])
     claimer = Claimer(process_id, None)
-    assert len(claimer.claim(5)) == len(claimer.claim(5)) == 5, "by lanes, the second time"
-    may_list, list_groups = threading.Event(), fair_claim.list_groups
+    assert len(claimer.claim(5).jobs) == len(claimer.claim(5).jobs) == 5, "fairly, the second time"
+    may_list, list_groups = threading.Event(), group_scanner.list_groups
 
-    def slowly(*given: Any, **options: Any) -> ScanPage:
+    def slowly(*arguments: Any, **options: Any) -> ScanPage:
         assert may_list.wait(10)
-        return list_groups(*given, **options)
+        return list_groups(*arguments, **options)
 
-    monkeypatch.setattr(fair_claim, "list_groups", slowly)
-    monkeypatch.setattr("salon_jobs.worker.claim._ASIDE_S", -1.0)
-    monkeypatch.setattr(claimer, "_list_again", float("-inf"))
+    monkeypatch.setattr(group_scanner, "list_groups", slowly)
+    monkeypatch.setattr(fair_claim, "_BACKGROUND_S", -1.0)
+    monkeypatch.setattr(claimer._fair_claim, "_scan_at", float("-inf"))
     add(5, stores[1])
-    assert by_store(claimer.claim(5)) == {stores[0]: 5}, "nobody waits for the list"
-    assert claimer._background_scan is not None
+    assert by_store(claimer.claim(5).jobs) == {stores[0]: 5}, "nobody waits for the scan"
+    assert claimer._fair_claim._background_scan is not None
     may_list.set()
-    claimer._background_scan.result(10)
-    assert by_store(claimer.claim(4)) == {stores[0]: 2, stores[1]: 2}
+    claimer._fair_claim._background_scan.result(10)
+    assert by_store(claimer.claim(4).jobs) == {stores[0]: 2, stores[1]: 2}
 
 
-def test_a_list_beside_the_claims_that_failed_is_told_once(
+def test_a_failed_scan_in_the_background_is_raised_once(
     process_id: int, stores: list[UUID], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add(30, stores[0])
     claimer = Claimer(process_id, None)
-    assert len(claimer.claim(5)) == len(claimer.claim(5)) == 5
+    assert len(claimer.claim(5).jobs) == len(claimer.claim(5).jobs) == 5
     with monkeypatch.context() as patched:
-        patched.setattr(fair_claim, "list_groups", Mock(side_effect=OperationalError("gone")))
-        patched.setattr("salon_jobs.worker.claim._ASIDE_S", -1.0)
-        patched.setattr(claimer, "_list_again", float("-inf"))
-        assert len(claimer.claim(5)) == 5
-        assert claimer._background_scan is not None
-        assert isinstance(claimer._background_scan.exception(10), OperationalError)
+        patched.setattr(group_scanner, "list_groups", Mock(side_effect=OperationalError("gone")))
+        patched.setattr(fair_claim, "_BACKGROUND_S", -1.0)
+        patched.setattr(claimer._fair_claim, "_scan_at", float("-inf"))
+        assert len(claimer.claim(5).jobs) == 5
+        assert claimer._fair_claim._background_scan is not None
+        assert isinstance(claimer._fair_claim._background_scan.exception(10), OperationalError)
         with pytest.raises(OperationalError, match="gone"):
             claimer.claim(5)
-    assert len(claimer.claim(5)) == 5
+    assert len(claimer.claim(5).jobs) == 5
 
 
 def test_paused_jobs_of_20_000_keys_hide_none_of_the_same_store(process_id: int, stores: list[UUID]) -> None:
@@ -279,73 +278,71 @@ def test_paused_jobs_of_20_000_keys_hide_none_of_the_same_store(process_id: int,
     pause(task="test-store")
     claimer = Claimer(process_id, None)
     began = time.monotonic()
-    claimed = claimer.claim(10) + claimer.claim(10)
+    claimed = claimer.claim(10).jobs + claimer.claim(10).jobs
     assert by_store(claimed) == {stores[0]: 10, stores[1]: 10}
-    assert claimer.claim(10) == []
-    assert claimer.again_s is None, "a burst ends, and nobody looks again and again"
+    assert claimer.claim(10) == Claim([], None), "a burst ends, and no process claims again and again"
     assert time.monotonic() - began < 1
 
 
 def test_a_full_limit_leaves_the_places_of_a_claim_to_others(
     process_id: int, stores: list[UUID], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fair_claim, "LANES_A_CLAIM", 4)
+    monkeypatch.setattr(fair_claim, "GROUPS_PER_CLAIM", 4)
     for key in range(8):
         add(1, stores[0], priority=-5, concurrency_key=f"k{key}")
     add(2, stores[0], task="test-keyed")
     limit(task="test-store", max_concurrency=1)
     claimer = Claimer(process_id, None)
-    claimed = claimer.claim(10) + claimer.claim(10)
+    claimed = claimer.claim(10).jobs + claimer.claim(10).jobs
     assert Counter(job.task for job in claimed) == {"test-store": 1, "test-keyed": 2}
 
 
 def test_a_round_of_paused_stores_comes_to_its_end(
     process_id: int, database: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("salon_jobs.worker.fair_claim._LOOK_S", 0.0)
-    for _ in range(fair_claim.STORES_A_LOOK * 2 + 5):
+    monkeypatch.setattr(group_scanner, "_SCAN_S", 0.0)
+    for _ in range(STORES_PER_SCAN * 2 + 5):
         add(1, uuid4())
     pause(task="test-store")
     claimer = Claimer(process_id, None)
-    looks = 0
-    while claimer.claim(10) == [] and claimer.again_s is not None:
-        looks += 1
-        assert looks < 10, "it looks again at once, and for ever"
+    claims = [claimer.claim(10) for _ in range(10)]
+    assert not any(claim.jobs for claim in claims)
+    assert None in {claim.again_in_s for claim in claims}, "it claims again at once, for ever"
 
 
 def test_a_job_given_back_below_the_low_water_is_claimed_at_once(process_id: int, stores: list[UUID]) -> None:
     add(3, stores[0])
     limit(store_id=stores[0], max_concurrency=100)
     claimer = Claimer(process_id, None)
-    first = claimer.claim(10)
+    first = claimer.claim(10).jobs
     assert len(first) == 3
     assert queries.requeue([(first[0].id, first[0].lease)], process_id)
     again = claimer.claim(10)
-    assert again or claimer.again_s == 0, "a burst would end here"
-    assert [job.id for job in again or claimer.claim(10)] == [first[0].id]
+    assert again.jobs or again.again_in_s == 0, "a burst would end here"
+    assert [job.id for job in again.jobs or claimer.claim(10).jobs] == [first[0].id]
 
 
 @pytest.mark.parametrize("clock_s", [100.0, 40_000.0, 100_000.0, 1_000_000.0])
 def test_the_plain_claim_comes_back_whatever_the_clock_shows(
     clock_s: float, process_id: int, stores: list[UUID], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("salon_jobs.worker.claim._LIST_EVERY_S", (0.05, 2.0))
-    for module in ("claim", "fair_claim"):
+    monkeypatch.setattr(fair_claim, "_SCAN_EVERY_S", (0.05, 2.0))
+    for module in ("claim", "fair_claim", "group_scanner"):
         monkeypatch.setattr(f"salon_jobs.worker.{module}.time", SimpleNamespace(monotonic=lambda: clock_s))
     add(3, stores[0])
     claimer = Claimer(process_id, None)
-    assert len(claimer.claim(2)) == 2
-    assert len(claimer.claim(2)) == 1, "by lanes"
-    assert claimer.again_s is None
+    assert len(claimer.claim(2).jobs) == 2
+    jobs, again_in_s, _ = claimer.claim(2)
+    assert (len(jobs), again_in_s) == (1, None), "fairly"
     add(1, stores[1], task="nobody-has-it")
     add(3, stores[1])
-    assert len(claimer.claim(5)) == 3, "in the order due: no list of lanes hides a new one"
+    assert len(claimer.claim(5).jobs) == 3, "in the order due: no scan hides a new one"
 
 
-def test_a_burst_ends_though_lanes_are_slow_to_list(
+def test_a_burst_ends_though_groups_are_slow_to_scan(
     process_id: int, stores: list[UUID], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("salon_jobs.worker.claim._LIST_EVERY_S", (0.0, 60.0))
+    monkeypatch.setattr(fair_claim, "_SCAN_EVERY_S", (0.0, 60.0))
     add(5, stores[0])
     worker = Worker(process_id, WorkerOptions(concurrency=2, burst=True))
     thread = threading.Thread(target=worker.run)
@@ -423,7 +420,7 @@ def test_no_name_of_a_rule_stops_the_claims(process_id: int, stores: list[UUID])
         try:
             change("INSERT INTO salon_jobs_limit (kind, name, paused) VALUES ('store', 'Ginza', true)")
             pause(store_id=stores[0])
-            assert by_store(Claimer(process_id, None).claim(10)) == {stores[1]: 1}
+            assert by_store(Claimer(process_id, None).claim(10).jobs) == {stores[1]: 1}
         finally:
             cursor.execute("DELETE FROM salon_jobs_limit")
             cursor.execute(
@@ -432,42 +429,42 @@ def test_no_name_of_a_rule_stops_the_claims(process_id: int, stores: list[UUID])
             )
 
 
-def test_a_full_limit_is_looked_at_less_and_less_until_something_is_claimed(
+def test_the_wait_for_a_full_limit_doubles_until_something_is_claimed(
     process_id: int, stores: list[UUID], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add(3, stores[0])
     limit(task="test-store", max_concurrency=1)
     claimer = Claimer(process_id, None)
-    [first] = claimer.claim(10)
-    waits: list[float | None] = [claimer.again_s]
-    for _ in range(6):
-        assert claimer.claim(10) == []
-        waits.append(claimer.again_s)
-    assert waits == [0.025, 0.05, 0.1, 0.2, 0.25, 0.25, 0.25]
-    assert claimer.throttled
-    asked: list[str] = []
+    claims = [claimer.claim(10) for _ in range(7)]
+    [first] = claims[0].jobs
+    waits_s = [0.025, 0.05, 0.1, 0.2, 0.25, 0.25, 0.25]
+    assert claims == [Claim([first] * (wait_s == 0.025), wait_s, throttled=True) for wait_s in waits_s]
+    names: list[str] = []
 
     def hot_rows(name: str, parameters: Any) -> list[Any]:
-        asked.append(name)
+        names.append(name)
         return statements.hot_rows(name, parameters)
 
-    monkeypatch.setattr(fair_claim, "hot_rows", hot_rows)
-    assert claimer.claim(10) == []
-    assert asked == ["list_groups", "lock_scopes", "running_counts"], "what is asked about nothing is not asked"
+    for module in (fair_claim, group_scanner):
+        monkeypatch.setattr(module, "hot_rows", hot_rows)
+    assert claimer.claim(10).jobs == []
+    assert names == ["list_groups", "lock_scopes", "running_counts"], "it runs no statement about nothing"
     assert queries.finish(first, process_id)
-    assert len(claimer.claim(10)) == 1
-    assert claimer.again_s == 0.025
+    jobs, again_in_s, _ = claimer.claim(10)
+    assert (len(jobs), again_in_s) == (1, 0.025)
 
 
-def test_a_rate_is_looked_at_when_its_next_job_may_start(process_id: int, stores: list[UUID]) -> None:
+def test_a_rate_is_retried_when_its_next_job_may_start(process_id: int, stores: list[UUID]) -> None:
     add(9, stores[0])
     limit(task="test-store", rate=1)
     claimer = Claimer(process_id, None)
     for _ in range(6):
         change("UPDATE salon_jobs_limit SET tokens = 0, refilled_at = clock_timestamp()")
-        assert claimer.claim(10) == []
-    assert claimer.again_s == 0.25
+        claim = claimer.claim(10)
+        assert claim.jobs == []
+    assert claim.again_in_s == 0.25
     change("UPDATE salon_jobs_limit SET tokens = 0.9, refilled_at = clock_timestamp()")
-    assert claimer.claim(10) == []
-    assert claimer.again_s is not None
-    assert claimer.again_s <= 0.1
+    jobs, again_in_s, _ = claimer.claim(10)
+    assert jobs == []
+    assert again_in_s is not None
+    assert again_in_s <= 0.1

@@ -24,7 +24,7 @@ from salon_jobs.jobs import limits, queries, registry
 from salon_jobs.jobs.limits import limit, pause, resume
 from salon_jobs.jobs.task import Task
 from salon_jobs.models import Process
-from salon_jobs.worker import fair_claim
+from salon_jobs.worker import fair_claim, group_scanner
 from salon_jobs.worker.claim import Claimer
 from salon_jobs.worker.worker import Worker, WorkerOptions
 from tests import tasks
@@ -38,9 +38,10 @@ Declare = Callable[..., Task[..., Any]]
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Read rules and lanes anew at every claim."""
-    monkeypatch.setattr("salon_jobs.worker.claim._RULES_EVERY_S", 0.0)
-    monkeypatch.setattr("salon_jobs.worker.claim._LIST_EVERY_S", (0.0, 0.0))
-    monkeypatch.setattr("salon_jobs.worker.claim._ASIDE_S", float("inf"))
+    monkeypatch.setattr("salon_jobs.worker.claim._LOAD_LIMITS_EVERY_S", 0.0)
+    monkeypatch.setattr(fair_claim, "_SCAN_EVERY_S", (0.0, 0.0))
+    monkeypatch.setattr(fair_claim, "_BACKGROUND_S", float("inf"))
+    monkeypatch.setattr(group_scanner, "_SCAN_S", float("inf"))
 
 
 @pytest.fixture
@@ -87,7 +88,7 @@ def most_at_once(scope: str) -> int:
         claimer, most = Claimer(process_id, None), 0
         try:
             for _ in range(12):
-                for job in claimer.claim(10):
+                for job in claimer.claim(10).jobs:
                     [(running,)] = seen(
                         f"SELECT max(n) FROM (SELECT count(*) AS n FROM salon_jobs_job WHERE state = 'running'"
                         f" GROUP BY {scope}) AS counted"
@@ -162,7 +163,7 @@ def test_workers_run_no_more_than_declared_and_come_to_an_end(
 def test_a_place_that_a_job_of_this_process_leaves_is_taken_before_the_next_look(
     declare: Declare, stores: list[UUID], hooks: tasks.Hooks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("salon_jobs.worker.claim.THROTTLED_S", (0.025, 60.0))
+    monkeypatch.setattr(fair_claim, "LIMIT_WAIT_S", (0.025, 60.0))
     add(declare(max_concurrency=1), stores[:1], count=2)
     worker = Worker(another_process(), WorkerOptions(concurrency=4, burst=True))
     gate, started = threading.Event(), threading.Semaphore(0)
@@ -172,8 +173,8 @@ def test_a_place_that_a_job_of_this_process_leaves_is_taken_before_the_next_look
         assert gate.wait(20)
 
     def waits_long() -> bool:
-        worker._claimer._throttled_s = 30.0
-        return worker._claimer.again_s == 30.0
+        worker._claimer._fair_claim._limit_wait_s = 30.0
+        return worker._last_claim.again_in_s == 30.0
 
     hooks.store = wait
     thread = threading.Thread(target=worker.run)
@@ -197,7 +198,7 @@ def test_a_row_stands_in_the_place_of_what_a_task_declares_until_it_is_taken_bac
     claimer = Claimer(process_id, None)
 
     def claimed() -> int:
-        return len(claimer.claim(30) + claimer.claim(30))
+        return len(claimer.claim(30).jobs + claimer.claim(30).jobs)
 
     assert claimed() == 2
     limit(task="test-declared", max_concurrency=5)
@@ -218,7 +219,7 @@ def test_one_key_can_have_another_limit_than_the_others(declare: Declare, proces
     limit(task="test-declared", key="visa", max_concurrency=3)
     limit(task="test-declared", key="cash", lift=True)
     claimer = Claimer(process_id, None)
-    found = by_key([job for _ in range(4) for job in claimer.claim(30)])
+    found = by_key([job for _ in range(4) for job in claimer.claim(30).jobs])
     assert found == {"visa": 3, "amex": 1, "cash": 6, "mine": 1}
 
 
@@ -231,7 +232,7 @@ def test_a_row_for_a_store_stands_in_the_place_of_the_setting_and_system_jobs_ha
     limit(store_id=stores[0], max_concurrency=3)
     limit(store_id=stores[1], lift=True)
     claimer = Claimer(process_id, None)
-    found = Counter(job.store_id for _ in range(4) for job in claimer.claim(40))
+    found = Counter(job.store_id for _ in range(4) for job in claimer.claim(40).jobs)
     assert found == {stores[0]: 3, stores[1]: 4, stores[2]: 2, None: 4}
 
 
@@ -240,13 +241,13 @@ def test_keys_of_a_fan_out_are_limited_store_by_store(declare: Declare, process_
     for number in range(3):
         fan_out(task, number=number)
     claimer = Claimer(process_id, None)
-    assert by_key([job for _ in range(3) for job in claimer.claim(40)]) == {str(id_): 1 for id_ in stores}
+    assert by_key([job for _ in range(3) for job in claimer.claim(40).jobs]) == {str(id_): 1 for id_ in stores}
 
 
 def test_a_claim_locks_no_more_keys_than_it_reads_lanes_and_full_ones_keep_no_place(
     declare: Declare, process_id: int, stores: list[UUID], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fair_claim, "LANES_A_CLAIM", 6)
+    monkeypatch.setattr(fair_claim, "GROUPS_PER_CLAIM", 6)
     locked: list[int] = []
     lock_scopes = fair_claim.lock_scopes
 
@@ -259,7 +260,7 @@ def test_a_claim_locks_no_more_keys_than_it_reads_lanes_and_full_ones_keep_no_pl
     add(declare(concurrency_key="{line}", priority=-1), stores[:1], map(str, range(20)), 2)
     tasks.in_store.enqueue(store_id=stores[0])
     claimer = Claimer(process_id, None)
-    claimed = [job for _ in range(5) for job in claimer.claim(30)]
+    claimed = [job for _ in range(5) for job in claimer.claim(30).jobs]
     assert max(locked) == 6
     assert Counter(job.task for job in claimed) == {"test-declared": 20, "test-store": 1}
 
@@ -269,7 +270,7 @@ def test_a_job_without_a_key_has_no_limit_by_key(declare: Declare, process_id: i
     change(
         "INSERT INTO salon_jobs_job (task, store_id) SELECT 'test-declared', %s FROM generate_series(1, 3)", stores[0]
     )
-    assert len(Claimer(process_id, None).claim(10)) == 3
+    assert len(Claimer(process_id, None).claim(10).jobs) == 3
 
 
 def test_expired_jobs_cost_no_place_in_a_rate(process_id: int, stores: list[UUID]) -> None:
@@ -281,8 +282,8 @@ def test_expired_jobs_cost_no_place_in_a_rate(process_id: int, stores: list[UUID
     limit(task="test-store", rate=5)
     change("UPDATE salon_jobs_limit SET tokens = 5")
     claimer = Claimer(process_id, None)
-    assert [job.expired for job in claimer.claim(5)] == [True] * 4 + [False]
-    assert [job.expired for job in claimer.claim(5)] == [False] * 3
+    assert [job.expired for job in claimer.claim(5).jobs] == [True] * 4 + [False]
+    assert [job.expired for job in claimer.claim(5).jobs] == [False] * 3
 
 
 def test_nothing_declared_and_no_row_that_says_anything_are_no_rules(declare: Declare) -> None:
@@ -307,8 +308,8 @@ def test_two_keys_whose_lanes_have_the_same_number_have_a_limit_each(
     )
     add(task, stores[:1], [other], 2)
     claimer = Claimer(process_id, None)
-    assert len(claimer.claim(10)) == 2
+    assert len(claimer.claim(10).jobs) == 2
     add(task, stores[:1], [one], 1)
     add(task, stores[:1], [other], 2)
     assert len(set(seen("SELECT claim_group FROM salon_jobs_job"))) == 1
-    assert by_key([job for _ in range(3) for job in claimer.claim(10)]) == {one: 1}, "the other's two places are taken"
+    assert by_key([job for _ in range(3) for job in claimer.claim(10).jobs]) == {one: 1}, "the other's two are taken"

@@ -13,12 +13,11 @@ from django.db import DatabaseError, close_old_connections, connection, transact
 from project.salon.models import Customer
 from salon_jobs.core.outcomes import Errored, Lost, Outcome, Succeeded
 from salon_jobs.jobs import queries
-from salon_jobs.jobs.current import RunningJob
 from salon_jobs.models import Process
 from salon_jobs.tenancy.connections import tidy_connections
 from salon_jobs.worker.executor import execute, settle
 from tests import tasks
-from tests.support import change, claim, job_row, run, run_due, seen
+from tests.support import change, claim, job_row, run, run_due, running_job, seen
 from tests.worker.effects import job_events, write, written
 
 
@@ -193,7 +192,7 @@ def test_a_literal_begin_left_open_fails_the_job_and_not_the_next_one(
     hooks.system = body
     tasks.system.enqueue()
     [claimed] = claim(process_id)
-    running = RunningJob(claimed, process_id)
+    running = running_job(claimed, process_id)
     outcome = execute(running)
     assert error_of(outcome) == "JOB.TRANSACTION_BROKEN"
     tidy_connections()
@@ -214,7 +213,7 @@ def test_a_connection_that_the_server_ended_meanwhile_is_replaced_before_the_nex
     change("SELECT pg_terminate_backend(%s, 10000)", pid)
     tidy_connections()
     hooks.system = lambda **_: own_query("SELECT 1")
-    assert execute(RunningJob(claimed, process_id)) == Succeeded(finished=False)
+    assert execute(running_job(claimed, process_id)) == Succeeded(finished=False)
 
 
 @pytest.mark.parametrize("declared", [tasks.in_store, tasks.outside])
@@ -224,7 +223,7 @@ def test_a_transaction_left_open_fails_the_job_and_not_the_next_one(
     hooks.store = leave_a_block_open
     declared.enqueue(store_id=stores[0])
     [claimed] = claim(process_id)
-    running = RunningJob(claimed, process_id)
+    running = running_job(claimed, process_id)
     outcome = execute(running)
     assert error_of(outcome) == "JOB.TRANSACTION_BROKEN"
     tidy_connections()

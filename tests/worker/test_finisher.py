@@ -100,4 +100,4 @@ def test_the_thread_outlives_what_nobody_foresaw(
             runner._jobs.put(claim(process_id))
             assert runner._jobs.wait_idle(10)
     assert "1 jobs could not be written" in caplog.text
-    assert queries.unknown_leases(process_id, ()) == [(ids[0], 1)], "a sweep gives it back"
+    assert queries.other_leases(process_id, ()) == [(ids[0], 1)], "a sweep gives it back"

@@ -209,7 +209,7 @@ class Jobs(RuleBasedStateMachine):
     def find_what_a_lost_answer_left(self, slot: int, known: list[int]) -> None:
         """Compare what the database says a process holds with what the process knows."""
         ids = {self.held(pick)[1].id for pick in known}
-        found = queries.unknown_leases(self.slots[slot], ids)
+        found = queries.other_leases(self.slots[slot], ids)
         assert set(found) == {(id_, lease) for id_, lease in self.model.held_by(self.slots[slot]) if id_ not in ids}
 
     # Rescue

@@ -56,7 +56,7 @@ def test_nobody_is_judged_when_the_question_itself_had_to_wait(process_id: int) 
     now_s[0] += 14
     assert rescuer.run_once() == RescueCounts(), "they have a silence's time to beat"
     now_s[0] += 2
-    assert look(waiting_s=0.1) == RescueCounts(buried=1)
+    assert look(waiting_s=0.1) == RescueCounts(processes=1)
 
 
 def new_process() -> int:
@@ -82,7 +82,7 @@ def test_a_silent_process_is_buried_and_its_jobs_queued_again_uncharged(
     safe = tasks.in_store.enqueue(store_id=stores[1])
     claim(other)
     be_silent(process_id)
-    assert Rescuer().run_once() == RescueCounts(buried=1, queued=1)
+    assert Rescuer().run_once() == RescueCounts(processes=1, queued=1)
     assert seen("SELECT id FROM salon_jobs_process") == [(other,)]
     row = row_of(held.id)
     assert (row["state"], row["attempts"], row["rescues"], row["lease"], row["leased_by"]) == ("queued", 0, 1, 2, None)
@@ -99,7 +99,7 @@ def test_jobs_of_an_owner_without_a_row_are_rescued_too(stores: list[UUID], proc
     handle = tasks.in_store.enqueue(store_id=stores[0])
     claim(process_id)
     change("DELETE FROM salon_jobs_process")
-    assert Rescuer().run_once() == RescueCounts(buried=1, queued=1)
+    assert Rescuer().run_once() == RescueCounts(processes=1, queued=1)
     assert row_of(handle.id)["state"] == "queued"
 
 
@@ -107,7 +107,7 @@ def test_a_burial_leaves_the_connections_of_another_database_alone(stores: list[
     name = application_name(process_id)
     with psycopg.connect(url_for("worker_runtime", "postgres"), application_name=name, autocommit=True) as neighbour:
         be_silent(process_id)
-        assert Rescuer().run_once() == RescueCounts(buried=1)
+        assert Rescuer().run_once() == RescueCounts(processes=1)
         neighbour.execute("SELECT 1")
 
 
@@ -172,30 +172,30 @@ def test_after_an_outage_it_waits_a_full_silence_since_nobody_could_beat(
     now += 14
     assert sweeper.run_once() == RescueCounts()
     now += 2
-    assert sweeper.run_once() == RescueCounts(buried=1)
+    assert sweeper.run_once() == RescueCounts(processes=1)
 
 
 def test_the_silence_is_a_setting(stores: list[UUID], process_id: int, settings: Any) -> None:
     be_silent(process_id, 5)
     assert Rescuer().run_once() == RescueCounts()
     settings.SALON_JOBS = {**settings.SALON_JOBS, "PROCESS_SILENT_AFTER": 4}
-    assert Rescuer().run_once() == RescueCounts(buried=1)
+    assert Rescuer().run_once() == RescueCounts(processes=1)
     other = new_process()
     be_silent(other, 3)
-    assert Rescuer().run_once(silent_after=timedelta(seconds=2)) == RescueCounts(buried=1)
+    assert Rescuer().run_once(silent_after=timedelta(seconds=2)) == RescueCounts(processes=1)
 
 
 def test_of_a_child_that_died_only_jobs_that_had_started_are_charged(stores: list[UUID], process_id: int) -> None:
     started, waiting = (tasks.in_store.enqueue(store_id=stores[0]).id for _ in range(2))
     claim(process_id)
     assert rescue_process(process_id, None, end="was killed by SIGKILL", charged=[started]) == RescueCounts(
-        buried=1, queued=2
+        processes=1, queued=2
     )
     rows = seen("SELECT id, state, attempts, rescues, lease, leased_by FROM salon_jobs_job ORDER BY id")
     assert rows == [(started, "queued", 0, 1, 2, None), (waiting, "queued", 0, 0, 2, None)]
     [(job_id, message)] = seen("SELECT job_id, message FROM salon_jobs_job_error")
     assert job_id == started
-    assert message.endswith("was killed by SIGKILL and was buried")
+    assert message.endswith("was killed by SIGKILL and was declared dead")
 
 
 def test_a_job_that_merely_waited_is_never_failed_however_often_its_processes_die(

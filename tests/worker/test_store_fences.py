@@ -19,7 +19,8 @@ from salon_jobs.core.errors import Expired
 from salon_jobs.core.records import ClaimedJob
 from salon_jobs.jobs import queries, registry
 from salon_jobs.models import Process
-from salon_jobs.worker.fair_claim import ClaimFilter, claim_groups, list_groups, share_out
+from salon_jobs.worker.fair_claim import claim_groups, share_out
+from salon_jobs.worker.group_scanner import ClaimFilter, list_groups
 from salon_jobs.worker.maintenance import RescueCounts, rescue_process
 from tests import tasks
 from tests.support import change, claim, elsewhere, job_row, seen
@@ -124,7 +125,7 @@ def test_claims_follow_priority_then_run_at_within_the_asked_queues(stores: list
 def test_a_buried_process_claims_nothing(stores: list[UUID], process_id: int) -> None:
     tasks.in_store.enqueue(store_id=stores[0])
     be_silent(process_id)
-    assert rescue_process(process_id, SILENCE) == RescueCounts(buried=1)
+    assert rescue_process(process_id, SILENCE) == RescueCounts(processes=1)
     assert claim(process_id) == []
     assert states() == ["queued"]
 
@@ -138,7 +139,7 @@ def test_a_claim_in_flight_holds_burial_up_and_its_jobs_are_then_rescued(stores:
             burial = elsewhere(pool, lambda: rescue_process(process_id, SILENCE))
             wait_until_somebody_waits_for_a_lock()
             assert not burial.done()
-        assert burial.result(10) == RescueCounts(buried=1, queued=1)
+        assert burial.result(10) == RescueCounts(processes=1, queued=1)
     row = job_row(handle.id)
     assert row is not None
     assert (row["state"], row["attempts"], row["rescues"], row["leased_by"]) == ("queued", 0, 1, None)
@@ -184,10 +185,10 @@ def test_two_burials_at_once_count_one(stores: list[UUID], process_id: int) -> N
     be_silent(process_id)
     with ThreadPoolExecutor(1) as pool:
         with transaction.atomic():
-            assert rescue_process(process_id, SILENCE) == RescueCounts(buried=1, queued=1)
+            assert rescue_process(process_id, SILENCE) == RescueCounts(processes=1, queued=1)
             second = elsewhere(pool, lambda: rescue_process(process_id, SILENCE))
             wait_until_somebody_waits_for_a_lock()
-        assert second.result(10) in (RescueCounts(), RescueCounts(buried=1))
+        assert second.result(10) in (RescueCounts(), RescueCounts(processes=1))
     assert seen("SELECT state, rescues FROM salon_jobs_job") == [("queued", 1)]
 
 
@@ -227,7 +228,7 @@ def test_one_row_that_can_not_be_changed_holds_up_no_rescue(
     tasks.keyed.enqueue(store_id=stores[0], number=2)
     change("UPDATE salon_jobs_job SET lease = 2147483647 WHERE id = %s", handles[1].id)
     be_silent(process_id)
-    assert rescue_process(process_id, SILENCE) == RescueCounts(buried=1, queued=3)
+    assert rescue_process(process_id, SILENCE) == RescueCounts(processes=1, queued=3)
     assert states() == ["queued", "running", "cancelled", "queued", "queued"]
     [record] = [record for record in caplog.records if getattr(record, "event", "") == "job_not_rescued"]
     assert record.event_fields["job_id"] == handles[1].id  # type: ignore[attr-defined]
@@ -257,7 +258,7 @@ def test_leases_that_the_process_does_not_know_are_found(stores: list[UUID], pro
     for _ in range(3):
         tasks.in_store.enqueue(store_id=stores[0])
     one, two, three = claim(process_id)
-    unknown = queries.unknown_leases(process_id, [two.id])
+    unknown = queries.other_leases(process_id, [two.id])
     assert sorted(unknown) == [(one.id, one.lease), (three.id, three.lease)]
     assert len(queries.requeue([*unknown, (two.id, two.lease + 5)], process_id)) == 2
     assert states() == ["queued", "running", "queued"]
@@ -281,7 +282,7 @@ def test_a_process_declared_dead_claims_no_success_that_another_run_had(stores: 
     tasks.in_store.enqueue(store_id=stores[0])
     [job] = claim(process_id)
     be_silent(process_id)
-    assert rescue_process(process_id, SILENCE) == RescueCounts(buried=1, queued=1)
+    assert rescue_process(process_id, SILENCE) == RescueCounts(processes=1, queued=1)
     other = int(Process.objects.create(kind="worker", hostname="test", pid=2).pk)
     [again] = claim(other)
     assert queries.finish(again, other)
@@ -296,7 +297,7 @@ def test_a_claim_alone_does_not_wait_for_the_disk(process_id: int, *, room: int 
         with transaction.atomic():
             if room is None:
                 shares = share_out(
-                    [lane for lane in list_groups(None, ClaimFilter(tasks=["test-system"])).lanes if lane.due],
+                    [group for group in list_groups(None, ClaimFilter(tasks=["test-system"])).groups if group.due],
                     1,
                     {},
                     lambda _: (),

@@ -229,8 +229,8 @@ def test_the_board_shows_when_to_kill_and_an_extension_moves_both_ends(
         began = job.started
 
         def look() -> tuple[float, float]:
-            [run] = queue_of[0]._board.shown()
-            assert (run.job_id, run.lease) == (job.id, job.claimed.lease)
+            [run] = queue_of[0]._in_flight.shown()
+            assert (run.job_id, run.lease) == (job.id, job.job.lease)
             assert job.deadline is not None
             return round(run.kill_at - began, 3), round((job.deadline - datetime.now(UTC)).total_seconds(), 1)
 
@@ -245,7 +245,7 @@ def test_the_board_shows_when_to_kill_and_an_extension_moves_both_ends(
         tasks.system.enqueue()
         runner._jobs.put(claim(process_id))
         assert runner._jobs.wait_idle(10)
-        assert runner._board.shown() == []
+        assert runner._in_flight.shown() == []
     assert shown == [(10.4, 0.4), (11.0, 1.0)]
     assert seen(ERRORS) == []
 

@@ -11,7 +11,7 @@ import pytest
 from salon_jobs.conf import Settings
 from salon_jobs.core.errors import NotReady
 from salon_jobs.worker.runner import Runner
-from salon_jobs.worker.worker import WorkerLoop, WorkerOptions
+from salon_jobs.worker.worker import Worker, WorkerOptions
 from tests import tasks
 from tests.e2e.worker_process import eventually
 from tests.settings import url_for
@@ -30,13 +30,13 @@ def test_a_worker_whose_threads_have_ended_is_not_ready(
             run(self)
 
     monkeypatch.setattr(Runner, "_run", run_or_end)
-    loop = WorkerLoop(process_id, WorkerOptions(concurrency=2))
+    loop = Worker(process_id, WorkerOptions(concurrency=2))
     work = threading.Thread(target=loop.run)
     work.start()
     try:
         for _ in range(2):
             assert entered.acquire(timeout=10)
-        for runner in loop._worker._runners if not lives else ():
+        for runner in loop._runners if not lives else ():
             assert runner.join(10)
         if lives:
             loop.require_ready()
@@ -55,7 +55,7 @@ def test_a_worker_that_can_not_write_what_ended_is_not_ready(
     settings.SALON_JOBS = {**settings.SALON_JOBS, "POLL_INTERVAL": 0.05}
     monkeypatch.setattr(Settings, "stale_after_s", 0.2)
     job_id = tasks.system.enqueue().id
-    loop = WorkerLoop(process_id, WorkerOptions(concurrency=1))
+    loop = Worker(process_id, WorkerOptions(concurrency=1))
     work = threading.Thread(target=loop.run)
     with psycopg.connect(url_for(None)) as holder:
         hooks.system = lambda note: holder.execute("SELECT FROM salon_jobs_job WHERE id = %s FOR UPDATE", [job_id])
@@ -70,7 +70,7 @@ def test_a_worker_that_can_not_write_what_ended_is_not_ready(
             work.join()
 
 
-def fault(loop: WorkerLoop) -> str:
+def fault(loop: Worker) -> str:
     try:
         loop.require_ready()
     except NotReady as error:

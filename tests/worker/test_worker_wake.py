@@ -1,4 +1,4 @@
-"""Shows that one look is owed after the last wake-up heard, since some are left out."""
+"""Tests that one more claim follows the last notification, since notifications are coalesced."""
 
 from __future__ import annotations
 
@@ -9,42 +9,42 @@ from typing import Any
 
 import pytest
 
-from salon_jobs.core.records import ClaimedJob
 from salon_jobs.db.notify import SECOND_LOOK
-from salon_jobs.jobs import queries
+from salon_jobs.worker.claim import Claimer
+from salon_jobs.worker.fair_claim import Claim
 from salon_jobs.worker.worker import Worker, WorkerOptions
 from tests.e2e.worker_process import eventually
 
 
-def more_than(looks: list[float], known: int) -> bool:
-    return len(looks) > known
+def more_than(claims: list[float], known: int) -> bool:
+    return len(claims) > known
 
 
 @pytest.mark.parametrize("wake_ups", [1, 2, 5])
-def test_a_look_follows_the_last_of_many_wake_ups(
+def test_a_claim_follows_the_last_of_many_notifications(
     process_id: int, settings: Any, monkeypatch: pytest.MonkeyPatch, wake_ups: int
 ) -> None:
     settings.SALON_JOBS = {**settings.SALON_JOBS, "POLL_INTERVAL": 60}
-    looks: list[float] = []
+    claims: list[float] = []
 
-    def claim_nothing(*_: object, **__: object) -> list[ClaimedJob]:
-        looks.append(time.monotonic())
-        return []
+    def claim_nothing(*_: object, **__: object) -> Claim:
+        claims.append(time.monotonic())
+        return Claim([], None)
 
-    monkeypatch.setattr(queries, "claim_due", claim_nothing)
+    monkeypatch.setattr(Claimer, "claim", claim_nothing)
     worker = Worker(process_id, WorkerOptions(concurrency=1))
     thread = threading.Thread(target=worker.run, daemon=True)
     thread.start()
     try:
-        eventually(lambda: len(looks) == 1)
+        eventually(lambda: len(claims) == 1)
         woken = 0.0
         for _ in range(wake_ups):
-            known, woken = len(looks), time.monotonic()
-            worker.wake()
-            eventually(partial(more_than, looks, known))
-        eventually(lambda: looks[-1] >= woken + SECOND_LOOK.total_seconds(), 5)
+            known, woken = len(claims), time.monotonic()
+            worker.notify()
+            eventually(partial(more_than, claims, known))
+        eventually(lambda: claims[-1] >= woken + SECOND_LOOK.total_seconds(), 5)
     finally:
         worker.stop()
         thread.join(10)
     assert not thread.is_alive()
-    assert len(looks) <= 2 + 2 * wake_ups, "it does not spin"
+    assert len(claims) <= 2 + 2 * wake_ups, "it does not spin"

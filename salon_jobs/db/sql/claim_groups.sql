@@ -2,36 +2,36 @@
 -- from each store, at most %(room)s in all; a store's groups are used in the given order. A group is read from after
 -- the job that was last claimed from it (low-water): behind a transaction that pins xmin, the dead rows before it would
 -- be read each time.
--- The group (column claim_group) is a hash: among 10,000 keys of a store, two collide in one case of a hundred. So the
--- key is compared too; otherwise one key's jobs would be claimed against the other's limit.
+-- The group (column claim_group) is a hash: among 10,000 keys of a store, two collide in one case of a hundred. So the key is
+-- compared too; otherwise one key's jobs would be claimed against the other's limit.
 -- Locks: KEY SHARE on the process row (a rescue waits for us, or we claim nothing); the jobs FOR UPDATE SKIP LOCKED.
 -- MATERIALIZED, the array and the commit: as claim_due.sql. Role: worker. Not prepared.
 WITH me AS MATERIALIZED (
     SELECT id FROM salon_jobs_process
      WHERE id = %(process_id)s AND set_config('synchronous_commit', 'off', true) = 'off'
        FOR KEY SHARE
-), chosen AS MATERIALIZED (
-    SELECT c.store, c.claim_group, c.quota, timestamptz 'epoch' + c.low_us * interval '1 microsecond' AS low, c.low_id, c.key
-      FROM unnest(%(stores)s::uuid[], %(claim_groups)s::bigint[], %(quotas)s::int[], %(lows_us)s::bigint[],
-                  %(low_ids)s::bigint[], %(keys)s::text[]) AS c (store, claim_group, quota, low_us, low_id, key)
+), groups AS MATERIALIZED (
+    SELECT g.store, g.claim_group, g.quota, timestamptz 'epoch' + g.low_us * interval '1 microsecond' AS low, g.low_id, g.key
+      FROM unnest(%(stores)s::uuid[], %(numbers)s::bigint[], %(quotas)s::int[], %(lows_us)s::bigint[],
+                  %(low_ids)s::bigint[], %(keys)s::text[]) AS g (store, claim_group, quota, low_us, low_id, key)
 ), due AS MATERIALIZED (
-    SELECT share.id
+    SELECT picked.id
       FROM unnest(%(each_store)s::uuid[], %(store_quotas)s::int[]) AS s (store, quota)
      CROSS JOIN LATERAL (
            SELECT one.id
-             FROM chosen c
+             FROM groups g
             CROSS JOIN LATERAL (
                   SELECT j.id
                     FROM salon_jobs_job j
                    WHERE j.state = 'queued'
-                     AND COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid) = c.store
-                     AND j.claim_group = c.claim_group AND j.run_at <= now() AND (j.run_at, j.id) > (c.low, c.low_id)
-                     AND j.concurrency_key IS NOT DISTINCT FROM c.key AND EXISTS (SELECT FROM me)
+                     AND COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid) = g.store
+                     AND j.claim_group = g.claim_group AND j.run_at <= now() AND (j.run_at, j.id) > (g.low, g.low_id)
+                     AND j.concurrency_key IS NOT DISTINCT FROM g.key AND EXISTS (SELECT FROM me)
                    ORDER BY COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid), j.claim_group, j.run_at, j.id
-                   LIMIT c.quota
+                   LIMIT g.quota
                      FOR UPDATE OF j SKIP LOCKED) AS one
-            WHERE c.store = s.store
-            LIMIT s.quota) AS share
+            WHERE g.store = s.store
+            LIMIT s.quota) AS picked
      LIMIT %(room)s
 )
 UPDATE salon_jobs_job j

@@ -6,8 +6,8 @@
 -- order they come due. Its first job therefore shows whether any is due, and a group that may not run now costs one
 -- probe, however many jobs wait in it.
 -- Groups that differ only in their keys share a prefix, the upper half of their numbers. What this process may not run
--- (paused, unserved, unknown) is skipped prefix by prefix, however many keys wait. Of each store, up to %(groups)s
--- prefixes are listed from %(group)s on, and of each prefix up to %(claim_groups)s claim groups from the key %(key)s on.
+-- (paused, unserved, unknown) is skipped prefix by prefix, however many keys wait. Of each store, up to %(prefixes)s
+-- prefixes are listed from %(prefix)s on, and of each prefix up to %(groups)s groups from the key %(key)s on.
 -- Each probe is ordered by the whole index, though its store is given: ordered by the rest, a planner that expects few
 -- jobs per store sorts them all.
 -- Paused stores are compared as text, so that no limit's name can break a claim.
@@ -31,49 +31,49 @@ WITH RECURSIVE step AS (
 ), chosen AS (
     SELECT * FROM step WHERE store::text <> ALL (%(paused_stores)s::text[]) LIMIT %(stores)s
 )
-SELECT chosen.store, found.claim_group, found.queue, found.task, found.priority, found.concurrency_key, found.run_at <= now(),
-       (extract(epoch FROM found.run_at) * 1000000)::bigint, found.id
+SELECT chosen.store, listed.claim_group, listed.queue, listed.task, listed.priority, listed.concurrency_key, listed.run_at <= now(),
+       (extract(epoch FROM listed.run_at) * 1000000)::bigint, listed.id
   FROM chosen
   LEFT JOIN LATERAL (
     SELECT first.*
       FROM (
-        WITH RECURSIVE groups AS (
+        WITH RECURSIVE prefixes AS (
             (SELECT chosen.claim_group, chosen.queue, chosen.task, chosen.priority, chosen.concurrency_key, chosen.run_at,
                     chosen.id
-              WHERE chosen.claim_group >= (%(group)s)::bigint << 32
+              WHERE chosen.claim_group >= (%(prefix)s)::bigint << 32
              UNION ALL
             (SELECT j.claim_group, j.queue, j.task, j.priority, j.concurrency_key, j.run_at, j.id
                FROM salon_jobs_job j
-              WHERE j.state = 'queued' AND chosen.claim_group < (%(group)s)::bigint << 32
+              WHERE j.state = 'queued' AND chosen.claim_group < (%(prefix)s)::bigint << 32
                 AND COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid) = chosen.store
-                AND j.claim_group >= (%(group)s)::bigint << 32
+                AND j.claim_group >= (%(prefix)s)::bigint << 32
               ORDER BY COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid), j.claim_group, j.run_at, j.id LIMIT 1))
             UNION ALL
             SELECT next.*
-              FROM groups
+              FROM prefixes
              CROSS JOIN LATERAL (
                    SELECT j.claim_group, j.queue, j.task, j.priority, j.concurrency_key, j.run_at, j.id
                      FROM salon_jobs_job j
                     WHERE j.state = 'queued'
                       AND COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid) = chosen.store
-                      AND j.claim_group > (groups.claim_group | 4294967295)
+                      AND j.claim_group > (prefixes.claim_group | 4294967295)
                     ORDER BY COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid), j.claim_group, j.run_at, j.id LIMIT 1) next
         )
-        SELECT * FROM groups
+        SELECT * FROM prefixes
          WHERE task = ANY (%(tasks)s::text[]) AND queue <> ALL (%(paused_queues)s::text[])
            AND (%(queues)s::text[] IS NULL OR queue = ANY (%(queues)s::text[]))
-         LIMIT %(groups)s
-      ) chosen_group
+         LIMIT %(prefixes)s
+      ) chosen_prefix
      CROSS JOIN LATERAL (
         WITH RECURSIVE first AS (
-            (SELECT chosen_group.*
-              WHERE chosen_group.claim_group >= (chosen_group.claim_group & -4294967296) + %(key)s
+            (SELECT chosen_prefix.*
+              WHERE chosen_prefix.claim_group >= (chosen_prefix.claim_group & -4294967296) + %(key)s
              UNION ALL
             (SELECT j.claim_group, j.queue, j.task, j.priority, j.concurrency_key, j.run_at, j.id
                FROM salon_jobs_job j
-              WHERE j.state = 'queued' AND chosen_group.claim_group < (chosen_group.claim_group & -4294967296) + %(key)s
+              WHERE j.state = 'queued' AND chosen_prefix.claim_group < (chosen_prefix.claim_group & -4294967296) + %(key)s
                 AND COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid) = chosen.store
-                AND j.claim_group BETWEEN (chosen_group.claim_group & -4294967296) + %(key)s AND (chosen_group.claim_group | 4294967295)
+                AND j.claim_group BETWEEN (chosen_prefix.claim_group & -4294967296) + %(key)s AND (chosen_prefix.claim_group | 4294967295)
               ORDER BY COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid), j.claim_group, j.run_at, j.id LIMIT 1))
             UNION ALL
             SELECT next.*
@@ -86,6 +86,6 @@ SELECT chosen.store, found.claim_group, found.queue, found.task, found.priority,
                       AND j.claim_group > first.claim_group AND j.claim_group <= (first.claim_group | 4294967295)
                     ORDER BY COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid), j.claim_group, j.run_at, j.id LIMIT 1) next
         )
-        SELECT * FROM first LIMIT %(claim_groups)s
+        SELECT * FROM first LIMIT %(groups)s
      ) first
-  ) found ON true
+  ) listed ON true

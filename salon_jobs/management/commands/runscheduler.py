@@ -57,7 +57,7 @@ class Command(BaseCommand):
                 self._burst(options["at"])
             else:
                 Service(
-                    "scheduler", lambda _presence: Scheduler(), health_address=health_address(options, _HEALTH_PORT)
+                    "scheduler", lambda _heartbeat: Scheduler(), health_address=health_address(options, _HEALTH_PORT)
                 ).run()
 
     def _burst(self, at: datetime | None) -> None:

@@ -24,9 +24,8 @@ from salon_jobs.process.service import ServedLoop, Service
 from salon_jobs.schedule.scheduler import Scheduler
 from salon_jobs.worker.child import run_child
 from salon_jobs.worker.child_process import same_command
-from salon_jobs.worker.in_flight import InFlightTable
-from salon_jobs.worker.processes import KIND, WorkerProcesses
-from salon_jobs.worker.worker import WorkerLoop, WorkerOptions
+from salon_jobs.worker.processes import WorkerProcesses
+from salon_jobs.worker.worker import WorkerOptions
 
 _HEALTH_PORT = 8080
 
@@ -58,21 +57,21 @@ class Command(BaseCommand):
         """Run the supervisor, or one of the processes that a supervisor starts with ``--child``."""
         configure_from(options)
         if options["child"]:
-            run_child(KIND, options["child"], _make_child_loop)
-        chosen = WorkerOptions(
+            run_child(options["child"])
+        worker_options = WorkerOptions(
             concurrency=options["concurrency"] or conf.concurrency, queues=options["queue"], burst=options["burst"]
         )
 
-        def make_loop(presence: Heartbeat) -> WorkerProcesses:
+        def make_loop(heartbeat: Heartbeat) -> WorkerProcesses:
             embedded: list[ServedLoop] = []
             if options["with_scheduler"]:
                 embedded.append(Scheduler())
             if options["with_relay"]:
-                embedded.append(EmbeddedRelay(presence))
+                embedded.append(EmbeddedRelay(heartbeat))
             if options["with_consumer"]:
                 embedded.append(Consumers())
-            command = self._child_command(options)
-            return WorkerProcesses(presence, command, chosen, processes=options["processes"], embedded=embedded)
+            command, processes = self._child_command(options), options["processes"]
+            return WorkerProcesses(heartbeat, command, worker_options, processes=processes, embedded=embedded)
 
         for note in unknown_names({"queue": options["queue"]}):
             self.stderr.write(note)
@@ -84,19 +83,14 @@ class Command(BaseCommand):
                 make_loop,
                 health_address=health_address(options, _HEALTH_PORT),
                 concurrency=0,
-                queues=chosen.queues,
-                burst=chosen.burst,
+                queues=worker_options.queues,
+                burst=worker_options.burst,
             ).run()
 
     def _child_command(self, options: dict[str, Any]) -> list[str]:
         if getattr(self, "_called_from_command_line", False):
             return same_command()
         # Started by call_command: the process's command line belongs to another program.
-        given = {"--log-format": options["log_format"], "--log-level": options["log_level"]}
-        log = [word for name, value in given.items() if value is not None for word in (name, value)]
-        return [sys.executable, "-m", "django", "runworker", *log]
-
-
-def _make_child_loop(board: int, start: dict[str, Any]) -> WorkerLoop:
-    chosen = WorkerOptions(**start["options"])
-    return WorkerLoop(start["process_id"], chosen, board=InFlightTable(chosen.concurrency, fileno=board))
+        log_options = {"--log-format": options["log_format"], "--log-level": options["log_level"]}
+        words = [word for name, value in log_options.items() if value is not None for word in (name, value)]
+        return [sys.executable, "-m", "django", "runworker", *words]
