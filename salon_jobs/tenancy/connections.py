@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import select
 import threading
 from functools import cached_property
@@ -13,9 +12,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
 from salon_jobs.conf import settings as conf
-from salon_jobs.core import events
 from salon_jobs.core.errors import ConfigurationError
-from salon_jobs.core.events import log_event
 from salon_jobs.db.connections import in_transaction
 from salon_jobs.tenancy.active import open_store
 from salon_jobs.tenancy.session_reset import finish_reset, reset_soon
@@ -91,12 +88,6 @@ def finish_resets() -> None:
     """Wait until the sessions of this thread are reset; discard a connection whose server refused."""
     while _opened.resetting:
         finish_reset(_opened.resetting.pop())
-
-
-def log_lost(error: Exception, *, loop: str) -> None:
-    """Log that a loop lost the database, and have this thread's connection checked before its next use."""
-    log_event(logging.WARNING, events.DATABASE_LOST, loop=loop, error=str(error).strip())
-    connections[conf.database].errors_occurred = True
 
 
 def drop_connections() -> None:
