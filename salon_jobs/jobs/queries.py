@@ -9,12 +9,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import chain
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from django.db import DataError, IntegrityError, transaction
 
@@ -33,17 +33,15 @@ FEW = 64
 _TWIN_TRIES = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(NamedTuple):
     """Result of a run that did not succeed."""
 
     state: JobState
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Rescued:
-    """Job rescued from a dead process."""
+class Rescued(NamedTuple):
+    """Job rescued from a dead process, in the column order of ``sql/rescue.sql``."""
 
     id: int
     task: str
@@ -157,8 +155,7 @@ def committed(job: ClaimedJob, process_id: int) -> bool:
 
 def failed_by(job: ClaimedJob) -> bool:
     """Return whether the job failed under this run's lease; every later claim or rescue has another one."""
-    rows = hot_rows("failed_by", {"id": job.id, "lease": job.lease})
-    return bool(rows)
+    return bool(hot_rows("failed_by", {"id": job.id, "lease": job.lease}))
 
 
 def leased_job(process_id: int, job_id: int, lease: int) -> ClaimedJob | None:
@@ -185,7 +182,7 @@ def rescue(process_id: int, message: str, *, charged: Collection[int] | None = N
             "limited": [task.name for task in registry.tasks() if task.timeouts and task.timeouts.wait_timeout],
         }
         rows = hot_rows("rescue", parameters)
-        return [Rescued(row[0], row[1], row[2], JobState(row[3]), row[4], row[5], row[6]) for row in rows]
+        return [Rescued._make([*row[:3], JobState(row[3]), *row[4:]]) for row in rows]
 
     try:
         with transaction.atomic(using=conf.database):

@@ -10,8 +10,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
-from types import FrameType
 from typing import NoReturn, Protocol
 
 from django.db import connections
@@ -25,30 +25,6 @@ from salon_jobs.process.health_server import HealthServer
 from salon_jobs.process.heartbeat import Heartbeat
 from salon_jobs.process.preflight import check_drift, check_role, check_schema, check_tables
 from salon_jobs.process.probe import Probe
-
-
-class StopSignals:
-    """Queue of stop signals. The handler only puts into a SimpleQueue: safe at any bytecode, as an Event is not."""
-
-    def __init__(self) -> None:
-        self._arrived: queue.SimpleQueue[int] = queue.SimpleQueue()
-
-    def install(self) -> None:
-        """Install handlers for SIGTERM and SIGINT. Main thread only."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._handle)
-
-    def wait(self, timeout_s: float) -> bool:
-        """Wait for a signal; return False when none came in time."""
-        try:
-            self._arrived.get(timeout=timeout_s)
-        except queue.Empty:
-            return False
-        return True
-
-    def _handle(self, number: int, _frame: FrameType | None) -> None:
-        self._arrived.put(number)
-
 
 _SIGNAL_POLL_S = 0.2
 _RETRY_S = 0.5
@@ -100,7 +76,7 @@ class Service:
         self._kind = kind
         self._make_loop = make_loop
         self._burst = burst
-        self._database = Probe(self._check_database)
+        self._database = Probe(lambda: (check_tables if self._schema_checked else check_schema)(conf.database))
         self._health = HealthServer(health_address, self._readiness, self._samples)
         self._heartbeat = Heartbeat(kind, concurrency=concurrency, queues=queues, on_dead=self._die)
         self._loop: ServedLoop | None = None
@@ -116,8 +92,10 @@ class Service:
         interpreter at once, with status 1, when a job outlives its grace, since its thread cannot be ended otherwise,
         and in any case when the grace is over, whatever the loop is waiting for.
         """
-        signals = StopSignals()
-        signals.install()
+        # The handlers only put into a SimpleQueue: safe at any bytecode, as an Event is not.
+        signals: queue.SimpleQueue[int] = queue.SimpleQueue()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda number, _frame: signals.put(number))
         self._health.start()
         host, port = self._health.address
         log_event(logging.INFO, events.HEALTH_LISTENING, kind=self._kind, address=f"{host}:{port}")
@@ -129,7 +107,8 @@ class Service:
                 log_event(logging.WARNING, events.PROCESS_STOPPED, kind=self._kind, clean=False)
                 tracing.flush(_LAST_EXPORT_S)
                 exit_at_once(1)
-            if signals.wait(_SIGNAL_POLL_S):
+            with suppress(queue.Empty):
+                signals.get(timeout=_SIGNAL_POLL_S)
                 end = min(end, time.monotonic() + conf.shutdown_grace.total_seconds() - _SIGNAL_POLL_S - _MARGIN_S)
                 self._stopping.set()
                 if self._loop is not None:
@@ -163,12 +142,9 @@ class Service:
         except Exception as error:  # raised again in the main thread
             self._error, self._clean = error, False
         finally:
-            self._leave()
-
-    def _leave(self) -> None:
-        self._heartbeat.stop()
-        self._heartbeat.join()
-        connections.close_all()
+            self._heartbeat.stop()
+            self._heartbeat.join()
+            connections.close_all()
 
     def _wait_until_usable(self) -> bool:
         """Wait until database, role and schema are usable; return False when stopped first."""
@@ -196,9 +172,6 @@ class Service:
         """Return facts about this process. Raises when it cannot work now. Runs in a health thread."""
         self._database.answer()
         return {"kind": self._kind, **self._own_facts()}
-
-    def _check_database(self) -> None:
-        (check_tables if self._schema_checked else check_schema)(conf.database)
 
     def _own_facts(self) -> dict[str, object]:
         """Return the facts this process knows without the database. Raises NotReady."""

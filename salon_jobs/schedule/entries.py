@@ -14,7 +14,7 @@ from salon_jobs.core.units import as_utc
 from salon_jobs.schedule.cron import CronExpression
 
 GRACE: Final = timedelta(minutes=5)
-"""How late a tick of any entry may be and still fire: a restart or a deploy of the scheduler loses nothing."""
+"""How late a tick of any entry may still fire: a restart or a deployment of the scheduler loses nothing."""
 
 TICKS_AT_ONCE: Final = 1000
 """How many ticks one call of due_ticks returns, and up to how many it counts as missed."""
@@ -23,17 +23,13 @@ _NAME_LENGTH: Final = 255
 
 
 class CronTarget(Protocol):
-    """What cron needs to know about a registered task."""
+    """What cron reads of a registered task."""
 
     @property
-    def name(self) -> str:
-        """Registered name."""
-        ...
+    def name(self) -> str: ...
 
     @property
-    def is_store_task(self) -> bool:
-        """Whether it is a store task."""
-        ...
+    def is_store_task(self) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +52,10 @@ class CronEntry:
 
         Raises CronInvalid if the callable does not return a dict; the callable's own errors propagate.
         """
-        return {} if self.payload is None else _checked_payload(self.payload(tick), self.name)
+        payload: object = {} if self.payload is None else self.payload(tick)
+        if not isinstance(payload, dict):
+            raise CronInvalid(f"cron entry {self.name!r}: payload must return a dict, not {payload!r}")
+        return cast("dict[str, Any]", payload)
 
 
 class CronEntries:
@@ -88,8 +87,11 @@ cron_entries: Final = CronEntries()
 def entries_of_tick(task_name: str, tick: datetime) -> list[CronEntry]:
     """Return the entries of this process that start this task at exactly this instant."""
     just_before = tick - timedelta.resolution
-    found = [entry for entry in cron_entries.all() if entry.task_name == task_name]
-    return [entry for entry in found if entry.expression.next_after(just_before) == tick]
+    return [
+        entry
+        for entry in cron_entries.all()
+        if entry.task_name == task_name and entry.expression.next_after(just_before) == tick
+    ]
 
 
 def cron(
@@ -108,12 +110,18 @@ def cron(
     access the database. Raises CronInvalid for an invalid line, zone, target, payload, backfill or name.
     """
     task_name = _task_name(target)
+    name = task_name if name is None else name
+    if not isinstance(name, str) or not name.strip() or "\0" in name or len(name) > _NAME_LENGTH:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise CronInvalid(f"the name of a cron entry is a string of 1 to {_NAME_LENGTH} characters, not {name!r}")
+    backfill = timedelta() if backfill is None else backfill
+    if not isinstance(backfill, timedelta) or backfill < timedelta():  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise CronInvalid(f"cron entry for {task_name!r}: backfill is a timedelta of zero or more, not {backfill!r}")
     entry = CronEntry(
-        name=_entry_name(task_name if name is None else name),
+        name=name,
         expression=CronExpression(line, timezone),
         task_name=task_name,
         payload=_payload_builder(payload, task_name),
-        backfill=_backfill(timedelta() if backfill is None else backfill, task_name),
+        backfill=backfill,
     )
     cron_entries.add(entry)
     return entry
@@ -130,12 +138,6 @@ def _task_name(target: object) -> str:
     return name
 
 
-def _entry_name(name: object) -> str:
-    if not isinstance(name, str) or not name.strip() or "\0" in name or len(name) > _NAME_LENGTH:
-        raise CronInvalid(f"the name of a cron entry is a string of 1 to {_NAME_LENGTH} characters, not {name!r}")
-    return name
-
-
 def _payload_builder(payload: object, task_name: str) -> Callable[[datetime], dict[str, Any]] | None:
     if payload is None:
         return None
@@ -145,18 +147,6 @@ def _payload_builder(payload: object, task_name: str) -> Callable[[datetime], di
     if callable(payload):
         return cast("Callable[[datetime], dict[str, Any]]", payload)
     raise CronInvalid(f"cron entry for {task_name!r}: payload is a dict or a function of the tick, not {payload!r}")
-
-
-def _checked_payload(built: object, entry_name: str) -> dict[str, Any]:
-    if not isinstance(built, dict):
-        raise CronInvalid(f"cron entry {entry_name!r}: payload must return a dict, not {built!r}")
-    return cast("dict[str, Any]", built)
-
-
-def _backfill(backfill: object, task_name: str) -> timedelta:
-    if not isinstance(backfill, timedelta) or backfill < timedelta():
-        raise CronInvalid(f"cron entry for {task_name!r}: backfill is a timedelta of zero or more, not {backfill!r}")
-    return backfill
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -17,23 +16,16 @@ from salon_jobs.db import statements
 from salon_jobs.models import CronEntryState, CronTick, Job
 
 
-@dataclass(frozen=True, slots=True)
-class EntryState:
-    """Instant after which an entry's ticks are still to fire: its last tick, or when it was first seen."""
-
-    after: datetime
-
-
-def learn(names: Iterable[str]) -> None:
+def register(names: Iterable[str]) -> None:
     """Record new entries as first seen now, by the database's clock; existing ones do not change."""
     rows = [CronEntryState(name=name) for name in names]
     CronEntryState.objects.using(conf.database).bulk_create(rows, ignore_conflicts=True)
 
 
-def states() -> tuple[datetime, dict[str, EntryState]]:
-    """Return the database's time and the state of every recorded entry."""
+def settled_until() -> tuple[datetime, dict[str, datetime]]:
+    """Return the database's time, and when each recorded entry last fired, or else was first seen."""
     rows = statements.rows("cron_states")
-    return rows[0][0], {name: EntryState(after) for _, name, after in rows if name is not None}
+    return rows[0][0], {name: after for _, name, after in rows if name is not None}
 
 
 def fire(entry: str, tick: datetime, add_job: Callable[[], JobHandle], *, advance: bool = True) -> JobHandle | None:

@@ -33,7 +33,7 @@ class Scheduler(Loop):
     def __init__(self) -> None:
         super().__init__("scheduler")
         self._registered = False
-        self._complained: dict[str, datetime] = {}
+        self._last_failed_tick: dict[str, datetime] = {}
         # The database's time at the last poll, and up to when each entry's ticks were settled then.
         self._now: datetime | None = None
         self._now_at = 0.0
@@ -79,24 +79,24 @@ class Scheduler(Loop):
         """Fire everything that is due; return the seconds until the next tick."""
         entries = cron_entries.all()
         if not self._registered:
-            queries.learn(entry.name for entry in entries)
+            queries.register(entry.name for entry in entries)
             self._registered = True
-        now, states = queries.states()
+        now, settled = queries.settled_until()
         self._now, self._now_at = now, time.monotonic()
         next_at = now + timedelta(seconds=_LONGEST_SLEEP_S)
         for entry in entries:
-            if self.stopping.is_set() or entry.name not in states:
+            if self.stopping.is_set() or entry.name not in settled:
                 continue
-            self._settled[entry.name] = states[entry.name].after
-            due = due_ticks(entry, states[entry.name].after, now)
+            after = self._settled[entry.name] = settled[entry.name]
+            due = due_ticks(entry, after, now)
             if due.missed:
                 if not due.ticks:
                     queries.skip(entry.name, due.settled_until)
                     self._settled[entry.name] = due.settled_until
-                first = entry.expression.next_after(states[entry.name].after)
+                first = entry.expression.next_after(after)
                 log_event(logging.WARNING, events.CRON_MISSED, entry=entry.name, missed=due.missed, first=first)
             self._fire_in_order(entry, due.ticks)
-            if self._settled[entry.name] > states[entry.name].after:
+            if self._settled[entry.name] > after:
                 self._ticks[entry.name, "missed"] += due.missed
             next_at = min(next_at, entry.expression.next_after(now))
         return max(0.0, (next_at - now).total_seconds())
@@ -106,7 +106,7 @@ class Scheduler(Loop):
 
         Raises CronInvalid at the end if some could not be fired; the others are.
         """
-        queries.learn(entry.name for entry in cron_entries.all())
+        queries.register(entry.name for entry in cron_entries.all())
         due = [
             entry
             for entry in cron_entries.all()
@@ -132,20 +132,20 @@ class Scheduler(Loop):
         try:
             job = self._job_of(entry, tick)
         except Exception as error:  # its own query may have lost the database; the other entries will notice
-            self._complain(entry, tick, error)
+            self._report_failure(entry, tick, error)
             return None
         try:
             return self._fire(entry, job, tick, advance=advance)
         except (OperationalError, InterfaceError):
             raise
         except Exception as error:
-            self._complain(entry, tick, error)
+            self._report_failure(entry, tick, error)
             return None
 
-    def _complain(self, entry: CronEntry, tick: datetime, error: Exception) -> None:
+    def _report_failure(self, entry: CronEntry, tick: datetime, error: Exception) -> None:
         self._ticks[entry.name, "failed"] += 1
-        if self._complained.get(entry.name) != tick:
-            self._complained[entry.name] = tick
+        if self._last_failed_tick.get(entry.name) != tick:
+            self._last_failed_tick[entry.name] = tick
             log_event(logging.ERROR, events.CRON_FAILED, exc_info=error, entry=entry.name, tick=tick)
 
     def _job_of(self, entry: CronEntry, tick: datetime) -> NewJob:

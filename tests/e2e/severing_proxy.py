@@ -13,7 +13,7 @@ _DONE = b"Z\x00\x00\x00\x05I"  # ReadyForQuery, idle: what ran before it is comm
 
 
 class SeveringProxy:
-    """Passes bytes on. When armed, the next statement that contains the words is run, and its reply never arrives."""
+    """Proxy that passes bytes on. When armed, the next statement with the words is run, and its reply never arrives."""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
@@ -22,7 +22,7 @@ class SeveringProxy:
         login = parts.netloc.rpartition("@")[0]
         port = self._server.getsockname()[1]
         self.url = urlunsplit((parts.scheme, f"{login}@127.0.0.1:{port}", parts.path, parts.query, ""))
-        self._words = b""
+        self._words = self._reply_words = b""
         self._flowing = threading.Event()
         self._flowing.set()
         self.severed = threading.Event()
@@ -31,6 +31,10 @@ class SeveringProxy:
     def arm(self, words: bytes) -> None:
         """Sever the connection over which the next statement with these words is sent."""
         self._words = words
+
+    def arm_reply(self, words: bytes) -> None:
+        """Sever the connection over which the next reply with these words would arrive."""
+        self._reply_words = words
 
     def hang(self) -> None:
         """Accept connections and pass nothing on, as a server does that is stopped or lost on the way."""
@@ -79,6 +83,9 @@ class SeveringProxy:
     def _answer(self, client: socket.socket, server: socket.socket, doomed: threading.Event) -> None:
         try:
             while chunk := server.recv(65536):
+                if self._reply_words and self._reply_words in chunk:
+                    self._reply_words = b""
+                    doomed.set()
                 if not doomed.is_set():
                     client.sendall(chunk)
                 elif chunk.endswith(_DONE):

@@ -19,7 +19,7 @@ from salon_jobs.jobs import control
 from salon_jobs.jobs import pruning as pruner
 from salon_jobs.jobs.pruning import BATCH, PruneCounts, Pruner
 from salon_jobs.models import Process
-from salon_jobs.schedule.queries import fire, learn, skip
+from salon_jobs.schedule.queries import fire, register, skip
 from salon_jobs.worker.maintenance import RescueCounts, Rescuer
 from tests import tasks
 from tests.settings import url_for
@@ -144,7 +144,7 @@ def test_errors_of_jobs_that_are_gone_go_page_by_page(database: None, monkeypatc
 
 def test_a_tick_is_kept_while_it_could_fire_again(database: None) -> None:
     old = datetime.now(UTC).replace(microsecond=0) - timedelta(days=31)
-    learn(["entry"])
+    register(["entry"])
     change("UPDATE salon_jobs_cron_entry SET registered_at = %s", old - timedelta(days=2))
     added = tasks.system.enqueue()
     # Fired ahead of its time by --at, which does not advance the entry: it is still owed.

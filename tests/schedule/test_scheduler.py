@@ -39,7 +39,7 @@ def _fired() -> list[tuple[Any, ...]]:
 
 def _known_for(age: timedelta) -> datetime:
     """Make every entry known for so long; returns the database's time, to the minute."""
-    queries.learn(entry.name for entry in entries.cron_entries.all())
+    queries.register(entry.name for entry in entries.cron_entries.all())
     change("UPDATE salon_jobs_cron_entry SET registered_at = now() - %s", age)
     [(now,)] = seen("SELECT date_trunc('minute', now())")
     return now  # type: ignore[no-any-return]

@@ -32,6 +32,7 @@ from salon_jobs.worker.worker import Worker, WorkerOptions
 from tests import tasks
 from tests.e2e.worker_process import eventually
 from tests.support import claim, job_row, run_due, running_on_a_thread, seen
+from tests.worker.conftest import RunHere, RunOnThread
 from tests.worker.effects import written
 from tests.worker.test_cancellation import working
 
@@ -100,9 +101,7 @@ def test_many_at_once_see_their_own_store_alone(stores: list[UUID], hooks: tasks
     assert seen("SELECT count(*) FROM pg_stat_activity WHERE pid = ANY(%s)", list(backends)) == [(0,)]
 
 
-def test_each_statement_outside_a_transaction_has_its_own(
-    stores: list[UUID], hooks: tasks.Hooks, process_id: int
-) -> None:
+def test_each_statement_outside_a_transaction_has_its_own(run_here: RunHere) -> None:
     found: list[object] = []
 
     @sync_to_async
@@ -119,9 +118,7 @@ def test_each_statement_outside_a_transaction_has_its_own(
         found.append(await Customer.objects.acount())
         raise RuntimeError("late")
 
-    hooks.coroutine = handler
-    tasks.async_store.enqueue(store_id=stores[0])
-    [outcome] = run_due(process_id)
+    outcome = run_here(handler, tasks.async_store)
     assert isinstance(outcome, Errored)
     assert (found, written()) == ([2], ["got", "kept"])
     assert not Customer.objects.exists(), "no store is left on the connection"
@@ -171,7 +168,7 @@ async def swallow(**_: object) -> None:
 
 @pytest.mark.parametrize("body", [wait, wait_in_a_query, swallow])
 def test_a_timeout_cancels_it_and_lets_it_clean_up(
-    stores: list[UUID], hooks: tasks.Hooks, process_id: int, monkeypatch: pytest.MonkeyPatch, body: Callable[..., Any]
+    run_on_thread: RunOnThread, monkeypatch: pytest.MonkeyPatch, body: Callable[..., Any]
 ) -> None:
     monkeypatch.setattr(tasks.async_store, "timeouts", Timeouts(timeout=SHORT))
 
@@ -181,13 +178,11 @@ def test_a_timeout_cancels_it_and_lets_it_clean_up(
         finally:
             await add("cleaned up")
 
-    hooks.coroutine = handler
-    job = tasks.async_store.enqueue(store_id=stores[0])
-    with running_on_a_thread(process_id, claim(process_id)):
-        assert seen(ROWS) == [("queued", 1, None)]
+    job_id = run_on_thread(handler, tasks.async_store)
+    assert seen(ROWS) == [("queued", 1, None)]
     assert seen(ERRORS) == [(1, "salon_jobs.core.errors.TimedOut", "JOB.TIMED_OUT")]
     assert written() == ["cleaned up"]
-    assert job_row(job.id) is not None
+    assert job_row(job_id) is not None
     assert seen("SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep%%' AND state = 'active'") == [
         (0,)
     ]
@@ -334,7 +329,7 @@ def test_a_task_that_was_started_in_an_empty_context_serves_the_next_job_too(
 
 
 def test_a_task_left_running_that_goes_on_when_cancelled_is_struck_too(
-    database: None, hooks: tasks.Hooks, process_id: int, monkeypatch: pytest.MonkeyPatch
+    run_on_thread: RunOnThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tasks.async_system, "timeouts", Timeouts(timeout=SHORT))
     tasks_left: list[asyncio.Task[None]] = []
@@ -347,10 +342,8 @@ def test_a_task_left_running_that_goes_on_when_cancelled_is_struck_too(
         tasks_left.append(asyncio.create_task(go_on()))
         await asyncio.sleep(0)
 
-    hooks.coroutine = handler
-    tasks.async_system.enqueue()
-    with running_on_a_thread(process_id, claim(process_id)):
-        assert seen(ROWS) == [("queued", 1, None)]
+    run_on_thread(handler, tasks.async_system)
+    assert seen(ROWS) == [("queued", 1, None)]
     assert tasks_left[0].cancelled()
 
 
@@ -484,9 +477,7 @@ def test_it_waits_for_no_thread_that_waits_for_it(
     assert len(ran_on) == 1
 
 
-def test_finish_commits_together_with_the_last_transaction(
-    stores: list[UUID], hooks: tasks.Hooks, process_id: int
-) -> None:
+def test_finish_commits_together_with_the_last_transaction(run_here: RunHere, stores: list[UUID]) -> None:
     refused: list[object] = []
 
     @sync_to_async
@@ -502,9 +493,7 @@ def test_finish_commits_together_with_the_last_transaction(
             refused.append(error)
         await end()
 
-    hooks.coroutine = handler
-    tasks.async_store.enqueue(store_id=stores[0])
-    [outcome] = run_due(process_id)
+    outcome = run_here(handler, tasks.async_store)
     assert isinstance(outcome, Succeeded)
     assert outcome.finished
     assert len(refused) == 1

@@ -15,6 +15,7 @@ from salon_jobs.core.errors import NoCurrentJob, SalonJobsError
 from salon_jobs.core.outcomes import Cancelled, Errored, NotStarted, Snoozed, Succeeded
 from tests import tasks
 from tests.support import change, claim, job_row, run_due, running_on_a_thread, seen
+from tests.worker.conftest import RunOnThread
 from tests.worker.effects import job_events
 
 
@@ -254,12 +255,9 @@ class Uncomputable(Backoff):
 
 
 def test_an_error_that_can_not_even_be_settled_still_costs_an_attempt(
-    database: None, hooks: tasks.Hooks, process_id: int, monkeypatch: pytest.MonkeyPatch
+    run_on_thread: RunOnThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tasks.system, "_backoff", Uncomputable())
-    hooks.system = raises(RuntimeError("the till is closed"))
-    handle = tasks.system.enqueue()
-    with running_on_a_thread(process_id, claim(process_id)):
-        pass
-    assert (row_of(handle.id)["state"], row_of(handle.id)["attempts"]) == ("queued", 1)
+    job_id = run_on_thread(raises(RuntimeError("the till is closed")))
+    assert (row_of(job_id)["state"], row_of(job_id)["attempts"]) == ("queued", 1)
     assert seen("SELECT error_class FROM salon_jobs_job_error") == [("builtins.ZeroDivisionError",)]

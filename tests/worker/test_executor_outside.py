@@ -14,6 +14,7 @@ from salon_jobs.core.errors import LeaseLost, TransactionBroken
 from salon_jobs.core.outcomes import Errored, Lost, Succeeded
 from tests import tasks
 from tests.support import change, job_row, run_due, seen
+from tests.worker.conftest import RunHere
 from tests.worker.effects import job_events, write, written
 
 
@@ -71,7 +72,7 @@ def test_a_finish_that_was_rolled_back_and_swallowed_still_finishes_once(
 @pytest.mark.parametrize("swallow", [False, True])
 @pytest.mark.parametrize("declared", [tasks.outside, tasks.in_store])
 def test_finishing_a_lost_job_raises_and_swallowing_that_saves_nothing(
-    stores: list[UUID], hooks: tasks.Hooks, process_id: int, declared: Any, swallow: bool
+    run_here: RunHere, declared: Any, swallow: bool
 ) -> None:
     def body(**_: object) -> None:
         with transaction.atomic():
@@ -83,33 +84,25 @@ def test_finishing_a_lost_job_raises_and_swallowing_that_saves_nothing(
                 if not swallow or declared is tasks.outside:
                     raise
 
-    hooks.store = body
-    declared.enqueue(store_id=stores[0])
-    assert run_due(process_id) == [Lost()]
+    assert run_here(body, declared) == Lost()
     assert written() == []
     assert seen("SELECT state, attempts FROM salon_jobs_job") == [("running", 0)]
 
 
-def test_an_error_after_the_commit_is_no_failure_of_a_finished_job(
-    stores: list[UUID], hooks: tasks.Hooks, process_id: int
-) -> None:
+def test_an_error_after_the_commit_is_no_failure_of_a_finished_job(run_here: RunHere) -> None:
     def body(**_: object) -> None:
         with transaction.atomic():
             write()
             current_job().finish()
         raise RuntimeError("too late to matter")
 
-    hooks.store = body
-    tasks.outside.enqueue(store_id=stores[0])
-    [outcome] = run_due(process_id)
+    outcome = run_here(body, tasks.outside)
     assert isinstance(outcome, Succeeded)
     assert str(outcome.callback_error) == "too late to matter"
     assert (written(), seen("SELECT count(*) FROM salon_jobs_job_error")) == (["effect"], [(0,)])
 
 
-def test_a_job_can_not_be_finished_in_a_transaction_that_will_be_rolled_back(
-    stores: list[UUID], hooks: tasks.Hooks, process_id: int
-) -> None:
+def test_a_job_can_not_be_finished_in_a_transaction_that_will_be_rolled_back(run_here: RunHere) -> None:
     def body(**_: object) -> None:
         with transaction.atomic():
             write()
@@ -120,27 +113,21 @@ def test_a_job_can_not_be_finished_in_a_transaction_that_will_be_rolled_back(
                 pass
             current_job().finish()
 
-    hooks.store = body
-    tasks.outside.enqueue(store_id=stores[0])
-    [outcome] = run_due(process_id)
+    outcome = run_here(body, tasks.outside)
     assert isinstance(outcome, Errored)
     assert isinstance(outcome.error, TransactionBroken)
     assert written() == []
     assert seen("SELECT state, attempts FROM salon_jobs_job") == [("queued", 1)]
 
 
-def test_finishing_twice_in_one_transaction_is_finishing_once(
-    stores: list[UUID], hooks: tasks.Hooks, process_id: int
-) -> None:
+def test_finishing_twice_in_one_transaction_is_finishing_once(run_here: RunHere) -> None:
     def body(**_: object) -> None:
         with transaction.atomic():
             write()
             current_job().finish()
             current_job().finish()
 
-    hooks.store = body
-    tasks.outside.enqueue(store_id=stores[0])
-    [outcome] = run_due(process_id)
+    outcome = run_here(body, tasks.outside)
     assert isinstance(outcome, Succeeded)
     assert written() == ["effect"]
     assert seen("SELECT count(*) FROM salon_jobs_job") == [(0,)]

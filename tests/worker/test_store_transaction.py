@@ -19,6 +19,7 @@ from salon_jobs.tenancy import guc
 from salon_jobs.worker import executor
 from tests import tasks
 from tests.support import change, claim, run, run_due, seen
+from tests.worker.conftest import RunHere
 from tests.worker.effects import write, written
 
 
@@ -83,7 +84,7 @@ def test_the_isolation_that_the_options_ask_for_is_kept(
 
 
 def test_a_constraint_that_fails_at_the_commit_fails_the_run(
-    stores: list[UUID], hooks: tasks.Hooks, process_id: int
+    run_here: RunHere, stores: list[UUID], hooks: tasks.Hooks, process_id: int
 ) -> None:
     called: list[str] = []
 
@@ -96,9 +97,7 @@ def test_a_constraint_that_fails_at_the_commit_fails_the_run(
                 [uuid4(), stores[0], uuid4()],
             )
 
-    hooks.store = body
-    tasks.in_store.enqueue(store_id=stores[0])
-    [outcome] = run_due(process_id)
+    outcome = run_here(body)
     assert isinstance(outcome, Errored)
     assert isinstance(outcome.error, IntegrityError)
     assert (written(), called) == ([], [])
@@ -133,16 +132,12 @@ def test_what_is_committed_keeps_its_callbacks_though_the_run_is_struck_then(
     assert seen("SELECT count(*) FROM salon_jobs_job") == [(0,)]
 
 
-def test_a_handler_that_finishes_its_job_itself_is_done(
-    stores: list[UUID], hooks: tasks.Hooks, process_id: int
-) -> None:
+def test_a_handler_that_finishes_its_job_itself_is_done(run_here: RunHere) -> None:
     def body(**_: object) -> None:
         write()
         current_job().finish()
 
-    hooks.store = body
-    tasks.in_store.enqueue(store_id=stores[0])
-    assert run_due(process_id) == [Succeeded(finished=True)]
+    assert run_here(body) == Succeeded(finished=True)
     assert written() == ["effect"]
 
 

@@ -34,6 +34,7 @@ from tests import tasks
 from tests.metrics import of, shown
 from tests.support import change, claim, job_row, run_due, running_on_a_thread, seen
 from tests.tracers import Remembering
+from tests.worker.conftest import RunHere, RunOnThread
 from tests.worker.effects import job_events, write, written
 
 SHORT = timedelta(seconds=0.2)
@@ -73,9 +74,8 @@ def events(caplog: pytest.LogCaptureFixture, name: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("body", [spin, sleep_in_a_query])
 @pytest.mark.parametrize("declared", [tasks.in_store, tasks.outside])
 def test_a_run_that_takes_too_long_is_struck_rolled_back_and_retried(
+    run_on_thread: RunOnThread,
     stores: list[UUID],
-    hooks: tasks.Hooks,
-    process_id: int,
     limit: Any,
     caplog: pytest.LogCaptureFixture,
     body: Callable[..., None],
@@ -93,10 +93,8 @@ def test_a_run_that_takes_too_long_is_struck_rolled_back_and_retried(
                 caught.append(error)
                 raise
 
-    hooks.store = handler
-    declared.enqueue(store_id=stores[0])
-    with running_on_a_thread(process_id, claim(process_id)):
-        assert seen(ROWS) == [("queued", 1, None)]
+    run_on_thread(handler, declared)
+    assert seen(ROWS) == [("queued", 1, None)]
     assert seen(ERRORS) == [TIMED_OUT]
     assert "in handler\n" in seen("SELECT traceback FROM salon_jobs_job_error")[0][0]
     assert written() == []
@@ -113,20 +111,16 @@ def test_a_run_that_takes_too_long_is_struck_rolled_back_and_retried(
     ]
 
 
-def test_the_last_attempt_that_times_out_fails_the_job_with_its_code(
-    database: None, hooks: tasks.Hooks, process_id: int, limit: Any
-) -> None:
+def test_the_last_attempt_that_times_out_fails_the_job_with_its_code(run_on_thread: RunOnThread, limit: Any) -> None:
     limit(timeout=SHORT)
-    hooks.system = spin
-    tasks.system.using(max_attempts=1).enqueue()
-    with running_on_a_thread(process_id, claim(process_id)):
-        assert seen("SELECT state, reason FROM salon_jobs_job") == [("failed", "JOB.TIMED_OUT")]
+    run_on_thread(spin, tasks.system.using(max_attempts=1))
+    assert seen("SELECT state, reason FROM salon_jobs_job") == [("failed", "JOB.TIMED_OUT")]
 
 
 @pytest.mark.parametrize("swallowed", [BaseException, TimedOut])
 @pytest.mark.parametrize("declared", [tasks.in_store, tasks.outside, tasks.system])
 def test_swallowing_it_does_not_look_like_success(
-    stores: list[UUID], hooks: tasks.Hooks, process_id: int, limit: Any, declared: Any, swallowed: type[BaseException]
+    run_on_thread: RunOnThread, limit: Any, declared: Any, swallowed: type[BaseException]
 ) -> None:
     limit(timeout=SHORT)
 
@@ -134,14 +128,12 @@ def test_swallowing_it_does_not_look_like_success(
         with suppress(swallowed):
             spin()
 
-    hooks.store = hooks.system = handler
-    declared.enqueue(**({} if declared is tasks.system else {"store_id": stores[0]}))
-    with running_on_a_thread(process_id, claim(process_id)):
-        assert seen(ROWS) == [("queued", 1, None)]
+    run_on_thread(handler, declared)
+    assert seen(ROWS) == [("queued", 1, None)]
     assert seen(ERRORS) == [TIMED_OUT]
 
 
-def test_an_except_for_exceptions_lets_it_pass(database: None, hooks: tasks.Hooks, process_id: int, limit: Any) -> None:
+def test_an_except_for_exceptions_lets_it_pass(run_on_thread: RunOnThread, limit: Any) -> None:
     limit(timeout=SHORT)
     rounds: list[int] = []
 
@@ -153,16 +145,12 @@ def test_an_except_for_exceptions_lets_it_pass(database: None, hooks: tasks.Hook
             except Exception:
                 pass
 
-    hooks.system = handler
-    tasks.system.enqueue()
-    with running_on_a_thread(process_id, claim(process_id)):
-        assert rounds == [0]
+    run_on_thread(handler)
+    assert rounds == [0]
     assert seen(ERRORS) == [TIMED_OUT]
 
 
-def test_a_handler_that_catches_it_may_ask_for_another_end(
-    database: None, hooks: tasks.Hooks, process_id: int, limit: Any
-) -> None:
+def test_a_handler_that_catches_it_may_ask_for_another_end(run_on_thread: RunOnThread, limit: Any) -> None:
     limit(timeout=SHORT)
 
     def handler(**_: object) -> None:
@@ -171,14 +159,12 @@ def test_a_handler_that_catches_it_may_ask_for_another_end(
         except TimedOut:
             raise Snooze(timedelta(minutes=5)) from None
 
-    hooks.system = handler
-    tasks.system.enqueue()
-    with running_on_a_thread(process_id, claim(process_id)):
-        assert seen(ROWS) == [("queued", 0, None)]
+    run_on_thread(handler)
+    assert seen(ROWS) == [("queued", 0, None)]
 
 
 def test_what_was_committed_as_finished_before_the_timeout_struck_has_succeeded(
-    stores: list[UUID], hooks: tasks.Hooks, process_id: int, limit: Any, caplog: pytest.LogCaptureFixture
+    run_on_thread: RunOnThread, limit: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
     limit(timeout=SHORT)
@@ -189,17 +175,13 @@ def test_what_was_committed_as_finished_before_the_timeout_struck_has_succeeded(
             current_job().finish()
         spin()
 
-    hooks.store = handler
-    tasks.outside.enqueue(store_id=stores[0])
-    with running_on_a_thread(process_id, claim(process_id)):
-        assert seen(ROWS) == []
+    run_on_thread(handler, tasks.outside)
+    assert seen(ROWS) == []
     assert (written(), seen(ERRORS)) == (["effect"], [])
     assert job_events(caplog) == ["job_timed_out", "job_succeeded"]
 
 
-def test_finishing_after_a_timeout_raises_it_again(
-    stores: list[UUID], hooks: tasks.Hooks, process_id: int, limit: Any
-) -> None:
+def test_finishing_after_a_timeout_raises_it_again(run_on_thread: RunOnThread, limit: Any) -> None:
     limit(timeout=SHORT)
 
     def handler(**_: object) -> None:
@@ -210,10 +192,8 @@ def test_finishing_after_a_timeout_raises_it_again(
                 write()
                 current_job().finish()
 
-    hooks.store = handler
-    tasks.outside.enqueue(store_id=stores[0])
-    with running_on_a_thread(process_id, claim(process_id)):
-        assert seen(ROWS) == [("queued", 1, None)]
+    run_on_thread(handler, tasks.outside)
+    assert seen(ROWS) == [("queued", 1, None)]
     assert written() == []
 
 
@@ -250,9 +230,7 @@ def test_the_board_shows_when_to_kill_and_an_extension_moves_both_ends(
     assert seen(ERRORS) == []
 
 
-def test_without_a_timeout_there_is_no_deadline_and_nothing_to_extend(
-    database: None, hooks: tasks.Hooks, process_id: int
-) -> None:
+def test_without_a_timeout_there_is_no_deadline_and_nothing_to_extend(run_on_thread: RunOnThread) -> None:
     got: list[Any] = []
 
     def handler(**_: object) -> None:
@@ -262,10 +240,8 @@ def test_without_a_timeout_there_is_no_deadline_and_nothing_to_extend(
             with pytest.raises(OptionInvalid, match="extend takes"):
                 current_job().extend(wrong)
 
-    hooks.system = handler
-    tasks.system.enqueue()
-    with running_on_a_thread(process_id, claim(process_id)):
-        assert got == [None]
+    run_on_thread(handler)
+    assert got == [None]
     assert seen(ROWS) == []
 
 
@@ -456,7 +432,12 @@ def test_the_wait_in_the_local_queue_counts(database: None, hooks: tasks.Hooks, 
 
 @pytest.mark.parametrize("declared", [tasks.in_store, tasks.outside])
 def test_a_run_that_was_interrupted_has_not_waited(
-    stores: list[UUID], hooks: tasks.Hooks, process_id: int, limit: Any, monkeypatch: pytest.MonkeyPatch, declared: Any
+    run_on_thread: RunOnThread,
+    hooks: tasks.Hooks,
+    process_id: int,
+    limit: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    declared: Any,
 ) -> None:
     limit(wait_timeout=timedelta(seconds=60))
     runners: list[Runner] = []
@@ -474,10 +455,7 @@ def test_a_run_that_was_interrupted_has_not_waited(
         spin()
 
     monkeypatch.setattr(Runner, "_begin", remember)
-    hooks.store = interrupt
-    declared.enqueue(store_id=stores[0])
-    with running_on_a_thread(process_id, claim(process_id)):
-        pass
+    run_on_thread(interrupt, declared)
     assert seen("SELECT state, attempts FROM salon_jobs_job") == [("queued", 0)]
     with running_on_a_thread(process_id, claim(process_id)):
         pass
@@ -519,15 +497,11 @@ def test_waiting_shortens_the_run_that_asks_for_it(
     assert 0.8 < left[1] <= 1.0, "a second is left in any case"
 
 
-def test_a_handler_that_raises_it_by_hand_fails_like_any_other(
-    database: None, hooks: tasks.Hooks, process_id: int
-) -> None:
+def test_a_handler_that_raises_it_by_hand_fails_like_any_other(run_here: RunHere) -> None:
     def handler(**_: object) -> None:
         raise TimedOut("the till did not answer")
 
-    hooks.system = handler
-    tasks.system.enqueue()
-    [outcome] = run_due(process_id)
+    outcome = run_here(handler, tasks.system)
     assert isinstance(outcome, Errored)
     assert seen("SELECT code, message FROM salon_jobs_job_error") == [("JOB.TIMED_OUT", "the till did not answer")]
 

@@ -1,0 +1,60 @@
+"""Runs one job with the handler that a test gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+from uuid import UUID
+
+import pytest
+
+from salon_jobs.core.outcomes import Outcome
+from tests import tasks
+from tests.support import claim, run_due, running_on_a_thread
+
+
+class RunHere(Protocol):
+    """Runs one job in the test's own thread; returns how it ended."""
+
+    def __call__(self, handler: Callable[..., Any], declared: Any = tasks.in_store) -> Outcome: ...
+
+
+class RunOnThread(Protocol):
+    """Runs one job on a worker's thread; returns its id."""
+
+    def __call__(self, handler: Callable[..., Any], declared: Any = tasks.system) -> int: ...
+
+
+Enqueue = Callable[[Callable[..., Any], Any], int]
+
+
+@pytest.fixture
+def enqueue_with(stores: list[UUID], hooks: tasks.Hooks) -> Enqueue:
+    """Enqueue a job of the first store, or of none, that a handler will run; return its id."""
+
+    def enqueue(handler: Callable[..., Any], declared: Any) -> int:
+        hooks.store = hooks.system = hooks.coroutine = handler
+        is_store_task = getattr(declared, "task", declared).is_store_task
+        return int(declared.enqueue(**({"store_id": stores[0]} if is_store_task else {})).id)
+
+    return enqueue
+
+
+@pytest.fixture
+def run_here(enqueue_with: Enqueue, process_id: int) -> RunHere:
+    def run(handler: Callable[..., Any], declared: Any = tasks.in_store) -> Outcome:
+        enqueue_with(handler, declared)
+        [outcome] = run_due(process_id)
+        return outcome
+
+    return run
+
+
+@pytest.fixture
+def run_on_thread(enqueue_with: Enqueue, process_id: int) -> RunOnThread:
+    def run(handler: Callable[..., Any], declared: Any = tasks.system) -> int:
+        job_id = enqueue_with(handler, declared)
+        with running_on_a_thread(process_id, claim(process_id)):
+            return job_id
+
+    return run
