@@ -15,7 +15,7 @@ from salon_jobs.core import events, metrics
 from salon_jobs.core.events import log_event
 from salon_jobs.core.metrics import Sample
 from salon_jobs.core.tracing import MessageFailure, report_failure
-from salon_jobs.db.notify import SECOND_LOOK, Listener
+from salon_jobs.db.notify import SECOND_POLL
 from salon_jobs.outbox import emit, queries
 from salon_jobs.outbox.destination_worker import DestinationWorker
 from salon_jobs.outbox.destinations import Destinations, Progress
@@ -23,6 +23,7 @@ from salon_jobs.outbox.marker import Marker, MessagePruner
 from salon_jobs.outbox.partitions import Ownership
 from salon_jobs.outbox.queries import Failure, Gate
 from salon_jobs.process.heartbeat import Heartbeat, delete_row
+from salon_jobs.process.listener import Listener
 from salon_jobs.process.loop import Loop
 from salon_jobs.tenancy.connections import refuse_small_pool
 
@@ -187,8 +188,8 @@ class Relay(Loop):
     def _wait_s(self, ownership: Ownership) -> float:
         now = time.monotonic()
         waits = [conf.outbox.poll_interval.total_seconds(), ownership.due_in_s, self._refresh_at - now]
-        if now - self._heard < SECOND_LOOK.total_seconds():
-            waits.append(SECOND_LOOK.total_seconds() - (now - self._heard))
+        if now - self._heard < SECOND_POLL.total_seconds():
+            waits.append(SECOND_POLL.total_seconds() - (now - self._heard))
         if self._held_since is not None:
             waits.append(min(_HELD_S[1], max(_HELD_S[0], (now - self._held_since) / 10)))
         if self._destinations.need_tokens:

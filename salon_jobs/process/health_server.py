@@ -139,7 +139,7 @@ class HealthServer:
         except SalonJobsError as error:
             return 503, {"status": "not ready", "code": error.code, "detail": str(error)}
         except Exception as error:
-            logger.log(logging.ERROR, "readiness could not be told", exc_info=error)
+            logger.log(logging.ERROR, "readiness could not be computed", exc_info=error)
             detail = f"{type(error).__name__}: {error}"
             return 503, {"status": "not ready", "code": NotReady.code, "detail": detail}
 

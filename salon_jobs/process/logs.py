@@ -40,8 +40,8 @@ class TextFormatter(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the base class names it
         """Append the fields that the message does not already contain."""
-        told = getattr(record, "event_fields", {})
-        bound = [f"{name}={record.__dict__[name]}" for name in BOUND if name in record.__dict__ and name not in told]
+        logged = getattr(record, "event_fields", {})
+        bound = [f"{name}={record.__dict__[name]}" for name in BOUND if name in record.__dict__ and name not in logged]
         return _visible(" ".join([super().formatMessage(record), *bound]))
 
     def formatException(self, ei: Any) -> str:  # noqa: N802 - as above

@@ -17,7 +17,7 @@ from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.events import log_event
 from salon_jobs.tenancy.connections import tidy_connections
 
-_WAITS: Final = Backoff(base=timedelta(seconds=0.1), cap=timedelta(seconds=2))
+OUTAGE_WAITS: Final = Backoff(base=timedelta(seconds=0.1), cap=timedelta(seconds=2))
 _LOG_EVERY_S: Final = 30.0
 
 
@@ -41,7 +41,7 @@ class Outage:
             self._log_at = self._clock() + _LOG_EVERY_S
             log_event(logging.WARNING, events.DATABASE_LOST, loop=self._loop, error=str(error).strip(), **fields)
         connections[conf.database].errors_occurred = True
-        return _WAITS.delay(self._failures).total_seconds()
+        return OUTAGE_WAITS.delay(self._failures).total_seconds()
 
     def over(self) -> None:
         """Record that the database answered."""

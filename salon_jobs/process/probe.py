@@ -20,7 +20,7 @@ _LOST_AFTER_S: Final = 30.0
 
 
 class Probe(Generic[T]):
-    """Question to the database, asked in its own thread on a connection that is closed afterwards.
+    """Query that runs in its own thread, on a connection that is closed afterwards.
 
     Concurrent callers share one attempt. A hanging database therefore neither blocks the caller nor costs another
     thread and connection for each probe.
@@ -35,29 +35,25 @@ class Probe(Generic[T]):
 
     def answer(self) -> T:
         """Return or raise the outcome. Raises NotReady when there is none within the patience."""
-        answer = self._asked_by_now()
+        answer = self._latest()
         try:
             return answer.result(self._patience_s)
         except TimeoutError:
             silent_s = time.monotonic() - self._asked
             raise NotReady(f"the database does not answer: asked {silent_s:.0f} s ago") from None
 
-    def _asked_by_now(self) -> Future[T]:
+    def _latest(self) -> Future[T]:
         with self._lock:
             now = time.monotonic()
             if self._answer is None or self._answer.done() or now - self._asked > _LOST_AFTER_S:
                 self._asked, self._answer = now, Future()
-                threading.Thread(
-                    target=self._put, args=(self._answer,), name="salon-jobs-question", daemon=True
-                ).start()
+                threading.Thread(target=self._run, args=(self._answer,), name="salon-jobs-probe", daemon=True).start()
             return self._answer
 
-    def _put(self, answer: Future[T]) -> None:
+    def _run(self, answer: Future[T]) -> None:
         try:
-            given = self._ask()
+            answer.set_result(self._ask())
         except BaseException as error:  # raised again in the caller
             answer.set_exception(error)
-        else:
-            answer.set_result(given)
         finally:
             connections.close_all()

@@ -14,9 +14,10 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core import events
 from salon_jobs.core.errors import NotReady
 from salon_jobs.core.events import log_event
-from salon_jobs.db.notify import SECOND_LOOK, Listener
+from salon_jobs.db.notify import SECOND_POLL
 from salon_jobs.jobs import enqueue, queries
 from salon_jobs.jobs.statistics import ended_runs
+from salon_jobs.process.listener import Listener
 from salon_jobs.process.loop import Loop
 from salon_jobs.tenancy.connections import refuse_small_pool
 from salon_jobs.worker import deadlines
@@ -106,7 +107,7 @@ class Worker(Loop):
     def run(self) -> bool:
         """Work until stopped."""
         self._swept = time.monotonic()
-        threads: tuple[Loop | Listener | Runner, ...]
+        threads: tuple[Loop | Runner, ...]
         threads = (self._finisher, self._deadlines, *self._runners, self._listener)
         for thread in threads:
             thread.start()
@@ -216,7 +217,7 @@ class Worker(Loop):
             waits_s.append(deadlines.POLL_EVERY_S)
         # Notifications are coalesced: one that was dropped followed the last one heard by less than 20 ms. Poll once
         # more after that time.
-        owed_at = self._notified + SECOND_LOOK.total_seconds()
+        owed_at = self._notified + SECOND_POLL.total_seconds()
         if self._claim_asked < owed_at:
             waits_s.append(max(0.0, owed_at - time.monotonic()))
         return min(waits_s)

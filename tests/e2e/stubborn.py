@@ -38,7 +38,7 @@ def spare_database(*, copied: bool) -> Iterator[str]:
 
 @dataclass
 class StubbornEnd:
-    """Is a worker that was told to stop while its job felt no interrupt."""
+    """Is a worker that was asked to stop while its job felt no interrupt."""
 
     worker: WorkerProcess
     url: str

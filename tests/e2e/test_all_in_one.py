@@ -66,7 +66,7 @@ def test_one_process_runs_jobs_fires_cron_relays_and_consumes(nats: NatsBroker, 
 
 
 class Recorder:
-    """Is a loop that counts how often it was told to end."""
+    """Is a loop that counts how often it was asked to end."""
 
     def __init__(self) -> None:
         self.stops = 0
@@ -89,20 +89,20 @@ class Recorder:
 
 
 @pytest.mark.usefixtures("database")
-def test_what_runs_beside_is_told_to_end_once_since_twice_would_force_it() -> None:
+def test_embedded_loops_are_asked_to_end_once_since_twice_would_force_it() -> None:
     embedded = Recorder()
-    presence = Heartbeat("supervisor", concurrency=0, queues=None, on_dead=lambda: None)
+    heartbeat = Heartbeat("supervisor", concurrency=0, queues=None, on_dead=lambda: None)
     options = WorkerOptions(concurrency=1, queues=None, burst=False)
-    worker = WorkerProcesses(presence, [], options, processes=0, embedded=[embedded])
+    worker = WorkerProcesses(heartbeat, [], options, processes=0, embedded=[embedded])
     worker.stop()
     assert worker.run()
     assert embedded.stops == 1
 
 
 @pytest.mark.usefixtures("database")
-def test_what_runs_beside_is_told_when_the_work_ends_by_itself() -> None:
+def test_embedded_loops_are_asked_to_end_when_the_work_ends_by_itself() -> None:
     embedded = Recorder()
-    presence = Heartbeat("supervisor", concurrency=0, queues=None, on_dead=lambda: None)
+    heartbeat = Heartbeat("supervisor", concurrency=0, queues=None, on_dead=lambda: None)
     options = WorkerOptions(concurrency=1, queues=None, burst=True)
-    assert WorkerProcesses(presence, [], options, processes=0, embedded=[embedded]).run()
+    assert WorkerProcesses(heartbeat, [], options, processes=0, embedded=[embedded]).run()
     assert embedded.stops == 1

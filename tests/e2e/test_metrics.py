@@ -1,4 +1,4 @@
-"""Scrapes a worker and what runs beside it, as Prometheus would."""
+"""Scrapes a worker and its embedded loops, as Prometheus would."""
 
 from __future__ import annotations
 

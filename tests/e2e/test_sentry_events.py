@@ -1,4 +1,4 @@
-"""Shows what real processes with the project's settings send to Sentry while jobs fail and processes die."""
+"""Tests what real processes with the project's settings send to Sentry while jobs fail and processes die."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_each_death_is_one_event_and_each_failed_job_too(database: None) -> None
     assert seen("SELECT count(*) FROM salon_jobs_process") == [(0,)]
 
 
-def test_a_process_that_was_buried_says_so_before_it_ends(database: None) -> None:
+def test_a_process_that_was_declared_dead_logs_it_before_it_ends(database: None) -> None:
     server = SentryServer()
     with server.serving(), ReportingWorker(server) as worker:
         worker.wait_until_ready()

@@ -1,4 +1,4 @@
-"""Shows what a supervisor does about children that die, hang, hold their GIL or must be killed."""
+"""Tests what a supervisor does about children that die, hang, hold their GIL or must be killed."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_a_child_killed_in_the_midst_of_a_claim_keeps_nothing(stores: list[UUID]
             eventually(lambda: seen(waits, f"salon_jobs/{process_id}") == [(1,)], what="the claim")
             os.kill(pid, signal.SIGKILL)
             eventually(lambda: gone(pid))
-        # The claim of the dead goes on in the server, commits, and is followed by the burial.
+        # The claim of the dead goes on in the server, commits, and is followed by the rescue.
         worker.wait_for("process_dead", process_id=process_id)
         worker.wait_for("job_succeeded", job_id=job_id, attempt=1)
         assert not worker.logged("job_rescued", charged=True)
@@ -243,7 +243,7 @@ def test_a_handler_that_holds_the_gil_ends_with_the_grace_and_its_job_is_given_b
     assert seen("SELECT count(*) FROM salon_jobs_process") == [(0,)]
 
 
-def test_a_run_past_its_limit_is_charged_and_those_beside_it_are_not(stores: list[UUID], tmp_path: Path) -> None:
+def test_a_run_past_its_limit_is_charged_and_its_neighbours_are_not(stores: list[UUID], tmp_path: Path) -> None:
     started, late = tmp_path / "started", tmp_path / "late"
     with WorkerProcess("--concurrency", "2", url=URL) as worker:
         process_id, _ = child_of(worker)
@@ -307,7 +307,7 @@ def test_a_child_that_dies_at_once_again_and_again_waits_longer_each_time_and_th
         [(other, pid)] = seen("SELECT id, pid FROM salon_jobs_process WHERE kind = 'worker'")
         os.kill(pid, signal.SIGKILL)
         eventually(
-            lambda: not seen("SELECT FROM salon_jobs_process WHERE id = %s", other), 1, "for the second's burial"
+            lambda: not seen("SELECT FROM salon_jobs_process WHERE id = %s", other), 1, "for the rescue of the second"
         )
         worker.stop()
         assert worker.wait(5) == 0, "a wait for the next try holds nothing up"

@@ -1,4 +1,4 @@
-"""Shows what a worker process answers and refuses while database, role or tables are not as they should be."""
+"""Tests what a worker process answers and refuses while database, role or tables are not as they should be."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_gwt_03_a_database_that_goes_away_and_comes_back(migrated: None) -> None
             assert PASSWORD not in worker.output
 
 
-def test_a_database_that_hangs_is_told_at_once_and_by_whom_it_is_missed(migrated: None) -> None:
+def test_a_database_that_hangs_is_reported_at_once_by_all_that_need_it(migrated: None) -> None:
     with (
         SeveringProxy(url_for(WORKER)) as proxy,
         WorkerProcess(url=proxy.url, **FAST, PATCHES={"salon_jobs.conf.Settings.stale_after_s": 2}) as worker,
@@ -92,10 +92,10 @@ def test_a_database_that_hangs_is_told_at_once_and_by_whom_it_is_missed(migrated
         assert all("the database does not answer: asked" in said["detail"] for _, said in answers)
         assert proxy.accepted == before, "however often it is asked"
         eventually(lambda: of(scraped(at), "ready", kind="supervisor") == 0)
-        assert of(scraped(at), "loop_age_seconds", loop="claim") > 2, "told while it is not ready, too"
+        assert of(scraped(at), "loop_age_seconds", loop="claim") > 2, "served while it is not ready, too"
         proxy.go_on()
         worker.wait_until_ready()
-        # What keeps it from being buried may hang alone; it would never claim again, and call itself ready.
+        # The heartbeat may go on while claims hang: it must not call itself ready.
         owner.execute("SELECT FROM salon_jobs_process FOR NO KEY UPDATE")
         eventually(lambda: "no heartbeat was written" in worker.ask("/readyz")[1].get("detail", ""))
         owner.rollback()

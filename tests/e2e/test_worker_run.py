@@ -166,8 +166,8 @@ def test_a_worker_killed_in_mid_run_is_rescued_and_the_effects_happen_once(store
             victim.stop(signal.SIGKILL)
             assert victim.wait() == -signal.SIGKILL
             gate.touch()
-            buried = other.wait_for("process_dead", process_id=process_id)
-            assert (buried["jobs"], buried["level"]) == (1, "warning")
+            dead = other.wait_for("process_dead", process_id=process_id)
+            assert (dead["jobs"], dead["level"]) == (1, "warning")
             other.wait_for("job_rescued", job_id=handle.id, state="queued", attempt=1)
             other.wait_for("job_succeeded", job_id=handle.id)
             assert 1 < time.monotonic() - killed < 2 + 2
@@ -180,7 +180,7 @@ def test_a_worker_killed_in_mid_run_is_rescued_and_the_effects_happen_once(store
     assert seen("SELECT code, attempt FROM salon_jobs_job_error") == [("JOB.PROCESS_DIED", 1)]
 
 
-def test_a_worker_that_was_buried_alive_ends(database: None) -> None:
+def test_a_living_worker_that_was_declared_dead_ends(database: None) -> None:
     with WorkerProcess(url=URL, PROCESS_SILENT_AFTER=1) as worker:
         worker.wait_until_ready()
         seen("DELETE FROM salon_jobs_process RETURNING id")
@@ -188,5 +188,5 @@ def test_a_worker_that_was_buried_alive_ends(database: None) -> None:
         assert worker.logged("process_declared_dead")
 
 
-def test_the_thirty_seconds_run_beside_all_this(stubborn: tuple[StubbornEnd, threading.Thread]) -> None:
+def test_the_thirty_seconds_run_alongside_the_other_tests(stubborn: tuple[StubbornEnd, threading.Thread]) -> None:
     assert stubborn[0].worker.logged("process_started")

@@ -79,7 +79,7 @@ def test_who_floods_it_is_hung_up_on_and_so_is_who_drips(monkeypatch: pytest.Mon
         assert ask(address, "/healthz")[0] == 200
 
 
-def test_metrics_are_told_or_the_extra_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_are_served_or_the_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with serving(dict) as address:
         assert scraped(f"{address[0]}:{address[1]}") == {}
         for accept in ("application/openmetrics-text; version=x", "text/plain; version=1.x; escaping=\xff"):

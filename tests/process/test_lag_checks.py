@@ -40,7 +40,7 @@ def operator(settings: Any) -> None:
 
 
 @pytest.mark.usefixtures("operator")
-def test_a_due_job_that_waits_for_too_long_is_told(stores: list[Any]) -> None:
+def test_a_due_job_that_waits_too_long_fails_the_check(stores: list[Any]) -> None:
     assert fault(QueueLag()) == ""
     change(
         "INSERT INTO salon_jobs_job (task, store_id, run_at) VALUES ('test-store', %s, now() - interval '6 minutes')",
@@ -51,7 +51,7 @@ def test_a_due_job_that_waits_for_too_long_is_told(stores: list[Any]) -> None:
 
 
 @pytest.mark.usefixtures("operator")
-def test_a_message_that_waits_for_too_long_is_told() -> None:
+def test_a_message_that_waits_too_long_fails_the_check() -> None:
     assert fault(RelayLag()) == ""
     with connections["owner"].cursor() as cursor:
         cursor.execute("SELECT salon_jobs_emit(%s, 'a', 'e', '{}', wake => false)", [ORDERS])
@@ -62,7 +62,7 @@ def test_a_message_that_waits_for_too_long_is_told() -> None:
     assert seen("SELECT count(*) FROM salon_jobs_message") == [(1,)]
 
 
-def test_a_database_that_hangs_is_told_in_time_and_asked_once(
+def test_a_database_that_hangs_is_reported_in_time_and_asked_once(
     settings: Any, monkeypatch: pytest.MonkeyPatch, operator: None
 ) -> None:
     monkeypatch.setattr(checks, "_question", cache(lambda ask, alias: Probe(partial(ask, alias), patience_s=0.2)))

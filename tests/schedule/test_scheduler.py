@@ -81,9 +81,9 @@ def test_backfill_reaches_as_far_as_the_entry_says(crontab: None, caplog: pytest
     assert counts["hour"] in (6, 7)
     assert counts.get("none", 0) in (0, 1), "a tick of the last five minutes is not late"
     events = [record for record in caplog.records if getattr(record, "event", "") == "cron_missed"]
-    told: list[dict[str, Any]] = [record.event_fields for record in events]  # type: ignore[attr-defined]
-    assert [fields["entry"] for fields in told] == ["hour", "none"]
-    for fields in told:
+    missed: list[dict[str, Any]] = [record.event_fields for record in events]  # type: ignore[attr-defined]
+    assert [fields["entry"] for fields in missed] == ["hour", "none"]
+    for fields in missed:
         assert timedelta(0) <= fields["first"] - known_since <= timedelta(minutes=10), "--at fires it all the same"
     caplog.clear()
     Scheduler().poll()
@@ -211,7 +211,7 @@ def test_bad_arguments_say_what_is_expected(migrated: None, arguments: tuple[str
     assert expected in done.stderr
 
 
-def test_a_scheduler_tells_how_late_it_was_and_what_became_of_ticks(crontab: None) -> None:
+def test_a_scheduler_measures_how_late_it_was_and_what_became_of_ticks(crontab: None) -> None:
     fails = [True]
 
     def payload(tick: datetime) -> dict[str, Any]:

@@ -95,7 +95,7 @@ class Model:
     def claim(
         self, process_id: int, tasks: Iterable[str], room: int, queues: Sequence[str] | None, now: datetime
     ) -> list[Run]:
-        """Lease what is due, in claim order; nothing for a process that was buried."""
+        """Lease what is due, in claim order; nothing for a process that was declared dead."""
         known = set(tasks)
         due = [
             job

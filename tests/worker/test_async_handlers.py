@@ -1,4 +1,4 @@
-"""Shows that async handlers run many at once, each alone with its store, and end as the others do."""
+"""Tests that async handlers run many at once, each alone with its store, and end as the others do."""
 
 from __future__ import annotations
 
@@ -83,9 +83,9 @@ def test_many_at_once_see_their_own_store_alone(stores: list[UUID], hooks: tasks
             counted = await Customer.objects.filter(store_id=store_id).acount()
             backends.add(await backend())
             in_thread = await sync_to_async(lambda: (current_store_id(), current_job().id))()
-            told = (found, streamed, own.pk, counted >= 3, current_store_id(), current_job().id, in_thread)
-            if told != ({store_id}, {store_id}, store_id, True, store_id, job_id, (store_id, job_id)):
-                wrong.append(told)
+            observed = (found, streamed, own.pk, counted >= 3, current_store_id(), current_job().id, in_thread)
+            if observed != ({store_id}, {store_id}, store_id, True, store_id, job_id, (store_id, job_id)):
+                wrong.append(observed)
         await add(f"{number}")
 
     hooks.coroutine = handler
@@ -207,16 +207,16 @@ def test_a_shutdown_cancels_it_and_counts_no_attempt(stores: list[UUID], hooks: 
     assert seen(ERRORS) == []
 
 
-async def until_told() -> None:
+async def until_cancelled() -> None:
     while not current_job().cancelled():
         await asyncio.sleep(0.005)
 
 
-@pytest.mark.parametrize("body", [wait, wait_in_a_query, swallow, until_told])
-def test_a_cancellation_is_told_then_strikes_and_lets_it_clean_up(
+@pytest.mark.parametrize("body", [wait, wait_in_a_query, swallow, until_cancelled])
+def test_a_cancellation_is_shown_then_interrupts_and_lets_it_clean_up(
     stores: list[UUID], hooks: tasks.Hooks, process_id: int, monkeypatch: pytest.MonkeyPatch, body: Callable[..., Any]
 ) -> None:
-    grace_s = 30 if body is until_told else 0.2
+    grace_s = 30 if body is until_cancelled else 0.2
     monkeypatch.setattr("salon_jobs.worker.runner._CANCEL_GRACE_S", grace_s)
     started = threading.Event()
     ends: list[object] = []
@@ -226,7 +226,7 @@ def test_a_cancellation_is_told_then_strikes_and_lets_it_clean_up(
         try:
             await body()
             ends.append(current_job().cancelled())
-            if body is until_told:
+            if body is until_cancelled:
                 raise RuntimeError("as you wish")
         except asyncio.CancelledError as error:
             ends.append(error)
@@ -251,11 +251,11 @@ def test_a_cancellation_is_told_then_strikes_and_lets_it_clean_up(
     ]
     assert seen("SELECT name, store_id FROM customer") == [("cleaned up", stores[0])]
     assert len(ends) == 1
-    assert ends == [True] if body in (swallow, until_told) else isinstance(ends[0], asyncio.CancelledError)
-    assert seen(ERRORS) == ([(1, "builtins.RuntimeError", "")] if body is until_told else [])
+    assert ends == [True] if body in (swallow, until_cancelled) else isinstance(ends[0], asyncio.CancelledError)
+    assert seen(ERRORS) == ([(1, "builtins.RuntimeError", "")] if body is until_cancelled else [])
 
 
-def test_a_strike_before_the_coroutine_runs_cancels_it_too(
+def test_an_interrupt_before_the_coroutine_runs_cancels_it_too(
     database: None, hooks: tasks.Hooks, process_id: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran: list[object] = []
@@ -328,7 +328,7 @@ def test_a_task_that_was_started_in_an_empty_context_serves_the_next_job_too(
         readers[0].get_loop().call_soon_threadsafe(readers[0].cancel)
 
 
-def test_a_task_left_running_that_goes_on_when_cancelled_is_struck_too(
+def test_a_task_left_running_that_continues_when_cancelled_is_cancelled_again(
     run_on_thread: RunOnThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tasks.async_system, "timeouts", Timeouts(timeout=SHORT))
@@ -384,7 +384,7 @@ def test_a_handler_that_cancels_every_task_of_the_loop_ends_no_job_before_it_has
 def test_an_async_generator_that_another_job_collects_ends_as_the_one_that_began_it(
     stores: list[UUID], hooks: tasks.Hooks, process_id: int
 ) -> None:
-    """In a cycle, it lives until the garbage collector runs: while the next job does, or another one beside it."""
+    """In a cycle, it lives until the garbage collector runs, during the next job or another one at the same time."""
     both, ended = asyncio.Barrier(2), asyncio.Event()
     ended_as: list[object] = []
 

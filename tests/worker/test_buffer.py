@@ -1,4 +1,4 @@
-"""Shows how the local queue hands jobs out, asks for more, and ends."""
+"""Tests how the local queue hands jobs out, asks for more, and ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shows how jobs are cancelled while they run, wait in a process, or change hands at this very moment."""
+"""Tests how jobs are cancelled while they run, wait in a process, or change hands at this very moment."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def until_cancelled() -> None:
 
 
 @pytest.mark.parametrize("listen", [True, False])
-def test_a_handler_is_told_and_ends_by_itself(
+def test_a_handler_sees_the_request_and_ends_by_itself(
     stores: list[UUID],
     hooks: tasks.Hooks,
     process_id: int,
@@ -122,7 +122,7 @@ def sleep_in_a_query() -> None:
 
 @pytest.mark.parametrize("body", [swallow, sleep_in_a_query])
 @pytest.mark.parametrize("declared", [tasks.in_store, tasks.outside])
-def test_a_handler_that_goes_on_is_struck_after_the_grace(
+def test_a_handler_that_continues_is_interrupted_after_the_grace(
     stores: list[UUID],
     hooks: tasks.Hooks,
     process_id: int,

@@ -1,4 +1,4 @@
-"""Shows that every way into the table writes the concurrency key, for every role; without it a limit counts nothing."""
+"""Tests that every way into the table writes the concurrency key, for every role; without it a limit counts nothing."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_sql_gives_it_by_name(stores: list[UUID]) -> None:
         cursor.execute("SELECT salon_jobs_add_job('test-system', concurrency_key => 'visa')")
         cursor.execute("SELECT salon_jobs_add_job('test-system', job_key => 'k', concurrency_key => '')")
         cursor.execute("SELECT salon_jobs_add_jobs('test-system', ARRAY['{}', '{}'], concurrency_keys => ARRAY['a'])")
-    assert keys() == ["visa", None, "a", None], "an empty one is none: a lane could not tell them apart"
+    assert keys() == ["visa", None, "a", None], "an empty one is none: a claim group could not distinguish them"
 
 
 def test_a_key_that_can_not_be_stored_is_refused_by_name(declared: Declared, stores: list[UUID]) -> None:

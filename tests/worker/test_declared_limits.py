@@ -37,7 +37,7 @@ Declare = Callable[..., Task[..., Any]]
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Read rules and lanes anew at every claim."""
+    """Load limits and scan claim groups at every claim."""
     monkeypatch.setattr("salon_jobs.worker.claim._LOAD_LIMITS_EVERY_S", 0.0)
     monkeypatch.setattr(fair_claim, "_SCAN_EVERY_S", (0.0, 0.0))
     monkeypatch.setattr(fair_claim, "_BACKGROUND_S", float("inf"))
@@ -244,7 +244,7 @@ def test_keys_of_a_fan_out_are_limited_store_by_store(declare: Declare, process_
     assert by_key([job for _ in range(3) for job in claimer.claim(40).jobs]) == {str(id_): 1 for id_ in stores}
 
 
-def test_a_claim_locks_no_more_keys_than_it_reads_lanes_and_full_ones_keep_no_place(
+def test_a_claim_locks_no_more_keys_than_it_reads_groups_and_full_ones_take_no_slot(
     declare: Declare, process_id: int, stores: list[UUID], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fair_claim, "GROUPS_PER_CLAIM", 6)
@@ -297,7 +297,7 @@ def test_nothing_declared_and_no_row_that_says_anything_are_no_rules(declare: De
         limit(task="a", max_concurrency=1, lift=True)
 
 
-def test_two_keys_whose_lanes_have_the_same_number_have_a_limit_each(
+def test_two_keys_whose_groups_have_the_same_number_have_a_limit_each(
     declare: Declare, process_id: int, stores: list[UUID]
 ) -> None:
     task = declare(concurrency_key="{line}", key_concurrency=2)

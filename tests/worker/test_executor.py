@@ -1,4 +1,4 @@
-"""Shows how a run can end and what its row, its error rows and the log say afterwards."""
+"""Tests how a run can end and what its row, its error rows and the log say afterwards."""
 
 from __future__ import annotations
 

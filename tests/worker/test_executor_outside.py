@@ -1,4 +1,4 @@
-"""Shows how tasks that open their own transactions see their store, and how they finish inside the last of them."""
+"""Tests how tasks that open their own transactions see their store, and how they finish inside the last of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shows that effects and "done" commit together, as the real worker role, whatever a handler does meanwhile."""
+"""Tests that effects and "done" commit together, as the real worker role, whatever a handler does meanwhile."""
 
 from __future__ import annotations
 

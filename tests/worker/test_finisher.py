@@ -1,4 +1,4 @@
-"""Shows that successes are written in batches, and that a batch says of each run what really became of it."""
+"""Tests that successes are written in batches, and that a batch says of each run what really became of it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_locked_row_is_left_for_the_next_time_and_holds_up_none(process_id: in
     assert queries.finish_many(jobs, process_id) == {ids[1]}
 
 
-def test_a_run_whose_lease_was_lost_is_told_as_lost_among_those_that_succeeded(
+def test_a_lost_lease_is_logged_among_runs_that_succeeded(
     process_id: int, hooks: tasks.Hooks, caplog: pytest.LogCaptureFixture
 ) -> None:
     def lose(note: str) -> None:

@@ -1,4 +1,4 @@
-"""The board shows to another process what threads run, also after the writer was killed."""
+"""Tests that another process can read what threads run, even after the writer was killed."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from salon_jobs.worker.in_flight import NEVER, InFlightTable
 WRITER = """
 import sys, time
 from salon_jobs.worker.in_flight import InFlightTable
-board = InFlightTable(3, fileno=int(sys.argv[1]))
-board.show(0, 11, 1)
-board.clear(0)
-board.show(1, 12, 2, kill_at=99.5)
+table = InFlightTable(3, fileno=int(sys.argv[1]))
+table.show(0, 11, 1)
+table.clear(0)
+table.show(1, 12, 2, kill_at=99.5)
 print("written", flush=True)
 time.sleep(60)
 """
@@ -36,10 +36,10 @@ def test_what_a_killed_process_ran_is_still_shown() -> None:
     assert (run.slot, run.job_id, run.lease, run.kill_at) == (1, 12, 2, 99.5)
 
 
-def test_a_board_without_a_file_is_the_process_s_own() -> None:
-    board = InFlightTable(2)
-    board.show(0, 5, 7)
-    (run,) = board.shown()
+def test_a_table_without_a_file_is_private() -> None:
+    table = InFlightTable(2)
+    table.show(0, 5, 7)
+    (run,) = table.shown()
     assert (run.job_id, run.lease, run.kill_at) == (5, 7, NEVER)
-    board.clear(0)
-    assert board.shown() == []
+    table.clear(0)
+    assert table.shown() == []

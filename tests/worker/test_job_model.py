@@ -215,7 +215,7 @@ class Jobs(RuleBasedStateMachine):
     # Rescue
 
     @rule(slot=slots)
-    def fall_silent_and_be_buried(self, slot: int) -> None:
+    def fall_silent_and_be_rescued(self, slot: int) -> None:
         """Let a process fall silent: nobody knows what it had started."""
         process_id = self.slots[slot]
         assert rescue_process(process_id, SILENCE) == RescueCounts(), "it beats"
@@ -225,7 +225,7 @@ class Jobs(RuleBasedStateMachine):
         self.replace_process(slot)
 
     @rule(slot=slots, started=st.lists(picks, max_size=3))
-    def die_and_be_buried(self, slot: int, started: list[int]) -> None:
+    def die_and_be_rescued(self, slot: int, started: list[int]) -> None:
         """Let a process die before its parent's eyes, who knows what it had started."""
         process_id = self.slots[slot]
         ids = {self.held(pick)[1].id for pick in started}
@@ -294,7 +294,7 @@ class Jobs(RuleBasedStateMachine):
         return process_id
 
     def replace_process(self, slot: int) -> None:
-        """Start another process in the place of one that was buried, which claims nothing any more."""
+        """Start another process in the place of one that was declared dead, which claims nothing any more."""
         self.claimed(self.slots[slot], 100, None, TASKS, self.clock)
         self.slots[slot] = self.new_process()
 

@@ -1,4 +1,4 @@
-"""Shows that what a job leaves behind, on its thread or its connections, no other job meets."""
+"""Tests that what a job leaves behind, on its thread or its connections, no other job meets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shows what makes a worker not ready, and that what its processes count is told once."""
+"""Tests what makes a worker not ready, and that what its processes count is reported once."""
 
 from __future__ import annotations
 
@@ -94,16 +94,16 @@ def test_what_was_counted_is_reported_once_and_tasks_of_another_release_are_one(
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("readiness", "message"),
     [
         ({"RELAY_LAGS": 3}, "unknown key 'RELAY_LAGS'; did you mean 'RELAY_LAG'?"),
         ({"RELAY_LAG": -1}, r"\['RELAY_LAG'\] must be a timedelta or a number of seconds"),
         ({"OLDEST_DUE": {"mail": -1}}, r"\['OLDEST_DUE'\] must be a duration, or a dict of queues"),
     ],
 )
-def test_a_wrong_threshold_is_named(settings: Any, given: dict[str, Any], told: str) -> None:
+def test_a_wrong_threshold_is_named(settings: Any, readiness: dict[str, Any], message: str) -> None:
     from salon_jobs.conf import settings as conf
 
-    settings.SALON_JOBS = {**settings.SALON_JOBS, "READINESS": given}
-    with pytest.raises(ConfigurationError, match=told):
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "READINESS": readiness}
+    with pytest.raises(ConfigurationError, match=message):
         _ = conf.readiness

@@ -1,4 +1,4 @@
-"""Shows when a process counts as dead, and what becomes of its jobs and its connections."""
+"""Tests when a process counts as dead, and what becomes of its jobs and its connections."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_job_of_a_fresh_process_is_never_touched_however_long_it_runs(stores: 
     assert row_of(handle.id) == before
 
 
-def test_a_silent_process_is_buried_and_its_jobs_queued_again_uncharged(
+def test_jobs_of_a_silent_process_are_queued_again_uncharged(
     stores: list[UUID], process_id: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     held = tasks.in_store.enqueue(store_id=stores[0])
@@ -103,7 +103,7 @@ def test_jobs_of_an_owner_without_a_row_are_rescued_too(stores: list[UUID], proc
     assert row_of(handle.id)["state"] == "queued"
 
 
-def test_a_burial_leaves_the_connections_of_another_database_alone(stores: list[UUID], process_id: int) -> None:
+def test_a_rescue_leaves_the_connections_of_another_database_alone(stores: list[UUID], process_id: int) -> None:
     name = application_name(process_id)
     with psycopg.connect(url_for("worker_runtime", "postgres"), application_name=name, autocommit=True) as neighbour:
         be_silent(process_id)
@@ -227,5 +227,5 @@ def test_the_run_for_which_a_child_was_killed_is_a_failed_attempt_and_its_neighb
     assert rows[0] == ((culprit, "failed", 1, 0, False) if max_attempts == 1 else (culprit, "queued", 1, 0, True))
     assert rows[1] == (other.id, "queued", 0, 0, False), "a lease of before is another run's"
     assert seen("SELECT job_id, attempt FROM salon_jobs_job_error") == [(culprit, 1)]
-    told = [getattr(record, "event", "") for record in caplog.records]
-    assert told.count("job_failed" if max_attempts == 1 else "job_retried") == 1
+    events = [getattr(record, "event", "") for record in caplog.records]
+    assert events.count("job_failed" if max_attempts == 1 else "job_retried") == 1

@@ -122,7 +122,7 @@ def test_claims_follow_priority_then_run_at_within_the_asked_queues(stores: list
     assert [job.id for job in queries.claim_due(process_id, names, 9)] == [mail]
 
 
-def test_a_buried_process_claims_nothing(stores: list[UUID], process_id: int) -> None:
+def test_a_dead_process_claims_nothing(stores: list[UUID], process_id: int) -> None:
     tasks.in_store.enqueue(store_id=stores[0])
     be_silent(process_id)
     assert rescue_process(process_id, SILENCE) == RescueCounts(processes=1)
@@ -130,23 +130,23 @@ def test_a_buried_process_claims_nothing(stores: list[UUID], process_id: int) ->
     assert states() == ["queued"]
 
 
-def test_a_claim_in_flight_holds_burial_up_and_its_jobs_are_then_rescued(stores: list[UUID], process_id: int) -> None:
+def test_a_rescue_waits_for_a_claim_in_flight_and_includes_its_jobs(stores: list[UUID], process_id: int) -> None:
     handle = tasks.in_store.enqueue(store_id=stores[0])
     be_silent(process_id)
     with ThreadPoolExecutor(1) as pool:
         with transaction.atomic():
             [job] = claim(process_id)
-            burial = elsewhere(pool, lambda: rescue_process(process_id, SILENCE))
+            rescue = elsewhere(pool, lambda: rescue_process(process_id, SILENCE))
             wait_until_somebody_waits_for_a_lock()
-            assert not burial.done()
-        assert burial.result(10) == RescueCounts(processes=1, queued=1)
+            assert not rescue.done()
+        assert rescue.result(10) == RescueCounts(processes=1, queued=1)
     row = job_row(handle.id)
     assert row is not None
     assert (row["state"], row["attempts"], row["rescues"], row["leased_by"]) == ("queued", 0, 1, None)
     assert row["lease"] > job.lease
 
 
-def test_a_claim_behind_a_burial_gets_nothing(stores: list[UUID], process_id: int) -> None:
+def test_a_claim_behind_a_rescue_gets_nothing(stores: list[UUID], process_id: int) -> None:
     tasks.in_store.enqueue(store_id=stores[0])
     be_silent(process_id)
     with ThreadPoolExecutor(1) as pool:
@@ -158,7 +158,7 @@ def test_a_claim_behind_a_burial_gets_nothing(stores: list[UUID], process_id: in
     assert states() == ["queued"]
 
 
-def test_a_process_that_beats_is_not_buried(stores: list[UUID], process_id: int) -> None:
+def test_a_process_that_beats_is_not_declared_dead(stores: list[UUID], process_id: int) -> None:
     tasks.in_store.enqueue(store_id=stores[0])
     claim(process_id)
     assert rescue_process(process_id, SILENCE) == RescueCounts()
@@ -166,20 +166,20 @@ def test_a_process_that_beats_is_not_buried(stores: list[UUID], process_id: int)
     assert states() == ["running"]
 
 
-def test_a_beat_that_comes_first_wins_against_a_burial_that_waits(stores: list[UUID], process_id: int) -> None:
+def test_a_beat_that_comes_first_wins_against_a_rescue_that_waits(stores: list[UUID], process_id: int) -> None:
     tasks.in_store.enqueue(store_id=stores[0])
     claim(process_id)
     be_silent(process_id)
     with ThreadPoolExecutor(1) as pool:
         with transaction.atomic():
             Process.objects.filter(pk=process_id).update(heartbeat_at=seen("SELECT clock_timestamp()")[0][0])
-            burial = elsewhere(pool, lambda: rescue_process(process_id, SILENCE))
+            rescue = elsewhere(pool, lambda: rescue_process(process_id, SILENCE))
             wait_until_somebody_waits_for_a_lock()
-        assert burial.result(10) == RescueCounts()
+        assert rescue.result(10) == RescueCounts()
     assert states() == ["running"]
 
 
-def test_two_burials_at_once_count_one(stores: list[UUID], process_id: int) -> None:
+def test_two_rescues_at_once_count_one(stores: list[UUID], process_id: int) -> None:
     tasks.in_store.enqueue(store_id=stores[0])
     claim(process_id)
     be_silent(process_id)
@@ -264,7 +264,7 @@ def test_leases_that_the_process_does_not_know_are_found(stores: list[UUID], pro
     assert states() == ["queued", "running", "queued"]
 
 
-def test_an_unclear_end_is_told_by_the_row(stores: list[UUID], process_id: int, settings: Any) -> None:
+def test_the_row_decides_an_unclear_end(stores: list[UUID], process_id: int, settings: Any) -> None:
     tasks.in_store.enqueue(store_id=stores[0])
     [job] = claim(process_id)
     assert not queries.committed(job, process_id)

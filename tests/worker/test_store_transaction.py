@@ -1,4 +1,4 @@
-"""Shows that a store's job ends in one round trip with its COMMIT, and that nothing is lost where that cannot be."""
+"""Tests that a store's job ends in one round trip with its COMMIT, and that nothing is lost where that cannot be."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_a_constraint_that_fails_at_the_commit_fails_the_run(
     assert written() == ["after"], "the connection goes on"
 
 
-def test_what_is_committed_keeps_its_callbacks_though_the_run_is_struck_then(
+def test_what_is_committed_keeps_its_callbacks_though_the_run_is_interrupted_then(
     stores: list[UUID], hooks: tasks.Hooks, process_id: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     visible: list[str] = []
@@ -119,11 +119,11 @@ def test_what_is_committed_keeps_its_callbacks_though_the_run_is_struck_then(
 
     original = executor._commit_finished
 
-    def struck_after(own: Any, running: RunningJob) -> bool:
+    def interrupted_after(own: Any, running: RunningJob) -> bool:
         original(own, running)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(executor, "_commit_finished", struck_after)
+    monkeypatch.setattr(executor, "_commit_finished", interrupted_after)
     hooks.store = body
     tasks.in_store.enqueue(store_id=stores[0])
     [job] = claim(process_id)

@@ -1,4 +1,4 @@
-"""Shows that a run whose key a newer job took is not retried, whatever has become of the newer one."""
+"""Tests that a run whose key a newer job took is not retried, whatever has become of the newer one."""
 
 from __future__ import annotations
 

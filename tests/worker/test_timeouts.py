@@ -1,4 +1,4 @@
-"""Shows that a run, and a wait, that takes too long ends, alone, and how its row and the log tell it."""
+"""Tests that a run, and a wait, that takes too long ends, alone, and how its row and the log tell it."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def limit(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 
 def spin(**_: object) -> None:
-    """Be busy until something strikes."""
+    """Be busy until interrupted."""
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
         pass
@@ -73,7 +73,7 @@ def events(caplog: pytest.LogCaptureFixture, name: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("body", [spin, sleep_in_a_query])
 @pytest.mark.parametrize("declared", [tasks.in_store, tasks.outside])
-def test_a_run_that_takes_too_long_is_struck_rolled_back_and_retried(
+def test_a_run_that_takes_too_long_is_interrupted_rolled_back_and_retried(
     run_on_thread: RunOnThread,
     stores: list[UUID],
     limit: Any,
@@ -163,7 +163,7 @@ def test_a_handler_that_catches_it_may_ask_for_another_end(run_on_thread: RunOnT
     assert seen(ROWS) == [("queued", 0, None)]
 
 
-def test_what_was_committed_as_finished_before_the_timeout_struck_has_succeeded(
+def test_what_was_committed_as_finished_before_the_timeout_has_succeeded(
     run_on_thread: RunOnThread, limit: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
@@ -197,7 +197,7 @@ def test_finishing_after_a_timeout_raises_it_again(run_on_thread: RunOnThread, l
     assert written() == []
 
 
-def test_the_board_shows_when_to_kill_and_an_extension_moves_both_ends(
+def test_the_table_shows_when_to_kill_and_an_extension_moves_both_ends(
     database: None, hooks: tasks.Hooks, process_id: int, limit: Any
 ) -> None:
     limit(timeout=timedelta(seconds=0.4))
@@ -245,10 +245,10 @@ def test_without_a_timeout_there_is_no_deadline_and_nothing_to_extend(run_on_thr
     assert seen(ROWS) == []
 
 
-def test_a_strike_that_comes_when_the_run_has_ended_hits_nothing(
+def test_an_interrupt_after_the_end_of_the_run_hits_nothing(
     stores: list[UUID], hooks: tasks.Hooks, process_id: int, monkeypatch: pytest.MonkeyPatch, limit: Any
 ) -> None:
-    """The strike holds the run's lock when the handler ends; it is raised between the run and its settlement."""
+    """The interrupt holds the run's lock when the handler ends; it is raised between the run and its settlement."""
     limit(timeout=timedelta(seconds=1))  # the handler must come to its end before it, on a busy machine too
     striking, ended = threading.Event(), threading.Event()
     raise_in = runner_module._raise_in
@@ -263,14 +263,14 @@ def test_a_strike_that_comes_when_the_run_has_ended_hits_nothing(
 
     monkeypatch.setattr(runner_module, "_raise_in", late)
 
-    def wait_for_the_strike() -> None:
+    def wait_for_the_interrupt() -> None:
         assert striking.wait(10)
         ended.set()
 
     def handler(store_id: UUID, number: int) -> None:
         write(f"effect {number}")
         if number == 0:
-            transaction.on_commit(wait_for_the_strike)
+            transaction.on_commit(wait_for_the_interrupt)
 
     hooks.store = handler
     for number in range(20):
@@ -282,7 +282,7 @@ def test_a_strike_that_comes_when_the_run_has_ended_hits_nothing(
     assert written() == sorted(f"effect {number}" for number in range(20))
 
 
-# A strike can land in a weak reference's callback, where Python can only print it: it is lost, and hits nobody.
+# An interrupt can land in a weak reference's callback, where Python can only print it: it is lost, and hits nobody.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_timeouts_at_the_very_end_of_runs_never_hit_another_one(
     stores: list[UUID], hooks: tasks.Hooks, process_id: int, limit: Any
@@ -506,7 +506,7 @@ def test_a_handler_that_raises_it_by_hand_fails_like_any_other(run_here: RunHere
     assert seen("SELECT code, message FROM salon_jobs_job_error") == [("JOB.TIMED_OUT", "the till did not answer")]
 
 
-def test_whatever_a_strike_left_behind_the_next_job_does_not_meet(
+def test_the_next_job_does_not_meet_what_an_interrupt_left_behind(
     stores: list[UUID], hooks: tasks.Hooks, process_id: int, limit: Any
 ) -> None:
     limit(timeout=SHORT)

@@ -1,4 +1,4 @@
-"""Shows that a worker whose threads have ended, or hang, does not call itself ready."""
+"""Tests that a worker whose threads have ended, or hang, does not call itself ready."""
 
 from __future__ import annotations
 

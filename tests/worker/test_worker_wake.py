@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from salon_jobs.db.notify import SECOND_LOOK
+from salon_jobs.db.notify import SECOND_POLL
 from salon_jobs.worker.claim import Claimer
 from salon_jobs.worker.fair_claim import Claim
 from salon_jobs.worker.worker import Worker, WorkerOptions
@@ -42,7 +42,7 @@ def test_a_claim_follows_the_last_of_many_notifications(
             known, woken = len(claims), time.monotonic()
             worker.notify()
             eventually(partial(more_than, claims, known))
-        eventually(lambda: claims[-1] >= woken + SECOND_LOOK.total_seconds(), 5)
+        eventually(lambda: claims[-1] >= woken + SECOND_POLL.total_seconds(), 5)
     finally:
         worker.stop()
         thread.join(10)

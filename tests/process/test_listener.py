@@ -1,4 +1,4 @@
-"""Shows that a listener relies on nothing it has not heard, and says so when it hears nothing."""
+"""Tests that a listener relies on nothing it has not heard, and says so when it hears nothing."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 from django.db import connection
 
 from salon_jobs.core.events import LISTENER_DEAF
-from salon_jobs.db import notify as listener
-from salon_jobs.db.notify import Listener
 from salon_jobs.jobs import enqueue
+from salon_jobs.process import listener
+from salon_jobs.process.listener import Listener
 from tests.e2e.severing_proxy import SeveringProxy
 from tests.e2e.worker_process import eventually
 from tests.settings import url_for
@@ -33,7 +33,7 @@ class Heard:
 
 @pytest.fixture
 def heard(database: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Heard]:
-    monkeypatch.setattr(listener, "_HEARD_WITHIN_S", 0.6)
+    monkeypatch.setattr(listener, "_PING_WITHIN_S", 0.6)
     monkeypatch.setattr(listener, "_DEAF_RETRY_S", 0.2)
     heard = Heard()
     yield heard
@@ -76,7 +76,7 @@ def test_where_nothing_arrives_it_warns_once_tries_again_and_hears_when_it_can(
 def test_one_whose_connection_hangs_says_so_and_can_be_stopped(
     heard: Heard, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, seconds in (("_LOOK_S", 0.05), ("_PING_S", 0.1), ("_PROVEN_FOR_S", 0.5), ("_STOP_S", 0.1)):
+    for name, seconds in (("_POLL_S", 0.05), ("_PING_S", 0.1), ("_PROVEN_FOR_S", 0.5), ("_STOP_S", 0.1)):
         monkeypatch.setattr(listener, name, seconds)
     with SeveringProxy(url_for("worker_runtime")) as proxy:
         settings.SALON_JOBS = {**settings.SALON_JOBS, "LISTEN_URL": proxy.url}
@@ -87,7 +87,7 @@ def test_one_whose_connection_hangs_says_so_and_can_be_stopped(
         eventually(lambda: heard.listener.listening is False)
         heard.listener.stop()
         proxy.go_on()
-        heard.listener._thread.join(10)
+        assert heard.listener.join(10)
 
 
 def test_switched_off_it_does_nothing(heard: Heard, settings: Any) -> None:
