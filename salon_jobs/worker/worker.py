@@ -31,7 +31,8 @@ from salon_jobs.worker.runner import Runner
 
 _SWEEP_S = 30.0
 _FORCED_S = 1.0
-# The part of the grace reserved for giving jobs back, ending the other threads and signing off.
+# The part of the grace reserved for giving jobs back, ending the other threads and signing off; at most half of what
+# follows the interrupt.
 _LEAVE_S = 1.5
 _ROOM_S = 0.2
 # Claims, batched writes of successes, and the listener's ping.
@@ -143,16 +144,17 @@ class Worker(Loop):
     def finish(self) -> bool:
         """Give back what has not started, let the rest run, interrupt it, and finally abandon it."""
         began = time.monotonic()
+        grace_s, run_on_s = conf.shutdown_grace.total_seconds(), conf.shutdown_interrupt_after.total_seconds()
         log_event(logging.INFO, events.PROCESS_STOPPING, running=self._jobs.running_count())
         unstarted = self._jobs.close()
         self._attempt_twice(lambda: queries.requeue(unstarted, self._process_id))
-        self._wait_idle(began + conf.shutdown_interrupt_after.total_seconds())
+        self._wait_idle(began + run_on_s)
         if not self._jobs.wait_idle(0):
             for runner in self._runners:
                 # Cancelling a query talks to the database, which may not answer: one thread each, so that no runner
                 # waits for another.
                 threading.Thread(target=runner.interrupt_current, name="salon-jobs-interrupt", daemon=True).start()
-            end = began + conf.shutdown_grace.total_seconds() - _LEAVE_S
+            end = began + grace_s - min(_LEAVE_S, (grace_s - run_on_s) / 2)
             now = time.monotonic()
             self._wait_idle(min(end, now + _FORCED_S) if self._forced.is_set() else end, forcible=False)
         is_clean = self._jobs.wait_idle(0)
