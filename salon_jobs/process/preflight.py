@@ -107,6 +107,13 @@ def check_drift(alias: str) -> None:
     log_event(logging.WARNING, events.CATALOGUE_DRIFT, drifts=len(drifts), detail=text)
 
 
+def check_worker() -> None:
+    """Check role, schema and drift for a process that runs as the worker. Raises as these checks do."""
+    check_role(conf.database, None if conf.roles is None else conf.roles.worker)
+    check_schema(conf.database)
+    check_drift(conf.database)
+
+
 _OLDEST_POSTGRESQL = 150000
 _BOOTSTRAP = (
     "before migrate, run python manage.py bootstrap_roles (or the files in bootstrap_sql with psql) as a superuser"

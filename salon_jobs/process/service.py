@@ -23,7 +23,7 @@ from salon_jobs.core.events import log_event
 from salon_jobs.core.metrics import Sample
 from salon_jobs.process.health_server import HealthServer
 from salon_jobs.process.heartbeat import Heartbeat
-from salon_jobs.process.preflight import check_drift, check_role, check_schema, check_tables
+from salon_jobs.process.preflight import check_schema, check_tables, check_worker
 from salon_jobs.process.probe import Probe
 
 _SIGNAL_POLL_S = 0.2
@@ -151,10 +151,7 @@ class Service:
         logged = ""
         while not self._stopping.is_set():
             try:
-                expected = None if conf.roles is None else conf.roles.worker
-                check_role(conf.database, expected)
-                check_schema(conf.database)
-                check_drift(conf.database)
+                check_worker()
             except (NotReady, SchemaMissing) as error:
                 connections.close_all()
                 if self._burst:

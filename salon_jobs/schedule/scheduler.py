@@ -44,10 +44,10 @@ class Scheduler(Loop):
     def facts(self) -> dict[str, object]:
         """Return what readiness shows. Raises NotReady when the loop is stale, or a due tick is too long overdue."""
         age = self.polled_s_ago
-        conf.require_alive(age, "the scheduler has not looked")
+        conf.require_alive(age, "the scheduler has not polled")
         for entry, overdue_s in self._overdue().items():
             require_within(_LATE_S, overdue_s, f"cron entry {entry!r} has had a due tick that is not fired")
-        return {"cron_entries": len(cron_entries.all()), "scheduler_looked_s_ago": round(age, 1)}
+        return {"cron_entries": len(cron_entries.all()), "scheduler_polled_s_ago": round(age, 1)}
 
     def samples(self) -> list[Sample]:
         """Return the metrics of the entries."""

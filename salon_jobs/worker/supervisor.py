@@ -247,7 +247,7 @@ class Supervisor:
             Sample(metrics.PROCESSES, len(reports)),
             Sample(metrics.RUNNING, sum(len(child.runs()) for child in children)),
         ]
-        ages = [silent_s + facts["looked_s_ago"] for silent_s, facts in reports if "looked_s_ago" in facts]
+        ages = [silent_s + facts["claimed_s_ago"] for silent_s, facts in reports if "claimed_s_ago" in facts]
         if ages:
             samples.append(Sample(metrics.LOOP_AGE, max(ages), ("claim",)))
         listening = [facts["listening"] for _, facts in reports if facts.get("listening", "off") != "off"]

@@ -178,7 +178,7 @@ class Worker(Loop):
         """Return the age of the last claim and whether wake-ups are received."""
         silent_s = self._listener.silent_for_s()
         return {
-            "looked_s_ago": round(self._age_s(self._claim_answered), 1),
+            "claimed_s_ago": round(self._age_s(self._claim_answered), 1),
             "listening": self._listener.listening,
             "listener_silent_s": None if silent_s == float("inf") else round(silent_s, 1),
         }

@@ -47,7 +47,7 @@ def test_one_process_runs_jobs_fires_cron_relays_and_consumes(nats: NatsBroker, 
         eventually(lambda: worker.ask("/readyz")[1]["relay"]["partitions"])
         answer = worker.ask("/readyz")[1]
         assert answer["relay"]["relays"] == 1
-        assert answer["scheduler_looked_s_ago"] < 6
+        assert answer["scheduler_polled_s_ago"] < 6
         assert "orders" in answer["consumers"]
         assert seen("SELECT kind FROM salon_jobs_process ORDER BY 1") == [("relay",), ("supervisor",), ("worker",)]
         for store in stores:

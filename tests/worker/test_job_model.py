@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 from uuid import UUID
 
+import pytest
 from django.conf import settings as django_settings
 from django.db import connections, transaction
 from django.test import override_settings
@@ -38,7 +39,7 @@ SETTINGS = settings(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 if not HARD:
-    SETTINGS = settings(SETTINGS, max_examples=100, stateful_step_count=30, derandomize=True)
+    SETTINGS = settings(SETTINGS, stateful_step_count=30, derandomize=True)
 SILENCE = timedelta(seconds=15)
 SLACK = timedelta(milliseconds=5)
 MINUTE = timedelta(minutes=1)
@@ -447,7 +448,8 @@ class Jobs(RuleBasedStateMachine):
         return list(chosen)
 
 
-def test_every_history_ends_as_the_model_says(stores: list[UUID]) -> None:
+@pytest.mark.parametrize("histories", [20, pytest.param(100, marks=pytest.mark.slow)])
+def test_every_history_ends_as_the_model_says(stores: list[UUID], histories: int) -> None:
     Jobs.stores = stores
-    run_state_machine_as_test(Jobs, settings=SETTINGS)
+    run_state_machine_as_test(Jobs, settings=SETTINGS if HARD else settings(SETTINGS, max_examples=histories))
     connections.close_all()

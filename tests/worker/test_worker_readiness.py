@@ -43,7 +43,7 @@ def test_a_worker_whose_threads_have_ended_is_not_ready(
         else:
             with pytest.raises(NotReady, match="2 threads that run jobs have ended"):
                 loop.require_ready()
-        assert loop.facts().keys() == {"looked_s_ago", "listening", "listener_silent_s"}
+        assert loop.facts().keys() == {"claimed_s_ago", "listening", "listener_silent_s"}
     finally:
         loop.stop()
         work.join()

@@ -8,10 +8,9 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from salon_jobs.conf import settings as conf
 from salon_jobs.management.arguments import add_service_arguments, configure_from, health_address
 from salon_jobs.management.output import as_command_error
-from salon_jobs.process.preflight import check_drift, check_role, check_schema
+from salon_jobs.process.preflight import check_worker
 from salon_jobs.process.service import Service
 from salon_jobs.schedule.scheduler import Scheduler
 
@@ -61,9 +60,7 @@ class Command(BaseCommand):
                 ).run()
 
     def _burst(self, at: datetime | None) -> None:
-        check_role(conf.database, None if conf.roles is None else conf.roles.worker)
-        check_schema(conf.database)
-        check_drift(conf.database)
+        check_worker()
         scheduler = Scheduler()
         if at is None:
             scheduler.poll()
