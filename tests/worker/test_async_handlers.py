@@ -136,15 +136,13 @@ def test_each_statement_outside_a_transaction_has_its_own(run_here: RunHere) -> 
     ],
 )
 def test_what_it_raises_ends_the_job_as_ever(
-    database: None, hooks: tasks.Hooks, process_id: int, raised: BaseException, kind: type[object]
+    run_here: RunHere, hooks: tasks.Hooks, process_id: int, raised: BaseException, kind: type[object]
 ) -> None:
     async def handler(**_: object) -> None:
         await asyncio.sleep(0)
         raise raised
 
-    hooks.coroutine = handler
-    tasks.async_system.enqueue()
-    assert [type(outcome) for outcome in run_due(process_id)] == [kind]
+    assert type(run_here(handler, tasks.async_system)) is kind
     if kind is Errored:
         [(traceback,)] = seen("SELECT traceback FROM salon_jobs_job_error")
         assert "in handler\n" in traceback
@@ -276,7 +274,7 @@ def test_an_interrupt_before_the_coroutine_runs_cancels_it_too(
     assert (ran, seen(ROWS)) == ([], [("queued", 0, None)])
 
 
-def test_tasks_it_leaves_running_end_before_the_job(stores: list[UUID], hooks: tasks.Hooks, process_id: int) -> None:
+def test_tasks_it_leaves_running_end_before_the_job(run_here: RunHere) -> None:
     left: list[str] = []
 
     async def go_on() -> None:
@@ -291,9 +289,7 @@ def test_tasks_it_leaves_running_end_before_the_job(stores: list[UUID], hooks: t
         await asyncio.sleep(0)
 
     tasks_left: list[asyncio.Task[None]] = []
-    hooks.coroutine = handler
-    tasks.async_store.enqueue(store_id=stores[0])
-    assert [type(outcome) for outcome in run_due(process_id)] == [Succeeded]
+    assert type(run_here(handler, tasks.async_store)) is Succeeded
     assert (left, written()) == (["ended"], ["left in order"])
 
 
