@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, LiteralString, NoReturn, TypeAlias
+from typing import Any, Final, LiteralString, NamedTuple, NoReturn, TypeAlias
 from uuid import UUID
 
 from django.db import DatabaseError, IntegrityError, connections, transaction
@@ -20,8 +20,7 @@ from salon_jobs.tenancy import guc
 from salon_jobs.testing.identity import as_role, role_name
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(NamedTuple):
     """A column and the current role's privileges on it; ``type`` is in SQL notation."""
 
     name: str
@@ -31,120 +30,94 @@ class Column:
     updatable: bool
     nullable: bool
 
-    @property
-    def placeholder(self) -> sql.Composable:
-        """Placeholder that casts a text to the column's type."""
-        cast: Any = f"%s::{self.type}"  # as the catalogue writes it
-        return sql.SQL(cast)
-
 
 @dataclass(frozen=True, slots=True)
 class StoreTable:
-    """A table and the column that holds the store."""
+    """A table of a connection, and the column that holds the store."""
 
+    connection: BaseDatabaseWrapper
     name: str
     column: str
-
-    @classmethod
-    def of(cls, model: type[Model], field: str | None) -> StoreTable:
-        """Return the table of a model. Raises ConfigurationError when its store column cannot be determined."""
-        meta = model._meta
-        names = (field,) if field is not None else _declared(model)
-        columns = [f.column for f in meta.local_concrete_fields if f.name in names or f.attname in names]
-        [column] = columns if len(columns) == 1 else [None]
-        if column is None:
-            raise ConfigurationError(
-                f"{meta.label} has {len(columns)} fields of its own table that may hold the store: "
-                "declare StoreIsolation, or name it, field=…"
-            )
-        return cls(meta.db_table, column)
 
     def __str__(self) -> str:
         """Return the name, for messages."""
         return f"table {self.name!r}"
 
-    @property
-    def identifier(self) -> sql.Identifier:
-        """Name as SQL."""
-        return sql.Identifier(self.name)
-
     def sql(self, statement: LiteralString) -> sql.Composed:
         """Fill in ``{table}`` and ``{store}``."""
-        return sql.SQL(statement).format(table=self.identifier, store=sql.Identifier(self.column))
+        return sql.SQL(statement).format(table=sql.Identifier(self.name), store=sql.Identifier(self.column))
 
-    def assert_forced(self, connection: BaseDatabaseWrapper) -> None:
+    def ask(self, query: LiteralString) -> list[tuple[Any, ...]]:
+        """Return the rows of a query of the catalogue, whose ``%(table)s`` is the table's name."""
+        with self.connection.cursor() as cursor:
+            cursor.execute(query, {"table": self.connection.ops.quote_name(self.name)})
+            rows: list[tuple[Any, ...]] = cursor.fetchall()
+            return rows
+
+    def assert_forced(self) -> None:
         """Assert that row-level security is enabled, and forced for the owner."""
-        [(enabled, forced)] = self._catalogue(
-            connection, "SELECT relrowsecurity, relforcerowsecurity FROM pg_class WHERE oid = %s::regclass"
+        [(enabled, forced)] = self.ask(
+            "SELECT relrowsecurity, relforcerowsecurity FROM pg_class WHERE oid = %(table)s::regclass"
         )
         if not enabled:
             raise AssertionError(f"row-level security is not enabled on {self}")
         if not forced:
             raise AssertionError(f"row-level security is not forced on {self}: its owner sees and changes every row")
 
-    def restricts(self, connection: BaseDatabaseWrapper) -> bool:
+    def restricts(self) -> bool:
         """Return whether the policies apply to the current role."""
-        [(active,)] = self._catalogue(connection, "SELECT row_security_active(%s::regclass)")
-        return bool(active)
+        return self.ask("SELECT row_security_active(%(table)s::regclass)") == [(True,)]
 
-    def used_by(self, connection: BaseDatabaseWrapper, role: str) -> bool:
-        """Return whether a role may do anything here, at least on some columns."""
-        with connection.cursor() as cursor:
-            cursor.execute(
-                "SELECT has_any_column_privilege(%(role)s, %(table)s, 'SELECT, INSERT, UPDATE')"
-                " OR has_table_privilege(%(role)s, %(table)s, 'DELETE, TRUNCATE')",
-                {"role": role, "table": connection.ops.quote_name(self.name)},
-            )
-            return bool(cursor.fetchone()[0])
-
-    def truncatable(self, connection: BaseDatabaseWrapper) -> bool:
+    def truncatable(self) -> bool:
         """Return whether the current role may TRUNCATE it, which no policy prevents."""
-        [(allowed,)] = self._catalogue(connection, "SELECT has_table_privilege(%s::regclass, 'TRUNCATE')")
-        return bool(allowed)
+        return self.ask("SELECT has_table_privilege(%(table)s::regclass, 'TRUNCATE')") == [(True,)]
 
-    def parts_in_reach(self, connection: BaseDatabaseWrapper) -> list[str]:
+    def parts_in_reach(self) -> list[str]:
         """Return its partitions and children that the current role may use; its policies do not apply to them."""
-        rows = self._catalogue(
-            connection,
-            "WITH RECURSIVE parts AS (SELECT inhrelid AS part FROM pg_inherits WHERE inhparent = %s::regclass UNION"
-            " SELECT inhrelid FROM pg_inherits JOIN parts ON inhparent = part) SELECT part::regclass::text FROM parts"
-            " WHERE has_any_column_privilege(part, 'SELECT, INSERT, UPDATE')"
-            " OR has_table_privilege(part, 'DELETE, TRUNCATE') ORDER BY 1",
+        rows = self.ask(
+            "WITH RECURSIVE parts AS (SELECT inhrelid AS part FROM pg_inherits WHERE inhparent = %(table)s::regclass"
+            " UNION SELECT inhrelid FROM pg_inherits JOIN parts ON inhparent = part) SELECT part::regclass::text"
+            " FROM parts WHERE has_any_column_privilege(part, 'SELECT, INSERT, UPDATE')"
+            " OR has_table_privilege(part, 'DELETE, TRUNCATE') ORDER BY 1"
         )
         return [name for (name,) in rows]
 
-    def visible(self, connection: BaseDatabaseWrapper) -> dict[UUID | None, int]:
+    def visible(self) -> dict[UUID | None, int]:
         """Count the rows that the current role sees, by store."""
-        with connection.cursor() as cursor:
+        with self.connection.cursor() as cursor:
             cursor.execute(self.sql("SELECT {store}, count(*) FROM {table} GROUP BY 1"))
             return dict(cursor.fetchall())
 
-    def columns(self, connection: BaseDatabaseWrapper) -> list[Column]:
+    def columns(self) -> list[Column]:
         """Return the columns to which statements may assign a value, with the current role's privileges."""
-        rows = self._catalogue(
-            connection,
+        rows = self.ask(
             "SELECT attname, format_type(atttypid, atttypmod), has_column_privilege(attrelid, attnum, 'SELECT'),"
             " has_column_privilege(attrelid, attnum, 'INSERT'), has_column_privilege(attrelid, attnum, 'UPDATE'),"
             " NOT attnotnull"
-            " FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped"
-            " AND attgenerated = '' AND attidentity <> 'a' ORDER BY attnum",
+            " FROM pg_attribute WHERE attrelid = %(table)s::regclass AND attnum > 0 AND NOT attisdropped"
+            " AND attgenerated = '' AND attidentity <> 'a' ORDER BY attnum"
         )
         return [Column(*row) for row in rows]
 
-    def _catalogue(self, connection: BaseDatabaseWrapper, query: str) -> list[tuple[Any, ...]]:
-        with connection.cursor() as cursor:
-            cursor.execute(query, [connection.ops.quote_name(self.name)])
-            rows: list[tuple[Any, ...]] = cursor.fetchall()
-            return rows
 
-
-def _declared(model: type[Model]) -> tuple[str, ...]:
-    """Return the field that StoreIsolation names; otherwise the fields that look like it."""
+def _table_of(model: type[Model], field: str | None, connection: BaseDatabaseWrapper) -> StoreTable:
+    """Return the table of a model. Raises ConfigurationError when its store column cannot be determined."""
+    meta = model._meta
     declared = declared_in_meta().get(model) or declared_by_operations().get(model)
-    if isinstance(declared, StoreIsolation):
-        return (declared.field,)
-    fields = model._meta.local_concrete_fields
-    return tuple(f.attname for f in fields if f.attname == "store_id" or _is_store(f.related_model))
+    if field is None and isinstance(declared, StoreIsolation):
+        field = declared.field
+    candidates = [
+        f.column
+        for f in meta.local_concrete_fields
+        if (f.attname == "store_id" or _is_store(f.related_model) if field is None else field in (f.name, f.attname))
+    ]
+    [column] = candidates if len(candidates) == 1 else [None]
+    if column is None:
+        raise ConfigurationError(
+            f"{meta.label} has {len(candidates)} fields of its own table that may hold the store: "
+            "declare StoreIsolation, or name it, field=…"
+        )
+    return StoreTable(connection, meta.db_table, column)
 
 
 def _is_store(model: object) -> bool:
@@ -163,11 +136,11 @@ _Template: TypeAlias = dict[Column, str | None]
 class _Attempt:
     """Result of a statement that was rolled back: the number of rows it touched, or its error.
 
-    ``left`` is how many rows the store saw afterwards, if that was queried.
+    ``visible`` is how many rows the store saw afterwards, if that was counted.
     """
 
     touched: int = 0
-    left: int = 0
+    visible: int = 0
     error: DatabaseError | None = None
 
     @property
@@ -182,154 +155,159 @@ class _Attempt:
 
 
 @dataclass(frozen=True, slots=True)
-class Probe:
+class IsolationProbe:
     """Test of one role on one table. ``rows``: how many each store has, None if nobody could count them."""
 
-    connection: BaseDatabaseWrapper
     table: StoreTable
     role: str
     rows: dict[UUID, int | None]
 
     def run(self) -> None:
         """Try everything, inside a transaction, as the current role. Raises AssertionError."""
-        self._look_at_rights()
+        columns = self.table.columns()
+        [store_column] = [column for column in columns if column.name == self.table.column]
+        self._check_privileges(store_column)
         for store in self.rows:
             self._read(store)
         one, other, *_ = self.rows
         for store, victim in ((one, other), (other, one)):
             self._set(str(store))
-            template = self._template()
-            self._change(store)
+            template = self._template(columns)
+            touch = self._touch([column.name for column in columns if column.updatable])
+            self._change(store, touch, moves=store_column.updatable)
             self._delete(store)
             self._move(store, victim)
-            self._insert(self._of(victim, template), f"as store {store} a row of store {victim}")
-            if any(column.nullable for column in self._columns() if column.name == self.table.column):
+            self._insert(_of(victim, template, store_column), f"as store {store} a row of store {victim}")
+            if store_column.nullable:
                 # Rows of no store are visible to every store if a policy says so.
-                self._insert(self._of(None, template), f"as store {store} a row of no store")
+                self._insert(_of(None, template, store_column), f"as store {store} a row of no store")
                 self._move(store, None)
             for value, how in (("", "without a store"), (_MALFORMED, f"with {_MALFORMED!r} as the store")):
                 self._set(value)
-                self._do_nothing(template, how)
+                self._do_nothing(touch, template, how)
 
-    def _look_at_rights(self) -> None:
-        columns = {column.name: column for column in self._columns()}
-        if not columns[self.table.column].selectable:
-            self._fail(f"may not read {self.table.column!r} and proves nothing: name the roles that use it, roles=…")
-        if not self.table.restricts(self.connection):
+    def _check_privileges(self, store_column: Column) -> None:
+        if not store_column.selectable:
+            self._fail(f"may not read {store_column.name!r} and proves nothing: name the roles that use it, roles=…")
+        if not self.table.restricts():
             self._fail("is not under its policies: it is a superuser or has BYPASSRLS")
-        if conf.roles is not None and self.role != conf.roles.migrator and self.table.truncatable(self.connection):
+        if conf.roles is not None and self.role != conf.roles.migrator and self.table.truncatable():
             self._fail("may TRUNCATE it, and no policy hinders that")
-        if parts := self.table.parts_in_reach(self.connection):
+        if parts := self.table.parts_in_reach():
             self._fail(f"reaches its partitions or children past its policies: {', '.join(parts)}")
 
     def _read(self, store: UUID) -> None:
         self._set(str(store))
-        seen = self.table.visible(self.connection)
-        if others := set(seen) - {store}:
+        visible = self.table.visible()
+        if others := set(visible) - {store}:
             self._fail(f"sees, as store {store}, rows of {sorted(map(str, others))}")
-        if store not in seen or self.rows[store] not in (None, seen[store]):
+        if store not in visible or self.rows[store] not in (None, visible[store]):
             self._fail(
-                f"sees, as store {store}, {seen.get(store, 0)} of its {self.rows[store] or 'own'} rows: "
+                f"sees, as store {store}, {visible.get(store, 0)} of its {self.rows[store] or 'own'} rows: "
                 "no policy shows them to this role"
             )
 
-    def _template(self) -> _Template:
+    def _template(self, columns: Sequence[Column]) -> _Template:
         """Return the values of one of the current store's rows, as texts, in the columns that the role may insert."""
-        columns = [column for column in self._columns() if column.selectable and column.insertable]
-        if not columns:
+        copied = [column for column in columns if column.selectable and column.insertable]
+        if not copied:
             return {}
-        texts = sql.SQL(", ").join(sql.SQL("{}::text").format(sql.Identifier(column.name)) for column in columns)
-        with self.connection.cursor() as cursor:
-            cursor.execute(sql.SQL("SELECT {} FROM {} LIMIT 1").format(texts, self.table.identifier))
-            return dict(zip(columns, cursor.fetchone(), strict=True))
+        texts = sql.SQL(", ").join(sql.SQL("{}::text").format(sql.Identifier(column.name)) for column in copied)
+        with self.table.connection.cursor() as cursor:
+            cursor.execute(sql.SQL("SELECT {} FROM {} LIMIT 1").format(texts, sql.Identifier(self.table.name)))
+            return dict(zip(copied, cursor.fetchone(), strict=True))
 
-    def _change(self, store: UUID) -> None:
-        """Change rows without a condition: with one, SELECT policies would stand in for a missing UPDATE policy."""
-        own = self.table.visible(self.connection)[store]
-        if self._may_update_store():
-            # Other stores' rows would become this store's own.
-            tried = self._attempt(self.table.sql("UPDATE {table} SET {store} = %s"), store, look=True)
-        else:
-            tried = self._touch(look=True)
-        if not tried.is_refused and (tried.error or tried.touched > own or tried.left != own):
-            self._fail(f"changes, as store {store} with {own} rows, more than those: {tried}", tried)
+    def _touch(self, updatable: Sequence[str]) -> sql.Composed:
+        """Return an update of a column with its own value: the first updatable one, or else the store's, not allowed.
+
+        It has no condition: with one, SELECT policies would stand in for a missing UPDATE policy.
+        """
+        name = sql.Identifier(updatable[0] if updatable else self.table.column)
+        return sql.SQL("UPDATE {} SET {} = {}").format(sql.Identifier(self.table.name), name, name)
+
+    def _change(self, store: UUID, touch: sql.Composed, *, moves: bool) -> None:
+        own = self.table.visible()[store]
+        # With `moves`, other stores' rows would become this store's own.
+        attempt = self._move_all(store, count=True) if moves else self._attempt(touch, count=True)
+        if not attempt.is_refused and (attempt.error or attempt.touched > own or attempt.visible != own):
+            self._fail(f"changes, as store {store} with {own} rows, more than those: {attempt}", attempt)
 
     def _delete(self, store: UUID) -> None:
-        own = self.table.visible(self.connection)[store]
-        tried = self._attempt(self.table.sql("DELETE FROM {table}"), look=True)
-        if isinstance(tried.error, IntegrityError):  # other rows refer to them
-            tried = self._attempt(self.table.sql("DELETE FROM {table} WHERE {store} <> %s"), store, look=True)
-        if not tried.is_refused and (tried.error or tried.left != own - tried.touched):
-            self._fail(f"deletes, as store {store} with {own} rows, others than those: {tried}", tried)
+        own = self.table.visible()[store]
+        attempt = self._attempt(self.table.sql("DELETE FROM {table}"), count=True)
+        if isinstance(attempt.error, IntegrityError):  # other rows refer to them
+            attempt = self._attempt(self.table.sql("DELETE FROM {table} WHERE {store} <> %s"), store, count=True)
+        if not attempt.is_refused and (attempt.error or attempt.visible != own - attempt.touched):
+            self._fail(f"deletes, as store {store} with {own} rows, others than those: {attempt}", attempt)
+
+    def _move_all(self, store: UUID | None, *, count: bool = False) -> _Attempt:
+        return self._attempt(self.table.sql("UPDATE {table} SET {store} = %s"), store, count=count)
 
     def _move(self, store: UUID, victim: UUID | None) -> None:
-        tried = self._attempt(self.table.sql("UPDATE {table} SET {store} = %s"), victim)
-        by_trigger = tried.error is not None and isinstance(tried.error.__cause__, errors.RaiseException)
-        if not tried.is_refused and not by_trigger and (tried.error or tried.touched):
-            self._fail(
-                f"moves, as store {store}, rows to {f'store {victim}' if victim else 'no store'}: {tried}", tried
-            )
-
-    def _of(self, store: UUID | None, template: _Template) -> _Template:
-        """Return the values as a row of another store."""
-        value = None if store is None else str(store)
-        return {column: value if column.name == self.table.column else old for column, old in template.items()}
+        attempt = self._move_all(victim)
+        by_trigger = attempt.error is not None and isinstance(attempt.error.__cause__, errors.RaiseException)
+        if not attempt.is_refused and not by_trigger and (attempt.error or attempt.touched):
+            where = f"store {victim}" if victim else "no store"
+            self._fail(f"moves, as store {store}, rows to {where}: {attempt}", attempt)
 
     def _insert(self, values: _Template, what: str) -> None:
         """Insert a row. The policy is checked before any constraint."""
         if not values:
             return
         statement = sql.SQL("INSERT INTO {} ({}) VALUES ({})").format(
-            self.table.identifier,
+            sql.Identifier(self.table.name),
             sql.SQL(", ").join(sql.Identifier(column.name) for column in values),
-            sql.SQL(", ").join(column.placeholder for column in values),
+            sql.SQL(", ").join(_placeholder(column) for column in values),
         )
-        tried = self._attempt(statement, *values.values())
-        if not tried.is_refused:
-            self._fail(f"inserts {what}, and no policy stopped it: {tried}", tried)
+        attempt = self._attempt(statement, *values.values())
+        if not attempt.is_refused:
+            self._fail(f"inserts {what}, and no policy stopped it: {attempt}", attempt)
 
-    def _do_nothing(self, template: _Template, how: str) -> None:
+    def _do_nothing(self, touch: sql.Composed, template: _Template, how: str) -> None:
         """Require that nothing can be seen, changed, deleted or inserted now."""
-        for verb, tried in (
-            ("sees", self._attempt(self.table.sql("SELECT {store} FROM {table}"))),
-            ("changes", self._touch()),
-            ("deletes", self._attempt(self.table.sql("DELETE FROM {table}"))),
+        for verb, statement in (
+            ("sees", self.table.sql("SELECT {store} FROM {table}")),
+            ("changes", touch),
+            ("deletes", self.table.sql("DELETE FROM {table}")),
         ):
-            if not tried.is_refused and (tried.error or tried.touched):
-                self._fail(f"{verb} {how} what it should not: {tried}", tried)
+            attempt = self._attempt(statement)
+            if not attempt.is_refused and (attempt.error or attempt.touched):
+                self._fail(f"{verb} {how} what it should not: {attempt}", attempt)
         self._insert(template, f"{how} a row of another")
 
-    def _may_update_store(self) -> bool:
-        return any(column.updatable for column in self._columns() if column.name == self.table.column)
-
-    def _touch(self, *, look: bool = False) -> _Attempt:
-        """Write a column's own value into it: the first updatable one, or else the store's, which must be refused."""
-        names = [column.name for column in self._columns() if column.updatable] or [self.table.column]
-        name = sql.Identifier(names[0])
-        return self._attempt(sql.SQL("UPDATE {} SET {} = {}").format(self.table.identifier, name, name), look=look)
-
-    def _columns(self) -> list[Column]:
-        return self.table.columns(self.connection)
-
     def _set(self, value: str) -> None:
-        with self.connection.cursor() as cursor:
+        with self.table.connection.cursor() as cursor:
             cursor.execute(guc.SET_LOCAL, [conf.store_guc, value])
 
-    def _attempt(self, statement: sql.Composed, *parameters: Any, look: bool = False) -> _Attempt:
+    def _attempt(self, statement: sql.Composed, *parameters: Any, count: bool = False) -> _Attempt:
+        """Run a statement and roll it back; with ``count``, count the visible rows before that."""
+        connection = self.table.connection
         try:
-            with transaction.atomic(using=self.connection.alias):
-                with self.connection.cursor() as cursor:
+            with transaction.atomic(using=connection.alias):
+                with connection.cursor() as cursor:
                     cursor.execute(statement, parameters)
                     touched = cursor.rowcount
-                left = sum(self.table.visible(self.connection).values()) if look else 0
-                transaction.set_rollback(True, using=self.connection.alias)
-            return _Attempt(touched, left)
+                visible = sum(self.table.visible().values()) if count else 0
+                transaction.set_rollback(True, using=connection.alias)
+            return _Attempt(touched, visible)
         except DatabaseError as error:
             return _Attempt(error=error)
 
-    def _fail(self, what: str, tried: _Attempt | None = None) -> NoReturn:
-        error = tried.error if tried is not None else None
+    def _fail(self, what: str, attempt: _Attempt | None = None) -> NoReturn:
+        error = attempt.error if attempt is not None else None
         raise AssertionError(f"{self.table} is not isolated: role {self.role!r} {what}") from error
+
+
+def _placeholder(column: Column) -> sql.Composable:
+    """Return a placeholder that casts a text to the column's type."""
+    cast: Any = f"%s::{column.type}"  # as the catalogue writes it
+    return sql.SQL(cast)
+
+
+def _of(store: UUID | None, template: _Template, store_column: Column) -> _Template:
+    """Return the values as a row of another store, if the role may insert the store."""
+    value = None if store is None else str(store)
+    return {column: value if column == store_column else old for column, old in template.items()}
 
 
 def assert_isolated(
@@ -354,52 +332,53 @@ def assert_isolated(
     done this way.
     """
     connection = connections[using or conf.database]
-    table = StoreTable.of(model, field)
+    table = _table_of(model, field, connection)
     with transaction.atomic(using=connection.alias):
         with connection.cursor() as cursor:
             # Constraint errors at the end of the transaction are not what is tested here.
             cursor.execute("SET CONSTRAINTS ALL DEFERRED")
-        table.assert_forced(connection)
-        rows = _rows_by_store(connection, table, stores)
-        for role in _roles(connection, table) if roles is None else roles:
+        table.assert_forced()
+        rows = _rows_by_store(table, stores)
+        for role in _default_roles(table) if roles is None else roles:
             with as_role(role, using=connection.alias):
-                Probe(connection, table, role_name(role), rows).run()
+                IsolationProbe(table, role_name(role), rows).run()
         transaction.set_rollback(True, using=connection.alias)
 
 
-def _roles(connection: BaseDatabaseWrapper, table: StoreTable) -> Sequence[str]:
+def _default_roles(table: StoreTable) -> Sequence[str]:
     """Return the default roles to test. One without any privilege on the table is shut out by that alone."""
     if conf.roles is None:
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT current_user")
-            return tuple(cursor.fetchone())
-    used = [role for role in ("web", "worker") if table.used_by(connection, role_name(role))]
-    if not used:
+        return [role for (role,) in table.ask("SELECT current_user")]
+    used = table.ask(
+        "SELECT rolname FROM pg_roles"
+        " WHERE has_any_column_privilege(oid, %(table)s::regclass, 'SELECT, INSERT, UPDATE')"
+        " OR has_table_privilege(oid, %(table)s::regclass, 'DELETE, TRUNCATE')"
+    )
+    roles = [role for role in ("web", "worker") if (role_name(role),) in used]
+    if not roles:
         raise AssertionError(f"neither the web's nor the worker's role may do anything with {table}")
-    return used
+    return roles
 
 
-def _rows_by_store(
-    connection: BaseDatabaseWrapper, table: StoreTable, stores: Sequence[UUID] | None
-) -> dict[UUID, int | None]:
+def _rows_by_store(table: StoreTable, stores: Sequence[UUID] | None) -> dict[UUID, int | None]:
     """Return how many rows each store has; None where the connection cannot see it. Raises for fewer than two."""
-    found: dict[UUID, int | None] = {}
-    if not table.restricts(connection):
-        found = {store: count for store, count in table.visible(connection).items() if store is not None}
+    counts: dict[UUID, int | None] = {}
+    if not table.restricts():
+        counts = {store: count for store, count in table.visible().items() if store is not None}
     elif stores is None:
         raise AssertionError(
-            f"the connection is under row-level security itself and cannot look which stores have rows in {table}: "
+            f"the connection is under row-level security itself and cannot find which stores have rows in {table}: "
             "name two of them, stores=[…]"
         )
     else:
-        found = dict.fromkeys(map(guc.as_uuid, stores))
+        counts = dict.fromkeys(map(guc.as_uuid, stores))
     if stores is not None:
-        found = {store: found.get(store, 0) for store in map(guc.as_uuid, stores)}
-    empty = [str(store) for store, count in found.items() if count == 0]
-    if not found or empty:
+        counts = {store: counts.get(store, 0) for store in map(guc.as_uuid, stores)}
+    empty = [str(store) for store, count in counts.items() if count == 0]
+    if not counts or empty:
         raise AssertionError(
             f"{table} has no row{f' of {empty}' if empty else ''}: an empty table isolates whatever its policies are"
         )
-    if len(found) == 1:
+    if len(counts) == 1:
         raise AssertionError(f"only one store has rows in {table}: nobody else's could have been seen; add another's")
-    return found
+    return counts

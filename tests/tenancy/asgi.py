@@ -1,18 +1,21 @@
-"""Talks to an ASGI application as a server does, several requests at once."""
+"""Requests to Django's ASGI handler as a server sends them, several at once."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
+from uuid import UUID
 
-from django.contrib.auth.models import User
+from asgiref.sync import ThreadSensitiveContext, sync_to_async
 from django.core.handlers.asgi import ASGIHandler
-from django.db import connection
-from django.test import Client
+from django.db import connection, connections
+
+from tests.tenancy.web import member_of, signed_in
 
 # What a view calls to have its own client go away.
 leave: ContextVar[Callable[[], None]] = ContextVar("leave")
@@ -20,50 +23,53 @@ leave: ContextVar[Callable[[], None]] = ContextVar("leave")
 
 @dataclass(slots=True)
 class Answer:
-    """Is what the application sent."""
+    """What the application sent."""
 
     status: int = 0
     body: bytes = b""
     left: asyncio.Event = field(default_factory=asyncio.Event)
 
     def json(self) -> Any:
-        """Return the body, read."""
         return json.loads(self.body)
 
 
-def serve(requests: Sequence[tuple[User, str]], *, leave_after: bytes = b"") -> list[Answer]:
-    """Send GET requests of users at once to Django's ASGI handler, which serves each on a thread of its own.
+def serve(stores: Sequence[UUID], path: str, *, leave_after: bytes = b"") -> list[Answer]:
+    """Send GET requests of members of the stores at once; each is served on a thread of its own.
 
     The clients go away when what they were sent ends with ``leave_after``.
     """
-    cookies = [_cookies(user) for user, _ in requests]
+    cookies = {store: cookies_of(signed_in(member_of(store))) for store in set(stores)}
     connection.close()  # the threads may need it
     application = ASGIHandler()
 
-    async def ask_all() -> list[Answer]:
-        paths = (path for _, path in requests)
-        asked = (_ask(application, path, cookie, leave_after) for path, cookie in zip(paths, cookies, strict=True))
-        return await asyncio.gather(*asked)
+    async def send_all() -> list[Answer]:
+        return await asyncio.gather(*(_send(application, path, cookies[store], leave_after) for store in stores))
 
-    return asyncio.run(ask_all())
+    return asyncio.run(send_all())
 
 
-def _cookies(user: User) -> bytes:
-    client = Client()
-    client.force_login(user)
-    return "; ".join(f"{name}={value.value}" for name, value in client.cookies.items()).encode()
+@asynccontextmanager
+async def own_thread() -> AsyncIterator[None]:
+    """Give a task a thread and connections of its own, as Django does for a request, closed at the end."""
+    async with ThreadSensitiveContext():
+        try:
+            yield
+        finally:
+            await asyncio.shield(sync_to_async(connections.close_all)())
 
 
-async def _ask(application: Any, path: str, cookies: bytes, leave_after: bytes) -> Answer:
+def cookies_of(client: Any) -> str:
+    return "; ".join(f"{name}={value.value}" for name, value in client.cookies.items())
+
+
+async def _send(application: Any, path: str, cookies: str, leave_after: bytes) -> Answer:
     answer = Answer()
     leave.set(answer.left.set)
-    asked = False
+    requests = iter([{"type": "http.request", "body": b"", "more_body": False}])
 
     async def receive() -> dict[str, Any]:
-        nonlocal asked
-        if not asked:
-            asked = True
-            return {"type": "http.request", "body": b"", "more_body": False}
+        for request in requests:
+            return request
         await answer.left.wait()
         return {"type": "http.disconnect"}
 
@@ -80,7 +86,7 @@ async def _ask(application: Any, path: str, cookies: bytes, leave_after: bytes) 
         "query_string": b"",
         "http_version": "1.1",
         "scheme": "http",
-        "headers": [(b"cookie", cookies)],
+        "headers": [(b"cookie", cookies.encode())],
         "server": ("testserver", 80),
         "asgi": {"version": "3.0"},
     }

@@ -1,4 +1,4 @@
-"""Gives the tests of session scope their pools."""
+"""Fixtures of the tests that keep stores apart."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from uuid import UUID
 import pytest
 
 from salon_jobs.tenancy import reset_store
-from tests.tenancy.pooled import pool_of_one
+from tests.tenancy.probe import pool_of_one
+from tests.tenancy.web import two, web_role
+
+__all__ = ["two", "web_role"]
 
 
 @pytest.fixture(params=["default", "web"], ids=["worker", "web"])
@@ -20,5 +23,4 @@ def pool(stores: list[UUID], request: pytest.FixtureRequest) -> Iterator[Any]:
 
 @pytest.fixture
 def pool_without_reset(stores: list[UUID]) -> Iterator[Any]:
-    """Give one whose returned connections nobody resets."""
     yield from pool_of_one("default", {})

@@ -1,4 +1,4 @@
-"""Declares who reaches which rows of which table. A reviewer reads ``MATRIX``; ``test_matrix.py`` compares it.
+"""Who reaches which rows of which table. A reviewer reads ``MATRIX``; ``test_matrix.py`` compares it.
 
 A role's entry is a scope and letters. The scope says which rows policies leave it: ``own``, those of the current store
 (none without one); ``named``, the same, and an error without one; ``all``, whatever the store. The letters are its
@@ -33,49 +33,47 @@ OWNERS: Final = ("worker_fanout_owner", "invitation_cleanup_owner")
 
 @dataclass(frozen=True, slots=True)
 class Right:
-    """Is what one role may do on one table."""
+    """What one role may do on one table."""
 
     scope: Scope = "own"
     letters: str = ""
 
     def may(self, command: Command) -> bool:
-        """Tell whether it has the privilege, on some columns at least."""
+        """Return whether it has the privilege, on some columns at least."""
         return LETTERS[command] in self.letters.upper()
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Is one table: the column that holds the store, whether row-level security is on (then forced), and the rights."""
+    """One table: the rights, the column that holds the store, and whether row-level security is on (then forced)."""
 
     rights: Mapping[str, Right]
     store: str | None = None
     rls: bool = True
 
     def right(self, role: str) -> Right:
-        """Return what a role may do."""
         return self.rights.get(role, Right())
 
 
-def _rights(entries: Mapping[str, str]) -> dict[str, Right]:
-    words = {role: entry.split() for role, entry in entries.items() if entry}
-    return {role: Right(cast("Scope", scope), letters) for role, (scope, letters) in words.items()}
+def _table(*, store: str | None = None, rls: bool = True, **entries: str) -> Table:
+    rights = {role: entry.split() for role, entry in entries.items() if entry}
+    return Table({role: Right(cast("Scope", scope), letters) for role, (scope, letters) in rights.items()}, store, rls)
 
 
 def _of_stores(*, store: str = "store_id", **others: str) -> Table:
     """Declare a store's own rows."""
-    rights = {"app": "own SIUD", "worker_runtime": "own SIUD", "migrator": "named SIUDT", **others}
-    return Table(_rights(rights), store)
+    rights = {"app": "own SIUD", "worker_runtime": "own SIUD", "migrator": "named SIUDT"} | others
+    return _table(store=store, rls=True, **rights)
 
 
 def _of_jobs(*, web: str = "", operator: str, store: str | None = None) -> Table:
     """Declare a table of salon_jobs: the worker does everything, for all stores."""
-    rights = {"worker_runtime": "all SIUD", "app": web, "jobs_operator": operator, "migrator": "all SIUDT"}
-    return Table(_rights(rights), store)
+    return _table(store=store, app=web, jobs_operator=operator, worker_runtime="all SIUD", migrator="all SIUDT")
 
 
 def _of_the_system(*, worker: str = "") -> Table:
     """Declare rows of no store, for the web alone."""
-    return Table(_rights({"app": "all SIUD", "worker_runtime": worker, "migrator": "all SIUDT"}))
+    return _table(app="all SIUD", worker_runtime=worker, migrator="all SIUDT")
 
 
 MATRIX: Final[dict[str, Table]] = {
@@ -120,8 +118,7 @@ MATRIX: Final[dict[str, Table]] = {
     "django_content_type": _of_the_system(),
     "django_session": _of_the_system(),
     # The one table without row-level security: Django makes it before any migration could.
-    "django_migrations": Table(
-        _rights({"app": "all S", "worker_runtime": "all S", "jobs_operator": "all S", "migrator": "all SIUDT"}),
-        rls=False,
+    "django_migrations": _table(
+        rls=False, app="all S", worker_runtime="all S", jobs_operator="all S", migrator="all SIUDT"
     ),
 }

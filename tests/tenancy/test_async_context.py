@@ -1,25 +1,27 @@
-"""Opens contexts in coroutines: many tasks on one thread or each on its own, cancelled anywhere, and none mixed."""
+"""Contexts in coroutines: many tasks on one thread or each on its own, cancelled anywhere, and none mixed."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Coroutine
+from contextlib import nullcontext, suppress
 from contextvars import Context
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from asgiref.sync import ThreadSensitiveContext, async_to_sync, sync_to_async
-from django.db import connection, connections, transaction
+from asgiref.sync import async_to_sync, sync_to_async
+from django.db import connections, transaction
 from django.db.backends.signals import connection_created
 
 from project.salon.models import Customer, Store
 from salon_jobs import current_store_id, tenant_context
 from salon_jobs.core.errors import TenantContextError
 from tests.support import seen
+from tests.tenancy.asgi import own_thread
+from tests.tenancy.probe import backend, visible_in_transaction
 
 Work = Callable[[], Coroutine[Any, Any, None]]
 
@@ -39,24 +41,11 @@ def apart(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
     return asyncio.get_running_loop().create_task(work, context=Context())
 
 
-@asynccontextmanager
-async def own_thread() -> AsyncIterator[None]:
-    """Give a task a thread and connections of its own, closed at the end."""
-    async with ThreadSensitiveContext():
-        try:
-            yield
-        finally:
-            await sync_to_async(connections.close_all)()
-
-
 async def visible() -> list[UUID]:
     return [pk async for pk in Store.objects.order_by("id").values_list("pk", flat=True)]
 
 
-@sync_to_async
-def visible_in_a_transaction() -> list[UUID]:
-    with transaction.atomic():
-        return list(Store.objects.values_list("pk", flat=True))
+visible_in_a_transaction = sync_to_async(visible_in_transaction)
 
 
 async def add(name: str) -> None:
@@ -108,23 +97,16 @@ def test_many_tasks_on_one_thread_and_connection_see_their_own_store_alone(store
     backends: set[int] = set()
     wrong: list[object] = []
 
-    @sync_to_async
-    def look() -> tuple[int, list[UUID]]:
-        with transaction.atomic(), connection.cursor() as cursor:
-            cursor.execute("SELECT pg_backend_pid()")
-            return cursor.fetchone()[0], list(Store.objects.values_list("pk", flat=True))
-
     async def one(number: int) -> None:
         store = stores[number % 3] if number % 5 else None
         expected = [] if store is None else [store]
 
         async def reads() -> None:
             for _ in range(rounds):
-                pid, found = await look()
-                backends.add(pid)
-                told = (found, await visible(), current_store_id())
-                if told != (expected, expected, store):
-                    wrong.append((store, told))
+                backends.add(await sync_to_async(backend)())
+                found = (await visible_in_a_transaction(), await visible(), current_store_id())
+                if found != (expected, expected, store):
+                    wrong.append((store, found))
 
         if store is None:
             await reads()
@@ -190,17 +172,12 @@ def test_a_block_without_a_transaction_ends_beside_one_that_holds_it_and_takes_n
                 await ended.wait()
                 assert await visible() == [stores[1]]
 
-        async def embedded() -> None:
-            may_begin.set()
-            await began.wait()
-
         holding = asyncio.create_task(holder())
         async with tenant_context(stores[0], atomic=False):
-            if switched:
-                async with tenant_context(stores[2], atomic=False, switch=True):
-                    await embedded()
-            else:
-                await embedded()
+            inner = tenant_context(stores[2], atomic=False, switch=True) if switched else nullcontext()
+            async with inner:
+                may_begin.set()
+                await began.wait()
         ended.set()
         await holding
 
@@ -364,11 +341,3 @@ def test_below_async_to_sync_it_is_the_callers_connection(stores: list[UUID]) ->
         assert inner() == [stores[0]]
     with tenant_context(stores[1]), pytest.raises(TenantContextError, match="switch=True"):
         inner()
-
-
-def test_one_object_is_one_block(stores: list[UUID]) -> None:
-    context = tenant_context(stores[0])
-    with context, pytest.raises(TenantContextError, match="open already"), context:
-        pass
-    with context:
-        assert list(Store.objects.values_list("pk", flat=True)) == [stores[0]]

@@ -1,11 +1,12 @@
-"""Hands the store to threads and tasks on purpose, and shows that it arrives nowhere else."""
+"""Threads and tasks have no store, unless it was handed to them with ``carry_store``."""
 
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import Context, copy_context
+from functools import partial
 from uuid import UUID
 
 import pytest
@@ -18,42 +19,62 @@ from salon_jobs.core.errors import TenantContextError
 from salon_jobs.core.outcomes import Succeeded
 from salon_jobs.tenancy import carry_store
 from tests import tasks
-from tests.support import run_due, seen
+from tests.support import elsewhere, run_due, seen
+from tests.tenancy.probe import in_session, in_thread, visible
 
 
-def visible() -> list[UUID]:
-    """Return the stores this thread's connection sees."""
-    return list(Store.objects.order_by("id").values_list("pk", flat=True))
+def visible_as() -> tuple[list[UUID], UUID | None]:
+    return visible(), current_store_id()
 
 
 def visible_and_closed() -> list[UUID]:
-    """See for a thread that was given nothing."""
     try:
         return visible()
     finally:
         connections.close_all()
 
 
+@pytest.mark.parametrize("session", [True, False])
+def test_a_thread_starts_without_the_store(stores: list[UUID], session: bool) -> None:
+    with in_session(stores[0], using="default") if session else tenant_context(stores[0]):
+        assert in_thread(visible_as) == ([], None)
+
+
 def test_a_thread_sees_the_store_it_was_handed_and_only_that_one_does(stores: list[UUID]) -> None:
-    found: dict[str, object] = {}
+    with tenant_context(stores[0]), ThreadPoolExecutor(2) as pool:
+        carried, bare = pool.submit(carry_store(visible_as)), elsewhere(pool, visible_as)
+        assert (carried.result(), bare.result()) == (([stores[0]], stores[0]), ([], None))
+        assert visible() == [stores[0]]
 
-    def look(name: str) -> None:
-        found[name] = (visible(), current_store_id())
 
-    def look_alone(name: str) -> None:
-        found[name] = (visible_and_closed(), current_store_id())
+def test_a_thread_that_is_handed_the_context_variables_opens_it_on_its_own_connection(stores: list[UUID]) -> None:
+    def work() -> list[list[UUID]]:
+        outside = visible()
+        with transaction.atomic():
+            before = visible()
+            with tenant_context(stores[0]):
+                inside = visible()
+            return [outside, before, inside, visible()]
 
     with tenant_context(stores[0]):
-        threads = [
-            threading.Thread(target=carry_store(look), args=["carried"]),
-            threading.Thread(target=look_alone, args=["not carried"]),
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        context = copy_context()
+        assert in_thread(lambda: context.run(work)) == [[], [], [stores[0]], []]
         assert visible() == [stores[0]]
-    assert found == {"carried": ([stores[0]], stores[0]), "not carried": ([], None)}
+
+
+def test_two_threads_hold_two_stores_at_once(stores: list[UUID]) -> None:
+    both = threading.Barrier(2, timeout=10)
+
+    def work(store: UUID) -> list[UUID]:
+        with tenant_context(store):
+            both.wait()
+            found = visible()
+            both.wait()
+            return found
+
+    with ThreadPoolExecutor(2) as pool:
+        futures = [elsewhere(pool, partial(work, store)) for store in stores[:2]]
+        assert [future.result() for future in futures] == [[store] for store in stores[:2]]
 
 
 def test_it_works_after_the_block_and_on_threads_that_are_used_again(stores: list[UUID]) -> None:
@@ -62,10 +83,8 @@ def test_it_works_after_the_block_and_on_threads_that_are_used_again(stores: lis
     with tenant_context(stores[1], atomic=False):
         second = carry_store(visible)
     with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(first).result() == [stores[0]]
-        assert pool.submit(second).result() == [stores[1]]
-        assert pool.submit(visible_and_closed).result() == []
-        assert pool.submit(current_store_id).result() is None
+        results = [pool.submit(work).result() for work in (first, second, visible_and_closed, current_store_id)]
+    assert results == [[stores[0]], [stores[1]], [], None]
 
 
 def test_it_leaves_a_connection_as_it_was(stores: list[UUID]) -> None:
@@ -106,22 +125,19 @@ def test_tasks_see_what_each_was_handed(stores: list[UUID]) -> None:
     for store in stores:
         with tenant_context(store):
             handed.append(carry_store(look, atomic=False))
+    with tenant_context(stores[0]):
+        handed_to_thread = carry_store(visible)
 
     async def work() -> None:
         loop = asyncio.get_running_loop()
-        started = [loop.create_task(each(), context=contextvars.Context()) for each in handed * 5]
-        found = await asyncio.gather(*started)
-        assert found == [[store] for store in stores] * 5
+        started = [loop.create_task(each(), context=Context()) for each in handed * 5]
+        assert await asyncio.gather(*started) == [[store] for store in stores] * 5
         assert current_store_id() is None
         assert await asyncio.to_thread(handed_to_thread) == [stores[0]]
         assert await asyncio.to_thread(visible_and_closed) == []
         await sync_to_async(connections.close_all)()
 
-    with tenant_context(stores[0]):
-        handed_to_thread = carry_store(visible)
-    context = contextvars.Context()
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(context.run, asyncio.run, work()).result()
+    in_thread(lambda: Context().run(asyncio.run, work()))
 
 
 def test_outside_there_is_nothing_to_carry_and_another_store_is_refused(stores: list[UUID]) -> None:
@@ -136,12 +152,7 @@ def test_outside_there_is_nothing_to_carry_and_another_store_is_refused(stores: 
 
 def test_a_job_hands_its_store_to_a_thread(stores: list[UUID], hooks: tasks.Hooks, process_id: int) -> None:
     found: list[object] = []
-
-    def body(**_: object) -> None:
-        with ThreadPoolExecutor(1) as pool:
-            found.append(pool.submit(carry_store(visible)).result())
-
-    hooks.store = body
+    hooks.store = lambda **_: found.append(in_thread(carry_store(visible)))
     tasks.in_store.enqueue(store_id=stores[1])
     assert run_due(process_id) == [Succeeded(finished=True)]
     assert found == [[stores[1]]]

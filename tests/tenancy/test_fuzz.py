@@ -1,4 +1,4 @@
-"""Runs a little of the fuzz; ``make fuzz`` runs a million statements."""
+"""A little of the fuzz; ``make fuzz`` runs a million statements."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from uuid import uuid4
 
 import pytest
 
+from tests.tenancy.fuzz.actor import Witness, canary
 from tests.tenancy.fuzz.fleet import run
-from tests.tenancy.fuzz.witness import Witness, canary
 
 
 @pytest.fixture(autouse=True)

@@ -1,14 +1,20 @@
-"""Shows who may do what with the job tables and the store list, as the real roles, on tables that are not empty."""
+"""Who may do what with the job tables and functions, as the real roles, in code, in SQL and in triggers.
+
+Which rows of which tables a role reaches is in ``matrix.py``; here are columns, states, functions and keys.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 from uuid import UUID, uuid4
 
-import psycopg
 import pytest
-from django.db import ProgrammingError, connections, transaction
+from django.conf import settings
+from django.db import DataError, IntegrityError, ProgrammingError, connections, transaction
 from django.test import override_settings
+from psycopg import errors
 
 from salon_jobs import fan_out, tenant_context
 from salon_jobs.conf import settings as conf
@@ -17,7 +23,14 @@ from salon_jobs.core.records import ActionResult
 from salon_jobs.jobs import JobHandle, control
 from salon_jobs.jobs import queries as store
 from tests import tasks
-from tests.support import claim, seen
+from tests.support import change, claim, run_due, seen
+from tests.tenancy.canaries import NOW
+
+ADD = "SELECT job_id FROM salon_jobs_add_job('test-store', '{}', %s, job_key => 'k')"
+DIRECT = "INSERT INTO salon_jobs_job (task, store_id) VALUES ('test-store', %s) RETURNING id"
+SALE = "INSERT INTO sale (id, store_id, sold_at, amount) VALUES (%s, %s, %s, 1)"
+JOBS = "SELECT store_id FROM salon_jobs_job ORDER BY id"
+web_and_worker = pytest.mark.parametrize("alias", ["web", "default"])
 
 
 @pytest.fixture
@@ -30,33 +43,38 @@ def jobs(stores: list[UUID]) -> list[JobHandle]:
 
 
 @pytest.fixture
-def as_web() -> object:
+def as_web() -> Iterator[None]:
     """Make the web role's connection the one that jobs are enqueued on."""
-    from django.conf import settings
-
-    with override_settings(SALON_JOBS={**settings.SALON_JOBS, "DATABASE": "web"}) as override:
+    with override_settings(SALON_JOBS={**settings.SALON_JOBS, "DATABASE": "web"}):
         assert conf.database == "web"
-        yield override
+        yield
 
 
-def ask(alias: str, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
-    with connections[alias].cursor() as cursor:
+def ask(alias: str, statement: str, *parameters: Any, store: UUID | None = None) -> list[tuple[Any, ...]]:
+    """Run a statement as a role, in a transaction, as a store or as none."""
+    with ExitStack() as stack:
+        stack.enter_context(tenant_context(store, using=alias) if store else transaction.atomic(using=alias))
+        cursor = stack.enter_context(connections[alias].cursor())
         cursor.execute(statement, parameters)
-        return [tuple(row) for row in cursor.fetchall()]
+        return [tuple(row) for row in cursor.fetchall()] if cursor.description else []
 
 
-def refused(alias: str, statement: str, *parameters: Any) -> str:
-    with pytest.raises(ProgrammingError) as caught, transaction.atomic(using=alias):
-        ask(alias, statement, *parameters)
-    assert isinstance(caught.value.__cause__, psycopg.errors.InsufficientPrivilege), caught.value
+def refused(alias: str, statement: str, *parameters: Any, store: UUID | None = None) -> str:
+    """Assert that the role lacks a privilege for it, or that a policy forbids it."""
+    with pytest.raises(ProgrammingError) as caught:
+        ask(alias, statement, *parameters, store=store)
+    assert isinstance(caught.value.__cause__, errors.InsufficientPrivilege), caught.value
     return str(caught.value)
 
 
+# The web role and the job table
+
+
 def test_the_web_role_sees_the_jobs_of_its_current_store_alone(jobs: list[JobHandle], stores: list[UUID]) -> None:
-    assert ask("web", "SELECT id FROM salon_jobs_job") == []
-    with tenant_context(stores[0], using="web"):
-        assert ask("web", "SELECT id FROM salon_jobs_job") == [(jobs[0].id,)]
-        assert ask("web", "UPDATE salon_jobs_job SET priority = 3 RETURNING id") == [(jobs[0].id,)]
+    statements = ("SELECT id FROM salon_jobs_job", "UPDATE salon_jobs_job SET priority = 3 RETURNING id")
+    for statement in statements:
+        assert ask("web", statement) == []
+        assert ask("web", statement, store=stores[0]) == [(jobs[0].id,)]
     assert seen("SELECT count(*) FROM salon_jobs_job WHERE priority = 3") == [(1,)]
 
 
@@ -64,11 +82,7 @@ def test_the_web_role_sees_the_jobs_of_its_current_store_alone(jobs: list[JobHan
 def test_the_web_role_can_not_touch_what_keys_and_cancelling_do_not_need(
     jobs: list[JobHandle], stores: list[UUID], column: str
 ) -> None:
-    with tenant_context(stores[0], using="web"):
-        refused("web", f"UPDATE salon_jobs_job SET {column} = {column}")
-        refused("web", "DELETE FROM salon_jobs_job")
-        for table in ("process", "cron_tick", "cron_entry"):
-            refused("web", f"SELECT * FROM salon_jobs_{table}")
+    refused("web", f"UPDATE salon_jobs_job SET {column} = {column}", store=stores[0])
 
 
 @pytest.mark.parametrize(
@@ -77,9 +91,9 @@ def test_the_web_role_can_not_touch_what_keys_and_cancelling_do_not_need(
 )
 def test_the_web_role_can_not_insert_what_the_workers_trust(stores: list[UUID], column: str) -> None:
     value = {"state": "'running'", "reason": "''"}.get(column, "now()" if column.endswith("_at") else "1")
-    with tenant_context(stores[0], using="web"):
-        refused("web", f"INSERT INTO salon_jobs_job (task, store_id, {column}) VALUES ('ping', %s, {value})", stores[0])
-        ask("web", "INSERT INTO salon_jobs_job (task, store_id) VALUES ('ping', %s) RETURNING id", stores[0])
+    insert = f"INSERT INTO salon_jobs_job (task, store_id, {column}) VALUES ('ping', %s, {value})"
+    refused("web", insert, stores[0], store=stores[0])
+    assert len(ask("web", DIRECT, stores[0], store=stores[0])) == 1
 
 
 def test_the_web_role_moves_jobs_as_cancelling_and_retrying_do_and_never_a_running_one(
@@ -88,7 +102,7 @@ def test_the_web_role_moves_jobs_as_cancelling_and_retrying_do_and_never_a_runni
     job_id = jobs[0].id
     with tenant_context(stores[0], using="web"):
         for state in ("running", "succeeded", "failed"):
-            with pytest.raises(ProgrammingError, match=r"row-level security|Cannot update"), transaction.atomic("web"):
+            with pytest.raises(ProgrammingError, match=r"row-level security|Cannot update"):
                 ask("web", "UPDATE salon_jobs_job SET state = %s RETURNING id", state)
         assert control.cancel_jobs([job_id], using="web") == [ActionResult(job_id, True)]
         assert control.retry_jobs([job_id], using="web") == [ActionResult(job_id, True)]
@@ -101,7 +115,7 @@ def test_the_web_role_moves_jobs_as_cancelling_and_retrying_do_and_never_a_runni
     assert store.finish(running, process_id)
 
 
-def test_the_web_role_enqueues_for_its_current_store_and_no_other(as_web: object, stores: list[UUID]) -> None:
+def test_the_web_role_enqueues_for_its_current_store_and_no_other(as_web: None, stores: list[UUID]) -> None:
     with tenant_context(stores[0]):
         for _ in range(2):
             tasks.keyed.enqueue(store_id=stores[0], number=1)
@@ -118,118 +132,202 @@ def test_the_web_role_enqueues_for_its_current_store_and_no_other(as_web: object
         assert caught.value.code == "JOB.ENQUEUE_REFUSED"
         with pytest.raises(EnqueueRefused):
             enqueue()
-    assert seen("SELECT DISTINCT store_id FROM salon_jobs_job") == [(stores[0],)]
-    assert seen("SELECT count(*) FROM salon_jobs_job") == [(2,)]
+    assert seen(JOBS) == [(stores[0],)] * 2
+    for of in (stores[1], None):
+        assert "row-level security" in refused("web", DIRECT, of, store=stores[0])
+    refused("web", DIRECT, None)
 
 
-def test_the_web_role_adds_system_jobs_through_the_function_and_does_not_see_them(
-    as_web: object, stores: list[UUID]
+def test_the_web_role_reads_the_errors_of_its_stores_jobs_alone(
+    stores: list[UUID], process_id: int, hooks: tasks.Hooks
 ) -> None:
-    handle = tasks.system.enqueue(note="from the web")
-    assert seen("SELECT id, payload->>'note' FROM salon_jobs_job") == [(handle.id, "from the web")]
-    assert ask("web", "SELECT count(*) FROM salon_jobs_job") == [(0,)]
-    refused("web", "INSERT INTO salon_jobs_job (task) VALUES ('ping') RETURNING id")
-    with tenant_context(stores[0], using="web"):
-        refused("web", "INSERT INTO salon_jobs_job (task) VALUES ('ping') RETURNING id")
-        [(job_id, result)] = ask("web", "SELECT * FROM salon_jobs_add_job('test-store', '{}', %s)", stores[0])
-        assert result == "inserted"
-        assert "is not the current store" in refused(
-            "web", "SELECT * FROM salon_jobs_add_job('test-store', '{}', %s)", stores[1]
-        )
-    assert "is not the current store" in refused("web", "SELECT * FROM salon_jobs_add_job('x', '{}', %s)", uuid4())
-    assert seen("SELECT store_id FROM salon_jobs_job WHERE id = %s", job_id) == [(stores[0],)]
+    def fail(**_: object) -> None:
+        raise ZeroDivisionError
 
-
-def test_the_worker_sees_all_jobs_and_no_business_row(jobs: list[JobHandle], stores: list[UUID]) -> None:
-    assert ask("default", "SELECT current_user, count(*) FROM salon_jobs_job") == [("worker_runtime", 4)]
-    assert ask("default", "SELECT count(*) FROM store") == [(0,)]
-    assert ask("default", "SELECT store_id FROM public.list_store_ids_for_fan_out()") == [(s,) for s in stores]
-    with tenant_context(stores[0]):
-        assert ask("default", "SELECT id FROM store") == [(stores[0],)]
-
-
-def test_the_operator_sees_and_changes_all_jobs_and_no_business_table(jobs: list[JobHandle]) -> None:
-    assert ask("operator", "SELECT current_user, count(*) FROM salon_jobs_job") == [("jobs_operator", 4)]
-    assert len(ask("operator", "UPDATE salon_jobs_job SET priority = 1 RETURNING id")) == 4
-    tables = [
-        row[0]
-        for row in seen("SELECT relname FROM pg_class WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace")
-    ]
-    business = [name for name in tables if not name.startswith(("salon_jobs_", "django_migrations"))]
-    assert "store" in business
-    assert "customer" in business
-    for name in business:
-        refused("operator", f'SELECT * FROM "{name}"')
-
-
-def test_nobody_but_the_worker_lists_the_stores(stores: list[UUID], as_web: object) -> None:
-    for alias in ("web", "operator"):
-        refused(alias, "SELECT * FROM public.list_store_ids_for_fan_out()")
-    with pytest.raises(EnqueueRefused, match="salon_jobs_fan_out; a fan-out runs as the worker role"):
-        fan_out(tasks.in_store)
-
-
-def test_the_fan_out_function_is_exactly_as_specified(stores: list[UUID]) -> None:
-    assert seen(
-        "SELECT p.proowner::regrole::text, p.prosecdef, p.provolatile, l.lanname, p.proconfig, p.pronargs,"
-        "       pg_get_function_result(p.oid), p.proacl::text[]"
-        "  FROM pg_proc p JOIN pg_language l ON l.oid = p.prolang WHERE p.proname = 'list_store_ids_for_fan_out'"
-    ) == [
-        (
-            "worker_fanout_owner",
-            True,
-            "s",
-            "sql",
-            ["search_path=pg_catalog"],
-            0,
-            "TABLE(store_id uuid)",
-            ["worker_fanout_owner=X/worker_fanout_owner", "worker_runtime=X/worker_fanout_owner"],
-        )
-    ]
-    [(source,)] = seen("SELECT prosrc FROM pg_proc WHERE proname = 'list_store_ids_for_fan_out'")
-    assert '"public"."store"' in source
-    assert "ORDER BY" in source
-    owner = "worker_fanout_owner"
-    assert seen("SELECT rolcanlogin, rolbypassrls, rolsuper FROM pg_roles WHERE rolname = %s", owner) == [
-        (False, True, False)
-    ]
-    assert (
-        seen(
-            "SELECT pg_has_role(r, %s, 'MEMBER') FROM unnest(ARRAY['app','worker_runtime','jobs_operator']) AS r", owner
-        )
-        == [(False,)] * 3
-    )
-    assert seen("SELECT has_table_privilege(%s, 'store', 'SELECT')", owner) == [(False,)]
-    assert seen("SELECT has_column_privilege(%s, 'store', 'id', 'SELECT')", owner) == [(True,)]
-    assert seen("SELECT has_schema_privilege(%s, 'public', 'CREATE')", owner) == [(False,)]
-
-
-def test_every_store_owned_and_job_table_has_forced_row_level_security(database: None) -> None:
-    bare = seen(
-        "SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
-        " WHERE n.nspname = 'public' AND c.relkind = 'r' AND NOT (c.relrowsecurity AND c.relforcerowsecurity)"
-        "   AND (c.relname LIKE 'salon_jobs_%%' OR c.relname = 'store' OR EXISTS (SELECT FROM pg_attribute a"
-        "        WHERE a.attrelid = c.oid AND a.attname = 'store_id' AND NOT a.attisdropped))"
-    )
-    assert bare == []
-
-
-def test_runtimes_read_the_migration_history_and_can_not_rewrite_it(database: None) -> None:
-    for alias in ("default", "web", "operator"):
-        assert ask(alias, "SELECT count(*) > 0 FROM django_migrations") == [(True,)]
-        refused(alias, "DELETE FROM django_migrations RETURNING 1")
+    hooks.store = hooks.system = fail
+    jobs = [tasks.in_store.enqueue(store_id=store) for store in stores]
+    tasks.system.enqueue()
+    run_due(process_id)
+    assert seen("SELECT count(*) FROM salon_jobs_job_error") == [(4,)]
+    assert ask("web", "SELECT job_id FROM salon_jobs_job_error") == []
+    assert ask("web", "SELECT job_id FROM salon_jobs_job_error", store=stores[1]) == [(jobs[1].id,)]
 
 
 def test_the_guards_refuse_mistakes_even_the_owners(jobs: list[JobHandle], stores: list[UUID]) -> None:
-    for change, why in (
+    for assignment, why in (
         ("store_id = gen_random_uuid()", "identity_never_changes"),
         ("task = 'ping'", "identity_never_changes"),
         ("state = 'succeeded'", "legal_moves_only"),
         ("state = 'failed'", "legal_moves_only"),
     ):
-        with pytest.raises(Exception, match=why), connections["owner"].cursor() as cursor:
-            cursor.execute(f"UPDATE salon_jobs_job SET {change}")
+        with pytest.raises(Exception, match=why):
+            change(f"UPDATE salon_jobs_job SET {assignment}")
     for legal in ("running", "failed", "queued", "cancelled", "queued", "running", "succeeded"):
         assert len(ask("owner", "UPDATE salon_jobs_job SET state = %s RETURNING id", legal)) == 4
     with pytest.raises(Exception, match="legal_moves_only"):
-        ask("owner", "UPDATE salon_jobs_job SET state = 'queued' RETURNING id")
+        change("UPDATE salon_jobs_job SET state = 'queued'")
+
+
+# Functions, from SQL
+
+
+def described(function: str) -> dict[str, Any]:
+    columns = "proowner::regrole::text, prosecdef, proconfig, proacl::text[], provolatile, pronargs, prosrc"
+    result = "pg_get_function_result(p.oid), lanname"
+    [row] = seen(
+        f"SELECT {columns}, {result} FROM pg_proc p JOIN pg_language l ON l.oid = prolang WHERE proname = %s", function
+    )
+    names = ("owner", "definer", "config", "acl", "volatile", "arguments", "source", "result", "language")
+    return dict(zip(names, row, strict=True))
+
+
+@pytest.mark.parametrize("name", ["salon_jobs_add_job", "salon_jobs_add_jobs"])
+def test_the_functions_that_add_jobs_are_exactly_as_declared(database: None, name: str) -> None:
+    function = described(name)
+    assert (function["owner"], function["definer"]) == ("migrator", True)
+    assert function["config"] == ["search_path=pg_catalog, pg_temp"]
+    assert function["acl"] == ["migrator=X/migrator", "app=X/migrator", "worker_runtime=X/migrator"]
+    source = function["source"]
+    assert ("app.current_store_id" in source) == (name == "salon_jobs_add_job"), "the other takes no store"
+    assert "__" not in source
+    assert " salon_jobs_job" not in source, "every table is named with its schema"
+
+
+def test_the_fan_out_function_is_exactly_as_specified(stores: list[UUID]) -> None:
+    owner = "worker_fanout_owner"
+    function = described("list_store_ids_for_fan_out")
+    source = function.pop("source")
+    assert function == {
+        "owner": owner,
+        "definer": True,
+        "config": ["search_path=pg_catalog"],
+        "acl": [f"{owner}=X/{owner}", f"worker_runtime=X/{owner}"],
+        "volatile": "s",
+        "arguments": 0,
+        "result": "TABLE(store_id uuid)",
+        "language": "sql",
+    }
+    assert '"public"."store"' in source
+    assert "ORDER BY" in source
+    flags = "SELECT rolcanlogin, rolbypassrls, rolsuper FROM pg_roles WHERE rolname = %s"
+    assert seen(flags, owner) == [(False, True, False)]
+    runtimes = "unnest(ARRAY['app','worker_runtime','jobs_operator'])"
+    assert seen(f"SELECT pg_has_role(r, %s, 'MEMBER') FROM {runtimes} AS r", owner) == [(False,)] * 3
+    assert seen(
+        "SELECT has_table_privilege(r, 'store', 'SELECT'), has_column_privilege(r, 'store', 'id', 'SELECT'),"
+        " has_schema_privilege(r, 'public', 'CREATE') FROM CAST(%s AS text) AS r",
+        owner,
+    ) == [(False, True, False)]
+
+
+def test_nobody_but_the_worker_lists_the_stores(stores: list[UUID], as_web: None) -> None:
+    listing = "SELECT store_id FROM public.list_store_ids_for_fan_out()"
+    assert ask("default", listing) == [(store,) for store in stores]
+    for alias in ("web", "operator"):
+        refused(alias, listing)
+    with pytest.raises(EnqueueRefused, match="salon_jobs_fan_out; a fan-out runs as the worker role"):
+        fan_out(tasks.in_store)
+
+
+@web_and_worker
+def test_a_job_is_added_for_the_current_store_alone(stores: list[UUID], alias: str) -> None:
+    own, other, _ = stores
+    assert len(ask(alias, ADD, own, store=own)) == 1
+    for of, current in ((other, own), (own, None), (uuid4(), own), (uuid4(), None)):
+        assert "store_id is not the current store" in refused(alias, ADD, of, store=current)
+    assert seen(JOBS) == [(own,)]
+
+
+@web_and_worker
+def test_a_key_of_one_store_meets_no_job_of_another(stores: list[UUID], alias: str) -> None:
+    [first], [second] = (ask(alias, ADD, store, store=store) for store in stores[:2])
+    assert first != second
+    assert ask(alias, ADD, stores[0], store=stores[0]) == [first]
+    assert seen(JOBS) == [(stores[0],), (stores[1],)]
+
+
+@web_and_worker
+def test_a_setting_that_is_no_uuid_adds_nothing(stores: list[UUID], alias: str) -> None:
+    with transaction.atomic(using=alias):
+        ask(alias, "SELECT set_config('app.current_store_id', 'all', true)")
+        with pytest.raises(DataError, match="invalid input syntax for type uuid"):
+            ask(alias, ADD, stores[0])
+    assert seen(JOBS) == []
+
+
+@pytest.mark.parametrize("call", ["salon_jobs_add_job('ping')", "salon_jobs_add_jobs('ping', ARRAY['{}'])"])
+def test_the_operator_adds_no_jobs(stores: list[UUID], call: str) -> None:
+    assert "permission denied" in refused("operator", f"SELECT {call}")
+    refused("operator", DIRECT, stores[0])
+    assert seen(JOBS) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("'ping', job_key => 'k', job_key_mode => 'always'", "job_key_mode is unknown"),
+        ("'ping', job_key => 'k', job_key_mode => NULL", "job_key_mode is unknown"),
+        ("'ping', max_attempts => 0::smallint", "salon_jobs_job_attempts"),
+    ],
+)
+def test_a_wrong_call_from_sql_is_refused(database: None, arguments: str, message: str) -> None:
+    with pytest.raises((DataError, ProgrammingError, IntegrityError), match=message):
+        ask("web", f"SELECT salon_jobs_add_job({arguments})")
+    assert seen(JOBS) == []
+
+
+def test_system_jobs_are_everybodys_to_add_and_to_replace_by_key(as_web: None, stores: list[UUID]) -> None:
+    """A documented limit: it is how the web enqueues them, whatever store is current."""
+    handle = tasks.system.enqueue(note="from the web")
+    assert seen("SELECT id, payload->>'note' FROM salon_jobs_job") == [(handle.id, "from the web")]
+    add = "SELECT job_id, result FROM salon_jobs_add_job('test-keyed-system', %s, job_key => 'k:x')"
+    [(job_id, result)] = ask("web", add, '{"note": "x"}', store=stores[0])
+    assert result == "inserted"
+    assert ask("web", add, '{"note": "y"}', store=stores[1]) == [(job_id, "replaced")]
+    for current in (stores[0], None):
+        assert ask("web", "SELECT * FROM salon_jobs_job", store=current) == [], "and nobody's to see"
+
+
+# Triggers
+
+
+@pytest.fixture
+def trigger(stores: list[UUID]) -> Iterator[None]:
+    """Add a job with every sale, for the store in the sale's row or, where the amount says so, for the second store."""
+    change(
+        "CREATE FUNCTION public.job_per_sale() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        " PERFORM public.salon_jobs_add_job('test-store', jsonb_build_object('number', NEW.amount),"
+        "  CASE NEW.amount WHEN 2 THEN (SELECT current_setting('test.other')::uuid) ELSE NEW.store_id END);"
+        " RETURN NULL; END $$"
+    )
+    change("GRANT EXECUTE ON FUNCTION public.job_per_sale() TO app, worker_runtime")
+    change("CREATE TRIGGER job_per_sale AFTER INSERT OR UPDATE ON sale FOR EACH ROW EXECUTE FUNCTION job_per_sale()")
+    yield
+    change("DROP TRIGGER job_per_sale ON sale")
+    change("DROP FUNCTION public.job_per_sale")
+
+
+@web_and_worker
+def test_a_trigger_adds_a_job_of_the_rows_store(stores: list[UUID], trigger: None, alias: str) -> None:
+    own, other, _ = stores
+    ask(alias, SALE, uuid4(), own, NOW, store=own)
+    assert seen(JOBS) == [(own,)]
+    assert "row-level security" in refused(alias, SALE, uuid4(), other, NOW, store=own)
+    ask(alias, "UPDATE sale SET amount = 1", store=other)
+    assert seen(JOBS) == [(own,)], "another store's update reaches no row, so it fires nothing"
+    with tenant_context(own, using=alias):
+        ask(alias, SALE, uuid4(), own, NOW)
+        transaction.set_rollback(True, using=alias)
+    assert seen(JOBS) == [(own,)], "rolled back with the sale"
+
+
+@web_and_worker
+def test_a_trigger_that_names_another_store_fails_and_takes_its_statement_along(
+    stores: list[UUID], trigger: None, alias: str
+) -> None:
+    own, other, _ = stores
+    ask(alias, SALE, uuid4(), own, NOW, store=own)
+    sneak = "WITH setting AS (SELECT set_config('test.other', %s, true)) UPDATE sale SET amount = 2 FROM setting"
+    assert "store_id is not the current store" in refused(alias, sneak, str(other), store=own)
+    assert seen(JOBS) == [(own,)]
+    assert seen("SELECT amount FROM sale") == [(1,)]

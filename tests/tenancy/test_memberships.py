@@ -1,11 +1,13 @@
-"""Asks which stores a user belongs to, as the web role, which sees nobody else's memberships."""
+"""Which stores a user belongs to, read as the web role, which sees nobody else's memberships."""
 
 from __future__ import annotations
 
+from io import StringIO
 from uuid import UUID
 
 import pytest
 from django.contrib.auth.models import AnonymousUser, User
+from django.core.management import CommandError, call_command
 from django.db import connection, connections, transaction
 from django.db.utils import ProgrammingError
 
@@ -13,13 +15,9 @@ from project.salon.models import Membership
 from salon_jobs import tenant_context
 from salon_jobs.core.errors import ConfigurationError
 from salon_jobs.tenancy.resolvers import stores_of
-from tests.conftest import manage
-from tests.settings import url_for
 from tests.support import seen
 from tests.tenancy.round_trips import round_trips
-from tests.tenancy.web import configured, member_of, two, web_role
-
-__all__ = ["two", "web_role"]  # fixtures
+from tests.tenancy.web import configured, member_of
 
 
 def visible(using: str = "default") -> set[tuple[int, UUID]]:
@@ -35,7 +33,10 @@ def test_a_users_stores_are_read_in_one_round_trip_and_nobody_elses_are_seen(two
     assert trips == [1]
     assert stores_of(both) == tuple(two)
     assert stores_of(none) == stores_of(AnonymousUser()) == ()
-    assert visible() == set(), "the user is forgotten"
+    with transaction.atomic():
+        assert stores_of(one) == (two[0],)
+        assert visible() == set(), "the user is forgotten"
+    assert visible() == set()
 
 
 def test_the_policy_alone_keeps_users_apart(two: list[UUID]) -> None:
@@ -70,13 +71,6 @@ def test_the_worker_may_not_ask_by_user(two: list[UUID]) -> None:
         del connections["worker"], connections.settings["worker"]
 
 
-def test_inside_a_transaction_the_user_is_forgotten_too(two: list[UUID]) -> None:
-    user = member_of(two[0])
-    with transaction.atomic():
-        assert stores_of(user) == (two[0],)
-        assert visible() == set()
-
-
 def test_a_membership_goes_with_its_user(two: list[UUID]) -> None:
     user = member_of(*two)
     User.objects.get(pk=user.pk).delete()
@@ -100,18 +94,13 @@ def test_a_wrong_setting_is_named(two: list[UUID], wrong: dict[str, object], mes
 
 def test_a_user_joins_a_store_by_the_command(two: list[UUID]) -> None:
     user = member_of()
-    environment = {"DATABASE_URL": url_for("app")}
     for _ in range(2):
-        done = manage("join_store", user.username, str(two[1]), **environment)
-        assert done.returncode == 0, done.stderr
+        call_command("join_store", user.username, str(two[1]), stdout=StringIO())
     assert stores_of(user) == (two[1],)
-    refusals: list[tuple[tuple[str, str], str]] = [
-        (("nobody", str(two[1])), "there is no user 'nobody'"),
-        ((user.username, "x"), "store_id must be a uuid"),
-        ((user.username, str(UUID(int=1))), "there is no store"),
-    ]
-    for arguments, told in refusals:
-        done = manage("join_store", *arguments, **environment)
-        assert done.returncode == 1
-        assert told in done.stderr
-        assert "Traceback" not in done.stderr
+    for username, store, message in (
+        ("nobody", two[1], "there is no user 'nobody'"),
+        (user.username, "x", "store_id must be a uuid"),
+        (user.username, UUID(int=1), "there is no store"),
+    ):
+        with pytest.raises(CommandError, match=message):
+            call_command("join_store", username, str(store))

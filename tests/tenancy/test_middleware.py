@@ -1,73 +1,47 @@
-"""Sends requests of several stores' users through TenantMiddleware, as the web role."""
+"""Requests of several stores' users through TenantMiddleware, as the web role."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from asgiref.sync import async_to_sync, sync_to_async
 from django.contrib.auth.models import User
 from django.db import connection, connections, transaction
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.http.response import HttpResponseBase
-from django.test import AsyncClient, Client
 
-from project.salon.models import Customer, Store
+from project.salon.models import Store
 from salon_jobs import current_store_id, tenant_context
-from tests.support import elsewhere, seen
+from tests.support import seen
+from tests.tenancy.probe import ask, carried, execute, in_thread
 from tests.tenancy.round_trips import round_trips
-from tests.tenancy.web import Hook, canaries, configured, look, member_of, two, web_role
+from tests.tenancy.web import (
+    NOTHING,
+    Hook,
+    alook,
+    canaries,
+    configured,
+    expected,
+    get_async,
+    look,
+    member_of,
+    send,
+    signed_in,
+    write,
+    written,
+)
 
-__all__ = ["two", "web_role"]  # fixtures
-
-
-def signed_in(user: User | None, **options: Any) -> Client:
-    """Return a client of a user; None: of nobody."""
-    client = Client(raise_request_exception=False, **options)
-    if user is not None:
-        client.force_login(user)
-    return client
-
-
-def get_async(user: User, path: str, **headers: str) -> Any:
-    """Send a request through the asynchronous handler."""
-
-    async def send() -> HttpResponseBase:
-        client = AsyncClient(raise_request_exception=False)
-        await client.aforce_login(user)
-        return await client.get(path, headers=headers)
-
-    return async_to_sync(send)()
-
-
-async def alook(request: HttpRequest) -> HttpResponseBase:
-    """Answer with what an asynchronous view sees."""
-    found = [name async for name in Customer.objects.order_by("name").values_list("name", flat=True)]
-    return JsonResponse({"store": current_store_id(), "seen": found})
-
-
-def expected(stores: list[UUID], number: int) -> dict[str, Any]:
-    """Return what a view of one store sees."""
-    return {"store": str(stores[number]), "seen": [f"canary {number}"]}
-
-
-NOTHING: dict[str, Any] = {"store": None, "seen": []}
+both_handlers = pytest.mark.parametrize("path", ["/hooked/", "/ahooked/"])
 
 
 def test_each_user_sees_the_one_store_of_theirs(two: list[UUID]) -> None:
-    assert seen("SELECT current_setting('is_superuser')") == [("on",)]
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT current_user")
-        assert cursor.fetchone() == ("app",)
+    assert ask("SELECT current_user") == "app"
     clients = [signed_in(member_of(store)) for store in two]
     for number in (0, 1, 0):
         response = clients[number].get("/hooked/")
         assert (response.status_code, response.json()) == (200, expected(two, number))
-        assert current_store_id() is None
-        assert canaries() == []
+        assert (current_store_id(), canaries()) == (None, [])
 
 
 @pytest.mark.parametrize("path", ["/hooked/", "/ahooked/", "/ahooked-without-transaction/"])
@@ -101,70 +75,60 @@ def test_a_refusal_is_logged_without_line_breaks(two: list[UUID], caplog: pytest
     assert {each.event_fields["user_id"] for each in records} == {user.pk}
 
 
+def name_in_session(client: Any, store: object) -> None:
+    session = client.session
+    session["store_id"] = str(store)
+    session.save()
+
+
 def test_of_several_stores_header_or_session_names_one(two: list[UUID]) -> None:
     client = signed_in(member_of(*two))
+    header = {"X-Store-Id": str(two[1])}
     assert client.get("/hooked/").status_code == 403
-    assert client.get("/hooked/", headers={"X-Store-Id": str(two[1])}).json() == expected(two, 1)
-    session = client.session
-    session["store_id"] = str(two[0])
-    session.save()
+    assert client.get("/hooked/", headers=header).json() == expected(two, 1)
+    name_in_session(client, two[0])
     assert client.get("/hooked/").json() == expected(two, 0)
-    assert client.get("/hooked/", headers={"X-Store-Id": str(two[1])}).json() == expected(two, 1), "it goes first"
+    assert client.get("/hooked/", headers=header).json() == expected(two, 1), "it goes first"
     assert "X-Store-Id" in client.get("/hooked/")["Vary"]
+
+
+def get_as(user: User | None, how: str, store: object, path: str = "/hooked/") -> Any:
+    """Name a store in the way of one resolver; ``SERVER_NAME`` is the host of the request."""
+    if how == "subdomain":
+        return signed_in(user, SERVER_NAME=f"{store}.salons.example").get(path)
+    client = signed_in(user)
+    if how == "session":
+        name_in_session(client, store)
+        return client.get(path)
+    return client.get(path, headers={"X-Store-Id": str(store)})
 
 
 @pytest.mark.parametrize("how", ["membership", "header", "session", "subdomain"])
 def test_a_store_of_somebody_else_looks_like_one_that_does_not_exist(two: list[UUID], how: str) -> None:
     user = member_of(two[0])
     with configured(REQUEST_STORE=how, STORE_DOMAIN="salons.example"):
-        assert ask(user, how, str(two[0])).json() == expected(two, 0)
+        assert get_as(user, how, two[0]).json() == expected(two, 0)
         for path in ("/hooked/", "/ahooked/"):
-            answers = [ask(user, how, str(store), path) for store in (two[1], uuid4())]
+            answers = [get_as(user, how, store, path) for store in (two[1], uuid4())]
             assert [answer.status_code for answer in answers] == [403, 403]
             assert answers[0].content == answers[1].content == b"you do not belong to this store\n"
-        assert ask(None, how, str(two[0])).status_code == 403
-        assert ask(user, how, str(two[0])).json() == expected(two, 0)
-
-
-@pytest.mark.parametrize("how", ["membership", "header", "session", "subdomain"])
-@pytest.mark.parametrize("value", ["x", "1' OR 'a'='a", "00000000-0000-0000-0000-00000000000"])
-def test_what_is_no_uuid_is_a_bad_request(two: list[UUID], how: str, value: str) -> None:
-    if how == "subdomain" and "'" in value:
-        value = "drop-table"
-    with configured(REQUEST_STORE=how, STORE_DOMAIN="salons.example"):
-        response = ask(member_of(two[0]), how, value)
-    assert response.status_code == 400
-    assert b"must be the uuid of a store" in response.content
-
-
-@pytest.mark.parametrize("how", ["header", "session", "subdomain"])
-def test_where_none_is_named_there_is_none(two: list[UUID], how: str) -> None:
-    with configured(REQUEST_STORE=how, STORE_DOMAIN="testserver"):
-        assert signed_in(member_of(two[0])).get("/hooked/").status_code == 403
-
-
-def ask(user: User | None, how: str, store: str, path: str = "/hooked/") -> Any:
-    """Name a store in the way of one resolver; ``SERVER_NAME`` is the host of the request."""
-    if how == "subdomain":
-        return signed_in(user, SERVER_NAME=f"{store}.salons.example").get(path)
-    client = signed_in(user)
-    if how == "session":
-        session = client.session
-        session["store_id"] = store
-        session.save()
-        return client.get(path)
-    return client.get(path, headers={"X-Store-Id": store})
+        assert get_as(None, how, two[0]).status_code == 403
+        assert get_as(user, how, two[0]).json() == expected(two, 0)
+        for value in ("x", "drop-table" if how == "subdomain" else "1' OR 'a'='a", str(uuid4())[:-1]):
+            response = get_as(user, how, value)
+            assert (response.status_code, b"must be the uuid of a store" in response.content) == (400, True)
+    if how != "membership":
+        with configured(REQUEST_STORE=how, STORE_DOMAIN="testserver"):
+            assert signed_in(user).get("/hooked/").status_code == 403, "none is named"
 
 
 class OneOfMine:
-    """Resolves as a class of a host application may."""
+    """Resolver of a host application."""
 
     def resolve(self, request: HttpRequest) -> UUID | None:
-        """Take the store from the query."""
         return UUID(request.GET["store"])
 
     def allowed(self, request: HttpRequest, store: UUID) -> bool:
-        """Believe a password."""
         return request.GET.get("password") == "open sesame"
 
 
@@ -178,90 +142,53 @@ def test_a_class_of_ones_own_resolves_and_allows(two: list[UUID]) -> None:
 def test_views_and_paths_may_have_no_store(two: list[UUID]) -> None:
     client = signed_in(member_of(two[0]))
     for path in ("/free/", "/open/here/"):
-        assert client.get(path).json() == NOTHING
-        assert signed_in(None).get(path).json() == NOTHING
+        assert client.get(path).json() == signed_in(None).get(path).json() == NOTHING
     assert client.get("/opened/").json() == expected(two, 0), "a path begins with whole parts"
     assert client.get("/nowhere/").status_code == 404
 
 
-def write(request: HttpRequest) -> None:
-    """Write a row of the store."""
-    store = current_store_id()
-    assert store is not None
-    Customer.objects.create(store_id=store, name="written", email="")
-
-
-def written() -> int:
-    """Count what was written and committed."""
-    [(count,)] = seen("SELECT count(*) FROM customer WHERE name = 'written'")
-    assert isinstance(count, int)
-    return count
-
-
-@pytest.mark.parametrize("path", ["/hooked/", "/ahooked/"])
+@both_handlers
 @pytest.mark.parametrize("status", [200, 302, 404, 500, 503])
 def test_what_is_answered_with_500_or_more_is_rolled_back(two: list[UUID], path: str, status: int) -> None:
     def view(request: HttpRequest) -> HttpResponseBase:
-        write(request)
+        write()
         return HttpResponse(status=status)
 
-    assert send(two, path, view).status_code == status
+    assert send(two[0], path, view).status_code == status
     assert written() == (status < 500)
 
 
-@pytest.mark.parametrize("path", ["/hooked/", "/ahooked/"])
-@pytest.mark.parametrize("error", [Http404, ZeroDivisionError])
+@both_handlers
+@pytest.mark.parametrize("error", [Http404, ZeroDivisionError, None], ids=["404", "error", "database error"])
 def test_an_exception_that_leaves_the_view_rolls_back_and_its_page_has_no_store(
-    two: list[UUID], path: str, error: type[Exception]
+    two: list[UUID], path: str, error: type[Exception] | None
 ) -> None:
     def view(request: HttpRequest) -> HttpResponseBase:
-        write(request)
-        raise error
+        write()
+        if error is not None:
+            raise error
+        execute("SELECT nonsense")
+        return HttpResponse()
 
-    response = send(two, path, view)
+    response = send(two[0], path, view)
     assert response.status_code == (404 if error is Http404 else 500)
     if error is not Http404:
         assert response.content == b"store None, in a transaction False"
-    assert written() == 0
-    assert (canaries(), connection.in_atomic_block) == ([], False)
+    assert (written(), canaries(), connection.in_atomic_block) == (0, [], False)
+    assert send(two[0], "/hooked/", look).json() == expected(two, 0)
 
 
-def test_a_database_error_rolls_back_and_the_next_request_is_well(two: list[UUID]) -> None:
-    def view(request: HttpRequest) -> HttpResponseBase:
-        write(request)
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT nonsense")
-        return HttpResponse()
-
-    assert send(two, "/hooked/", view).status_code == 500
-    assert written() == 0
-    assert send(two, "/hooked/", look).json() == expected(two, 0)
-
-
-def send(two: list[UUID], path: str, view: Callable[[HttpRequest], HttpResponseBase]) -> Any:
-    """Send a request of the first store, through the handler of the path's kind."""
-    if path != "/ahooked/":
-        Hook.view = view
-        return signed_in(member_of(two[0])).get(path)
-
-    async def aview(request: HttpRequest) -> HttpResponseBase:
-        return await sync_to_async(view)(request)
-
-    Hook.view = aview
-    return get_async(member_of(two[0]), path)
-
-
-@pytest.mark.parametrize("path", ["/hooked/", "/ahooked/"])
+@both_handlers
 def test_callbacks_run_after_the_commit_with_the_store(two: list[UUID], path: str) -> None:
     found: list[object] = []
 
     def view(request: HttpRequest) -> HttpResponseBase:
-        write(request)
+        write()
         transaction.on_commit(lambda: found.append((written(), current_store_id(), canaries()[0])))
         assert found == []
         return HttpResponse()
 
-    send(two, path, view)
+    send(two[0], path, view)
     assert found == [(1, two[0], "canary 0")]
 
 
@@ -274,10 +201,10 @@ def test_without_a_transaction_each_one_has_the_store(two: list[UUID]) -> None:
             with transaction.atomic():
                 found.append(canaries())
         with transaction.atomic():
-            write(request)
+            write()
         return HttpResponse(status=500)
 
-    assert send(two, "/hooked-without-transaction/", view).status_code == 500
+    assert send(two[0], "/hooked-without-transaction/", view).status_code == 500
     assert found == [[], ["canary 0"], ["canary 0"]]
     assert written() == 1, "what the view committed"
 
@@ -286,33 +213,24 @@ def test_atomic_requests_may_be_on(two: list[UUID], monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
 
     def fail(request: HttpRequest) -> HttpResponseBase:
-        write(request)
+        write()
         raise Http404
 
-    assert send(two, "/hooked/", look).json() == expected(two, 0)
-    assert send(two, "/hooked/", fail).status_code == 404
+    assert send(two[0], "/hooked/", look).json() == expected(two, 0)
+    assert send(two[0], "/hooked/", fail).status_code == 404
     assert written() == 0
 
 
 def test_inside_a_test_cases_transaction_a_request_is_a_savepoint(two: list[UUID]) -> None:
     with transaction.atomic():
-        assert send(two, "/hooked/", look).json() == expected(two, 0)
+        assert send(two[0], "/hooked/", look).json() == expected(two, 0)
         assert canaries() == []
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT current_setting('app.current_user_id', true)")
-            assert cursor.fetchone() == ("",), "whose memberships were read is forgotten"
+        assert carried(name="app.current_user_id") == "", "whose memberships were read is forgotten"
 
 
 def test_a_thread_that_a_view_starts_has_no_store(two: list[UUID]) -> None:
-    found: list[object] = []
-
-    def view(request: HttpRequest) -> HttpResponseBase:
-        with ThreadPoolExecutor(1) as pool:
-            found.append(elsewhere(pool, lambda: (current_store_id(), canaries())).result())
-        return HttpResponse()
-
-    send(two, "/hooked/", view)
-    assert found == [(None, [])]
+    view = lambda _: JsonResponse({"found": in_thread(lambda: [current_store_id(), canaries()])})  # noqa: E731
+    assert send(two[0], "/hooked/", view).json() == {"found": [None, []]}
 
 
 def test_a_view_can_not_reach_another_store(two: list[UUID]) -> None:
@@ -320,20 +238,20 @@ def test_a_view_can_not_reach_another_store(two: list[UUID]) -> None:
         with tenant_context(two[1]):
             return look(request)
 
-    assert send(two, "/hooked/", view).status_code == 500
+    assert send(two[0], "/hooked/", view).status_code == 500
     assert seen("SELECT count(*) FROM store") == [(2,)]
-    Hook.view = lambda request: JsonResponse({"changed": Store.objects.update(name="taken")})
-    assert signed_in(member_of(two[0])).get("/hooked/").json() == {"changed": 1}
+    response = send(two[0], "/hooked/", lambda _: JsonResponse({"changed": Store.objects.update(name="taken")}))
+    assert response.json() == {"changed": 1}
 
 
 def test_a_request_costs_one_round_trip_more_than_with_a_plain_transaction(two: list[UUID]) -> None:
     client = signed_in(member_of(two[0]))
+    trips = {}
     for path in ("/free/", "/hooked/"):
         client.get(path)
-    with round_trips(connection) as bare:
-        client.get("/free/")
-    with round_trips(connection) as ours:
-        client.get("/hooked/")
+        with round_trips(connection) as counted:
+            client.get(path)
+        trips[path] = counted[0]
     # The same without user and session: the free view needs neither. Then BEGIN and COMMIT, and the memberships.
     user_and_session = 2
-    assert ours[0] == bare[0] + user_and_session + 2 + 1
+    assert trips["/hooked/"] == trips["/free/"] + user_and_session + 2 + 1

@@ -1,11 +1,10 @@
-"""Holds the plans of business statements under the store policy, as the web role: 1,000 stores, 100 sales each."""
+"""The plans of business statements under the store policy, as the web role: 1,000 stores, 100 sales each."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from django.db import connections
@@ -17,9 +16,8 @@ SALES = 100
 RESERVATIONS = 20
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
-    """Is a statement that names no store, by which index it finds its rows, and how many it may read of a table."""
+class Case(NamedTuple):
+    """A statement that names no store, the indexes that may find its rows, and how many it may read of a table."""
 
     statement: str
     indexes: frozenset[str]
@@ -28,18 +26,17 @@ class Case:
 
 
 _JOIN = "SELECT r.starts_at, c.name FROM reservation r JOIN customer c ON c.id = r.customer_id"
+_EXISTS = "SELECT * FROM customer c WHERE EXISTS (SELECT 1 FROM reservation r WHERE r.customer_id = c.id)"
+BY_TIME = frozenset({"sale_sold_at"})
+BY_STORE = BY_TIME | {"sale_store_id"}
+CUSTOMERS = frozenset({"customer_pkey", "customer_store_id"})
+FIRST_DAY = "sold_at < '2026-01-02'"
 CASES = {
-    "a range of an index": Case(
-        "SELECT * FROM sale WHERE sold_at < '2026-01-02'", frozenset({"sale_sold_at"}), SALES // 2
-    ),
-    "ordered and limited": Case("SELECT * FROM sale ORDER BY sold_at DESC LIMIT 10", frozenset({"sale_sold_at"}), 10),
-    "all of a store": Case("SELECT * FROM sale", frozenset({"sale_sold_at", "sale_store_id"}), SALES),
-    "an aggregate": Case("SELECT count(*), sum(amount) FROM sale", frozenset({"sale_sold_at", "sale_store_id"}), SALES),
-    "an aggregate by group": Case(
-        "SELECT sold_at::date, sum(amount) FROM sale GROUP BY 1 ORDER BY 1",
-        frozenset({"sale_sold_at", "sale_store_id"}),
-        SALES,
-    ),
+    "a range of an index": Case(f"SELECT * FROM sale WHERE {FIRST_DAY}", BY_TIME, SALES // 2),
+    "ordered and limited": Case("SELECT * FROM sale ORDER BY sold_at DESC LIMIT 10", BY_TIME, 10),
+    "all of a store": Case("SELECT * FROM sale", BY_STORE, SALES),
+    "an aggregate": Case("SELECT count(*), sum(amount) FROM sale", BY_STORE, SALES),
+    "an aggregate by group": Case("SELECT sold_at::date, sum(amount) FROM sale GROUP BY 1 ORDER BY 1", BY_STORE, SALES),
     "a key": Case(
         "SELECT * FROM sale WHERE id = '00000000-0000-4000-8000-000000000007'",
         frozenset({"sale_pkey", "sale_store_id"}),
@@ -49,22 +46,13 @@ CASES = {
     "a condition that is not leakproof": Case(
         "SELECT * FROM customer WHERE name LIKE 'Hanako 1%'", frozenset({"customer_store_id"}), RESERVATIONS, "customer"
     ),
-    "an update": Case(
-        "UPDATE sale SET amount = amount + 1 WHERE sold_at < '2026-01-02'", frozenset({"sale_sold_at"}), SALES // 2
-    ),
-    "a delete": Case("DELETE FROM sale WHERE sold_at < '2026-01-02'", frozenset({"sale_sold_at"}), SALES // 2),
+    "an update": Case(f"UPDATE sale SET amount = amount + 1 WHERE {FIRST_DAY}", BY_TIME, SALES // 2),
+    "a delete": Case(f"DELETE FROM sale WHERE {FIRST_DAY}", BY_TIME, SALES // 2),
     "a join, its first table": Case(
         _JOIN, frozenset({"reservation_customer", "reservation_store_id"}), RESERVATIONS, "reservation"
     ),
-    "a join, its second table": Case(
-        _JOIN, frozenset({"customer_pkey", "customer_store_id"}), RESERVATIONS, "customer"
-    ),
-    "a lookup of other rows": Case(
-        "SELECT * FROM customer c WHERE EXISTS (SELECT 1 FROM reservation r WHERE r.customer_id = c.id)",
-        frozenset({"customer_pkey", "customer_store_id"}),
-        RESERVATIONS,
-        "customer",
-    ),
+    "a join, its second table": Case(_JOIN, CUSTOMERS, RESERVATIONS, "customer"),
+    "a lookup of other rows": Case(_EXISTS, CUSTOMERS, RESERVATIONS, "customer"),
 }
 _CURSOR = "by a server-side cursor"  # it only reads
 WAYS = ("as it is", "by a kept plan", _CURSOR)
@@ -73,7 +61,7 @@ WAYS = ("as it is", "by a kept plan", _CURSOR)
 @pytest.fixture(scope="module")
 def stores(migrated: None) -> Iterator[list[str]]:
     """Fill the tables of the demo: the same days and names in every store."""
-    change("SET session_replication_role = replica")  # no foreign key is looked up
+    change("SET session_replication_role = replica")  # no foreign key is checked
     change("INSERT INTO store (id, name) SELECT gen_random_uuid(), 'Salon' FROM generate_series(1, %s)", STORES)
     change(
         "INSERT INTO sale (id, store_id, sold_at, amount)"
@@ -119,7 +107,7 @@ def explained(cursor: Any, statement: str) -> list[dict[str, Any]]:
 
 
 def assert_found_by_its_store(plan: list[dict[str, Any]], case: Case) -> None:
-    """Refuse a plan that reads other stores' rows, or asks for the store more than once in each place."""
+    """Refuse a plan that reads other stores' rows, or reads the setting more than once in each place."""
     scans = [node for node in plan if node.get("Relation Name") == case.table and node["Node Type"] != "ModifyTable"]
     bitmaps = [node for node in plan if node["Node Type"] == "Bitmap Index Scan"]
     used = {node["Index Name"] for node in scans + bitmaps if "Index Name" in node}
@@ -127,9 +115,9 @@ def assert_found_by_its_store(plan: list[dict[str, Any]], case: Case) -> None:
     assert not any("Seq Scan" in node["Node Type"] for node in scans)
     read = sum((node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"] for node in scans)
     assert read <= case.most
-    asked = [node for node in plan if node.get("Parent Relationship") == "InitPlan"]
-    assert asked, "the store is asked for before the rows, not for each of them"
-    assert all(node["Actual Loops"] <= 1 for node in asked)
+    settings = [node for node in plan if node.get("Parent Relationship") == "InitPlan"]
+    assert settings, "the setting is read before the rows, not for each of them"
+    assert all(node["Actual Loops"] <= 1 for node in settings)
     assert not any("current_setting" in str(node.get(where)) for node in plan for where in ("Filter", "Index Cond"))
 
 
@@ -161,7 +149,7 @@ def test_a_row_of_another_store_is_not_found_by_its_key(stores: list[str]) -> No
     assert plan[0]["Actual Rows"] == 0
 
 
-def test_a_server_side_cursor_asks_for_the_store_once_and_goes_on_with_it(stores: list[str]) -> None:
+def test_a_server_side_cursor_reads_the_setting_once_and_keeps_its_store(stores: list[str]) -> None:
     with as_store(stores[0]) as cursor:
         cursor.execute("DECLARE walk NO SCROLL CURSOR FOR SELECT store_id FROM sale ORDER BY sold_at")
         cursor.execute("FETCH 10 FROM walk")

@@ -1,4 +1,4 @@
-"""Serves requests of two stores at once, on few connections and on one: none sees the other's, whatever happens."""
+"""Requests of two stores at once, on few connections and on one: none sees the other's rows, whatever happens."""
 
 from __future__ import annotations
 
@@ -17,10 +17,8 @@ from django.http.response import HttpResponseBase
 from salon_jobs import tenant_context
 from salon_jobs.tenancy.active import open_store
 from tests.tenancy.asgi import leave, serve
-from tests.tenancy.test_middleware import alook, expected, signed_in, write, written
-from tests.tenancy.web import Hook, canaries, look, member_of, two, web_role
-
-__all__ = ["two", "web_role"]  # fixtures
+from tests.tenancy.probe import backend
+from tests.tenancy.web import Hook, alook, canaries, expected, look, member_of, signed_in, write, written
 
 
 @pytest.fixture
@@ -35,15 +33,6 @@ def pooled(two: list[UUID]) -> Iterator[Any]:
     connection.close()
     pooling: Any = connection
     pooling.close_pool()
-
-
-def backend() -> int:
-    """Return the server's process of this connection."""
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_backend_pid()")
-        [pid] = cursor.fetchone()
-    assert isinstance(pid, int)
-    return pid
 
 
 def test_stores_follow_each_other_on_a_pool_of_one(pooled: dict[str, Any], two: list[UUID]) -> None:
@@ -73,9 +62,7 @@ def test_many_requests_at_once_share_few_connections_and_no_rows(
 ) -> None:
     pooled["max_size"] = 3
     Hook.view = alook if asynchronous else look
-    users = [member_of(store) for store in two]
-    path = "/ahooked/" if asynchronous else "/hooked/"
-    answers = serve([(users[number % 2], path) for number in range(40)])
+    answers = serve(two * 20, "/ahooked/" if asynchronous else "/hooked/")
     for number, answer in enumerate(answers):
         assert answer.json() == expected(two, number % 2)
     pooling: Any = connection
@@ -92,7 +79,7 @@ def test_two_views_that_are_at_work_at_the_same_time_see_their_own(two: list[UUI
         return found
 
     Hook.view = view
-    answers = serve([(member_of(store), "/hooked/") for store in two])
+    answers = serve(two, "/hooked/")
     assert [answer.json() for answer in answers] == [expected(two, 0), expected(two, 1)]
 
 
@@ -103,22 +90,22 @@ def test_tasks_of_a_view_see_its_store(two: list[UUID]) -> None:
         return answers[0]
 
     Hook.view = view
-    answers = serve([(member_of(store), "/ahooked/") for store in two])
+    answers = serve(two, "/ahooked/")
     assert [answer.json() for answer in answers] == [expected(two, 0), expected(two, 1)]
 
 
 def test_a_client_that_goes_away_from_a_view_rolls_back(pooled: dict[str, Any], two: list[UUID]) -> None:
     async def view(request: HttpRequest) -> HttpResponseBase:
-        await sync_to_async(write)(request)
+        await sync_to_async(write)()
         leave.get()()
         await asyncio.Event().wait()
         raise AssertionError
 
     Hook.view = view
-    serve([(member_of(two[0]), "/ahooked/")])
+    serve([two[0]], "/ahooked/")
     assert written() == 0
     Hook.view = alook
-    [answer] = serve([(member_of(two[1]), "/ahooked/")])
+    [answer] = serve([two[1]], "/ahooked/")
     assert answer.json() == expected(two, 1)
     assert canaries() == []
 
@@ -127,7 +114,7 @@ def test_a_context_is_left_though_its_request_is_cancelled_before_the_thread_com
     at_work, go_on = threading.Event(), threading.Event()
 
     def work() -> None:
-        write(HttpRequest())
+        write()
         at_work.set()
         assert go_on.wait(20)
 

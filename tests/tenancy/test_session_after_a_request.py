@@ -1,69 +1,44 @@
-"""Changes the session in requests, and compares what the next request on the same connection finds."""
+"""Requests that change the session or leave contexts open, and what the next one on the same connection finds."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextvars import copy_context
 from typing import Any
 from uuid import UUID
 
 import pytest
-from django.contrib.auth.models import User
 from django.core.signals import request_finished, request_started
 from django.db import close_old_connections, connection, connections, transaction
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.http.response import HttpResponseBase
 
-from salon_jobs import tenant_context
+from salon_jobs import current_store_id, tenant_context
 from salon_jobs.tenancy import reset_store
-from tests.tenancy.pooled import POOLED, backend, carried, in_session, in_thread, pool_of_one, visible
-from tests.tenancy.test_middleware import signed_in
-from tests.tenancy.web import Hook, canaries, member_of, two, web_role
-
-__all__ = ["two", "web_role"]  # fixtures
-
-STATE = """
-    SELECT pg_backend_pid(), current_setting('role'), current_setting('search_path'), current_setting('row_security'),
-           current_setting('TimeZone'), current_setting('statement_timeout'),
-           coalesce(current_setting('app.note', true), ''), coalesce(current_setting('app.current_user_id', true), ''),
-           (SELECT count(*) FROM pg_listening_channels()), (SELECT count(*) FROM pg_prepared_statements),
-           (SELECT count(*) FROM pg_cursors),
-           (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid())
-"""
-PATHS = ("/hooked/", "/hooked-without-transaction/")
-STATEMENTS = (
-    "SET app.current_store_id = '{store}'",
-    "SELECT set_config('app.current_user_id', '1', false)",
-    "SET app.note = 'x'",
-    "SET ROLE app",
-    "SET row_security = off",
-    "SET TIME ZONE 'Asia/Tokyo'",
-    "SET statement_timeout = '59s'",
-    "SELECT pg_advisory_lock(4711)",
-    "LISTEN left_behind",
-    "PREPARE left_behind AS SELECT 1",
-    "SET search_path TO public, nowhere",
+from tests.tenancy.probe import (
+    POOLED,
+    backend,
+    carried,
+    execute,
+    in_session,
+    in_thread,
+    pool_of_one,
+    visible,
+    visible_in_transaction,
 )
+from tests.tenancy.session_state import STATEMENTS, state
+from tests.tenancy.web import Hook, canaries, member_of, signed_in
+
+PATHS = ("/hooked/", "/hooked-without-transaction/")
+_MAY_NOT = ("set_config in a function", "SET SESSION AUTHORIZATION", "a temporary table")
+_BLOCK_OTHERS = ("SET search_path", "SET row_security", "SET default_transaction_read_only")
 
 
-def state(request: HttpRequest) -> HttpResponseBase:
-    """Answer with the state of the session, and the customers that the view sees."""
-    with connection.cursor() as cursor:
-        cursor.execute(STATE)
-        row = cursor.fetchone()
-    return JsonResponse({"state": row, "seen": canaries()})
-
-
-def leaving(store: UUID, status: int) -> Callable[[HttpRequest], HttpResponseBase]:
-    """Return a view that changes the session in every way."""
-
-    def leave(request: HttpRequest) -> HttpResponseBase:
-        with connection.cursor() as cursor:
-            cursor.execute("DECLARE left_behind CURSOR WITH HOLD FOR SELECT * FROM customer")
-            for statement in STATEMENTS:
-                cursor.execute(statement.format(store=store))
-        return HttpResponse(status=status)
-
-    return leave
+def dirty(store: UUID, using: str = "default") -> None:
+    """Change the session in every way."""
+    for name in [name for name in STATEMENTS if name not in _MAY_NOT + _BLOCK_OTHERS]:
+        execute(*(text.format(store=store, role="app") for text in STATEMENTS[name]), using=using)
+    execute("SET search_path TO public, nowhere", "SET row_security = off", using=using)
 
 
 @pytest.fixture
@@ -75,53 +50,52 @@ def kept(two: list[UUID]) -> list[UUID]:
     return two
 
 
-def send(user: User, path: str, view: Callable[[HttpRequest], HttpResponseBase]) -> Any:
-    """Send a request as a server does, with its signals."""
-    Hook.view = view
-    return signed_in(user).get(path)
-
-
-def look(user: User, path: str) -> Any:
-    """Send one that answers with the state."""
-    return send(user, path, state).json()
-
-
 @pytest.mark.parametrize("status", [200, 500])
 @pytest.mark.parametrize("path", PATHS)
 def test_the_next_request_finds_the_session_as_it_was_connected(kept: list[UUID], path: str, status: int) -> None:
     first, second = member_of(kept[0]), member_of(kept[1])
-    before = [look(first, each) for each in PATHS]
-    assert send(second, path, leaving(kept[1], status)).status_code == status
-    assert [look(first, each) for each in PATHS] == before
+
+    def answer_state(request: HttpRequest) -> HttpResponseBase:
+        return JsonResponse({"state": state()[:-1], "seen": canaries()})
+
+    def leave(request: HttpRequest) -> HttpResponseBase:
+        dirty(kept[1])
+        return HttpResponse(status=status)
+
+    def get(user: Any, path: str, view: Callable[[HttpRequest], HttpResponseBase]) -> Any:
+        Hook.view = view
+        return signed_in(user).get(path)
+
+    before = [get(first, each, answer_state).json() for each in PATHS]
+    assert get(second, path, leave).status_code == status
+    assert [get(first, each, answer_state).json() for each in PATHS] == before
     assert before[1]["state"] == before[0]["state"], "one connection"
     assert [each["seen"] for each in before] == [["canary 0"], []]
-    assert visible("default") == []
+    assert visible() == []
 
 
 def test_a_request_without_a_store_leaves_nothing_either(kept: list[UUID]) -> None:
     request_started.send(sender=None)
-    with connection.cursor() as cursor:
-        cursor.execute(f"SET app.current_store_id = '{kept[1]}'")
-    first = backend("default")
-    assert visible("default") == [kept[1]]
+    execute(f"SET app.current_store_id = '{kept[1]}'")
+    first = backend()
+    assert visible() == [kept[1]]
     request_finished.send(sender=None)
-    assert (visible("default"), carried("default"), backend("default")) == ([], "", first)
+    assert (visible(), carried(), backend()) == ([], "", first)
 
 
 def test_while_other_work_goes_on_on_the_connection_it_waits(kept: list[UUID]) -> None:
     """As a request of another coroutine on the same thread, or a test around its client."""
-    note = "SELECT set_config('app.note', 'x', false)"
     with tenant_context(kept[0], atomic=False):
         request_started.send(sender=None)
-        connection.cursor().execute(note)
+        execute("SELECT set_config('app.note', 'x', false)")
         request_finished.send(sender=None)
-        assert carry("app.note") == "x"
+        assert carried(name="app.note") == "x"
     with in_session(kept[1], using="default"):
         request_started.send(sender=None)
         request_finished.send(sender=None)
-        assert visible("default") == [kept[1]]
+        assert visible() == [kept[1]]
     transaction.set_autocommit(False)
-    connection.cursor().execute("SELECT 1")
+    execute("SELECT 1")
     request_finished.disconnect(close_old_connections)  # as Django's test client does: it would close the connection
     try:
         request_finished.send(sender=None)
@@ -129,9 +103,9 @@ def test_while_other_work_goes_on_on_the_connection_it_waits(kept: list[UUID]) -
         request_finished.connect(close_old_connections)
     transaction.rollback()
     transaction.set_autocommit(True)
-    assert carry("app.note") == "x"
+    assert carried(name="app.note") == "x"
     request_finished.send(sender=None)
-    assert carry("app.note") == ""
+    assert carried(name="app.note") == ""
 
 
 @pytest.mark.parametrize("scope", ["", "LOCAL "], ids=["session", "local"])
@@ -139,39 +113,64 @@ def test_a_transaction_that_was_begun_past_django_and_left_open_ends_with_its_re
     kept: list[UUID], scope: str
 ) -> None:
     request_started.send(sender=None)
-    with connection.cursor() as cursor:
-        cursor.execute(f"BEGIN; SET {scope}app.current_store_id = '{kept[1]}'")
+    execute(f"BEGIN; SET {scope}app.current_store_id = '{kept[1]}'")
     request_finished.send(sender=None)
-    assert visible("default") == []
+    assert visible() == []
     with tenant_context(kept[0]):
-        assert visible("default") == [kept[0]]
-
-
-def carry(name: str, using: str = "default") -> str:
-    """Return a setting of the session."""
-    with connections[using].cursor() as cursor:
-        cursor.execute("SELECT coalesce(current_setting(%s, true), '')", [name])
-        return str(cursor.fetchone()[0])
+        assert visible() == [kept[0]]
 
 
 @pytest.mark.parametrize("options", [{"reset": reset_store}, {}], ids=["with a reset", "without"])
 def test_a_pool_gives_the_session_to_the_next_as_it_was_connected(two: list[UUID], options: dict[str, Any]) -> None:
-    found: list[object] = []
-
-    def look() -> list[object]:
-        with connections[POOLED].cursor() as cursor:
-            cursor.execute(STATE)
-            return [*cursor.fetchone(), visible(POOLED)]
-
     for pool in pool_of_one("web", options):
-        before = look()
-        with pool.cursor() as cursor:
-            cursor.execute("DECLARE left_behind CURSOR WITH HOLD FOR SELECT * FROM customer")
-            for statement in STATEMENTS:
-                cursor.execute(statement.format(store=two[1]))
+        before = state(POOLED)
+        dirty(two[1], POOLED)
         close_old_connections()
         assert pool.connection is None
-        in_thread(lambda: found.extend(look()))
-        assert found == before
+        assert in_thread(lambda: state(POOLED)) == before
         with in_session(two[0]) if options else tenant_context(two[0], using=POOLED):
             assert visible(POOLED) == [two[0]]
+
+
+@pytest.mark.parametrize("session", [True, False])
+def test_a_context_that_a_generator_leaves_open_ends_with_the_request(stores: list[UUID], session: bool) -> None:
+    def rows() -> Iterator[UUID]:
+        with in_session(stores[1], using="default") if session else tenant_context(stores[1]):
+            with tenant_context(stores[2], switch=True):
+                pass
+            with tenant_context(stores[1]):
+                yield from visible()
+
+    request_started.send(sender=None)
+    left_open = rows()
+    assert next(left_open) == stores[1]
+    first = connection.connection.info.backend_pid
+    request_finished.send(sender=None)
+    assert (current_store_id(), visible(), carried()) == (None, [], "")
+    assert backend() != first
+    left_open.close()  # type: ignore[attr-defined]
+    with tenant_context(stores[0]):
+        assert visible() == [stores[0]]
+
+
+def test_a_context_around_a_request_goes_on(stores: list[UUID]) -> None:
+    with tenant_context(stores[0], atomic=False):
+        request_started.send(sender=None)
+        with tenant_context(stores[0]):
+            assert visible() == [stores[0]]
+        request_finished.send(sender=None)
+        assert visible_in_transaction() == [stores[0]]
+
+
+def test_a_context_of_another_request_on_the_same_thread_goes_on(stores: list[UUID]) -> None:
+    """As when requests share a thread, each with its own copy of the context variables."""
+    other, own = copy_context(), copy_context()
+    context = tenant_context(stores[1], atomic=False)
+    for request in (other, own):
+        request.run(lambda: request_started.send(sender=None))
+    other.run(context.__enter__)
+    own.run(lambda: request_finished.send(sender=None))
+    assert other.run(visible_in_transaction) == [stores[1]]
+    other.run(context.__exit__, None, None, None)
+    other.run(lambda: request_finished.send(sender=None))
+    assert own.run(visible_in_transaction) == []

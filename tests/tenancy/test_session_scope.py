@@ -1,10 +1,12 @@
-"""Puts stores on whole sessions, on a pool of one connection and on one that persists."""
+"""Stores on whole sessions, on a pool of one connection and on one that persists, and every bad end of theirs."""
 
 from __future__ import annotations
 
 import asyncio
 import subprocess
 import sys
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from contextvars import Context
 from typing import Any
 from uuid import UUID
@@ -12,103 +14,104 @@ from uuid import UUID
 import pytest
 from asgiref.sync import async_to_sync, sync_to_async
 from django.db import connection, connections, transaction
+from django.db.utils import DatabaseError, OperationalError
 
 from project.salon.models import Store
 from salon_jobs import current_store_id, tenant_context
 from salon_jobs.core.errors import TenantContextError
 from tests.conftest import ROOT
-from tests.support import seen
-from tests.tenancy.pooled import POOLED, backend, carried, in_session, in_thread, visible
+from tests.e2e.worker_process import eventually
+from tests.support import change, seen
+from tests.tenancy.probe import POOLED, backend, carried, execute, in_session, in_thread, visible
+
+SET_CONFIG = "FUNCTION pg_catalog.set_config(text, text, boolean)"
+
+
+def state(using: str = POOLED) -> tuple[list[UUID], str, UUID | None]:
+    """Return the stores that a statement sees, the store on the session and that of the code."""
+    return visible(using), carried(using), current_store_id()
+
+
+CLEAN: tuple[list[UUID], str, None] = ([], "", None)
+
+
+def of(store: UUID) -> tuple[list[UUID], str, UUID]:
+    return [store], str(store), store
 
 
 def test_it_is_set_when_the_connection_is_acquired_and_off_when_it_is_released(stores: list[UUID], pool: Any) -> None:
-    assert seen("SELECT count(*) FROM store") == [(3,)]
     assert pool.connection is None
     with in_session(stores[0]):
         assert pool.connection is None, "nothing was acquired yet"
-        assert (visible(), carried(), current_store_id()) == ([stores[0]], str(stores[0]), stores[0])
+        assert state() == of(stores[0])
         with transaction.atomic(using=POOLED):
-            assert visible() == [stores[0]]
+            assert visible(POOLED) == [stores[0]]
             assert Store.objects.using(POOLED).update(name="changed") == 1
-        first = backend()
-    assert (visible(), carried(), current_store_id()) == ([], "", None)
+        first = backend(POOLED)
+    assert state() == CLEAN
     pool.close()
-    assert (backend(), visible(), carried()) == (first, [], "")
-    names = seen("SELECT name FROM store ORDER BY id")
-    assert names == [("changed",), ("Salon 1",), ("Salon 2",)]
-
-
-def test_an_open_connection_gets_it_at_once(stores: list[UUID], pool: Any) -> None:
-    first = backend()
-    with in_session(stores[0]):
-        assert (carried(), backend()) == (str(stores[0]), first)
-    assert carried() == ""
+    assert (backend(POOLED), state()) == (first, CLEAN)
+    assert seen("SELECT name FROM store ORDER BY id") == [("changed",), ("Salon 1",), ("Salon 2",)]
 
 
 def test_two_stores_follow_each_other_on_the_same_physical_connection(stores: list[UUID], pool: Any) -> None:
-    found: list[tuple[int, list[UUID]]] = []
-
-    def use(store: UUID) -> None:
+    def use(store: UUID) -> tuple[int, object]:
         with in_session(store):
-            found.append((backend(), visible()))
-        connections[POOLED].close()
+            return backend(POOLED), state()
 
-    use(stores[0])
-    in_thread(lambda: use(stores[1]))
-    use(stores[2])
-    assert found == [(found[0][0], [store]) for store in stores]
+    first = backend(POOLED)
+    assert use(stores[0]) == (first, of(stores[0])), "an open connection gets it at once"
+    pool.close()
+    assert in_thread(lambda: use(stores[1])) == (first, of(stores[1]))
+    assert use(stores[2]) == (first, of(stores[2]))
 
 
 def test_a_connection_that_is_released_inside_is_clean_for_others_and_set_again_when_it_comes_back(
     stores: list[UUID], pool: Any
 ) -> None:
-    found: list[object] = []
     with in_session(stores[0]):
-        first = backend()
+        first = backend(POOLED)
         pool.close()
-        in_thread(lambda: found.extend((backend(), visible(), carried())))
-        assert found == [first, [], ""]
-        assert (visible(), carried(), backend()) == ([stores[0]], str(stores[0]), first)
+        assert in_thread(lambda: (backend(POOLED), state())) == (first, CLEAN)
+        assert (backend(POOLED), state()) == (first, of(stores[0]))
         pool.close()
-    assert (visible(), carried(), backend()) == ([], "", first)
+    assert (backend(POOLED), state()) == (first, CLEAN)
 
 
 def test_nested_and_switched(stores: list[UUID], pool: Any) -> None:
     with in_session(stores[0]):
-        with in_session(stores[0]):
-            assert visible() == [stores[0]]
-        with tenant_context(stores[0], using=POOLED):
-            assert visible() == [stores[0]]
-        with in_session(stores[1], switch=True):
-            assert visible() == [stores[1]]
-            pool.close()
-            assert visible() == [stores[1]]
-        assert visible() == [stores[0]]
-        with tenant_context(stores[2], switch=True, using=POOLED):
-            assert visible() == [stores[2]]
-        assert visible() == [stores[0]]
+        for inner, store in (
+            (in_session(stores[0]), stores[0]),
+            (tenant_context(stores[0], using=POOLED), stores[0]),
+            (in_session(stores[1], switch=True), stores[1]),
+            (tenant_context(stores[2], switch=True, using=POOLED), stores[2]),
+        ):
+            with inner:
+                assert visible(POOLED) == [store]
+                if not pool.in_atomic_block:
+                    pool.close()
+                    assert visible(POOLED) == [store]
+            assert visible(POOLED) == [stores[0]]
         with pytest.raises(TenantContextError, match="switch=True"):
             in_session(stores[1]).__enter__()
         with pytest.raises(TenantContextError, match="between transactions"):
             tenant_context(stores[1], atomic=False, switch=True, using=POOLED).__enter__()
-        assert visible() == [stores[0]]
-    assert visible() == []
+        assert visible(POOLED) == [stores[0]]
+    assert visible(POOLED) == []
 
 
-def test_the_pools_reset_takes_off_what_was_set_by_hand_and_in_manual_transactions(
-    stores: list[UUID], pool: Any
+@pytest.mark.parametrize("autocommit", [True, False])
+def test_the_pools_reset_clears_what_was_set_by_hand_and_in_manual_transactions(
+    stores: list[UUID], pool: Any, autocommit: bool
 ) -> None:
-    for autocommit in (True, False):
-        if not autocommit:
-            pool.set_autocommit(False)
-        with pool.cursor() as cursor:
-            cursor.execute("SELECT set_config('app.current_store_id', %s, false)", [str(stores[0])])
-        if not autocommit:
-            pool.commit()
-        assert visible() == [stores[0]]
-        first = backend()
-        pool.close()
-        assert (visible(), carried(), backend()) == ([], "", first)
+    pool.set_autocommit(autocommit)
+    execute(f"SELECT set_config('app.current_store_id', '{stores[0]}', false)", using=POOLED)
+    if not autocommit:
+        pool.commit()
+    assert visible(POOLED) == [stores[0]]
+    first = backend(POOLED)
+    pool.close()
+    assert (backend(POOLED), state()) == (first, CLEAN)
 
 
 def test_a_pool_that_does_not_reset_is_refused(stores: list[UUID], pool_without_reset: Any) -> None:
@@ -126,7 +129,7 @@ def test_it_needs_no_transaction_and_begins_in_none(stores: list[UUID], pool: An
         tenant_context(stores[0], scope=wrong)
     with transaction.atomic(using=POOLED), pytest.raises(TenantContextError, match="inside a transaction"):
         in_session(stores[0]).__enter__()
-    pool.cursor().execute("BEGIN")
+    execute("BEGIN", using=POOLED)
     with pytest.raises(TenantContextError, match="inside a transaction"):
         in_session(stores[0]).__enter__()
     pool.close()
@@ -135,33 +138,27 @@ def test_it_needs_no_transaction_and_begins_in_none(stores: list[UUID], pool: An
         in_session(stores[0]).__enter__()
 
 
-def test_a_new_thread_starts_without_it(stores: list[UUID]) -> None:
-    found: list[object] = []
-    with in_session(stores[0], using="default"):
-        in_thread(lambda: found.extend((current_store_id(), visible("default"), carried("default"))))
-    assert found == [None, [], ""]
-
-
 def test_a_connection_that_persists_goes_on_without_it(stores: list[UUID]) -> None:
-    first = backend("default")
+    first = backend()
     with in_session(stores[0], using="default"):
-        assert (visible("default"), backend("default")) == ([stores[0]], first)
-    assert (visible("default"), carried("default"), backend("default")) == ([], "", first)
+        assert (state("default"), backend()) == (of(stores[0]), first)
+    assert (state("default"), backend()) == (CLEAN, first)
     with in_session(stores[0], using="default"):
         connection.close()
-        assert visible("default") == [stores[0]]
-        assert backend("default") != first
+        assert visible() == [stores[0]]
+        assert backend() != first
 
 
 def test_coroutines_see_it_and_other_tasks_are_refused(stores: list[UUID], pool: Any) -> None:
     @async_to_sync
     async def work() -> None:
+        look = sync_to_async(visible)
         async with in_session(stores[0]):
             assert [pk async for pk in Store.objects.using(POOLED).values_list("pk", flat=True)] == [stores[0]]
-            assert await sync_to_async(visible)() == [stores[0]]
+            assert await look(POOLED) == [stores[0]]
             with pytest.raises(TenantContextError, match="another context"):
-                await asyncio.get_running_loop().create_task(sync_to_async(visible)(), context=Context())
-        assert await sync_to_async(visible)() == []
+                await asyncio.get_running_loop().create_task(look(POOLED), context=Context())
+        assert await look(POOLED) == []
 
     work()
 
@@ -176,3 +173,125 @@ def test_settings_can_import_the_reset_before_django_is_ready() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+# Bad ends
+
+
+@contextmanager
+def every_set_fails() -> Generator[None]:
+    """Make every set fail, really: the right to it is revoked in this database. Django needs it to connect."""
+    change(f"REVOKE EXECUTE ON {SET_CONFIG} FROM PUBLIC")
+    try:
+        yield
+    finally:
+        change(f"GRANT EXECUTE ON {SET_CONFIG} TO PUBLIC")
+
+
+def fail_in_python() -> None:
+    raise ZeroDivisionError
+
+
+def fail_in_the_database() -> None:
+    execute("SELECT nonsense", using=POOLED)
+
+
+def break_a_transaction_by_hand() -> None:
+    execute("BEGIN", "SELECT nonsense", using=POOLED)
+
+
+def lose_the_backend() -> None:
+    change("SELECT pg_terminate_backend(%s, 10000)", backend(POOLED))
+    visible(POOLED)
+
+
+def in_a_transaction(happens: Callable[[], None]) -> Callable[[], None]:
+    return transaction.atomic(using=POOLED)(happens)
+
+
+def close() -> None:
+    visible(POOLED)
+    connections[POOLED].close()
+    visible(POOLED)
+
+
+@pytest.mark.parametrize(
+    ("happens", "error"),
+    [
+        pytest.param(fail_in_python, ZeroDivisionError, id="error"),
+        pytest.param(fail_in_the_database, DatabaseError, id="database error"),
+        pytest.param(in_a_transaction(fail_in_the_database), DatabaseError, id="error in a transaction"),
+        pytest.param(break_a_transaction_by_hand, DatabaseError, id="broken transaction"),
+        pytest.param(lose_the_backend, OperationalError, id="lost backend"),
+        pytest.param(in_a_transaction(lose_the_backend), DatabaseError, id="lost backend in a transaction"),
+        pytest.param(in_a_transaction(close), DatabaseError, id="closed in a transaction"),
+    ],
+)
+def test_whatever_happened_the_next_one_finds_it_clean(
+    stores: list[UUID], pool: Any, happens: Callable[[], None], error: type[Exception]
+) -> None:
+    with pytest.raises(error), in_session(stores[0]):
+        happens()
+    assert state() == CLEAN
+    pool.close()
+    assert in_thread(state) == CLEAN
+    with in_session(stores[1]):
+        assert state() == of(stores[1])
+
+
+@pytest.mark.parametrize("kind", ["literal", "autocommit"])
+def test_a_transaction_that_is_left_open_is_rolled_back_with_an_error(stores: list[UUID], pool: Any, kind: str) -> None:
+    context = in_session(stores[0])
+    context.__enter__()
+    first = backend(POOLED)
+    if kind == "literal":
+        execute("BEGIN", using=POOLED)
+    else:
+        pool.set_autocommit(False)
+    Store.objects.using(POOLED).update(name="never committed")
+    with pytest.raises(TenantContextError, match="inside a transaction or without autocommit"):
+        context.__exit__(None, None, None)
+    assert (state(), backend(POOLED) == first) == (CLEAN, False)
+    assert seen("SELECT count(*) FROM store WHERE name = 'never committed'") == [(0,)]
+
+
+def test_a_backend_that_is_gone_at_the_end_is_no_error(stores: list[UUID], pool: Any) -> None:
+    with in_session(stores[0]):
+        first = backend(POOLED)
+        change("SELECT pg_terminate_backend(%s, 10000)", first)
+    assert (state(), backend(POOLED) == first) == (CLEAN, False)
+
+
+def test_a_connection_whose_reset_fails_in_the_block_is_discarded(
+    stores: list[UUID], pool: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    context = in_session(stores[0])
+    context.__enter__()
+    first = backend(POOLED)
+    with every_set_fails():
+        context.__exit__(None, None, None)
+        assert pool.connection is None
+    assert (state(), backend(POOLED) == first) == (CLEAN, False)
+    assert "connection_discarded database=pooled reason=permission denied for function set_config" in caplog.text
+
+
+def test_a_connection_whose_reset_fails_in_the_pool_is_discarded(stores: list[UUID], pool: Any) -> None:
+    with in_session(stores[0]):
+        first = backend(POOLED)
+        with every_set_fails():
+            pool.close()
+            eventually(lambda: seen("SELECT count(*) FROM pg_stat_activity WHERE pid = %s", first) == [(0,)])
+    assert (state(), backend(POOLED) == first) == (CLEAN, False)
+
+
+def test_a_store_that_cannot_be_set_is_an_error(stores: list[UUID], pool: Any) -> None:
+    first = backend(POOLED)
+    with every_set_fails(), pytest.raises(DatabaseError, match="permission denied"):
+        in_session(stores[0]).__enter__()
+    assert (state(), backend(POOLED) == first) == (CLEAN, False)
+    pool.close()
+    pool.settings_dict["AUTOCOMMIT"] = False
+    with in_session(stores[0]):
+        for _ in range(2):
+            with pytest.raises(TenantContextError, match="without autocommit"):
+                visible(POOLED)

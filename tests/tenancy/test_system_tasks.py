@@ -1,102 +1,133 @@
-"""Runs system tasks that try to touch the stores' tables: the database lets them reach no row."""
+"""System tasks, which belong to no store: they open no tenant context, and reach no row of a store."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from typing import Any
 from uuid import UUID
 
 import psycopg
 import pytest
+from asgiref.sync import sync_to_async
 from django.db import DatabaseError, connection, transaction
 from psycopg import errors, sql
 
-from salon_jobs.core.outcomes import Succeeded
+from project.salon.models import Customer, Store
+from salon_jobs import current_store_id, tenant_context
+from salon_jobs.core.errors import TenantContextError
+from salon_jobs.core.outcomes import Errored, Succeeded
+from salon_jobs.testing import perform_job
 from tests import tasks
 from tests.settings import url_for
 from tests.support import run_due, seen
 from tests.tenancy import canaries
 from tests.tenancy.matrix import MATRIX
+from tests.tenancy.probe import ask, backend, carried
 
 # The business tables under the store's policy; what of jobs a worker reaches is its own trade.
 _RIGHTS = {name: table.right("worker_runtime") for name, table in MATRIX.items()}
 TABLES = [name for name, right in _RIGHTS.items() if right.scope == "own" and right.letters]
+REFUSED = "refused"
+NOTHING = {
+    "SELECT": 0,
+    "INSERT": REFUSED,
+    "UPDATE": 0,
+    "DELETE": 0,
+    "COPY TO": 0,
+    "COPY FROM": REFUSED,
+    "TRUNCATE": REFUSED,
+}
+
+
+def test_it_sees_and_changes_no_row_and_opens_no_context(
+    stores: list[UUID], hooks: tasks.Hooks, process_id: int
+) -> None:
+    found: list[object] = []
+
+    def body(**_: object) -> None:
+        with transaction.atomic():
+            found.append((current_store_id(), Store.objects.count(), Store.objects.update(name="changed")))
+        for options in ({}, {"atomic": False}, {"switch": True}):
+            arguments: dict[str, Any] = options
+            with pytest.raises(TenantContextError, match="'test-system' is a system task"):
+                tenant_context(stores[0], **arguments).__enter__()
+        with tenant_context(stores[0]):
+            Customer.objects.all().delete()
+
+    hooks.system = body
+    tasks.system.enqueue()
+    [outcome] = run_due(process_id)
+    assert isinstance(outcome, Errored)
+    assert isinstance(outcome.error, TenantContextError)
+    assert found == [(None, 0, 0)]
+    with tenant_context(stores[0]):
+        assert Store.objects.count() == 1, "what comes after it is free again"
+    with pytest.raises(TenantContextError, match="is a system task"):
+        perform_job(tasks.system)
+
+
+def test_an_async_one_opens_none_either(stores: list[UUID], hooks: tasks.Hooks, process_id: int) -> None:
+    async def body(**_: object) -> None:
+        for opened in (tenant_context(stores[0]), tenant_context(stores[0], atomic=False)):
+            for enter in (
+                opened.__aenter__,
+                sync_to_async(opened.__enter__),
+                lambda opened=opened: asyncio.create_task(opened.__aenter__()),
+            ):
+                with pytest.raises(TenantContextError, match="is a system task"):
+                    await enter()
+
+    hooks.coroutine = body
+    tasks.async_system.enqueue()
+    assert run_due(process_id) == [Succeeded(finished=False)]
 
 
 @pytest.fixture
 def filled(stores: list[UUID]) -> Iterator[list[UUID]]:
-    """Put rows of each store into those tables."""
+    """Put rows of each store into the tables."""
     with psycopg.connect(url_for(None), autocommit=True) as superuser:
         canaries.fill(superuser, stores, TABLES)
         yield stores
         canaries.clear(superuser)
 
 
-def total(table: str) -> int:
-    """Count a table's rows as the superuser."""
-    [(count,)] = seen(f"SELECT count(*) FROM {table}")
-    return int(count)
-
-
-def reached(statement: sql.Composable, *parameters: Any) -> int | str:
-    """Run a statement on the task's own connection, in a savepoint; return the rows it reached, or its refusal."""
+def reached(statement: sql.Composable, *parameters: Any, rows: list[Any] | None = None) -> int | str:
+    """Run a statement in a savepoint, or copy rows in or out with it; return the rows it reached, or its refusal."""
     try:
         with transaction.atomic(), connection.cursor() as cursor:
-            cursor.execute(statement, parameters)
-            return int(cursor.rowcount)
-    except DatabaseError as error:
-        if isinstance(error.__cause__, errors.InsufficientPrivilege):
-            return "refused"
+            if rows is None:
+                cursor.execute(statement, parameters)
+                return int(cursor.rowcount)
+            with cursor.cursor.copy(statement) as copy:
+                for row in rows:
+                    copy.write_row(row)
+                return 0 if rows else sum(1 for _ in copy.rows())
+    except (DatabaseError, errors.FeatureNotSupported) as error:
+        if isinstance(error, errors.FeatureNotSupported) or isinstance(error.__cause__, errors.InsufficientPrivilege):
+            return REFUSED
         raise
-
-
-def copy_out(table: sql.Identifier) -> int:
-    """Copy a table out and count the rows."""
-    with connection.cursor() as cursor, cursor.cursor.copy(sql.SQL("COPY {} TO STDOUT").format(table)) as copy:
-        return sum(1 for _ in copy.rows())
-
-
-def copy_in(table: str, store: UUID) -> str:
-    """Try COPY FROM, which row-level security rules out altogether."""
-    row = canaries.make(table, store)
-    columns = sql.SQL(", ").join(map(sql.Identifier, row))
-    statement = sql.SQL("COPY {} ({}) FROM STDIN").format(sql.Identifier(table), columns)
-    try:
-        with transaction.atomic(), connection.cursor() as cursor, cursor.cursor.copy(statement) as copy:
-            copy.write_row(list(row.values()))
-    except errors.FeatureNotSupported:
-        return "refused"
-    return "copied"
 
 
 def attempts(table: str, store: UUID) -> dict[str, int | str]:
     """Try every command on one table."""
-    name = sql.Identifier(table)
-    column = sql.Identifier(str(MATRIX[table].store))
-    insert, values = canaries.insert(table, canaries.make(table, store))
+    name, column = sql.Identifier(table), sql.Identifier(str(MATRIX[table].store))
+    row = canaries.make(table, store)
+    insert, values = canaries.insert(table, row)
+    columns = sql.SQL(", ").join(map(sql.Identifier, row))
     return {
         "SELECT": reached(sql.SQL("SELECT * FROM {}").format(name)),
         "INSERT": reached(insert, *values),
         "UPDATE": reached(sql.SQL("UPDATE {} SET {} = %s").format(name, column), store),
         "DELETE": reached(sql.SQL("DELETE FROM {}").format(name)),
-        "COPY TO": copy_out(name),
-        "COPY FROM": copy_in(table, store),
+        "COPY TO": reached(sql.SQL("COPY {} TO STDOUT").format(name), rows=[]),
+        # Row-level security rules it out altogether.
+        "COPY FROM": reached(sql.SQL("COPY {} ({}) FROM STDIN").format(name, columns), rows=[list(row.values())]),
         "TRUNCATE": reached(sql.SQL("TRUNCATE {} CASCADE").format(name)),
     }
 
 
-NOTHING = {
-    "SELECT": 0,
-    "INSERT": "refused",
-    "UPDATE": 0,
-    "DELETE": 0,
-    "COPY TO": 0,
-    "COPY FROM": "refused",
-    "TRUNCATE": "refused",
-}
-
-
-def test_there_are_such_tables() -> None:
+def test_the_tables_are_those_of_stores() -> None:
     of_stores = {name for name, table in MATRIX.items() if table.store and not name.startswith("salon_jobs_")}
     assert set(TABLES) == of_stores - {"membership"}, "on which the worker has no right at all"
 
@@ -105,44 +136,35 @@ def test_there_are_such_tables() -> None:
 def test_a_system_task_reaches_no_row_of_a_store(
     filled: list[UUID], process_id: int, hooks: tasks.Hooks, table: str
 ) -> None:
-    before = total(table)
-    assert before >= len(filled)
+    before = seen(f"SELECT count(*) FROM {table}")
+    assert before[0][0] >= len(filled)
     found: list[object] = []
-
-    def work(**_: object) -> None:
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT session_user, nullif(current_setting('app.current_store_id', true), '')")
-            found.append(cursor.fetchone())
-        found.append(attempts(table, filled[0]))
-
-    hooks.system = work
+    hooks.system = lambda **_: found.extend((ask("SELECT session_user"), carried(), attempts(table, filled[0])))
     tasks.system.enqueue()
     [outcome] = run_due(process_id)
     assert isinstance(outcome, Succeeded), outcome
-    assert found == [("worker_runtime", None), NOTHING]
-    assert total(table) == before
+    assert found == ["worker_runtime", "", NOTHING]
+    assert seen(f"SELECT count(*) FROM {table}") == before
 
 
 def test_nor_does_one_that_follows_a_stores_job_on_the_same_connection(
     filled: list[UUID], process_id: int, hooks: tasks.Hooks
 ) -> None:
-    backends: list[int] = []
+    found: list[object] = []
+    backends: set[int] = set()
 
     def noting(work: Callable[[], object]) -> Callable[..., None]:
         def run(**_: object) -> None:
-            backends.append(connection.connection.info.backend_pid)
-            work()
+            backends.add(backend())
+            found.append(work())
 
         return run
 
-    found: list[object] = []
-    hooks.store = noting(lambda: found.append(reached(sql.SQL("SELECT * FROM customer"))))
-    hooks.system = noting(lambda: found.append(attempts("customer", filled[0])))
-    tasks.in_store.enqueue(store_id=filled[0])
-    assert all(isinstance(outcome, Succeeded) for outcome in run_due(process_id))
-    tasks.outside.enqueue(store_id=filled[0])
-    run_due(process_id)
-    tasks.system.enqueue()
-    run_due(process_id)
-    assert found == [1, 1, NOTHING]
-    assert len(set(backends)) == 1
+    hooks.store = noting(transaction.atomic(lambda: reached(sql.SQL("SELECT * FROM customer"))))
+    hooks.system = noting(lambda: attempts("customer", filled[0]))
+    store = {"store_id": filled[0]}
+    enqueued: list[tuple[Any, dict[str, UUID]]] = [(tasks.in_store, store), (tasks.outside, store), (tasks.system, {})]
+    for task, arguments in enqueued:
+        task.enqueue(**arguments)
+        run_due(process_id)
+    assert (found, len(backends)) == ([1, 1, NOTHING], 1)

@@ -1,4 +1,4 @@
-"""Shows that a web process refuses every role but those meant for it, at its start or at its first connection."""
+"""A web process refuses every role but those meant for it, at its start or at its first connection."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tests.settings import url_for
 _CONNECT = "from django.db import connection; connection.ensure_connection(); print('served')"
 
 
-def serve(**environment: str) -> subprocess.CompletedProcess[str]:
+def serve(first_request: str = _CONNECT, **environment: str) -> subprocess.CompletedProcess[str]:
     """Load the WSGI application in a process of its own and connect, as a request would."""
     return subprocess.run(
-        [sys.executable, "-W", "error", "-c", f"import project.wsgi; {_CONNECT}"],
+        [sys.executable, "-W", "error", "-c", f"import project.wsgi; {first_request}"],
         cwd=ROOT,
         env={**os.environ, "DJANGO_SETTINGS_MODULE": "project.settings", **environment},
         capture_output=True,
@@ -41,29 +41,12 @@ def test_any_other_role_is_refused(migrated: None, variable: str, role: str | No
     assert "served" not in done.stdout
 
 
-def test_without_a_database_it_starts_and_the_first_connection_is_looked_at(migrated: None) -> None:
-    done = serve(DATABASE_URL="postgresql://app:p@127.0.0.1:1/salon")
-    assert "OperationalError" in done.stderr, "it came as far as the first request"
-    late = (
-        "import project.wsgi; from django.db import connection, connections;"
-        f"connections.settings['default'].update(NAME='{url_for(None).rpartition('/')[2]}', USER='migrator',"
-        " HOST=os.environ['H'], PORT=os.environ['P'], PASSWORD=os.environ['W']); connection.ensure_connection()"
+def test_without_a_database_it_starts_and_checks_the_first_connection(migrated: None) -> None:
+    nowhere = "postgresql://app:p@127.0.0.1:1/salon"
+    assert "OperationalError" in serve(DATABASE_URL=nowhere).stderr, "it came as far as the first request"
+    as_migrator = (
+        "from environ import Env; from django.db import connection, connections;"
+        "connections.settings['default'].update(Env.db_url_config(Env().str('LATER'))); connection.ensure_connection()"
     )
-    server = url_for("migrator").rpartition("@")[2].partition("/")[0].partition(":")
-    done = subprocess.run(
-        [sys.executable, "-c", f"import os; {late}"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env={
-            **os.environ,
-            "DJANGO_SETTINGS_MODULE": "project.settings",
-            "H": server[0],
-            "P": server[2],
-            "W": os.environ["MIGRATOR_PASSWORD"],
-            "DATABASE_URL": "postgresql://app:p@127.0.0.1:1/salon",
-        },
-    )
+    done = serve(as_migrator, DATABASE_URL=nowhere, LATER=url_for("migrator"))
     assert "ForbiddenRole" in done.stderr, done.stderr

@@ -1,4 +1,4 @@
-"""Serves requests as the web role: what the tests of the middleware share."""
+"""Requests as the web role: the views, clients and stores that the tests of the middleware share."""
 
 from __future__ import annotations
 
@@ -7,18 +7,21 @@ from typing import Any, ClassVar
 from uuid import UUID, uuid4
 
 import pytest
+from asgiref.sync import async_to_sync, sync_to_async
 from django.contrib.auth.models import User
 from django.db import connection, connections, transaction
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.http.response import HttpResponseBase
-from django.test import override_settings
+from django.test import AsyncClient, Client, override_settings
 from django.urls import path, re_path
 
 from project.salon.models import Customer, Membership
 from salon_jobs import current_store_id
 from salon_jobs.tenancy.request import without_store
 from tests.settings import SALON_JOBS
-from tests.support import change
+from tests.support import change, seen
+
+NOTHING: dict[str, Any] = {"store": None, "seen": []}
 
 
 def canaries() -> list[str]:
@@ -26,49 +29,62 @@ def canaries() -> list[str]:
     return list(Customer.objects.order_by("name").values_list("name", flat=True))
 
 
+def expected(stores: list[UUID], number: int) -> dict[str, Any]:
+    """Return what a view of one store answers."""
+    return {"store": str(stores[number]), "seen": [f"canary {number}"]}
+
+
 def look(request: HttpRequest) -> HttpResponseBase:
-    """Answer with what a view sees."""
     return JsonResponse({"store": current_store_id(), "seen": canaries()})
 
 
+async def alook(request: HttpRequest) -> HttpResponseBase:
+    found = [name async for name in Customer.objects.order_by("name").values_list("name", flat=True)]
+    return JsonResponse({"store": current_store_id(), "seen": found})
+
+
+def write(request: HttpRequest | None = None) -> None:
+    """Write a row of the store."""
+    store = current_store_id()
+    assert store is not None
+    Customer.objects.create(store_id=store, name="written", email="")
+
+
+def written() -> int:
+    """Count what was written and committed."""
+    return int(seen("SELECT count(*) FROM customer WHERE name = 'written'")[0][0])
+
+
 class Hook:
-    """Is the view of the test."""
+    """View of the test."""
 
     view: ClassVar[Callable[..., Any]] = look
 
 
-def hooked(request: HttpRequest) -> HttpResponseBase:
-    """Do what the test wants done."""
-    response: HttpResponseBase = Hook.view(request)
-    return response
+def hooked(request: HttpRequest) -> Any:
+    return Hook.view(request)
 
 
-async def ahooked(request: HttpRequest) -> HttpResponseBase:
-    """Do what the test wants done, asynchronously."""
-    response: HttpResponseBase = await Hook.view(request)
-    return response
+async def ahooked(request: HttpRequest) -> Any:
+    return await Hook.view(request)
 
 
 @transaction.non_atomic_requests
-def hooked_without_transaction(request: HttpRequest) -> HttpResponseBase:
-    """Do it in no transaction."""
+def hooked_without_transaction(request: HttpRequest) -> Any:
     return hooked(request)
 
 
 @transaction.non_atomic_requests
-async def ahooked_without_transaction(request: HttpRequest) -> HttpResponseBase:
-    """Do it in no transaction, asynchronously."""
+async def ahooked_without_transaction(request: HttpRequest) -> Any:
     return await ahooked(request)
 
 
 @without_store
 def look_free(request: HttpRequest) -> HttpResponseBase:
-    """Answer with what a view without a store sees."""
     return look(request)
 
 
 def error_page(request: HttpRequest) -> HttpResponseBase:
-    """Tell what an error page sees."""
     return HttpResponse(f"store {current_store_id()}, in a transaction {connection.in_atomic_block}", status=500)
 
 
@@ -110,14 +126,10 @@ def web_role(database: None) -> Iterator[None]:
 def two(web_role: None) -> Iterator[list[UUID]]:
     """Create two stores, each with its canary."""
     stores = sorted(uuid4() for _ in range(2))
+    customer = "INSERT INTO customer (id, store_id, name, email) VALUES (%s, %s, %s, '')"
     for number, store in enumerate(stores):
         change("INSERT INTO store (id, name) VALUES (%s, %s)", store, f"Salon {number}")
-        change(
-            "INSERT INTO customer (id, store_id, name, email) VALUES (%s, %s, %s, '')",
-            uuid4(),
-            store,
-            f"canary {number}",
-        )
+        change(customer, uuid4(), store, f"canary {number}")
     yield stores
     if connection.in_atomic_block:
         connection.close()
@@ -130,3 +142,31 @@ def member_of(*stores: UUID) -> User:
     for store in stores:
         Membership.objects.using("owner").create(user_id=user.pk, store_id=store)
     return user
+
+
+def signed_in(user: User | None, **options: Any) -> Client:
+    """Return a client of a user; None: of nobody."""
+    client = Client(raise_request_exception=False, **options)
+    if user is not None:
+        client.force_login(user)
+    return client
+
+
+def get_async(user: User, path: str) -> Any:
+    """Send a request through the asynchronous handler."""
+
+    async def send() -> HttpResponseBase:
+        client = AsyncClient(raise_request_exception=False)
+        await client.aforce_login(user)
+        return await client.get(path)
+
+    return async_to_sync(send)()
+
+
+def send(store: UUID, path: str, view: Callable[[HttpRequest], Any]) -> Any:
+    """Send a request of a member of the store, through the handler of the path's kind."""
+    if not path.startswith("/ahooked"):
+        Hook.view = view
+        return signed_in(member_of(store)).get(path)
+    Hook.view = lambda request: sync_to_async(view)(request)  # noqa: PLW0108 - a plain function is not bound
+    return get_async(member_of(store), path)

@@ -1,12 +1,14 @@
-"""Does at random, inside one store's context, what code of requests and jobs does, and what goes wrong there."""
+"""Statements inside a store's context, at random, as requests and jobs run them, and what goes wrong there."""
 
 from __future__ import annotations
 
 import random
 import threading
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import copy_context
+from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -16,45 +18,87 @@ from project.salon.models import Customer
 from salon_jobs import current_store_id, tenant_context
 from salon_jobs.core.errors import TenantContextError
 from salon_jobs.tenancy import carry_store
-from tests.tenancy.fuzz.witness import READ, Witness
+from tests.tenancy.probe import in_thread
+
+READ = "SELECT store_id, name FROM customer"
+
+
+def canary(store: UUID) -> str:
+    """Return what a store's one customer is called."""
+    return f"canary of {store}"
+
+
+@dataclass(slots=True)
+class Witness:
+    """Judge of all statements: counts them and keeps what was wrong. Shared by all threads."""
+
+    budget: int
+    statements: int = 0
+    visits: Counter[str] = field(default_factory=Counter)
+    leaks: list[str] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+    surprises: list[str] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether enough statements ran, or something was wrong."""
+        return self.statements >= self.budget or bool(self.leaks or self.lost or self.surprises)
+
+    def run(self, alias: str, statement: str, *parameters: Any) -> tuple[list[tuple[Any, ...]], int]:
+        """Run a statement over Django's cursor; return its rows, and how many it touched."""
+        self.count()
+        with connections[alias].cursor() as cursor:
+            cursor.execute(statement, parameters)
+            return (cursor.fetchall() if cursor.description else []), cursor.rowcount
+
+    def read(self, alias: str, store: UUID | None, where: str) -> None:
+        """Read the canaries and judge: the store's own alone, or none without a store."""
+        self.judge(self.run(alias, READ)[0], store, where)
+
+    def judge(self, rows: list[tuple[Any, ...]], store: UUID | None, where: str) -> None:
+        """Judge the rows (store, name) that a read has shown."""
+        own = [] if store is None else [(store, canary(store))]
+        if foreign := [row for row in rows if row not in own]:
+            self.leaks.append(f"{where}: as {store} {foreign}")
+        elif own and rows != own:
+            self.lost.append(f"{where}: as {store} {rows}")
+
+    def count(self) -> None:
+        with self._lock:
+            self.statements += 1
+
+    def visited(self, kind: str) -> None:
+        with self._lock:
+            self.visits[kind] += 1
+
 
 INSERT = "INSERT INTO customer (id, store_id, name, email) VALUES (%s, %s, 'stray', '')"
 
 
 class Boom(Exception):
-    """Is what an actor raises to see what it leaves behind."""
+    """Error that an actor raises to see what it leaves behind."""
 
 
 class Actor:
-    """Acts in one thread at a time."""
+    """Code of a store, in one thread at a time."""
 
     def __init__(self, witness: Witness, stores: list[UUID], seed: int) -> None:
         self.witness, self.stores = witness, stores
         self.random = random.Random(seed)
 
     def any_store(self) -> UUID:
-        """Choose a store."""
         return self.random.choice(self.stores)
 
     def another(self, store: UUID) -> UUID:
-        """Choose another store."""
         return self.random.choice([each for each in self.stores if each != store])
 
     def act(self, alias: str, store: UUID, depth: int = 0) -> None:
         """Do a few things inside the store's context and a transaction. May raise ``Boom``, or a DatabaseError."""
         steps: list[Callable[[str, UUID, int], None]] = [
-            self._read,
-            self._read,
-            self._read_others,
-            self._change,
-            self._change_all,
-            self._insert_for_another,
-            self._fail_in_savepoint,
-            self._break_a_savepoint,
-            self._literal_savepoint,
-            self._iterate,
-            self._enter_another,
-            self._later,
+            *(self._read, self._read, self._read_others, self._change, self._change_all, self._insert_for_another),
+            *(self._fail_in_savepoint, self._break_a_savepoint, self._literal_savepoint),
+            *(self._iterate, self._enter_another, self._later),
         ]
         if depth < 3:
             steps += [self._nest, self._nest, self._switch, self._savepoint, self._without_atomic]
@@ -168,17 +212,10 @@ class Actor:
         self._elsewhere(carry_store(lambda: self.witness.read("default", store, "carried"), using="default"))
 
     def _elsewhere(self, work: Callable[[], None]) -> None:
-        def run() -> None:
-            try:
-                work()
-            except Exception as error:  # kept, and judged at the end
-                self.witness.surprises.append(f"in a thread: {error!r}")
-            finally:
-                connections.close_all()
-
-        thread = threading.Thread(target=run)
-        thread.start()
-        thread.join()
+        try:
+            in_thread(work)
+        except Exception as error:  # kept, and judged at the end
+            self.witness.surprises.append(f"in a thread: {error!r}")
 
     def _lose_the_connection(self, alias: str, _: UUID, __: int) -> None:
         with suppress(OperationalError):

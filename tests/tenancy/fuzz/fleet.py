@@ -1,4 +1,4 @@
-"""Lets many visitors in at once, on few connections."""
+"""Many visitors at once, on few connections."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import threading
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from copy import deepcopy
+from functools import partial
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -20,8 +21,8 @@ from salon_jobs.models import Process
 from salon_jobs.tenancy import reset_store
 from tests import tasks
 from tests.support import change
+from tests.tenancy.fuzz.actor import Witness, canary
 from tests.tenancy.fuzz.visits import KEPT, POOLED, ByHeader, Visitor, in_a_job
-from tests.tenancy.fuzz.witness import Witness, canary
 
 STORES = 12
 THREADS = 5
@@ -39,15 +40,10 @@ def run(statements: int, *, seed: int, witness: Witness | None = None) -> Witnes
             "INSERT INTO customer (id, store_id, name, email) VALUES (%s, %s, %s, '')", uuid4(), store, canary(store)
         )
     with _pool(), _job_bodies_and_resolver():
-        threads = [
-            threading.Thread(
-                target=_guarded, args=(witness, _visit, Visitor(witness, stores, seed + number, _register()))
-            )
-            for number in range(THREADS)
-        ]
-        threads.append(
-            threading.Thread(target=_guarded, args=(witness, _visit_async, witness, stores, seed, _register()))
-        )
+        visitors = [Visitor(witness, stores, seed + number, _register()) for number in range(THREADS)]
+        works = [partial(_visit, visitor) for visitor in visitors]
+        works.append(partial(asyncio.run, _visit_in_tasks(witness, stores, random.Random(seed), _register())))
+        threads = [threading.Thread(target=_guarded, args=(witness, work)) for work in works]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -55,9 +51,9 @@ def run(statements: int, *, seed: int, witness: Witness | None = None) -> Witnes
     return witness
 
 
-def _guarded(witness: Witness, work: Any, *arguments: Any) -> None:
+def _guarded(witness: Witness, work: Any) -> None:
     try:
-        work(*arguments)
+        work()
     except BaseException as error:  # kept, and judged at the end
         witness.surprises.append(f"{type(error).__name__}: {error}")
         raise
@@ -74,17 +70,13 @@ def _register() -> int:
     return int(Process.objects.create(kind="worker", hostname="fuzz", pid=1).pk)
 
 
-def _visit_async(witness: Witness, stores: list[UUID], seed: int, process_id: int) -> None:
-    asyncio.run(_visit_in_tasks(witness, stores, random.Random(seed), process_id))
-
-
 async def _visit_in_tasks(witness: Witness, stores: list[UUID], chance: random.Random, process_id: int) -> None:
     """Keep some tasks going, and cancel one in four somewhere on its way."""
     running: set[asyncio.Task[None]] = set()
     while not witness.is_done:
         while len(running) < TASKS:
             visitor = Visitor(witness, stores, chance.randrange(2**32), process_id)
-            kinds = (visitor.visit_async, visitor.visit_alone, visitor.visit_beside, visitor.visit_served)
+            kinds = (visitor.visit_async, visitor.visit_alone, visitor.visit_sharing, visitor.visit_served)
             task = asyncio.create_task(chance.choice(kinds)())
             running.add(task)
             if chance.random() < 0.25:

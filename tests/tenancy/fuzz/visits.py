@@ -1,4 +1,4 @@
-"""Are what comes to a process from outside: requests, jobs, tasks of asyncio. Each leaves nothing behind."""
+"""What comes to a process from outside: requests, jobs, tasks of asyncio. Each leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Final, cast
 from uuid import UUID
 
-from asgiref.sync import ThreadSensitiveContext, sync_to_async
+from asgiref.sync import sync_to_async
 from django.core.signals import request_finished, request_started
 from django.db import Error, connections, transaction
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
@@ -22,8 +22,8 @@ from salon_jobs.core.errors import LeaseLost, TenantContextError
 from salon_jobs.tenancy.request import TenantMiddleware
 from tests import tasks
 from tests.support import claim, run
-from tests.tenancy.fuzz.actor import Actor, Boom
-from tests.tenancy.fuzz.witness import Witness
+from tests.tenancy.asgi import own_thread
+from tests.tenancy.fuzz.actor import Actor, Boom, Witness
 
 POOLED: Final = "fuzz_pooled"
 KEPT: Final = "web"
@@ -31,7 +31,7 @@ WORKER: Final = "default"
 
 
 class Visitor(Actor):
-    """Makes whole visits; runs jobs as the process that was registered for it."""
+    """Whole visits; runs jobs as the process that was registered for it."""
 
     def __init__(self, witness: Witness, stores: list[UUID], seed: int, process_id: int) -> None:
         super().__init__(witness, stores, seed)
@@ -40,19 +40,8 @@ class Visitor(Actor):
     def visit(self) -> None:
         """Make one, of a random kind, with what Django does before and after a request."""
         kinds: list[Callable[[str], None]] = [
-            self.request,
-            self.request,
-            self.request,
-            self.request_outside,
-            self.storeless,
-            self.transactionless,
-            self.one_after_another,
-            self.by_hand,
-            self.session,
-            self.session,
-            self.served,
-            self.served,
-            self.job,
+            *(self.request, self.request, self.request, self.request_outside, self.storeless, self.transactionless),
+            *(self.one_after_another, self.by_hand, self.session, self.session, self.served, self.served, self.job),
         ]
         kind = self.random.choice(kinds)
         alias = self.random.choice((POOLED, POOLED, KEPT))
@@ -64,10 +53,6 @@ class Visitor(Actor):
             self.witness.visited(f"failed with {type(error).__name__}")
         finally:
             request_finished.send(Visitor)
-        self._look_back(alias)
-
-    def _look_back(self, alias: str) -> None:
-        """Look what the next one would meet on the connection."""
         if self.random.random() < 0.5:
             self.witness.read(alias, None, "the next request, before its store is set")
             request_finished.send(Visitor)
@@ -102,7 +87,7 @@ class Visitor(Actor):
         self.witness.read(alias, None, "after a session")
 
     def served(self, _: str) -> None:
-        """Be answered through the middleware; the body may be made afterwards, and the client may go away from it."""
+        """Get an answer through the middleware; the body may be made afterwards, and the client may go away from it."""
         store = self.any_store()
         response: Any = TenantMiddleware(partial(self._answer, store))(request_of(store))
         if response.streaming:
@@ -124,7 +109,6 @@ class Visitor(Actor):
         return HttpResponse(status=self.random.choice((200, 500)))
 
     def storeless(self, alias: str) -> None:
-        """Work in a transaction without a store."""
         with transaction.atomic(using=alias):
             self.witness.read(alias, None, "a transaction without a store")
             _rows, touched = self.witness.run(alias, "UPDATE customer SET email = 'x'")
@@ -134,7 +118,6 @@ class Visitor(Actor):
                 raise Boom
 
     def transactionless(self, alias: str) -> None:
-        """Read in autocommit."""
         self.witness.read(alias, None, "autocommit")
 
     def one_after_another(self, alias: str) -> None:
@@ -175,31 +158,25 @@ class Visitor(Actor):
     async def visit_async(self) -> None:
         """Make a visit in a thread of its own, as Django serves an async request; may be cancelled meanwhile."""
         self.witness.visited("async")
-        async with ThreadSensitiveContext():
-            try:
-                await sync_to_async(self.visit)()
-            finally:
-                await asyncio.shield(sync_to_async(connections.close_all)())
+        async with own_thread():
+            await sync_to_async(self.visit)()
 
     async def visit_alone(self) -> None:
         """Open contexts in a coroutine that has a thread and a connection of its own."""
         self.witness.visited("coroutine alone")
-        async with ThreadSensitiveContext():
-            try:
-                await self._in_steps(atomic=self.random.random() < 0.5)
-            finally:
-                await asyncio.shield(sync_to_async(connections.close_all)())
+        async with own_thread():
+            await self._in_steps(atomic=self.random.random() < 0.5)
 
-    async def visit_beside(self) -> None:
+    async def visit_sharing(self) -> None:
         """Open contexts in a coroutine that shares its thread and connection with others; some are refused."""
-        self.witness.visited("coroutine beside others")
+        self.witness.visited("coroutine sharing its thread")
         try:
             await self._in_steps(atomic=self.random.random() < 0.2)
         except TenantContextError:
-            self.witness.visited("refused beside others")
+            self.witness.visited("refused on a shared thread")
 
     async def visit_served(self) -> None:
-        """Be answered by an async view through the middleware, in a thread and on a connection of its own."""
+        """Get an answer of an async view through the middleware, in a thread and on a connection of its own."""
         self.witness.visited("coroutine served")
         store = self.any_store()
 
@@ -209,12 +186,9 @@ class Visitor(Actor):
                 await asyncio.sleep(0)
             return HttpResponse(status=self.random.choice((200, 500)))
 
-        async with ThreadSensitiveContext():
-            try:
-                await cast("Awaitable[HttpResponseBase]", TenantMiddleware(view)(request_of(store)))
-                await self._look(None, "after an async view", WORKER)
-            finally:
-                await asyncio.shield(sync_to_async(connections.close_all)())
+        async with own_thread():
+            await cast("Awaitable[HttpResponseBase]", TenantMiddleware(view)(request_of(store)))
+            await self._look(None, "after an async view", WORKER)
 
     async def _in_steps(self, *, atomic: bool) -> None:
         store = self.any_store()
@@ -235,14 +209,12 @@ class Visitor(Actor):
 
 
 class ByHeader:
-    """Finds the store of a request in its header, and lets everybody have it: who may is not asked here."""
+    """Resolver that finds the store of a request in its header, and allows it to everybody."""
 
     def resolve(self, request: HttpRequest) -> UUID:
-        """Return it."""
         return UUID(request.headers["Store"])
 
     def allowed(self, request: HttpRequest, store: UUID) -> bool:
-        """Allow it."""
         return True
 
 
@@ -252,7 +224,7 @@ def request_of(store: UUID) -> HttpRequest:
 
 
 class _Acting(threading.local):
-    """Is told by each thread who runs a job there."""
+    """The visitor that runs jobs on a thread."""
 
     actor: Visitor
 
@@ -261,7 +233,7 @@ acting = _Acting()
 
 
 def in_a_job(store_id: UUID | None) -> None:
-    """Be the body of every job."""
+    """Run the body of every job."""
     actor = acting.actor
     if store_id is None:
         actor.witness.read(WORKER, None, "a system task")

@@ -1,0 +1,77 @@
+"""Shows what a connection carries and sees, and runs work on threads."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+from uuid import UUID
+
+from django.db import connections, transaction
+
+from project.salon.models import Store
+from salon_jobs import tenant_context
+from salon_jobs.tenancy.context import TenantContext
+from tests.support import elsewhere
+
+POOLED = "pooled"
+T = TypeVar("T")
+
+
+def ask(statement: str, *parameters: Any, using: str = "default") -> Any:
+    """Return the one value of a query."""
+    with connections[using].cursor() as cursor:
+        cursor.execute(statement, parameters)
+        return cursor.fetchone()[0]
+
+
+def execute(*statements: str, using: str = "default") -> None:
+    with connections[using].cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement)
+
+
+def visible(using: str = "default") -> list[UUID]:
+    """Return the stores that a statement sees."""
+    return list(Store.objects.using(using).order_by("id").values_list("pk", flat=True))
+
+
+@transaction.atomic
+def visible_in_transaction() -> list[UUID]:
+    return visible()
+
+
+def carried(using: str = "default", name: str = "app.current_store_id") -> str:
+    """Return a setting of the session, by default the store; empty without one."""
+    return str(ask("SELECT coalesce(current_setting(%s, true), '')", name, using=using))
+
+
+def backend(using: str = "default") -> int:
+    """Return which process of the server answers."""
+    return int(ask("SELECT pg_backend_pid()", using=using))
+
+
+def in_session(store: UUID, using: str = POOLED, **options: Any) -> TenantContext:
+    return tenant_context(store, atomic=False, scope="session", using=using, **options)
+
+
+def in_thread(work: Callable[[], T]) -> T:
+    """Run in a new thread, which takes its own connection and gives it back."""
+    with ThreadPoolExecutor(1) as pool:
+        return elsewhere(pool, work).result()
+
+
+def pool_of_one(role: str, options: dict[str, Any]) -> Iterator[Any]:
+    """Make an alias of the role of another one, with a pool of one connection; give its wrapper."""
+    settings = copy.deepcopy(connections.settings[role])
+    settings["OPTIONS"]["pool"] = {"min_size": 1, "max_size": 1, "timeout": 10, **options}
+    settings.update(CONN_MAX_AGE=0, CONN_HEALTH_CHECKS=False)
+    connections.settings[POOLED] = settings
+    wrapper: Any = connections[POOLED]
+    try:
+        yield wrapper
+    finally:
+        wrapper.close()
+        wrapper.close_pool()
+        del connections[POOLED], connections.settings[POOLED]
