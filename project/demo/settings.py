@@ -17,6 +17,6 @@ SALON_JOBS = {
             "SOURCE": RESERVATIONS_DESTINATION,
             "TASKS": {"reservation.confirmed": "record-confirmation"},
         },
-        "uploads": {"SOURCE": UPLOADS_DESTINATION, "TASKS": {"*": "parse-upload"}},
+        "uploads": {"SOURCE": UPLOADS_DESTINATION, "ENVELOPE": "none", "TASKS": {"*": "parse-upload"}},
     },
 }

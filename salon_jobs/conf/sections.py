@@ -109,7 +109,7 @@ def _fits_sns(rate: int | None) -> bool:
 
 # The length of the inbox column.
 LONGEST_NAME: Final = 100
-# The single key in TASKS for bodies without an envelope, which name no event.
+# The key in TASKS for the single task of bodies without an envelope, which name no event.
 ANY_EVENT: Final = "*"
 
 
@@ -135,14 +135,14 @@ def _producers(value: Any) -> tuple[str, ...] | None:
 class ConsumerSettings:
     """Settings of one source that consume_queue reads, mapping its events to tasks.
 
-    ``source`` is an ARN or RN. ``tasks`` with the single key ``*``: bodies are bare arguments as JSON, and the message
-    id is the broker's. ``max_deliveries``: how often a message that may become a job later is tried. ``store``: which
-    store the jobs of store tasks belong to, ``envelope`` or a fixed one. ``producers``: producers whose messages are
-    accepted; None: all.
+    ``source`` is an ARN or RN. ``envelope`` none: bodies are bare arguments in JSON; the message id is the broker's.
+    ``max_deliveries``: how often a message that may become a job later is tried. ``store``: which store the jobs of
+    store tasks belong to, ``envelope`` or a fixed one. ``producers``: producers whose messages are accepted; None: all.
     """
 
     source: str = setting("", _source)
     tasks: Mapping[str, str] = setting(dict[str, str], texts)
+    envelope: str = setting("salon_jobs", one_of("salon_jobs", "none"))
     max_deliveries: int = setting(5, count(1, 1000))
     replays: str = setting("accept", one_of("accept", "refuse"))
     store: str | UUID = setting("envelope", _store)
@@ -151,7 +151,7 @@ class ConsumerSettings:
     @property
     def has_envelope(self) -> bool:
         """Whether messages carry more than their payload: event, producer, store, id."""
-        return ANY_EVENT not in self.tasks
+        return self.envelope != "none"
 
 
 def read_consumers(value: Any, *, path: str) -> dict[str, ConsumerSettings]:
@@ -174,18 +174,24 @@ def _read(value: object, *, path: str) -> ConsumerSettings:
         raise ConfigurationError(f"{path}['TASKS'] must map at least one event to a task, such as {{'e': 'do-it'}}")
     if not read.has_envelope:
         _check_without_envelope(read, path=path)
+    elif ANY_EVENT in read.tasks:
+        raise ConfigurationError(
+            f"{path}['TASKS'] {ANY_EVENT!r} is for bodies with ENVELOPE 'none': name each event and its task"
+        )
     return read
 
 
 def _check_without_envelope(read: ConsumerSettings, *, path: str) -> None:
     """Refuse settings that need an envelope."""
-    because = f"with {ANY_EVENT!r} in TASKS: it is for bodies without an envelope, which name no"
-    if len(read.tasks) > 1:
-        raise ConfigurationError(f"{path}['TASKS'] cannot name events {because} event")
+    because = "with ENVELOPE 'none': bodies without an envelope name no"
     if parse_destination(read.source).service != "azurequeue":
         raise ConfigurationError(
-            f"{path}['TASKS'] must name each event and its task, not {ANY_EVENT!r}: only queues of Azure, such as "
-            f"'rn::azurequeue:::parse-tasks', carry bodies without an envelope, not {read.source!r}"
+            f"{path}['ENVELOPE'] 'none' is for queues of Azure, such as 'rn::azurequeue:::parse-tasks', "
+            f"not {read.source!r}: other brokers carry the event in a header"
+        )
+    if set(read.tasks) != {ANY_EVENT}:
+        raise ConfigurationError(
+            f"{path}['TASKS'] must be {{{ANY_EVENT!r}: 'do-it'}}, one task for all, {because} event"
         )
     if read.producers is not None:
         raise ConfigurationError(f"{path}['PRODUCERS'] cannot be set {because} producer")

@@ -22,7 +22,7 @@ from tests.metrics import of, shown
 from tests.support import change, seen
 
 ORDERS = {"SOURCE": "rn::memory:::orders", "TASKS": {"noted": "test-system"}}
-PLAIN: dict[str, Any] = {"SOURCE": "rn::azurequeue:::parse-tasks", "TASKS": {"*": "test-store"}}
+PLAIN: dict[str, Any] = {"SOURCE": "rn::azurequeue:::parse-tasks", "ENVELOPE": "none", "TASKS": {"*": "test-store"}}
 pytestmark = pytest.mark.usefixtures("database")
 
 
@@ -259,11 +259,14 @@ def test_the_check_names_unknown_tasks_and_sources_and_an_inbox_that_forgets_too
         ([], {"a": {**ORDERS, "TASKS": {"e": "no-such"}}}, r"\['a'\]\['TASKS'\]\['e'\]: no task is named 'no-such'"),
         ([], {"a": {**ORDERS, "TASKS": {}}}, r"\['a'\]\['TASKS'\] must map at least one event"),
         ([], {"a": {"TASKS": {"e": "ping"}}}, r"\['a'\]\['SOURCE'\] must be set"),
-        ([], {"a": {**PLAIN, "SOURCE": "rn::nats:::a"}}, r"\['TASKS'\] .* not '\*': .*Azure.*, not 'rn::nats:::a'"),
-        ([], {"a": {**PLAIN, "TASKS": {"*": "ping", "e": "ping"}}}, r"\['a'\]\['TASKS'\] cannot name events with '\*'"),
+        ([], {"a": {**PLAIN, "ENVELOPE": "all"}}, r"\['a'\]\['ENVELOPE'\] must be one of salon_jobs, none, not 'all'"),
+        ([], {"a": {**PLAIN, "SOURCE": "rn::nats:::a"}}, r"\['a'\]\['ENVELOPE'\] 'none' .*Azure.*, not 'rn::nats:::a'"),
+        ([], {"a": {**PLAIN, "TASKS": {"e": "ping"}}}, r"\['a'\]\['TASKS'\] must be .*'\*'.* with ENVELOPE 'none'"),
+        ([], {"a": {**PLAIN, "TASKS": {"*": "ping", "e": "ping"}}}, r"\['a'\]\['TASKS'\] must be"),
         ([], {"a": {**PLAIN, "TASKS": {"*": "pin"}}}, r"\['a'\]\['TASKS'\]\['\*'\]: no task is named 'pin'"),
-        ([], {"a": {**PLAIN, "PRODUCERS": ["x"]}}, r"\['a'\]\['PRODUCERS'\] cannot be set with '\*' in TASKS"),
-        ([], {"a": {**PLAIN, "REPLAYS": "refuse"}}, r"\['a'\]\['REPLAYS'\] cannot be 'refuse' with '\*' in TASKS"),
+        ([], {"a": {**ORDERS, "TASKS": {"*": "ping"}}}, r"\['a'\]\['TASKS'\] .*'\*' .* with ENVELOPE 'none'"),
+        ([], {"a": {**PLAIN, "PRODUCERS": ["x"]}}, r"\['a'\]\['PRODUCERS'\] cannot be set with ENVELOPE 'none'"),
+        ([], {"a": {**PLAIN, "REPLAYS": "refuse"}}, r"\['a'\]\['REPLAYS'\] cannot be 'refuse' with ENVELOPE 'none'"),
         ([], {"a": {**ORDERS, "STORE": "mine"}}, r"\['a'\]\['STORE'\] must be .envelope., or a store.s uuid"),
         ([], {"a": {**ORDERS, "REPLAYS": "never"}}, r"\['a'\]\['REPLAYS'\] must be one of accept, refuse"),
         ([], {"a": {**ORDERS, "MAX_DELIVERIES": 0}}, r"\['a'\]\['MAX_DELIVERIES'\] must be a whole number from 1"),

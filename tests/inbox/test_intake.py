@@ -148,7 +148,7 @@ def plain(raw: str, broker_id: str = "azure-1", *, count: int = 1) -> Delivery:
     return Delivery(count=count, raw=raw, handle=object(), fault="it is no message of ours", broker_id=broker_id)
 
 
-PLAIN = {"SOURCE": "rn::azurequeue:::parse-tasks"}
+PLAIN = {"SOURCE": "rn::azurequeue:::parse-tasks", "ENVELOPE": "none"}
 
 
 def test_a_body_without_an_envelope_is_the_arguments_and_the_id_is_the_brokers(stores: list[UUID]) -> None:

@@ -184,7 +184,7 @@ def test_an_upload_is_parsed_where_bodies_carry_no_envelope(
     azure: AzureBroker, settings: Any, stores: list[UUID], hooks: Hooks, process_id: int
 ) -> None:
     plain = {**azure.settings()["AZURE"], "PLAIN_QUEUES": ["parse-tasks"]}
-    consumer = {"SOURCE": PARSE, "TASKS": {"*": in_store.name}}
+    consumer = {"SOURCE": PARSE, "ENVELOPE": "none", "TASKS": {"*": in_store.name}}
     settings.SALON_JOBS = {**settings.SALON_JOBS, "AZURE": plain, "CONSUMERS": {"parser": consumer}}
 
     def upload_without_envelope(store_id: UUID, number: int, content: str) -> None:
