@@ -258,14 +258,12 @@ _NATS_READERS: Final[dict[str, Callable[[str], Any]]] = {
     "PASSWORD": env.str,
     "CREDENTIALS_FILE": env.str,
     "TOKEN": env.str,
-    "WINDOW": env.int,
     "MAX_PAYLOAD": env.int,
 }
 SALON_JOBS["NATS"] = {key: read(f"NATS_{key}") for key, read in _NATS_READERS.items() if env.str(f"NATS_{key}", "")}
 _SNS_READERS: Final[dict[str, Callable[[str], Any]]] = {
     "REGION": env.str,
     "ENDPOINT": env.str,
-    "SQS_ENDPOINT": env.str,
     "ACCESS_KEY": env.str,
     "SECRET_KEY": env.str,
     "ALLOW_LIST": env.list,
@@ -274,15 +272,11 @@ _SNS_READERS: Final[dict[str, Callable[[str], Any]]] = {
     "IGNORE_LIST": env.list,
     "REFETCH": env.bool,
     "REFETCH_INTERVAL": env.float,
-    "TIMEOUT": env.float,
-    "CONCURRENCY": env.int,
 }
 SALON_JOBS["SNS"] = {key: read(f"SNS_{key}") for key, read in _SNS_READERS.items() if env.str(f"SNS_{key}", "")}
 _AZURE_READERS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "CONNECTION_STRING": ("AZURE_STORAGE_CONNECTION_STRING", env.str),
     "VISIBILITY_TIMEOUT": ("AZURE_VISIBILITY_TIMEOUT", env.float),
-    "TIMEOUT": ("AZURE_TIMEOUT", env.float),
-    "CONCURRENCY": ("AZURE_CONCURRENCY", env.int),
     "PLAIN_QUEUES": ("AZURE_PLAIN_QUEUES", env.list),
 }
 SALON_JOBS["AZURE"] = {key: read(name) for key, (name, read) in _AZURE_READERS.items() if env.str(name, "")}

@@ -96,7 +96,10 @@ def test_an_isolation_that_the_statements_cannot_work_under_is_refused(tmp_path:
 
 PRODUCER = "salon_jobs.E052) SALON_JOBS['OUTBOX']['PRODUCER'] is not set"
 REMEDY = "SALON_JOBS = {'OUTBOX': {'PRODUCER': 'shop'}}"
-QUEUE = {"AZURE": {"TIMEOUT": 5}, "CONSUMERS": {"files": {"SOURCE": "rn::azurequeue:::files", "TASKS": {"e": "ping"}}}}
+QUEUE = {
+    "AZURE": {"VISIBILITY_TIMEOUT": 5},
+    "CONSUMERS": {"files": {"SOURCE": "rn::azurequeue:::files", "TASKS": {"e": "ping"}}},
+}
 
 
 def without_producer(folder: Path, *, tasks: str = "", views: str = "", **salon_jobs: object) -> dict[str, str]:

@@ -59,15 +59,12 @@ def _queues(value: Any) -> tuple[str, ...]:
 class AzureSettings:
     """Settings for Azure Queue Storage.
 
-    ``visibility_timeout``: how long a received message is hidden from other consumers. ``timeout``: limit of one
-    request to connect, and to wait for each part of the response. ``concurrency``: maximum number of requests in flight
-    per process. ``plain_queues``: queues whose message bodies are the bare payload, without an envelope.
+    ``visibility_timeout``: how long a received message is hidden from other consumers. ``plain_queues``: queues whose
+    message bodies are the bare payload, without an envelope.
     """
 
     connection_string: str | None = setting(None, _connection_string, secret=True)
     visibility_timeout: timedelta = setting(timedelta(seconds=30), _visibility)
-    timeout: timedelta = setting(timedelta(seconds=5), duration())
-    concurrency: int = setting(16, count(1, 256))
     plain_queues: tuple[str, ...] = setting((), _queues)
 
 
@@ -92,7 +89,7 @@ def _is_server(url: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NatsSettings:
-    """Settings for NATS JetStream. ``window`` is how many messages of one publish may be in flight at once.
+    """Settings for NATS JetStream.
 
     When a connection is lost or cannot be made, there are ``max_reconnects`` more attempts, ``reconnect_wait`` apart,
     plus up to ``reconnect_jitter`` (``reconnect_jitter_tls`` with TLS); the next publish then starts over.
@@ -113,7 +110,6 @@ class NatsSettings:
     password: str | None = setting(None, text(optional=True), secret=True)
     credentials_file: str | None = setting(None, text(optional=True))
     token: str | None = setting(None, text(optional=True), secret=True)
-    window: int = setting(256, count(1, 65_536))
     max_payload: int = setting(1_048_576, count(1, 67_108_864))
 
     def __post_init__(self) -> None:
@@ -168,12 +164,11 @@ class SnsSettings:
     """Settings for AWS SNS, and for SQS on the way back.
 
     Without keys boto3 finds its credentials itself (environment, profile, the machine's role). The lists of topics hold
-    names; an ARN is reduced to its name. ``concurrency`` is the number of concurrent batches per topic.
+    names; an ARN is reduced to its name.
     """
 
     region: str = setting("ap-northeast-1", _region)
     endpoint: str | None = setting(None, _endpoint)
-    sqs_endpoint: str | None = setting(None, _endpoint)
     access_key: str | None = setting(None, text(optional=True))
     secret_key: str | None = setting(None, text(optional=True), secret=True)
     allow_list: tuple[str, ...] = setting((), _topics)
@@ -182,8 +177,6 @@ class SnsSettings:
     ignore_list: tuple[str, ...] = setting((), _topics)
     refetch: bool = setting(True, flag)
     refetch_interval: timedelta = setting(timedelta(hours=24), duration())
-    timeout: timedelta = setting(timedelta(seconds=5), duration())
-    concurrency: int = setting(8, count(1, 100))
 
     def __post_init__(self) -> None:
         """Refuse one key without the other."""

@@ -244,9 +244,9 @@ def test_an_entry_without_an_answer_is_tried_again(publisher: SnsPublisher, requ
 
 @pytest.mark.parametrize("whole", [True, False], ids=["the whole request", "one entry"])
 def test_throttling_costs_no_attempt_and_nothing_more_is_sent(
-    publisher: SnsPublisher, requests: Requests, topic: str, configure: Callable[..., None], whole: bool
+    publisher: SnsPublisher, requests: Requests, topic: str, monkeypatch: pytest.MonkeyPatch, whole: bool
 ) -> None:
-    configure(CONCURRENCY=1)
+    monkeypatch.setattr("salon_jobs.brokers.aws.sns._CONCURRENCY", 1)
     if whole:
         requests.refuse = lambda entries: "ThrottledException"
     else:

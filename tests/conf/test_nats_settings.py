@@ -18,7 +18,7 @@ def read(**given: Any) -> NatsSettings:
 
 def test_defaults() -> None:
     read_defaults = read()
-    assert (read_defaults.max_reconnects, read_defaults.window, read_defaults.tls) == (5, 256, False)
+    assert (read_defaults.max_reconnects, read_defaults.tls) == (5, False)
     assert read_defaults.reconnect_jitter_tls == timedelta(seconds=1)
 
 
@@ -52,8 +52,7 @@ def test_contradictions_name_the_fields(given: dict[str, str], named: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("key", "value"),
-    [("WINDOW", 0), ("MAX_RECONNECTS", -1), ("TIMEOUT", 0), ("RECONNECT_JITTER", -1), ("MAX_PAYLOAD", True)],
+    ("key", "value"), [("MAX_RECONNECTS", -1), ("TIMEOUT", 0), ("RECONNECT_JITTER", -1), ("MAX_PAYLOAD", True)]
 )
 def test_numbers_out_of_bounds_are_refused(key: str, value: Any) -> None:
     with pytest.raises(ConfigurationError, match=key):

@@ -143,16 +143,14 @@ def test_sns_is_configured_by_the_environment() -> None:
         "SNS_REGION": "eu-west-1",
         "SNS_ALLOW_LIST": "a,b",
         "SNS_REFETCH": "off",
-        "SNS_TIMEOUT": "2.5",
-        "SNS_CONCURRENCY": "3",
+        "SNS_REFETCH_INTERVAL": "2.5",
         "SNS_ENDPOINT": "",
     }
     assert settings_of("runworker", {**URLS, **given})["SALON_JOBS"]["SNS"] == {
         "REGION": "eu-west-1",
         "ALLOW_LIST": ["a", "b"],
         "REFETCH": False,
-        "TIMEOUT": 2.5,
-        "CONCURRENCY": 3,
+        "REFETCH_INTERVAL": 2.5,
     }
 
 

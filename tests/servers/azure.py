@@ -43,7 +43,7 @@ class AzureBroker(Broker):
         self._azurite.close()
 
     def settings(self) -> dict[str, Any]:
-        return {"AZURE": {"CONNECTION_STRING": self.connection_string, "TIMEOUT": 3}}
+        return {"AZURE": {"CONNECTION_STRING": self.connection_string}}
 
     def destination(self, name: str) -> str:
         self._azurite.create_queue(name)

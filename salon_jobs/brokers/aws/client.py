@@ -32,6 +32,8 @@ except ImportError as missing:
 # proxy.
 ERRORS: Final = Exception
 
+# Limit of one request to connect, and of each wait for an answer.
+TIMEOUT_S: Final = 5.0
 _NOT_AUTHORIZED: Final = frozenset(
     {
         "AuthorizationError",
@@ -90,17 +92,16 @@ def client(service: Literal["sns", "sqs"], *, timeout_s: float, attempts: int, r
     Raises ConfigurationError for a region, endpoint or AWS profile that boto3 cannot use.
     """
     sns = settings.sns
-    endpoint = sns.endpoint if service == "sns" else sns.sqs_endpoint or sns.endpoint
     config = Config(
         connect_timeout=timeout_s,
         read_timeout=timeout_s,
-        max_pool_connections=8 * sns.concurrency,
+        max_pool_connections=64,
         retries={"total_max_attempts": attempts, "mode": "standard"},
     )
     try:
         # The stubs have one overload per service, and their list is too long for a type checker.
         session: Any = Session(aws_access_key_id=sns.access_key, aws_secret_access_key=sns.secret_key)
-        return session.client(service, region_name=region or sns.region, endpoint_url=endpoint, config=config)
+        return session.client(service, region_name=region or sns.region, endpoint_url=sns.endpoint, config=config)
     except (BotoCoreError, ValueError) as error:
         raise ConfigurationError(f"SALON_JOBS['SNS'] cannot be used: {error}") from error
 

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from salon_jobs.brokers.aws.sns_connection import SnsConnection
 
 
+# Batches of one topic in flight at once.
+_CONCURRENCY: Final = 8
 # Limit for one message with its attributes, and again for all messages of one request.
 MOST_BYTES: Final = 262_144
 MOST_ENTRIES: Final = 10
@@ -204,12 +206,11 @@ class SnsPublisher(Publisher):
         if isinstance(arn, PublishFailure):
             order.stop(arn)
             return
-        concurrency = settings.sns.concurrency
         running: dict[Future[Answers], list[Aggregate]] = {}
         # A pool of its own: in a shared pool, a slow topic would hold up the others.
-        with ThreadPoolExecutor(concurrency, thread_name_prefix="sns") as pool:
+        with ThreadPoolExecutor(_CONCURRENCY, thread_name_prefix="sns") as pool:
             while running or order.ready:
-                while order.ready and len(running) < concurrency and should_continue():
+                while order.ready and len(running) < _CONCURRENCY and should_continue():
                     aggregates, entries = _take_batch(order, fifo=_is_fifo(destination))
                     request = pool.submit(connection.publish_batch, arn, entries, should_continue=should_continue)
                     running[request] = aggregates

@@ -93,7 +93,7 @@ class SnsConnection:
     def __init__(self, *, clock: Callable[[], float]) -> None:
         sns = settings.sns
         # One retry, on a new connection: the server may have closed an idle one.
-        self._client = aws.client("sns", timeout_s=sns.timeout.total_seconds(), attempts=2)
+        self._client = aws.client("sns", timeout_s=aws.TIMEOUT_S, attempts=2)
         self._pinging = aws.client("sns", timeout_s=_PING_S, attempts=1)
         refetch_s = sns.refetch_interval.total_seconds() if sns.refetch else None
         self.topics = Topics(self._topic_arns, refetch_s=refetch_s, clock=clock)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 from salon_jobs.brokers.aws import client as aws
 from salon_jobs.brokers.aws.sns import HEADERS
 from salon_jobs.brokers.source import Delivery, Source, read_envelope
-from salon_jobs.conf import settings
 from salon_jobs.core.destinations import Destination
 from salon_jobs.core.errors import NotReady
 
@@ -96,12 +95,11 @@ class SqsSource(Source):
 
     def __init__(self, destination: Destination, *, consumer: str) -> None:
         super().__init__(destination, consumer=consumer)
-        timeout_s = settings.sns.timeout.total_seconds()
         # A long poll answers late. No retry: messages that the first attempt received would be hidden for nothing.
         self._receiving = aws.client(
-            "sqs", timeout_s=timeout_s + _LONGEST_WAIT_S, attempts=1, region=destination.region
+            "sqs", timeout_s=aws.TIMEOUT_S + _LONGEST_WAIT_S, attempts=1, region=destination.region
         )
-        self._answering = aws.client("sqs", timeout_s=timeout_s, attempts=2, region=destination.region)
+        self._answering = aws.client("sqs", timeout_s=aws.TIMEOUT_S, attempts=2, region=destination.region)
         self._pinging = aws.client("sqs", timeout_s=_PING_S, attempts=1, region=destination.region)
         self._cached_url = ""
 

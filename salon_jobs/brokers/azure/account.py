@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-from salon_jobs.brokers.azure.pool import AzureFailure, NotOurs
+from salon_jobs.brokers.azure.pool import CONCURRENCY, AzureFailure, NotOurs
 from salon_jobs.brokers.publisher import Verdict
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError
@@ -29,6 +29,8 @@ except ImportError as error:
 # Most messages that one request may receive.
 PAGE: Final = 32
 FOR_EVER: Final = -1
+# Limit of one request to connect, and of each wait for a part of the answer.
+TIMEOUT_S: Final = 5.0
 # The SDK logs two multi-line records for every request at INFO.
 _HTTP_LOG: Final = logging.getLogger(f"{__name__}.http")
 _HTTP_LOG.setLevel(logging.WARNING)
@@ -62,7 +64,7 @@ class Received:
 class AzureAccount:
     """Connection pool for the account in the settings. Thread-safe.
 
-    Requests are bounded by the setting's timeout and never repeated by the SDK: a repeated put would be an out-of-order
+    Requests are bounded by ``TIMEOUT_S`` and never repeated by the SDK: a repeated put would be an out-of-order
     duplicate. Raises AzureFailure.
     """
 
@@ -75,15 +77,14 @@ class AzureAccount:
         self._is_signature = "sharedaccesssignature=" in settings.connection_string.lower()
         session = Session()
         for scheme in ("https://", "http://"):
-            session.mount(scheme, HTTPAdapter(pool_maxsize=settings.concurrency))
-        seconds = settings.timeout.total_seconds()
+            session.mount(scheme, HTTPAdapter(pool_maxsize=CONCURRENCY))
         self._service = QueueServiceClient.from_connection_string(
             settings.connection_string,
             transport=RequestsTransport(session=session),
             retry_total=0,
             logger=_HTTP_LOG,
-            connection_timeout=seconds,
-            read_timeout=seconds,
+            connection_timeout=TIMEOUT_S,
+            read_timeout=TIMEOUT_S,
         )
         self._queues: dict[str, QueueClient] = {}
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from salon_jobs.brokers.publisher import Verdict
-from salon_jobs.conf import settings
 
 if TYPE_CHECKING:
     from salon_jobs.brokers.azure.account import AzureAccount
+
+# Requests of one pool in flight at once.
+CONCURRENCY: Final = 16
 
 
 class AzureFailure(Exception):
@@ -42,7 +44,7 @@ class AzurePool:
                 # The SDK takes half a second to import; a web process, which only calls check, does without it.
                 from salon_jobs.brokers.azure.account import AzureAccount  # noqa: PLC0415
 
-                threads = ThreadPoolExecutor(settings.azure.concurrency, thread_name_prefix=self._name)
+                threads = ThreadPoolExecutor(CONCURRENCY, thread_name_prefix=self._name)
                 self._connected = AzureAccount(), threads
             return self._connected
 

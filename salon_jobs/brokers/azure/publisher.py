@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from salon_jobs.brokers.azure.pool import AzureFailure, AzurePool
+from salon_jobs.brokers.azure.pool import CONCURRENCY, AzureFailure, AzurePool
 from salon_jobs.brokers.ordering import AggregateOrder
 from salon_jobs.brokers.publisher import Answers, OutgoingMessage, Publisher, PublishFailure, Verdict
 from salon_jobs.conf import settings as conf
@@ -28,7 +28,7 @@ _A_UUID: Final = "00000000-0000-0000-0000-000000000000"
 class AzureQueuePublisher(Publisher):
     """Publisher to ``rn::azurequeue:::QUEUE`` in the account of the settings.
 
-    Aggregates go in parallel, with up to CONCURRENCY requests at once; messages of one aggregate go one by one. The
+    Aggregates go in parallel, with up to ``CONCURRENCY`` requests at once; messages of one aggregate go one by one. The
     queue is never created here: a publisher needs only the right to add messages.
     """
 
@@ -89,7 +89,7 @@ class AzureQueuePublisher(Publisher):
             while should_continue() and (aggregate := order.take()) is not None:
                 order.answer(aggregate, _put(account, queue, encode(order.first_of(aggregate))))
 
-        concurrency = min(len(order.ready), conf.azure.concurrency)
+        concurrency = min(len(order.ready), CONCURRENCY)
         list(threads.map(put_while_ready, range(concurrency)))
         return order.answers
 

@@ -31,6 +31,8 @@ from salon_jobs.conf import settings
 from salon_jobs.core.destinations import parse_destination
 from salon_jobs.core.errors import MessageInvalid, NotReady
 
+# Messages of one publish in flight at once.
+_WINDOW: Final = 256
 _MOST_RETRIES: Final = 5
 _MOST_SUBJECTS: Final = 100_000
 _MESSAGE_ID: Final = b"Nats-Msg-Id"
@@ -87,11 +89,11 @@ class Batch:
 
     async def run(self) -> Answers:
         """Publish all messages; return once each has its answer."""
-        order, window = self._order, settings.nats.window
+        order = self._order
         timer = self._loop.call_later(self._timeout_s, self._wake)
         try:
             while True:
-                while order.ready and len(self._in_flight) + len(self._queries) < window:
+                while order.ready and len(self._in_flight) + len(self._queries) < _WINDOW:
                     if not self._should_continue():
                         order.ready.clear()
                         break
@@ -241,7 +243,7 @@ class Batch:
             others = [stream for stream in await self._streams_of_destination() if stream not in self._unavailable]
         except Unreachable:
             return False
-        return any(await asyncio.gather(*map(self._answers, others[: settings.nats.window])))
+        return any(await asyncio.gather(*map(self._answers, others[:_WINDOW])))
 
     async def _answers(self, stream: str) -> bool:
         try:
