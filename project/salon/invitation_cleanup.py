@@ -49,11 +49,11 @@ _AS_ONE_USER: Final = sql.SQL("""
 class InstallInvitationCleanup(DatabaseOperation):
     """Operation that installs the function; its owner role may delete from the table and read one column only."""
 
-    def apply(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
+    def apply(self, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
         """Create the function as its owner, so that its grants are that role's to give."""
         execute(schema_editor, *_install())
 
-    def unapply(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
+    def unapply(self, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
         """Drop the function, and revoke what its owner was granted on the table."""
         execute(schema_editor, *_uninstall())
 

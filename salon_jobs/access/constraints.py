@@ -38,7 +38,27 @@ Statements: TypeAlias = Sequence[sql.Composable]
 May: TypeAlias = Sequence[Privilege] | Mapping[Privilege, Sequence[str]]
 
 
-class AccessConstraint(BaseConstraint):
+class _Constraint(BaseConstraint):
+    """Base of constraints that migrations write by their public path, and compare by what they write."""
+
+    @abstractmethod
+    def options(self) -> dict[str, Any]:
+        """Return the class's own arguments, without those that are as by default."""
+
+    def deconstruct(self) -> tuple[str, Sequence[Any], dict[str, Any]]:
+        path, arguments, keywords = super().deconstruct()
+        return path.replace(f"{__name__}.", "salon_jobs.access."), arguments, {**keywords, **self.options()}
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Constraint):
+            return NotImplemented
+        return self.deconstruct() == other.deconstruct()
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.name))
+
+
+class AccessConstraint(_Constraint):
     """Base of constraints that put a model's table under row-level security and grant roles only what is declared.
 
     ``web`` and ``worker`` list what those roles may do: some of SELECT, INSERT, UPDATE, DELETE; as a dict, each with
@@ -81,28 +101,18 @@ class AccessConstraint(BaseConstraint):
             return Statement("SELECT")
         return Statement("%(sql)s", sql=_AccessSQL(access, write, lock_timeout(schema_editor.connection)))
 
-    def deconstruct(self) -> tuple[str, Sequence[Any], dict[str, Any]]:
-        """Return how to write the constraint in a migration; its public path is shorter than the module's."""
-        path, arguments, keywords = super().deconstruct()
-        for role, may in (("web", self.web), ("worker", self.worker)):
-            if any(may.values()):
-                keywords[role] = may
-            elif tuple(may) != ALL_ROWS:
-                keywords[role] = tuple(may)
-        return path.replace(f"{__name__}.", "salon_jobs.access."), arguments, keywords
+    def options(self) -> dict[str, Any]:
+        privileges = (("web", self.web), ("worker", self.worker))
+        return {
+            role: may if any(may.values()) else tuple(may)
+            for role, may in privileges
+            if any(may.values()) or tuple(may) != ALL_ROWS
+        }
 
     def validate(
         self, model: type[Model], instance: Model, exclude: Iterable[str] | None = None, using: str = DEFAULT_DB_ALIAS
     ) -> None:
         """Accept every instance."""
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, AccessConstraint):
-            return NotImplemented
-        return self.deconstruct() == other.deconstruct()
-
-    def __hash__(self) -> int:
-        return hash((type(self), self.name))
 
 
 class StoreIsolation(AccessConstraint):
@@ -121,7 +131,6 @@ class StoreIsolation(AccessConstraint):
         self.field = field
 
     def access(self, model: type[Model], roles: Roles | None) -> TableAccess:
-        """Return what is declared for the model's table."""
         field: Any = model._meta.get_field(self.field)
         return store_access(
             model._meta.db_table,
@@ -132,10 +141,8 @@ class StoreIsolation(AccessConstraint):
             worker=_columns(model, self.worker),
         )
 
-    def deconstruct(self) -> tuple[str, Sequence[Any], dict[str, Any]]:
-        """Return how to write the constraint in a migration."""
-        path, arguments, keywords = super().deconstruct()
-        return path, arguments, {"field": self.field, **keywords}
+    def options(self) -> dict[str, Any]:
+        return {"field": self.field, **super().options()}
 
     def validate(
         self, model: type[Model], instance: Model, exclude: Iterable[str] | None = None, using: str = DEFAULT_DB_ALIAS
@@ -161,7 +168,6 @@ class MembershipIsolation(StoreIsolation):
         self.user_field = user_field
 
     def access(self, model: type[Model], roles: Roles | None) -> TableAccess:
-        """Return what is declared for the model's table."""
         access = super().access(model, roles)
         user: Any = model._meta.get_field(self.user_field)
         own = user_condition(user.column, user.db_type(connections[conf.database]))
@@ -169,10 +175,8 @@ class MembershipIsolation(StoreIsolation):
         policy = Policy(name=MEMBERSHIP_POLICY, command="SELECT", roles=web, using=own)
         return replace(access, policies=(*access.policies, policy))
 
-    def deconstruct(self) -> tuple[str, Sequence[Any], dict[str, Any]]:
-        """Return how to write the constraint in a migration."""
-        path, arguments, keywords = super().deconstruct()
-        return path, arguments, {"user_field": self.user_field, **keywords}
+    def options(self) -> dict[str, Any]:
+        return {"user_field": self.user_field, **super().options()}
 
 
 class SystemScope(AccessConstraint):
@@ -182,7 +186,6 @@ class SystemScope(AccessConstraint):
     """
 
     def access(self, model: type[Model], roles: Roles | None) -> TableAccess | None:
-        """Return what is declared for the model's table."""
         if roles is None:
             return None
         web, worker = _columns(model, self.web), _columns(model, self.worker)
@@ -210,8 +213,7 @@ def _is_access_of(statement: Statement, model: type[Model]) -> bool:
 
 
 def _protect(access: TableAccess) -> Statements:
-    given = access.give(conf.roles.runtime) if conf.roles is not None else []
-    return [*given, *access.protect()]
+    return [*([] if conf.roles is None else access.grant(conf.roles.runtime)), *access.protect()]
 
 
 def _unprotect(access: TableAccess) -> Statements:
@@ -219,7 +221,7 @@ def _unprotect(access: TableAccess) -> Statements:
     if roles is None:
         return access.unprotect()
     default = [spec.name(roles) for spec in ROLE_SPECS if spec.business_dml]
-    return [*access.unprotect(), *access.take(roles.runtime), *access.give_by_default(default)]
+    return [*access.unprotect(), *access.revoke(roles.runtime), *access.grant_defaults(default)]
 
 
 def is_store_model(model: type[Model], field: Any) -> bool:
@@ -237,14 +239,12 @@ def is_store_model(model: type[Model], field: Any) -> bool:
 
 def _privileges(name: str, may: May) -> dict[Privilege, tuple[str, ...]]:
     """Return what a role may do, in a fixed order. Raises ConfigurationError."""
-    given = (
-        {what: tuple(fields) for what, fields in may.items()} if isinstance(may, Mapping) else dict.fromkeys(may, ())
-    )
-    if unknown := set(given) - set(ALL_ROWS):
-        raise ConfigurationError(f"constraint {name!r}: {sorted(unknown)} are none of {', '.join(ALL_ROWS)}")
-    if given.get("DELETE"):
+    fields = {what: tuple(names) for what, names in may.items()} if isinstance(may, Mapping) else dict.fromkeys(may, ())
+    if invalid := set(fields) - set(ALL_ROWS):
+        raise ConfigurationError(f"constraint {name!r}: {sorted(invalid)} are none of {', '.join(ALL_ROWS)}")
+    if fields.get("DELETE"):
         raise ConfigurationError(f"constraint {name!r}: DELETE is for whole rows; name no fields with it")
-    return {privilege: given[privilege] for privilege in ALL_ROWS if privilege in given}
+    return {privilege: fields[privilege] for privilege in ALL_ROWS if privilege in fields}
 
 
 def _columns(model: type[Model], may: Privileges) -> dict[Privilege, tuple[str, ...]]:
@@ -284,7 +284,7 @@ def row_security_of(connection: BaseDatabaseWrapper) -> str:
     return row[0]
 
 
-class SameStoreForeignKey(BaseConstraint):
+class SameStoreForeignKey(_Constraint):
     """Composite foreign key ``(store, field)`` to a row of the same store, checked at the end of a transaction.
 
     PostgreSQL checks foreign keys without row-level security: a plain one lets a row refer to another store's row, and
@@ -353,15 +353,10 @@ class SameStoreForeignKey(BaseConstraint):
             row_security=row_security_of(schema_editor.connection),
         )
 
-    def deconstruct(self) -> tuple[str, Sequence[Any], dict[str, Any]]:
-        """Return how to write the constraint in a migration; its public path is shorter than the module's."""
-        path, arguments, keywords = super().deconstruct()
-        keywords["field"] = self.field
-        if self.store_field != "store":
-            keywords["store_field"] = self.store_field
-        if self.to_store_field != self.store_field:
-            keywords["to_store_field"] = self.to_store_field
-        return path.replace(f"{__name__}.", "salon_jobs.access."), arguments, keywords
+    def options(self) -> dict[str, Any]:
+        store = {} if self.store_field == "store" else {"store_field": self.store_field}
+        to_store = {} if self.to_store_field == self.store_field else {"to_store_field": self.to_store_field}
+        return {"field": self.field, **store, **to_store}
 
     def validate(
         self, model: type[Model], instance: Model, exclude: Iterable[str] | None = None, using: str = DEFAULT_DB_ALIAS
@@ -378,14 +373,6 @@ class SameStoreForeignKey(BaseConstraint):
             return
         if not to._base_manager.using(using).filter(**wanted).exists():
             raise ValidationError(cast("Any", self.get_violation_error_message()), code=self.violation_error_code)
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, SameStoreForeignKey):
-            return NotImplemented
-        return self.deconstruct() == other.deconstruct()
-
-    def __hash__(self) -> int:
-        return hash((type(self), self.name))
 
 
 def _adds(statement: object, drop: Statement) -> bool:

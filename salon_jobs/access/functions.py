@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from salon_jobs.access.roles import identifier
 
@@ -12,6 +12,15 @@ _DEFINITION: Final = re.compile(
     r"LANGUAGE (?P<language>\w+)(?P<options>[^$]*?)\s*AS \$body\$(?P<body>.*)\$body\$", re.DOTALL
 )
 _SETTING: Final = re.compile(r"\bSET (\w+) = ((?:(?! SET ).)+)")
+
+
+class Trigger(NamedTuple):
+    """A trigger of a table in the function's schema: event, and for which rows or statements."""
+
+    name: str
+    event: str
+    table: str
+    rows: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +38,7 @@ class FunctionAccess:
     definition: str
     callers: tuple[str, ...] = ()
     owner: str | None = None
+    triggers: tuple[Trigger, ...] = ()
 
     @property
     def signature(self) -> str:
@@ -58,14 +68,25 @@ class FunctionAccess:
         return parsed
 
     def create(self) -> list[str]:
-        """Return the statements that create or replace it and set who may call it, to be run as its owner."""
-        return [self.definition, f"REVOKE ALL ON FUNCTION {self.signature} FROM PUBLIC", *self.give()]
-
-    def give(self) -> list[str]:
-        """Return the statements that grant EXECUTE to its callers, to be run as its owner."""
+        """Return the statements that create or replace it and its triggers and set who may call it, as its owner."""
         callers = ", ".join(map(identifier, self.callers))
-        return [f"GRANT EXECUTE ON FUNCTION {self.signature} TO {callers}"] if callers else []
+        return [
+            self.definition,
+            f"REVOKE ALL ON FUNCTION {self.signature} FROM PUBLIC",
+            *([f"GRANT EXECUTE ON FUNCTION {self.signature} TO {callers}"] if callers else []),
+            *(
+                f"CREATE OR REPLACE TRIGGER {trigger.name} {trigger.event} ON {self._table(trigger)} {trigger.rows} "
+                f"EXECUTE FUNCTION {self.signature}"
+                for trigger in self.triggers
+            ),
+        ]
 
-    def drop(self) -> str:
-        """Return the statement that drops it if it exists."""
-        return f"DROP FUNCTION IF EXISTS {self.signature}"
+    def drop(self) -> list[str]:
+        """Return the statements that drop its triggers and itself if they exist."""
+        return [
+            *(f"DROP TRIGGER IF EXISTS {trigger.name} ON {self._table(trigger)}" for trigger in self.triggers),
+            f"DROP FUNCTION IF EXISTS {self.signature}",
+        ]
+
+    def _table(self, trigger: Trigger) -> str:
+        return f"{identifier(self.schema)}.{identifier(trigger.table)}"

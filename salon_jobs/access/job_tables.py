@@ -9,7 +9,7 @@ from typing import Final
 
 from psycopg import sql
 
-from salon_jobs.access.functions import FunctionAccess
+from salon_jobs.access.functions import FunctionAccess, Trigger
 from salon_jobs.access.policies import ALL_ROWS, Grant, Policy, Privilege, TableAccess, store_condition, unprotected
 from salon_jobs.conf import Roles
 from salon_jobs.conf import settings as conf
@@ -133,6 +133,7 @@ class _JobFunction:
     file: str
     arguments: str
     callers: tuple[str, ...] = ()
+    triggers: tuple[Trigger, ...] = ()
 
 
 _ADD_JOB: Final = (
@@ -153,26 +154,47 @@ _FUNCTIONS: Final[Mapping[str, _JobFunction]] = {
     "salon_jobs_emit_many": _JobFunction("emit_many_function", _EMIT_MANY, ("web", "worker")),
     "salon_jobs_gate": _JobFunction("gate_function", "", ("worker", "operator")),
     "salon_jobs_skip_messages": _JobFunction("skip_messages_function", "bigint[]", ("web",)),
-    # Trigger functions, which need no EXECUTE.
-    "salon_jobs_hold_gate": _JobFunction("hold_gate_function", ""),
-    "salon_jobs_supersede": _JobFunction("supersede_function", ""),
+    # Trigger functions, which need no EXECUTE. Whoever writes messages holds the relay's gate; a new job supersedes the
+    # runs under its key, and jobs without a key call nothing.
+    "salon_jobs_hold_gate": _JobFunction(
+        "hold_gate_function",
+        "",
+        triggers=(Trigger("salon_jobs_hold_gate", "BEFORE INSERT", "salon_jobs_message", "FOR EACH STATEMENT"),),
+    ),
+    "salon_jobs_supersede": _JobFunction(
+        "supersede_function",
+        "",
+        triggers=(
+            Trigger(
+                "salon_jobs_supersede", "AFTER INSERT", "salon_jobs_job", "FOR EACH ROW WHEN (NEW.job_key IS NOT NULL)"
+            ),
+            Trigger(
+                "salon_jobs_superseded",
+                "AFTER UPDATE OF state",
+                "salon_jobs_job",
+                "FOR EACH ROW WHEN (OLD.state = 'running' AND NEW.state = 'queued' AND NEW.job_key IS NOT NULL)",
+            ),
+        ),
+    ),
 }
 FUNCTIONS: Final = tuple(_FUNCTIONS)
 
 
-def job_function(name: str, schema: str, roles: Roles | None, *, file: str | None = None) -> FunctionAccess:
-    """Return what is declared for one of ``FUNCTIONS`` in the job tables' ``schema``.
-
-    ``file`` names an earlier definition in ``salon_jobs/db/sql``.
-    """
+def job_function(name: str, schema: str, roles: Roles | None) -> FunctionAccess:
+    """Return what is declared for one of ``FUNCTIONS`` in the job tables' ``schema``."""
     declared = _FUNCTIONS[name]
-    text = statements.load(file or declared.file).replace("__schema__", sql.Identifier(schema).as_string())
+    text = statements.load(declared.file).replace("__schema__", sql.Identifier(schema).as_string())
     definition = text.replace("__guc__", conf.store_guc)
     if "__statement__" in definition:
         definition = definition.replace("__statement__", _claim_statement())
     callers = () if roles is None else tuple(getattr(roles, key) for key in declared.callers)
     return FunctionAccess(
-        schema=schema, name=name, arguments=declared.arguments, definition=definition, callers=callers
+        schema=schema,
+        name=name,
+        arguments=declared.arguments,
+        definition=definition,
+        callers=callers,
+        triggers=declared.triggers,
     )
 
 

@@ -89,17 +89,17 @@ class TableAccess:
             *(policy.drop(table) for policy in self.policies),
         ]
 
-    def give(self, roles: Sequence[str]) -> list[sql.Composed]:
+    def grant(self, roles: Sequence[str]) -> list[sql.Composed]:
         """Return the statements that revoke everything from PUBLIC and ``roles``, then grant what is declared."""
         inserting = [grant.role for grant in self.grants if "INSERT" in grant.privileges]
-        statements = [*self.take(roles), *(grant.statement(sql.Identifier(self.table)) for grant in self.grants)]
+        statements = [*self.revoke(roles), *(grant.statement(sql.Identifier(self.table)) for grant in self.grants)]
         if inserting:
             # An identity column needs only INSERT; a serial one, in older tables, also needs its sequence.
             to = sql.SQL(", ").join(map(sql.Identifier, inserting))
             statements.append(self._on_sequences("a", sql.SQL("GRANT USAGE"), sql.SQL("TO {}").format(to)))
         return statements
 
-    def take(self, roles: Sequence[str]) -> list[sql.Composed]:
+    def revoke(self, roles: Sequence[str]) -> list[sql.Composed]:
         """Return the statements that revoke everything on the table and its own sequences from PUBLIC and ``roles``."""
         of = sql.SQL("FROM {}").format(sql.SQL(", ").join((sql.SQL("PUBLIC"), *map(sql.Identifier, roles))))
         return [
@@ -107,7 +107,7 @@ class TableAccess:
             self._on_sequences("ai", sql.SQL("REVOKE ALL"), of),
         ]
 
-    def give_by_default(self, roles: Sequence[str]) -> list[sql.Composed]:
+    def grant_defaults(self, roles: Sequence[str]) -> list[sql.Composed]:
         """Return the statements that restore these roles' default privileges on a new table and its sequences."""
         to = sql.SQL("TO {}").format(sql.SQL(", ").join(map(sql.Identifier, roles)))
         return [

@@ -4,8 +4,6 @@ from typing import ClassVar
 
 from salon_jobs.access.operations import (
     InstallFunction,
-    InstallGate,
-    InstallSupersession,
     LocksBriefly,
     ProtectTables,
     SetStorageParameters,
@@ -42,12 +40,12 @@ class Migration(LocksBriefly):
         InstallFunction("salon_jobs_cancel"),
         InstallFunction("salon_jobs_claim"),
         InstallFunction("salon_jobs_finish"),
-        InstallSupersession(),
+        InstallFunction("salon_jobs_supersede"),
         InstallFunction("salon_jobs_emit"),
         InstallFunction("salon_jobs_emit_many"),
         InstallFunction("salon_jobs_gate"),
         InstallFunction("salon_jobs_skip_messages"),
-        InstallGate(),
+        InstallFunction("salon_jobs_hold_gate"),
         # A job is three row versions within seconds: inserted, claimed, deleted. By the server's defaults a table that
         # once held a million rows is vacuumed after 200,000 dead ones, and deliberately slowly; until then each claim
         # reads past them. So: a fixed number, and at full speed. The TOAST table holds the long payloads. fillfactor

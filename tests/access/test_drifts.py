@@ -13,7 +13,7 @@ from salon_jobs.access.doctor.drift import Drift
 from salon_jobs.access.doctor.examination import examine
 from salon_jobs.access.doctor.examination import fix as fix_all
 from salon_jobs.access.doctor.policies import same_condition
-from salon_jobs.access.operations.for_hosts import declarations
+from salon_jobs.access.operations.models import declarations
 from salon_jobs.access.policies import user_condition
 from tests.settings import TEST_DATABASE
 

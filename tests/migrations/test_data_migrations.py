@@ -18,7 +18,7 @@ from django.test import override_settings
 from salon_jobs import tenant_context
 from salon_jobs.access import StoreIsolation, SystemScope
 from salon_jobs.access.operations import RunForEachStore
-from salon_jobs.access.operations.for_hosts import require_store
+from salon_jobs.access.operations.stores import require_store
 from salon_jobs.access.policies import DEMAND_GUC, NO_STORE
 from salon_jobs.core.errors import ConfigurationError
 from tests.migrations.operations import create, migrate, tables

@@ -14,13 +14,7 @@ from django.db.migrations.state import ProjectState
 from django.test import override_settings
 
 from salon_jobs.access import StoreIsolation
-from salon_jobs.access.operations import (
-    InstallFanOutFunction,
-    InstallFunction,
-    InstallSupersession,
-    ProtectModel,
-    ProtectTables,
-)
+from salon_jobs.access.operations import InstallFanOutFunction, InstallFunction, ProtectModel, ProtectTables
 from salon_jobs.access.operations.base import DatabaseOperation
 from tests.conftest import manage
 from tests.migrations.test_migrations import environment, fresh, rows
@@ -43,7 +37,7 @@ OPERATIONS: list[tuple[str, Callable[[], DatabaseOperation]]] = [
     ("salon_jobs", lambda: ProtectTables("salon_jobs_job")),
     ("salon_jobs", lambda: InstallFunction("salon_jobs_add_job")),
     ("salon_jobs", InstallFanOutFunction),
-    ("salon_jobs", InstallSupersession),
+    ("salon_jobs", lambda: InstallFunction("salon_jobs_supersede")),
 ]
 
 

@@ -29,8 +29,6 @@ from salon_jobs.access.operations import (
     DropForeignKey,
     InstallFanOutFunction,
     InstallFunction,
-    InstallGate,
-    InstallSupersession,
     LocksBriefly,
     ProtectModel,
     ProtectTables,
@@ -250,8 +248,6 @@ ProtectModel("auth.User", "isolation")  # E
 ReleaseModel("auth.User")  # E
 wrong_operation: InstallFunction = InstallFanOutFunction()  # E
 InstallFunction()  # E
-wrong_gate: InstallFunction = InstallGate()  # E
-wrong_supersession: InstallFunction = InstallSupersession()  # E
 ProtectTables(Job)  # E
 wrong_share: ProtectTables = ShareWithDjango()  # E
 SetStorageParameters("salon_jobs_job", {"fillfactor": "80"})  # E

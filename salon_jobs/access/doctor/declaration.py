@@ -21,7 +21,7 @@ from salon_jobs.access.job_tables import (
     job_function,
     table_access,
 )
-from salon_jobs.access.operations.for_hosts import declarations
+from salon_jobs.access.operations.models import declarations
 from salon_jobs.access.policies import TableAccess, unprotected
 from salon_jobs.access.roles import DefaultPrivileges, RoleSpec, named_roles
 from salon_jobs.conf import Roles

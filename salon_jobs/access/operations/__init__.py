@@ -7,23 +7,15 @@ only briefly: see ``DatabaseOperation``, and for a whole migration ``LocksBriefl
 
 from __future__ import annotations
 
-from salon_jobs.access.operations.base import LocksBriefly, SetStorageParameters
-from salon_jobs.access.operations.for_hosts import DropForeignKey, ProtectModel, ReleaseModel, RunForEachStore
-from salon_jobs.access.operations.for_ourselves import (
-    InstallFanOutFunction,
-    InstallFunction,
-    InstallGate,
-    InstallSupersession,
-    ProtectTables,
-    ShareWithDjango,
-)
+from salon_jobs.access.operations.base import DropForeignKey, LocksBriefly, SetStorageParameters
+from salon_jobs.access.operations.install import InstallFanOutFunction, InstallFunction, ProtectTables, ShareWithDjango
+from salon_jobs.access.operations.models import ProtectModel, ReleaseModel
+from salon_jobs.access.operations.stores import RunForEachStore
 
 __all__ = [
     "DropForeignKey",
     "InstallFanOutFunction",
     "InstallFunction",
-    "InstallGate",
-    "InstallSupersession",
     "LocksBriefly",
     "ProtectModel",
     "ProtectTables",

@@ -1,20 +1,22 @@
-"""Common parts of all migration operations: database routers, short locks, storage parameters."""
+"""What all migration operations share, short locks, and operations on any table."""
 
 from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar, Final
 
 from django.db import router
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
+from django.db.backends.utils import truncate_name
 from django.db.migrations import Migration
 from django.db.migrations.operations.base import Operation
 from django.db.migrations.state import ProjectState
 from psycopg import sql
 
+from salon_jobs.access.constraints import VALIDATE, row_security_of
 from salon_jobs.db.locks import lock_timeout, waits_by_its_own
 
 
@@ -41,7 +43,7 @@ class DatabaseOperation(Operation):
         """Apply the operation, where the routers allow it."""
         if self.allowed(schema_editor.connection.alias, app_label, to_state):
             with self._brief_locks(schema_editor):
-                self.apply(app_label, schema_editor, to_state)
+                self.apply(schema_editor, to_state)
 
     def database_backwards(
         self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, from_state: ProjectState, to_state: ProjectState
@@ -49,18 +51,18 @@ class DatabaseOperation(Operation):
         """Reverse the operation, where the routers allow it."""
         if self.allowed(schema_editor.connection.alias, app_label, from_state):
             with self._brief_locks(schema_editor):
-                self.unapply(app_label, schema_editor, from_state)
+                self.unapply(schema_editor, from_state)
 
     def allowed(self, alias: str, app_label: str, state: ProjectState) -> bool:
         """Ask the routers, as RunSQL does."""
         return router.allow_migrate(alias, app_label)
 
     @abstractmethod
-    def apply(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
+    def apply(self, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
         """Change the database; ``state`` contains the models."""
 
     @abstractmethod
-    def unapply(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
+    def unapply(self, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
         """Undo ``apply``; ``state`` contains the models."""
 
     @contextmanager
@@ -72,10 +74,10 @@ class DatabaseOperation(Operation):
         execute(schema_editor, *after)
 
 
-def execute(schema_editor: BaseDatabaseSchemaEditor, *composed: sql.Composable) -> None:
-    """Run composed statements, or collect them for ``sqlmigrate``."""
-    for statement in composed:
-        schema_editor.execute(statement.as_string(), params=None)
+def execute(schema_editor: BaseDatabaseSchemaEditor, *statements: str | sql.Composable) -> None:
+    """Run statements, or collect them for ``sqlmigrate``."""
+    for statement in statements:
+        schema_editor.execute(statement if isinstance(statement, str) else statement.as_string(), params=None)
 
 
 def schema_of(schema_editor: BaseDatabaseSchemaEditor, table: str) -> str:
@@ -163,23 +165,80 @@ class SetStorageParameters(DatabaseOperation):
         self.table = table
         self.parameters = parameters
 
-    def apply(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
-        """Set the parameters."""
+    def apply(self, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
         settings = sql.SQL(", ").join(
             sql.SQL("{} = {}").format(_name(name), sql.Literal(value)) for name, value in self.parameters.items()
         )
         execute(schema_editor, sql.SQL("ALTER TABLE {} SET ({})").format(sql.Identifier(self.table), settings))
 
-    def unapply(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
-        """Reset the parameters."""
+    def unapply(self, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
         names = sql.SQL(", ").join(map(_name, self.parameters))
         execute(schema_editor, sql.SQL("ALTER TABLE {} RESET ({})").format(sql.Identifier(self.table), names))
 
     def describe(self) -> str:
-        """Describe the operation."""
         return f"Set storage parameters of {self.table}"
 
 
 def _name(parameter: str) -> sql.Composable:
     """Return a parameter as SQL; parameters of the TOAST table have a namespace."""
     return sql.SQL(".").join(map(sql.Identifier, parameter.split(".")))
+
+
+_DROP_KEYS: Final = sql.SQL(
+    "DO $$ DECLARE k name; found boolean := false; BEGIN FOR k IN SELECT c.conname FROM pg_constraint AS c "
+    "WHERE c.contype = 'f' AND c.conparentid = 0 AND c.conrelid = {table}::regclass "
+    "AND ({to}::text IS NULL OR c.confrelid = {to}::regclass) AND ARRAY(SELECT a.attname::text "
+    "FROM unnest(c.conkey) AS n JOIN pg_attribute AS a ON a.attrelid = c.conrelid AND a.attnum = n "
+    'ORDER BY a.attname COLLATE "C") = ARRAY[{columns}]::text[] LOOP '
+    "found := true; EXECUTE format('ALTER TABLE %s DROP CONSTRAINT %I', {table}::regclass, k); END LOOP; "
+    "IF NOT found THEN RAISE undefined_object USING MESSAGE = {missing}; END IF; END $$"
+)
+
+
+class DropForeignKey(DatabaseOperation):
+    """Operation that drops the foreign keys on exactly these columns of a table, by their names in the catalogue.
+
+    For keys that Django did not create. ``to`` is the table they refer to: other keys are then left alone. With
+    ``to_columns`` as well, the operation is reversible: reversing recreates the key, deferrable, correctly validated
+    and with a generated name. Fails with 42704 (a ProgrammingError) if there is no such key.
+    """
+
+    locks_tables: ClassVar[bool] = True
+
+    def __init__(
+        self, table: str, columns: Sequence[str], *, to: str | None = None, to_columns: Sequence[str] = ()
+    ) -> None:
+        self.table, self.columns, self.to, self.to_columns = table, tuple(columns), to, tuple(to_columns)
+
+    @property
+    def reversible(self) -> bool:  # type: ignore[override]
+        """Whether the key can be recreated."""
+        return self.to is not None and bool(self.to_columns)
+
+    def apply(self, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
+        columns = sql.SQL(", ").join(map(sql.Literal, sorted(self.columns)))
+        missing = f"no foreign key on {self.table} ({', '.join(self.columns)}), as DropForeignKey expects"
+        to = None if self.to is None else sql.Identifier(self.to).as_string()
+        table = sql.Literal(sql.Identifier(self.table).as_string())
+        drop = _DROP_KEYS.format(table=table, to=sql.Literal(to), columns=columns, missing=sql.Literal(missing))
+        execute(schema_editor, drop)
+
+    def unapply(self, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
+        """Recreate a key, NOT VALID, and validate it: a query that obeys row-level security would not be enough."""
+        name = sql.Identifier(truncate_name(f"{self.table}_{'_'.join(self.columns)}_fk", 63, hash_len=8))
+        table, to = sql.Identifier(self.table), sql.Identifier(str(self.to))
+        add = sql.SQL(
+            "ALTER TABLE {} ADD CONSTRAINT {} FOREIGN KEY ({}) REFERENCES {} ({}) "
+            "DEFERRABLE INITIALLY DEFERRED NOT VALID"
+        ).format(table, name, _names(self.columns), to, _names(self.to_columns))
+        execute(schema_editor, add)
+        words = {"table": table.as_string(), "name": name.as_string()}
+        validate = VALIDATE % {**words, "row_security": row_security_of(schema_editor.connection)}
+        execute(schema_editor, validate)
+
+    def describe(self) -> str:
+        return f"Drop the foreign key of {self.table} ({', '.join(self.columns)})"
+
+
+def _names(columns: Sequence[str]) -> sql.Composed:
+    return sql.SQL(", ").join(map(sql.Identifier, columns))

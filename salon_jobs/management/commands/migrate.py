@@ -8,7 +8,7 @@ from typing import Any
 from django.core.management.base import CommandError
 from django.core.management.commands.migrate import Command as MigrateCommand
 
-from salon_jobs.access.operations.for_hosts import require_store
+from salon_jobs.access.operations.stores import require_store
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import BootstrapMissing, ConversionMissing
 from salon_jobs.process.preflight import require_login
