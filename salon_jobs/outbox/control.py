@@ -105,7 +105,7 @@ def unpark(
     """
     named = list(dict.fromkeys(aggregates))
     if bool(named) == bool(aggregate_type):
-        raise OptionInvalid("name the aggregates, or aggregate_type for all of a destination")
+        raise OptionInvalid("pass aggregates, or aggregate_type for all of a destination")
     alias = using or conf.database
     rows = BlockedAggregate.objects.using(alias).order_by("head_id")
     heads: dict[int, tuple[str, str]] = {}
@@ -124,7 +124,7 @@ def unpark(
 
 def retry_heads(heads: Iterable[int], *, using: str | None = None) -> list[ActionResult[int]]:
     """Unpark aggregates, as ``unpark`` does, named by the messages that block them."""
-    return change_in_batches(_retry_or_let_go, heads, using)
+    return change_in_batches(_retry_or_release, heads, using)
 
 
 def why_not(ids: Iterable[int], allowed: str, using: str) -> dict[int, str]:
@@ -172,16 +172,16 @@ def _retry(ids: Sequence[int], using: str) -> dict[int, str]:
         is_head = holder is not None and holder.head_id == message.pk
         if message.status == MessageStatus.FAILED:
             if holder and not is_head and holder.status == _PARKED and holder.head_id not in failed:
-                refused[message.pk] = f"message {holder.head_id} holds its aggregate back; retry or skip that one first"
+                refused[message.pk] = f"message {holder.head_id} blocks its aggregate; retry or skip that one first"
                 continue
             failed.append(message.pk)
             fronts.setdefault(key_of(message), message)
         elif message.status != MessageStatus.PENDING:
             refused[message.pk] = f"it is {message.status}; only failed and waiting messages can be retried"
         elif holder is None:
-            refused[message.pk] = "it is pending; the relay sends it by itself"
+            refused[message.pk] = "it is pending; the relay will send it"
         elif not is_head:
-            refused[message.pk] = f"it waits behind message {holder.head_id}; retry or skip that one"
+            refused[message.pk] = f"message {holder.head_id} blocks its aggregate; retry or skip that one"
         else:
             at_once.append(message.pk)
     Message.objects.using(using).filter(pk__in=failed).update(
@@ -209,7 +209,7 @@ def _skip(ids: Sequence[int], using: str) -> dict[int, str]:
     return why_not(set(ids) - set(skipped), "only pending and failed messages can be skipped", using)
 
 
-def _retry_or_let_go(heads: Sequence[int], using: str) -> dict[int, str]:
+def _retry_or_release(heads: Sequence[int], using: str) -> dict[int, str]:
     """Retry the heads; release the aggregate of any head that is gone or has ended."""
     refused = _retry(heads, using)
     still_open = Message.objects.using(using).filter(pk__in=refused, status__in=_OPEN).values_list("pk", flat=True)

@@ -56,11 +56,11 @@ class MessageCriteria:
         """Raise OptionInvalid for criteria that select nothing, everything, or by two means at once."""
         ends = (self.from_id, self.to_id, self.since, self.until)
         if bool(self.ids) == any(each is not None for each in (self.aggregate_type, *ends)):
-            raise OptionInvalid("name the messages by ids, or by aggregate_type with a range of ids or times")
+            raise OptionInvalid("select the messages by ids, or by aggregate_type with a range of ids or times")
         if not self.ids and (self.aggregate_type is None or all(end is None for end in ends)):
-            raise OptionInvalid("aggregate_type goes with a range: from_id, to_id, since or until")
+            raise OptionInvalid("aggregate_type needs a range: from_id, to_id, since or until")
         if self.ids and (self.aggregate_id is not None or self.event is not None):
-            raise OptionInvalid("ids name the messages: leave aggregate_id and event out")
+            raise OptionInvalid("ids already select the messages: omit aggregate_id and event")
         for name in ("since", "until"):
             instant: datetime | None = getattr(self, name)
             if instant is not None and instant.tzinfo is None:
@@ -109,7 +109,7 @@ def replay_messages(
     """
     criteria.check()
     if not dry_run and not (requested_by and reason and len(reason) <= _LONGEST_REASON):
-        raise OptionInvalid("say who sends them again and why: requested_by, and reason of 1 to 1,000 characters")
+        raise OptionInvalid("pass requested_by, and a reason of 1 to 1,000 characters")
     alias = using or conf.database
     with transaction.atomic(using=alias):
         # One more than allowed shows that more match.
@@ -191,7 +191,7 @@ def _send(ids: Sequence[int], using: str) -> dict[int, str]:
     for message in skipped:
         if holder := holders.get(key_of(message)):
             refused[message.pk] = (
-                f"message {holder.head_id} holds its aggregate back; send this one when that one is sent or skipped"
+                f"message {holder.head_id} blocks its aggregate; send this one when that one is sent or skipped"
             )
         else:
             fronts.setdefault(key_of(message), message)

@@ -20,7 +20,7 @@ from salon_jobs.jobs import control
 from tests.support import change, seen
 
 OPERATOR = "operator"
-NOT_RETRIED = "only failed and cancelled jobs can be retried"
+GONE = "there is no such job, or you may not see it"
 
 
 @pytest.fixture
@@ -49,7 +49,9 @@ def test_a_retry_is_one_statement_and_tells_each_result(jobs: dict[str, int]) ->
         results = control.retry_jobs(ids, using=OPERATOR)
     assert sum("UPDATE salon_jobs_job" in query["sql"] for query in captured.captured_queries) == 1
     changed = {jobs["failed"], jobs["cancelled"]}
-    assert results == [ActionResult(i, True) if i in changed else ActionResult(i, False, NOT_RETRIED) for i in ids]
+    refusal = "it is {}; only failed and cancelled jobs can be retried"
+    refused = {i: refusal.format(state) for state, i in jobs.items()} | {ids[-1]: GONE}
+    assert results == [ActionResult(i, True) if i in changed else ActionResult(i, False, refused[i]) for i in ids]
     for job_id in changed:
         assert seen(
             "SELECT state, max_attempts, reason, finished_at, run_at <= now() FROM salon_jobs_job WHERE id = %s", job_id
@@ -70,7 +72,9 @@ def test_a_cancel_is_one_statement_and_tells_each_result(jobs: dict[str, int]) -
         results = control.cancel_jobs(jobs.values(), using=OPERATOR)
     assert sum("UPDATE salon_jobs_job" in query["sql"] for query in captured.captured_queries) == 1
     assert {result.id for result in results if result.changed} == {jobs["queued"], jobs["failed"]}
-    assert {r.detail for r in results if not r.changed} == {"only queued, running and failed jobs can be cancelled"}
+    assert {r.detail for r in results if not r.changed} == {
+        f"it is {state}; only queued, running and failed jobs can be cancelled" for state in ("succeeded", "cancelled")
+    }
 
 
 def test_a_collision_holds_no_other_job_back_and_names_the_holder(database: None) -> None:
@@ -118,8 +122,9 @@ def test_without_an_alias_a_store_retries_its_own_jobs_through_that_of_the_table
         for store_id in stores[:2]
     ]
     with tenant_context(stores[0], using="web"):
-        assert retry_jobs(ids, using="web") == [ActionResult(ids[0], True), ActionResult(ids[1], False, NOT_RETRIED)]
-    assert retry_jobs(ids) == [ActionResult(ids[0], False, NOT_RETRIED), ActionResult(ids[1], True)]
+        assert retry_jobs(ids, using="web") == [ActionResult(ids[0], True), ActionResult(ids[1], False, GONE)]
+    queued = "it is queued; only failed and cancelled jobs can be retried"
+    assert retry_jobs(ids) == [ActionResult(ids[0], False, queued), ActionResult(ids[1], True)]
 
 
 def test_a_retry_at_an_instant_is_due_then_and_keeps_no_expiry_before_it(jobs: dict[str, int]) -> None:
@@ -136,7 +141,10 @@ def test_a_retry_at_an_instant_is_due_then_and_keeps_no_expiry_before_it(jobs: d
 def test_a_discard_ends_queued_and_failed_jobs_alone(jobs: dict[str, int]) -> None:
     results = control.discard_jobs(jobs.values(), using=OPERATOR)
     assert {result.id for result in results if result.changed} == {jobs["queued"], jobs["failed"]}
-    assert {r.detail for r in results if not r.changed} == {"only queued and failed jobs can be discarded"}
+    assert {r.detail for r in results if not r.changed} == {
+        f"it is {state}; only queued and failed jobs can be discarded"
+        for state in ("running", "succeeded", "cancelled")
+    }
     assert seen(
         "SELECT count(*) FROM salon_jobs_job WHERE reason = 'discarded: by an operator' AND state = 'cancelled'"
         " AND finished_at IS NOT NULL"

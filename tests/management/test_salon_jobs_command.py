@@ -199,8 +199,8 @@ def test_retry_takes_ids_or_all_failed_ones_that_are_named(stores: list[UUID]) -
     change("UPDATE salon_jobs_job SET state = 'cancelled', finished_at = now() WHERE id = %s", cancelled)
     out, _ = run("retry", str(first), str(waiting), str(cancelled), "999", "--yes")
     assert out.splitlines() == [
-        f"{waiting}: only failed and cancelled jobs can be retried",
-        "999: only failed and cancelled jobs can be retried",
+        f"{waiting}: it is queued; only failed and cancelled jobs can be retried",
+        "999: there is no such job, or you may not see it",
         "queued again: 2 of 4",
     ]
     with pytest.raises(CommandError, match=r"Retry 1 job\? No terminal to confirm on; pass --yes"):

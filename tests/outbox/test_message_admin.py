@@ -46,7 +46,7 @@ def test_retry_tells_each_refusal_and_is_logged(client: Client) -> None:
     block(head, "parked")
     text = act(client, "retry", [head, behind])
     assert "1 message retried." in text
-    assert f"Message {behind} was not retried: it waits behind message {head}" in text
+    assert f"Message {behind} was not retried: message {head} blocks its aggregate" in text
     assert blocked() == [(head, "waiting", True, 0)]
     assert logged() == [(str(head), "retried")]
 

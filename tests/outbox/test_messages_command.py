@@ -224,7 +224,7 @@ def test_replay_looks_first_asks_and_writes_who_and_why(database: None) -> None:
     assert run("replay", *chosen, "--dry-run")[0] == f"would be sent again: 2 ({first} to {last})\n"
     with pytest.raises(CommandError, match=rf"Send 2 messages again \({first} to {last}\)\? No terminal"):
         run("replay", *chosen)
-    with pytest.raises(CommandError, match=r"JOB.OPTION_INVALID: say who sends them again and why"):
+    with pytest.raises(CommandError, match=r"JOB.OPTION_INVALID: pass requested_by, and a reason"):
         run("replay", *chosen, "--yes")
     done = json.loads(run("replay", str(last), "--yes", "--by", "kei", "--reason", "lost", "--json")[0])
     assert (done["dry_run"], done["messages"], done["first"]) == (False, 1, last)

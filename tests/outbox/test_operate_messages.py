@@ -67,7 +67,7 @@ def test_a_parked_head_is_pending_again_with_all_its_tries_and_due(database: Non
     head, behind = write("failed", aggregate="42"), write(aggregate="42")
     block(head, "parked")
     assert retry_messages([behind, head], using=OPERATOR) == [
-        ActionResult(behind, False, f"it waits behind message {head}; retry or skip that one"),
+        ActionResult(behind, False, f"message {head} blocks its aggregate; retry or skip that one"),
         ActionResult(head, True),
     ]
     assert seen("SELECT status, retry_count, retry_at, sent_at FROM salon_jobs_message WHERE id = %s", head) == [
@@ -99,7 +99,7 @@ def test_one_that_waits_is_sent_at_once_and_keeps_its_count(database: None) -> N
 def test_several_of_one_aggregate_follow_the_first(database: None) -> None:
     first, head, last = (write("failed", aggregate="42") for _ in range(3))
     block(head, "parked")
-    parked = f"message {head} holds its aggregate back; retry or skip that one first"
+    parked = f"message {head} blocks its aggregate; retry or skip that one first"
     assert retry_messages([first], using=OPERATOR) == [ActionResult(first, False, parked)]
     assert retry_messages([last], using=OPERATOR) == [ActionResult(last, False, parked)]
     assert [each.changed for each in retry_messages([last, head], using=OPERATOR)] == [True, True]
@@ -115,7 +115,7 @@ def test_what_can_not_be_retried_says_what_it_is(database: None) -> None:
     assert [(each.changed, each.detail) for each in retry_messages(ids, using=OPERATOR)] == [
         (False, "it is published; only failed and waiting messages can be retried"),
         (False, "it is skipped; only failed and waiting messages can be retried"),
-        (False, "it is pending; the relay sends it by itself"),
+        (False, "it is pending; the relay will send it"),
         (False, "there is no such message, or you may not see it"),
     ]
     assert blocked() == []
@@ -174,7 +174,7 @@ def test_unpark_by_pairs_and_by_destination(database: None) -> None:
     assert [each.changed for each in results] == [True] * 4
     assert {row[0] for row in blocked() if row[2]} == {*heads, alone}
     for wrong in ({}, {"aggregates": [(ORDERS, "1")], "aggregate_type": ORDERS}):
-        with pytest.raises(OptionInvalid, match="name the aggregates, or aggregate_type"):
+        with pytest.raises(OptionInvalid, match="pass aggregates, or aggregate_type"):
             unpark(using=OPERATOR, **wrong)  # type: ignore[arg-type]
 
 

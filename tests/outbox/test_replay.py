@@ -107,9 +107,9 @@ def test_a_range_of_times_is_found_without_an_index_on_them(database: None) -> N
     [
         ({}, "aggregate_type with a range"),
         ({"ids": (1,), "aggregate_type": ORDERS}, "by ids, or by aggregate_type"),
-        ({"ids": (1,), "event": "made"}, "leave aggregate_id and event out"),
-        ({"aggregate_type": ORDERS}, "goes with a range"),
-        ({"from_id": 1}, "aggregate_type goes with a range"),
+        ({"ids": (1,), "event": "made"}, "omit aggregate_id and event"),
+        ({"aggregate_type": ORDERS}, "needs a range"),
+        ({"from_id": 1}, "aggregate_type needs a range"),
         ({"aggregate_type": ORDERS, "since": datetime(2026, 5, 6)}, "since must have a time zone"),  # noqa: DTZ001
         ({"ids": (1,), "statuses": ("pending",)}, "statuses must be some of"),
         ({"ids": (1,), "statuses": ()}, "statuses must be some of"),
@@ -128,7 +128,7 @@ def test_nobody_sends_again_without_a_name_and_a_reason(database: None) -> None:
         {"requested_by": "kei", "reason": "x" * 1001},
     ]
     for said in wrong:
-        with pytest.raises(OptionInvalid, match="requested_by, and reason"):
+        with pytest.raises(OptionInvalid, match="requested_by, and a reason"):
             replay_messages(MessageCriteria(ids=(write("failed"),)), using=OPERATOR, **said)
     assert seen(NEW) == []
 

@@ -144,7 +144,7 @@ def test_those_of_a_blocked_aggregate_stay_skipped_and_say_what_blocks_it(
         "UPDATE salon_jobs_message SET status = 'skipped', ended_at = now() WHERE id = ANY (%s)", [before, behind, free]
     )
     rows = blocked()
-    why = f"message {head} holds its aggregate back; send this one when that one is sent or skipped"
+    why = f"message {head} blocks its aggregate; send this one when that one is sent or skipped"
     assert send_skipped_messages([before, behind, free, 999], using=OPERATOR) == [
         ActionResult(before, False, why),
         ActionResult(behind, False, why),

@@ -78,7 +78,7 @@ def test_jobs_are_retried_and_those_that_are_not_say_why(
     expect(page.locator("#content")).to_contain_text("4 jobs selected")
     text = _confirm(page)
     assert "1 job retried." in text
-    assert f"Job {jobs['running']} was not retried: only failed and cancelled" in text
+    assert f"Job {jobs['running']} was not retried: it is running; only failed and cancelled" in text
     assert f"Job {old.id} was not retried: job {new.id} waits under its key" in text
     row = job_row(jobs["failed"])
     assert row is not None
