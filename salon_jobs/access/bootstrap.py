@@ -126,8 +126,8 @@ def _begin(
     ``is_named``: whether somebody chose this database; otherwise it is the one in the URL.
     """
     _execute(connection, prelude(), f"SET LOCAL salon_jobs.share_roles = '{'on' if share_roles else 'off'}'")
-    taken: dict[str, list[str]] = {}
-    others: list[str] = []
+    by_databases: dict[str, list[str]] = {}
+    refusals: list[str] = []
     for script in scripts:
         try:
             with connection.transaction():
@@ -138,19 +138,19 @@ def _begin(
             message, hint = error.diag.message_primary or "", error.diag.message_hint or ""
             used_in = message.removeprefix(f"role {script.name}{_USED_ELSEWHERE}")
             if used_in != message:
-                taken.setdefault(used_in, []).append(script.name)
+                by_databases.setdefault(used_in, []).append(script.name)
             else:
-                others.append(f"{message}. {hint}")
-    if taken:
-        used = "; ".join(f"{', '.join(names)} (in {where})" for where, names in taken.items())
+                refusals.append(f"{message}. {hint}")
+    if by_databases:
+        used = "; ".join(f"{', '.join(names)} (in {where})" for where, names in by_databases.items())
         wrong_database = "" if is_named else f"If {database} is not the database to prepare, name it: --database NAME. "
-        others.insert(
+        refusals.insert(
             0,
             f"other databases use these roles, and {database} does not: {used}. {wrong_database}"
             "Choose other names in SALON_JOBS['ROLES'], or share the roles: --share-roles.",
         )
-    if others:
-        raise RolesTaken(" ".join(others))
+    if refusals:
+        raise RolesTaken(" ".join(refusals))
 
 
 def _guard_database(connection: Connection, scripts: Sequence[RoleScript]) -> None:

@@ -155,7 +155,7 @@ class StoreIsolation(AccessConstraint):
 
 
 class MembershipIsolation(StoreIsolation):
-    """``StoreIsolation`` that also shows the web role the signed-in user's rows while no store is known.
+    """``StoreIsolation`` that also shows the web role the signed-in user's rows while no store is set.
 
     For the model that defines which user belongs to which store; ``user_field`` is its field for the user. Used by
     ``TenantMiddleware``, which puts the user's key into ``app.current_user_id`` for a single statement.
@@ -317,11 +317,11 @@ class SameStoreForeignKey(_Constraint):
     def remove_sql(self, model: Any, schema_editor: Any) -> Any:
         """Return the SQL that drops the key; one that this migration was to add at its end is not added."""
         drop = self._statement(_DROP, model, schema_editor)
-        waiting: list[Any] = schema_editor.deferred_sql
-        others = [statement for statement in waiting if not _adds(statement, drop)]
-        if len(others) == len(waiting):
+        deferred: list[Any] = schema_editor.deferred_sql
+        others = [statement for statement in deferred if not _adds(statement, drop)]
+        if len(others) == len(deferred):
             return drop
-        waiting[:] = others
+        deferred[:] = others
         return Statement("SELECT")
 
     def _add_at_the_end(self, model: type[Model], schema_editor: BaseDatabaseSchemaEditor) -> None:
@@ -365,13 +365,13 @@ class SameStoreForeignKey(_Constraint):
         meta: Any = model._meta
         key, store = meta.get_field(self.field), meta.get_field(self.store_field)
         to: Any = key.remote_field.model
-        wanted = {
+        reference = {
             key.target_field.attname: getattr(instance, key.attname),
             to._meta.get_field(self.to_store_field).attname: getattr(instance, store.attname),
         }
-        if None in wanted.values() or {self.field, self.store_field} & set(exclude or ()):
+        if None in reference.values() or {self.field, self.store_field} & set(exclude or ()):
             return
-        if not to._base_manager.using(using).filter(**wanted).exists():
+        if not to._base_manager.using(using).filter(**reference).exists():
             raise ValidationError(cast("Any", self.get_violation_error_message()), code=self.violation_error_code)
 
 

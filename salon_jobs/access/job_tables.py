@@ -224,5 +224,5 @@ def fan_out_reads(*, key: str, roles: Roles) -> Grant:
 
 
 def _claim_statement() -> str:
-    given = ("process_id", "tasks", "room", "now", "queues", "clock")
-    return re.sub(r"%\((\w+)\)s", lambda name: f"${given.index(name[1]) + 1}", statements.load("claim_due"))
+    parameters = ("process_id", "tasks", "room", "now", "queues", "clock")
+    return re.sub(r"%\((\w+)\)s", lambda name: f"${parameters.index(name[1]) + 1}", statements.load("claim_due"))

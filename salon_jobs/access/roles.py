@@ -100,14 +100,15 @@ class RoleSpec:
 
     def default_privileges(self, name: str, migrator: str) -> tuple[DefaultPrivileges, ...]:
         """Return the role's privileges on new objects, or those that its own new objects withhold from PUBLIC."""
-        given: tuple[tuple[DefaultKind, tuple[str, ...]], ...] = ()
         if self.owns_schema or self.owns_functions:
-            given = (("FUNCTIONS", ("EXECUTE",)), *((("TYPES", ("USAGE",)),) if self.owns_schema else ()))
-            return tuple(DefaultPrivileges(creator=name, kind=kind, privileges=what) for kind, what in given)
-        if self.business_dml:
-            given = (("TABLES", ("SELECT", "INSERT", "UPDATE", "DELETE")), ("SEQUENCES", ("USAGE", "SELECT")))
-        return tuple(
-            DefaultPrivileges(creator=migrator, kind=kind, privileges=what, grantee=name) for kind, what in given
+            types = (DefaultPrivileges(creator=name, kind="TYPES", privileges=("USAGE",)),) if self.owns_schema else ()
+            return (DefaultPrivileges(creator=name, kind="FUNCTIONS", privileges=("EXECUTE",)), *types)
+        if not self.business_dml:
+            return ()
+        rows = ("SELECT", "INSERT", "UPDATE", "DELETE")
+        return (
+            DefaultPrivileges(creator=migrator, kind="TABLES", privileges=rows, grantee=name),
+            DefaultPrivileges(creator=migrator, kind="SEQUENCES", privileges=("USAGE", "SELECT"), grantee=name),
         )
 
 

@@ -6,7 +6,7 @@ import importlib.util
 import os
 import secrets
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from io import StringIO
 from pathlib import Path
@@ -106,23 +106,16 @@ def test_a_second_project_is_refused_and_the_first_still_logs_in(server: Server)
     before = server.state()
     with pytest.raises(CommandError) as refused:
         server.bootstrap("second", password="two")
-    told = str(refused.value)
-    assert told == (
+    assert str(refused.value) == (
         f"ROLES.TAKEN: other databases use these roles, and {server.database('second')} does not: "
         f"{', '.join(server.names)} (in {server.database('first')}). "
         "Choose other names in SALON_JOBS['ROLES'], or share the roles: --share-roles."
     )
+    with pytest.raises(CommandError, match=r"and postgres does not: .* name it: --database NAME\. Choose"):
+        server.bootstrap(None, password="two")
     assert server.state() == before
     assert server.all_log_in("first", "one")
     assert not server.exists("second"), "nothing is made before the refusal"
-
-
-def test_a_refusal_of_the_database_in_the_url_says_how_to_name_another(server: Server) -> None:
-    server.bootstrap("first", password="one")
-    before = server.state()
-    with pytest.raises(CommandError, match=r"and postgres does not: .* name it: --database NAME\. Choose"):
-        call_command("bootstrap_roles")
-    assert server.state() == before
 
 
 def test_a_database_of_another_project_is_refused(server: Server, tmp_path: Path) -> None:
@@ -192,7 +185,7 @@ def test_names_that_differ_need_no_option(server: Server) -> None:
     assert others.all_log_in("second", "two")
 
 
-def test_a_role_that_was_altered_by_hand_is_changed_back_and_told(server: Server) -> None:
+def test_a_role_that_was_altered_by_hand_is_changed_back_and_named(server: Server) -> None:
     server.bootstrap("first", password="one")
     web, operator = server.roles.web, server.roles.operator
     server.execute(f"ALTER ROLE {web} BYPASSRLS; GRANT {server.roles.migrator} TO {web}")
@@ -263,7 +256,7 @@ def test_the_first_role_of_the_server_is_refused(server: Server) -> None:
 
 
 @pytest.mark.parametrize("password", ["secret", "pässword ½"])
-def test_a_password_is_known_again(password: str) -> None:
+def test_a_password_matches_its_verifier(password: str) -> None:
     with psycopg.connect(url_for(None, "postgres")) as connection:
         verifier = connection.pgconn.encrypt_password(password.encode(), b"app", b"scram-sha-256").decode()
         md5 = connection.pgconn.encrypt_password(password.encode(), b"app", b"md5").decode()
@@ -289,16 +282,12 @@ class Psql:
         flags = [word for variable in variables for word in ("-v", variable)]
         return subprocess.run(
             [self.program, "-X", "-q", *flags, "-d", url_for(None, self.server.database(project)), "-f", self.file],
-            env=environment(dict.fromkeys(passwords, password)),
+            env={**os.environ, **dict.fromkeys(passwords, password)},
             capture_output=True,
             text=True,
             timeout=60,
             check=False,
         )
-
-
-def environment(passwords: Mapping[str, str]) -> dict[str, str]:
-    return {**os.environ, **passwords}
 
 
 def test_the_scripts_for_psql_are_guarded_likewise(server: Server, tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ UNION ALL SELECT 'policy', policyname FROM pg_policies WHERE roles <> '{public}'
 
 
 def done(*arguments: str, **variables: str) -> str:
-    """Run a command that must succeed; returns what it told."""
+    """Run a command that must succeed; returns what it wrote."""
     result = manage(*arguments, **variables)
     assert result.returncode == 0, result.stderr
     return result.stdout
@@ -103,11 +103,11 @@ def test_one_user_becomes_roles_and_roles_become_one_user(fresh: str, owned: Own
     assert rows(fresh, "SELECT stxowner::regrole::text FROM pg_statistic_ext WHERE stxname = 'names'") == [
         ("migrator",)
     ]
-    told = done("shell", "-v", "0", "-c", LOOK, **roles)
-    assert "seen 2\noutside 0" in told
-    told = done("runworker", "--burst", "--health-addr", "127.0.0.1:0", **roles)
-    assert told.count("job_succeeded") == 2
-    assert "drift" not in told
+    output = done("shell", "-v", "0", "-c", LOOK, **roles)
+    assert "seen 2\noutside 0" in output
+    output = done("runworker", "--burst", "--health-addr", "127.0.0.1:0", **roles)
+    assert output.count("job_succeeded") == 2
+    assert "drift" not in output
     assert "nothing to convert" in refused("salon_jobs", "convert", "--yes", **roles)
 
     done("migrate", "salon", "0002", "-v", "0", **roles)
@@ -118,8 +118,8 @@ def test_one_user_becomes_roles_and_roles_become_one_user(fresh: str, owned: Own
     assert done("salon_jobs", "doctor", "--superuser", "--fail", **one_user).endswith("no drift\n")
     assert rows(fresh, LEFT) == []
     assert len(rows(fresh, "SELECT FROM customer")) == 3
-    told = done("shell", "-v", "0", "-c", LOOK, **one_user)
-    assert "seen 3\noutside 0" in told
+    output = done("shell", "-v", "0", "-c", LOOK, **one_user)
+    assert "seen 3\noutside 0" in output
     assert "job_succeeded" in done("runworker", "--burst", "--health-addr", "127.0.0.1:0", **one_user)
 
 

@@ -1,4 +1,4 @@
-"""Starts processes on a database that is not as declared: they warn, refuse or do not look, as ON_DRIFT says."""
+"""Starts processes on a database that is not as declared: they warn, refuse or do not check, as ON_DRIFT says."""
 
 from __future__ import annotations
 
@@ -37,16 +37,18 @@ def test_worker_and_scheduler_do_as_the_setting_says(
 ) -> None:
     superuser.execute(NO_FORCE)
     done = manage(*command, **on_drift(choice))
-    told = done.stdout + done.stderr
-    assert (done.returncode != 0) is (choice == "refuse"), told
-    assert ("catalogue_drift" in told) is (choice == "warn")
-    assert ("CommandError: DATABASE.DRIFT: " in told) is (choice == "refuse")
-    assert ("expected FORCE, found NO FORCE; run: python manage.py salon_jobs doctor" in told) is (choice != "ignore")
-    assert "Traceback" not in told
+    output = done.stdout + done.stderr
+    assert (done.returncode != 0) is (choice == "refuse"), output
+    assert ("catalogue_drift" in output) is (choice == "warn")
+    assert ("CommandError: DATABASE.DRIFT: " in output) is (choice == "refuse")
+    assert ("expected FORCE, found NO FORCE; run: python manage.py salon_jobs doctor" in output) is (choice != "ignore")
+    assert "Traceback" not in output
 
 
 @pytest.mark.parametrize("command", [BURST, FIRE], ids=lambda command: command[0])
-def test_nothing_is_told_where_nothing_drifted(superuser: Superuser, on_drift: Any, command: tuple[str, ...]) -> None:
+def test_nothing_is_reported_where_nothing_drifted(
+    superuser: Superuser, on_drift: Any, command: tuple[str, ...]
+) -> None:
     done = manage(*command, **on_drift("refuse"))
     assert done.returncode == 0, done.stderr
     assert "drift" not in done.stdout + done.stderr
@@ -66,7 +68,7 @@ def check(**environment: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(("choice", "check_id"), [("warn", "W020"), ("refuse", "E020"), ("ignore", None)])
-def test_check_tells_drifts(superuser: Superuser, on_drift: Any, choice: str, check_id: str | None) -> None:
+def test_check_reports_drifts(superuser: Superuser, on_drift: Any, choice: str, check_id: str | None) -> None:
     done = check(**on_drift(choice))
     assert (done.returncode, "no issues" in done.stdout) == (0, True), done.stderr
     others = ", ".join(f"salon_jobs_{name}" for name in ("process", "limit", "cron_tick", "fan_out"))

@@ -193,17 +193,17 @@ def test_a_migration_names_it_as_one_imports_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("web", "told"),
+    ("web", "message"),
     [
         (["SELECT", "TRUNCATE"], "['TRUNCATE'] are none of SELECT, INSERT, UPDATE, DELETE"),
         ({"DELETE": ["label"]}, "DELETE is for whole rows"),
     ],
 )
-def test_a_wrong_privilege_is_refused(web: Any, told: str) -> None:
+def test_a_wrong_privilege_is_refused(web: Any, message: str) -> None:
     with pytest.raises(ConfigurationError) as error:
         SystemScope(name="scope", web=web)
     assert "'scope'" in str(error.value)
-    assert told in str(error.value)
+    assert message in str(error.value)
 
 
 def test_a_form_refuses_another_stores_row_before_the_database_does(stores: list[UUID]) -> None:

@@ -56,8 +56,8 @@ def _compare(
 def _missing(function: FunctionAccess, declared: Declaration) -> Drift:
     owner = identifier(function.owner or declared.owner)
     create, *grants = function.create()
-    lend = [f"GRANT USAGE ON SCHEMA {identifier(function.schema)} TO {owner}"] if function.owner else []
-    fix = (*lend, create, f"ALTER FUNCTION {function.signature} OWNER TO {owner}", *grants)
+    usage = [f"GRANT USAGE ON SCHEMA {identifier(function.schema)} TO {owner}"] if function.owner else []
+    fix = (*usage, create, f"ALTER FUNCTION {function.signature} OWNER TO {owner}", *grants)
     return Drift("function", f"function {function.signature}", "a function", "none", fix)
 
 

@@ -54,11 +54,11 @@ class ProtectModel(DatabaseOperation):
         access = None if new is None else new.access(model, conf.roles)
         # Its own may already exist: a conversion to roles sets up what all migrations declare.
         declared: set[str] = set() if access is None else {policy.name for policy in access.policies}
-        left = [] if schema_editor.collect_sql else sorted(_policies(schema_editor, model) - declared)
-        if left:
+        leftovers = [] if schema_editor.collect_sql else sorted(_policies(schema_editor, model) - declared)
+        if leftovers:
             raise ConfigurationError(
-                f"{self.model} has policies of another declaration ({', '.join(left)}): name the one that holds so "
-                f'far, ProtectModel("{self.model}", …, instead_of=…)'
+                f"{self.model} has policies of another declaration ({', '.join(leftovers)}): name the one so far, "
+                f'ProtectModel("{self.model}", …, instead_of=…)'
             )
         if new is not None:
             schema_editor.add_constraint(model, new)

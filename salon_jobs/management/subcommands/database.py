@@ -42,21 +42,21 @@ class Doctor(Subcommand):
     def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
         """Compare, report, and fix if asked. Raises CommandError with --fail, or without a terminal."""
         with _connection(options) as connection:
-            found = examine(connection, with_orphans=not options["skip_orphans"])
-            left: Sequence[Drift] = found.drifts
+            examination = examine(connection, with_orphans=not options["skip_orphans"])
+            remaining: Sequence[Drift] = examination.drifts
             if options["json"]:
-                out.write(json.dumps(asdict(found), indent=2))
+                out.write(json.dumps(asdict(examination), indent=2))
             else:
-                _tell(found, out, err)
-            if options["fix"] and (fixes := fixable(found.drifts)):
+                _write(examination, out, err)
+            if options["fix"] and (fixes := fixable(examination.drifts)):
                 if not options["yes"]:
                     ask(f"Fix {len(fixes):,} of them?", err, otherwise="nothing was fixed")
                 err.write(f"fixed: {len(fix(connection, with_orphans=not options['skip_orphans'])):,}")
-                left = [drift for drift in found.drifts if drift.needs_decision]
-                if left:
-                    err.write(f"left for you to decide: {len(left):,}")
-        if options["fail"] and left:
-            raise CommandError(f"the database is not as declared: {_counted(left)}")
+                remaining = [drift for drift in examination.drifts if drift.needs_decision]
+                if remaining:
+                    err.write(f"left for you to decide: {len(remaining):,}")
+        if options["fail"] and remaining:
+            raise CommandError(f"the database is not as declared: {_counted(remaining)}")
 
 
 @contextmanager
@@ -68,8 +68,8 @@ def _connection(options: dict[str, Any]) -> Generator[psycopg.Connection[Any]]:
         yield by_alias(options["database"] or conf.reader_database)
 
 
-def _tell(found: Examination, out: OutputWrapper, err: OutputWrapper) -> None:
-    for drift in found.drifts:
+def _write(examination: Examination, out: OutputWrapper, err: OutputWrapper) -> None:
+    for drift in examination.drifts:
         out.write(f"{drift.kind}: {drift.where}")
         lines = [("expected", drift.expected), ("found", drift.found)]
         lines += [("decide" if drift.needs_decision else "fix", f"{statement};") for statement in drift.fix]
@@ -77,9 +77,9 @@ def _tell(found: Examination, out: OutputWrapper, err: OutputWrapper) -> None:
         for label, text in lines:
             out.write(f"  {label:<10}{text}")
         out.write("")
-    for text in found.not_checked:
+    for text in examination.not_checked:
         err.write(f"not checked: {text}")
-    out.write(f"{found.database}, as {found.role}: {_counted(found.drifts)}")
+    out.write(f"{examination.database}, as {examination.role}: {_counted(examination.drifts)}")
 
 
 def _counted(drifts: Sequence[Drift]) -> str:
@@ -127,7 +127,7 @@ class Convert(Subcommand):
                     takes_over=True,
                 )
                 warn_of_kept_passwords(done.other_passwords, err)
-            left = convert(connection, plan)
+            policies = convert(connection, plan)
         out.write(f"{plan.database} belongs to {plan.owner} now, who took over from {', '.join(plan.former)}")
-        for policy in left:
+        for policy in policies:
             err.write(f"still names a former role, and is not declared: policy {policy}")
