@@ -53,7 +53,7 @@ class WebRouter:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Is one store with a failed job, and a message that holds its aggregate back."""
+    """IDs of one store, its failed job, and its message that blocks an aggregate."""
 
     store: UUID
     job: int
@@ -224,18 +224,6 @@ def test_an_id_that_is_guessed_shows_nothing(two: tuple[Rows, Rows], page: str, 
     assert b"of-1" not in answer.content
 
 
-def test_another_stores_jobs_are_not_retried_and_all_means_all_of_ones_own(two: tuple[Rows, Rows]) -> None:
-    own, other = two
-    client = staff(own.store)
-    states = "SELECT id, state FROM salon_jobs_job ORDER BY id"
-    form = {"action": "retry", "index": "0", "confirmed": "1", "store": str(own.store)}
-    client.post(f"{ADMIN}job/", {**form, "_selected_action": [str(other.job)]}, follow=True)
-    assert dict(seen(states)) == {own.job: "failed", other.job: "failed"}
-    client.post(f"{ADMIN}job/", {**form, "_selected_action": [str(own.job)], "select_across": "1"}, follow=True)
-    assert dict(seen(states)) == {own.job: "queued", other.job: "failed"}
-    assert seen("SELECT object_id FROM django_admin_log") == [(str(own.job),)]
-
-
 @pytest.mark.parametrize(
     ("action", "more", "before", "after"),
     [
@@ -263,20 +251,6 @@ def test_every_action_reaches_ones_own_jobs_alone(
     found = {row[0]: row[1:] for row in seen("SELECT id, state, priority FROM salon_jobs_job")}
     assert found == {own.job: (after, int(more.get("priority", 0))), other.job: (before, 0)}
     assert seen("SELECT DISTINCT object_id FROM django_admin_log") == [(str(own.job),)]
-
-
-def test_kinds_of_failures_are_those_of_ones_own_jobs(two: tuple[Rows, Rows]) -> None:
-    for number, rows in enumerate(two):
-        change(
-            "UPDATE salon_jobs_job SET fingerprint = %s, error_class = %s WHERE id = %s",
-            number,
-            f"BurntTill{number}",
-            rows.job,
-        )
-    text = staff(two[0].store).get(f"{ADMIN}job/failures/").content.decode()
-    assert "BurntTill0" in text
-    assert "BurntTill1" not in text
-    assert "BurntTill1" in staff(everything=True).get(f"{ADMIN}job/failures/").content.decode()
 
 
 @pytest.mark.parametrize("page", OTHERS)

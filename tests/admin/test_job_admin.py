@@ -15,6 +15,7 @@ from django.test import Client, override_settings
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError
+from tests.management.operator import add
 from tests.plans.test_admin_plans import JOBS, AdminRouter
 from tests.support import change, seen
 
@@ -28,13 +29,6 @@ def client(database: None) -> Iterator[Client]:
         signed_in.force_login(user)
         yield signed_in
     change("TRUNCATE django_admin_log")
-
-
-def add(**columns: Any) -> int:
-    values = {"task": "ping", **columns}
-    marks = ", ".join("%s" for _ in values)
-    statement = f"INSERT INTO salon_jobs_job ({', '.join(values)}) VALUES ({marks}) RETURNING id"
-    return int(seen(statement, *values.values())[0][0])
 
 
 def act(client: Client, action: str, ids: list[int], **fields: Any) -> str:
@@ -154,17 +148,6 @@ def test_no_address_has_every_row_sorted(client: Client) -> None:
     for order, expected in (("2", ids[::-1]), ("-2.9", ids[::-1]), ("1", ids), ("-1", ids[::-1])):
         text = client.get(f"{JOBS}?o={order}").content.decode()
         assert list(map(int, re.findall(r"/job/(\d+)/change/", text))) == expected, order
-
-
-def test_its_buttons_name_ids_also_where_numbers_have_separators(client: Client, settings: Any) -> None:
-    settings.USE_THOUSAND_SEPARATOR = True
-    job_id = add(id=1_234_567, state="failed", fingerprint=-1_000_000, error_class="E")
-    for page, place in ((f"{JOBS}{job_id}/change/", JOBS), (f"{JOBS}failures/", f"{JOBS}?fingerprint=-1000000")):
-        text = client.get(page).content.decode()
-        assert '"_selected_action" value="1234567"' in text
-        question = client.post(place, {"action": "retry", "index": "0", "_selected_action": "1234567"}).content.decode()
-        assert 'name="newest" value="1234567"' in question
-    assert "fingerprint=-1000000" in text
 
 
 def test_a_jobs_page_shows_where_it_comes_from_and_what_lies_ahead_and_no_secret(client: Client) -> None:

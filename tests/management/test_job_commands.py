@@ -1,34 +1,20 @@
-"""Runs ``salon_jobs list``, ``show`` and ``retry --at`` as an operator, and shows what they tell of a job."""
+"""Runs ``salon_jobs list``, ``show`` and ``retry --at`` as an operator, and checks what they say of a job."""
 
 from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta
-from io import StringIO
-from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from django.core.management import CommandError, call_command
+from django.core.management import CommandError
 
 from salon_jobs.jobs import queries as store
 from salon_jobs.jobs.search import failure_kinds, retries_ahead
 from salon_jobs.models import Job
 from tests import tasks
+from tests.management.operator import add, run
 from tests.support import change, run_due, seen
-
-
-def run(*arguments: str) -> tuple[str, str]:
-    out, err = StringIO(), StringIO()
-    call_command("salon_jobs", *arguments, stdout=out, stderr=err)
-    return out.getvalue(), err.getvalue()
-
-
-def add(**columns: Any) -> int:
-    values = {"task": "ping", **columns}
-    names, marks = ", ".join(values), ", ".join("%s" for _ in values)
-    [(job_id,)] = seen(f"INSERT INTO salon_jobs_job ({names}) VALUES ({marks}) RETURNING id", *values.values())
-    return int(job_id)
 
 
 def _listed(*arguments: str) -> list[int]:

@@ -21,6 +21,7 @@ from salon_jobs.jobs import queries as store
 from salon_jobs.jobs import registry
 from tests import tasks
 from tests.conftest import ROOT
+from tests.management.operator import run
 from tests.support import change, seen
 
 
@@ -29,18 +30,6 @@ def test_without_a_subcommand_it_shows_what_there_is() -> None:
     call_command("salon_jobs", stdout=out)
     assert "Show and change jobs and messages of all stores" in out.getvalue()
     assert "SUBCOMMAND" in out.getvalue()
-
-
-def test_an_unknown_subcommand_is_refused() -> None:
-    with pytest.raises(CommandError, match="invalid choice: 'no-such-thing'"):
-        call_command("salon_jobs", "no-such-thing")
-
-
-def run(*arguments: str) -> tuple[str, str]:
-    """Run a subcommand; returns what it wrote to standard output and standard error."""
-    out, err = StringIO(), StringIO()
-    call_command("salon_jobs", *arguments, stdout=out, stderr=err)
-    return out.getvalue(), err.getvalue()
 
 
 def failed(days: int, number: int = 1) -> None:

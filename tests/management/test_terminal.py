@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from tests.management.test_job_commands import add, run
+from tests.management.operator import add, run
 from tests.management.test_salon_jobs_command import minute
 from tests.outbox.test_operate_messages import ORDERS, block, write
 from tests.support import change, seen

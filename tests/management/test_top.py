@@ -18,12 +18,12 @@ from django.test.utils import CaptureQueriesContext
 from tests.conftest import ROOT
 from tests.e2e.severing_proxy import SeveringProxy
 from tests.e2e.worker_process import eventually
-from tests.management.test_job_commands import add
+from tests.management.operator import add
 from tests.settings import url_for
 from tests.support import change
 
 
-def test_one_page_tells_what_waits_runs_and_fails(process_id: int) -> None:
+def test_one_page_shows_what_waits_runs_and_fails(process_id: int) -> None:
     add(queue="night")
     add(state="running", leased_by=process_id, lease=1)
     failed = add(task="charge", state="failed", fingerprint=1, error_class="builtins.KeyError")
@@ -45,66 +45,60 @@ def test_one_page_tells_what_waits_runs_and_fails(process_id: int) -> None:
     assert len(captured.captured_queries) <= 12
 
 
-def test_the_live_view_refreshes_and_ends_on_q_with_the_terminal_as_before(database: None) -> None:
-    add(queue="first-queue")
-    ours, theirs = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "manage.py", "salon_jobs", "top", "--every", "1s"],
-        cwd=ROOT,
-        env={**os.environ, "DJANGO_SETTINGS_MODULE": "project.settings", "COLUMNS": "120", "LINES": "40"},
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-    )
-    seen_so_far = b""
+class LiveView:
+    """``salon_jobs top`` in a terminal of its own."""
 
-    def read_until(text: bytes) -> None:
-        nonlocal seen_so_far
-        deadline = time.monotonic() + 20
-        while text not in seen_so_far:
-            assert time.monotonic() < deadline, seen_so_far.decode(errors="replace")
-            if select.select([ours], [], [], 0.2)[0]:
-                seen_so_far += os.read(ours, 65536)
-
-    try:
-        read_until(b"first-queue")
-        add(queue="second-queue")
-        read_until(b"second-queue")
-        assert b"\x1b[?1049h" in seen_so_far
-        os.write(ours, b"xq")
-        read_until(b"\x1b[?1049l")
-        assert process.wait(10) == 0
-    finally:
-        process.kill()
-        process.wait()
-        os.close(ours)
-        os.close(theirs)
-
-
-def test_the_live_view_ends_at_once_though_the_database_hangs(database: None) -> None:
-    ours, theirs = pty.openpty()
-    with SeveringProxy(url_for("jobs_operator")) as proxy:
-        process = subprocess.Popen(
+    def __init__(self, **environment: str) -> None:
+        self._ours, theirs = pty.openpty()
+        self.process = subprocess.Popen(
             [sys.executable, "manage.py", "salon_jobs", "top", "--every", "1s"],
             cwd=ROOT,
-            env={**os.environ, "DJANGO_SETTINGS_MODULE": "project.settings", "OPERATOR_DATABASE_URL": proxy.url},
+            env={**os.environ, "DJANGO_SETTINGS_MODULE": "project.settings", **environment},
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
         )
-        try:
-            drawn = b""
-            while b"jobs running" not in drawn:
-                assert select.select([ours], [], [], 20)[0]
-                drawn += os.read(ours, 65536)
-            before = proxy.accepted
-            proxy.hang()
-            eventually(lambda: proxy.accepted > before, what="the next look")
-            process.send_signal(signal.SIGINT)
-            assert process.wait(5) == 0
-            assert os.read(ours, 65536).endswith(b"\x1b[?25h\x1b[?1049l")
-        finally:
-            process.kill()
-            process.wait()
-            os.close(ours)
-            os.close(theirs)
+        self.drawn = b""
+        self._theirs = theirs
+
+    def __enter__(self) -> LiveView:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self._ours)
+        os.close(self._theirs)
+
+    def press(self, keys: bytes) -> None:
+        os.write(self._ours, keys)
+
+    def wait_for(self, text: bytes) -> None:
+        deadline = time.monotonic() + 20
+        while text not in self.drawn:
+            assert time.monotonic() < deadline, self.drawn.decode(errors="replace")
+            if select.select([self._ours], [], [], 0.2)[0]:
+                self.drawn += os.read(self._ours, 65536)
+
+
+def test_the_live_view_refreshes_and_ends_on_q_with_the_terminal_as_before(database: None) -> None:
+    add(queue="first-queue")
+    with LiveView(COLUMNS="120", LINES="40") as view:
+        view.wait_for(b"first-queue")
+        add(queue="second-queue")
+        view.wait_for(b"second-queue")
+        assert b"\x1b[?1049h" in view.drawn
+        view.press(b"xq")
+        view.wait_for(b"\x1b[?1049l")
+        assert view.process.wait(10) == 0
+
+
+def test_the_live_view_ends_at_once_though_the_database_hangs(database: None) -> None:
+    with SeveringProxy(url_for("jobs_operator")) as proxy, LiveView(OPERATOR_DATABASE_URL=proxy.url) as view:
+        view.wait_for(b"jobs running")
+        before = proxy.accepted
+        proxy.hang()
+        eventually(lambda: proxy.accepted > before, what="the next page")
+        view.process.send_signal(signal.SIGINT)
+        assert view.process.wait(5) == 0
+        view.wait_for(b"\x1b[?25h\x1b[?1049l")
