@@ -7,7 +7,8 @@ import difflib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, Protocol
+from uuid import UUID
 
 from django.core.management.base import CommandParser
 
@@ -122,3 +123,32 @@ def unknown_names(options: Mapping[str, Any]) -> Iterator[str]:
                 close = difflib.get_close_matches(name, names, n=1)
                 hint = f"; did you mean {close[0]!r}?" if close else ""
                 yield f"note: --{kind} {name!r}: no task of this release {_HAS[kind]}{hint}"
+
+
+class TakesArguments(Protocol):
+    """Parser, or group of its arguments."""
+
+    def add_argument(self, *names: str, **settings: Any) -> Any: ...
+
+
+# The options that several subcommands share.
+_OPTIONS: Final[dict[str, dict[str, Any]]] = {
+    "--yes": {"action": "store_true", "help": "do not ask"},
+    "--json": {"action": "store_true", "help": "write JSON"},
+    "--dry-run": {"action": "store_true", "help": "count only, change nothing"},
+    "--limit": {"type": positive, "default": 50, "metavar": "N", "help": "list at most N (default 50)"},
+    "--task": {"metavar": "NAME", "help": "of this task"},
+    "--queue": {"metavar": "NAME", "help": "of this queue"},
+    "--store": {"type": UUID, "metavar": "ID", "help": "of this store"},
+    "--since": {"type": instant, "metavar": "TIME", "help": "added since: an age (12h, 7d) or an ISO 8601 instant"},
+    "--until": {"type": instant, "metavar": "TIME", "help": "added before"},
+    "--aggregate-type": {"metavar": "NAME", "help": "for this destination"},
+    "--aggregate-id": {"metavar": "ID", "help": "of this aggregate"},
+    "--event": {"metavar": "NAME", "help": "with this event"},
+}
+
+
+def add_options(parser: TakesArguments, *names: str) -> None:
+    """Add shared options by name."""
+    for name in names:
+        parser.add_argument(name, **_OPTIONS[name])

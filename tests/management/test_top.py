@@ -11,6 +11,7 @@ import sys
 import time
 from io import StringIO
 
+import pytest
 from django.core.management import call_command
 from django.db import connections
 from django.test.utils import CaptureQueriesContext
@@ -93,6 +94,7 @@ def test_the_live_view_refreshes_and_ends_on_q_with_the_terminal_as_before(datab
         assert view.process.wait(10) == 0
 
 
+@pytest.mark.slow
 def test_the_live_view_ends_at_once_though_the_database_hangs(database: None) -> None:
     with SeveringProxy(url_for("jobs_operator")) as proxy, LiveView(OPERATOR_DATABASE_URL=proxy.url) as view:
         view.wait_for(b"jobs running")

@@ -9,7 +9,7 @@ from django.core.management.base import CommandError, CommandParser, OutputWrapp
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.inbox.queries import Status, dismiss_messages, retry_messages, shown_text
-from salon_jobs.management.arguments import positive
+from salon_jobs.management.arguments import add_options
 from salon_jobs.management.output import change_rows, write_list, write_object
 from salon_jobs.management.subcommands.base import Subcommand
 from salon_jobs.models import InboxMessage
@@ -31,9 +31,7 @@ class Inbox(Subcommand):
         )
         parser.add_argument("id", nargs="*", type=int, help="IDs of messages, as listed")
         parser.add_argument("--consumer", metavar="NAME", help="all messages of this consumer")
-        parser.add_argument("--limit", type=positive, default=50, metavar="N", help="list this many (default 50)")
-        parser.add_argument("--yes", action="store_true", help="do not ask")
-        parser.add_argument("--json", action="store_true", help="write JSON")
+        add_options(parser, "--limit", "--yes", "--json")
 
     def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
         """Run the action. Raises CommandError for IDs that do not exist, and without a terminal to confirm on."""

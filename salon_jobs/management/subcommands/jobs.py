@@ -7,7 +7,6 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, ClassVar, Final
-from uuid import UUID
 
 from django.core.management.base import CommandError, CommandParser, OutputWrapper
 
@@ -16,7 +15,7 @@ from salon_jobs.core.records import ActionResult, JobState
 from salon_jobs.core.redaction import redacted
 from salon_jobs.jobs.control import cancel_jobs, retry_jobs
 from salon_jobs.jobs.search import JobCriteria, find_jobs, retries_ahead
-from salon_jobs.management.arguments import instant, instant_ahead, positive
+from salon_jobs.management.arguments import add_options, instant_ahead
 from salon_jobs.management.output import change_rows, printable_lines, write_list, write_object
 from salon_jobs.management.subcommands.base import Subcommand
 from salon_jobs.models import Job, JobError
@@ -47,15 +46,9 @@ class List(Subcommand):
         parser.add_argument(
             "--state", action="append", choices=[state.value for state in JobState], help="in this state; repeatable"
         )
-        parser.add_argument("--task", metavar="NAME", help="of this task")
-        parser.add_argument("--queue", metavar="NAME", help="of this queue")
-        parser.add_argument("--store", type=UUID, metavar="ID", help="of this store")
         parser.add_argument("--key", metavar="KEY", help="with this job key")
         parser.add_argument("--error-class", metavar="CLASS", help="failed with this error class, in full")
-        parser.add_argument("--since", type=instant, metavar="TIME", help="enqueued since: an age or an instant")
-        parser.add_argument("--until", type=instant, metavar="TIME", help="enqueued before")
-        parser.add_argument("--limit", type=positive, default=50, metavar="N", help="at most this many (default 50)")
-        parser.add_argument("--json", action="store_true", help="write a list of objects")
+        add_options(parser, "--task", "--queue", "--store", "--since", "--until", "--limit", "--json")
 
     def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
         names = ("task", "queue", "error_class", "since", "until")
@@ -77,7 +70,7 @@ class Show(Subcommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("id", type=int, help="the ID of a job")
-        parser.add_argument("--json", action="store_true", help="write an object")
+        add_options(parser, "--json")
 
     def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
         """Write the job. Raises CommandError when it does not exist."""
@@ -111,12 +104,9 @@ class ChangeJobs(Subcommand):
     verb: ClassVar[Callable[..., list[ActionResult[int]]]]
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("id", nargs="*", type=int, help="IDs of jobs")
-        parser.add_argument("--task", metavar="NAME", help=f"all {' and '.join(self.states)} jobs of this task")
-        parser.add_argument("--store", type=UUID, metavar="ID", help="of this store")
-        parser.add_argument("--queue", metavar="NAME", help="of this queue")
-        parser.add_argument("--yes", action="store_true", help="do not ask")
-        parser.add_argument("--json", action="store_true", help="write a list of objects, one for each job")
+        what = f"IDs of jobs; or all {' and '.join(self.states)} jobs that match the options"
+        parser.add_argument("id", nargs="*", type=int, help=what)
+        add_options(parser, "--task", "--store", "--queue", "--yes", "--json")
 
     def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
         """Count, ask, change, report. Raises CommandError when nothing is selected, or without a terminal."""

@@ -6,24 +6,17 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any, ClassVar
-from uuid import UUID
 
 from django.core.management.base import CommandError, CommandParser, OutputWrapper
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.jobs import limits
 from salon_jobs.jobs.limits import ListedLimit, list_limits
+from salon_jobs.management.arguments import add_options
 from salon_jobs.management.output import table
 from salon_jobs.management.subcommands.base import Subcommand
 
 _HEAD = ("limit", "paused", "at once", "a second", "declared")
-
-
-def _add_scope(parser: CommandParser, *, required: bool) -> None:
-    scope = parser.add_mutually_exclusive_group(required=required)
-    scope.add_argument("--queue", metavar="NAME", help="a queue")
-    scope.add_argument("--task", metavar="NAME", help="a task")
-    scope.add_argument("--store", type=UUID, metavar="ID", help="a store")
 
 
 class Limit(Subcommand):
@@ -36,7 +29,7 @@ class Limit(Subcommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        _add_scope(parser, required=False)
+        add_options(parser.add_mutually_exclusive_group(), "--queue", "--task", "--store")
         parser.add_argument("--key", help="with --task: its jobs that have this concurrency key")
         most = parser.add_mutually_exclusive_group()
         most.add_argument("--max-concurrency", type=int, metavar="N", help="this many at once, whatever is declared")
@@ -45,7 +38,7 @@ class Limit(Subcommand):
         rate = parser.add_mutually_exclusive_group()
         rate.add_argument("--rate", type=float, metavar="R", help="this many start per second")
         rate.add_argument("--no-rate", action="store_true", help="any number start per second")
-        parser.add_argument("--json", action="store_true", help="write a list of objects, one for each limit")
+        add_options(parser, "--json")
 
     def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
         """Set the limit, if one is named, and write the current limits. Raises CommandError, OptionInvalid."""
@@ -91,8 +84,8 @@ class Pause(Subcommand):
     verb: ClassVar[Callable[..., None]] = staticmethod(limits.pause)
 
     def add_arguments(self, parser: CommandParser) -> None:
-        _add_scope(parser, required=True)
-        parser.add_argument("--json", action="store_true", help="write the result as JSON")
+        add_options(parser.add_mutually_exclusive_group(required=True), "--queue", "--task", "--store")
+        add_options(parser, "--json")
 
     def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
         self.verb(queue=options["queue"], task=options["task"], store_id=options["store"], using=conf.reader_database)

@@ -17,7 +17,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core.records import EVENT_SKIPPED, TOPIC_DENIED, ActionResult, MessageStatus
 from salon_jobs.core.redaction import redacted
 from salon_jobs.core.units import with_noun
-from salon_jobs.management.arguments import instant, positive
+from salon_jobs.management.arguments import add_options
 from salon_jobs.management.output import ask, change_rows, table, write_list, write_object, write_results
 from salon_jobs.management.subcommands.base import Subcommand
 from salon_jobs.models import BlockedAggregate, Message
@@ -39,18 +39,9 @@ def _message_id(text: str) -> int | UUID:
         raise argparse.ArgumentTypeError(f"{text!r} is not a message ID: neither a number nor a UUID") from error
 
 
-def _add_ids(parser: CommandParser) -> None:
+def _add_selection(parser: CommandParser) -> None:
     parser.add_argument("id", nargs="*", type=_message_id, help="numbers or UUIDs of messages")
-
-
-def _add_filters(parser: CommandParser) -> None:
-    parser.add_argument("--aggregate-type", metavar="NAME", help="for this destination")
-    parser.add_argument("--aggregate-id", metavar="ID", help="of this aggregate")
-    parser.add_argument("--event", metavar="NAME", help="with this event")
-    parser.add_argument("--store", type=UUID, metavar="ID", help="of this store")
-    parser.add_argument(
-        "--since", type=instant, metavar="TIME", help="written since: an age (12h, 7d) or an ISO 8601 instant"
-    )
+    add_options(parser, *(f"--{name.replace('_', '-')}" for name in _FILTERS))
 
 
 def _matching(options: dict[str, Any], status: str | None) -> tuple[QuerySet[Message], bool]:
@@ -92,9 +83,7 @@ class List(Subcommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--status", choices=[status.value for status in MessageStatus], help="with this status")
-        _add_filters(parser)
-        parser.add_argument("--limit", type=positive, default=50, metavar="N", help="at most this many (default 50)")
-        parser.add_argument("--json", action="store_true", help="write a list of objects")
+        add_options(parser, "--aggregate-type", "--aggregate-id", "--event", "--store", "--since", "--limit", "--json")
 
     def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
         messages, is_complete = _matching(options, options["status"])
@@ -111,7 +100,7 @@ class Show(Subcommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("id", type=_message_id, help="the number or UUID of a message")
-        parser.add_argument("--json", action="store_true", help="write an object")
+        add_options(parser, "--json")
 
     def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
         """Write the message. Raises CommandError when it does not exist."""
@@ -142,10 +131,8 @@ class ChangeMessages(Subcommand):
     verb: ClassVar[Callable[..., list[ActionResult[int]]]]
 
     def add_arguments(self, parser: CommandParser) -> None:
-        _add_ids(parser)
-        _add_filters(parser)
-        parser.add_argument("--yes", action="store_true", help="do not ask")
-        parser.add_argument("--json", action="store_true", help="write a list of objects, one for each message")
+        _add_selection(parser)
+        add_options(parser, "--yes", "--json")
 
     def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
         """Count, ask, change, report. Raises CommandError when nothing is selected, or without a terminal."""
@@ -182,16 +169,14 @@ class SendSkipped(Subcommand):
     help = "Send messages, under their own IDs, that a list in the settings skipped."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        _add_ids(parser)
-        _add_filters(parser)
+        _add_selection(parser)
         parser.add_argument(
             "--code",
             action="append",
             metavar="CODE",
             help=f"skipped for this reason; repeatable (default {TOPIC_DENIED} and {EVENT_SKIPPED})",
         )
-        parser.add_argument("--yes", action="store_true", help="do not ask")
-        parser.add_argument("--json", action="store_true", help="write a list of objects, one for each message")
+        add_options(parser, "--yes", "--json")
 
     def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
         """Count, ask, send, report. Raises CommandError when nothing is selected, or without a terminal."""
@@ -223,22 +208,16 @@ class ReplayMessages(Subcommand):
     help = "Send messages again as new ones, in the original order. Shows how many first, and asks."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        _add_ids(parser)
-        parser.add_argument("--aggregate-type", metavar="NAME", help="for this destination, in a range")
-        parser.add_argument("--aggregate-id", metavar="ID", help="of this aggregate")
-        parser.add_argument("--event", metavar="NAME", help="with this event")
+        parser.add_argument("id", nargs="*", type=_message_id, help="numbers or UUIDs of messages")
         parser.add_argument("--from-id", type=int, metavar="N", help="from this number")
         parser.add_argument("--to-id", type=int, metavar="N", help="up to this number")
-        parser.add_argument("--since", type=instant, metavar="TIME", help="written since: 12h, 7d, or ISO 8601")
-        parser.add_argument("--until", type=instant, metavar="TIME", help="written before")
         parser.add_argument(
             "--status", action="append", choices=("published", "skipped", "failed"), help="these only; repeatable"
         )
         parser.add_argument("--by", metavar="WHO", default="", help="who sends them again, for the record")
         parser.add_argument("--reason", metavar="WHY", default="", help="why, for the record")
-        parser.add_argument("--dry-run", action="store_true", help="count them and send nothing")
-        parser.add_argument("--yes", action="store_true", help="do not ask")
-        parser.add_argument("--json", action="store_true", help="write an object")
+        add_options(parser, "--aggregate-type", "--aggregate-id", "--event", "--since", "--until")
+        add_options(parser, "--dry-run", "--yes", "--json")
 
     def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
         """Preview, ask, replay, report. Raises CommandError without a terminal to confirm on; OptionInvalid."""
@@ -291,10 +270,8 @@ class Parked(Subcommand):
     help = "List parked aggregates, and the message that blocks each."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--aggregate-type", metavar="NAME", help="for this destination")
         parser.add_argument("--waiting", action="store_true", help="also those that wait for their next attempt")
-        parser.add_argument("--limit", type=positive, default=50, metavar="N", help="at most this many (default 50)")
-        parser.add_argument("--json", action="store_true", help="write a list of objects, with the errors")
+        add_options(parser, "--aggregate-type", "--limit", "--json")
 
     def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
         aggregates = BlockedAggregate.objects.using(conf.reader_database).order_by("pk")
@@ -315,8 +292,7 @@ class Unpark(Subcommand):
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--aggregate-type", metavar="NAME", required=True, help="of this destination")
         parser.add_argument("--aggregate-id", metavar="ID", action="append", help="this aggregate; repeatable")
-        parser.add_argument("--yes", action="store_true", help="do not ask")
-        parser.add_argument("--json", action="store_true", help="write a list of objects, one for each aggregate")
+        add_options(parser, "--yes", "--json")
 
     def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
         """Ask, retry, report. Raises CommandError without a terminal to confirm on."""
@@ -343,7 +319,7 @@ class PauseDestination(Subcommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("aggregate_type", help="the destination: an ARN or RN")
-        parser.add_argument("--json", action="store_true", help="write the result as JSON")
+        add_options(parser, "--json")
 
     def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
         """Do it and report it. Raises MessageInvalid."""
@@ -368,7 +344,7 @@ class Gate(Subcommand):
     help = "Show the open transactions that hold back messages, since when, and how many messages."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--json", action="store_true", help="write an object")
+        add_options(parser, "--json")
 
     def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
         state = gate_state(using=conf.reader_database)

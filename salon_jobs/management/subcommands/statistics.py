@@ -15,7 +15,7 @@ from salon_jobs.core.records import JobState
 from salon_jobs.core.units import with_noun
 from salon_jobs.jobs.pruning import BATCH, count_prunable, prune_jobs, retained
 from salon_jobs.jobs.statistics import TaskTotals, totals
-from salon_jobs.management.arguments import duration
+from salon_jobs.management.arguments import add_options, duration
 from salon_jobs.management.output import Progress, ask, listed_counts, table
 from salon_jobs.management.subcommands.base import Subcommand
 
@@ -88,9 +88,7 @@ class Prune(Subcommand):
             choices=[state.value for state in retained()],
             help="this state only; repeatable",
         )
-        parser.add_argument("--dry-run", action="store_true", help="count them and delete nothing")
-        parser.add_argument("--yes", action="store_true", help="do not ask")
-        parser.add_argument("--json", action="store_true", help="write the counts as JSON")
+        add_options(parser, "--dry-run", "--yes", "--json")
 
     def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
         """Count, ask, delete, report the counts. Raises CommandError without a terminal to confirm on."""

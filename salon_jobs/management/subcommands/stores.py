@@ -16,7 +16,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core.units import with_noun
 from salon_jobs.erasure import cancel_store, erase_store, export_store, look_at_store, running_jobs
 from salon_jobs.jobs.limits import pause
-from salon_jobs.management.arguments import duration
+from salon_jobs.management.arguments import add_options, duration
 from salon_jobs.management.output import Progress, ask, write_counts
 from salon_jobs.management.subcommands.base import Subcommand
 
@@ -37,8 +37,7 @@ class EraseStore(Subcommand):
             "--wait", type=duration, metavar="TIME", help="with --cancel: longest wait for running jobs (default 60s)"
         )
         parser.add_argument("--skip-unsent", action="store_true", help="give up its unsent messages")
-        parser.add_argument("--yes", action="store_true", help="do not ask whether to erase")
-        parser.add_argument("--json", action="store_true", help="write the counts as JSON")
+        add_options(parser, "--yes", "--json")
 
     def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
         """Ask, pause the store, end its runs, erase. Raises CommandError when something prevents it or is left over."""
@@ -97,7 +96,7 @@ class ExportStore(Subcommand):
             "--output", metavar="FILE", help="write to a new file that only its owner can read; default standard output"
         )
         parser.add_argument("--unredacted", action="store_true", help="include the values that REDACT hides")
-        parser.add_argument("--json", action="store_true", help="with --output: write the counts as JSON")
+        add_options(parser, "--json")
 
     def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
         """Write the lines, the progress to standard error, then the counts. Refuses to overwrite a file."""
