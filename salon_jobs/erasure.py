@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, Final, TextIO
+from typing import Any, Final, NamedTuple, TextIO
 from uuid import UUID
 
 from django.db.models import Model, QuerySet
@@ -24,11 +23,12 @@ from salon_jobs.outbox.control import skip_messages
 
 # Rows read at a time, including those of other stores if no index covers the store.
 PAGE: Final = 10_000
+# Rows deleted in one transaction.
+BATCH: Final = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class Holding:
-    """A table with a store's rows, and its JSON columns that may hold secrets."""
+class StoreTable(NamedTuple):
+    """A table with rows of stores, and its JSON columns that may hold secrets."""
 
     name: str
     model: type[Model]
@@ -36,52 +36,47 @@ class Holding:
     secret: tuple[str, ...] = ()
 
 
-HOLDINGS: Final = (
-    Holding("jobs", Job, True, secret=("payload",)),
-    Holding("errors", JobError, False),
-    Holding("messages", Message, False, secret=("payload", "headers")),
-    Holding("blocked_aggregates", BlockedAggregate, True),
-    Holding("inbox", InboxMessage, False),
+MESSAGES: Final = StoreTable("messages", Message, False, secret=("payload", "headers"))
+STORE_TABLES: Final = (
+    StoreTable("jobs", Job, True, secret=("payload",)),
+    StoreTable("errors", JobError, False),
+    MESSAGES,
+    StoreTable("blocked_aggregates", BlockedAggregate, True),
+    StoreTable("inbox", InboxMessage, False),
 )
 
 
-def pages(holding: Holding, store_id: UUID, *, using: str) -> Iterator[QuerySet[Any]]:
+def _rows(table: StoreTable, using: str) -> Any:
+    return table.model._default_manager.using(using)  # pyright: ignore[reportPrivateUsage]
+
+
+def pages(table: StoreTable, store_id: UUID, *, using: str) -> Iterator[QuerySet[Any]]:
     """Yield the store's rows page by page, by ascending id. If no index covers the store, this reads every row.
 
     Excludes rows written in the meantime behind the last page. A page can be empty.
     """
-    manager: Any = holding.model._default_manager  # pyright: ignore[reportPrivateUsage]
-    rows = manager.using(using).order_by("pk")
+    rows = _rows(table, using).order_by("pk")
     own = rows.filter(store_id=store_id)
-    looked_at = own if holding.by_index else rows
+    paged = own if table.by_index else rows
     after = 0
-    while True:
-        ends = list(looked_at.filter(pk__gt=after).values_list("pk", flat=True)[PAGE - 1 : PAGE])
-        page = own.filter(pk__gt=after)
-        if not ends:
-            yield page
-            return
-        yield page.filter(pk__lte=ends[0])
+    while ends := list(paged.filter(pk__gt=after).values_list("pk", flat=True)[PAGE - 1 : PAGE]):
+        yield own.filter(pk__gt=after, pk__lte=ends[0])
         after = ends[0]
+    yield own.filter(pk__gt=after)
 
 
-BATCH = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class StoreState:
-    """What is live in a store: running and waiting jobs, and unsent messages."""
+class StoreState(NamedTuple):
+    """What is live in a store: running and waiting jobs, and the ids of unsent messages."""
 
     running: int
     waiting: int
     unsent: tuple[int, ...]
 
 
-def look_at_store(store_id: UUID, *, using: str) -> StoreState:
+def store_state(store_id: UUID, *, using: str) -> StoreState:
     """Return what is live. Reads every message. Role: operator, worker."""
     unsent: list[int] = []
-    messages = next(holding for holding in HOLDINGS if holding.model is Message)
-    for page in pages(messages, store_id, using=using):
+    for page in pages(MESSAGES, store_id, using=using):
         unsent += page.filter(status__in=[MessageStatus.PENDING, MessageStatus.FAILED]).values_list("pk", flat=True)
     waiting = Job.objects.using(using).filter(store_id=store_id, state=JobState.QUEUED).count()
     return StoreState(running_jobs(store_id, using=using), waiting, tuple(unsent))
@@ -108,31 +103,25 @@ def erase_store(
     ``store_erased`` with the counts. Raises database errors.
     """
     skip_messages(unsent, using=using)
-    counts = {holding.name: 0 for holding in HOLDINGS}
+    counts = {table.name: 0 for table in STORE_TABLES}
     jobs = BATCH
     while jobs == BATCH:
-        jobs, errors = _erase_jobs(store_id, using)
+        [(jobs, errors)] = statements.rows("erase_jobs", {"store_id": store_id}, using=using)
         counts["jobs"] += jobs
         counts["errors"] += errors
         progress("jobs", counts["jobs"])
-    for holding in HOLDINGS[1:]:
-        for page in pages(holding, store_id, using=using):
-            is_message = holding.model is Message
-            own = page.filter(status__in=[MessageStatus.PUBLISHED, MessageStatus.SKIPPED]) if is_message else page
-            ids = list(own.values_list("pk", flat=True))
+    for table in STORE_TABLES[1:]:
+        for page in pages(table, store_id, using=using):
+            sent = {"status__in": [MessageStatus.PUBLISHED, MessageStatus.SKIPPED]} if table is MESSAGES else {}
+            ids = list(page.filter(**sent).values_list("pk", flat=True))
             for start in range(0, len(ids), BATCH):
-                rows = holding.model._default_manager.using(using)  # pyright: ignore[reportPrivateUsage]
-                counts[holding.name] += rows.filter(pk__in=ids[start : start + BATCH])._raw_delete(using)
-            progress(holding.name, counts[holding.name])
-    counts["rules"], _ = Limit.objects.using(using).filter(kind=Limit.Kind.STORE, name=str(store_id)).delete()
+                batch = _rows(table, using).filter(pk__in=ids[start : start + BATCH])
+                counts[table.name] += batch._raw_delete(using)
+            progress(table.name, counts[table.name])
+    counts["limits"], _ = Limit.objects.using(using).filter(kind=Limit.Kind.STORE, name=str(store_id)).delete()
     fields: dict[str, Any] = {"store_id": str(store_id), **counts}
     log_event(logging.WARNING, events.STORE_ERASED, **fields)
     return counts
-
-
-def _erase_jobs(store_id: UUID, using: str) -> tuple[int, int]:
-    [(jobs, errors)] = statements.rows("erase_jobs", {"store_id": store_id}, using=using)
-    return jobs, errors
 
 
 def export_store(
@@ -144,20 +133,20 @@ def export_store(
     names is removed from payloads and headers unless ``unredacted``. Raises OSError and database errors.
     """
     counts: dict[str, int] = {}
-    for holding in HOLDINGS:
-        counts[holding.name] = 0
-        for page in pages(holding, store_id, using=using):
+    for table in STORE_TABLES:
+        counts[table.name] = 0
+        for page in pages(table, store_id, using=using):
             for row in page.values().iterator(chunk_size=500):
-                out.write(_line(holding, row, unredacted))
-                counts[holding.name] += 1
-            progress(holding.name, counts[holding.name])
+                out.write(_line(table, row, unredacted))
+                counts[table.name] += 1
+            progress(table.name, counts[table.name])
     return counts
 
 
-def _line(holding: Holding, row: dict[str, Any], unredacted: bool) -> str:
+def _line(table: StoreTable, row: dict[str, Any], unredacted: bool) -> str:
     if not unredacted:
-        row |= {column: redacted(row[column], conf.redact) for column in holding.secret}
-        if holding.model is InboxMessage:
+        row |= {column: redacted(row[column], conf.redact) for column in table.secret}
+        if table.model is InboxMessage:
             row["raw"] = shown_text(row["raw"])
     # In ASCII: text written by SQL can hold lone surrogates, which no UTF-8 file can.
-    return json.dumps({"table": holding.name, **row}, default=str) + "\n"
+    return json.dumps({"table": table.name, **row}, default=str) + "\n"

@@ -13,8 +13,7 @@ from uuid import UUID
 import pytest
 from django.core.management import CommandError, call_command
 
-from salon_jobs import erasure as export
-from salon_jobs import erasure as holdings
+from salon_jobs import erasure
 from tests.outbox.test_operate_messages import block, statuses, write
 from tests.support import change, elsewhere, seen
 
@@ -69,7 +68,7 @@ def fill(store: UUID | None) -> None:
 @pytest.fixture
 def filled(stores: list[UUID], monkeypatch: pytest.MonkeyPatch) -> list[UUID]:
     """Fill two stores, and what belongs to none; pages of two rows each, so that every table has several."""
-    monkeypatch.setattr(holdings, "PAGE", 2)
+    monkeypatch.setattr(erasure, "PAGE", 2)
     for store in (*stores[:2], None):
         fill(store)
     return stores
@@ -106,8 +105,8 @@ def test_an_export_holds_every_row_of_the_store_and_no_other(filled: list[UUID],
     assert err == "exported: 4 jobs, 2 errors, 4 messages, 1 blocked_aggregates, 1 inbox\n"
 
     path = tmp_path / "store.jsonl"
-    told, _ = run("export-store", str(filled[0]), "--output", str(path), "--unredacted", "--json")
-    assert json.loads(told)["messages"] == 4
+    text, _ = run("export-store", str(filled[0]), "--output", str(path), "--unredacted", "--json")
+    assert json.loads(text)["messages"] == 4
     assert path.read_text().count("tulip") == 4
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     with pytest.raises(CommandError, match="exists"):
@@ -125,7 +124,7 @@ def test_an_export_that_fails_leaves_no_part_that_looks_like_the_whole(
     def fail(text: str) -> str:
         raise OSError("the disk is full")
 
-    monkeypatch.setattr(export, "shown_text", fail)  # the inbox comes last
+    monkeypatch.setattr(erasure, "shown_text", fail)  # the inbox comes last
     with pytest.raises(CommandError, match="the disk is full"):
         run("export-store", str(filled[0]), "--output", str(path))
     assert not path.exists()
@@ -138,8 +137,8 @@ def test_an_erasure_leaves_nothing_of_the_store_and_everything_of_others(
     filled: list[UUID], caplog: pytest.LogCaptureFixture
 ) -> None:
     before = others(filled[0])
-    told, err = run("erase-store", str(filled[0]), "--skip-unsent", "--yes", "--json")
-    assert json.loads(told) == {"jobs": 4, "errors": 2, "messages": 4, "blocked_aggregates": 0, "inbox": 1, "rules": 1}
+    text, err = run("erase-store", str(filled[0]), "--skip-unsent", "--yes", "--json")
+    assert json.loads(text) == {"jobs": 4, "errors": 2, "messages": 4, "blocked_aggregates": 0, "inbox": 1, "limits": 1}
     assert err == ""
     assert left(filled[0]) == 0
     assert others(filled[0]) == before
@@ -188,7 +187,7 @@ def test_an_erasure_waits_for_the_jobs_it_cancelled(
     assert left(store) == 0
 
 
-def test_what_was_written_meanwhile_is_left_and_told_by_the_exit(
+def test_what_was_written_meanwhile_is_left_and_the_command_fails(
     stores: list[UUID], process_id: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     [(job,)] = seen("INSERT INTO salon_jobs_job (task, store_id) VALUES ('ping', %s) RETURNING id", stores[0])

@@ -94,9 +94,9 @@ class DrainInTestCase(TestCase):
         handle = tasks.in_store.enqueue(store_id=self.store_id, number=5)
         assert assert_enqueued(tasks.in_store, store_id=self.store_id, number=5) == [handle.id]
         assert_enqueued(tasks.system, count=0)
-        with pytest.raises(AssertionError, match=r"0 jobs of 'test-store'.*waiting are.*'number': 5"):
+        with pytest.raises(AssertionError, match=r"0 jobs of 'test-store'.*queued are.*'number': 5"):
             assert_enqueued(tasks.in_store, number=6)
-        with pytest.raises(AssertionError, match=r"1 jobs .* wait, not 2"):
+        with pytest.raises(AssertionError, match=r"1 jobs .* are queued, not 2"):
             assert_enqueued(tasks.in_store, count=2)
 
     def test_assert_enqueued_compares_what_the_task_would_be_given(self) -> None:

@@ -15,7 +15,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError
 from salon_jobs.db.connections import in_transaction
 from salon_jobs.tenancy.active import open_store
-from salon_jobs.tenancy.session_reset import finish_reset, reset_soon
+from salon_jobs.tenancy.session_reset import finish_reset, reset
 
 _POOL_DEFAULT = 4  # psycopg_pool's
 
@@ -80,7 +80,7 @@ def reset_sessions() -> None:
     The job does not wait for it: the server resets while the thread continues.
     """
     for connection in tuple(_opened.connections):
-        if reset_soon(connection):
+        if reset(connection, wait=False):
             _opened.resetting.append(connection)
 
 

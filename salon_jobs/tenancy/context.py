@@ -170,7 +170,7 @@ class JobContext(ActiveContext):
         """
         if self.connection.atomic_blocks != [self._transaction]:
             return False
-        session = watched(self.connection) if self._resets else None
+        session = watched(self.connection.connection) if self._resets else None
         # Callbacks come before a reset, and a connection whose attributes were changed is not reset but discarded.
         if session is None or not session.used or session.client_changed or self.connection.run_on_commit:
             in_one_trip(self.connection, f"{statement}; COMMIT")

@@ -46,7 +46,8 @@ def stream_as(context: TenantContext, response: HttpResponseBase) -> None:
     # Whatever closes the parts, including a generator's own close, must run before our end and inside the context.
     closers: list[Callable[[], object]] = cast("Any", response)._resource_closers
     body = _AsyncBody if response.is_async else _Body
-    wrapped: Any = body(response.streaming_content, context, tuple(closers))
+    parts: Any = response.streaming_content
+    wrapped: Any = body(aiter(parts) if response.is_async else iter(parts), context, tuple(closers))
     closers.clear()
     response.streaming_content = wrapped
 
@@ -61,46 +62,51 @@ def _is_plain_file(response: StreamingHttpResponse) -> bool:
         return False
 
 
-class _Body(Iterator[bytes]):
-    """Iterator that makes each part as the store; between parts the iterating thread has none."""
+class _StreamedBody:
+    """Body of a response whose parts are made as the store; between parts the iterating thread has none."""
 
     def __init__(self, parts: Any, as_store: TenantContext, closers: Closers) -> None:
-        self._parts: Iterator[bytes] = iter(parts)
-        self._as_store, self._closers = as_store, closers
+        self._parts, self._as_store, self._closers = parts, as_store, closers
         self._variables = copy_context()
-        self._begun = False
+        self._ended = False
+
+    def close(self) -> None:
+        """Roll back, unless the body has ended. Django calls it with the response's own, in its synchronous thread."""
+        self._ended = True
+        self._variables.run(self._close)
+
+    def _close(self) -> None:
+        try:
+            for close in self._closers:
+                close()
+        finally:
+            self._as_store.roll_back()
+
+
+class _Body(_StreamedBody, Iterator[bytes]):
+    """Body that a synchronous iterator makes."""
 
     def __next__(self) -> bytes:
         return self._variables.run(self._next)
 
     def _next(self) -> bytes:
+        if self._ended:  # after an error too: nothing, rather than a part made without the store
+            raise StopIteration
         try:
-            if not self._begun:
-                self._begun = True
+            if not self._as_store.is_open:
                 self._as_store.__enter__()
-            return next(self._parts)
+            return cast("bytes", next(self._parts))
         except BaseException as error:
-            self._parts = iter(())  # a further request gets nothing, rather than a part made without the store
+            self._ended = True
             if isinstance(error, StopIteration):
                 self._as_store.__exit__(None, None, None)
             else:
                 self._as_store.roll_back()
             raise
 
-    def close(self) -> None:
-        """Roll back, unless the body has ended. Django calls it with the response's own."""
-        self._parts = iter(())
-        self._variables.run(_close, self._as_store, self._closers)
 
-
-class _AsyncBody(AsyncIterator[bytes]):
-    """Asynchronous counterpart: its database work is done in the request's thread."""
-
-    def __init__(self, parts: Any, as_store: TenantContext, closers: Closers) -> None:
-        self._parts: AsyncIterator[bytes] = aiter(parts)
-        self._as_store, self._closers = as_store, closers
-        self._variables = copy_context()
-        self._begun = False
+class _AsyncBody(_StreamedBody, AsyncIterator[bytes]):
+    """Body that an asynchronous iterator makes; its database work is done in the request's thread."""
 
     async def __anext__(self) -> bytes:
         # Whichever task asks for the part, it is made in the same context.
@@ -110,37 +116,20 @@ class _AsyncBody(AsyncIterator[bytes]):
         return part
 
     async def _next(self) -> bytes | None:
+        if self._ended:
+            return None
         try:
-            if not self._begun:
-                self._begun = True
+            if not self._as_store.is_open:
                 await self._as_store.__aenter__()
-            return await anext(self._parts)
+            return cast("bytes", await anext(self._parts))
         except StopAsyncIteration:
+            self._ended = True
             await self._as_store.__aexit__(None, None, None)
             return None
         except BaseException:
-            self._parts = _nothing()
+            self._ended = True
             await self._as_store.aroll_back()
             raise
-
-    def close(self) -> None:
-        """Roll back, unless the body has ended. Django calls it in the thread of the synchronous parts."""
-        self._parts = _nothing()
-        self._variables.run(_close, self._as_store, self._closers)
-
-
-def _close(as_store: TenantContext, closers: Closers) -> None:
-    try:
-        for close in closers:
-            close()
-    finally:
-        as_store.roll_back()
-
-
-async def _nothing() -> AsyncIterator[bytes]:
-    """Yield nothing: a closed response has no more parts."""
-    return
-    yield b""
 
 
 V = TypeVar("V", bound=Callable[..., Any])

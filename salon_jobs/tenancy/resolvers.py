@@ -136,7 +136,6 @@ class HeaderResolver(_OfMembers):
         return (conf.store_header,)
 
     def resolve(self, request: HttpRequest) -> UUID | None:
-        """Return the store in the header."""
         value = request.headers.get(conf.store_header)
         return None if value is None else _as_store(value, f"the header {conf.store_header}")
 
@@ -145,7 +144,6 @@ class SessionResolver(_OfMembers):
     """Resolver that reads the store from the session, under ``STORE_SESSION_KEY``."""
 
     def resolve(self, request: HttpRequest) -> UUID | None:
-        """Return the store in the session."""
         session: SessionBase | None = getattr(request, "session", None)  # an API may have none
         value = None if session is None else session.get(conf.store_session_key)
         return None if value is None else _as_store(str(value), f"the session's {conf.store_session_key}")
@@ -164,7 +162,6 @@ class SubdomainResolver(_OfMembers):
         return self.store_of(name) if dot and domain == conf.store_domain else None
 
     def store_of(self, name: str) -> UUID | None:
-        """Return the store of a subdomain."""
         return _as_store(name, "the subdomain")
 
 
@@ -189,10 +186,10 @@ _RESOLVERS: Final[dict[str, type[StoreResolver]]] = {
 
 def _memberships(request: HttpRequest) -> tuple[UUID, ...]:
     """Return the user's stores, read once per request."""
-    known: dict[str, tuple[UUID, ...]] = request.__dict__
-    if "_salon_jobs_stores" not in known:
-        known["_salon_jobs_stores"] = stores_of(request.user)
-    return known["_salon_jobs_stores"]
+    cached: dict[str, tuple[UUID, ...]] = request.__dict__
+    if "_salon_jobs_stores" not in cached:
+        cached["_salon_jobs_stores"] = stores_of(request.user)
+    return cached["_salon_jobs_stores"]
 
 
 def _as_store(value: str, source: str) -> UUID:

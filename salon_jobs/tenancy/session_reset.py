@@ -50,7 +50,7 @@ _DEALLOCATE_BUT_PSYCOPGS: Final = (
 # name counts as a use.
 _CHANGES_NOTHING: Final = frozenset({"_commit_gen", "_rollback_gen", "_set_autocommit_gen"})
 _CLIENT_CHANGED: Final = "attributes of the psycopg connection were changed"
-_keep_all: bool = False
+_keep_all = False
 
 
 class WatchedSession:
@@ -104,21 +104,10 @@ class WatchedSession:
         raw = self._raw()
         return raw is not None and _client_state(raw) != self._client_state
 
-    def refuse_client_changes(self) -> None:
-        """Raise TenantContextError when attributes of the psycopg connection were changed."""
-        if self.client_changed:
-            raise TenantContextError(_CLIENT_CHANGED)
-
 
 def _client_state(raw: Connection[Any]) -> tuple[object, ...]:
-    return (
-        raw.isolation_level,
-        raw.read_only,
-        raw.deferrable,
-        raw.row_factory,
-        raw.cursor_factory,
-        raw.prepare_threshold,
-    )
+    modes = raw.isolation_level, raw.read_only, raw.deferrable
+    return *modes, raw.row_factory, raw.cursor_factory, raw.prepare_threshold
 
 
 def _set_config(raw: Connection[Any], name: str, value: str) -> str:
@@ -138,14 +127,10 @@ def watch_sessions(*, keep_all: bool = False) -> None:
     connection_created.connect(_watch, dispatch_uid="salon_jobs.session_reset")
 
 
-def watched(connection: BaseDatabaseWrapper) -> WatchedSession | None:
-    """Return the watcher of this connection's session, or None."""
-    return _watch_of(connection.connection)
-
-
-def _watch_of(raw: Any) -> WatchedSession | None:
-    found: object = None if raw is None else raw.__dict__.get("wait")
-    return found if isinstance(found, WatchedSession) else None
+def watched(raw: Any) -> WatchedSession | None:
+    """Return the watcher of a psycopg connection's session, or None."""
+    session: object = None if raw is None else raw.__dict__.get("wait")
+    return session if isinstance(session, WatchedSession) else None
 
 
 def _is_psycopg(raw: object) -> bool:
@@ -161,34 +146,25 @@ def _watch(connection: BaseDatabaseWrapper, **_: object) -> None:
     raw: Any = connection.connection
     if not _is_psycopg(raw) or not _outlives(connection):
         return
-    session = _watch_of(raw)
+    session = watched(raw)
     if session is None:
         as_connected = dict(rows_in_one_trip(connection, AS_CONNECTED.format(pid=raw.info.backend_pid)))
         # psycopg calls it only by this name; an instance attribute keeps the connection free of a reference cycle.
         vars(raw)["wait"] = WatchedSession(raw, as_connected)
     elif session.used and session_context(connection) is None:
         # From a pool that does not reset. One whose session just got a store comes from a pool that does.
-        reset_now(connection)
+        reset(connection)
 
 
-def reset_now(connection: BaseDatabaseWrapper) -> None:
-    """Reset the session of an idle connection in one round trip, or discard the connection if that fails."""
-    _reset(connection, wait=True)
+def reset(connection: BaseDatabaseWrapper, *, wait: bool = True) -> bool:
+    """Reset the session of an idle connection in one round trip, or discard the connection if that fails.
 
-
-def reset_soon(connection: BaseDatabaseWrapper) -> bool:
-    """Send the reset without waiting; return True if ``finish_reset`` must be called before the next use.
-
-    A connection that cannot be reset is discarded.
+    ``wait`` False only sends the reset; True is returned if ``finish_reset`` must be called before the next use.
     """
-    return _reset(connection, wait=False)
-
-
-def _reset(connection: BaseDatabaseWrapper, *, wait: bool) -> bool:
     raw: Any = connection.connection
-    if raw is None or not _is_psycopg(raw):
+    if not _is_psycopg(raw):
         return False
-    session = _watch_of(raw)
+    session = watched(raw)
     # Between transactions Django and psycopg agree, unless somebody set it past Django.
     changed = raw.autocommit is not connection.autocommit or (session is not None and session.client_changed)
     if session is not None and not session.used and not changed:
@@ -211,9 +187,9 @@ def _reset(connection: BaseDatabaseWrapper, *, wait: bool) -> bool:
 
 
 def finish_reset(connection: BaseDatabaseWrapper) -> None:
-    """Wait for the answer to ``reset_soon``; discard the connection if the server refused."""
+    """Wait for the answer to a ``reset`` that was only sent; discard the connection if the server refused."""
     raw: Any = connection.connection
-    session = _watch_of(raw)
+    session = watched(raw)
     if session is None or raw.info.transaction_status != TransactionStatus.ACTIVE:
         return  # closed in the meantime
     try:
@@ -229,10 +205,11 @@ def reset_raw(raw: Connection[Any]) -> bool:
 
     Returns False, having done nothing, if it is not watched. Raises whatever prevents the reset.
     """
-    session = _watch_of(raw)
+    session = watched(raw)
     if session is None:
         return False
-    session.refuse_client_changes()
+    if session.client_changed:
+        raise TenantContextError(_CLIENT_CHANGED)
     run_statements(raw, session.reset)
     session.used = False
     return True
@@ -251,7 +228,7 @@ def reset_after_request(connection: BaseDatabaseWrapper) -> None:
     ):
         return
     if not in_transaction(connection):
-        reset_now(connection)
+        reset(connection)
     elif connection.autocommit:
         discard(connection, "a request left a transaction open")
 

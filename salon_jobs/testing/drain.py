@@ -24,7 +24,7 @@ from salon_jobs.jobs.current import RunningJob
 from salon_jobs.jobs.payload import STORE_ARGUMENT
 from salon_jobs.jobs.task import Task
 from salon_jobs.models import Job, Process
-from salon_jobs.outbox import queries as outbox_store
+from salon_jobs.outbox import queries as outbox
 from salon_jobs.outbox.queries import Wanted
 from salon_jobs.tenancy.active import ActiveContext, as_system_task
 from salon_jobs.worker.async_handlers import run_coroutine
@@ -98,20 +98,22 @@ def assert_enqueued(task: Task[..., Any], *, count: int | None = None, **argumen
 
     ``count`` None means one or more. Raises AssertionError that shows what is queued instead.
     """
-    waiting = Job.objects.using(conf.database).filter(task=task.name, state=JobState.QUEUED).order_by("id")
+    queued = Job.objects.using(conf.database).filter(task=task.name, state=JobState.QUEUED).order_by("id")
     store_id = arguments.pop(STORE_ARGUMENT, None)
     wanted = {name: task.payload.stored(name, value) for name, value in arguments.items()}
-    rows: list[tuple[int, UUID | None, dict[str, Any]]] = list(waiting.values_list("pk", "store_id", "payload"))
-    found = [
+    rows: list[tuple[int, UUID | None, dict[str, Any]]] = list(queued.values_list("pk", "store_id", "payload"))
+    ids = [
         pk
         for pk, store, payload in rows
         if wanted.items() <= payload.items() and (store_id is None or str(store) == str(store_id))
     ]
-    if (count is None and not found) or (count is not None and len(found) != count):
-        seen = [(str(store), payload) for _, store, payload in rows[:10]]
-        wish = "at least 1" if count is None else str(count)
-        raise AssertionError(f"{len(found)} jobs of {task.name!r} with {wanted} wait, not {wish}; waiting are {seen}")
-    return found
+    if (count is None and not ids) or (count is not None and len(ids) != count):
+        shown = [(str(store), payload) for _, store, payload in rows[:10]]
+        expected = "at least 1" if count is None else str(count)
+        raise AssertionError(
+            f"{len(ids)} jobs of {task.name!r} with {wanted} are queued, not {expected}; queued are {shown}"
+        )
+    return ids
 
 
 _NO_GATE = 2**63 - 1
@@ -137,9 +139,9 @@ def drain_outbox(*, limit: int = 1000) -> list[DrainedMessage]:
     Raises AssertionError beyond ``limit`` messages.
     """
     drained: list[DrainedMessage] = []
-    for aggregate_type in outbox_store.message_types():
+    for aggregate_type in outbox.message_types():
         wanted = [Wanted(aggregate_type, partition, 0, limit + 1) for partition in range(PARTITIONS)]
-        messages = sorted(outbox_store.fetch(wanted, _NO_GATE), key=lambda message: message.id)
+        messages = sorted(outbox.fetch(wanted, _NO_GATE), key=lambda message: message.id)
         if len(drained) + len(messages) > limit:
             raise AssertionError(f"more than {limit} messages are pending; raise the limit of drain_outbox()")
         if messages:
@@ -155,10 +157,10 @@ def _publish(messages: list[OutgoingMessage]) -> list[DrainedMessage]:
     finally:
         publisher.close()
     pairs = list(zip(messages, answers, strict=True))
-    outbox_store.mark_published([message.id for message, answer in pairs if answer is None])
+    outbox.mark_published([message.id for message, answer in pairs if answer is None])
     skipped = {m.id: answer.code for m, answer in pairs if answer and answer.verdict is Verdict.SKIPPED}
     if skipped:
-        outbox_store.mark_skipped(skipped)
+        outbox.mark_skipped(skipped)
     return [
         DrainedMessage(m.message_id, m.aggregate_type, m.aggregate_id, m.event, m.payload, answer)
         for m, answer in pairs

@@ -103,7 +103,6 @@ def clear(connection: psycopg.Connection[Any]) -> None:
 
 
 def insert(table: str, values: dict[str, Any]) -> tuple[sql.Composed, list[Any]]:
-    """Return an INSERT and its parameters."""
     statement = sql.SQL("INSERT INTO {} ({}) VALUES ({})").format(
         sql.Identifier(table),
         sql.SQL(", ").join(map(sql.Identifier, values)),

@@ -20,7 +20,6 @@ T = TypeVar("T")
 
 
 def ask(statement: str, *parameters: Any, using: str = "default") -> Any:
-    """Return the one value of a query."""
     with connections[using].cursor() as cursor:
         cursor.execute(statement, parameters)
         return cursor.fetchone()[0]
@@ -48,7 +47,6 @@ def carried(using: str = "default", name: str = "app.current_store_id") -> str:
 
 
 def backend(using: str = "default") -> int:
-    """Return which process of the server answers."""
     return int(ask("SELECT pg_backend_pid()", using=using))
 
 

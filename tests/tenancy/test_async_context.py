@@ -55,7 +55,6 @@ async def add(name: str) -> None:
 
 
 def names() -> list[str]:
-    """Return the names of what was committed, as the owner sees it."""
     return [row[0] for row in seen("SELECT name FROM customer ORDER BY name")]
 
 

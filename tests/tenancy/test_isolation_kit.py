@@ -214,7 +214,6 @@ def drop_policies() -> None:
 
 
 def policies(*texts: str) -> list[str]:
-    """Return statements that create these policies."""
     return [f"CREATE POLICY p{number} ON customer {text}" for number, text in enumerate(texts)]
 
 

@@ -23,7 +23,7 @@ from salon_jobs.core.records import ActionResult
 from salon_jobs.jobs import JobHandle, control
 from salon_jobs.jobs import queries as store
 from tests import tasks
-from tests.support import change, claim, run_due, seen
+from tests.support import change, claim, seen
 from tests.tenancy.canaries import NOW
 
 ADD = "SELECT job_id FROM salon_jobs_add_job('test-store', '{}', %s, job_key => 'k')"
@@ -68,14 +68,6 @@ def refused(alias: str, statement: str, *parameters: Any, store: UUID | None = N
 
 
 # The web role and the job table
-
-
-def test_the_web_role_sees_the_jobs_of_its_current_store_alone(jobs: list[JobHandle], stores: list[UUID]) -> None:
-    statements = ("SELECT id FROM salon_jobs_job", "UPDATE salon_jobs_job SET priority = 3 RETURNING id")
-    for statement in statements:
-        assert ask("web", statement) == []
-        assert ask("web", statement, store=stores[0]) == [(jobs[0].id,)]
-    assert seen("SELECT count(*) FROM salon_jobs_job WHERE priority = 3") == [(1,)]
 
 
 @pytest.mark.parametrize("column", ["store_id", "task", "lease", "leased_by", "rescues", "id"])
@@ -136,21 +128,6 @@ def test_the_web_role_enqueues_for_its_current_store_and_no_other(as_web: None, 
     for of in (stores[1], None):
         assert "row-level security" in refused("web", DIRECT, of, store=stores[0])
     refused("web", DIRECT, None)
-
-
-def test_the_web_role_reads_the_errors_of_its_stores_jobs_alone(
-    stores: list[UUID], process_id: int, hooks: tasks.Hooks
-) -> None:
-    def fail(**_: object) -> None:
-        raise ZeroDivisionError
-
-    hooks.store = hooks.system = fail
-    jobs = [tasks.in_store.enqueue(store_id=store) for store in stores]
-    tasks.system.enqueue()
-    run_due(process_id)
-    assert seen("SELECT count(*) FROM salon_jobs_job_error") == [(4,)]
-    assert ask("web", "SELECT job_id FROM salon_jobs_job_error") == []
-    assert ask("web", "SELECT job_id FROM salon_jobs_job_error", store=stores[1]) == [(jobs[1].id,)]
 
 
 def test_the_guards_refuse_mistakes_even_the_owners(jobs: list[JobHandle], stores: list[UUID]) -> None:

@@ -43,12 +43,10 @@ class Scene:
         return of_stores[store] if MATRIX[table].store else of_stores[None]
 
     def total(self, table: str) -> int:
-        """Count all rows."""
         return sum(self.rows[table].values())
 
 
 def counted(connection: Connection) -> dict[str, dict[UUID | None, int]]:
-    """Count every table's rows by store, as the superuser."""
     counts: dict[str, dict[UUID | None, int]] = {}
     for name, table in MATRIX.items():
         store = sql.Identifier(table.store) if table.store else sql.SQL("NULL::uuid")

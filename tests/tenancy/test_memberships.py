@@ -21,7 +21,6 @@ from tests.tenancy.web import configured, member_of
 
 
 def visible(using: str = "default") -> set[tuple[int, UUID]]:
-    """Return the memberships that a connection sees."""
     return set(Membership.objects.using(using).values_list("user_id", "store_id"))
 
 

@@ -28,7 +28,7 @@ from salon_jobs.worker.runner import Runner
 from tests import tasks
 from tests.settings import TEST_DATABASE
 from tests.support import change, claim, running_on_a_thread, seen
-from tests.tenancy.probe import execute, visible
+from tests.tenancy.probe import execute, in_thread, visible
 from tests.tenancy.round_trips import round_trips
 from tests.tenancy.session_state import PREPARED, SETTINGS, STATEMENTS, state
 
@@ -158,35 +158,26 @@ def test_the_next_job_finds_the_session_as_it_was_connected(
     assert_all_succeeded()
 
 
-def fail() -> None:
-    raise ZeroDivisionError
+def end_by(error: Exception | None) -> None:
+    if error is None:
+        execute("SELECT nonsense")
+    else:
+        raise error
 
 
-def fail_in_the_database() -> None:
-    execute("SELECT nonsense")
-
-
-def snooze() -> None:
-    raise Snooze(timedelta(hours=1))
-
-
-def discard() -> None:
-    raise Discard("gone")
-
-
-@pytest.mark.parametrize("end", [fail, fail_in_the_database, snooze, discard])
+@pytest.mark.parametrize("error", [ZeroDivisionError(), None, Snooze(timedelta(hours=1)), Discard("gone")], ids=repr)
 @every_kind
-def test_however_the_job_ends(stores: list[UUID], process_id: int, kind: Kind, end: Body) -> None:
+def test_however_the_job_ends(stores: list[UUID], process_id: int, kind: Kind, error: Exception | None) -> None:
     def leave() -> None:
         execute("SELECT pg_advisory_lock(4711)", "PREPARE left_behind AS SELECT 1")
         with transaction.atomic():
             execute(f"SET app.current_store_id = '{stores[1]}'", "SET search_path TO nowhere")
         if kind is in_store:  # what a handler commits by hand survives the rollback
             execute("COMMIT", "BEGIN")
-        end()
+        end_by(error)
 
     before, after = around(process_id, kind, stores[1], leave)
-    if end is fail_in_the_database:  # Django may have closed the connection
+    if error is None:  # Django may have closed the connection
         before, after = before[1:], after[1:]
     assert (after, after[-1]) == (before, [])
 
@@ -303,7 +294,7 @@ def test_a_connection_whose_reset_the_server_refuses_is_discarded(
 ) -> None:
     def leave() -> None:
         execute(f"SET app.current_store_id = '{stores[1]}'")
-        session = watched(connection)
+        session = watched(connection.connection)
         assert session is not None
         session.reset = "SELECT 1/0"
 
@@ -367,20 +358,13 @@ def test_behind_a_pooler_only_what_it_carries_over_is_kept(stores: list[UUID]) -
 
 
 def leave_a_stream_half_read() -> None:
-    """Leave the connection in the midst of a statement."""
     execute("SET app.note = 'x'")
     connection.connection.cursor().stream("SELECT generate_series(1, 100000)").__next__()
 
 
 def leave_a_pipeline() -> None:
-    """Leave the connection in libpq's pipeline mode."""
     execute("SET app.note = 'x'")
     connection.connection.pipeline().__enter__()
-
-
-def commit_by_hand() -> None:
-    """Commit what Django believes to be one transaction, and set something between two."""
-    execute("COMMIT", "SET app.note = 'x'", "SET ROLE worker_runtime", "BEGIN")
 
 
 def set_in_savepoints() -> None:
@@ -404,49 +388,40 @@ def set_in_a_thread() -> None:
     """Let another thread use this very connection."""
     own = connection._connections["default"]  # type: ignore[attr-defined]
     own.inc_thread_sharing()
-    thread = threading.Thread(target=lambda: own.connection.execute("SET app.note = 'x'"))
-    thread.start()
-    thread.join()
+    in_thread(lambda: own.connection.execute("SET app.note = 'x'"))
     own.dec_thread_sharing()
 
 
 def set_by_a_copy() -> None:
-    """Set while copying out."""
     copy_out = "COPY (SELECT set_config('app.note', 'x', false)) TO STDOUT"
     with connection.cursor() as cursor, cursor.cursor.copy(copy_out) as copy:
         assert list(copy)
 
 
-def set_in_a_block() -> None:
-    """Set by a block, which no list of statements would contain."""
-    execute("DO $$ BEGIN PERFORM set_config('app.note', 'x', false); END $$")
-
-
-def keep_it_read_only() -> None:
-    """Have every later transaction wait for a safe snapshot."""
-    execute(
+BODIES: dict[str, Body] = {
+    "leaves a stream half read": leave_a_stream_half_read,
+    "leaves libpq's pipeline mode on": leave_a_pipeline,
+    # What Django believes to be one transaction.
+    "commits by hand": partial(execute, "COMMIT", "SET app.note = 'x'", "SET ROLE worker_runtime", "BEGIN"),
+    "sets in savepoints": set_in_savepoints,
+    "connects anew": connect_anew,
+    "sets in a thread": set_in_a_thread,
+    "sets by a copy": set_by_a_copy,
+    # No list of statements would contain it.
+    "sets in a block": partial(execute, "DO $$ BEGIN PERFORM set_config('app.note', 'x', false); END $$"),
+    # Every later transaction would wait for a safe snapshot.
+    "keeps it read-only": partial(
+        execute,
         "SET default_transaction_isolation = serializable",
         "SET default_transaction_read_only = on",
         "SET default_transaction_deferrable = on",
         "SET standard_conforming_strings = off",
-    )
+    ),
+}
 
 
 @every_kind
-@pytest.mark.parametrize(
-    "body",
-    [
-        leave_a_stream_half_read,
-        leave_a_pipeline,
-        commit_by_hand,
-        set_in_savepoints,
-        connect_anew,
-        set_in_a_thread,
-        set_by_a_copy,
-        set_in_a_block,
-        keep_it_read_only,
-    ],
-)
+@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
 def test_whatever_the_job_did_to_its_connection(stores: list[UUID], process_id: int, kind: Kind, body: Body) -> None:
     before, after = around(process_id, kind, stores[1], body)
     assert (after[1:], after[-1]) == (before[1:], [])

@@ -14,7 +14,7 @@ from django.core.management.base import CommandError, CommandParser, OutputWrapp
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.units import with_noun
-from salon_jobs.erasure import cancel_store, erase_store, export_store, look_at_store, running_jobs
+from salon_jobs.erasure import cancel_store, erase_store, export_store, running_jobs, store_state
 from salon_jobs.jobs.limits import pause
 from salon_jobs.management.arguments import add_options, duration
 from salon_jobs.management.output import Progress, ask, write_counts
@@ -42,7 +42,7 @@ class EraseStore(Subcommand):
     def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
         """Ask, pause the store, end its runs, erase. Raises CommandError when something prevents it or is left over."""
         store_id, using = options["store"], conf.reader_database
-        state = look_at_store(store_id, using=using)
+        state = store_state(store_id, using=using)
         if state.running and not options["cancel"]:
             jobs = with_noun(state.running, "running job")
             raise CommandError(f"the store has {jobs}: pass --cancel, or wait")
@@ -60,10 +60,10 @@ class EraseStore(Subcommand):
             cancel_store(store_id, using=using)
             _await_end(store_id, _WAIT_S if options["wait"] is None else options["wait"].total_seconds(), err)
         # Read again: relays and writers continued meanwhile.
-        unsent = look_at_store(store_id, using=using).unsent if options["skip_unsent"] else state.unsent
+        unsent = store_state(store_id, using=using).unsent if options["skip_unsent"] else state.unsent
         counts = erase_store(store_id, unsent, progress=Progress(err).show, using=using)
         write_counts("erased", counts, options, out)
-        remaining = look_at_store(store_id, using=using)
+        remaining = store_state(store_id, using=using)
         if remaining.running or remaining.waiting or remaining.unsent:
             raise CommandError(
                 f"{with_noun(remaining.running + remaining.waiting, 'job')} and "
