@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from salon_jobs.tenancy import reset_store
-from tests.tenancy.probe import pool_of_one
+from tests.tenancy.probe import pool_alias
 from tests.tenancy.web import two, web_role
 
 __all__ = ["two", "web_role"]
@@ -18,9 +18,11 @@ __all__ = ["two", "web_role"]
 @pytest.fixture(params=["default", "web"], ids=["worker", "web"])
 def pool(stores: list[UUID], request: pytest.FixtureRequest) -> Iterator[Any]:
     """Give an alias with a pool of one connection, as the worker role or the web role."""
-    yield from pool_of_one(request.param, {"reset": reset_store})
+    with pool_alias(request.param, reset=reset_store) as wrapper:
+        yield wrapper
 
 
 @pytest.fixture
 def pool_without_reset(stores: list[UUID]) -> Iterator[Any]:
-    yield from pool_of_one("default", {})
+    with pool_alias("default") as wrapper:
+        yield wrapper

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -60,8 +61,9 @@ def in_thread(work: Callable[[], T]) -> T:
         return elsewhere(pool, work).result()
 
 
-def pool_of_one(role: str, options: dict[str, Any]) -> Iterator[Any]:
-    """Make an alias of the role of another one, with a pool of one connection; give its wrapper."""
+@contextmanager
+def pool_alias(role: str, **options: Any) -> Generator[Any]:
+    """Make an alias of the role of another one, with a pool, of one connection by default; give its wrapper."""
     settings = copy.deepcopy(connections.settings[role])
     settings["OPTIONS"]["pool"] = {"min_size": 1, "max_size": 1, "timeout": 10, **options}
     settings.update(CONN_MAX_AGE=0, CONN_HEALTH_CHECKS=False)

@@ -20,10 +20,11 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-def test_no_store_sees_another_and_none_gets_lost(database: None) -> None:
-    witness = run(5_000, seed=20260506)
+@pytest.mark.parametrize("statements", [3_000, pytest.param(50_000, marks=pytest.mark.slow)])
+def test_no_store_sees_another_and_none_gets_lost(database: None, statements: int) -> None:
+    witness = run(statements, seed=20260506)
     assert (witness.leaks, witness.lost, witness.surprises) == ([], [], [])
-    assert witness.statements >= 5_000
+    assert witness.statements >= statements
     assert len(witness.visits) >= 8, witness.visits
 
 

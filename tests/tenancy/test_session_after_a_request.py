@@ -22,7 +22,7 @@ from tests.tenancy.probe import (
     execute,
     in_session,
     in_thread,
-    pool_of_one,
+    pool_alias,
     visible,
     visible_in_transaction,
 )
@@ -122,7 +122,7 @@ def test_a_transaction_that_was_begun_past_django_and_left_open_ends_with_its_re
 
 @pytest.mark.parametrize("options", [{"reset": reset_store}, {}], ids=["with a reset", "without"])
 def test_a_pool_gives_the_session_to_the_next_as_it_was_connected(two: list[UUID], options: dict[str, Any]) -> None:
-    for pool in pool_of_one("web", options):
+    with pool_alias("web", **options) as pool:
         before = state(POOLED)
         dirty(two[1], POOLED)
         close_old_connections()

@@ -349,12 +349,13 @@ def test_a_context_may_end_in_another_copy_of_the_context_than_it_began(stores: 
 def test_two_contexts_in_two_copies_never_share_a_transaction(stores: list[UUID]) -> None:
     outside = copy_context()
     with tenant_context(stores[0]):
-        for refused, arguments in (
+        calls: list[tuple[Callable[..., object], tuple[Any, ...]]] = [
             (tenant_context(stores[1]).__enter__, ()),
             (tenant_context(stores[1], atomic=False).__enter__, ()),
             (visible, ()),
             (tasks.typed.enqueue, (date.min, datetime.now(UTC), Decimal(1), [])),
-        ):
+        ]
+        for refused, arguments in calls:
             with pytest.raises(TenantContextError, match=f"another context, of store {stores[0]}"):
                 outside.run(refused, *arguments)
         assert visible() == [stores[0]]

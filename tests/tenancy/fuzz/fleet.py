@@ -7,7 +7,6 @@ import random
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
-from copy import deepcopy
 from functools import partial
 from typing import Any
 from uuid import UUID, uuid4
@@ -22,7 +21,8 @@ from salon_jobs.tenancy import reset_store
 from tests import tasks
 from tests.support import change
 from tests.tenancy.fuzz.actor import Witness, canary
-from tests.tenancy.fuzz.visits import KEPT, POOLED, ByHeader, Visitor, in_a_job
+from tests.tenancy.fuzz.visits import KEPT, ByHeader, Visitor, in_a_job
+from tests.tenancy.probe import pool_alias
 
 STORES = 12
 THREADS = 5
@@ -39,7 +39,8 @@ def run(statements: int, *, seed: int, witness: Witness | None = None) -> Witnes
         change(
             "INSERT INTO customer (id, store_id, name, email) VALUES (%s, %s, %s, '')", uuid4(), store, canary(store)
         )
-    with _pool(), _job_bodies_and_resolver():
+    pool = pool_alias(KEPT, max_size=CONNECTIONS, timeout=60, reset=reset_store)
+    with pool, _job_bodies_and_resolver():
         visitors = [Visitor(witness, stores, seed + number, _register()) for number in range(THREADS)]
         works = [partial(_visit, visitor) for visitor in visitors]
         works.append(partial(asyncio.run, _visit_in_tasks(witness, stores, random.Random(seed), _register())))
@@ -92,24 +93,6 @@ def _judge(done: set[asyncio.Task[None]]) -> None:
     for task in done:
         with suppress(asyncio.CancelledError):
             task.result()
-
-
-@contextmanager
-def _pool() -> Generator[None]:
-    """Add an alias of the web's role with Django's pool, of few connections."""
-    options = deepcopy(connections.settings[KEPT])
-    options["CONN_MAX_AGE"] = 0
-    pool = {"min_size": 1, "max_size": CONNECTIONS, "timeout": 60, "reset": reset_store}
-    options["OPTIONS"] = {**options.get("OPTIONS", {}), "pool": pool}
-    connections.settings[POOLED] = options
-    try:
-        yield
-    finally:
-        pooled: Any = connections[POOLED]
-        pooled.close()
-        pooled.close_pool()
-        del connections[POOLED]
-        del connections.settings[POOLED]
 
 
 @contextmanager

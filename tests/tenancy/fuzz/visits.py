@@ -24,8 +24,8 @@ from tests import tasks
 from tests.support import claim, run
 from tests.tenancy.asgi import own_thread
 from tests.tenancy.fuzz.actor import Actor, Boom, Witness
+from tests.tenancy.probe import POOLED
 
-POOLED: Final = "fuzz_pooled"
 KEPT: Final = "web"
 WORKER: Final = "default"
 
