@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context, copy_context
-from functools import partial
 from uuid import UUID
 
 import pytest
@@ -60,21 +58,6 @@ def test_a_thread_that_is_handed_the_context_variables_opens_it_on_its_own_conne
         context = copy_context()
         assert in_thread(lambda: context.run(work)) == [[], [], [stores[0]], []]
         assert visible() == [stores[0]]
-
-
-def test_two_threads_hold_two_stores_at_once(stores: list[UUID]) -> None:
-    both = threading.Barrier(2, timeout=10)
-
-    def work(store: UUID) -> list[UUID]:
-        with tenant_context(store):
-            both.wait()
-            found = visible()
-            both.wait()
-            return found
-
-    with ThreadPoolExecutor(2) as pool:
-        futures = [elsewhere(pool, partial(work, store)) for store in stores[:2]]
-        assert [future.result() for future in futures] == [[store] for store in stores[:2]]
 
 
 def test_it_works_after_the_block_and_on_threads_that_are_used_again(stores: list[UUID]) -> None:

@@ -14,7 +14,7 @@ from django.http.response import HttpResponseBase
 from project.salon.models import Store
 from salon_jobs import current_store_id, tenant_context
 from tests.support import seen
-from tests.tenancy.probe import ask, carried, execute, in_thread
+from tests.tenancy.probe import ask, carried, execute
 from tests.tenancy.round_trips import round_trips
 from tests.tenancy.web import (
     NOTHING,
@@ -226,11 +226,6 @@ def test_inside_a_test_cases_transaction_a_request_is_a_savepoint(two: list[UUID
         assert send(two[0], "/hooked/", look).json() == expected(two, 0)
         assert canaries() == []
         assert carried(name="app.current_user_id") == "", "whose memberships were read is forgotten"
-
-
-def test_a_thread_that_a_view_starts_has_no_store(two: list[UUID]) -> None:
-    view = lambda _: JsonResponse({"found": in_thread(lambda: [current_store_id(), canaries()])})  # noqa: E731
-    assert send(two[0], "/hooked/", view).json() == {"found": [None, []]}
 
 
 def test_a_view_can_not_reach_another_store(two: list[UUID]) -> None:

@@ -147,15 +147,3 @@ def test_a_row_of_another_store_is_not_found_by_its_key(stores: list[str]) -> No
         plan = explained(cursor, f"SELECT * FROM sale WHERE id = '{other}'")
     assert_found_by_its_store(plan, CASES["a key"])
     assert plan[0]["Actual Rows"] == 0
-
-
-def test_a_server_side_cursor_reads_the_setting_once_and_keeps_its_store(stores: list[str]) -> None:
-    with as_store(stores[0]) as cursor:
-        cursor.execute("DECLARE walk NO SCROLL CURSOR FOR SELECT store_id FROM sale ORDER BY sold_at")
-        cursor.execute("FETCH 10 FROM walk")
-        first = cursor.fetchall()
-        cursor.execute("SELECT set_config('app.current_store_id', %s, true)", [stores[1]])
-        cursor.execute("FETCH ALL FROM walk")
-        rows = first + cursor.fetchall()
-    assert len(rows) == SALES
-    assert {str(store) for (store,) in rows} == {stores[0]}

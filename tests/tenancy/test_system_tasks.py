@@ -10,8 +10,7 @@ from uuid import UUID
 import psycopg
 import pytest
 from asgiref.sync import sync_to_async
-from django.db import DatabaseError, connection, transaction
-from psycopg import errors, sql
+from django.db import connection, transaction
 
 from project.salon.models import Customer, Store
 from salon_jobs import current_store_id, tenant_context
@@ -22,20 +21,20 @@ from tests import tasks
 from tests.settings import url_for
 from tests.support import run_due, seen
 from tests.tenancy import canaries
-from tests.tenancy.matrix import MATRIX
+from tests.tenancy.matrix import COMMANDS, MATRIX, Command
 from tests.tenancy.probe import ask, backend, carried
+from tests.tenancy.test_matrix import NOT_UNDER_RLS, REFUSED, Attempts, Outcome, Scene
 
 # The business tables under the store's policy; what of jobs a worker reaches is its own trade.
 _RIGHTS = {name: table.right("worker_runtime") for name, table in MATRIX.items()}
 TABLES = [name for name, right in _RIGHTS.items() if right.scope == "own" and right.letters]
-REFUSED = "refused"
 NOTHING = {
     "SELECT": 0,
     "INSERT": REFUSED,
     "UPDATE": 0,
     "DELETE": 0,
     "COPY TO": 0,
-    "COPY FROM": REFUSED,
+    "COPY FROM": NOT_UNDER_RLS,
     "TRUNCATE": REFUSED,
 }
 
@@ -92,39 +91,10 @@ def filled(stores: list[UUID]) -> Iterator[list[UUID]]:
         canaries.clear(superuser)
 
 
-def reached(statement: sql.Composable, *parameters: Any, rows: list[Any] | None = None) -> int | str:
-    """Run a statement in a savepoint, or copy rows in or out with it; return the rows it reached, or its refusal."""
-    try:
-        with transaction.atomic(), connection.cursor() as cursor:
-            if rows is None:
-                cursor.execute(statement, parameters)
-                return int(cursor.rowcount)
-            with cursor.cursor.copy(statement) as copy:
-                for row in rows:
-                    copy.write_row(row)
-                return 0 if rows else sum(1 for _ in copy.rows())
-    except (DatabaseError, errors.FeatureNotSupported) as error:
-        if isinstance(error, errors.FeatureNotSupported) or isinstance(error.__cause__, errors.InsufficientPrivilege):
-            return REFUSED
-        raise
-
-
-def attempts(table: str, store: UUID) -> dict[str, int | str]:
-    """Try every command on one table."""
-    name, column = sql.Identifier(table), sql.Identifier(str(MATRIX[table].store))
-    row = canaries.make(table, store)
-    insert, values = canaries.insert(table, row)
-    columns = sql.SQL(", ").join(map(sql.Identifier, row))
-    return {
-        "SELECT": reached(sql.SQL("SELECT * FROM {}").format(name)),
-        "INSERT": reached(insert, *values),
-        "UPDATE": reached(sql.SQL("UPDATE {} SET {} = %s").format(name, column), store),
-        "DELETE": reached(sql.SQL("DELETE FROM {}").format(name)),
-        "COPY TO": reached(sql.SQL("COPY {} TO STDOUT").format(name), rows=[]),
-        # Row-level security rules it out altogether.
-        "COPY FROM": reached(sql.SQL("COPY {} ({}) FROM STDIN").format(name, columns), rows=[list(row.values())]),
-        "TRUNCATE": reached(sql.SQL("TRUNCATE {} CASCADE").format(name)),
-    }
+def outcomes(table: str, store: UUID) -> dict[Command, Outcome]:
+    """Try every command on one table, on the task's own connection."""
+    attempts = Attempts(connection.connection, table, MATRIX[table], Scene(store, store, {}))
+    return {command: attempts.outcome("never set", command) for command in COMMANDS}
 
 
 def test_the_tables_are_those_of_stores() -> None:
@@ -139,7 +109,7 @@ def test_a_system_task_reaches_no_row_of_a_store(
     before = seen(f"SELECT count(*) FROM {table}")
     assert before[0][0] >= len(filled)
     found: list[object] = []
-    hooks.system = lambda **_: found.extend((ask("SELECT session_user"), carried(), attempts(table, filled[0])))
+    hooks.system = lambda **_: found.extend((ask("SELECT session_user"), carried(), outcomes(table, filled[0])))
     tasks.system.enqueue()
     [outcome] = run_due(process_id)
     assert isinstance(outcome, Succeeded), outcome
@@ -160,8 +130,8 @@ def test_nor_does_one_that_follows_a_stores_job_on_the_same_connection(
 
         return run
 
-    hooks.store = noting(transaction.atomic(lambda: reached(sql.SQL("SELECT * FROM customer"))))
-    hooks.system = noting(lambda: attempts("customer", filled[0]))
+    hooks.store = noting(transaction.atomic(Customer.objects.count))
+    hooks.system = noting(lambda: outcomes("customer", filled[0]))
     store = {"store_id": filled[0]}
     enqueued: list[tuple[Any, dict[str, UUID]]] = [(tasks.in_store, store), (tasks.outside, store), (tasks.system, {})]
     for task, arguments in enqueued:
