@@ -139,7 +139,10 @@ class _JobFunction:
 _ADD_JOB: Final = (
     "text, jsonb, uuid, text, smallint, smallint, timestamptz, timestamptz, timestamptz, text, text, text, jsonb"
 )
-_ADD_JOBS: Final = "text, text[], text, smallint, smallint, timestamptz, timestamptz, timestamptz, text[], text[]"
+_ADD_JOBS: Final = (
+    "text, text[], uuid[], text, smallint, smallint, timestamptz, timestamptz, timestamptz, text[], text, text[],"
+    " text[], timestamptz[], bigint"
+)
 _EMIT: Final = "text, text, text, json, json, text, uuid, boolean"
 _EMIT_MANY: Final = "uuid[], text[], text[], text[], text[], text[], text"
 _FUNCTIONS: Final[Mapping[str, _JobFunction]] = {

@@ -23,7 +23,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core import events
 from salon_jobs.core.errors import EnqueueRefused, PayloadInvalid, SchemaMissing
 from salon_jobs.core.events import log_event
-from salon_jobs.core.records import EnqueueResult, JobContent, JobHandle, JobKeyMode, NewJob
+from salon_jobs.core.records import EnqueueResult, JobContent, JobHandle, NewJob
 from salon_jobs.core.tracing import SYSTEM, Sent, active_tracers, current_trace, sending
 from salon_jobs.db import statements
 from salon_jobs.db.notify import WakeUps
@@ -116,7 +116,38 @@ def enqueuing(job: NewJob) -> Generator[tuple[NewJob, Sent]]:
 _ROWS: Final = 5_000
 _CHARACTERS: Final = 4_000_000
 _DEDUPE_TRIES: Final = 5
-SEPARATOR: Final = "\x1f"
+
+
+def add(job: NewJob) -> JobHandle:
+    """Add one job in the caller's transaction. Raises EnqueueRefused, SchemaMissing."""
+    with enqueuing(job) as (traced, sent):
+        if job.job_key is not None:
+            handle = _add_keys(traced, [JobContent(job.store_id, job.payload, job.job_key, job.concurrency_key)])[0]
+        else:
+            handle = _add_one(traced)
+        sent.message_id = str(handle.id)
+    return handle
+
+
+def _add_one(job: NewJob) -> JobHandle:
+    # The policies let roles other than the worker insert no system job themselves.
+    statement = "enqueue_system" if job.store_id is None and conf.roles is not None else "enqueue"
+    row = {
+        "task": job.task,
+        "store_id": job.store_id,
+        "queue": job.queue,
+        "priority": job.priority,
+        "max_attempts": job.max_attempts,
+        "run_at": job.run_at,
+        "expires_at": job.expires_at,
+        "payload": job.payload,
+        "tick": job.tick,
+        "concurrency_key": job.concurrency_key,
+        "trace": job.trace,
+    }
+    with enqueue_cursor(job.run_at) as cursor:
+        cursor.execute(statements.load(statement), row)
+        return JobHandle(cursor.fetchone()[0], EnqueueResult.INSERTED)
 
 
 def add_many(pattern: NewJob, contents: Iterable[JobContent]) -> list[JobHandle]:
@@ -141,40 +172,36 @@ def _add_many(pattern: NewJob, first: JobContent, contents: Iterable[JobContent]
     look_for_another_transaction()
     with transaction.atomic(using=conf.database):
         if first.job_key is not None:
-            return add_keyed(pattern, list(contents))
-        statement = "enqueue_many_system" if _through_function(first) else "enqueue_many"
+            return _add_keyed(pattern, list(contents))
         with connections[conf.database].cursor() as cursor:
-            ids = _insert(
-                cursor, statements.load(statement), (_parameters(pattern, batch) for batch in _batches(contents))
-            )
+            ids = _insert(cursor, (_parameters(pattern, batch) for batch in _batches(contents)))
         after_commit(pattern.run_at)
     return list(map(JobHandle, ids, repeat(EnqueueResult.INSERTED)))
 
 
-def add_keyed(pattern: NewJob, contents: Sequence[JobContent]) -> list[JobHandle]:
-    """Add keyed jobs in order in the caller's transaction; several, or one with unsafe_dedupe, in an atomic block.
+def _parameters(pattern: NewJob, contents: Sequence[JobContent]) -> dict[str, Any]:
+    stores, payloads, keys, concurrency_keys, traces = zip(*contents, strict=True)
+    return {
+        "task": pattern.task,
+        # Text that the server splits: a third of the time of arrays, which psycopg quotes element by element.
+        "payloads": "\n".join(payloads),
+        "store_ids": ",".join(map(_text, stores)),
+        "queue": pattern.queue,
+        "priority": pattern.priority,
+        "max_attempts": pattern.max_attempts,
+        "run_at": pattern.run_at,
+        "expires_at": pattern.expires_at,
+        "tick": pattern.tick,
+        # Either all have one or none does.
+        "job_keys": None if keys[0] is None else list(keys),
+        "job_key_mode": pattern.job_key_mode.value,
+        "concurrency_keys": None if concurrency_keys[0] is None else list(concurrency_keys),
+        "traces": [pattern.trace] if traces[0] is None else list(traces),
+    }
 
-    Every enqueuer takes the keys in the same order. Raises EnqueueRefused, SchemaMissing.
-    """
-    if _through_function(contents[0]):
-        statement, rounds = "enqueue_keyed_system", [_in_order(contents)]
-    elif pattern.job_key_mode is JobKeyMode.UNSAFE_DEDUPE:
-        statement, rounds = "enqueue_dedupe", _rounds(contents)
-    else:
-        statement, rounds = "enqueue_keyed", _rounds(contents)
-    handles: dict[int, JobHandle] = {}
-    with _locked(pattern, contents):
-        for round_ in rounds:
-            for start in range(0, len(round_), _ROWS):
-                positions = round_[start : start + _ROWS]
-                found = _take_keys(statement, pattern, [contents[position] for position in positions])
-                handles.update(zip(positions, found, strict=True))
-    return [handles[position] for position in range(len(contents))]
 
-
-def _through_function(content: JobContent) -> bool:
-    """Return whether this is a system job, which roles other than the worker may add only through the function."""
-    return content.store_id is None and conf.roles is not None
+def _text(store_id: UUID | None) -> str:
+    return "" if store_id is None else str(store_id)
 
 
 def _batches(contents: Iterable[JobContent]) -> Iterator[list[JobContent]]:
@@ -190,7 +217,7 @@ def _batches(contents: Iterable[JobContent]) -> Iterator[list[JobContent]]:
         yield batch
 
 
-def _insert(cursor: CursorWrapper, statement: str, batches: Iterator[dict[str, Any]]) -> list[int]:
+def _insert(cursor: CursorWrapper, batches: Iterator[dict[str, Any]]) -> list[int]:
     """Insert batch after batch; from the second on, prepare the next batch while the server works.
 
     The caller's own statements wait for ours: if one of ours ran after the caller's savepoint, rolling back to that
@@ -199,7 +226,7 @@ def _insert(cursor: CursorWrapper, statement: str, batches: Iterator[dict[str, A
 
     def run(parameters: dict[str, Any]) -> list[int]:
         with named_refusals():
-            cursor.execute(statement, parameters)
+            cursor.execute(statements.load("add_jobs"), parameters)
         return [row[0] for row in cursor.fetchall()]
 
     def in_order(execute: Callable[..., Any], *call: Any) -> Any:
@@ -226,143 +253,46 @@ def _insert(cursor: CursorWrapper, statement: str, batches: Iterator[dict[str, A
             return ids + running.result()
 
 
-def _parameters(pattern: NewJob, batch: Sequence[JobContent]) -> dict[str, Any]:
-    stores, payloads, _, keys, traces = zip(*batch, strict=True)
-    return _shared(pattern) | {
-        # Text that the server splits: a third of the time of arrays, which psycopg quotes element by element.
-        "payloads": "\n".join(payloads),
-        "store_ids": ",".join(map(_text, stores)),
-        # Either all have a key or none does.
-        "concurrency_keys": None if keys[0] is None else list(keys),
-        "traces": None if traces[0] is None else list(traces),
-    }
+def _add_keyed(pattern: NewJob, contents: Sequence[JobContent]) -> list[JobHandle]:
+    """Add keyed jobs in the caller's transaction, which holds the locks of their keys until it ends.
 
-
-def _text(store_id: UUID | None) -> str:
-    return "" if store_id is None else str(store_id)
-
-
-def _shared(pattern: NewJob) -> dict[str, Any]:
-    return {
-        "task": pattern.task,
-        "queue": pattern.queue,
-        "priority": pattern.priority,
-        "run_at": pattern.run_at,
-        "max_attempts": pattern.max_attempts,
-        "expires_at": pattern.expires_at,
-        "tick": pattern.tick,
-        "trace": pattern.trace,
-    }
-
-
-def _take_keys(statement: str, pattern: NewJob, batch: Sequence[JobContent]) -> list[JobHandle]:
-    stores, payloads, keys, concurrency_keys, traces = map(list, zip(*batch, strict=True))
-    parameters = _shared(pattern) | {
-        "store_ids": stores,
-        "payloads": payloads,
-        "job_keys": keys,
-        "job_key_mode": pattern.job_key_mode.value,
-        "preserve": pattern.job_key_mode is JobKeyMode.PRESERVE_RUN_AT,
-        "concurrency_keys": None if concurrency_keys[0] is None else concurrency_keys,
-        "traces": None if traces[0] is None else traces,
-    }
-    with enqueue_cursor(pattern.run_at) as cursor:
-        if statement == "enqueue_dedupe":
-            found = _dedupe(cursor, parameters, len(batch))
-        else:
-            cursor.execute(statements.load(statement), parameters)
-            rows = cursor.fetchall()
-            if statement == "enqueue_keyed_system":  # row by row, and a key can repeat
-                return [JobHandle(job_id, EnqueueResult(result)) for job_id, result in rows]
-            found = {(store, key): JobHandle(job_id, EnqueueResult(result)) for store, key, job_id, result in rows}
-    return [found[content.store_id, content.job_key] for content in batch]
-
-
-def _dedupe(
-    cursor: CursorWrapper, parameters: dict[str, Any], count: int
-) -> dict[tuple[UUID | None, str | None], JobHandle]:
-    found: dict[tuple[UUID | None, str | None], JobHandle] = {}
-    for _ in range(_DEDUPE_TRIES):
-        cursor.execute(statements.load("enqueue_dedupe"), parameters)
-        for store, key, job_id, result in cursor.fetchall():
-            # An "inserted" result stands even if a later try reports the same row as kept.
-            found.setdefault((store, key), JobHandle(job_id, EnqueueResult(result)))
-        if len(found) == count:
-            return found
-    raise EnqueueRefused("the holders of these job keys kept changing; enqueue again")
-
-
-@contextmanager
-def _locked(pattern: NewJob, contents: Sequence[JobContent]) -> Generator[None]:
-    """Hold the locks of several keys, or of one with unsafe_dedupe; every enqueuer takes them in the same order.
-
-    A single keyed job needs no lock: it waits for others while holding nothing. System jobs are ordered by the
-    function.
+    Each key once per statement, and the keys in the same order for every enqueuer.
     """
-    dedupe = pattern.job_key_mode is JobKeyMode.UNSAFE_DEDUPE
-    if _through_function(contents[0]) or (len(contents) == 1 and not dedupe):
-        yield
-        return
-    look_for_another_transaction()
-    names = {SEPARATOR.join((pattern.task, _text(store_id), key or "")) for store_id, _, key, *_ in contents}
-    with transaction.atomic(using=conf.database, savepoint=False):
-        if len(names) > 1 or dedupe:
-            with connections[conf.database].cursor() as cursor:
-                cursor.execute(statements.load("lock_keys"), {"names": list(names)})
-        yield
-
-
-def _in_order(contents: Sequence[JobContent]) -> list[int]:
-    """Return the positions sorted by store and key; equal ones keep their order."""
-    return sorted(range(len(contents)), key=lambda position: _identity(contents[position]))
+    handles: dict[int, JobHandle] = {}
+    for positions in _rounds(contents):
+        for start in range(0, len(positions), _ROWS):
+            batch = positions[start : start + _ROWS]
+            handles.update(zip(batch, _add_keys(pattern, [contents[position] for position in batch]), strict=True))
+    return [handles[position] for position in range(len(contents))]
 
 
 def _rounds(contents: Sequence[JobContent]) -> list[list[int]]:
-    """Split the positions into rounds in which each key occurs once, in the same order for every enqueuer."""
+    """Split the positions, sorted by store and key, into rounds in which each key occurs once."""
     rounds: list[list[int]] = []
-    met: Counter[tuple[str, str]] = Counter()
-    for position in _in_order(contents):
-        identity = _identity(contents[position])
-        if met[identity] == len(rounds):
+    counts: Counter[tuple[str, str]] = Counter()
+    keys = [(_text(content.store_id), content.job_key or "") for content in contents]
+    for position in sorted(range(len(keys)), key=keys.__getitem__):
+        key = keys[position]
+        if counts[key] == len(rounds):
             rounds.append([])
-        rounds[met[identity]].append(position)
-        met[identity] += 1
+        rounds[counts[key]].append(position)
+        counts[key] += 1
     return rounds
 
 
-def _identity(content: JobContent) -> tuple[str, str]:
-    return _text(content.store_id), content.job_key or ""
-
-
-def add(job: NewJob) -> JobHandle:
-    """Add one job in the caller's transaction. Raises EnqueueRefused, SchemaMissing."""
-    with enqueuing(job) as (traced, sent):
-        handle = _add(traced)
-        sent.message_id = str(handle.id)
-    return handle
-
-
-def _add(job: NewJob) -> JobHandle:
-    if job.job_key is not None:
-        return add_keyed(job, [JobContent(job.store_id, job.payload, job.job_key, job.concurrency_key)])[0]
-    # Roles other than the worker may add system jobs only through the function.
-    statement = "enqueue_system" if job.store_id is None and conf.roles is not None else "enqueue"
-    row = {
-        "task": job.task,
-        "store_id": job.store_id,
-        "queue": job.queue,
-        "priority": job.priority,
-        "max_attempts": job.max_attempts,
-        "run_at": job.run_at,
-        "expires_at": job.expires_at,
-        "payload": job.payload,
-        "tick": job.tick,
-        "concurrency_key": job.concurrency_key,
-        "trace": job.trace,
-    }
-    with enqueue_cursor(job.run_at) as cursor:
-        cursor.execute(statements.load(statement), row)
-        return JobHandle(cursor.fetchone()[0], EnqueueResult.INSERTED)
+def _add_keys(pattern: NewJob, contents: Sequence[JobContent]) -> list[JobHandle]:
+    """Add jobs by their keys, each once, in one statement. Raises EnqueueRefused, SchemaMissing."""
+    handles: dict[tuple[UUID | None, str | None], JobHandle] = {}
+    parameters = _parameters(pattern, contents)
+    with enqueue_cursor(pattern.run_at) as cursor:
+        for _ in range(_DEDUPE_TRIES):
+            cursor.execute(statements.load("add_jobs"), parameters)
+            for job_id, result, store_id, key in cursor.fetchall():
+                # An "inserted" result stands even if a later try reports the same row as kept.
+                handles.setdefault((store_id, key), JobHandle(job_id, EnqueueResult(result)))
+            if len(handles) == len(contents):
+                return [handles[content.store_id, content.job_key] for content in contents]
+    raise EnqueueRefused("the holders of these job keys kept changing; enqueue again")
 
 
 def enqueue_job(name: str, payload: dict[str, Any], **options: Unpack[EnqueueOptions]) -> JobHandle:

@@ -7,11 +7,10 @@ from datetime import datetime
 from typing import Any, Final, ParamSpec
 
 from django.db import transaction
-from django.db.backends.utils import CursorWrapper
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError, PayloadInvalid, UnknownFanOut
-from salon_jobs.core.records import FanOutProgress, FanOutResult, JobKeyMode
+from salon_jobs.core.records import FanOutProgress, FanOutResult
 from salon_jobs.core.tracing import SYSTEM, Sent, current_trace, sending
 from salon_jobs.db import statements
 from salon_jobs.jobs.current import running
@@ -55,7 +54,9 @@ def fan_out(task: Task[P, Any] | BoundTask[P], options: FanOut = _EVERY_STORE, /
             cursor.execute(statements.load("fan_out_found"), parameters)
             found, stores, paused = cursor.fetchone()
             return FanOutResult(0, stores, found, paused)
-        inserted, kept, paused = _add(cursor, parameters | {"fan_out_id": record[0]})
+        statement = statements.load("fan_out").replace("__function__", conf.fan_out_function)
+        cursor.execute(statement, parameters | {"fan_out_id": record[0]})
+        inserted, kept, paused = cursor.fetchone()
         sent.count = inserted
     return FanOutResult(inserted, kept, record[0], paused)
 
@@ -90,26 +91,13 @@ def _parameters(bound: BoundTask[P], options: FanOut, arguments: dict[str, Any])
         "marker": _MARKER,
         "job_key": bound.options.job_key or task.key_for(_MARKER, checked),
         "concurrency_key": bound.options.concurrency_key or task.concurrency_key_for(_MARKER, checked),
-        "preserve": job.job_key_mode is JobKeyMode.PRESERVE_RUN_AT,
-        "dedupe": job.job_key_mode is JobKeyMode.UNSAFE_DEDUPE,
+        "job_key_mode": job.job_key_mode.value,
         "tick": _tick(),
         "jitter": options.jitter,
         "exclude": list(options.exclude),
         "label": options.label,
         "digest": hashlib.sha256(f"{job.payload}\x1f{options.label}".encode()).hexdigest(),
     }
-
-
-def _add(cursor: CursorWrapper, parameters: dict[str, Any]) -> tuple[int, int, int]:
-    if parameters["job_key"] is not None:
-        cursor.execute(_over_stores("fan_out_lock"), parameters)
-    cursor.execute(_over_stores("fan_out"), parameters)
-    inserted, kept, paused = cursor.fetchone()
-    return inserted, kept, paused
-
-
-def _over_stores(statement: str) -> str:
-    return statements.load(statement).replace("__function__", conf.fan_out_function)
 
 
 def _tick() -> datetime | None:

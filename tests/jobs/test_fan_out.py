@@ -26,7 +26,7 @@ MUCH_LATER = datetime(2031, 1, 1, tzinfo=UTC)
 def test_one_statement_adds_a_job_per_store(stores: list[UUID]) -> None:
     with CaptureQueriesContext(connection) as queries:
         assert fan_out(tasks.keyed.using(run_at=LATER), number=7) == FanOutResult(inserted=3, kept=0)
-    assert len([q for q in queries.captured_queries if "salon_jobs_job" in q["sql"]]) == 1
+    assert len([q for q in queries.captured_queries if "salon_jobs_add_jobs" in q["sql"]]) == 1
     rows = seen("SELECT store_id, job_key, payload->>'number', run_at, state FROM salon_jobs_job ORDER BY store_id")
     assert rows == [(store, "k:7", "7", LATER, "queued") for store in stores]
 

@@ -1,76 +1,128 @@
-"""Holds the plans of keyed enqueues into a table that was empty a moment ago, of which the planner knows nothing."""
+"""Holds the plans by which keyed jobs are added, made by the server for a table that was empty and kept by it."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
+import psycopg
 import pytest
+from psycopg import ClientCursor
 
 from salon_jobs.conf import settings as conf
-from tests.plans.test_plans import job_scans, nodes
-from tests.support import change, seen
+from salon_jobs.db import statements
+from tests.plans.test_plans import indexes, job_scans
+from tests.settings import url_for
+from tests.support import change, plan_nodes, seen
+
+MANY = 2_000
+MODES = ["replace", "preserve_run_at", "unsafe_dedupe"]
+PATTERN: dict[str, Any] = {
+    "task": "test-keyed",
+    "queue": "default",
+    "priority": 0,
+    "max_attempts": 25,
+    "run_at": None,
+    "expires_at": None,
+    "tick": None,
+}
 
 
-@pytest.mark.parametrize("statement", ["enqueue_keyed", "enqueue_dedupe"])
-def test_many_keyed_jobs_look_each_key_up_alone_in_a_table_that_was_just_empty(migrated: None, statement: str) -> None:
+class Explained:
+    """Connection of the superuser that collects the plan of every statement, those in functions too."""
+
+    def __init__(self) -> None:
+        self._plans: list[Any] = []
+        self._connection = psycopg.connect(url_for(None), autocommit=True, cursor_factory=ClientCursor[Any])
+        self._connection.execute("LOAD 'auto_explain'")
+        for setting in ("log_min_duration = 0", "log_analyze = on", "log_nested_statements = on", "log_format = json"):
+            self._connection.execute(f"SET auto_explain.{setting}".encode())
+        self._connection.execute("SET client_min_messages = log")
+        self._connection.add_notice_handler(
+            lambda notice: self._plans.append(json.loads((notice.message_primary or "").partition("plan:\n")[2]))
+        )
+
+    def nodes(self, statement: str, parameters: dict[str, Any]) -> list[dict[str, Any]]:
+        """Return all nodes of the plans of a statement, which is rolled back."""
+        self._plans.clear()
+        with self._connection.transaction(force_rollback=True):
+            self._connection.execute(statement.encode(), parameters)
+        return [node for plan in self._plans for node in plan_nodes([plan])]
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+@pytest.fixture
+def explained(migrated: None) -> Iterator[Explained]:
+    """Give the connection, while the table is empty and holds a job of each of many stores afterwards."""
     change("TRUNCATE salon_jobs_job")
-    change("INSERT INTO store (id, name) SELECT gen_random_uuid(), 'x' FROM generate_series(1, 2000)")
-    change("INSERT INTO salon_jobs_job (task, store_id, job_key) SELECT 'test-keyed', id, 'same' FROM store")
-    stores = [row[0] for row in seen("SELECT id FROM store")]
-    many: dict[str, Any] = {
-        "task": "test-keyed",
-        "queue": "default",
-        "priority": 0,
-        "max_attempts": 25,
-        "run_at": None,
-        "expires_at": None,
-        "tick": None,
-        "store_ids": stores,
-        "payloads": ["{}"] * 2000,
-        "job_keys": ["same"] * 2000,
-        "preserve": True,
+    change("VACUUM ANALYZE salon_jobs_job")
+    change("INSERT INTO store (id, name) SELECT gen_random_uuid(), 'x' FROM generate_series(1, %s)", MANY)
+    explained = Explained()
+    yield explained
+    explained.close()
+    change("TRUNCATE salon_jobs_job, salon_jobs_fan_out, store RESTART IDENTITY CASCADE")
+
+
+def added(store_ids: list[Any], mode: str) -> dict[str, Any]:
+    """Return the parameters that add a job with the same key for each store."""
+    return PATTERN | {
+        "payloads": "\n".join("{}" for _ in store_ids),
+        "store_ids": ",".join(map(str, store_ids)),
+        "job_keys": ["same"] * len(store_ids),
+        "job_key_mode": mode,
         "concurrency_keys": None,
-        "traces": None,
-        "trace": None,
+        "traces": [None],
     }
-    try:
-        plan = nodes(statement, many)
-    finally:
-        change("TRUNCATE salon_jobs_job, store RESTART IDENTITY CASCADE")
+
+
+def assert_each_key_has_its_probe(plan: list[dict[str, Any]]) -> None:
+    assert job_scans(plan)
+    assert "Seq Scan" not in {node["Node Type"] for node in job_scans(plan)}
+    assert "salon_jobs_job_live_key" in indexes(plan)
     assert max(node.get("Rows Removed by Filter", 0) for node in job_scans(plan)) < 2
-    assert max(node["Actual Rows"] * node["Actual Loops"] for node in plan) <= 4000
+    assert max(node.get("Rows Removed by Join Filter", 0) for node in plan) == 0
+    assert max(node["Actual Rows"] * node["Actual Loops"] for node in plan) <= 2 * MANY
 
 
-@pytest.mark.parametrize("dedupe", [False, True])
-@pytest.mark.parametrize("mode", ["fresh", "again"])
-def test_a_fan_out_to_many_stores_compares_no_store_with_all_others(migrated: None, dedupe: bool, mode: str) -> None:
-    change("TRUNCATE salon_jobs_job")
-    change("INSERT INTO store (id, name) SELECT gen_random_uuid(), 'x' FROM generate_series(1, 2000)")
-    if mode == "again":
+@pytest.mark.parametrize("mode", MODES)
+def test_keyed_jobs_look_each_key_up_alone(explained: Explained, mode: str) -> None:
+    stores = [row[0] for row in seen("SELECT id FROM store")]
+    statement = statements.load("add_jobs")
+    for _ in range(8):  # five plans of their own, then the one that is kept
+        explained.nodes(statement, added(stores[:2], mode))
+    # Of each store one with the key, and of one store many others.
+    change("INSERT INTO salon_jobs_job (task, store_id, job_key) SELECT 'test-keyed', id, 'same' FROM store")
+    change(
+        "INSERT INTO salon_jobs_job (task, store_id, job_key) SELECT 'test-keyed', %s, 'k:' || n"
+        " FROM generate_series(1, 5000) AS n",
+        stores[0],
+    )
+    assert_each_key_has_its_probe(explained.nodes(statement, added(stores, mode)))
+    assert_each_key_has_its_probe(explained.nodes(statement, added(stores[:1], mode)))
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("again", [False, True])
+def test_a_fan_out_to_many_stores_compares_no_store_with_all_others(
+    explained: Explained, mode: str, again: bool
+) -> None:
+    if again:
         change("INSERT INTO salon_jobs_job (task, store_id, job_key) SELECT 'test-keyed', id, 'same' FROM store")
-    parameters: dict[str, Any] = {
-        "task": "test-keyed",
-        "queue": "default",
-        "priority": 0,
-        "max_attempts": 25,
-        "run_at": None,
-        "expires_at": None,
+    change("INSERT INTO salon_jobs_fan_out (id, task, digest) VALUES (1, 'test-keyed', '')")
+    parameters = PATTERN | {
         "payload": "{}",
-        "tick": None,
         "job_key": "same",
+        "job_key_mode": mode,
         "concurrency_key": None,
         "marker": "#",
         "trace": None,
-        "preserve": True,
-        "dedupe": dedupe,
         "jitter": timedelta(0),
         "exclude": [],
         "fan_out_id": 1,
     }
-    try:
-        plan = nodes("fan_out", parameters, function=conf.fan_out_function)
-    finally:
-        change("TRUNCATE salon_jobs_job, store RESTART IDENTITY CASCADE")
-    assert max(node.get("Rows Removed by Filter", 0) for node in job_scans(plan)) < 2
-    assert max(node["Actual Rows"] * node["Actual Loops"] for node in plan) <= 4000
+    statement = statements.load("fan_out").replace("__function__", conf.fan_out_function)
+    assert_each_key_has_its_probe(explained.nodes(statement, parameters))

@@ -170,28 +170,6 @@ def test_what_a_dead_process_held_is_found_by_its_leases(crowded: int) -> None:
     assert_no_full_scan(plan)
 
 
-def test_a_keyed_enqueue_looks_its_key_up(crowded: int) -> None:
-    one: dict[str, Any] = {
-        "task": "test-store",
-        "queue": "default",
-        "priority": 0,
-        "max_attempts": 25,
-        "run_at": None,
-        "expires_at": None,
-        "tick": None,
-        "store_ids": [None],
-        "payloads": ["{}"],
-        "job_keys": ["k:1"],
-        "concurrency_keys": None,
-        "traces": None,
-        "trace": None,
-    }
-    plan = nodes("enqueue_keyed", {**one, "preserve": True})
-    assert_no_full_scan(plan)
-    plan = nodes("enqueue_dedupe", one)
-    assert_no_full_scan(plan)
-
-
 def test_giving_back_and_ending_runs_find_their_rows(crowded: int) -> None:
     fence = {"id": 100, "process_id": 2, "lease": 1}
     assert_no_full_scan(nodes("requeue", {"ids": [100, 800], "leases": [1, 1], "process_id": 2, "wait": None}))
