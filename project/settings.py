@@ -92,6 +92,16 @@ def _log_level(variable: str, default: str) -> str:
     return logging.getLevelName(level)
 
 
+def _flag(variable: str, default: bool = False) -> bool:
+    """Read a flag. django-environ takes every word that it does not know for off."""
+    given = env.str(variable, str(default))
+    if given.lower() in {"true", "on", "ok", "yes", "y", "1"}:
+        return True
+    if given.lower() in {"false", "off", "no", "n", "0", ""}:
+        return False
+    raise ImproperlyConfigured(f"{variable} is {given!r}; write true or false")
+
+
 def _rate(variable: str, default: float) -> float:
     given = env.str(variable, str(default))
     try:
@@ -105,7 +115,7 @@ def _rate(variable: str, default: float) -> float:
 
 _COMMAND: Final = _command()
 
-DEBUG = env.bool("DEBUG", False)
+DEBUG = _flag("DEBUG", False)
 SECRET_KEY = env.str("SECRET_KEY", "")  # needed only by the web process; Django refuses to use an empty one
 ALLOWED_HOSTS = env.list("ALLOWED_HOSTS", default=["127.0.0.1", "localhost"])
 CSRF_TRUSTED_ORIGINS = env.list("CSRF_TRUSTED_ORIGINS", default=[])
@@ -185,7 +195,7 @@ if SENTRY_DSN:
         release=env.str("SENTRY_RELEASE", ""),
     )
 
-TRACING = env.bool("TRACING", False)
+TRACING = _flag("TRACING", False)
 if TRACING:
     trace_to(
         env.str("TRACING_AGENT", ""),
@@ -205,7 +215,6 @@ SALON_JOBS: dict[str, Any] = {
     # There, operators see the jobs of all stores, but no row of a store.
     "PATHS_WITHOUT_STORE": ["/admin/", "/health/"],
     "STORE_GUC": "app.current_store_id",
-    "FAN_OUT_FUNCTION": "public.list_store_ids_for_fan_out",
     "DATABASE": "default",
     "OPERATOR_DATABASE": "operator" if "operator" in DATABASES else None,
     "ROLES": {
@@ -224,7 +233,7 @@ SALON_JOBS: dict[str, Any] = {
     "SENTRY_LEVEL": SENTRY_LEVEL,
     "SENTRY_EVENTS": env.list("SENTRY_EVENTS", default=[]),
     # Sentry bills per monitor, that is, per cron entry.
-    "SENTRY_MONITORS": bool(SENTRY_DSN) and env.bool("SENTRY_MONITORS", True),
+    "SENTRY_MONITORS": bool(SENTRY_DSN) and _flag("SENTRY_MONITORS", True),
     "TRACING": TRACING,
     "OUTBOX": {
         "PRODUCER": env.str("OUTBOX_PRODUCER", "salon"),
@@ -270,7 +279,7 @@ _SNS_READERS: Final[dict[str, Callable[[str], Any]]] = {
     "DENY_LIST": env.list,
     "SKIP_EVENTS": env.list,
     "IGNORE_LIST": env.list,
-    "REFETCH": env.bool,
+    "REFETCH": _flag,
     "REFETCH_INTERVAL": env.float,
 }
 SALON_JOBS["SNS"] = {key: read(f"SNS_{key}") for key, read in _SNS_READERS.items() if env.str(f"SNS_{key}", "")}

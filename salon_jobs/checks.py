@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
@@ -29,9 +30,10 @@ from salon_jobs.access.constraints import (
 from salon_jobs.access.doctor.catalogue import by_alias
 from salon_jobs.access.doctor.examination import examine
 from salon_jobs.access.operations.models import declared_by_operations, declared_in_meta
-from salon_jobs.brokers.registry import make_publisher, make_source
+from salon_jobs.brokers.registry import make_publisher, make_source, publisher_services
 from salon_jobs.conf import REQUEST_STORES, given_keys, middleware, root_urlconf, uses_time_zones
 from salon_jobs.conf import settings as conf
+from salon_jobs.conf.sections import service_of
 from salon_jobs.core.destinations import parse_destination
 from salon_jobs.core.errors import ConfigurationError, NotReady, SchemaMissing
 from salon_jobs.inbox.processor import find_tasks
@@ -77,7 +79,7 @@ def check_settings(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> 
     try:
         store_model, database = conf.store_model, conf.database
     except ConfigurationError as error:
-        return [Error(str(error), id="salon_jobs.E001", hint="fix the setting SALON_JOBS")]
+        return [Error(str(error), id="salon_jobs.E001", hint=_settings_hint(str(error)))]
     errors: list[CheckMessage] = []
     if connections[database].vendor != "postgresql":
         errors.append(Error(f"the database {database!r} is not PostgreSQL", id="salon_jobs.E002"))
@@ -97,6 +99,18 @@ def check_settings(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> 
     if store_model is not None:
         errors += _check_store_model(store_model)
     return errors
+
+
+def _settings_hint(fault: str) -> str:
+    """Return what to do about an error of the settings, naming the setting that its text begins with."""
+    if " unknown key " in fault:
+        return (
+            "rename the key, or remove it: CHANGELOG.md lists the settings that were removed, and what applies instead"
+        )
+    key = re.match(r"SALON_JOBS(\['.+?'\])*", fault)
+    return (
+        f"correct {key[0] if key else 'SALON_JOBS'} in Django's settings; docs/reference/settings.md lists the values"
+    )
 
 
 def _check_isolation(database: str) -> list[CheckMessage]:
@@ -169,12 +183,21 @@ def check_consumers(app_configs: Sequence[AppConfig] | None = None, **_: Any) ->
 
 @register("salon_jobs")
 def check_publishers(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> list[CheckMessage]:
-    """Check that ``OUTBOX["PUBLISHERS"]`` names publishers: a relay only creates them at their first message."""
+    """Check that ``OUTBOX["PUBLISHERS"]`` names publishers, and ``OUTBOX["THROUGHPUT_OF"]`` services that have one.
+
+    A relay creates them only at their first message.
+    """
     try:
-        services = list(conf.outbox.publishers)
+        services, rates = list(conf.outbox.publishers), conf.outbox.throughput_of
     except ConfigurationError:
         return []  # E001
     found: list[CheckMessage] = []
+    known = publisher_services()
+    for name in rates:
+        if (service := service_of(name)) not in known:
+            text = f"SALON_JOBS['OUTBOX']['THROUGHPUT_OF'][{name!r}]: the service {service!r} has no publisher"
+            hint = f"name one of {', '.join(sorted(known))}, or a destination of theirs"
+            found.append(Error(text, hint=hint, id="salon_jobs.E053"))
     for service in services:
         try:
             make_publisher(service)

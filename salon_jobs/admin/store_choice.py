@@ -17,7 +17,7 @@ from django.views.decorators.csrf import csrf_protect
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.tenancy.context import tenant_context
-from salon_jobs.tenancy.resolvers import stores_of
+from salon_jobs.tenancy.resolvers import SESSION_KEY, stores_of
 
 # Query parameter with which any page of a limited user shows the choice and accepts it.
 CHOICE: Final = "choose_store"
@@ -40,7 +40,7 @@ def choose_store(request: HttpRequest, site: AdminSite) -> HttpResponseBase:
         chosen = {str(store) for store in stores} & {request.POST[CHOICE]}
         if not chosen:
             raise PermissionDenied("you do not belong to this store")
-        request.session[conf.store_session_key] = chosen.pop()
+        request.session[SESSION_KEY] = chosen.pop()
         return HttpResponseRedirect(request.path)
     choices = sorted(((str(store), _name(store)) for store in stores[:_MOST]), key=itemgetter(1))
     context = {**site.each_context(request), "title": "Choose a store", "choices": choices, "parameter": CHOICE}

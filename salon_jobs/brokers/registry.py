@@ -41,7 +41,7 @@ def make_publisher(service: str) -> Publisher:
 
     Raises MessageInvalid for an unknown service, ConfigurationError for an unusable class.
     """
-    paths = {**_PUBLISHERS, **conf.outbox.publishers}
+    paths = _publisher_paths()
     if service not in paths:
         raise MessageInvalid(
             f"aggregate_type names the service {service!r}, which has no publisher; {_instead_of(service, paths)} "
@@ -49,6 +49,15 @@ def make_publisher(service: str) -> Publisher:
         )
     publisher: Publisher = _import_class(paths[service], Publisher, setting="PUBLISHERS", service=service)()
     return publisher
+
+
+def publisher_services() -> set[str]:
+    """Return the services that have a publisher."""
+    return set(_publisher_paths())
+
+
+def _publisher_paths() -> dict[str, str]:
+    return {**_PUBLISHERS, **conf.outbox.publishers}
 
 
 def make_source(name: str, *, consumer: str) -> Source:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 from django.conf import settings as django_settings
 from django.core.signals import setting_changed
@@ -132,18 +132,16 @@ class Settings:
     tables, a forbidden role is a warning. Durations are ``timedelta`` or a number of seconds.
     """
 
+    # Lists the stores; migrations create it.
+    fan_out_function: ClassVar[str] = "public.list_store_ids_for_fan_out"
+
     store_model: str | None = setting(None, _OPTIONAL_NAME)
     store_guc: str = setting("app.current_store_id", _NAME)
     request_store: str = setting("membership", _NAME)
     request_without_store: str = setting("refuse", one_of("refuse", "continue"))
     paths_without_store: tuple[str, ...] = setting((), _paths)
     membership_model: str | None = setting(None, _OPTIONAL_NAME)
-    membership_user_field: str = setting("user", _NAME)
-    membership_store_field: str = setting("store", _NAME)
-    store_header: str = setting("X-Store-Id", _NAME)
-    store_session_key: str = setting("store_id", _NAME)
     store_domain: str | None = setting(None, _OPTIONAL_NAME)
-    fan_out_function: str = setting("public.list_store_ids_for_fan_out", _NAME)
     database: str = setting(DEFAULT_DB_ALIAS, _NAME)
     cross_database_enqueue: str = setting("refuse", one_of("refuse", "warn", "allow"))
     operator_database: str | None = setting(None, _OPTIONAL_NAME)
@@ -232,8 +230,6 @@ def _validate(loaded: Settings) -> None:
         raise ConfigurationError("SALON_JOBS['STORE_GUC'] must be a dotted name such as 'app.current_store_id'")
     if loaded.store_guc == loaded.user_guc:
         raise ConfigurationError(f"SALON_JOBS['STORE_GUC'] cannot be {loaded.user_guc!r}, which holds the user's key")
-    if not re.fullmatch(r"[a-z_][a-z0-9_]*\.[a-z_][a-z0-9_]*", loaded.fan_out_function):
-        raise ConfigurationError("SALON_JOBS['FAN_OUT_FUNCTION'] must be schema.name in lower case")
     for key, model in (("STORE_MODEL", loaded.store_model), ("MEMBERSHIP_MODEL", loaded.membership_model)):
         if model is not None and not re.fullmatch(r"\w+\.\w+", model):
             raise ConfigurationError(f"SALON_JOBS[{key!r}] must be 'app_label.Model'")
@@ -256,8 +252,6 @@ def _validate_request_store(loaded: Settings) -> None:
         raise ConfigurationError("SALON_JOBS['STORE_DOMAIN'] must name the domain that the stores' names stand before")
     if loaded.store_domain is not None and not re.fullmatch(r"[a-z0-9-]+(\.[a-z0-9-]+)*", loaded.store_domain):
         raise ConfigurationError("SALON_JOBS['STORE_DOMAIN'] must be a domain in lower case, such as 'salons.example'")
-    if not re.fullmatch(r"[A-Za-z0-9-]+", loaded.store_header):
-        raise ConfigurationError("SALON_JOBS['STORE_HEADER'] must be the name of a header, such as 'X-Store-Id'")
 
 
 def middleware() -> tuple[str, ...]:

@@ -68,7 +68,7 @@ class OutboxSettings:
 
     def rate_of(self, aggregate_type: str) -> int | None:
         """Return the messages per second for a destination: its own rate, else its service's, else the general one."""
-        service = _service_of(aggregate_type)
+        service = service_of(aggregate_type)
         rate = self.throughput_of.get(aggregate_type, self.throughput_of.get(service, self.throughput))
         return min(rate or _MOST_FOR_SNS, _MOST_FOR_SNS) if service == "sns" else rate
 
@@ -78,7 +78,7 @@ class OutboxSettings:
         ``in_use``: the settings have a section for SNS, so the general rate applies to it too.
         """
         for name, rate in self.throughput_of.items():
-            if _service_of(name) == "sns":
+            if service_of(name) == "sns":
                 in_use = True
                 if not _fits_sns(rate):
                     raise ConfigurationError(
@@ -98,7 +98,7 @@ class OutboxSettings:
         return self.producer
 
 
-def _service_of(name: str) -> str:
+def service_of(name: str) -> str:
     """Return the service of a bare service name, an ARN or an RN."""
     return name.split(":")[2] if name.count(":") > 1 else name
 

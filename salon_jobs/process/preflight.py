@@ -43,7 +43,7 @@ def _answering() -> Generator[None]:
 
 
 def check_role(alias: str, expected: str | None = None) -> None:
-    """Refuse roles that no runtime may use. Raises ForbiddenRole; with one database user (no ROLES) it only warns.
+    """Refuse roles that no runtime may use. Raises ForbiddenRole; with one database user (no ROLES) it is only logged.
 
     Forbidden: superuser, BYPASSRLS, owner of the job tables or member of their owner, the migrator, and any role but
     ``expected`` where one is given. Raises NotReady when the database does not answer.
@@ -64,10 +64,12 @@ def check_role(alias: str, expected: str | None = None) -> None:
     ]
     if not faults:
         return
-    text = f"database role {user!r} {' and '.join(faults)}; connect as a runtime role"
+    text = f"database role {user!r} {' and '.join(faults)}"
     if conf.roles is not None:
-        raise ForbiddenRole(text)
-    log_event(logging.WARNING, events.ROLE_WARNING, detail=text)
+        raise ForbiddenRole(f"{text}; connect as a runtime role")
+    # One user owns the tables on purpose, and their policies are forced. Policies do not bind the other two.
+    level = logging.WARNING if is_superuser or bypasses_rls else logging.INFO
+    log_event(level, events.ROLE_NOTICED, detail=f"{text}; with ROLES set, this process would refuse it")
 
 
 def check_tables(alias: str) -> None:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, runtime_checka
 from uuid import UUID
 
 from django.apps import apps
+from django.contrib.auth import get_user_model
 from django.contrib.sessions.backends.base import SessionBase
-from django.core.exceptions import FieldDoesNotExist
 from django.db import connections
 from django.db.models import Field, Model
 from django.http import HttpRequest
@@ -23,6 +23,10 @@ from salon_jobs.db.statements import in_one_trip, rows_in_one_trip
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
     from django.contrib.auth.models import AnonymousUser
+
+
+# Under which the session keeps the store.
+SESSION_KEY: Final = "store_id"
 
 
 def stores_of(user: AbstractBaseUser | AnonymousUser) -> tuple[UUID, ...]:
@@ -68,18 +72,24 @@ def membership_fields() -> tuple[type[Model], Field[Any, Any], Field[Any, Any]]:
     except LookupError:
         name = conf.membership_model
         raise ConfigurationError(f"SALON_JOBS['MEMBERSHIP_MODEL'] {name!r} is not an installed model") from None
-    user = _field(model, "MEMBERSHIP_USER_FIELD", conf.membership_user_field)
-    return model, user, _field(model, "MEMBERSHIP_STORE_FIELD", conf.membership_store_field)
+    return model, _field(model, "user", get_user_model()._meta.label), _field(model, "store", conf.store_model)
 
 
-def _field(model: type[Model], key: str, name: str) -> Field[Any, Any]:
-    try:
-        field = model._meta.get_field(name)
-    except FieldDoesNotExist:
-        field = None
-    if not isinstance(field, Field) or field.column is None:
-        raise ConfigurationError(f"SALON_JOBS[{key!r}]: {model._meta.label} has no column for a field {name!r}")
-    return field
+def _field(model: type[Model], name: str, target: str | None) -> Field[Any, Any]:
+    """Return the field of this name, or else the only foreign key to the target. Raises ConfigurationError."""
+    columns = model._meta.concrete_fields
+    named = [field for field in columns if field.name == name]
+    fitting = named or [field for field in columns if field.related_model and _label(field.related_model) == target]
+    if len(fitting) != 1:
+        raise ConfigurationError(
+            f"SALON_JOBS['MEMBERSHIP_MODEL']: {model._meta.label} has no field {name!r}, and not exactly one foreign "
+            f"key to {target}"
+        )
+    return fitting[0]
+
+
+def _label(model: Any) -> str:
+    return str(model._meta.label)
 
 
 @runtime_checkable
@@ -128,25 +138,27 @@ class _OfMembers:
 
 
 class HeaderResolver(_OfMembers):
-    """Resolver that reads the store from the header ``STORE_HEADER``."""
+    """Resolver that reads the store from a header; subclasses can set another name for it."""
+
+    header: ClassVar[str] = "X-Store-Id"
 
     @property
     def vary(self) -> tuple[str, ...]:  # type: ignore[override]
         """Headers that keep caches from serving one store's response to another."""
-        return (conf.store_header,)
+        return (self.header,)
 
     def resolve(self, request: HttpRequest) -> UUID | None:
-        value = request.headers.get(conf.store_header)
-        return None if value is None else _as_store(value, f"the header {conf.store_header}")
+        value = request.headers.get(self.header)
+        return None if value is None else _as_store(value, f"the header {self.header}")
 
 
 class SessionResolver(_OfMembers):
-    """Resolver that reads the store from the session, under ``STORE_SESSION_KEY``."""
+    """Resolver that reads the store from the session."""
 
     def resolve(self, request: HttpRequest) -> UUID | None:
         session: SessionBase | None = getattr(request, "session", None)  # an API may have none
-        value = None if session is None else session.get(conf.store_session_key)
-        return None if value is None else _as_store(str(value), f"the session's {conf.store_session_key}")
+        value = None if session is None else session.get(SESSION_KEY)
+        return None if value is None else _as_store(str(value), f"the session's {SESSION_KEY}")
 
 
 class SubdomainResolver(_OfMembers):

@@ -9,7 +9,7 @@ import pytest
 from django.test import override_settings
 
 from salon_jobs import conf
-from salon_jobs.checks import check_requests, check_settings
+from salon_jobs.checks import check_publishers, check_requests, check_settings
 from salon_jobs.conf import Roles, settings
 from salon_jobs.core.errors import ConfigurationError
 
@@ -83,7 +83,6 @@ def test_values_are_converted() -> None:
         ({"REQUEST_STORE": "my app.Resolver"}, "REQUEST_STORE"),
         ({"REQUEST_STORE": "subdomain"}, "STORE_DOMAIN.* must name the domain"),
         ({"STORE_DOMAIN": "Salons.example/x"}, "STORE_DOMAIN.* a domain in lower case"),
-        ({"STORE_HEADER": "X Store"}, "STORE_HEADER.* the name of a header"),
         ({"REQUEST_WITHOUT_STORE": "ignore"}, "REQUEST_WITHOUT_STORE.* one of refuse, continue, not 'ignore'"),
         ({"PATHS_WITHOUT_STORE": ["/admin"]}, "PATHS_WITHOUT_STORE.* begin and end with a slash"),
         ({"PATHS_WITHOUT_STORE": "/admin/"}, "PATHS_WITHOUT_STORE.* a list of strings"),
@@ -91,7 +90,6 @@ def test_values_are_converted() -> None:
         ({"STORE_GUC": "app.current_user_id"}, "STORE_GUC.* cannot be .*holds the user's key"),
         ({"STORE_GUC": "nodot"}, "STORE_GUC.* dotted name"),
         ({"STORE_GUC": "app.x'; DROP"}, "STORE_GUC"),
-        ({"FAN_OUT_FUNCTION": "nodot"}, "FAN_OUT_FUNCTION.* schema.name"),
         ({"DATABASE": "nowhere"}, "DATABASE.*'nowhere'.* not in DATABASES"),
         ({"ROLES": ["app"]}, "ROLES.* dict of role names"),
         ({"ROLES": {"webb": "x"}}, "unknown keys.*webb"),
@@ -115,6 +113,31 @@ def test_a_wrong_value_names_its_key(wrong: object, message: str) -> None:
             _ = settings.database
         [error] = check_settings()
         assert error.id == "salon_jobs.E001"
+        assert error.hint
+
+
+@pytest.mark.parametrize(
+    ("wrong", "hint"),
+    [
+        ({"LOGGING": {"LEVEL": "loud"}}, "correct SALON_JOBS['LOGGING']['LEVEL'] in the settings; docs/"),
+        ({"NATS": {"USER": "u"}}, "correct SALON_JOBS['NATS'] in the settings; docs/"),
+        ({"HEARTBEAT_INTERVAL": 3}, "rename or remove the key; CHANGELOG.md lists the removed settings"),
+    ],
+)
+def test_the_hint_names_the_field_and_the_remedy(wrong: object, hint: str) -> None:
+    with override_settings(SALON_JOBS=wrong):
+        [error] = check_settings()
+        assert error.hint
+        assert error.hint.startswith(hint)
+
+
+def test_rates_of_services_that_do_not_exist_are_refused() -> None:
+    rates = {"sms": 5, "nats": 5, "rn::kafka:::a": 1, "rn::nats:::a": 1}
+    with override_settings(SALON_JOBS={"OUTBOX": {"THROUGHPUT_OF": rates}}):
+        found = check_publishers()
+    assert [error.id for error in found] == ["salon_jobs.E053"] * 2
+    assert found[0].msg == "SALON_JOBS['OUTBOX']['THROUGHPUT_OF']['sms']: the service 'sms' has no publisher"
+    assert found[0].hint == "name one of azurequeue, jobs, memory, nats, sns, or a destination of theirs"
 
 
 def test_no_secret_is_shown() -> None:

@@ -82,7 +82,7 @@ EACH = {
     "listener_deaf": WARNING,
     "cron_missed": WARNING,
     "catalogue_drift": WARNING,
-    "role_warning": WARNING,
+    "role_noticed": WARNING,
 }
 ALL = REPORTED | ROUTINE | ONCE | EACH
 

@@ -138,6 +138,11 @@ def test_without_a_dsn_or_tracing_neither_runs() -> None:
         assert process(environment, shown).stdout.split() == ["False"] * 4
 
 
+def test_a_flag_that_is_neither_on_nor_off_is_refused() -> None:
+    with pytest.raises(ImproperlyConfigured, match="TRACING is 'maybe'; write true or false"):
+        settings_of("runworker", {**URLS, "TRACING": "maybe"})
+
+
 def test_sns_is_configured_by_the_environment() -> None:
     given = {
         "SNS_REGION": "eu-west-1",

@@ -20,6 +20,7 @@ from salon_jobs.access import StoreIsolation, SystemScope
 from salon_jobs.access.operations import RunForEachStore
 from salon_jobs.access.operations.stores import require_store
 from salon_jobs.access.policies import DEMAND_GUC, NO_STORE
+from salon_jobs.conf import Settings
 from salon_jobs.core.errors import ConfigurationError
 from tests.migrations.operations import create, migrate, tables
 from tests.support import change, seen
@@ -113,9 +114,12 @@ def test_the_schema_of_isolated_tables_changes_as_ever(shelves: ProjectState, st
     assert seen("SELECT size, keeper_id FROM shelf") == [(1, None)] * 3
 
 
-def test_without_the_function_that_lists_the_stores_it_says_what_to_depend_on(shelves: ProjectState) -> None:
+def test_without_the_function_that_lists_the_stores_it_says_what_to_depend_on(
+    shelves: ProjectState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Settings, "fan_out_function", "public.nothing")
     with (
-        override_settings(SALON_JOBS={**settings.SALON_JOBS, "FAN_OUT_FUNCTION": "public.nothing"}),
+        override_settings(SALON_JOBS=dict(settings.SALON_JOBS)),
         pytest.raises(ConfigurationError, match='depend on \\("salon_jobs", "0003_fan_out"\\)'),
     ):
         migrate(RunForEachStore(label), state=shelves)

@@ -81,8 +81,8 @@ def test_a_membership_goes_with_its_user(two: list[UUID]) -> None:
     [
         ({"MEMBERSHIP_MODEL": None}, r"\['MEMBERSHIP_MODEL'\] is not set: name the model"),
         ({"MEMBERSHIP_MODEL": "salon.Nothing"}, r"\['MEMBERSHIP_MODEL'\] 'salon.Nothing' is not an installed model"),
-        ({"MEMBERSHIP_USER_FIELD": "owner"}, r"\['MEMBERSHIP_USER_FIELD'\]: salon.Membership has no column .* 'owner'"),
-        ({"MEMBERSHIP_STORE_FIELD": "shop"}, r"\['MEMBERSHIP_STORE_FIELD'\]: salon.Membership has no column .* 'shop'"),
+        ({"MEMBERSHIP_MODEL": "salon.Store"}, r"salon.Store has no field 'user', and not exactly one .* to auth.User"),
+        ({"MEMBERSHIP_MODEL": "admin.LogEntry"}, "admin.LogEntry has no field 'store', .* to salon.Store"),
     ],
 )
 def test_a_wrong_setting_is_named(two: list[UUID], wrong: dict[str, object], message: str) -> None:
