@@ -19,11 +19,14 @@ from salon_jobs.core.errors import PayloadInvalid, TaskInvalid
 
 STORE_ARGUMENT = "store_id"
 # What msgspec quotes from a payload: a value, or the tag of a struct, before the path to it.
+_UNQUOTED = r"\1\2"
 _QUOTED = re.compile(r"^(Invalid (?:enum )?value) .*?((?: - at `[^`]*`(?: in `[^`]*`)?)?)$", re.DOTALL)
 # A NUL written as JSON: "\u0000" after an even number of backslashes. PostgreSQL's jsonb rejects it and would abort the
 # caller's transaction.
 _NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
-# Types (not their subclasses) that msgspec writes in only one way, so they need no canonical form.
+# Types (not their subclasses) that are the same in JSON.
+_BUILTIN: frozenset[type] = frozenset({str, int, bool, NoneType})
+# Types that msgspec writes in only one way, so they need no canonical form.
 _PLAIN: frozenset[type] = frozenset({str, int, bool, NoneType, UUID, date, Decimal})
 
 
@@ -110,28 +113,29 @@ class PayloadType:
         The payload and the keys are written from the converted values: however a caller writes an instant or a uuid, it
         is the same job.
         """
-        given = dict(arguments)
-        store_id = self._store(given.pop(STORE_ARGUMENT, None)) if self.with_store else None
-        encoded = self._encode(self._decode(self._encode(given)))
+        values = dict(arguments)
+        store_id = self._store(values.pop(STORE_ARGUMENT, None)) if self.with_store else None
+        struct = self._convert(values, self._struct)
+        encoded = self._encode({name: getattr(struct, name) for name in self._types})
         return Arguments(store_id, encoded.decode())
 
     def decode(self, payload: str, store_id: UUID | None) -> dict[str, Any]:
         """Convert a stored payload to the handler's arguments. Raises PayloadInvalid when it no longer fits."""
         if self.with_store and store_id is None:
             raise PayloadInvalid(f"task {self.task_name!r}: the job has no store_id")
-        values = self._decode(payload.encode())
+        try:
+            struct = self._decoder.decode(payload)
+        except Exception as error:
+            raise self._misfit(error) from None
+        values = {name: getattr(struct, name) for name in self._types}
         return {**values, STORE_ARGUMENT: store_id} if self.with_store else values
 
     def stored(self, name: str, value: object) -> object:
         """Return one argument as a payload stores it, for comparison. Raises PayloadInvalid."""
         if name not in self._types:
             raise PayloadInvalid(f"task {self.task_name!r} has no argument {name!r}")
-        try:
-            given = msgspec.json.decode(self._encode({name: value}))[name]
-            converted = msgspec.convert(given, self._types[name])
-        except msgspec.ValidationError as error:
-            raise PayloadInvalid(f"task {self.task_name!r}: {error} - at `$.{name}`") from error
-        return msgspec.json.decode(self._encode({name: converted}))[name]
+        struct = self._convert({name: value}, msgspec.defstruct("Argument", [(name, self._types[name])]))
+        return msgspec.json.decode(self._encode({name: getattr(struct, name)}))[name]
 
     def _store(self, given: object) -> UUID:
         if type(given) is UUID:
@@ -140,6 +144,22 @@ class PayloadType:
             return msgspec.convert(given, UUID)
         except msgspec.ValidationError as error:
             raise PayloadInvalid(f"task {self.task_name!r}: {error} - at `$.{STORE_ARGUMENT}`") from error
+
+    def _convert(self, values: dict[str, Any], kind: Any) -> Any:
+        """Convert values, or their spelling in JSON, to the argument types. Raises PayloadInvalid."""
+        try:
+            if not _BUILTIN.issuperset(map(type, values.values())):
+                values = msgspec.to_builtins(values, str_keys=True, order="deterministic")
+        except Exception as error:  # the caller's own class may raise anything
+            raise PayloadInvalid(f"task {self.task_name!r}: an argument cannot be written as JSON: {error}") from error
+        try:
+            return msgspec.convert(values, kind, str_keys=True)
+        except Exception as error:  # a type's own constructor may raise anything
+            raise self._misfit(error) from None
+
+    def _misfit(self, error: Exception) -> PayloadInvalid:
+        """Return the error for values that do not fit, without quoting them: logs must not contain payloads."""
+        return PayloadInvalid(f"task {self.task_name!r}: {_QUOTED.sub(_UNQUOTED, str(error))}")
 
     def _encode(self, values: Mapping[str, Any]) -> bytes:
         try:
@@ -151,15 +171,6 @@ class PayloadType:
         if b"\\u0000" in encoded and _NUL.search(encoded):
             raise PayloadInvalid(f"task {self.task_name!r}: an argument holds a NUL character, which jsonb refuses")
         return encoded
-
-    def _decode(self, encoded: bytes) -> dict[str, Any]:
-        try:
-            struct = self._decoder.decode(encoded)
-        except Exception as error:  # a type's own constructor may raise anything
-            told = _QUOTED.sub(r"\1\2", str(error))
-            # Logs must not contain payloads; neither may the cause then.
-            raise PayloadInvalid(f"task {self.task_name!r}: {told}") from (error if told == str(error) else None)
-        return {name: getattr(struct, name) for name in self._types}
 
 
 def _canonical(value: Any, path: str) -> Any:

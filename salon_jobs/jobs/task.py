@@ -8,7 +8,7 @@ import string
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, Generic, ParamSpec, TypeVar, Unpack
+from typing import Any, Generic, ParamSpec, TypedDict, TypeVar, Unpack
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.backoff import Backoff
@@ -203,74 +203,37 @@ class Task(Generic[P, R_co]):
             raise TaskInvalid(f"task {self.name!r}: {option} uses {sorted(unknown)}, which are not arguments")
 
 
-def task(
-    *,
-    name: str,
-    queue: str = "default",
-    priority: int = 0,
-    max_attempts: int | None = None,
-    job_key: str | None = None,
-    job_key_mode: KeyMode = "replace",
-    backoff: Backoff | None = None,
-    timeout: timedelta | None = None,
-    wait_timeout: timedelta | None = None,
-    wait_overtime: timedelta | None = None,
-    waiting_shortens_timeout: bool = False,
-    max_concurrency: int | None = None,
-    concurrency_key: str | None = None,
-    key_concurrency: int | None = None,
-) -> Callable[[Callable[P, R]], Task[P, R]]:
-    """Declare a system task: no store, no surrounding transaction, at least once. Raises TaskInvalid, OptionInvalid.
+class TaskOptions(TypedDict, total=False):
+    """Options of ``task`` and ``store_task``.
 
     ``job_key`` is a template over the arguments. ``max_attempts`` defaults to the setting (25). ``timeout`` limits a
     run, ``wait_timeout`` the wait before it; see docs/how-to/timeouts-and-cancellation.md. At most ``max_concurrency``
     of its jobs run at once across all processes, and at most ``key_concurrency`` (1) of those that share a
     ``concurrency_key``, a template over the arguments; see docs/how-to/pause-and-limit.md.
     """
-    options = _options(queue, priority, max_attempts, job_key_mode)
-    timeouts = Timeouts(
-        timeout=timeout,
-        wait_timeout=wait_timeout,
-        wait_overtime=wait_overtime,
-        waiting_shortens_timeout=waiting_shortens_timeout,
-    )
-    limits = DeclaredLimits(
-        max_concurrency=max_concurrency, concurrency_key=concurrency_key, key_concurrency=key_concurrency
-    )
 
-    def declare(function: Callable[P, R]) -> Task[P, R]:
-        return Task(
-            function,
-            name=name,
-            options=options,
-            is_store_task=False,
-            atomic=False,
-            job_key_template=job_key,
-            backoff=backoff,
-            timeouts=timeouts,
-            limits=limits,
-        )
+    queue: str
+    priority: int
+    max_attempts: int | None
+    job_key: str | None
+    job_key_mode: KeyMode
+    backoff: Backoff | None
+    timeout: timedelta | None
+    wait_timeout: timedelta | None
+    wait_overtime: timedelta | None
+    waiting_shortens_timeout: bool
+    max_concurrency: int | None
+    concurrency_key: str | None
+    key_concurrency: int | None
 
-    return declare
+
+def task(*, name: str, **options: Unpack[TaskOptions]) -> Callable[[Callable[P, R]], Task[P, R]]:
+    """Declare a system task: no store, no surrounding transaction, at least once. Raises TaskInvalid, OptionInvalid."""
+    return _declare(name, is_store_task=False, atomic=False, **options)
 
 
 def store_task(
-    *,
-    name: str,
-    queue: str = "default",
-    priority: int = 0,
-    max_attempts: int | None = None,
-    job_key: str | None = None,
-    job_key_mode: KeyMode = "replace",
-    atomic: bool = True,
-    backoff: Backoff | None = None,
-    timeout: timedelta | None = None,
-    wait_timeout: timedelta | None = None,
-    wait_overtime: timedelta | None = None,
-    waiting_shortens_timeout: bool = False,
-    max_concurrency: int | None = None,
-    concurrency_key: str | None = None,
-    key_concurrency: int | None = None,
+    *, name: str, atomic: bool = True, **options: Unpack[TaskOptions]
 ) -> Callable[[Callable[P, R]], Task[P, R]]:
     """Declare a store task, whose function takes ``store_id: UUID``. Raises TaskInvalid, OptionInvalid.
 
@@ -278,7 +241,29 @@ def store_task(
     effects happen exactly once. ``atomic=False`` opts out (e-mail, HTTP): the store is set in every transaction that
     the handler opens, and the job runs at least once. ``async def`` handlers require it.
     """
-    options = _options(queue, priority, max_attempts, job_key_mode)
+    return _declare(name, is_store_task=True, atomic=atomic, **options)
+
+
+def _declare(
+    name: str,
+    *,
+    is_store_task: bool,
+    atomic: bool,
+    queue: str = "default",
+    priority: int = 0,
+    max_attempts: int | None = None,
+    job_key: str | None = None,
+    job_key_mode: KeyMode = "replace",
+    backoff: Backoff | None = None,
+    timeout: timedelta | None = None,
+    wait_timeout: timedelta | None = None,
+    wait_overtime: timedelta | None = None,
+    waiting_shortens_timeout: bool = False,
+    max_concurrency: int | None = None,
+    concurrency_key: str | None = None,
+    key_concurrency: int | None = None,
+) -> Callable[[Callable[P, R]], Task[P, R]]:
+    options = JobOptions(queue=queue, priority=priority, max_attempts=max_attempts, job_key_mode=job_key_mode)
     timeouts = Timeouts(
         timeout=timeout,
         wait_timeout=wait_timeout,
@@ -294,7 +279,7 @@ def store_task(
             function,
             name=name,
             options=options,
-            is_store_task=True,
+            is_store_task=is_store_task,
             atomic=atomic,
             job_key_template=job_key,
             backoff=backoff,
@@ -303,10 +288,6 @@ def store_task(
         )
 
     return declare
-
-
-def _options(queue: str, priority: int, max_attempts: int | None, mode: KeyMode) -> JobOptions:
-    return JobOptions(queue=queue, priority=priority, max_attempts=max_attempts, job_key_mode=mode)
 
 
 def _filled(template: str | None, store: object, arguments: Arguments) -> str | None:
