@@ -104,13 +104,9 @@ def check_settings(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> 
 def _settings_hint(fault: str) -> str:
     """Return what to do about an error of the settings, naming the setting that its text begins with."""
     if " unknown key " in fault:
-        return (
-            "rename the key, or remove it: CHANGELOG.md lists the settings that were removed, and what applies instead"
-        )
+        return "rename or remove the key; CHANGELOG.md lists the removed settings, and what applies instead"
     key = re.match(r"SALON_JOBS(\['.+?'\])*", fault)
-    return (
-        f"correct {key[0] if key else 'SALON_JOBS'} in Django's settings; docs/reference/settings.md lists the values"
-    )
+    return f"correct {key[0] if key else 'SALON_JOBS'} in the settings; docs/reference/settings.md lists its values"
 
 
 def _check_isolation(database: str) -> list[CheckMessage]:

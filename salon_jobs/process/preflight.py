@@ -67,9 +67,11 @@ def check_role(alias: str, expected: str | None = None) -> None:
     text = f"database role {user!r} {' and '.join(faults)}"
     if conf.roles is not None:
         raise ForbiddenRole(f"{text}; connect as a runtime role")
-    # One user owns the tables on purpose, and their policies are forced. Policies do not bind the other two.
-    level = logging.WARNING if is_superuser or bypasses_rls else logging.INFO
-    log_event(level, events.ROLE_NOTICED, detail=f"{text}; with ROLES set, this process would refuse it")
+    text += "; with ROLES set, this process would refuse it"
+    if is_superuser or bypasses_rls:
+        log_event(logging.WARNING, events.ROLE_NOTICED, detail=text)
+    else:  # One user owns the tables on purpose: their policies are forced, and bind the owner too.
+        log_event(logging.INFO, events.ROLE_NOTICED, detail=text)
 
 
 def check_tables(alias: str) -> None:
