@@ -65,7 +65,6 @@ class Consumer(Loop):
             return False
 
     def poll(self) -> float:
-        """Process one batch."""
         count = self._attempt(self._process_batch)
         if count is not None:
             if self._trouble is not None:
@@ -76,7 +75,6 @@ class Consumer(Loop):
         return 0.0
 
     def finish(self) -> bool:
-        """Close the source; return whether there was no error."""
         self._source.close()
         return self.error is None
 
@@ -95,7 +93,6 @@ class Consumer(Loop):
         }
 
     def samples(self) -> list[Sample]:
-        """Return the metrics of this consumer."""
         name = self.name
         return [
             Sample(metrics.CONSUMER_UP, self._trouble is None, (name,)),
@@ -228,7 +225,6 @@ class Consumers(Loop):
         self._prune_at = float("-inf")
 
     def run(self) -> bool:
-        """Consume until stopped; return True."""
         for consumer in self._consumers:
             consumer.start()
         return super().run()
@@ -242,7 +238,6 @@ class Consumers(Loop):
         return _CHECK_EVERY_S
 
     def finish(self) -> bool:
-        """Stop all consumers and wait for them to end."""
         for consumer in self._consumers:
             consumer.stop()
         for consumer in self._consumers:
@@ -257,7 +252,6 @@ class Consumers(Loop):
         return {"consumers": {consumer.name: consumer.facts() for consumer in self._consumers}}
 
     def samples(self) -> list[Sample]:
-        """Return the metrics of all consumers."""
         return [sample for consumer in self._consumers for sample in consumer.samples()]
 
     def _prune(self) -> None:

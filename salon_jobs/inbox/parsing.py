@@ -61,7 +61,6 @@ class ParsedMessage:
 
     @property
     def count(self) -> int:
-        """Number of deliveries so far."""
         return 1 if self.delivery is None else self.delivery.count
 
     @property
@@ -71,7 +70,6 @@ class ParsedMessage:
 
     @property
     def store_id(self) -> UUID | None:
-        """Store of the job it becomes."""
         return None if self.arguments is None else self.arguments.store_id
 
     @property
@@ -80,11 +78,9 @@ class ParsedMessage:
         return self.reason is not None and self.reason.transient
 
     def rejected(self, reason: Reason) -> ParsedMessage:
-        """Return the message as rejected."""
         return replace(self, task=None, reason=reason)
 
     def row(self) -> InboxRow:
-        """Return the message's row for the inbox."""
         reason, envelope = self.reason, self.envelope
         raw = "" if self.delivery is None else self.delivery.raw
         return InboxRow(

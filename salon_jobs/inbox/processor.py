@@ -43,7 +43,6 @@ class BatchResult:
     rejected: int = 0
 
     def add(self, other: BatchResult) -> None:
-        """Add another result to this one."""
         self.acknowledge += other.acknowledge
         self.give_back += other.give_back
         self.enqueued += other.enqueued
@@ -159,7 +158,6 @@ class Processor:
         ]
 
     def _retry_one(self) -> bool:
-        """Retry one message; return False if there is none."""
         row = reason = None
         try:
             with transaction.atomic(using=conf.database):

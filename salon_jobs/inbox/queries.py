@@ -63,7 +63,6 @@ def record_jobs(consumer: str, jobs: Mapping[str, int]) -> None:
 
 
 def existing_stores(store_ids: Collection[UUID | None]) -> set[UUID]:
-    """Return which of these stores exist. Role: worker."""
     statement = statements.load("existing_stores").replace("__function__", conf.fan_out_function)
     with connections[conf.database].cursor() as cursor:
         cursor.execute(statement, {"store_ids": list(store_ids)})

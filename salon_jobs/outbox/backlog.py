@@ -90,12 +90,10 @@ class Backlog:
             return unread or any(hold.recovering for hold in self._holds.values())
 
     def uses(self, partition: int) -> bool:
-        """Return whether messages of a partition are in memory."""
         with self.changed:
             return partition in self._unmarked.values()
 
     def blocked_aggregates(self) -> list[str]:
-        """Return the aggregates on hold, without those of one message."""
         with self.changed:
             return [key for key in self._holds if isinstance(key, str)]
 
@@ -233,7 +231,6 @@ class Backlog:
                     self._tries.pop(message_id, None)
 
     def tries(self, message: OutgoingMessage) -> int:
-        """Return how many times a message was tried before."""
         with self.changed:
             return self._tries.get(message.id, 0)
 
@@ -263,17 +260,14 @@ class Backlog:
 
     @property
     def size(self) -> int:
-        """Number of messages in memory."""
         return len(self._unmarked)
 
     @property
     def waiting(self) -> bool:
-        """Whether there is anything to take."""
         return bool(self._first or self._queue)
 
     @property
     def on_hold(self) -> int:
-        """Number of blocked aggregates."""
         return len(self._holds)
 
     def _add(self, waiting: deque[OutgoingMessage], messages: Sequence[OutgoingMessage]) -> None:

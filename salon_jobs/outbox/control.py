@@ -134,7 +134,6 @@ def why_not(ids: Iterable[int], allowed: str, using: str) -> dict[int, str]:
 
 
 def batches(rows: Sequence[_T]) -> Iterator[Sequence[_T]]:
-    """Split rows into batches, each for one transaction."""
     return (rows[start : start + BATCH] for start in range(0, len(rows), BATCH))
 
 

@@ -16,11 +16,12 @@ from salon_jobs.brokers.publisher import Answers, OutgoingMessage, Publisher, Pu
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import events
 from salon_jobs.core.backoff import Backoff
-from salon_jobs.core.events import log_event
+from salon_jobs.core.destinations import place_of
+from salon_jobs.core.events import log_event, logger
+from salon_jobs.core.tracing import Published, active_tracers, headers_of
 from salon_jobs.outbox.backlog import Backlog
 from salon_jobs.outbox.marker import Marker, Settled
 from salon_jobs.outbox.queries import Failure
-from salon_jobs.outbox.traces import trace_published
 
 _WAIT_S: Final = (0.25, 30.0)
 
@@ -74,7 +75,7 @@ class Breaker:
 _CHECK_EVERY_S: Final = 0.5
 
 
-class DestinationWorker:
+class DestinationWorker(threading.Thread):
     """Thread that publishes a backlog, passing marks to the marker and failures to the relay."""
 
     def __init__(
@@ -86,6 +87,7 @@ class DestinationWorker:
         owns: Callable[[], bool],
         on_change: Callable[[], None],
     ) -> None:
+        super().__init__(name=f"salon-jobs-{aggregate_type}"[:60], daemon=True)
         self.aggregate_type = aggregate_type
         self.backlog = Backlog(conf.outbox.fetch_limit)
         self.breaker = Breaker()
@@ -101,30 +103,21 @@ class DestinationWorker:
         self._on_change = on_change
         self._generation = 0
         self._busy = self._opened = False
-        self._stop = threading.Event()
+        self._stopping = threading.Event()
         self._forced = threading.Event()
         self._failures: list[Failure] = []
-        self._outage_news: list[PublishFailure | None] = []
+        # What the table says, "" for no outage. Written by the relay.
+        self.written_outage = ""
         base = conf.outbox.retry_backoff
         self._backoff = Backoff(base=base, cap=max(base, timedelta(hours=1)))
-        self._thread = threading.Thread(target=self._run, name=f"salon-jobs-{aggregate_type}"[:60], daemon=True)
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
 
     def stop(self, *, force: bool = False) -> None:
         """Stop after the batch being published; with ``force``, after the current message. Idempotent."""
-        self._stop.set()
+        self._stopping.set()
         if force:
             self._forced.set()
         with self.backlog.changed:
             self.backlog.changed.notify_all()
-
-    def join(self, timeout_s: float) -> bool:
-        """Wait for the thread to end; return whether it did."""
-        self._thread.join(timeout_s)
-        return not self._thread.is_alive()
 
     def lose(self) -> None:
         """Send no more of the current batch, because some of it now belongs to another relay.
@@ -135,7 +128,6 @@ class DestinationWorker:
             self._generation += 1
 
     def give_tokens(self, tokens: int) -> None:
-        """Allow ``tokens`` more messages."""
         with self.backlog.changed:
             self.tokens = (self.tokens or 0) + tokens
             self.backlog.changed.notify_all()
@@ -153,11 +145,6 @@ class DestinationWorker:
         """Whether nothing is in flight or could be."""
         return not self._busy and not self.backlog.size and not self._failures
 
-    @property
-    def is_alive(self) -> bool:
-        """Whether the thread runs; an unexpected error or ``stop`` ends it."""
-        return self._thread.is_alive()
-
     def uses(self, partition: int) -> bool:
         """Return whether messages of a partition are in memory, or its failures are still to be written."""
         with self.backlog.changed:
@@ -170,7 +157,6 @@ class DestinationWorker:
         return self.paused or not self.breaker.is_closed
 
     def facts(self) -> dict[str, object]:
-        """Return the destination's part of readiness."""
         outage = self.breaker.outage
         return {
             "in_memory": self.backlog.size,
@@ -190,25 +176,14 @@ class DestinationWorker:
             del self._failures[: len(failures)]
         self.backlog.written(failures)
 
-    @property
-    def outage_news(self) -> list[PublishFailure | None]:
-        """Changes of the destination's state: an outage, or None for the end of one. See ``outages_written``."""
-        with self.backlog.changed:
-            return list(self._outage_news)
-
-    def outages_written(self, count: int) -> None:
-        """Forget the ``count`` oldest state changes after they were written."""
-        with self.backlog.changed:
-            del self._outage_news[:count]
-
-    def _run(self) -> None:
+    def run(self) -> None:
         try:
-            while not self._stop.is_set():
+            while not self._stopping.is_set():
                 batch, should_continue = self._next_batch()
                 if batch:
                     began_ns = time.time_ns()
                     answers = self._publish(batch, should_continue)
-                    trace_published(batch, answers, began_ns)
+                    _trace(batch, answers, began_ns)
                     self._settle(batch, answers, should_continue)
                     self._busy = False
                     self._on_change()
@@ -221,7 +196,7 @@ class DestinationWorker:
             should_continue = partial(self._should_continue, self._generation)
             wait_s = self.breaker.wait_s
             if self.paused or wait_s or not self.backlog.waiting or self.tokens == 0 or not self._owns():
-                if not self._stop.is_set():
+                if not self._stopping.is_set():
                     changed.wait(min(_CHECK_EVERY_S, wait_s or _CHECK_EVERY_S))
                 return [], should_continue
             self._busy = True
@@ -307,24 +282,14 @@ class DestinationWorker:
         log_event(
             logging.ERROR if final else logging.WARNING,
             events.MESSAGE_FAILED if final else events.MESSAGE_RETRIED,
-            message_id=message.message_id,
-            aggregate_type=message.aggregate_type,
-            aggregate_id=message.aggregate_id,
-            event_name=message.event,
-            store_id=message.store_id,
-            code=answer.code,
+            **failure.log_fields(),
             attempt=tries,
-            detail=answer.detail,
             retry_in_s=None if final else round(failure.wait.total_seconds(), 1),
         )
         return failure
 
     def _trip_breaker(self, outage: PublishFailure) -> None:
-        if not self.breaker.trip(outage):
-            return
-        with self.backlog.changed:
-            self._outage_news.append(outage)
-        if not outage.quiet:
+        if self.breaker.trip(outage) and not outage.quiet:
             missing = outage.verdict is Verdict.MISSING
             event = events.DESTINATION_UNRESOLVABLE if missing else events.DESTINATION_LOST
             name = self.aggregate_type
@@ -332,6 +297,38 @@ class DestinationWorker:
 
     def _close_breaker(self, *, healed: bool = True) -> None:
         if self.breaker.close(healed=healed):
-            with self.backlog.changed:
-                self._outage_news.append(None)
             log_event(logging.INFO, events.DESTINATION_BACK, aggregate_type=self.aggregate_type)
+
+
+_NOT_TRIED: Final = (Verdict.NOT_SENT, Verdict.SKIPPED)
+
+
+def _trace(batch: Sequence[OutgoingMessage], answers: Answers, began_ns: int) -> None:
+    """Report to tracers each tried message that carries headers; others cost nothing."""
+    tracers = active_tracers()
+    if not tracers:
+        return
+    ended_ns = time.time_ns()
+    for message, answer in zip(batch, answers, strict=True):
+        if message.headers == "{}" or (answer is not None and answer.verdict in _NOT_TRIED):
+            continue
+        try:
+            service, resource = place_of(message.aggregate_type)
+            published = Published(
+                system=service,
+                destination=resource,
+                event=message.event,
+                message_id=str(message.message_id),
+                store_id=message.store_id,
+                created_at_s=message.created_at_s,
+                began_ns=began_ns,
+                ended_ns=ended_ns,
+                count=len(batch),
+                body_size=len(message.payload.encode()),
+                headers=headers_of(message.headers),
+                code="" if answer is None else answer.code or str(answer.verdict),
+            )
+            for tracer in tracers:
+                tracer.published(published)
+        except Exception:  # the message is published, whatever its tracer does
+            logger.exception("a tracer could not note message %s", message.message_id)

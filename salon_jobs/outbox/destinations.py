@@ -54,7 +54,6 @@ class Destinations:
             self._publisher_of("sns")
 
     def all(self) -> list[DestinationWorker]:
-        """Return all destination workers."""
         return list(self._workers.values())
 
     def serve(self, destinations: Mapping[str, bool]) -> None:
@@ -63,7 +62,6 @@ class Destinations:
             self._worker(aggregate_type).paused = paused
 
     def own(self, partitions: frozenset[int]) -> None:
-        """Read only these partitions."""
         if partitions != self._partitions:
             self._partitions = partitions
             for worker in self.all():
@@ -84,7 +82,7 @@ class Destinations:
         Raises RuntimeError when a destination worker has ended: this process cannot do its work, so another must.
         """
         for worker in self.all():
-            if not worker.is_alive:
+            if not worker.is_alive():
                 raise RuntimeError(f"the worker of {worker.aggregate_type} has ended by an error; see the log")
             worker.backlog.rewind(gate.allocated)
         if time.monotonic() >= self._discover_at:
@@ -209,7 +207,6 @@ class Destinations:
 
     @property
     def in_memory(self) -> int:
-        """Number of messages that were read but not marked."""
         return sum(worker.backlog.size for worker in self.all())
 
     def facts(self) -> dict[str, object]:
@@ -227,7 +224,6 @@ class Destinations:
         return {"destinations": {worker.aggregate_type: worker.facts() for worker in self.all()}, "brokers": brokers}
 
     def samples(self) -> list[Sample]:
-        """Return the metrics of the destinations."""
         samples: list[Sample] = []
         for worker in self.all():
             name = worker.aggregate_type
@@ -240,15 +236,16 @@ class Destinations:
         """Let workers end their batches until ``end`` (monotonic), then their current message; True when all ended."""
         for worker in self.all():
             worker.stop()
-        while any(not worker.join(0.02) for worker in self.all()):
-            if forced.is_set() or time.monotonic() > end:
+        while any(worker.is_alive() for worker in self.all()):
+            if forced.wait(0.02) or time.monotonic() > end:
                 for worker in self.all():
                     worker.stop(force=True)
                 break
-        return all(worker.join(2.0) for worker in self.all())
+        for worker in self.all():
+            worker.join(2.0)
+        return not any(worker.is_alive() for worker in self.all())
 
     def close(self) -> None:
-        """Close the publishers."""
         for publisher in self._publishers.values():
             publisher.close()
 
@@ -381,12 +378,10 @@ class Progress:
             )
 
     def facts(self) -> dict[str, object]:
-        """Return the readiness facts."""
         counts = {"published": self._marker.published, "skipped": self._marker.skipped}
         return {**counts, "relay_lag_s": round(self.lag_s, 3)}
 
     def samples(self) -> list[Sample]:
-        """Return the metrics as of the last check."""
         samples: list[Sample] = []
         for name, lag_s in self._lags.items():
             samples.append(Sample(metrics.RELAY_LAG, lag_s, (name,)))

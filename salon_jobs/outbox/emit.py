@@ -121,31 +121,29 @@ class _Row(NamedTuple):
 
 
 def _row(draft: Draft, trace: Mapping[str, str]) -> _Row:
-    aggregate_type, aggregate_id = _text(draft, "aggregate_type"), _text(draft, "aggregate_id", may_be_empty=True)
-    event = _text(draft, "event")
-    destination = parse_destination(aggregate_type)
-    payload = _json(draft.payload, "payload")
-    headers = _json({**_headers(draft.headers), **trace}, "headers")
+    for name in ("aggregate_type", "aggregate_id", "event"):
+        _check_text(name, getattr(draft, name))
+    destination = parse_destination(draft.aggregate_type)
+    payload = _json("payload", draft.payload)
+    headers = _json("headers", {**_checked(draft.headers), **trace})
     checker_for(destination.service).check(
-        destination, aggregate_id=aggregate_id, event=event, payload=payload, headers=headers
+        destination, aggregate_id=draft.aggregate_id, event=draft.event, payload=payload, headers=headers
     )
-    return _Row(uuid4(), aggregate_type, aggregate_id, event, payload, headers)
+    return _Row(uuid4(), draft.aggregate_type, draft.aggregate_id, draft.event, payload, headers)
 
 
-def _text(draft: Draft, name: str, *, may_be_empty: bool = False) -> str:
-    value: object = getattr(draft, name)
+def _check_text(name: str, value: object) -> None:
     if not isinstance(value, str):
         raise MessageInvalid(f"{name} must be a string, not {type(value).__name__}; write str(…)")
-    if not value and not may_be_empty:
+    if not value and name != "aggregate_id":
         raise MessageInvalid(f"{name} must not be empty")
     if len(value) > LONGEST:
         raise MessageInvalid(f"{name} is {len(value)} characters long; at most {LONGEST} are allowed")
     if not value.isprintable():
         raise MessageInvalid(f"{name} {value!r} holds characters that cannot be printed, which brokers refuse")
-    return value
 
 
-def _headers(headers: Mapping[str, str]) -> dict[str, str]:
+def _checked(headers: Mapping[str, str]) -> Mapping[str, str]:
     for name, value in headers.items():
         if not isinstance(name, str) or not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise MessageInvalid(f"headers must be a dict of strings to strings; {name!r} is not")
@@ -155,10 +153,10 @@ def _headers(headers: Mapping[str, str]) -> dict[str, str]:
             raise MessageInvalid(f"headers: {name!r} is written by salon_jobs itself; choose another name")
         if not value.isprintable():
             raise MessageInvalid(f"headers: the value of {name!r} holds characters that cannot be printed")
-    return dict(headers)
+    return headers
 
 
-def _json(value: object, name: str) -> str:
+def _json(name: str, value: object) -> str:
     try:
         text = _encode(value).decode()
     except (TypeError, ValueError, RecursionError) as error:

@@ -44,12 +44,10 @@ class Marker(Loop):
         self.published = self.skipped = 0
 
     def put(self, settled: Settled) -> None:
-        """Queue the outcome of one batch."""
         self._settled.append(settled)
         self.wake()
 
     def poll(self) -> float:
-        """Write what is queued; the next round begins when there is more."""
         self._write_all()
         return float("inf")
 
@@ -69,7 +67,6 @@ class Marker(Loop):
 
     @property
     def idle(self) -> bool:
-        """Whether everything is written."""
         return not self._settled
 
     def _give_up(self, wait_s: float) -> bool:
@@ -121,7 +118,6 @@ class MessagePruner(Loop):
         self._began = clock()
 
     def poll(self) -> float:
-        """Prune once a minute."""
         self.run_once()
         return _EVERY_S
 

@@ -17,23 +17,27 @@ _MARGIN = 0.3
 
 
 class Ownership:
-    """The partitions this relay owns: sends heartbeats, takes free or abandoned ones, knows how long they are ours.
+    """Partitions that this relay owns: it sends heartbeats, takes free or abandoned ones, and gives back its excess.
 
     Clocks of different machines are never compared: a relay takes another's partition only after seeing it unchanged
-    for the OWNERSHIP setting on its own monotonic clock, and an owner trusts its own for less than that.
+    for PROCESS_SILENT_AFTER on its own monotonic clock, and an owner trusts its own for less than that.
     """
 
     def __init__(self, owner: int, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._owner = owner
         self._clock = clock
-        self._seen: dict[int, tuple[PartitionState, float]] = {}
+        self._unchanged_since: dict[PartitionState, float] = {}
         self._ours_until = float("-inf")
         self._began = self._beat_at = float("-inf")
         self._epochs: dict[int, int] = {}
-        self.mine: frozenset[int] = frozenset()
         # Owned, but to be given back as soon as nothing of them is in flight.
         self.leaving: frozenset[int] = frozenset()
         self.relays = 1
+
+    @property
+    def mine(self) -> frozenset[int]:
+        """Owned partitions, also those that are leaving."""
+        return frozenset(self._epochs)
 
     @property
     def holds(self) -> bool:
@@ -42,7 +46,6 @@ class Ownership:
 
     @property
     def due_in_s(self) -> float:
-        """Seconds until the next heartbeat is due."""
         return max(0.0, self._beat_at - self._clock())
 
     def beat(self) -> frozenset[int]:
@@ -50,49 +53,39 @@ class Ownership:
 
         A partition that was lost and taken again counts, because another relay had it. Call ``trust`` afterwards.
         """
+        silent_after_s = conf.process_silent_after.total_seconds()
         self._began = self._clock()
-        if not self._seen:
+        if not self._unchanged_since:
             queries.make_partitions()
         queries.beat_partitions(self._owner)
         states, relays = queries.partitions()
+        # Taken after reading: a heartbeat that arrived during the query must not look as old as the query.
+        now = self._clock()
+        since = self._unchanged_since = {state: self._unchanged_since.get(state, now) for state in states}
         self.relays = max(1, relays)
         epochs = {state.partition: state.epoch for state in states if state.owner == self._owner}
         # A relay that was frozen or cut off finds its rows unchanged, unless another relay took them.
         lost = frozenset(p for p, epoch in self._epochs.items() if epochs.get(p) != epoch)
         share = -(-PARTITIONS // self.relays)
-        takeable = self._takeable(states)
-        if takeable and len(epochs) < share:
-            wanted = takeable[: share - len(epochs)]
+        others = [state for state in states if state.owner != self._owner]
+        free = [state for state in others if state.owner is None or now - since[state] >= silent_after_s]
+        if free and len(epochs) < share:
+            wanted = free[: share - len(epochs)]
             taken = queries.take_partitions(wanted, owner=self._owner)
             epochs |= {state.partition: state.epoch + 1 for state in wanted if state.partition in taken}
-        self._epochs, self.mine = epochs, frozenset(epochs)
+        self._epochs = epochs
         excess = len(epochs) - share
         staying = sorted(epochs, key=lambda partition: (partition in self.leaving, partition))
         self.leaving = frozenset(staying[-excess:]) if excess > 0 else frozenset()
-        self._beat_at = self._began + conf.process_silent_after.total_seconds() / _BEATS
+        self._beat_at = self._began + silent_after_s / _BEATS
         return lost
 
     def trust(self) -> None:
-        """Hold the owned partitions, counted from the last heartbeat. Call after telling publishers what was lost."""
+        """Hold the owned partitions, counted from the last heartbeat. Call after stopping what was lost."""
         self._ours_until = self._began + conf.process_silent_after.total_seconds() * (1 - _MARGIN)
 
     def release(self, partitions: frozenset[int]) -> None:
         """Give back partitions that have nothing in flight. Raises database errors."""
         queries.release_partitions(partitions, owner=self._owner)
-        self.mine -= partitions
         self._epochs = {p: epoch for p, epoch in self._epochs.items() if p not in partitions}
         self.leaving -= partitions
-
-    def _takeable(self, states: list[PartitionState]) -> list[PartitionState]:
-        # Taken after reading: a heartbeat that arrived during the query must not look as old as the query.
-        now = self._clock()
-        takeable: list[PartitionState] = []
-        for state in states:
-            before = self._seen.get(state.partition)
-            if before is None or before[0] != state:
-                self._seen[state.partition] = before = (state, now)
-            if state.owner is None or (
-                state.owner != self._owner and now - before[1] >= conf.process_silent_after.total_seconds()
-            ):
-                takeable.append(state)
-        return takeable

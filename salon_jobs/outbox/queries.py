@@ -69,10 +69,20 @@ class Failure:
     wait: timedelta = timedelta()
     final: bool = False
 
+    def log_fields(self) -> dict[str, Any]:
+        message = self.message
+        return {
+            "message_id": message.message_id,
+            "aggregate_type": message.aggregate_type,
+            "aggregate_id": message.aggregate_id,
+            "event_name": message.event,
+            "store_id": message.store_id,
+            "code": self.answer.code,
+            "detail": self.answer.detail,
+        }
+
 
 class PartitionState(NamedTuple):
-    """Partition as it was read."""
-
     partition: int
     owner: int | None
     epoch: int
@@ -118,7 +128,6 @@ def fetch_passed_over(
 
 
 def message_types() -> list[str]:
-    """Return the aggregate types that have pending messages."""
     return [row[0] for row in hot_rows("message_types", {})]
 
 
@@ -170,12 +179,10 @@ def write_unresolvable(failures: Sequence[Failure], *, owner: int, wait_s: float
 
 
 def forget_head(head_id: int) -> None:
-    """Delete the row of a head that is no longer pending."""
     BlockedAggregate.objects.using(conf.database).filter(head_id=head_id).delete()
 
 
 def blocked(partitions: Iterable[int]) -> list[Blocked]:
-    """Return the blocking rows of these partitions."""
     due = ExpressionWrapper(Q(status=BlockedAggregate.Status.WAITING, retry_at__lte=Now()), BooleanField())
     rows = BlockedAggregate.objects.using(conf.database).filter(partition__in=partitions)
     columns = ("aggregate_type", "aggregate_id", "partition", "head_id", "retry_count")
@@ -189,13 +196,11 @@ def count_blocked() -> Counter[tuple[str, str]]:
 
 
 def make_partitions() -> None:
-    """Insert missing partition rows. Idempotent."""
     rows = [RelayPartition(partition=partition) for partition in range(PARTITIONS)]
     RelayPartition.objects.using(conf.database).bulk_create(rows, ignore_conflicts=True)
 
 
 def beat_partitions(owner: int) -> None:
-    """Send a heartbeat for the owner of partitions."""
     RelayPartition.objects.using(conf.database).filter(owner=owner).update(beat=F("beat") + 1)
 
 

@@ -128,7 +128,6 @@ class Relay(Loop):
         }
 
     def samples(self) -> list[Sample]:
-        """Return the metrics of the relay and its destinations."""
         samples = [
             Sample(metrics.LOOP_AGE, self.polled_s_ago, ("relay",)),
             Sample(metrics.GATE_HELD, self._held_s),
@@ -225,9 +224,10 @@ class Relay(Loop):
         for worker in self._destinations.all():
             if failures := worker.take_failures():
                 self._write(worker, failures)
-            for outage in worker.outage_news:
+            outage = worker.breaker.outage
+            if worker.written_outage != (code := outage.code if outage else ""):
                 queries.write_outage(worker.aggregate_type, outage)
-                worker.outages_written(1)
+                worker.written_outage = code
 
     def _write(self, worker: DestinationWorker, failures: Sequence[Failure]) -> None:
         unresolvable = [failure for failure in failures if not failure.tries]
@@ -238,10 +238,13 @@ class Relay(Loop):
             new = queries.write_unresolvable(unresolvable, owner=self._process_id, wait_s=wait_s)
         written = queries.write_failures(charged, owner=self._process_id) if charged else set[int]()
         worker.failures_written(failures)
-        _log_unresolvable([each for each in unresolvable if each.message.id in new and not each.answer.quiet])
+        unheard = [each for each in unresolvable if each.message.id in new and not each.answer.quiet]
+        if unheard:  # one line for those found together, naming the first
+            fields = {**unheard[0].log_fields(), "messages": len(unheard)}
+            log_event(logging.WARNING, events.MESSAGES_UNRESOLVABLE, **fields)
         for failure in charged:
-            if failure.final and failure.message.id in written:
-                message = failure.message
+            message = failure.message
+            if failure.final and message.id in written:
                 report_failure(
                     MessageFailure(
                         str(message.message_id),
@@ -263,24 +266,6 @@ class Relay(Loop):
         # Not those with messages in flight or unmarked: the next relay takes them when our time is over.
         self._destinations.own(frozenset())
         ownership.release(self._destinations.free_of(ownership.mine))
-
-
-def _log_unresolvable(failures: Sequence[Failure]) -> None:
-    """Log messages that nothing accepts: one line for those found together, naming the first."""
-    if failures:
-        message, answer = failures[0].message, failures[0].answer
-        log_event(
-            logging.WARNING,
-            events.MESSAGES_UNRESOLVABLE,
-            aggregate_type=message.aggregate_type,
-            messages=len(failures),
-            message_id=message.message_id,
-            aggregate_id=message.aggregate_id,
-            event_name=message.event,
-            store_id=message.store_id,
-            code=answer.code,
-            detail=answer.detail,
-        )
 
 
 # Relay, marker, pruner, heartbeat, and two concurrent health checks.
@@ -306,5 +291,4 @@ class EmbeddedRelay(Relay):
                 self.outage.attempt(lambda: delete_row(self._process_id))
 
     def facts(self) -> dict[str, object]:
-        """Return the relay's readiness facts. Raises NotReady."""
         return {"relay": super().facts()}

@@ -69,7 +69,6 @@ class MessageCriteria:
             raise OptionInvalid("statuses must be some of published, failed and skipped")
 
     def described(self) -> dict[str, Any]:
-        """Return the criteria as the audit row keeps them."""
         criteria = {name: value for name, value in asdict(self).items() if value is not None and value != ()}
         for name in criteria.keys() & {"since", "until"}:
             criteria[name] = criteria[name].isoformat()
