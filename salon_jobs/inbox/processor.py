@@ -42,13 +42,6 @@ class BatchResult:
     duplicates: int = 0
     rejected: int = 0
 
-    def add(self, other: BatchResult) -> None:
-        self.acknowledge += other.acknowledge
-        self.give_back += other.give_back
-        self.enqueued += other.enqueued
-        self.duplicates += other.duplicates
-        self.rejected += other.rejected
-
 
 class Processor:
     """Processor of one consumer's deliveries. Single-threaded; worker role, outside any transaction."""
@@ -69,14 +62,17 @@ class Processor:
         committed before counts as a duplicate when it is processed again.
         """
         messages = [parse_delivery(delivery, self._settings, self._tasks) for delivery in deliveries]
+        result = BatchResult()
         try:
-            return self._commit(messages)
+            self._commit(messages, result)
         except Exception as error:  # trying each alone shows whose fault it is
             if _is_outage(error):
                 raise
-        result = BatchResult()
-        for message in messages:
-            result.add(BatchResult(give_back=_deliveries([message])) if stopping() else self._process_alone(message))
+            for message in messages:
+                if stopping():
+                    result.give_back += _deliveries([message])
+                else:
+                    self._process_alone(message, result)
         return result
 
     def retry_requested(self) -> int:
@@ -86,40 +82,43 @@ class Processor:
             count += 1
         return count
 
-    def _process_alone(self, message: ParsedMessage) -> BatchResult:
+    def _process_alone(self, message: ParsedMessage, result: BatchResult) -> None:
         try:
-            return self._commit([message])
+            self._commit([message], result)
         except Exception as error:  # recorded with the message
             if _is_outage(error):
                 raise
             if isinstance(error, OperationalError):
                 # A deadlock, a lock timeout, a full disk: not the message's fault, however often it was delivered.
-                return BatchResult(give_back=_deliveries([message]))
-            return self._commit([message.rejected(_reason(error))])
+                result.give_back += _deliveries([message])
+            else:
+                self._commit([message.rejected(_reason(error))], result)
 
-    def _commit(self, messages: Sequence[ParsedMessage]) -> BatchResult:
+    def _commit(self, messages: Sequence[ParsedMessage], result: BatchResult) -> None:
         """Commit messages in one transaction; give back those with a transient reason until delivered too often."""
         messages = self._check_stores(messages)
         early = [message.is_transient and message.count < self._settings.max_deliveries for message in messages]
         ready = [message for message, is_early in zip(messages, early, strict=True) if not is_early]
-        result = BatchResult(_deliveries(ready), _deliveries(compress(messages, early)))
-        if not ready:
-            return result
         first: dict[str, ParsedMessage] = {}
         for message in ready:  # a message delivered twice in a batch counts once
             first.setdefault(message.message_id, message)
-        with transaction.atomic(using=conf.database):
-            new_ids = queries.insert(self._consumer, [message.row() for message in first.values()])
-            new = [message for message_id, message in first.items() if message_id in new_ids]
-            jobs = self._enqueue([message for message in new if message.task is not None])
-            if jobs:
-                queries.record_jobs(self._consumer, jobs)
-        result.enqueued, result.rejected = len(jobs), len(new) - len(jobs)
-        result.duplicates = len(ready) - len(new)
+        new: list[ParsedMessage] = []
+        jobs: dict[str, int] = {}
+        if ready:
+            with transaction.atomic(using=conf.database):
+                new_ids = queries.insert(self._consumer, [message.row() for message in first.values()])
+                new = [message for message_id, message in first.items() if message_id in new_ids]
+                jobs = self._enqueue([message for message in new if message.task is not None])
+                if jobs:
+                    queries.record_jobs(self._consumer, jobs)
+        result.acknowledge += _deliveries(ready)
+        result.give_back += _deliveries(compress(messages, early))
+        result.enqueued += len(jobs)
+        result.rejected += len(new) - len(jobs)
+        result.duplicates += len(ready) - len(new)
         for message in new:
             if message.reason is not None:
                 self._report(message, message.reason)
-        return result
 
     def _enqueue(self, messages: Sequence[ParsedMessage]) -> dict[str, int]:
         """Enqueue by task, in the same order in every consumer; return the job IDs by message."""
@@ -196,17 +195,8 @@ class Processor:
             code=reason.code,
             deliveries=message.count,
         )
-        report_failure(
-            MessageFailure(
-                message.message_id,
-                self._settings.source,
-                message.event,
-                message.store_id,
-                reason.code,
-                message.count,
-                self._consumer,
-            )
-        )
+        about = (message.message_id, self._settings.source, message.event, message.store_id)
+        report_failure(MessageFailure(*about, reason.code, message.count, self._consumer))
 
 
 def find_tasks(consumer: str, settings: ConsumerSettings) -> dict[str, Task[..., Any]]:

@@ -115,18 +115,12 @@ class Destinations:
     def _discover(self) -> None:
         new = [name for name in queries.message_types() if name not in self._workers]
         room = max(0, _MOST - len(self._workers))
-        if len(new) > room:
-            if time.monotonic() >= self._log_left_out_at:
-                self._log_left_out_at = time.monotonic() + _LOG_LEFT_OUT_S
-                log_event(
-                    logging.ERROR,
-                    events.DESTINATIONS_LEFT_OUT,
-                    served=_MOST,
-                    left_out=len(new) - room,
-                    aggregate_type=new[room],
-                )
-            new = new[:room]
-        if new:
+        left_out = new[room:]
+        if left_out and time.monotonic() >= self._log_left_out_at:
+            self._log_left_out_at = time.monotonic() + _LOG_LEFT_OUT_S
+            counts: dict[str, Any] = {"served": _MOST, "left_out": len(left_out)}
+            log_event(logging.ERROR, events.DESTINATIONS_LEFT_OUT, **counts, aggregate_type=left_out[0])
+        if new := new[:room]:
             queries.add_destinations(new)
             for name in new:
                 self._worker(name)
@@ -368,14 +362,8 @@ class Progress:
         self._lags = {**dict.fromkeys(names, 0.0), **queries.oldest_messages(names)}
         self._blocked = queries.count_blocked()
         if sent or self.lag_s:
-            log_event(
-                logging.INFO,
-                events.RELAYED,
-                published=sent,
-                per_s=round(sent / took_s, 1),
-                lag_s=round(self.lag_s, 3),
-                in_memory=self._destinations.in_memory,
-            )
+            rate: dict[str, Any] = {"published": sent, "per_s": round(sent / took_s, 1), "lag_s": round(self.lag_s, 3)}
+            log_event(logging.INFO, events.RELAYED, **rate, in_memory=self._destinations.in_memory)
 
     def facts(self) -> dict[str, object]:
         counts = {"published": self._marker.published, "skipped": self._marker.skipped}

@@ -238,23 +238,15 @@ class Relay(Loop):
             new = queries.write_unresolvable(unresolvable, owner=self._process_id, wait_s=wait_s)
         written = queries.write_failures(charged, owner=self._process_id) if charged else set[int]()
         worker.failures_written(failures)
-        unheard = [each for each in unresolvable if each.message.id in new and not each.answer.quiet]
-        if unheard:  # one line for those found together, naming the first
-            fields = {**unheard[0].log_fields(), "messages": len(unheard)}
+        newly_blocked = [each for each in unresolvable if each.message.id in new and not each.answer.quiet]
+        if newly_blocked:  # one line for those found together, naming the first
+            fields = {**newly_blocked[0].log_fields(), "messages": len(newly_blocked)}
             log_event(logging.WARNING, events.MESSAGES_UNRESOLVABLE, **fields)
         for failure in charged:
             message = failure.message
             if failure.final and message.id in written:
-                report_failure(
-                    MessageFailure(
-                        str(message.message_id),
-                        message.aggregate_type,
-                        message.event,
-                        message.store_id,
-                        failure.answer.code,
-                        failure.tries,
-                    )
-                )
+                about = (str(message.message_id), message.aggregate_type, message.event, message.store_id)
+                report_failure(MessageFailure(*about, failure.answer.code, failure.tries))
 
     def _is_done(self) -> bool:
         """Return, in a burst, whether nothing is left to do now."""

@@ -1,4 +1,4 @@
-"""Is a queue in memory, with which tests do what no broker does on demand, such as to deliver twice."""
+"""Queue in memory, with which tests do what no broker does on demand, such as to deliver twice."""
 
 from __future__ import annotations
 
@@ -32,20 +32,17 @@ class MemorySource(Source):
         self.before_acknowledge: Callable[[], None] = lambda: None
 
     def receive(self, limit: int, *, wait: timedelta, visibility: timedelta) -> list[Delivery]:
-        """Take from the front."""
         self.before_receive()
         self._require()
         found, self.queue[:] = self.queue[:limit], self.queue[limit:]
         return found
 
     def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
-        """Remember them."""
         self.before_acknowledge()
         self._require()
         self.acknowledged += deliveries
 
     def extend(self, deliveries: Sequence[Delivery], *, visibility: timedelta) -> None:
-        """Count it."""
         self._require()
         self.extended.release()
 
@@ -56,11 +53,9 @@ class MemorySource(Source):
         self.queue += [again(delivery) for delivery in deliveries]
 
     def ping(self) -> None:
-        """Tell whether it is up."""
         self._require()
 
     def close(self) -> None:
-        """Remember it."""
         self.closed = True
 
     def _require(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -10,11 +10,22 @@ import pytest
 from salon_jobs.brokers.memory import MemoryPublisher
 
 
+@pytest.fixture
+def change_settings(settings: Any) -> Callable[..., None]:
+    """Change settings; those of OUTBOX are merged."""
+
+    def change(**changes: Any) -> None:
+        changes["OUTBOX"] = {**settings.SALON_JOBS["OUTBOX"], **changes.get("OUTBOX", {})}
+        settings.SALON_JOBS = {**settings.SALON_JOBS, **changes}
+
+    return change
+
+
 @pytest.fixture(autouse=True)
-def outbox(settings: Any, database: None) -> Iterator[None]:
+def outbox(change_settings: Callable[..., None], database: None) -> Iterator[None]:
     """Wait for nothing longer than needed."""
     quick = {"POLL_INTERVAL": 0.2, "RETRY_BACKOFF": 0.1, "THROUGHPUT": None, "THROUGHPUT_OF": {"sns": 3000}}
-    settings.SALON_JOBS = {**settings.SALON_JOBS, "OUTBOX": {**settings.SALON_JOBS["OUTBOX"], **quick}}
+    change_settings(OUTBOX=quick)
     MemoryPublisher.forget()
     yield
     MemoryPublisher.forget()

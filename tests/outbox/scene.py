@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -9,12 +10,16 @@ from typing import Any
 from uuid import UUID
 
 from django.db import connections, transaction
+from django.test.utils import CaptureQueriesContext
 
 from salon_jobs import emit
 from salon_jobs.brokers.memory import MemoryPublisher
+from salon_jobs.brokers.publisher import OutgoingMessage, PublishFailure, Verdict
 from salon_jobs.models import Process
+from salon_jobs.outbox import Draft
 from salon_jobs.outbox.relay import Relay
-from tests.support import seen
+from tests.e2e.worker_process import eventually
+from tests.support import change, plan_nodes, seen
 
 ORDERS = "rn::memory:::orders"
 
@@ -23,6 +28,32 @@ def emitted(aggregate_id: str = "", *, event: str = "order.created", number: int
     """Emit one message in a transaction of its own."""
     with transaction.atomic():
         return emit(to, aggregate_id=aggregate_id, event=event, payload={"number": number})
+
+
+def draft(aggregate_id: str = "", number: int = 0, *, to: str = ORDERS) -> Draft:
+    return Draft(aggregate_type=to, aggregate_id=aggregate_id, event="e", payload={"number": number})
+
+
+def answer_with(
+    verdict: Verdict,
+    code: str = "TEST.NO",
+    *,
+    detail: str = "",
+    times: int | None = None,
+    aggregate: str = "",
+    quiet: bool = False,
+) -> None:
+    """Have the broker in memory answer so, for aggregates that begin so, the next ``times`` times."""
+    left = [times]
+
+    def answer(message: OutgoingMessage) -> PublishFailure | None:
+        if not message.aggregate_id.startswith(aggregate) or left[0] == 0:
+            return None
+        if left[0] is not None:
+            left[0] -= 1
+        return PublishFailure(verdict, code, detail, quiet)
+
+    MemoryPublisher.answer = answer
 
 
 def relay_in_burst() -> bool:
@@ -35,17 +66,17 @@ def relay_in_burst() -> bool:
 
 
 class RunningRelay:
-    """Is a relay in a thread of its own."""
+    """Relay in a thread of its own."""
 
-    def __init__(self) -> None:
-        self.process_id = Process.objects.create(kind="relay", hostname="test", pid=1).pk
-        self.relay = Relay(lambda: self.process_id)
+    def __init__(self, relay: Relay | None = None) -> None:
+        self.process_id = 0 if relay else Process.objects.create(kind="relay", hostname="test", pid=1).pk
+        self.relay = relay or Relay(lambda: self.process_id)
         self.clean: bool | None = None
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
 
     def stop(self) -> bool:
-        """Stop it; returns whether it ended cleanly."""
+        """Stop it; return whether it ended cleanly."""
         self.relay.stop()
         self.thread.join(20)
         assert not self.thread.is_alive()
@@ -53,19 +84,17 @@ class RunningRelay:
         return bool(self.clean)
 
     def facts(self) -> dict[str, Any]:
-        """Return what it tells about itself."""
         return self.relay.facts()
 
+    def wait_for_partitions(self, count: int = 16) -> None:
+        eventually(lambda: len(self.facts()["partitions"]) == count, 20)
+
     def _run(self) -> None:
-        try:
-            self.clean = self.relay.run()
-        finally:
-            connections.close_all()
+        self.clean = self.relay.run()
 
 
 @contextmanager
 def relaying() -> Generator[RunningRelay]:
-    """Run a relay around the block."""
     running = RunningRelay()
     try:
         yield running
@@ -73,17 +102,89 @@ def relaying() -> Generator[RunningRelay]:
         running.stop()
 
 
+@contextmanager
+def open_writer() -> Generator[None]:
+    """Hold the gate by a transaction of the web role that wrote number 1 of aggregate "a" first."""
+    with transaction.atomic(using="web"), connections["web"].cursor() as cursor:
+        cursor.execute("SELECT salon_jobs_emit(%s, 'a', 'e', '{\"number\": 1}', wake => false)", [ORDERS])
+        yield
+    connections["web"].close()
+
+
 def arrived(to: str = ORDERS) -> list[tuple[str, int]]:
     """Return what arrived, as (aggregate id, number)."""
-    import json
+    messages = [message for message in list(MemoryPublisher.published) if message.aggregate_type == to]
+    return [(message.aggregate_id, json.loads(message.payload)["number"]) for message in messages]
 
-    return [
-        (message.aggregate_id, json.loads(message.payload)["number"])
-        for message in list(MemoryPublisher.published)
-        if message.aggregate_type == to
-    ]
+
+def numbers_by_aggregate() -> dict[str, list[int]]:
+    """Return the numbers that arrived of each aggregate, in order."""
+    numbers: dict[str, list[int]] = {}
+    for aggregate, number in arrived():
+        numbers.setdefault(aggregate, []).append(number)
+    return numbers
 
 
 def statuses() -> dict[str, int]:
     """Count the messages by status."""
     return dict(seen("SELECT status, count(*) FROM salon_jobs_message GROUP BY 1"))
+
+
+def ids() -> list[int]:
+    return [row[0] for row in seen("SELECT id FROM salon_jobs_message ORDER BY id")]
+
+
+def blocked_count() -> int:
+    return int(seen("SELECT count(*) FROM salon_jobs_blocked_aggregate")[0][0])
+
+
+def outages() -> list[str]:
+    """Return the codes of the outages, by destination; "" for none."""
+    return [row[0] for row in seen("SELECT outage_code FROM salon_jobs_destination ORDER BY aggregate_type")]
+
+
+def fill(
+    count: int,
+    status: str = "'pending'",
+    *,
+    to: str = ORDERS,
+    aggregate_id: str = "''",
+    event: str = "'made'",
+    payload: str = "'{}'",
+    store_id: str = "NULL::uuid",
+    created_at: str = "now()",
+) -> None:
+    """Write messages whose columns are SQL expressions of ``n``, the number of each; they ended when they began."""
+    change(
+        "INSERT INTO salon_jobs_message (message_id, aggregate_type, aggregate_id, event, payload, store_id, status,"
+        f" created_at, sent_at, ended_at) SELECT gen_random_uuid(), %s, {aggregate_id}, {event}, ({payload})::json,"
+        f" {store_id}, s, at, CASE s WHEN 'published' THEN at END, CASE WHEN s IN ('failed', 'skipped') THEN at END"
+        f" FROM generate_series(1, %s) AS n CROSS JOIN LATERAL (SELECT {status}, {created_at}) AS of_n (s, at)"
+        " ORDER BY n",
+        to,
+        count,
+    )
+
+
+def crowd(to: str) -> None:
+    """Write 60,000 messages of 5,000 aggregates; a hundredth is pending, half as many failed, and one event is rare."""
+    fill(
+        60_000,
+        "CASE WHEN mod(n, 200) = 0 THEN 'failed' WHEN mod(n, 101) = 0 THEN 'pending' ELSE 'published' END",
+        to=to,
+        aggregate_id="mod(n, 5000)::text",
+        event="CASE WHEN n = 5 THEN 'rare' ELSE 'made' END",
+        store_id="('00000000-0000-0000-0000-00000000000' || mod(n, 7))::uuid",
+    )
+    change("VACUUM ANALYZE salon_jobs_message")
+
+
+def assert_bounded(queries: CaptureQueriesContext, most: int, what: object) -> None:
+    """Assert that no plan node of a captured query read more rows than ``most``."""
+    for query in queries.captured_queries:
+        if query["sql"].startswith("SELECT"):
+            [(plan,)] = seen(f"EXPLAIN (ANALYZE, FORMAT JSON) {query['sql'].replace('%', '%%')}")
+            for node in plan_nodes(plan):
+                if "Relation Name" in node:
+                    read = node["Actual Loops"] * (node["Actual Rows"] + node.get("Rows Removed by Filter", 0))
+                    assert read <= most, (what, query["sql"])

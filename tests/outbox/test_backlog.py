@@ -1,4 +1,4 @@
-"""Drives one stream and its backlog through random histories beside a model of the table."""
+"""Drives one destination worker and its backlog through random histories, next to a model of the table."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from salon_jobs.brokers.publisher import NOT_SENT, Answers, OutgoingMessage, Publisher, PublishFailure, Verdict
-from salon_jobs.core.destinations import Destination
+from salon_jobs.brokers.memory import MemoryPublisher
+from salon_jobs.brokers.publisher import NOT_SENT, Answers, OutgoingMessage, PublishFailure, Verdict
 from salon_jobs.outbox.backlog import Backlog
 from salon_jobs.outbox.destination_worker import DestinationWorker
 from salon_jobs.outbox.marker import Settled
@@ -21,39 +21,27 @@ from salon_jobs.outbox.queries import Blocked, Failure
 TYPE = "rn::memory:::orders"
 PARTITIONS = frozenset({0, 1})
 AGGREGATES = ("", "a", "b", "c")
-ANSWERS = (
-    None,
-    None,
-    None,
-    Verdict.RETRY,
-    Verdict.REFUSED,
-    Verdict.SKIPPED,
-    Verdict.OUTAGE,
-    Verdict.NOT_SENT,
-    Verdict.UNRESOLVABLE,
-    Verdict.MISSING,
-)
+ANSWERS = (None, None, None, *Verdict)
 
 
 def message(id_: int, aggregate_id: str = "a", partition: int = 0) -> OutgoingMessage:
-    """Return a message as the table has it."""
     return OutgoingMessage(id_, UUID(int=id_), TYPE, aggregate_id, "e", "{}", "{}", None, "test", 0.0, None, partition)
 
 
 def failure(of: OutgoingMessage, *, final: bool = False) -> Failure:
-    """Return a failure of a message."""
     return Failure(of, PublishFailure(Verdict.RETRY, "T"), tries=1, final=final)
 
 
-def filled(*messages: OutgoingMessage, upto: int = 100) -> Backlog:
-    """Return a backlog of partition 0 that was read up to an id."""
+def filled(*messages: OutgoingMessage, upto: int = 100, blocked: Sequence[Blocked] = ()) -> Backlog:
+    """Return a backlog of partition 0 that was read up to an id, after rows that block aggregates."""
     backlog = Backlog(100)
     backlog.own({0})
+    backlog.refresh(blocked)
     backlog.accept(backlog.wants(TYPE, upto), messages, upto)
     return backlog
 
 
-def test_what_is_on_its_way_is_not_taken_in_again_when_its_partition_is_read_anew() -> None:
+def test_a_message_in_flight_is_not_added_again_when_its_partition_is_reread() -> None:
     first, second = message(1), message(2)
     backlog = filled(first, second)
     assert backlog.take(1) == [first]
@@ -65,10 +53,7 @@ def test_what_is_on_its_way_is_not_taken_in_again_when_its_partition_is_read_ane
 
 
 def test_a_message_of_no_aggregate_that_waits_for_its_retry_is_not_read_before() -> None:
-    backlog = Backlog(100)
-    backlog.own({0})
-    backlog.refresh([Blocked(TYPE, "", 0, 5, 3, False)])
-    backlog.accept(backlog.wants(TYPE, 100), [message(5, ""), message(6, "")], 100)
+    backlog = filled(message(5, ""), message(6, ""), blocked=[Blocked(TYPE, "", 0, 5, 3, False)])
     assert backlog.take(9) == [message(6, "")]
     backlog.refresh([Blocked(TYPE, "", 0, 5, 3, True)])
     [(key, hold, _)] = backlog.recovering(9)
@@ -78,21 +63,14 @@ def test_a_message_of_no_aggregate_that_waits_for_its_retry_is_not_read_before()
 
 
 def test_a_message_of_no_aggregate_whose_row_an_operator_deleted_is_read_at_once() -> None:
-    backlog = Backlog(100)
-    backlog.own({0})
-    backlog.refresh([Blocked(TYPE, "", 0, 5, 3, False)])
-    backlog.accept(backlog.wants(TYPE, 100), [], 100)
+    backlog = filled(blocked=[Blocked(TYPE, "", 0, 5, 3, False)])
     backlog.refresh([])
     [(_, hold, _)] = backlog.recovering(9)
     assert hold.after == 4
 
 
-def test_a_head_that_was_not_read_yet_is_not_taken_for_one_that_is_gone() -> None:
-    backlog = Backlog(100)
-    backlog.own({0})
-    backlog.refresh([Blocked(TYPE, "a", 0, 50, 3, True)])
-    assert backlog.recovering(9) == []
-    backlog.accept(backlog.wants(TYPE, 49), [], 49)
+def test_a_head_that_was_not_read_yet_does_not_count_as_gone() -> None:
+    backlog = filled(upto=49, blocked=[Blocked(TYPE, "a", 0, 50, 3, True)])
     assert backlog.recovering(9) == []
     backlog.accept(backlog.wants(TYPE, 50), [], 50)
     assert len(backlog.recovering(9)) == 1
@@ -106,7 +84,7 @@ def test_a_failure_of_a_partition_that_was_lost_holds_nothing() -> None:
     assert (backlog.on_hold, backlog.size) == (0, 0)
 
 
-def test_a_page_that_was_read_before_its_head_failed_is_not_taken_in() -> None:
+def test_a_page_that_was_read_before_its_head_failed_is_not_added() -> None:
     backlog = filled(message(1), message(2))
     backlog.refresh([Blocked(TYPE, "a", 0, 0, 1, True)])  # left behind by another relay
     [(key, hold, _)] = backlog.recovering(9)
@@ -116,16 +94,13 @@ def test_a_page_that_was_read_before_its_head_failed_is_not_taken_in() -> None:
 
 
 def test_no_more_aggregates_than_asked_for_are_caught_up_at_once() -> None:
-    backlog = Backlog(100)
-    backlog.own({0})
-    backlog.refresh([Blocked(TYPE, f"a{n}", 0, n, 1, True) for n in range(1, 50)])
-    backlog.accept(backlog.wants(TYPE, 100), [], 100)
+    backlog = filled(blocked=[Blocked(TYPE, f"a{n}", 0, n, 1, True) for n in range(1, 50)])
     assert len(backlog.recovering(9)) == 9
 
 
 @dataclass(slots=True)
 class Row:
-    """Is one message of the table; ``sent`` counts how often the broker got it."""
+    """One message of the table; ``sent`` counts how often the broker got it."""
 
     message: OutgoingMessage
     status: str = "pending"
@@ -134,23 +109,14 @@ class Row:
 
 
 @dataclass(slots=True)
-class Scripted(Publisher):
-    """Answers as it is told, and as a broker must: nothing of an aggregate after one that was not sent."""
+class Scripted(MemoryPublisher):
+    """Answers by the script, and as a broker must: nothing of an aggregate after one that was not sent."""
 
     script: list[Verdict | None] = field(default_factory=list[Verdict | None])
     sent: Callable[[OutgoingMessage], None] = lambda _: None
     skipped: set[int] = field(default_factory=set[int])
 
-    service = "memory"
-
-    def check(self, destination: Destination, *, aggregate_id: str, event: str, payload: str, headers: str) -> None:
-        """Refuse nothing."""
-
-    def ping(self) -> None:
-        """Do nothing."""
-
     def publish(self, messages: Sequence[OutgoingMessage], *, should_continue: Callable[[], bool]) -> Answers:
-        """Answer by the script."""
         answers: Answers = []
         held: set[str] = set()
         for each in messages:
@@ -171,66 +137,55 @@ class Scripted(Publisher):
         return answers
 
 
-class Marks:
-    """Stands for the marker: keeps what it was handed until the machine writes it."""
+class Marks(list[Settled]):
+    """Stands for the marker: keeps what it gets until the machine writes it."""
 
-    def __init__(self) -> None:
-        self.settled: list[Settled] = []
-
-    def put(self, settled: Settled) -> None:
-        """Take it."""
-        self.settled.append(settled)
+    put = list.append
 
 
 class Histories(RuleBasedStateMachine):
-    """Is one relay with one destination, another relay that now and then owns its partitions, and an operator."""
+    """One relay with one destination, another relay that now and then owns its partitions, and an operator."""
 
     @initialize()
     def begin(self) -> None:
-        """Start with an empty table."""
         self.rows: dict[int, Row] = {}
         self.violations: list[str] = []
         self.blocked: dict[Any, tuple[int, str, int]] = {}  # key: head, status, tries
         self.marks, self.publisher = Marks(), Scripted()
         self.publisher.sent = self.arrive
         marks: Any = self.marks
-        self.stream = DestinationWorker(TYPE, self.publisher, marks, owns=lambda: True, on_change=lambda: None)
-        self.stream.backlog = Backlog(4)
-        self.stream.tokens = None
-        self.backlog = self.stream.backlog
+        self.worker = DestinationWorker(TYPE, self.publisher, marks, owns=lambda: True, on_change=lambda: None)
+        self.worker.backlog = Backlog(4)
+        self.worker.tokens = None
+        self.backlog = self.worker.backlog
         self.mine: frozenset[int] = frozenset()
         self.batch: tuple[list[OutgoingMessage], Callable[[], bool], Answers] | None = None
 
     def arrive(self, each: OutgoingMessage) -> None:
-        """Look at what reaches the broker: never twice, and nothing of its aggregate before it is missing."""
+        """Check what reaches the broker: never twice, and nothing of its aggregate before it is missing."""
         row = self.rows[each.id]
         if row.sent and not row.excused:
             self.violations.append(f"{each.id} twice")
         row.sent += 1
         if each.aggregate_id:
-            before = [
-                other.message.id
-                for other in self.rows.values()
-                if other.message.aggregate_id == each.aggregate_id
-                and other.message.id < each.id
-                and not other.sent
-                and other.message.id not in self.publisher.skipped
-                and other.status in ("pending", "failed")
-            ]
-            self.violations += [f"{each.id} before {other}" for other in before]
+            for id_, other in self.rows.items():
+                earlier = other.message.aggregate_id == each.aggregate_id and id_ < each.id and not other.sent
+                if earlier and id_ not in self.publisher.skipped and other.status in ("pending", "failed"):
+                    self.violations.append(f"{each.id} before {id_}")
 
     @rule(aggregate=st.sampled_from(AGGREGATES), count=st.integers(1, 9))
     def emit(self, aggregate: str, count: int) -> None:
-        """Write messages."""
         for _ in range(count):
             id_ = len(self.rows) + 1
             partition = id_ % 2 if not aggregate else ord(aggregate) % 2
             self.rows[id_] = Row(message(id_, aggregate, partition))
 
-    def fetch(self, wanted: Callable[[Row], bool], take: int) -> list[OutgoingMessage]:
-        """Read the table."""
-        found = (row for _, row in sorted(self.rows.items()) if row.status == "pending" and wanted(row))
-        return [row.message for row, _ in zip(found, range(take), strict=False)]
+    def fetch(
+        self, rows: Sequence[Row], after: int, upto: int, take: int, held: Sequence[str] = ()
+    ) -> list[OutgoingMessage]:
+        """Read the pending messages between two ids, without those of held aggregates."""
+        pending = [row.message for row in rows if row.status == "pending" and row.message.aggregate_id not in held]
+        return [message for message in pending if after < message.id <= upto][:take]
 
     @rule(between=st.booleans())
     def read(self, between: bool) -> None:
@@ -240,14 +195,8 @@ class Histories(RuleBasedStateMachine):
         held = self.backlog.blocked_aggregates()
         found: list[OutgoingMessage] = []
         for want in wanted:
-            found += self.fetch(
-                lambda row, want=want: (
-                    row.message.partition == want.partition
-                    and row.message.id > want.after  # type: ignore[misc]
-                    and row.message.aggregate_id not in held
-                ),
-                want.take,
-            )
+            rows = [row for row in self.rows.values() if row.message.partition == want.partition]
+            found += self.fetch(rows, want.after, bound, want.take, held)
         if between:
             self.end_batch()
             self.mark()
@@ -255,16 +204,10 @@ class Histories(RuleBasedStateMachine):
         self.recover(between)
 
     def recover(self, between: bool) -> None:
-        """Catch aggregates up."""
         for key, hold, upto in self.backlog.recovering(2):
             last = upto if isinstance(key, str) else hold.after + 1
-            found = self.fetch(
-                lambda row, hold=hold, last=last: (
-                    row.message.aggregate_id == hold.aggregate_id  # type: ignore[misc]
-                    and hold.after < row.message.id <= last
-                ),
-                hold.page,
-            )
+            rows = [row for row in self.rows.values() if row.message.aggregate_id == hold.aggregate_id]
+            found = self.fetch(rows, hold.after, last, hold.page)
             if between:
                 self.end_batch()
                 self.mark()
@@ -274,18 +217,11 @@ class Histories(RuleBasedStateMachine):
     @rule(due=st.booleans(), between=st.booleans())
     def refresh(self, due: bool, between: bool) -> None:
         """Learn what is blocked, while the others may go on."""
-        rows = [
-            Blocked(
-                TYPE,
-                key if isinstance(key, str) else "",
-                self.rows[head].message.partition,
-                head,
-                tries,
-                status == "waiting" and due,
-            )
-            for key, (head, status, tries) in self.blocked.items()
-            if self.rows[head].message.partition in self.mine
-        ]
+        rows: list[Blocked] = []
+        for key, (head, status, tries) in self.blocked.items():
+            partition, aggregate = self.rows[head].message.partition, key if isinstance(key, str) else ""
+            if partition in self.mine:
+                rows.append(Blocked(TYPE, aggregate, partition, head, tries, status == "waiting" and due))
         if between:
             self.end_batch()
             self.mark()
@@ -295,29 +231,27 @@ class Histories(RuleBasedStateMachine):
     @rule(script=st.lists(st.sampled_from(ANSWERS), max_size=9), size=st.integers(1, 9), at_once=st.booleans())
     def publish(self, script: list[Verdict | None], size: int, at_once: bool) -> None:
         """Publish a batch; what came of it is settled now or later."""
-        self.stream.breaker.close()
+        self.worker.breaker.close()
         if not self.backlog.waiting:
             return
-        self.stream.tokens = size
-        batch, should_continue = self.stream._next_batch()
+        self.worker.tokens = size
+        batch, should_continue = self.worker._next_batch()
         self.publisher.script = script
-        self.batch = batch, should_continue, self.stream._publish(batch, should_continue)
+        self.batch = batch, should_continue, self.worker._publish(batch, should_continue)
         if at_once:
             self.end_batch()
 
     @rule()
     def end_batch(self) -> None:
-        """Settle the batch that is under way."""
         if self.batch is not None:
             batch, should_continue, answers = self.batch
             self.batch = None
-            self.stream._settle(batch, answers, should_continue)
-            self.stream._busy = False
+            self.worker._settle(batch, answers, should_continue)
+            self.worker._busy = False
 
     @rule()
     def mark(self) -> None:
-        """Write what was settled."""
-        settled, self.marks.settled = self.marks.settled, []
+        settled, self.marks[:] = list(self.marks), []
         for each in settled:
             for id_ in each.published:
                 self.rows[id_].status = "published"
@@ -331,7 +265,7 @@ class Histories(RuleBasedStateMachine):
     @rule()
     def write_failures(self) -> None:
         """Write what failed, unless it is another relay's by now."""
-        failures = self.stream.take_failures()
+        failures = self.worker.take_failures()
         for each in failures:
             row = self.rows[each.message.id]
             if row.status != "pending" or each.message.partition not in self.mine:
@@ -345,7 +279,7 @@ class Histories(RuleBasedStateMachine):
             self.blocked.pop(key, None)
             if not each.final or each.message.aggregate_id:
                 self.blocked[key] = (each.message.id, "parked" if each.final else "waiting", each.tries)
-        self.stream.failures_written(failures)
+        self.worker.failures_written(failures)
 
     @rule(partitions=st.sets(st.sampled_from(sorted(PARTITIONS))))
     def change_hands(self, partitions: set[int]) -> None:
@@ -357,7 +291,7 @@ class Histories(RuleBasedStateMachine):
         self.mine = mine
         self.backlog.own(kept)
         if lost:
-            self.stream.lose()
+            self.worker.lose()
         self.backlog.own(mine)
         self.refresh(False, False)
 
@@ -373,7 +307,6 @@ class Histories(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_known_twice(self) -> None:
-        """Look into the queues."""
         if hasattr(self, "backlog"):
             waiting = [each.id for each in (*self.backlog._first, *self.backlog._queue)]
             assert len(waiting) == len(set(waiting))

@@ -19,7 +19,7 @@ import pytest
 from asgiref.sync import sync_to_async
 from django.db import transaction
 
-from salon_jobs import Discard, Snooze, current_job, emit, task, tenant_context
+from salon_jobs import Snooze, current_job, emit, task, tenant_context
 from salon_jobs.brokers.memory import MemoryPublisher
 from salon_jobs.brokers.publisher import PublishFailure, Verdict
 from salon_jobs.core import tracing
@@ -27,7 +27,7 @@ from salon_jobs.jobs import registry
 from salon_jobs.process.logs import configure_logging
 from tests import tasks
 from tests.outbox.scene import ORDERS, relay_in_burst
-from tests.outbox.whole_way import delivered, processor, run_all
+from tests.outbox.whole_way import delivered, discard, fail, processor, run_all
 from tests.support import change, seen
 from tests.tracers import Remembering
 
@@ -117,7 +117,7 @@ def test_what_an_async_handler_awaits_and_hands_to_a_thread_names_the_job(
 
 
 def test_a_thread_of_the_handlers_own_names_the_job_when_it_is_handed_the_context(
-    database: None, hooks: tasks.Hooks, process_id: int, configure: Configure
+    hooks: tasks.Hooks, process_id: int, configure: Configure
 ) -> None:
     def body(**_: object) -> None:
         threads = [
@@ -138,9 +138,7 @@ def test_a_thread_of_the_handlers_own_names_the_job_when_it_is_handed_the_contex
     assert handed["job_id"] == handle.id
 
 
-def test_what_a_record_has_already_stays(
-    database: None, hooks: tasks.Hooks, process_id: int, configure: Configure
-) -> None:
+def test_what_a_record_has_already_stays(hooks: tasks.Hooks, process_id: int, configure: Configure) -> None:
     hooks.system = lambda **_: host.info("asking", extra={"task_name": "mine", "attempt": "last"})
     output = configure()
     handle = tasks.system.enqueue()
@@ -156,13 +154,13 @@ def test_people_read_it_at_the_end_of_the_line(
     output = configure(as_json=False)
     handle = tasks.in_store.enqueue(store_id=stores[0])
     run_all(process_id)
-    told = f"task_name=test-store job_id={handle.id} store_id={stores[0]} attempt=1"
+    fields = f"task_name=test-store job_id={handle.id} store_id={stores[0]} attempt=1"
     asked, succeeded = output.getvalue().splitlines()
-    assert asked.endswith(f"INFO    host.tills asking the printer {told}")
-    assert succeeded.count(told) == 1
+    assert asked.endswith(f"INFO    host.tills asking the printer {fields}")
+    assert succeeded.count(fields) == 1
 
 
-def test_what_a_line_for_people_says_can_not_look_like_another(configure: Configure) -> None:
+def test_text_in_a_log_line_cannot_pass_for_another_line(configure: Configure) -> None:
     output = configure(as_json=False)
     try:
         raise ValueError("of the till\n2026-01-01 INFO forged\x1b[2J")
@@ -187,12 +185,12 @@ def test_a_trace_is_named_by_all_records_of_a_run(
     output = configure()
     tasks.in_store.enqueue(store_id=stores[0])
     run_all(process_id)
-    told = {record.get("event", record.get("message")) for record in output.records(trace_id="a-trace")}
-    assert told == {"asking the printer", "job_succeeded"}
+    names = {record.get("event", record.get("message")) for record in output.records(trace_id="a-trace")}
+    assert names == {"asking the printer", "job_succeeded"}
 
 
 class Size(Enum):
-    """Is what a payload may hold no more."""
+    """Value that payloads no longer allow."""
 
     SMALL = "small"
 
@@ -208,12 +206,7 @@ def sized() -> Iterator[Any]:
 
 
 def test_no_record_of_a_whole_run_holds_a_payload(
-    stores: list[UUID],
-    hooks: tasks.Hooks,
-    process_id: int,
-    configure: Configure,
-    sized: Any,
-    monkeypatch: pytest.MonkeyPatch,
+    stores: list[UUID], hooks: tasks.Hooks, process_id: int, configure: Configure, sized: Any
 ) -> None:
     ends: list[Callable[[], object]] = [lambda: None, discard, snooze, fail, fail]
 
@@ -226,10 +219,9 @@ def test_no_record_of_a_whole_run_holds_a_payload(
 
     hooks.system = body
     hooks.coroutine = work
-    refuse = staticmethod(lambda m: PublishFailure(Verdict.REFUSED, "TEST.NO", "") if m.event == "refused" else None)
-    monkeypatch.setattr(MemoryPublisher, "answer", refuse)
+    MemoryPublisher.answer = lambda m: PublishFailure(Verdict.REFUSED, "TEST.NO") if m.event == "refused" else None
     output = configure(log_level="DEBUG")
-    logging.getLogger("django.db.backends").setLevel("INFO")  # which tells of every statement
+    logging.getLogger("django.db.backends").setLevel("INFO")  # which logs every statement
     for _ in range(10):
         tasks.system.enqueue(note=SECRET)
         tasks.async_system.enqueue(note=SECRET)
@@ -243,31 +235,14 @@ def test_no_record_of_a_whole_run_holds_a_payload(
         emit("rn::jobs:::test-sized", event="sized", payload={"size": SECRET})
     relay_in_burst()
     processor().process([delivered(message) for message in MemoryPublisher.published])
-    for _ in range(4):
-        change("UPDATE salon_jobs_job SET run_at = now() WHERE state = 'queued'")
-        run_all(process_id)
+    run_all(process_id, attempts=4)
     events = {record["event"] for record in output.records() if "event" in record}
-    assert events >= {
-        "job_succeeded",
-        "job_cancelled",
-        "job_snoozed",
-        "job_retried",
-        "job_failed",
-        "message_failed",
-        "message_rejected",
-    }
+    assert events >= {f"job_{ended}" for ended in ("succeeded", "cancelled", "snoozed", "retried", "failed")}
+    assert events >= {"message_failed", "message_rejected"}
     assert len(output.records(logger="host.tills")) > 20
     assert seen("SELECT reason FROM salon_jobs_job WHERE task = 'test-sized'") == [("JOB.PAYLOAD_INVALID",)]
     assert [line for line in output.getvalue().splitlines() if SECRET in line] == []
 
 
-def discard() -> None:
-    raise Discard("gone")
-
-
 def snooze() -> None:
     raise Snooze(timedelta(0))
-
-
-def fail() -> None:
-    raise RuntimeError("the till is closed")

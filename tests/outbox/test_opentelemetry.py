@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from uuid import UUID
 
@@ -20,16 +20,15 @@ from opentelemetry.trace import SpanContext, SpanKind, StatusCode
 
 from salon_jobs import emit, emit_many, fan_out, tenant_context
 from salon_jobs.brokers.memory import MemoryPublisher
-from salon_jobs.brokers.publisher import PublishFailure, Verdict
+from salon_jobs.brokers.publisher import Verdict
 from salon_jobs.core import tracing
 from salon_jobs.core.errors import EnqueueRefused
 from salon_jobs.integrations import opentelemetry
 from salon_jobs.outbox import Draft
 from tests import tasks
 from tests.conftest import ROOT
-from tests.outbox.scene import ORDERS, relay_in_burst
+from tests.outbox.scene import ORDERS, answer_with, relay_in_burst
 from tests.outbox.whole_way import relay_and_consume, run_all
-from tests.support import change
 
 SECRET = "a-customers-name"
 _exporter = InMemorySpanExporter()
@@ -44,9 +43,11 @@ def provider() -> None:
 
 
 @pytest.fixture(autouse=True)
-def tracing_is_on(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def tracing_is_on(
+    change_settings: Callable[..., None], outbox: None, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
     """Trace by OpenTelemetry alone."""
-    settings.SALON_JOBS = {**settings.SALON_JOBS, "TRACING": True}
+    change_settings(TRACING=True)
     monkeypatch.setattr(tracing, "_tracers", [])
     opentelemetry.install()
     _exporter.clear()
@@ -174,34 +175,23 @@ def test_a_task_as_destination_goes_on_with_the_trace(stores: list[UUID], proces
     assert parent_of(run) == id_of(consumed)
 
 
-def test_each_attempt_is_a_span_and_tells_no_more_than_the_class_of_an_error(
-    database: None, hooks: tasks.Hooks, process_id: int, spans: Spans
+def test_each_attempt_is_a_span_with_no_more_of_an_error_than_its_class(
+    hooks: tasks.Hooks, process_id: int, spans: Spans
 ) -> None:
     def fail(**_: object) -> None:
         raise RuntimeError(SECRET)
 
     hooks.system = fail
     tasks.system.using(max_attempts=2).enqueue(note=SECRET)
-    for _ in range(2):
-        change("UPDATE salon_jobs_job SET run_at = now()")
-        run_all(process_id)
+    run_all(process_id, attempts=2)
     first, second = spans.all("run test-system")
     assert one_trace(spans["enqueue test-system"], first, second)
     assert [attributes(each)["salon_jobs.ended"] for each in (first, second)] == ["job_retried", "job_failed"]
     for number, each in enumerate((first, second), 1):
         assert each.status.status_code is StatusCode.ERROR
         assert (attributes(each)["error.type"], attributes(each)["salon_jobs.attempt"]) == ("RuntimeError", number)
-    run = tracing.Run(
-        task="unsettled",
-        job_id=1,
-        queue="q",
-        store_id=None,
-        attempt=1,
-        waited_s=0.0,
-        body_size=0,
-        headers={},
-        tick=None,
-    )
+    nothing: dict[str, Any] = {"store_id": None, "headers": {}, "tick": None, "waited_s": 0.0, "body_size": 0}
+    run = tracing.Run(task="unsettled", job_id=1, queue="q", attempt=1, **nothing)
     with pytest.raises(OSError, match=SECRET), tracing.tracing_run(run):
         raise OSError(SECRET)
     assert attributes(spans["run unsettled"])["error.type"] == "OSError"
@@ -250,11 +240,8 @@ def test_many_at_once_are_one_span_and_a_fan_out_too(stores: list[UUID], process
     assert attributes(spans["emit orders"])["messaging.batch.message_count"] == 2
 
 
-def test_a_message_that_a_broker_refuses_is_an_error_with_its_code(
-    database: None, monkeypatch: pytest.MonkeyPatch, spans: Spans
-) -> None:
-    refuse = staticmethod(lambda _: PublishFailure(Verdict.REFUSED, "TEST.NO", SECRET))
-    monkeypatch.setattr(MemoryPublisher, "answer", refuse)
+def test_a_message_that_a_broker_refuses_is_an_error_with_its_code(spans: Spans) -> None:
+    answer_with(Verdict.REFUSED, detail=SECRET)
     with transaction.atomic():
         emit(ORDERS, event="order.created", payload={})
     relay_in_burst()
@@ -264,7 +251,7 @@ def test_a_message_that_a_broker_refuses_is_an_error_with_its_code(
     assert SECRET not in published.to_json()
 
 
-def test_baggage_goes_along(database: None, hooks: tasks.Hooks, process_id: int) -> None:
+def test_baggage_goes_along(hooks: tasks.Hooks, process_id: int) -> None:
     found: list[object] = []
     hooks.system = lambda **_: found.append(baggage.get_baggage("salon"))
     token = attach(baggage.set_baggage("salon", "ginza"))
@@ -276,19 +263,19 @@ def test_baggage_goes_along(database: None, hooks: tasks.Hooks, process_id: int)
     assert found == ["ginza"]
 
 
-def test_messages_of_no_trace_make_no_spans_in_a_relay(database: None, settings: Any, spans: Spans) -> None:
-    settings.SALON_JOBS = {**settings.SALON_JOBS, "TRACING": False}
+def test_messages_of_no_trace_make_no_spans_in_a_relay(change_settings: Callable[..., None], spans: Spans) -> None:
+    change_settings(TRACING=False)
     with transaction.atomic():
         emit(ORDERS, event="order.created", payload={})
         emit(ORDERS, event="order.created", payload={}, headers={"X-Kind": "test"})
-    settings.SALON_JOBS = {**settings.SALON_JOBS, "TRACING": True}
+    change_settings(TRACING=True)
     assert relay_in_burst()
     assert spans.names == []
     assert len(MemoryPublisher.published) == 2
 
 
-def test_switched_off_it_does_nothing(database: None, settings: Any, process_id: int, spans: Spans) -> None:
-    settings.SALON_JOBS = {**settings.SALON_JOBS, "TRACING": False}
+def test_switched_off_it_does_nothing(change_settings: Callable[..., None], process_id: int, spans: Spans) -> None:
+    change_settings(TRACING=False)
     with request():
         tasks.system.enqueue()
     run_all(process_id)

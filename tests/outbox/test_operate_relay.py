@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from salon_jobs.brokers.memory import MemoryPublisher
 from salon_jobs.brokers.publisher import Verdict
 from salon_jobs.control import (
@@ -16,61 +14,44 @@ from salon_jobs.control import (
     unpark,
 )
 from tests.e2e.worker_process import eventually
-from tests.outbox.scene import ORDERS, arrived, emitted, relaying, statuses
-from tests.outbox.test_relay import Failing
-from tests.support import seen
+from tests.outbox.scene import ORDERS, answer_with, arrived, blocked_count, emitted, ids, relaying, statuses
 
 OPERATOR = "operator"
 
 
-def refuse(monkeypatch: Any, times: int = 1) -> None:
-    """Have the broker refuse the next messages of aggregate "a" for good."""
-    monkeypatch.setattr(MemoryPublisher, "answer", staticmethod(Failing("a", Verdict.REFUSED, times)))
-
-
-def ids() -> list[int]:
-    return [row[0] for row in seen("SELECT id FROM salon_jobs_message ORDER BY id")]
-
-
-def blocked() -> int:
-    return int(seen("SELECT count(*) FROM salon_jobs_blocked_aggregate")[0][0])
-
-
-def test_a_retried_head_is_sent_and_the_others_of_its_aggregate_follow(monkeypatch: Any) -> None:
-    refuse(monkeypatch)
+def test_a_retried_head_is_sent_and_the_others_of_its_aggregate_follow() -> None:
+    answer_with(Verdict.REFUSED, times=1)
     for number in range(3):
         emitted("a", number=number)
     with relaying():
-        eventually(lambda: statuses() == {"failed": 1, "pending": 2} and blocked() == 1)
+        eventually(lambda: statuses() == {"failed": 1, "pending": 2} and blocked_count() == 1)
         assert retry_messages(ids()[:1], using=OPERATOR)[0].changed
-        eventually(lambda: statuses() == {"published": 3}, 10)
-        eventually(lambda: blocked() == 0)
+        eventually(lambda: statuses() == {"published": 3} and blocked_count() == 0)
     assert arrived() == [("a", 0), ("a", 1), ("a", 2)]
 
 
-def test_a_failed_message_of_no_aggregate_is_found_again_below_the_cursor(monkeypatch: Any) -> None:
-    monkeypatch.setattr(MemoryPublisher, "answer", staticmethod(Failing("", Verdict.REFUSED, 1)))
+def test_a_failed_message_of_no_aggregate_is_found_again_below_the_cursor() -> None:
+    answer_with(Verdict.REFUSED, times=1)
     emitted(number=1)
     with relaying():
         eventually(lambda: statuses() == {"failed": 1})
         emitted(number=2)
         eventually(lambda: arrived() == [("", 2)])
         assert retry_messages(ids()[:1], using=OPERATOR)[0].changed
-        eventually(lambda: arrived() == [("", 2), ("", 1)], 10)
-        eventually(lambda: statuses() == {"published": 2} and blocked() == 0)
+        eventually(lambda: arrived() == [("", 2), ("", 1)])
+        eventually(lambda: statuses() == {"published": 2} and blocked_count() == 0)
 
 
-def test_an_aggregate_goes_on_behind_a_skipped_head_and_an_unparked_one(monkeypatch: Any) -> None:
-    refuse(monkeypatch, 2)
+def test_an_aggregate_goes_on_behind_a_skipped_head_and_an_unparked_one() -> None:
+    answer_with(Verdict.REFUSED, times=2)
     for number in range(3):
         emitted("a", number=number)
     with relaying():
-        eventually(lambda: statuses() == {"failed": 1, "pending": 2} and blocked() == 1)
+        eventually(lambda: statuses() == {"failed": 1, "pending": 2} and blocked_count() == 1)
         assert skip_messages(ids()[:1], using=OPERATOR)[0].changed
-        eventually(lambda: statuses() == {"skipped": 1, "failed": 1, "pending": 1} and blocked() == 1, 10)
+        eventually(lambda: statuses() == {"skipped": 1, "failed": 1, "pending": 1} and blocked_count() == 1)
         assert [each.changed for each in unpark([(ORDERS, "a")], using=OPERATOR)] == [True]
-        eventually(lambda: statuses() == {"skipped": 1, "published": 2}, 10)
-        eventually(lambda: blocked() == 0)
+        eventually(lambda: statuses() == {"skipped": 1, "published": 2} and blocked_count() == 0)
     assert arrived() == [("a", 1), ("a", 2)]
 
 
@@ -82,7 +63,7 @@ def test_a_paused_destination_gets_nothing_until_it_is_resumed() -> None:
         eventually(lambda: arrived("rn::memory:::stock") == [("b", 2)])
         assert arrived() == []
         resume_destination(ORDERS, using=OPERATOR)
-        eventually(lambda: arrived() == [("a", 1)], 10)
+        eventually(lambda: arrived() == [("a", 1)])
 
 
 def test_a_replay_arrives_in_order_and_says_what_it_repeats() -> None:
@@ -91,7 +72,7 @@ def test_a_replay_arrives_in_order_and_says_what_it_repeats() -> None:
         eventually(lambda: statuses() == {"published": 3})
         criteria = MessageCriteria(aggregate_type=ORDERS, from_id=1)
         replay_messages(criteria, requested_by="kei", reason="lost", using=OPERATOR)
-        eventually(lambda: statuses() == {"published": 6}, 10)
+        eventually(lambda: statuses() == {"published": 6})
     assert arrived() == [("a", 0), ("a", 1), ("a", 2)] * 2
     again = list(MemoryPublisher.published)[3:]
     assert [message.replay_of for message in again] == originals

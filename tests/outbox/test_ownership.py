@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,19 +18,18 @@ ALL = frozenset(range(PARTITIONS))
 
 
 class Clock:
-    """Is a monotonic clock that tests move."""
+    """Monotonic clock that tests move."""
 
-    def __init__(self) -> None:
-        self.now = 0.0
+    now = 0.0
 
     def __call__(self) -> float:
         return self.now
 
 
 @pytest.fixture
-def clock(settings: Any, outbox: None) -> Clock:
+def clock(change_settings: Callable[..., None], outbox: None) -> Clock:
     """Return one clock for all relays of a test, which own for ten seconds."""
-    settings.SALON_JOBS = {**settings.SALON_JOBS, "PROCESS_SILENT_AFTER": 10}
+    change_settings(PROCESS_SILENT_AFTER=10)
     return Clock()
 
 
@@ -95,7 +95,7 @@ def test_a_partition_that_was_lost_and_is_taken_again_in_one_beat_was_lost(owner
     assert owner.mine == ALL
 
 
-def test_an_owner_that_was_frozen_holds_nothing_until_its_streams_know_what_was_lost(
+def test_an_owner_that_was_frozen_holds_nothing_until_its_destinations_stop_what_was_lost(
     owner: Ownership, clock: Clock
 ) -> None:
     clock.now = 20

@@ -17,6 +17,7 @@ from salon_jobs.core.errors import OptionInvalid
 from salon_jobs.models import Message
 from salon_jobs.models.fields import first_id_at
 from salon_jobs.outbox import replay
+from tests.outbox.scene import fill
 from tests.outbox.test_operate_messages import OPERATOR, ORDERS, wait_for_a_lock, write
 from tests.settings import url_for
 from tests.support import change, elsewhere, seen
@@ -56,7 +57,7 @@ def test_chosen_ids_are_written_again_in_order_with_the_same_content(stores: lis
     ]
 
 
-def test_a_range_of_ids_of_one_destination(database: None) -> None:
+def test_a_range_of_ids_of_one_destination() -> None:
     ids = [write("published", aggregate=str(number % 2)) for number in range(6)]
     write("published", kind="rn::nats:::stock")
     skipped = write("skipped", aggregate="1")
@@ -76,15 +77,9 @@ def test_a_range_of_ids_of_one_destination(database: None) -> None:
     assert seen("SELECT count(*) FROM salon_jobs_replay") == [(0,)]
 
 
-def test_a_range_of_times_is_found_without_an_index_on_them(database: None) -> None:
+def test_a_range_of_times_is_found_without_an_index_on_them() -> None:
     start = datetime(2026, 5, 6, tzinfo=UTC)
-    change(
-        "INSERT INTO salon_jobs_message (message_id, aggregate_type, event, payload, status, sent_at, created_at)"
-        " SELECT gen_random_uuid(), %s, 'made', '{}', 'published', now(), %s + n * interval '1 minute' FROM"
-        " generate_series(0, 999) AS n ORDER BY n",
-        ORDERS,
-        start,
-    )
+    fill(1000, "'published'", to=ORDERS, created_at=f"'{start}'::timestamptz + (n - 1) * interval '1 minute'")
     change("DELETE FROM salon_jobs_message WHERE id %% 7 = 0")
     for minutes in (-5, 0, 333, 999, 2000):
         at = start + timedelta(minutes=minutes)
@@ -115,12 +110,12 @@ def test_a_range_of_times_is_found_without_an_index_on_them(database: None) -> N
         ({"ids": (1,), "statuses": ()}, "statuses must be some of"),
     ],
 )
-def test_criteria_that_can_not_be(database: None, criteria: dict[str, Any], message: str) -> None:
+def test_criteria_that_can_not_be(criteria: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionInvalid, match=message):
         replay_messages(MessageCriteria(**criteria), **WHY)
 
 
-def test_nobody_sends_again_without_a_name_and_a_reason(database: None) -> None:
+def test_nobody_sends_again_without_a_name_and_a_reason() -> None:
     wrong: list[dict[str, Any]] = [
         {},
         {"requested_by": "kei"},
@@ -133,7 +128,7 @@ def test_nobody_sends_again_without_a_name_and_a_reason(database: None) -> None:
     assert seen(NEW) == []
 
 
-def test_more_than_the_most_are_refused_and_none_is_written(database: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_than_the_most_are_refused_and_none_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replay, "MOST", 3)
     for _ in range(4):
         write("published")
@@ -144,19 +139,14 @@ def test_more_than_the_most_are_refused_and_none_is_written(database: None, monk
     assert seen(NEW) == []
 
 
-def test_the_order_of_the_old_is_kept_for_thousands(database: None) -> None:
-    change(
-        "INSERT INTO salon_jobs_message (message_id, aggregate_type, aggregate_id, event, payload, status, sent_at)"
-        " SELECT gen_random_uuid(), %s, (n %% 3)::text, 'made', to_json(n), 'published', now()"
-        " FROM generate_series(1, 3000) AS n",
-        ORDERS,
-    )
+def test_the_order_of_the_old_is_kept_for_thousands() -> None:
+    fill(3000, "'published'", to=ORDERS, aggregate_id="mod(n, 3)::text", payload="to_json(n)")
     assert replay_messages(MessageCriteria(aggregate_type=ORDERS, from_id=1), **WHY).messages == 3000
     again = seen("SELECT payload::text::int FROM salon_jobs_message WHERE replay_of IS NOT NULL ORDER BY id")
     assert again == [(n,) for n in range(1, 3001)]
 
 
-def test_one_that_is_just_being_retried_is_left_out_and_told(database: None) -> None:
+def test_one_that_is_just_being_retried_is_left_out_and_reported() -> None:
     message = write("failed")
     with psycopg.connect(url_for("jobs_operator")) as other, ThreadPoolExecutor(1) as pool:
         other.execute("UPDATE salon_jobs_message SET status = 'pending', ended_at = NULL WHERE id = %s", [message])
@@ -169,7 +159,7 @@ def test_one_that_is_just_being_retried_is_left_out_and_told(database: None) -> 
     assert seen(NEW) == []
 
 
-def test_it_holds_the_gate_until_it_is_committed_and_wakes_the_relays(database: None) -> None:
+def test_it_holds_the_gate_until_it_is_committed_and_wakes_the_relays() -> None:
     message = write("published")
     with psycopg.connect(url_for("worker_runtime"), autocommit=True) as relay:
         relay.execute("LISTEN salon_jobs_message")
@@ -178,7 +168,7 @@ def test_it_holds_the_gate_until_it_is_committed_and_wakes_the_relays(database: 
             assert relay.execute("SELECT bound, cardinality(holders) FROM salon_jobs_gate()").fetchall() == [
                 (message, 1)
             ]
-        assert [told.payload for told in relay.notifies(timeout=5, stop_after=1)] == [""]
+        assert [notification.payload for notification in relay.notifies(timeout=5, stop_after=1)] == [""]
 
 
 def test_the_web_can_not(stores: list[UUID]) -> None:

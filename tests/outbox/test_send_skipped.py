@@ -15,14 +15,24 @@ from salon_jobs.control import ActionResult, pause_destination, resume_destinati
 from salon_jobs.outbox import replay as send_skipped
 from salon_jobs.outbox.replay import send_skipped_messages
 from tests.e2e.worker_process import eventually
-from tests.outbox.scene import ORDERS, arrived, emitted, relay_in_burst, relaying, statuses
-from tests.outbox.test_operate_messages import OPERATOR, block, blocked, write
+from tests.outbox.scene import (
+    ORDERS,
+    arrived,
+    emitted,
+    fill,
+    ids,
+    numbers_by_aggregate,
+    relay_in_burst,
+    relaying,
+    statuses,
+)
+from tests.outbox.test_operate_messages import OPERATOR, block, blocked, wait_for_a_lock, write
 from tests.settings import url_for
 from tests.support import change, elsewhere, seen
 
 
 @pytest.fixture
-def denied(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+def denied() -> set[str]:
     """Skip these events, as a list of the settings does."""
     events: set[str] = set()
 
@@ -30,16 +40,12 @@ def denied(monkeypatch: pytest.MonkeyPatch) -> set[str]:
         denied = message.event in events
         return PublishFailure(Verdict.SKIPPED, "SNS.EVENT_SKIPPED", "in SKIP_EVENTS") if denied else None
 
-    monkeypatch.setattr(MemoryPublisher, "answer", staticmethod(answer))
+    MemoryPublisher.answer = answer
     return events
 
 
 def skipped() -> list[int]:
     return [row[0] for row in seen("SELECT id FROM salon_jobs_message WHERE status = 'skipped' ORDER BY id")]
-
-
-def ids() -> list[int]:
-    return [row[0] for row in seen("SELECT id FROM salon_jobs_message ORDER BY id")]
 
 
 def changed(results: list[ActionResult[int]]) -> int:
@@ -62,7 +68,7 @@ def test_they_arrive_under_their_ids_in_their_order_before_what_still_waits(deni
     assert send_skipped_messages(chosen, using=OPERATOR) == [ActionResult(each, True) for each in chosen]
     assert relay_in_burst()
     assert statuses() == {"published": 14}
-    of = {name: [number for aggregate, number in arrived() if aggregate == name] for name in ("a", "b", "")}
+    of = numbers_by_aggregate()
     assert (of["a"], of["b"], sorted(of[""])) == ([4, 0, 1, 2, 3, 5], [0, 1, 2, 3], [0, 1, 2, 3])
     assert seen("SELECT id, message_id FROM salon_jobs_message ORDER BY id") == ids
     assert {message.message_id for message in MemoryPublisher.published} == {row[1] for row in ids}
@@ -74,24 +80,17 @@ def test_a_running_relay_sends_thousands_of_one_aggregate_in_their_order(
 ) -> None:
     monkeypatch.setattr(send_skipped, "BATCH", 100)
     denied.add("seen")
-    change(
-        "INSERT INTO salon_jobs_message (message_id, aggregate_type, aggregate_id, event, payload)"
-        " SELECT gen_random_uuid(), %s, (n %% 3)::text, 'seen', json_build_object('number', n)"
-        " FROM generate_series(1, 3000) AS n",
-        ORDERS,
-    )
+    fill(3000, aggregate_id="mod(n, 3)::text", event="'seen'", payload="json_build_object('number', n)")
     with relaying():
         eventually(lambda: statuses() == {"skipped": 3000}, 20)
         denied.clear()
         assert changed(send_skipped_messages(skipped(), using=OPERATOR)) == 3000
         eventually(lambda: statuses() == {"published": 3000}, 20)
-    for aggregate in "012":
-        numbers = [number for name, number in arrived() if name == aggregate]
-        assert numbers == [n for n in range(1, 3001) if n % 3 == int(aggregate)]
+    assert numbers_by_aggregate() == {str(n): [*range(n or 3, 3001, 3)] for n in range(3)}
 
 
 @pytest.mark.parametrize("in_memory", [False, True])
-def test_what_is_not_sent_yet_of_their_aggregate_goes_before_them(database: None, in_memory: bool) -> None:
+def test_what_is_not_sent_yet_of_their_aggregate_goes_before_them(in_memory: bool) -> None:
     pause_destination(ORDERS, using=OPERATOR)
     for number in range(4):
         emitted("a", number=number)
@@ -109,35 +108,33 @@ def test_what_is_not_sent_yet_of_their_aggregate_goes_before_them(database: None
     assert blocked() == []
 
 
-def test_one_behind_a_message_that_was_skipped_and_one_that_nothing_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    taken: set[int] = set()
+def test_one_behind_a_message_that_was_skipped_and_one_that_nothing_takes() -> None:
+    accepted: set[int] = set()
 
     def answer(message: OutgoingMessage) -> PublishFailure | None:
         number = json.loads(message.payload)["number"]
-        return None if number in taken else PublishFailure(Verdict.UNRESOLVABLE, "TEST.NOWHERE")
+        return None if number in accepted else PublishFailure(Verdict.UNRESOLVABLE, "TEST.NOWHERE")
 
-    monkeypatch.setattr(MemoryPublisher, "answer", staticmethod(answer))
+    MemoryPublisher.answer = answer
     for number in range(4):
         emitted("a", number=number)
     with relaying():
         eventually(lambda: [row[0] for row in blocked()] == ids()[:1])
-        taken.update({0, 2, 3})
+        accepted.update({0, 2, 3})
         with transaction.atomic(using=OPERATOR):  # the relay sees all three at once
             for operate, number in ((skip_messages, 0), (skip_messages, 2), (send_skipped_messages, 2)):
                 assert changed(operate(ids()[number : number + 1], using=OPERATOR)) == 1
         # The row stands for the first that is not sent, and says why.
         held = "SELECT head_id, code FROM salon_jobs_blocked_aggregate"
         eventually(lambda: seen(held) == [(ids()[1], "TEST.NOWHERE")])
-        taken.add(1)
+        accepted.add(1)
         eventually(lambda: statuses() == {"published": 3, "skipped": 1}, 20)
     assert arrived() == [("a", 1), ("a", 2), ("a", 3)]
     assert blocked() == []
 
 
 @pytest.mark.parametrize(("status", "blocks"), [("failed", "parked"), ("pending", "waiting")])
-def test_those_of_a_blocked_aggregate_stay_skipped_and_say_what_blocks_it(
-    database: None, status: str, blocks: str
-) -> None:
+def test_those_of_a_blocked_aggregate_stay_skipped_and_say_what_blocks_it(status: str, blocks: str) -> None:
     before, head, behind, free = write(aggregate="7"), write(status, aggregate="7"), write(aggregate="7"), write()
     block(head, blocks)
     change(
@@ -155,7 +152,7 @@ def test_those_of_a_blocked_aggregate_stay_skipped_and_say_what_blocks_it(
     assert skipped() == [before, behind]
 
 
-def test_one_that_was_sent_at_the_moment_it_was_skipped_is_not_sent_again(database: None) -> None:
+def test_one_that_was_sent_at_the_moment_it_was_skipped_is_not_sent_again() -> None:
     number = write()
     assert changed(skip_messages([number], using=OPERATOR)) == 1
     with ThreadPoolExecutor(1) as pool, psycopg.connect(url_for("worker_runtime")) as relay:
@@ -165,7 +162,6 @@ def test_one_that_was_sent_at_the_moment_it_was_skipped_is_not_sent_again(databa
             [number],
         )
         sending = elsewhere(pool, lambda: send_skipped_messages([number], using=OPERATOR))
-        waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND usename = 'jobs_operator'"
-        eventually(lambda: seen(waiting) == [(1,)])
+        wait_for_a_lock()
         relay.commit()
         assert sending.result(20) == [ActionResult(number, False, "it is published; only skipped messages can be sent")]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -25,7 +25,7 @@ from salon_jobs.schedule.scheduler import Scheduler
 from tests import tasks
 from tests.e2e.worker_process import eventually
 from tests.outbox.scene import emitted, relay_in_burst, relaying
-from tests.outbox.whole_way import run_all
+from tests.outbox.whole_way import fail, make_due, run_all
 from tests.sentry_server import SentryServer
 from tests.support import change
 
@@ -71,38 +71,32 @@ def test_a_cron_entry_that_can_not_fire_is_one_event_a_tick(
     assert SECRET not in str(event)
 
 
-def test_a_broken_publisher_is_one_event_until_it_works_again(
-    sentry: SentryServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_broken_publisher_is_one_event_until_it_works_again(sentry: SentryServer) -> None:
     tried: list[UUID] = []
 
-    def break_down(message: OutgoingMessage) -> None:
+    def break_down(message: OutgoingMessage) -> PublishFailure | None:
         tried.append(message.message_id)
         raise ZeroDivisionError
 
     with relaying():
         for number in (1, 2):
             tried.clear()
-            monkeypatch.setattr(MemoryPublisher, "answer", staticmethod(break_down))
+            MemoryPublisher.answer = break_down
             emitted("1", number=number)
             eventually(lambda: len(tried) >= 2, 20)
-            monkeypatch.setattr(MemoryPublisher, "answer", None)
+            MemoryPublisher.answer = None
             eventually(lambda: len(MemoryPublisher.published) == number, 20)  # noqa: B023 - called at once
             events = received(sentry)
             assert [event["fingerprint"] for event in events].count(["publisher_broken"]) == number
 
 
-def test_a_failed_message_is_exactly_one_event_and_a_retry_is_none(
-    sentry: SentryServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_message_is_exactly_one_event_and_a_retry_is_none(sentry: SentryServer) -> None:
     answers = iter([Verdict.RETRY, Verdict.REFUSED])
-    answer = staticmethod(lambda _: PublishFailure(next(answers), "TEST.NO", SECRET))
-    monkeypatch.setattr(MemoryPublisher, "answer", answer)
+    MemoryPublisher.answer = lambda _: PublishFailure(next(answers), "TEST.NO", SECRET)
     emitted("1")
     relay_in_burst()
     assert received(sentry) == []
-    change("UPDATE salon_jobs_message SET retry_at = now()")
-    change("UPDATE salon_jobs_blocked_aggregate SET retry_at = now()")
+    make_due()
     relay_in_burst()
     [event] = received(sentry)
     assert event["fingerprint"][0] == "message_failed"
@@ -112,9 +106,6 @@ def test_a_failed_message_is_exactly_one_event_and_a_retry_is_none(
 def test_gwt_10_a_failed_job_is_exactly_one_event_and_a_retry_is_none(
     sentry: SentryServer, stores: list[UUID], hooks: tasks.Hooks, process_id: int
 ) -> None:
-    def fail(**_: object) -> None:
-        raise RuntimeError("the till is closed")
-
     hooks.store = fail
     handle = tasks.in_store.using(max_attempts=2).enqueue(store_id=stores[0])
     run_all(process_id)
@@ -127,12 +118,9 @@ def test_gwt_10_a_failed_job_is_exactly_one_event_and_a_retry_is_none(
 
 
 def test_a_retry_is_an_event_where_it_is_asked_for(
-    sentry: SentryServer, hooks: tasks.Hooks, process_id: int, settings: Any
+    sentry: SentryServer, hooks: tasks.Hooks, process_id: int, change_settings: Callable[..., None]
 ) -> None:
-    def fail(**_: object) -> None:
-        raise RuntimeError("the till is closed")
-
-    settings.SALON_JOBS = {**settings.SALON_JOBS, "SENTRY_EVENTS": ["job_retried"]}
+    change_settings(SENTRY_EVENTS=["job_retried"])
     hooks.system = fail
     tasks.system.using(max_attempts=2).enqueue(note=SECRET)
     run_all(process_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
@@ -18,15 +18,15 @@ from sentry_sdk.integrations.django import DjangoIntegration
 from sentry_sdk.integrations.logging import LoggingIntegration
 from sentry_sdk.transport import Transport
 
-from salon_jobs import Discard, Snooze, cron, emit, fan_out, tenant_context
+from salon_jobs import Snooze, cron, emit, fan_out, tenant_context
 from salon_jobs.brokers.memory import MemoryPublisher
-from salon_jobs.brokers.publisher import PublishFailure, Verdict
+from salon_jobs.brokers.publisher import Verdict
 from salon_jobs.integrations.sentry import slug_of
 from salon_jobs.schedule.entries import cron_entries
 from salon_jobs.schedule.scheduler import Scheduler
 from tests import tasks
-from tests.outbox.scene import ORDERS, relay_in_burst
-from tests.outbox.whole_way import delivered, processor, relay_and_consume, run_all
+from tests.outbox.scene import ORDERS, answer_with, relay_in_burst
+from tests.outbox.whole_way import delivered, discard, fail, make_due, processor, relay_and_consume, run_all
 from tests.support import change, seen
 
 SECRET = "a-customers-name"
@@ -138,9 +138,9 @@ def test_emit_publish_consume_and_run_are_one_trace(stores: list[UUID], process_
     ran = sent.transaction("test-store", "queue.task")
     assert len(trace_ids(asked, relayed, consumed, ran)) == 1
     submit, publish = span(asked, "queue.submit"), span(relayed, "queue.publish")
-    taken = span(consumed, "queue.process")
+    processed = span(consumed, "queue.process")
     parents = [each["contexts"]["trace"]["parent_span_id"] for each in (relayed, consumed, ran)]
-    assert parents == [submit["span_id"], submit["span_id"], taken["span_id"]]
+    assert parents == [submit["span_id"], submit["span_id"], processed["span_id"]]
     expected = {
         "messaging.system": "memory",
         "messaging.destination.name": "orders",
@@ -148,21 +148,16 @@ def test_emit_publish_consume_and_run_are_one_trace(stores: list[UUID], process_
         "messaging.message.body.size": len('{"number":7}'),
     }
     assert [data(each) for each in (submit, publish)] == [expected] * 2
-    assert data(taken) == {**expected, "messaging.message.retry.count": 0}
+    assert data(processed) == {**expected, "messaging.message.retry.count": 0}
 
 
 def test_a_failing_run_is_an_error_and_its_event_belongs_to_the_trace(
     stores: list[UUID], hooks: tasks.Hooks, process_id: int, sent: Sent
 ) -> None:
-    def fail(**_: object) -> None:
-        raise RuntimeError("the till is closed")
-
     hooks.store = fail
     with request():
         tasks.in_store.using(max_attempts=2).enqueue(store_id=stores[0])
-    for _ in range(2):
-        change("UPDATE salon_jobs_job SET run_at = now()")
-        run_all(process_id)
+    run_all(process_id, attempts=2)
     runs = [each for each in sent.of("transaction") if each["transaction"] == "test-store"]
     assert [each["contexts"]["trace"]["status"] for each in runs] == ["internal_error"] * 2
     assert [data(span(each, "queue.process"))["messaging.message.retry.count"] for each in runs] == [0, 1]
@@ -176,9 +171,6 @@ def test_a_failing_run_is_an_error_and_its_event_belongs_to_the_trace(
 def test_without_tracing_an_error_still_belongs_to_the_trace_of_the_request(
     stores: list[UUID], hooks: tasks.Hooks, process_id: int, sent: Sent
 ) -> None:
-    def fail(**_: object) -> None:
-        raise RuntimeError("the till is closed")
-
     hooks.store = fail
     with tenant_context(stores[0]):
         emit(ORDERS, event="order.created", payload={"number": 7})
@@ -190,9 +182,8 @@ def test_without_tracing_an_error_still_belongs_to_the_trace_of_the_request(
     assert trace_ids(*sent.of("event")) == {trace_id}
 
 
-def test_a_message_that_fails_is_one_event(database: None, sent: Sent, monkeypatch: pytest.MonkeyPatch) -> None:
-    refuse = staticmethod(lambda _: PublishFailure(Verdict.REFUSED, "TEST.NO", SECRET))
-    monkeypatch.setattr(MemoryPublisher, "answer", refuse)
+def test_a_message_that_fails_is_one_event(sent: Sent) -> None:
+    answer_with(Verdict.REFUSED, detail=SECRET)
     with transaction.atomic():
         message_id = emit(ORDERS, aggregate_id="1", event="order.created", payload={"name": SECRET})
         emit(ORDERS, aggregate_id="1", event="order.created", payload={})
@@ -208,33 +199,26 @@ def test_a_message_that_fails_is_one_event(database: None, sent: Sent, monkeypat
         "code": "TEST.NO",
         "attempt": 1,
     }
-    assert (
-        event["logentry"]["message"]
-        if "logentry" in event
-        else event["message"] == "message_failed: TEST.NO (order.created)"
-    )
+    assert "logentry" in event or event["message"] == "message_failed: TEST.NO (order.created)"
     assert seen("SELECT status FROM salon_jobs_message ORDER BY id") == [("failed",), ("pending",)]
     assert SECRET not in json.dumps(sent.items)
 
 
 def test_a_message_that_was_tried_again_is_an_event_only_when_it_is_given_up(
-    database: None, sent: Sent, monkeypatch: pytest.MonkeyPatch, settings: Any
+    sent: Sent, change_settings: Callable[..., None]
 ) -> None:
-    outbox = {**settings.SALON_JOBS["OUTBOX"], "RETRY_COUNT": 2}
-    settings.SALON_JOBS = {**settings.SALON_JOBS, "OUTBOX": outbox}
-    refuse = staticmethod(lambda _: PublishFailure(Verdict.RETRY, "TEST.LATER", ""))
-    monkeypatch.setattr(MemoryPublisher, "answer", refuse)
+    change_settings(OUTBOX={"RETRY_COUNT": 2})
+    answer_with(Verdict.RETRY)
     with transaction.atomic():
         emit(ORDERS, event="order.created", payload={})
     relay_in_burst()
     assert sent.of("event") == []
-    change("UPDATE salon_jobs_message SET retry_at = now()")
-    change("UPDATE salon_jobs_blocked_aggregate SET retry_at = now()")
+    make_due()
     relay_in_burst()
     assert [event["tags"]["attempt"] for event in sent.of("event")] == [2]
 
 
-def test_a_message_that_is_rejected_is_one_event(database: None, sent: Sent) -> None:
+def test_a_message_that_is_rejected_is_one_event(sent: Sent) -> None:
     with transaction.atomic():
         emit(ORDERS, event="unheard-of", payload={"name": SECRET})
     assert relay_in_burst()
@@ -246,9 +230,7 @@ def test_a_message_that_is_rejected_is_one_event(database: None, sent: Sent) -> 
     assert SECRET not in json.dumps(sent.items)
 
 
-def test_a_warning_of_a_handler_is_an_event_and_ours_are_not(
-    database: None, hooks: tasks.Hooks, process_id: int, sent: Sent
-) -> None:
+def test_a_warning_of_a_handler_is_an_event_and_ours_are_not(hooks: tasks.Hooks, process_id: int, sent: Sent) -> None:
     def body(note: str) -> None:
         logging.getLogger("host").info("quiet")
         logging.getLogger("host").warning("the drawer is stuck")
@@ -267,9 +249,9 @@ def check_ins(sent: Sent) -> list[str]:
 
 
 def test_a_cron_entry_checks_in_when_its_job_begins_and_when_it_ends(
-    database: None, entry: None, process_id: int, sent: Sent, settings: Any
+    entry: None, process_id: int, sent: Sent, change_settings: Callable[..., None]
 ) -> None:
-    settings.SALON_JOBS = {**settings.SALON_JOBS, "SENTRY_MONITORS": True}
+    change_settings(SENTRY_MONITORS=True)
     assert Scheduler().run_at(TICK) == 1
     assert check_ins(sent) == []
     run_all(process_id)
@@ -283,7 +265,7 @@ def test_a_cron_entry_checks_in_when_its_job_begins_and_when_it_ends(
         assert (each["environment"], each["release"]) == ("prod", "salon@1.2")
 
 
-def test_entries_that_a_slug_can_not_tell_apart_have_monitors_of_their_own() -> None:
+def test_entries_whose_slugs_would_be_equal_have_monitors_of_their_own() -> None:
     alike = ["集計", "清掃", "a" * 60, "a" * 60 + "b", "nightly 集計"]
     slugs = [slug_of(name) for name in alike]
     assert len({*slugs}) == len(alike)
@@ -291,47 +273,42 @@ def test_entries_that_a_slug_can_not_tell_apart_have_monitors_of_their_own() -> 
     assert slug_of("Nightly sales") == "nightly-sales"
 
 
-def test_a_check_in_lasts_as_long_as_the_jobs_attempts(
-    database: None, entry: None, hooks: tasks.Hooks, process_id: int, sent: Sent, settings: Any
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [(fail, [["in_progress"], ["in_progress"], ["in_progress", "error"]]), (discard, [["in_progress", "error"]])],
+)
+def test_a_check_in_lasts_as_long_as_the_jobs_attempts_and_one_discarded_is_an_error(
+    entry: None,
+    hooks: tasks.Hooks,
+    process_id: int,
+    sent: Sent,
+    change_settings: Callable[..., None],
+    body: Callable[..., None],
+    expected: list[list[str]],
 ) -> None:
-    settings.SALON_JOBS = {**settings.SALON_JOBS, "SENTRY_MONITORS": True}
-
-    def fail(**_: object) -> None:
-        raise RuntimeError("the till is closed")
-
-    hooks.system = fail
+    change_settings(SENTRY_MONITORS=True)
+    hooks.system = body
     Scheduler().run_at(TICK)
-    seen_so_far = []
-    for _ in range(3):
+    for statuses in expected:
         run_all(process_id)
-        seen_so_far.append(check_ins(sent))
+        assert check_ins(sent) == statuses
         change("UPDATE salon_jobs_job SET run_at = now() WHERE state = 'queued'")
-    assert seen_so_far == [["in_progress"], ["in_progress"], ["in_progress", "error"]]
     assert len({each["check_in_id"] for each in sent.of("check_in")}) == 1
 
 
-def test_a_discarded_job_of_a_cron_entry_is_an_error_of_its_monitor(
-    database: None, entry: None, hooks: tasks.Hooks, process_id: int, sent: Sent, settings: Any
-) -> None:
-    settings.SALON_JOBS = {**settings.SALON_JOBS, "SENTRY_MONITORS": True}
-
-    def discard(**_: object) -> None:
-        raise Discard("gone")
-
-    hooks.system = discard
-    Scheduler().run_at(TICK)
-    run_all(process_id)
-    assert check_ins(sent) == ["in_progress", "error"]
-
-
 def test_nothing_else_checks_in(
-    stores: list[UUID], entry: None, hooks: tasks.Hooks, process_id: int, sent: Sent, settings: Any
+    stores: list[UUID],
+    entry: None,
+    hooks: tasks.Hooks,
+    process_id: int,
+    sent: Sent,
+    change_settings: Callable[..., None],
 ) -> None:
-    settings.SALON_JOBS = {**settings.SALON_JOBS, "SENTRY_MONITORS": False}
+    change_settings(SENTRY_MONITORS=False)
     Scheduler().run_at(TICK)
     run_all(process_id)
     assert check_ins(sent) == [], "not asked for"
-    settings.SALON_JOBS = {**settings.SALON_JOBS, "SENTRY_MONITORS": True}
+    change_settings(SENTRY_MONITORS=True)
     hooks.system = lambda **_: fan_out(tasks.in_store)
     tasks.system.enqueue()
     Scheduler().run_at(TICK.replace(day=6))
@@ -342,11 +319,8 @@ def test_nothing_else_checks_in(
 
 @pytest.mark.parametrize("sent", [None], indirect=True)
 def test_without_tracing_runs_that_continue_nothing_have_a_trace_each(
-    database: None, hooks: tasks.Hooks, process_id: int, sent: Sent
+    hooks: tasks.Hooks, process_id: int, sent: Sent
 ) -> None:
-    def fail(**_: object) -> None:
-        raise RuntimeError("the till is closed")
-
     hooks.system = fail
     for _ in range(2):
         tasks.system.using(max_attempts=1).enqueue()

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
 from uuid import uuid4
 
 import pytest
@@ -14,7 +13,7 @@ from salon_jobs.brokers.aws import sns_connection as sns_topics
 from salon_jobs.brokers.aws.sns_connection import SnsConnection
 from salon_jobs.outbox import queries
 from tests.e2e.worker_process import eventually
-from tests.outbox.scene import emitted, relay_in_burst, relaying, statuses
+from tests.outbox.scene import emitted, outages, relay_in_burst, relaying, statuses
 from tests.servers.sns import SnsBroker, SnsFifoBroker
 from tests.support import seen
 
@@ -29,9 +28,9 @@ def broker() -> Iterator[SnsBroker]:
 
 
 @pytest.fixture
-def topic(broker: SnsBroker, outbox: None, settings: Any) -> str:
+def topic(broker: SnsBroker, outbox: None, change_settings: Callable[..., None]) -> str:
     """Point the settings at the server, and create a FIFO topic."""
-    settings.SALON_JOBS = {**settings.SALON_JOBS, **broker.settings()}
+    change_settings(**broker.settings())
     return broker.destination(f"orders-{uuid4().hex[:12]}")
 
 
@@ -73,7 +72,7 @@ def test_an_outage_costs_no_attempt_and_what_waited_arrives_in_order(broker: Sns
         try:
             for number in range(1, 5):
                 emitted("a", number=number, to=topic)
-            eventually(lambda: seen("SELECT outage_code FROM salon_jobs_destination") == [("SNS.UNREACHABLE",)])
+            eventually(lambda: outages() == ["SNS.UNREACHABLE"])
         finally:
             broker.start()
         eventually(lambda: statuses() == {"published": 5}, 20)
@@ -81,9 +80,8 @@ def test_an_outage_costs_no_attempt_and_what_waited_arrives_in_order(broker: Sns
     assert arrived(broker, topic, "a") == [0, 1, 2, 3, 4]
 
 
-def test_a_denied_topic_is_skipped(broker: SnsBroker, topic: str, settings: Any) -> None:
-    sns = {**broker.settings()["SNS"], "DENY_LIST": [topic]}
-    settings.SALON_JOBS = {**settings.SALON_JOBS, "SNS": sns}
+def test_a_denied_topic_is_skipped(broker: SnsBroker, topic: str, change_settings: Callable[..., None]) -> None:
+    change_settings(SNS={**broker.settings()["SNS"], "DENY_LIST": [topic]})
     emitted("a", to=topic)
     emitted("a", to=topic)
     assert relay_in_burst()
@@ -135,13 +133,12 @@ def test_a_relay_that_starts_while_sns_is_away_reads_the_topics_when_it_is_back(
 
 
 def test_a_changed_list_holds_for_what_is_not_sent_yet_once_the_relay_is_restarted(
-    broker: SnsBroker, topic: str, settings: Any
+    broker: SnsBroker, topic: str, change_settings: Callable[..., None]
 ) -> None:
-    host = {**settings.SALON_JOBS}
     later = f"later-{uuid4().hex[:12]}.fifo"
 
     def lists(**given: list[str]) -> None:
-        settings.SALON_JOBS = {**host, "SNS": {**broker.settings()["SNS"], **given}}
+        change_settings(SNS={**broker.settings()["SNS"], **given})
 
     lists(DENY_LIST=[topic])
     emitted("a", to=topic)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from salon_jobs import Discard
 from salon_jobs.brokers.memory import MemoryPublisher
 from salon_jobs.brokers.publisher import OutgoingMessage
 from salon_jobs.brokers.source import Delivery, Envelope
 from salon_jobs.conf.sections import read_consumers
 from salon_jobs.inbox.processor import Processor
 from tests.outbox.scene import ORDERS, relay_in_burst
-from tests.support import claim, running_on_a_thread
+from tests.support import change, claim, running_on_a_thread
 
 TASKS = {"order.created": "test-store", "noted": "test-system"}
 
@@ -38,11 +39,29 @@ def processor(**settings: Any) -> Processor:
 def relay_and_consume() -> None:
     """Relay what is due, and make jobs of what arrived."""
     assert relay_in_burst()
-    taken = processor().process([delivered(message) for message in MemoryPublisher.published])
-    assert taken.enqueued == len(MemoryPublisher.published)
+    result = processor().process([delivered(message) for message in MemoryPublisher.published])
+    assert result.enqueued == len(MemoryPublisher.published)
 
 
-def run_all(process_id: int) -> None:
-    """Run what is due, as a worker's thread does."""
-    with running_on_a_thread(process_id, claim(process_id)):
-        pass
+def run_all(process_id: int, *, attempts: int = 1) -> None:
+    """Run what is due, as a worker's thread does; then what is still queued, as often as there are more attempts."""
+    for attempt in range(attempts):
+        if attempt:
+            change("UPDATE salon_jobs_job SET run_at = now() WHERE state = 'queued'")
+        with running_on_a_thread(process_id, claim(process_id)):
+            pass
+
+
+def fail(**_: object) -> None:
+    """Fail, as a task's handler."""
+    raise RuntimeError("the till is closed")
+
+
+def discard(**_: object) -> None:
+    raise Discard("gone")
+
+
+def make_due() -> None:
+    """Make the messages due that wait for their retry."""
+    change("UPDATE salon_jobs_message SET retry_at = now()")
+    change("UPDATE salon_jobs_blocked_aggregate SET retry_at = now()")

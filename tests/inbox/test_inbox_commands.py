@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("database")
 
 @pytest.fixture
 def waiting(database: None) -> list[int]:
-    """Set three messages aside, and take one; returns the ids, the taken one last."""
+    """Write three rejected messages and one that became a job; return their ids in this order."""
     rows = seen(
         "INSERT INTO salon_jobs_inbox (consumer, message_id, event, status, code, reason, raw)"
         " SELECT CASE n WHEN 3 THEN 'notes' ELSE 'orders' END, 'm' || n, 'placed',"
@@ -65,16 +65,8 @@ def statuses() -> list[str]:
 
 def test_the_list_shows_what_waits(waiting: list[int]) -> None:
     out, _ = run()
-    assert out.splitlines()[0].split() == [
-        "message_id",
-        "id",
-        "consumer",
-        "event",
-        "code",
-        "deliveries",
-        "received_at",
-        "status",
-    ]
+    head = ["message_id", "id", "consumer", "event", "code", "deliveries", "received_at", "status"]
+    assert out.splitlines()[0].split() == head
     assert [line.split()[0] for line in out.splitlines()[1:]] == ["m1", "m2", "m3"]
     assert [each["message_id"] for each in json.loads(run("list", "--consumer", "notes", "--json")[0])] == ["m3"]
     out, err = run("--limit", "2")
@@ -85,7 +77,7 @@ def test_the_list_shows_what_waits(waiting: list[int]) -> None:
     assert run() == ("", "no message is rejected\n")
 
 
-def test_show_tells_everything(waiting: list[int]) -> None:
+def test_show_prints_everything(waiting: list[int]) -> None:
     out, _ = run("show", str(waiting[0]))
     assert "reason: why" in out
     assert "raw: <raw>" in out

@@ -86,7 +86,7 @@ def test_a_burst_goes_on_until_every_source_is_empty(
     assert dict(seen("SELECT consumer, count(*) FROM salon_jobs_inbox GROUP BY 1")) == {"orders": 7, "notes": 3}
 
 
-def test_it_acknowledges_after_the_commit_alone(database: None) -> None:
+def test_it_acknowledges_after_the_commit_alone() -> None:
     loop, source = consumer(burst=True)
     source.queue += [message(), message()]
     committed: list[int] = []
@@ -97,17 +97,17 @@ def test_it_acknowledges_after_the_commit_alone(database: None) -> None:
     assert source.closed
 
 
-def test_a_broker_that_is_down_is_told_once_and_by_readiness_and_is_found_again(
+def test_a_broker_that_is_down_is_logged_once_shown_by_readiness_and_found_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO", logger="salon_jobs")
     loop, source = consumer()
-    looks = threading.Semaphore(0)
-    source.before_receive = looks.release
+    polls = threading.Semaphore(0)
+    source.before_receive = polls.release
     source.down = True
     with running(loop):
         for _ in range(3):
-            assert looks.acquire(timeout=10)
+            assert polls.acquire(timeout=10)
         with pytest.raises(SourceLost, match=r"consumer 'orders': WORKER.NOT_READY: the broker in memory is down"):
             loop.facts()
         assert SourceLost.code == "INBOX.SOURCE_LOST"
@@ -119,7 +119,7 @@ def test_a_broker_that_is_down_is_told_once_and_by_readiness_and_is_found_again(
     assert caplog.text.count("source_back") == 1
 
 
-def test_an_acknowledgement_that_is_lost_makes_no_second_job(database: None) -> None:
+def test_an_acknowledgement_that_is_lost_makes_no_second_job() -> None:
     loop, source = consumer()
     first = message()
     source.queue.append(first)
@@ -136,7 +136,7 @@ def test_an_acknowledgement_that_is_lost_makes_no_second_job(database: None) -> 
     assert jobs() == 1
 
 
-def test_a_broker_that_takes_no_acknowledgement_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_broker_that_takes_no_acknowledgement_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     loop, source = consumer()
     source.queue += [message() for _ in range(3)]
     refused = threading.Semaphore(0)
@@ -159,7 +159,7 @@ def test_a_batch_is_kept_while_the_database_is_lost_and_hidden_all_the_time(
 ) -> None:
     loop, source = consumer()
     source.queue += [message(), message()]
-    # Nobody can log in as the worker, and whoever has is thrown out: what a failover looks like from here.
+    # Nobody can log in as the worker, and whoever has is thrown out: what a failover polls like from here.
     change("ALTER ROLE worker_runtime NOLOGIN")
     try:
         connections["default"].close()
@@ -177,7 +177,7 @@ def test_a_batch_is_kept_while_the_database_is_lost_and_hidden_all_the_time(
     assert caplog.text.count("database_lost") == 1
 
 
-def test_what_was_only_received_is_given_back_when_it_must_stop(database: None) -> None:
+def test_what_was_only_received_is_given_back_when_it_must_stop() -> None:
     loop, source = consumer()
     source.queue.append(message())
     source.before_receive = loop.stop
@@ -186,7 +186,7 @@ def test_what_was_only_received_is_given_back_when_it_must_stop(database: None) 
     assert (jobs(), source.acknowledged) == (0, [])
 
 
-def test_operators_retries_are_taken_at_the_next_look(database: None) -> None:
+def test_operators_retries_happen_at_the_next_poll() -> None:
     loop, source = consumer()
     source.queue.append(message(event="unheard-of"))
     with running(loop):
@@ -198,7 +198,7 @@ def test_operators_retries_are_taken_at_the_next_look(database: None) -> None:
         eventually(lambda: loop.facts()["rejected"] == 0)
 
 
-def test_a_source_of_ones_own_that_breaks_is_told_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_custom_source_that_breaks_is_logged_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
     loop, source = consumer()
 
     def break_down() -> None:
@@ -211,14 +211,14 @@ def test_a_source_of_ones_own_that_breaks_is_told_with_its_traceback(caplog: pyt
     assert "a bug of its own" in caplog.text
 
 
-def test_a_burst_tells_what_is_in_its_way(database: None) -> None:
+def test_a_burst_ends_with_the_first_error() -> None:
     loop, source = consumer(burst=True)
     source.down = True
     assert not loop.run()
     assert isinstance(loop.error, NotReady)
 
 
-def test_it_prunes_the_inbox(database: None) -> None:
+def test_it_prunes_the_inbox() -> None:
     change(
         "INSERT INTO salon_jobs_inbox (consumer, message_id, status, received_at)"
         " SELECT 'gone', n::text, 'enqueued', now() - interval '31 days' FROM generate_series(1, 2500) n"
@@ -246,7 +246,7 @@ def test_the_check_names_unknown_tasks_and_sources_and_an_inbox_that_forgets_too
 
 
 @pytest.mark.parametrize(
-    ("names", "consumers", "told"),
+    ("names", "consumers", "error"),
     [
         (["order"], {"orders": ORDERS}, "has no 'order'; did you mean 'orders'"),
         ([], {}, "nothing to consume"),
@@ -275,10 +275,10 @@ def test_the_check_names_unknown_tasks_and_sources_and_an_inbox_that_forgets_too
     ],
 )
 def test_settings_are_refused_by_field(
-    names: list[str], consumers: dict[str, Any], told: str, consumers_settings: Callable[..., None]
+    names: list[str], consumers: dict[str, Any], error: str, consumers_settings: Callable[..., None]
 ) -> None:
     consumers_settings(**consumers)
-    with pytest.raises(ConfigurationError, match=told):
+    with pytest.raises(ConfigurationError, match=error):
         Consumers(names)
 
 

@@ -1,0 +1,76 @@
+"""Runs a relay inside another process: it waits for the database, counts as a relay, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+from django.db import OperationalError, connections
+
+from salon_jobs.outbox.relay import EmbeddedRelay
+from salon_jobs.process.heartbeat import Heartbeat
+from tests.e2e.worker_process import eventually
+from tests.outbox.scene import RunningRelay, emitted, statuses
+from tests.support import change, seen
+
+
+def kinds() -> list[str]:
+    return [row[0] for row in seen("SELECT kind FROM salon_jobs_process ORDER BY 1")]
+
+
+class LateHeartbeat(Heartbeat):
+    """Heartbeat of a supervisor; the database is away when the relay registers, as often as ``refusals`` says."""
+
+    refusals = 0
+
+    def register_embedded(self, kind: str) -> int:
+        if self.refusals:
+            self.refusals -= 1
+            raise OperationalError("the connection is lost")
+        return super().register_embedded(kind)
+
+
+@pytest.fixture
+def rescued() -> threading.Event:
+    """Is set when the process learns that it was declared dead."""
+    return threading.Event()
+
+
+@pytest.fixture
+def heartbeat(outbox: None, change_settings: Callable[..., None], rescued: threading.Event) -> Iterator[LateHeartbeat]:
+    """Register a supervisor."""
+    change_settings(PROCESS_SILENT_AFTER=0.5)
+    heartbeat = LateHeartbeat("supervisor", concurrency=0, queues=None, on_buried=rescued.set)
+    heartbeat.register()
+    yield heartbeat
+    heartbeat.stop()
+    assert heartbeat.join(10)
+    connections.settings["default"]["OPTIONS"].pop("application_name")  # this process is no worker
+    connections["default"].close()
+
+
+def test_it_waits_for_the_database_relays_and_takes_its_row_along(heartbeat: LateHeartbeat) -> None:
+    heartbeat.refusals = 1
+    emitted("a")
+    running = RunningRelay(EmbeddedRelay(heartbeat))
+    eventually(lambda: statuses() == {"published": 1})
+    assert kinds() == ["relay", "supervisor"]
+    assert running.stop()
+    assert kinds() == ["supervisor"]
+
+
+def test_it_ends_when_it_is_stopped_before_the_database_answers(heartbeat: LateHeartbeat) -> None:
+    heartbeat.refusals = 1_000_000
+    running = RunningRelay(EmbeddedRelay(heartbeat))
+    eventually(lambda: heartbeat.refusals < 1_000_000)
+    assert running.stop()
+    assert kinds() == ["supervisor"]
+
+
+def test_if_its_row_is_rescued_so_is_its_process(heartbeat: LateHeartbeat, rescued: threading.Event) -> None:
+    running = RunningRelay(EmbeddedRelay(heartbeat))
+    eventually(lambda: kinds() == ["relay", "supervisor"])
+    change("DELETE FROM salon_jobs_process WHERE kind = 'relay'")
+    assert rescued.wait(10)
+    running.stop()
