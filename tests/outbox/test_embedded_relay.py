@@ -41,7 +41,7 @@ def rescued() -> threading.Event:
 def heartbeat(outbox: None, change_settings: Callable[..., None], rescued: threading.Event) -> Iterator[LateHeartbeat]:
     """Register a supervisor."""
     change_settings(PROCESS_SILENT_AFTER=0.5)
-    heartbeat = LateHeartbeat("supervisor", concurrency=0, queues=None, on_buried=rescued.set)
+    heartbeat = LateHeartbeat("supervisor", concurrency=0, queues=None, on_dead=rescued.set)
     heartbeat.register()
     yield heartbeat
     heartbeat.stop()
