@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from salon_jobs.brokers.publisher import OutgoingMessage
-from salon_jobs.outbox.queries import Blocked, Failure, Wanted
+from salon_jobs.outbox.queries import Blocked, Failure, PageRequest
 
 # An aggregate ID, or the message ID of a message without an aggregate.
 Key = str | int
@@ -73,7 +73,7 @@ class Backlog:
                 self._drop(lambda message: message.partition in lost)
                 self._holds = {key: hold for key, hold in self._holds.items() if hold.partition not in lost}
 
-    def wants(self, aggregate_type: str, bound: int) -> list[Wanted]:
+    def page_requests(self, aggregate_type: str, bound: int) -> list[PageRequest]:
         """Return what to read next, as memory allows, from partitions not yet read up to the gate's bound."""
         with self.changed:
             room = self._most - len(self._unmarked)
@@ -81,7 +81,7 @@ class Backlog:
             if room < self._least_room or not behind:
                 return []
             take = -(-room // len(behind))
-            return [Wanted(aggregate_type, partition, after, take) for partition, after in behind]
+            return [PageRequest(aggregate_type, partition, after, take) for partition, after in behind]
 
     def is_behind(self, bound: int) -> bool:
         """Return whether something up to the gate's bound is unread or still being caught up."""
@@ -97,7 +97,7 @@ class Backlog:
         with self.changed:
             return [key for key in self._holds if isinstance(key, str)]
 
-    def accept(self, wanted: Sequence[Wanted], messages: Sequence[OutgoingMessage], bound: int) -> None:
+    def accept(self, requests: Sequence[PageRequest], messages: Sequence[OutgoingMessage], bound: int) -> None:
         """Add messages that were read on request, up to the gate's bound, skipping those already in memory.
 
         A message still in flight comes up again when its partition is reread from the beginning.
@@ -105,9 +105,9 @@ class Backlog:
         counts = Counter([message.partition for message in messages])
         last = {message.partition: message.id for message in messages}
         with self.changed:
-            for want in wanted:
-                full = counts[want.partition] >= want.take
-                self._after[want.partition] = last[want.partition] if full else max(bound, want.after)
+            for request in requests:
+                full = counts[request.partition] >= request.take
+                self._after[request.partition] = last[request.partition] if full else max(bound, request.after)
             if self._holds or self._unmarked:
                 unmarked, holds = self._unmarked, self._holds
                 messages = [m for m in messages if m.id not in unmarked and (m.aggregate_id or m.id) not in holds]
@@ -126,9 +126,9 @@ class Backlog:
     def accept_late(self, messages: Sequence[OutgoingMessage]) -> int:
         """Add messages found below what was already read; return how many are new."""
         with self.changed:
-            late = [m for m in messages if m.id not in self._unmarked and _key(m) not in self._holds]
-            self._add(self._queue, late)
-            return len(late)
+            late_messages = [m for m in messages if m.id not in self._unmarked and _key(m) not in self._holds]
+            self._add(self._queue, late_messages)
+            return len(late_messages)
 
     def refresh(self, rows: Iterable[Blocked]) -> None:
         """Apply the rows that block aggregates: hold on new rows; catch up aggregates whose row is due or gone."""
@@ -182,9 +182,9 @@ class Backlog:
                 stale = hold.head_id
             # Later pages begin after this one.
             hold.head_id = None
-            fresh = [message for message in messages if message.id not in self._unmarked]
-            self._add(self._first, fresh)
-            hold.outstanding += len(fresh)
+            new_messages = [message for message in messages if message.id not in self._unmarked]
+            self._add(self._first, new_messages)
+            hold.outstanding += len(new_messages)
             if isinstance(key, int) or len(messages) < hold.page:
                 del self._holds[key]
             else:

@@ -22,7 +22,7 @@ from salon_jobs.core.metrics import Sample
 from salon_jobs.outbox import queries
 from salon_jobs.outbox.destination_worker import DestinationWorker
 from salon_jobs.outbox.marker import Marker
-from salon_jobs.outbox.queries import Blocked, Gate, Wanted
+from salon_jobs.outbox.queries import Blocked, Gate, PageRequest
 
 _DISCOVER_S: Final = 1.0
 _SWEPT: Final = 500
@@ -92,24 +92,24 @@ class Destinations:
 
     def _read_next(self, gate: Gate) -> int:
         """Read on in each partition: together, except for destinations whose blocked aggregates are left out."""
-        together: dict[str, list[Wanted]] = {}
+        together: dict[str, list[PageRequest]] = {}
         count = 0
         for worker in self.all():
-            wanted = worker.backlog.wants(worker.aggregate_type, gate.bound)
-            if wanted and (held := worker.backlog.blocked_aggregates()):
-                messages = queries.fetch(wanted, gate.bound, held=held[:_SWEPT])
-                worker.backlog.accept(wanted, messages, gate.bound)
+            requests = worker.backlog.page_requests(worker.aggregate_type, gate.bound)
+            if requests and (blocked := worker.backlog.blocked_aggregates()):
+                messages = queries.fetch(requests, gate.bound, without=blocked[:_SWEPT])
+                worker.backlog.accept(requests, messages, gate.bound)
                 count += len(messages)
-            elif wanted:
-                together[worker.aggregate_type] = wanted
+            elif requests:
+                together[worker.aggregate_type] = requests
         if together:
-            messages = queries.fetch([want for wanted in together.values() for want in wanted], gate.bound)
+            messages = queries.fetch([request for requests in together.values() for request in requests], gate.bound)
             count += len(messages)
             by_type: defaultdict[str, list[OutgoingMessage]] = defaultdict(list)
             for message in messages:
                 by_type[message.aggregate_type].append(message)
-            for name, wanted in together.items():
-                self._workers[name].backlog.accept(wanted, by_type[name], gate.bound)
+            for name, requests in together.items():
+                self._workers[name].backlog.accept(requests, by_type[name], gate.bound)
         return count
 
     def _discover(self) -> None:
@@ -186,8 +186,12 @@ class Destinations:
             afters, in_memory = worker.backlog.passed_over()
             for partition, upto in afters.items():
                 messages = queries.fetch_passed_over(kind, partition, upto=upto, in_memory=in_memory, take=_SWEPT)
-                if late := worker.backlog.accept_late(messages):
-                    fields: dict[str, Any] = {"aggregate_type": kind, "messages": late, "first_id": messages[0].id}
+                if late_count := worker.backlog.accept_late(messages):
+                    fields: dict[str, Any] = {
+                        "aggregate_type": kind,
+                        "messages": late_count,
+                        "first_id": messages[0].id,
+                    }
                     log_event(logging.WARNING, events.MESSAGES_PASSED_OVER, **fields)
 
     @property

@@ -35,7 +35,7 @@ class Gate(NamedTuple):
     holders: tuple[int, ...]
 
 
-class Wanted(NamedTuple):
+class PageRequest(NamedTuple):
     """Request for up to ``take`` messages of one partition of one aggregate type, after an ID."""
 
     aggregate_type: str
@@ -95,11 +95,11 @@ def gate() -> Gate:
     return Gate(allocated, bound, tuple(holders))
 
 
-def fetch(wanted: Sequence[Wanted], bound: int, *, held: Iterable[str] = ()) -> list[OutgoingMessage]:
-    """Return the next messages, in the order requested and by ID, without the aggregates ``held`` (all of one type)."""
-    types, partitions, afters, takes = map(list, zip(*wanted, strict=True))
+def fetch(requests: Sequence[PageRequest], bound: int, *, without: Iterable[str] = ()) -> list[OutgoingMessage]:
+    """Return the next messages, in the order requested and by ID, without these aggregates (all of one type)."""
+    types, partitions, afters, takes = map(list, zip(*requests, strict=True))
     ranges = {"types": types, "partitions": partitions, "afters": afters, "takes": takes}
-    return _messages("fetch_messages", {**ranges, "bound": bound, "held": list(held)})
+    return _messages("fetch_messages", {**ranges, "bound": bound, "without": list(without)})
 
 
 def fetch_heads(ids: Sequence[int]) -> dict[int, OutgoingMessage]:

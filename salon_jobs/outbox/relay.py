@@ -250,8 +250,8 @@ class Relay(Loop):
 
     def _is_done(self) -> bool:
         """Return, in a burst, whether nothing is left to do now."""
-        read = self._owns() and self._held_since is None and not self._destinations.behind(self._gate)
-        return read and self._marker.idle and self._destinations.idle
+        all_read = self._owns() and self._held_since is None and not self._destinations.behind(self._gate)
+        return all_read and self._marker.idle and self._destinations.idle
 
     def _leave(self, ownership: Ownership) -> None:
         self._write_failures()

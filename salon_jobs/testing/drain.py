@@ -25,7 +25,7 @@ from salon_jobs.jobs.payload import STORE_ARGUMENT
 from salon_jobs.jobs.task import Task
 from salon_jobs.models import Job, Process
 from salon_jobs.outbox import queries as outbox
-from salon_jobs.outbox.queries import Wanted
+from salon_jobs.outbox.queries import PageRequest
 from salon_jobs.tenancy.active import ActiveContext, as_system_task
 from salon_jobs.worker.async_handlers import run_coroutine
 from salon_jobs.worker.executor import execute, settle
@@ -140,8 +140,8 @@ def drain_outbox(*, limit: int = 1000) -> list[DrainedMessage]:
     """
     drained: list[DrainedMessage] = []
     for aggregate_type in outbox.message_types():
-        wanted = [Wanted(aggregate_type, partition, 0, limit + 1) for partition in range(PARTITIONS)]
-        messages = sorted(outbox.fetch(wanted, _NO_GATE), key=lambda message: message.id)
+        requests = [PageRequest(aggregate_type, partition, 0, limit + 1) for partition in range(PARTITIONS)]
+        messages = sorted(outbox.fetch(requests, _NO_GATE), key=lambda message: message.id)
         if len(drained) + len(messages) > limit:
             raise AssertionError(f"more than {limit} messages are pending; raise the limit of drain_outbox()")
         if messages:

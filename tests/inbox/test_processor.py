@@ -16,7 +16,6 @@ from django.db import OperationalError, connections
 
 from salon_jobs.brokers.source import Delivery
 from salon_jobs.conf.sections import read_consumers
-from salon_jobs.core.errors import ConfigurationError
 from salon_jobs.inbox import queries as inbox
 from salon_jobs.inbox.processor import BatchResult, Processor
 from tests.inbox.memory_source import again, message
@@ -353,11 +352,6 @@ def test_pruning_leaves_what_waits_for_an_operator() -> None:
     left = {row[0] for row in inbox_rows()}
     assert {"enqueued31", "dismissed31"}.isdisjoint(left)
     assert {"rejected31", "retry31", "enqueued29", "dismissed29"} <= left
-
-
-def test_a_task_that_is_not_there_is_refused_at_once() -> None:
-    with pytest.raises(ConfigurationError, match=r"\['TASKS'\]\['e'\]: no task .*did you mean 'test-system'"):
-        processor(TASKS={"e": "test-sistem"})
 
 
 def test_the_row_is_durable_before_anything_is_acknowledged() -> None:

@@ -37,7 +37,7 @@ def filled(*messages: OutgoingMessage, upto: int = 100, blocked: Sequence[Blocke
     backlog = Backlog(100)
     backlog.own({0})
     backlog.refresh(blocked)
-    backlog.accept(backlog.wants(TYPE, upto), messages, upto)
+    backlog.accept(backlog.page_requests(TYPE, upto), messages, upto)
     return backlog
 
 
@@ -47,7 +47,7 @@ def test_a_message_in_flight_is_not_added_again_when_its_partition_is_reread() -
     assert backlog.take(1) == [first]
     backlog.own(())
     backlog.own({0})
-    backlog.accept(backlog.wants(TYPE, 100), [first, second], 100)
+    backlog.accept(backlog.page_requests(TYPE, 100), [first, second], 100)
     backlog.put_back([first])
     assert backlog.take(9) == [first, second]
 
@@ -72,7 +72,7 @@ def test_a_message_of_no_aggregate_whose_row_an_operator_deleted_is_read_at_once
 def test_a_head_that_was_not_read_yet_does_not_count_as_gone() -> None:
     backlog = filled(upto=49, blocked=[Blocked(TYPE, "a", 0, 50, 3, True)])
     assert backlog.recovering(9) == []
-    backlog.accept(backlog.wants(TYPE, 50), [], 50)
+    backlog.accept(backlog.page_requests(TYPE, 50), [], 50)
     assert len(backlog.recovering(9)) == 1
 
 
@@ -191,7 +191,7 @@ class Histories(RuleBasedStateMachine):
     def read(self, between: bool) -> None:
         """Read what is next, while the others may go on."""
         bound = len(self.rows)
-        wanted = self.backlog.wants(TYPE, bound)
+        wanted = self.backlog.page_requests(TYPE, bound)
         held = self.backlog.blocked_aggregates()
         found: list[OutgoingMessage] = []
         for want in wanted:

@@ -149,13 +149,6 @@ def test_a_trace_goes_along(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (two.destination, two.name, two.count, two.message_id) == ("orders", "", 2, "")
 
 
-def test_all_emits_of_a_transaction_take_one_lock() -> None:
-    with transaction.atomic():
-        for number in range(300):
-            emit(ORDERS, aggregate_id=str(number), event="e", payload={"number": number})
-        assert seen("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'") == [(1,)]
-
-
 def test_the_check_names_publishers_that_are_none(change_settings: Callable[..., None]) -> None:
     assert check_publishers() == []
     named = {"good": "salon_jobs.brokers.memory.NullPublisher", "gone": "shop.Gone", "other": "collections.deque"}

@@ -17,7 +17,7 @@ from salon_jobs.core.records import PARTITIONS
 from salon_jobs.db import statements
 from salon_jobs.outbox import queries
 from salon_jobs.outbox import relay as relay_module
-from salon_jobs.outbox.queries import Gate, Wanted
+from salon_jobs.outbox.queries import Gate, PageRequest
 from tests import settings as test_settings
 from tests.e2e.worker_process import eventually
 from tests.outbox.scene import ORDERS, arrived, emitted, numbers_by_aggregate, relay_in_burst, relaying, statuses
@@ -44,7 +44,7 @@ def say(connection: psycopg.Connection[Any], aggregate: str, number: int) -> Non
 
 def read(gate: Gate) -> list[int]:
     """Return the numbers that a relay reads up to a gate."""
-    wanted = [Wanted(ORDERS, partition, 0, 100) for partition in range(PARTITIONS)]
+    wanted = [PageRequest(ORDERS, partition, 0, 100) for partition in range(PARTITIONS)]
     return [int(m.payload.rpartition(":")[2].strip(" }")) for m in sorted(queries.fetch(wanted, gate.bound))]
 
 

@@ -134,7 +134,7 @@ def test_of_two_that_take_at_once_one_gets_each_partition(clock: Clock) -> None:
 
 def test_no_failure_is_written_by_a_relay_that_lost_the_partition(owner: Ownership, clock: Clock) -> None:
     emitted("a")
-    [message] = queries.fetch([queries.Wanted(ORDERS, partition, 0, 9) for partition in ALL], queries.gate().bound)
+    [message] = queries.fetch([queries.PageRequest(ORDERS, partition, 0, 9) for partition in ALL], queries.gate().bound)
     unpublished = failure(message)
     other = Ownership(2, clock=clock)
     beat(other)

@@ -27,7 +27,6 @@ from tests.outbox.scene import (
     draft,
     emitted,
     numbers_by_aggregate,
-    open_writer,
     outages,
     relay_in_burst,
     relaying,
@@ -144,16 +143,6 @@ def test_a_message_of_no_aggregate_is_retried_alone() -> None:
     assert sorted(arrived()[:2]) == [("", 1), ("", 2)]
     assert arrived()[2:] == [("", 0)]
     assert blocked_count() == 0
-
-
-def test_nothing_is_read_past_a_writer_that_may_still_add_before() -> None:
-    with relaying() as relay:
-        relay.wait_for_partitions()
-        with open_writer():
-            emitted("a", number=2)
-            eventually(lambda: relay.facts()["gate"]["holders"] != [])
-            assert arrived() == []
-        eventually(lambda: arrived() == [("a", 1), ("a", 2)])
 
 
 def test_two_relays_share_the_partitions_and_hand_them_over(change_settings: Callable[..., None]) -> None:

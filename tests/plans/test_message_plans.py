@@ -68,7 +68,7 @@ def statements() -> dict[str, dict[str, Any]]:
     }
     aggregate = {"aggregate_type": TYPE, "aggregate_id": "parked"}
     return {
-        "fetch_messages": {**everywhere, "held": []},
+        "fetch_messages": {**everywhere, "without": []},
         "fetch_aggregate": {**aggregate, "after": ROWS - PARKED, "upto": ROWS, "take": 1000},
         "fetch_passed_over": {
             "aggregate_type": TYPE,

@@ -10,5 +10,5 @@ SELECT m.id, m.message_id, m.aggregate_type, m.aggregate_id, m.event, m.payload:
        SELECT * FROM salon_jobs_message w
         WHERE w.aggregate_type = a.aggregate_type AND w.partition = a.partition AND w.status = 'pending'
           AND w.id > a.after AND w.id <= %(bound)s
-          AND w.aggregate_id <> ALL (%(held)s::text[])
+          AND w.aggregate_id <> ALL (%(without)s::text[])
         ORDER BY w.id LIMIT a.take) m
