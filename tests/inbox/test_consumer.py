@@ -13,6 +13,7 @@ from django.db import connections
 
 from salon_jobs.brokers.registry import make_source
 from salon_jobs.checks import check_consumers
+from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.errors import ConfigurationError, NotReady, SourceLost
 from salon_jobs.inbox import queries as inbox
 from salon_jobs.inbox.consumer import Consumer, Consumers
@@ -38,6 +39,8 @@ def consumers_settings(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterat
         }
 
     monkeypatch.setattr("salon_jobs.inbox.consumer._WAIT", timedelta(milliseconds=10))
+    short = Backoff(base=timedelta(milliseconds=50), cap=timedelta(milliseconds=200))
+    monkeypatch.setattr("salon_jobs.inbox.consumer._WAITS", short)
     declare(orders=ORDERS)
     yield declare
     MemorySource.queues.clear()
