@@ -157,9 +157,7 @@ def test_a_broker_that_takes_no_acknowledgement_is_logged_once(caplog: pytest.Lo
     assert caplog.text.count("source_lost") == 1
 
 
-def test_a_batch_is_kept_while_the_database_is_lost_and_hidden_all_the_time(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_batch_is_kept_while_the_database_is_lost_and_hidden_all_the_time(caplog: pytest.LogCaptureFixture) -> None:
     loop, source = consumer()
     source.queue += [message(), message()]
     # Nobody can log in as the worker, and whoever has is thrown out: what a failover polls like from here.

@@ -123,9 +123,7 @@ def test_equal_payloads_are_different_messages_and_another_consumer_takes_its_ow
         (message('{"note": "' + "x" * 2000 + '"}', "keyed"), "JOB.PAYLOAD_INVALID"),
     ],
 )
-def test_what_never_becomes_a_job_is_rejected_at_once_and_holds_up_no_other(
-    delivery: Delivery, code: str, database: None
-) -> None:
+def test_what_never_becomes_a_job_is_rejected_at_once_and_holds_up_no_other(delivery: Delivery, code: str) -> None:
     good = message()
     result = processor(PRODUCERS=["test"], REPLAYS="refuse").process([delivery, good])
     assert counts(result) == (1, 0, 1, 2, 0)
@@ -204,9 +202,7 @@ def test_a_body_without_an_envelope_that_is_no_job_is_rejected_and_can_be_tried_
     assert seen("SELECT status FROM salon_jobs_inbox WHERE message_id = 'bad'") == [(status,)]
 
 
-def test_the_reason_and_what_came_are_kept_but_no_payload_is_logged(
-    database: None, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_reason_and_what_came_are_kept_but_no_payload_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     bad = message('{"note": "secret"}', "unheard-of")
     processor().process([bad, Delivery(count=3, raw="gar\0bage", handle=1, fault="it is no JSON")])
     rows = seen("SELECT raw, reason, deliveries FROM salon_jobs_inbox ORDER BY deliveries")

@@ -33,6 +33,7 @@ from tests.tracers import Remembering
 
 SECRET = "a-customers-name"
 host = logging.getLogger("host.tills")
+pytestmark = pytest.mark.usefixtures("hooks")
 
 
 class Output(StringIO):
@@ -65,17 +66,15 @@ def configure(monkeypatch: pytest.MonkeyPatch) -> Iterator[Configure]:
     root.setLevel(level)
 
 
-def test_every_logger_names_the_job_in_a_handler_and_none_afterwards(
-    stores: list[UUID], hooks: tasks.Hooks, process_id: int, configure: Configure
-) -> None:
-    hooks.store = hooks.system = lambda **_: host.info("asking the printer")
+def test_every_logger_names_the_job_in_a_handler_and_none_afterwards(stores: list[UUID], configure: Configure) -> None:
+    tasks.hooks.store = tasks.hooks.system = lambda **_: host.info("asking the printer")
     output = configure()
     handles = [
         tasks.in_store.enqueue(store_id=stores[0]),
         tasks.outside.enqueue(store_id=stores[1]),
         tasks.system.enqueue(),
     ]
-    run_all(process_id)
+    run_all()
     host.info("asking the printer")
     names = ("test-store", "test-store-outside", "test-system")
     expected = [
@@ -95,7 +94,7 @@ def tracing_fields(record: dict[str, Any]) -> list[str]:
 
 
 def test_what_an_async_handler_awaits_and_hands_to_a_thread_names_the_job(
-    stores: list[UUID], hooks: tasks.Hooks, process_id: int, configure: Configure
+    stores: list[UUID], configure: Configure
 ) -> None:
     async def embedded() -> None:
         host.info("in a task")
@@ -105,20 +104,18 @@ def test_what_an_async_handler_awaits_and_hands_to_a_thread_names_the_job(
         await asyncio.gather(asyncio.create_task(embedded()), asyncio.to_thread(host.info, "in a thread"))
         await sync_to_async(host.info)("in its synchronous part")
 
-    hooks.coroutine = work
+    tasks.hooks.coroutine = work
     output = configure()
     for store in stores:
         tasks.async_store.enqueue(store_id=store)
-    run_all(process_id)
+    run_all()
     for store in stores:
         messages = [record["message"] for record in output.records(logger="host.tills", store_id=str(store))]
         assert sorted(messages) == ["in a task", "in a thread", "in its synchronous part", "in the handler"]
     assert len(output.records(logger="host.tills")) == 12
 
 
-def test_a_thread_of_the_handlers_own_names_the_job_when_it_is_handed_the_context(
-    hooks: tasks.Hooks, process_id: int, configure: Configure
-) -> None:
+def test_a_thread_of_the_handlers_own_names_the_job_when_it_is_handed_the_context(configure: Configure) -> None:
     def body(**_: object) -> None:
         threads = [
             threading.Thread(target=host.info, args=("without",)),
@@ -128,32 +125,30 @@ def test_a_thread_of_the_handlers_own_names_the_job_when_it_is_handed_the_contex
             thread.start()
             thread.join()
 
-    hooks.system = body
+    tasks.hooks.system = body
     output = configure()
     handle = tasks.system.enqueue()
-    run_all(process_id)
+    run_all()
     [without], [handed] = output.records(message="without"), output.records(message="with")
     if not getattr(sys.flags, "thread_inherit_context", False):
         assert "job_id" not in without
     assert handed["job_id"] == handle.id
 
 
-def test_what_a_record_has_already_stays(hooks: tasks.Hooks, process_id: int, configure: Configure) -> None:
-    hooks.system = lambda **_: host.info("asking", extra={"task_name": "mine", "attempt": "last"})
+def test_what_a_record_has_already_stays(configure: Configure) -> None:
+    tasks.hooks.system = lambda **_: host.info("asking", extra={"task_name": "mine", "attempt": "last"})
     output = configure()
     handle = tasks.system.enqueue()
-    run_all(process_id)
+    run_all()
     [record] = output.records(logger="host.tills")
     assert (record["task_name"], record["attempt"], record["job_id"]) == ("mine", "last", handle.id)
 
 
-def test_people_read_it_at_the_end_of_the_line(
-    stores: list[UUID], hooks: tasks.Hooks, process_id: int, configure: Configure
-) -> None:
-    hooks.store = lambda **_: host.info("asking the printer")
+def test_people_read_it_at_the_end_of_the_line(stores: list[UUID], configure: Configure) -> None:
+    tasks.hooks.store = lambda **_: host.info("asking the printer")
     output = configure(as_json=False)
     handle = tasks.in_store.enqueue(store_id=stores[0])
-    run_all(process_id)
+    run_all()
     fields = f"task_name=test-store job_id={handle.id} store_id={stores[0]} attempt=1"
     asked, succeeded = output.getvalue().splitlines()
     assert asked.endswith(f"INFO    host.tills asking the printer {fields}")
@@ -173,7 +168,7 @@ def test_text_in_a_log_line_cannot_pass_for_another_line(configure: Configure) -
 
 
 def test_a_trace_is_named_by_all_records_of_a_run(
-    stores: list[UUID], hooks: tasks.Hooks, process_id: int, configure: Configure, monkeypatch: pytest.MonkeyPatch
+    stores: list[UUID], configure: Configure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Tracing(Remembering):
         def running(self, run: tracing.Run) -> Any:
@@ -181,10 +176,10 @@ def test_a_trace_is_named_by_all_records_of_a_run(
             return super().running(run)
 
     monkeypatch.setattr(tracing, "_tracers", [Tracing({})])
-    hooks.store = lambda **_: host.info("asking the printer")
+    tasks.hooks.store = lambda **_: host.info("asking the printer")
     output = configure()
     tasks.in_store.enqueue(store_id=stores[0])
-    run_all(process_id)
+    run_all()
     names = {record.get("event", record.get("message")) for record in output.records(trace_id="a-trace")}
     assert names == {"asking the printer", "job_succeeded"}
 
@@ -205,9 +200,7 @@ def sized() -> Iterator[Any]:
     registry.unregister("test-sized")
 
 
-def test_no_record_of_a_whole_run_holds_a_payload(
-    stores: list[UUID], hooks: tasks.Hooks, process_id: int, configure: Configure, sized: Any
-) -> None:
+def test_no_record_of_a_whole_run_holds_a_payload(stores: list[UUID], configure: Configure, sized: Any) -> None:
     ends: list[Callable[[], object]] = [lambda: None, discard, snooze, fail, fail]
 
     def body(**_: object) -> None:
@@ -217,8 +210,8 @@ def test_no_record_of_a_whole_run_holds_a_payload(
     async def work(**given: object) -> None:
         body(**given)
 
-    hooks.system = body
-    hooks.coroutine = work
+    tasks.hooks.system = body
+    tasks.hooks.coroutine = work
     MemoryPublisher.answer = lambda m: PublishFailure(Verdict.REFUSED, "TEST.NO") if m.event == "refused" else None
     output = configure(log_level="DEBUG")
     logging.getLogger("django.db.backends").setLevel("INFO")  # which logs every statement
@@ -235,7 +228,7 @@ def test_no_record_of_a_whole_run_holds_a_payload(
         emit("rn::jobs:::test-sized", event="sized", payload={"size": SECRET})
     relay_in_burst()
     processor().process([delivered(message) for message in MemoryPublisher.published])
-    run_all(process_id, attempts=4)
+    run_all(attempts=4)
     events = {record["event"] for record in output.records() if "event" in record}
     assert events >= {f"job_{ended}" for ended in ("succeeded", "cancelled", "snoozed", "retried", "failed")}
     assert events >= {"message_failed", "message_rejected"}

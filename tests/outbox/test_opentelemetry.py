@@ -32,6 +32,7 @@ from tests.outbox.whole_way import relay_and_consume, run_all
 
 SECRET = "a-customers-name"
 _exporter = InMemorySpanExporter()
+pytestmark = pytest.mark.usefixtures("hooks")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -105,10 +106,10 @@ def request() -> Any:
     return trace.get_tracer("host").start_as_current_span("request")
 
 
-def test_enqueue_and_run_are_one_trace(stores: list[UUID], process_id: int, spans: Spans) -> None:
+def test_enqueue_and_run_are_one_trace(stores: list[UUID], spans: Spans) -> None:
     with request():
         handle = tasks.in_store.using(queue="tills").enqueue(store_id=stores[0], number=7)
-    run_all(process_id)
+    run_all()
     asked, enqueue, run = spans["request"], spans["enqueue test-store"], spans["run test-store"]
     assert one_trace(asked, enqueue, run)
     assert (parent_of(enqueue), parent_of(run), linked(run)) == (id_of(asked), id_of(enqueue), [id_of(enqueue)])
@@ -133,11 +134,11 @@ def test_enqueue_and_run_are_one_trace(stores: list[UUID], process_id: int, span
     }
 
 
-def test_emit_publish_consume_and_run_are_one_trace(stores: list[UUID], process_id: int, spans: Spans) -> None:
+def test_emit_publish_consume_and_run_are_one_trace(stores: list[UUID], spans: Spans) -> None:
     with request(), tenant_context(stores[0]):
         message_id = emit(ORDERS, aggregate_id="1", event="order.created", payload={"number": 7})
     relay_and_consume()
-    run_all(process_id)
+    run_all()
     names = ("emit orders", "publish orders", "consume orders", "run test-store")
     emitted, published, consumed, run = (spans[name] for name in names)
     assert spans.names == sorted(["request", *names])
@@ -165,25 +166,23 @@ def test_emit_publish_consume_and_run_are_one_trace(stores: list[UUID], process_
     assert (emitted.end_time or 0) <= (published.start_time or 0) <= (published.end_time or 0)
 
 
-def test_a_task_as_destination_goes_on_with_the_trace(stores: list[UUID], process_id: int, spans: Spans) -> None:
+def test_a_task_as_destination_goes_on_with_the_trace(stores: list[UUID], spans: Spans) -> None:
     with request(), tenant_context(stores[0]):
         emit("rn::jobs:::test-store", event="order.created", payload={"number": 7})
     assert relay_in_burst()
-    run_all(process_id)
+    run_all()
     consumed, run = spans["consume test-store"], spans["run test-store"]
     assert one_trace(spans["request"], spans["emit test-store"], consumed, run)
     assert parent_of(run) == id_of(consumed)
 
 
-def test_each_attempt_is_a_span_with_no_more_of_an_error_than_its_class(
-    hooks: tasks.Hooks, process_id: int, spans: Spans
-) -> None:
+def test_each_attempt_is_a_span_with_no_more_of_an_error_than_its_class(spans: Spans) -> None:
     def fail(**_: object) -> None:
         raise RuntimeError(SECRET)
 
-    hooks.system = fail
+    tasks.hooks.system = fail
     tasks.system.using(max_attempts=2).enqueue(note=SECRET)
-    run_all(process_id, attempts=2)
+    run_all(attempts=2)
     first, second = spans.all("run test-system")
     assert one_trace(spans["enqueue test-system"], first, second)
     assert [attributes(each)["salon_jobs.ended"] for each in (first, second)] == ["job_retried", "job_failed"]
@@ -208,30 +207,28 @@ def test_an_enqueue_that_is_refused_is_an_error(stores: list[UUID], settings: An
     assert attributes(enqueue)["error.type"] == "EnqueueRefused"
 
 
-def test_what_a_handler_does_belongs_to_its_run(
-    stores: list[UUID], hooks: tasks.Hooks, process_id: int, spans: Spans
-) -> None:
+def test_what_a_handler_does_belongs_to_its_run(stores: list[UUID], spans: Spans) -> None:
     async def work(store_id: UUID, **_: object) -> None:
         with trace.get_tracer("host").start_as_current_span("work"):
             await sync_to_async(tasks.system.enqueue)()
 
-    hooks.coroutine = work
+    tasks.hooks.coroutine = work
     tasks.async_store.enqueue(store_id=stores[0])
-    run_all(process_id)
-    run_all(process_id)
+    run_all()
+    run_all()
     assert parent_of(spans["work"]) == id_of(spans["run test-async-store"])
     assert parent_of(spans["enqueue test-system"]) == id_of(spans["work"])
     assert parent_of(spans["run test-system"]) == id_of(spans["enqueue test-system"])
 
 
-def test_many_at_once_are_one_span_and_a_fan_out_too(stores: list[UUID], process_id: int, spans: Spans) -> None:
+def test_many_at_once_are_one_span_and_a_fan_out_too(stores: list[UUID], spans: Spans) -> None:
     tasks.in_store.enqueue_many(tasks.in_store.call(store_id=store) for store in stores)
     [enqueue] = spans.all("enqueue test-store")
     found = attributes(enqueue)
     assert found["messaging.batch.message_count"] == 3
     assert "messaging.message.id" not in found
     fan_out(tasks.in_store)
-    run_all(process_id)
+    run_all()
     parents = [parent_of(run) for run in spans.all("run test-store")]
     fanned_out = spans.all("enqueue test-store")[1]
     assert sorted(parents, key=str) == sorted([id_of(enqueue)] * 3 + [id_of(fanned_out)] * 3, key=str)
@@ -251,15 +248,15 @@ def test_a_message_that_a_broker_refuses_is_an_error_with_its_code(spans: Spans)
     assert SECRET not in published.to_json()
 
 
-def test_baggage_goes_along(hooks: tasks.Hooks, process_id: int) -> None:
+def test_baggage_goes_along() -> None:
     found: list[object] = []
-    hooks.system = lambda **_: found.append(baggage.get_baggage("salon"))
+    tasks.hooks.system = lambda **_: found.append(baggage.get_baggage("salon"))
     token = attach(baggage.set_baggage("salon", "ginza"))
     try:
         tasks.system.enqueue()
     finally:
         detach(token)
-    run_all(process_id)
+    run_all()
     assert found == ["ginza"]
 
 
@@ -274,11 +271,11 @@ def test_messages_of_no_trace_make_no_spans_in_a_relay(change_settings: Callable
     assert len(MemoryPublisher.published) == 2
 
 
-def test_switched_off_it_does_nothing(change_settings: Callable[..., None], process_id: int, spans: Spans) -> None:
+def test_switched_off_it_does_nothing(change_settings: Callable[..., None], spans: Spans) -> None:
     change_settings(TRACING=False)
     with request():
         tasks.system.enqueue()
-    run_all(process_id)
+    run_all()
     assert spans.names == ["request"]
 
 

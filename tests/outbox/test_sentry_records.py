@@ -30,7 +30,10 @@ from tests.sentry_server import SentryServer
 from tests.support import change
 
 SECRET = "a-customers-name"
-pytestmark = pytest.mark.filterwarnings("ignore:The send_default_pii option:DeprecationWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:The send_default_pii option:DeprecationWarning"),
+    pytest.mark.usefixtures("hooks"),
+]
 
 
 @pytest.fixture
@@ -103,27 +106,23 @@ def test_a_failed_message_is_exactly_one_event_and_a_retry_is_none(sentry: Sentr
     assert SECRET not in str(event), "nor with what was logged before it"
 
 
-def test_gwt_10_a_failed_job_is_exactly_one_event_and_a_retry_is_none(
-    sentry: SentryServer, stores: list[UUID], hooks: tasks.Hooks, process_id: int
-) -> None:
-    hooks.store = fail
+def test_gwt_10_a_failed_job_is_exactly_one_event_and_a_retry_is_none(sentry: SentryServer, stores: list[UUID]) -> None:
+    tasks.hooks.store = fail
     handle = tasks.in_store.using(max_attempts=2).enqueue(store_id=stores[0])
-    run_all(process_id)
+    run_all()
     assert received(sentry) == []
     change("UPDATE salon_jobs_job SET run_at = now()")
-    run_all(process_id)
+    run_all()
     [event] = received(sentry)
     assert event["exception"]["values"][-1]["value"] == "the till is closed"
     assert event["tags"] == {"task_name": "test-store", "store_id": str(stores[0]), "attempt": 2, "job_id": handle.id}
 
 
-def test_a_retry_is_an_event_where_it_is_asked_for(
-    sentry: SentryServer, hooks: tasks.Hooks, process_id: int, change_settings: Callable[..., None]
-) -> None:
+def test_a_retry_is_an_event_where_it_is_asked_for(sentry: SentryServer, change_settings: Callable[..., None]) -> None:
     change_settings(SENTRY_EVENTS=["job_retried"])
-    hooks.system = fail
+    tasks.hooks.system = fail
     tasks.system.using(max_attempts=2).enqueue(note=SECRET)
-    run_all(process_id)
+    run_all()
     [event] = received(sentry)
     assert (event["fingerprint"], event["tags"]["task_name"]) == (["job_retried"], "test-system")
     assert "None" not in (*event["tags"].values(), *event["contexts"]["log"].values())
@@ -131,12 +130,10 @@ def test_a_retry_is_an_event_where_it_is_asked_for(
     assert SECRET not in str(event)
 
 
-def test_an_on_commit_callback_that_raises_is_one_event_of_its_job(
-    sentry: SentryServer, stores: list[UUID], hooks: tasks.Hooks, process_id: int
-) -> None:
-    hooks.store = lambda **_: transaction.on_commit(lambda: 1 / 0)
+def test_an_on_commit_callback_that_raises_is_one_event_of_its_job(sentry: SentryServer, stores: list[UUID]) -> None:
+    tasks.hooks.store = lambda **_: transaction.on_commit(lambda: 1 / 0)
     tasks.in_store.enqueue(store_id=stores[0])
-    run_all(process_id)
+    run_all()
     [event] = received(sentry)
     assert event["fingerprint"] == ["job_callback_failed"]
     assert (event["tags"]["task_name"], event["tags"]["store_id"]) == ("test-store", str(stores[0]))

@@ -31,6 +31,7 @@ from tests.support import change, seen
 
 SECRET = "a-customers-name"
 TICK = datetime(2026, 5, 5, 18, tzinfo=UTC)
+pytestmark = pytest.mark.usefixtures("hooks")
 
 
 class Sent:
@@ -104,12 +105,10 @@ def trace_ids(*found: dict[str, Any]) -> set[str]:
     return {each["contexts"]["trace"]["trace_id"] for each in found}
 
 
-def test_enqueue_and_run_are_one_trace_with_their_messaging_fields(
-    stores: list[UUID], process_id: int, sent: Sent
-) -> None:
+def test_enqueue_and_run_are_one_trace_with_their_messaging_fields(stores: list[UUID], sent: Sent) -> None:
     with request():
         handle = tasks.in_store.using(queue="tills").enqueue(store_id=stores[0], number=7)
-    run_all(process_id)
+    run_all()
     asked, ran = sent.transaction("request", "http.server"), sent.transaction("test-store", "queue.task")
     publish, process = span(asked, "queue.publish"), span(ran, "queue.process")
     assert len(trace_ids(asked, ran)) == 1
@@ -127,11 +126,11 @@ def test_enqueue_and_run_are_one_trace_with_their_messaging_fields(
     assert (ran["release"], ran["environment"]) == ("salon@1.2", "prod")
 
 
-def test_emit_publish_consume_and_run_are_one_trace(stores: list[UUID], process_id: int, sent: Sent) -> None:
+def test_emit_publish_consume_and_run_are_one_trace(stores: list[UUID], sent: Sent) -> None:
     with request(), tenant_context(stores[0]):
         message_id = emit(ORDERS, aggregate_id="1", event="order.created", payload={"number": 7})
     relay_and_consume()
-    run_all(process_id)
+    run_all()
     asked = sent.transaction("request", "http.server")
     relayed = sent.transaction("order.created", "queue.relay")
     consumed = sent.transaction("order.created", "queue.task")
@@ -151,13 +150,11 @@ def test_emit_publish_consume_and_run_are_one_trace(stores: list[UUID], process_
     assert data(processed) == {**expected, "messaging.message.retry.count": 0}
 
 
-def test_a_failing_run_is_an_error_and_its_event_belongs_to_the_trace(
-    stores: list[UUID], hooks: tasks.Hooks, process_id: int, sent: Sent
-) -> None:
-    hooks.store = fail
+def test_a_failing_run_is_an_error_and_its_event_belongs_to_the_trace(stores: list[UUID], sent: Sent) -> None:
+    tasks.hooks.store = fail
     with request():
         tasks.in_store.using(max_attempts=2).enqueue(store_id=stores[0])
-    run_all(process_id, attempts=2)
+    run_all(attempts=2)
     runs = [each for each in sent.of("transaction") if each["transaction"] == "test-store"]
     assert [each["contexts"]["trace"]["status"] for each in runs] == ["internal_error"] * 2
     assert [data(span(each, "queue.process"))["messaging.message.retry.count"] for each in runs] == [0, 1]
@@ -168,16 +165,14 @@ def test_a_failing_run_is_an_error_and_its_event_belongs_to_the_trace(
 
 
 @pytest.mark.parametrize("sent", [None], indirect=True)
-def test_without_tracing_an_error_still_belongs_to_the_trace_of_the_request(
-    stores: list[UUID], hooks: tasks.Hooks, process_id: int, sent: Sent
-) -> None:
-    hooks.store = fail
+def test_without_tracing_an_error_still_belongs_to_the_trace_of_the_request(stores: list[UUID], sent: Sent) -> None:
+    tasks.hooks.store = fail
     with tenant_context(stores[0]):
         emit(ORDERS, event="order.created", payload={"number": 7})
     trace_id = (sentry_sdk.get_traceparent() or "").split("-")[0]
     relay_and_consume()
     change("UPDATE salon_jobs_job SET max_attempts = 1")
-    run_all(process_id)
+    run_all()
     assert sent.of("transaction") == []
     assert trace_ids(*sent.of("event")) == {trace_id}
 
@@ -230,15 +225,15 @@ def test_a_message_that_is_rejected_is_one_event(sent: Sent) -> None:
     assert SECRET not in json.dumps(sent.items)
 
 
-def test_a_warning_of_a_handler_is_an_event_and_ours_are_not(hooks: tasks.Hooks, process_id: int, sent: Sent) -> None:
+def test_a_warning_of_a_handler_is_an_event_and_ours_are_not(sent: Sent) -> None:
     def body(note: str) -> None:
         logging.getLogger("host").info("quiet")
         logging.getLogger("host").warning("the drawer is stuck")
         raise Snooze(TICK - TICK)
 
-    hooks.system = body
+    tasks.hooks.system = body
     tasks.system.enqueue(note=SECRET)
-    run_all(process_id)
+    run_all()
     [event] = sent.of("event")
     assert event["logentry"]["message"] == "the drawer is stuck"
     assert SECRET not in json.dumps(sent.items)
@@ -249,12 +244,12 @@ def check_ins(sent: Sent) -> list[str]:
 
 
 def test_a_cron_entry_checks_in_when_its_job_begins_and_when_it_ends(
-    entry: None, process_id: int, sent: Sent, change_settings: Callable[..., None]
+    entry: None, sent: Sent, change_settings: Callable[..., None]
 ) -> None:
     change_settings(SENTRY_MONITORS=True)
     assert Scheduler().run_at(TICK) == 1
     assert check_ins(sent) == []
-    run_all(process_id)
+    run_all()
     first, last = sent.of("check_in")
     assert (first["status"], last["status"]) == ("in_progress", "ok")
     assert first["check_in_id"] == last["check_in_id"]
@@ -278,52 +273,39 @@ def test_entries_whose_slugs_would_be_equal_have_monitors_of_their_own() -> None
     [(fail, [["in_progress"], ["in_progress"], ["in_progress", "error"]]), (discard, [["in_progress", "error"]])],
 )
 def test_a_check_in_lasts_as_long_as_the_jobs_attempts_and_one_discarded_is_an_error(
-    entry: None,
-    hooks: tasks.Hooks,
-    process_id: int,
-    sent: Sent,
-    change_settings: Callable[..., None],
-    body: Callable[..., None],
-    expected: list[list[str]],
+    entry: None, sent: Sent, change_settings: Callable[..., None], body: Callable[..., None], expected: list[list[str]]
 ) -> None:
     change_settings(SENTRY_MONITORS=True)
-    hooks.system = body
+    tasks.hooks.system = body
     Scheduler().run_at(TICK)
     for statuses in expected:
-        run_all(process_id)
+        run_all()
         assert check_ins(sent) == statuses
         change("UPDATE salon_jobs_job SET run_at = now() WHERE state = 'queued'")
     assert len({each["check_in_id"] for each in sent.of("check_in")}) == 1
 
 
 def test_nothing_else_checks_in(
-    stores: list[UUID],
-    entry: None,
-    hooks: tasks.Hooks,
-    process_id: int,
-    sent: Sent,
-    change_settings: Callable[..., None],
+    stores: list[UUID], entry: None, sent: Sent, change_settings: Callable[..., None]
 ) -> None:
     change_settings(SENTRY_MONITORS=False)
     Scheduler().run_at(TICK)
-    run_all(process_id)
+    run_all()
     assert check_ins(sent) == [], "not asked for"
     change_settings(SENTRY_MONITORS=True)
-    hooks.system = lambda **_: fan_out(tasks.in_store)
+    tasks.hooks.system = lambda **_: fan_out(tasks.in_store)
     tasks.system.enqueue()
     Scheduler().run_at(TICK.replace(day=6))
-    run_all(process_id)
-    run_all(process_id)
+    run_all()
+    run_all()
     assert check_ins(sent) == ["in_progress", "ok"], "neither a job without a tick, nor those of a fan-out"
 
 
 @pytest.mark.parametrize("sent", [None], indirect=True)
-def test_without_tracing_runs_that_continue_nothing_have_a_trace_each(
-    hooks: tasks.Hooks, process_id: int, sent: Sent
-) -> None:
-    hooks.system = fail
+def test_without_tracing_runs_that_continue_nothing_have_a_trace_each(sent: Sent) -> None:
+    tasks.hooks.system = fail
     for _ in range(2):
         tasks.system.using(max_attempts=1).enqueue()
     change("UPDATE salon_jobs_job SET trace = NULL")
-    run_all(process_id)
+    run_all()
     assert len(trace_ids(*sent.of("event"))) == 2

@@ -11,6 +11,7 @@ from salon_jobs.brokers.publisher import OutgoingMessage
 from salon_jobs.brokers.source import Delivery, Envelope
 from salon_jobs.conf.sections import read_consumers
 from salon_jobs.inbox.processor import Processor
+from salon_jobs.models import Process
 from tests.outbox.scene import ORDERS, relay_in_burst
 from tests.support import change, claim, running_on_a_thread
 
@@ -43,13 +44,15 @@ def relay_and_consume() -> None:
     assert result.enqueued == len(MemoryPublisher.published)
 
 
-def run_all(process_id: int, *, attempts: int = 1) -> None:
+def run_all(*, attempts: int = 1) -> None:
     """Run what is due, as a worker's thread does; then what is still queued, as often as there are more attempts."""
+    process = Process.objects.create(kind="worker", hostname="test", pid=1)
     for attempt in range(attempts):
         if attempt:
             change("UPDATE salon_jobs_job SET run_at = now() WHERE state = 'queued'")
-        with running_on_a_thread(process_id, claim(process_id)):
+        with running_on_a_thread(process.pk, claim(process.pk)):
             pass
+    process.delete()
 
 
 def fail(**_: object) -> None:
