@@ -6,11 +6,13 @@ import json
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 from django.db import connections, transaction
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 
 from salon_jobs import emit
 from salon_jobs.brokers.memory import MemoryPublisher
@@ -69,14 +71,14 @@ class RunningRelay:
     """Relay in a thread of its own."""
 
     def __init__(self, relay: Relay | None = None) -> None:
-        self.process_id = 0 if relay else Process.objects.create(kind="relay", hostname="test", pid=1).pk
+        self.process_id = 0 if relay else self._register()
         self.relay = relay or Relay(lambda: self.process_id)
         self.clean: bool | None = None
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
 
     def stop(self) -> bool:
-        """Stop it; return whether it ended cleanly."""
+        """Stop it; return whether it ended cleanly. Idempotent."""
         self.relay.stop()
         self.thread.join(20)
         assert not self.thread.is_alive()
@@ -88,6 +90,11 @@ class RunningRelay:
 
     def wait_for_partitions(self, count: int = 16) -> None:
         eventually(lambda: len(self.facts()["partitions"]) == count, 20)
+
+    def _register(self) -> int:
+        # No heartbeat runs here: it counts as alive until it is stopped.
+        later = timezone.now() + timedelta(hours=1)
+        return int(Process.objects.create(kind="relay", hostname="test", pid=1, heartbeat_at=later).pk)
 
     def _run(self) -> None:
         self.clean = self.relay.run()

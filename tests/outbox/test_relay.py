@@ -147,20 +147,18 @@ def test_a_message_of_no_aggregate_is_retried_alone() -> None:
 
 def test_two_relays_share_the_partitions_and_hand_them_over(change_settings: Callable[..., None]) -> None:
     change_settings(PROCESS_SILENT_AFTER=1)
-    first, second = RunningRelay(), None
-    try:
+    with relaying() as first:
         first.wait_for_partitions()
-        second = RunningRelay()
-        first.wait_for_partitions(8)
-        second.wait_for_partitions(8)
-        for number in range(40):
-            emitted(f"a{number % 20}", number=number)
-        eventually(lambda: statuses() == {"published": 40})
-        assert len(arrived()) == 40
-    finally:
-        first.stop()
-    second.wait_for_partitions()
-    assert second.stop()
+        with relaying() as second:
+            first.wait_for_partitions(8)
+            second.wait_for_partitions(8)
+            for number in range(40):
+                emitted(f"a{number % 20}", number=number)
+            eventually(lambda: statuses() == {"published": 40})
+            assert len(arrived()) == 40
+            assert first.stop()
+            second.wait_for_partitions()
+            assert second.stop()
 
 
 def test_a_busy_destination_keeps_no_new_one_from_being_found(change_settings: Callable[..., None]) -> None:

@@ -24,7 +24,6 @@ from salon_jobs.outbox.queries import Failure
 from tests.e2e.worker_process import eventually
 from tests.outbox.scene import (
     ORDERS,
-    RunningRelay,
     answer_with,
     arrived,
     blocked_count,
@@ -182,21 +181,19 @@ def test_partitions_change_hands_without_disorder_while_messages_are_unresolvabl
 ) -> None:
     change_settings(PROCESS_SILENT_AFTER=1)
     bad = [f"bad{n}" for n in range(8)]
-    first, second = RunningRelay(), None
-    try:
+    with relaying() as first:
         emit_round(0, *bad)
         eventually(lambda: statuses() == {"published": 20, "pending": 8})
-        second = RunningRelay()
-        second.wait_for_partitions(8)
-        emit_round(1, *bad)
-        eventually(lambda: statuses() == {"published": 40, "pending": 16})
-    finally:
-        first.stop()
-    second.wait_for_partitions()
-    give_east(two_streams, *bad)
-    emit_round(2, *bad)
-    eventually(lambda: statuses() == {"published": 84}, 40)
-    assert second.stop()
+        with relaying() as second:
+            second.wait_for_partitions(8)
+            emit_round(1, *bad)
+            eventually(lambda: statuses() == {"published": 40, "pending": 16})
+            assert first.stop()
+            second.wait_for_partitions()
+            give_east(two_streams, *bad)
+            emit_round(2, *bad)
+            eventually(lambda: statuses() == {"published": 84}, 40)
+            assert second.stop()
     assert there(two_streams, "east", "west") == {one: [0, 1, 2] for one in (*AGGREGATES, *bad)}
 
 
@@ -376,7 +373,7 @@ def test_an_operator_sees_and_retries_it() -> None:
     assert (row["aggregate_id"], row["status"], row["code"]) == ("bad", "waiting", "TEST.NOWHERE")
     message = shown("show", str(row["head_id"]))
     assert (message["status"], message["last_error"]) == ("pending", "TEST.NOWHERE nothing takes it")
-    assert message["held_back_by"]["code"] == "TEST.NOWHERE"
+    assert message["blocked_by"]["code"] == "TEST.NOWHERE"
     MemoryPublisher.answer = None
     call_command("salon_jobs", "messages", "retry", str(row["head_id"]), "--yes", stdout=StringIO())
     assert relay_in_burst()
