@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from django.db import Error, connections, transaction
 
@@ -82,11 +82,12 @@ class JobsPublisher(Publisher):
     def _add_job(self, message: OutgoingMessage) -> int:
         task = registry.get_task(_task_name(message))
         try:
-            arguments: Any = json.loads(message.payload)
+            payload: object = json.loads(message.payload)
         except (ValueError, RecursionError) as error:  # nested too deeply, or a number too long: it was written by SQL
             raise PayloadInvalid(f"the payload cannot be read: {error}") from error
-        if not isinstance(arguments, dict):
-            raise PayloadInvalid(f"the payload must be a dict of arguments, not {type(arguments).__name__}")
+        if not isinstance(payload, dict):
+            raise PayloadInvalid(f"the payload must be a dict of arguments, not {type(payload).__name__}")
+        arguments = cast("dict[str, Any]", payload)
         if message.store_id is not None and task.is_store_task:
             arguments = {**arguments, STORE_ARGUMENT: str(message.store_id)}
         job = task.new_job(task.payload.bind((), arguments), task.options)

@@ -197,6 +197,7 @@ def _skip(ids: Sequence[int], using: str) -> dict[int, str]:
     with connections[using].cursor() as cursor:
         cursor.execute("SELECT has_table_privilege('salon_jobs_message', 'UPDATE')")
         [(may_update,)] = cursor.fetchall()
+        skipped: list[int] = []
         if not may_update:
             cursor.execute("SELECT salon_jobs_skip_messages(%s::bigint[])", [list(ids)])
             skipped = [row[0] for row in cursor.fetchall()]

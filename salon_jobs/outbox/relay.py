@@ -240,8 +240,8 @@ class Relay(Loop):
         worker.failures_written(failures)
         newly_blocked = [each for each in unresolvable if each.message.id in new and not each.answer.quiet]
         if newly_blocked:  # one line for those found together, naming the first
-            fields = {**newly_blocked[0].log_fields(), "messages": len(newly_blocked)}
-            log_event(logging.WARNING, events.MESSAGES_UNRESOLVABLE, **fields)
+            first = newly_blocked[0].log_fields()
+            log_event(logging.WARNING, events.MESSAGES_UNRESOLVABLE, **first, messages=len(newly_blocked))
         for failure in charged:
             message = failure.message
             if failure.final and message.id in written:

@@ -118,7 +118,7 @@ def replay_messages(
         if chosen and not dry_run:
             values = {"chosen": chosen, "statuses": list(criteria.statuses)}
             [(written,)] = statements.rows("replay_messages", values, using=alias)
-            chosen = written or []
+            chosen = list[int](written or ())
         replay_id = None
         if chosen and not dry_run:
             row = Replay.objects.using(alias).create(
