@@ -1,7 +1,8 @@
-"""Supervisor's side of one child process."""
+"""Supervisor's side of one child process: start, watch, rescue and restart it."""
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import socket
@@ -12,10 +13,17 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from datetime import timedelta
 from typing import Any
 
-from salon_jobs.worker.child import ControlChannel
+from salon_jobs.core import events
+from salon_jobs.core.backoff import Backoff
+from salon_jobs.core.events import log_event, logger
+from salon_jobs.process.heartbeat import Heartbeat, delete_row
+from salon_jobs.process.loop import Loop
+from salon_jobs.worker.child import KIND, ControlChannel
 from salon_jobs.worker.in_flight import InFlightRun, InFlightTable
+from salon_jobs.worker.maintenance import rescue_process
 from salon_jobs.worker.worker import WorkerOptions
 
 _CHUNK = 1 << 16
@@ -157,3 +165,146 @@ def describe_end(status: int) -> str:
 def same_command() -> list[str]:
     """Return the command line that starts this process again: manage.py, django-admin and -m alike."""
     return [sys.executable, *sys.orig_argv[1:]]
+
+
+# A child younger than this died "at once"; from the second such death in a row, its slot stays empty for a while.
+_YOUNG_S = 10.0
+_RESTART = Backoff(base=timedelta(seconds=0.5), cap=timedelta(seconds=30), jitter=0.2)
+_BURST_TRIES = 3
+# How long the other runs of a child that must be killed may take to end.
+_DRAIN_S = 2.0
+# After the last of them leaves the table, its success still has to be written, with others, and logged.
+_SETTLE_S = 0.25
+
+
+class ChildSupervisor(Loop):
+    """Loop that keeps one child alive until stopped; problems of another child never delay it.
+
+    A round is the life of one child. It begins work when ``registered`` is set, once this process is registered.
+    """
+
+    def __init__(self, number: int, plan: ChildPlan, heartbeat: Heartbeat, registered: threading.Event) -> None:
+        super().__init__(f"child {number}")
+        self._plan = plan
+        self._heartbeat = heartbeat
+        self._registered = registered
+        self._killed: dict[str, Any] | None = None
+        self._draining_since: float | None = None
+        self._alone_since: float | None = None
+        self.process: ChildProcess | None = None
+        self.early_deaths = 0
+        self.is_clean = True
+
+    @property
+    def lasting_early_deaths(self) -> int:
+        """How many times in a row it died at once, as long as the present child may do so too."""
+        child = self.process
+        return self.early_deaths if child is None or child.lived_s < _YOUNG_S else 0
+
+    def stop(self) -> None:
+        """Ask the child to stop, and start no other; a second call forces it."""
+        super().stop()
+        if self.process is not None:
+            self.process.stop()
+
+    def kill(self, reason: str, *, blameless: bool = False) -> None:
+        """Kill the child at once; ``blameless``: its jobs are requeued without being charged."""
+        child = self.process
+        if child is not None and self._killed is None:
+            self._killed = {"reason": reason, "blameless": blameless, "at": time.monotonic()}
+            log_event(logging.WARNING, events.CHILD_KILLED, process_id=child.process_id, pid=child.pid, reason=reason)
+            child.kill()
+
+    def kill_if_overdue(self) -> None:
+        """Kill a child that runs a job past its ``kill_at``, once its other jobs have ended or had some time to.
+
+        Meanwhile it takes no new ones, if it can still receive messages.
+        """
+        child, now = self.process, time.monotonic()
+        runs = [] if child is None else child.runs()
+        late = sum(run.kill_at <= now for run in runs)
+        if child is None or not late:
+            return
+        if self._draining_since is None:
+            self._draining_since = now
+            child.stop()
+            return
+        self._alone_since = None if late < len(runs) else self._alone_since or now
+        is_settled = self._alone_since is not None and now - self._alone_since > _SETTLE_S
+        if is_settled or now - self._draining_since > _DRAIN_S:
+            self.kill("a job ran past its limit", blameless=True)
+
+    def poll(self) -> float:
+        """Start a child, wait until it has ended, and rescue its jobs; return the wait before the next one."""
+        lived_s = 0.0
+        try:
+            end, lived_s = self._run_child()
+        except Exception as error:  # for example too many processes; that must not leave the slot empty
+            logger.exception("a worker process could not be started, or its jobs not rescued")
+            if (child := self.process) is not None:
+                self._heartbeat.drop(child.process_id)  # others rescue its jobs
+                child.kill()
+                child.wait()
+                self.process = None
+            self.early_deaths += 1
+            end = f"{type(error).__name__}: {error}"
+        if self._plan.options.burst:
+            is_done = end is None and self._draining_since is None
+            if not is_done and self.early_deaths >= _BURST_TRIES:
+                self.is_clean = False
+                is_done = True
+            if is_done:
+                self.stopping.set()
+        wait_s = _RESTART.delay(self.early_deaths - 1).total_seconds() if self.early_deaths > 1 else 0.0
+        if end is not None and not self.stopping.is_set():
+            fields: dict[str, Any] = {"lived_s": round(lived_s, 3), "restart_in_s": round(wait_s, 3)}
+            log_event(logging.ERROR, events.CHILD_DIED, end=end, **fields)
+        return wait_s
+
+    def _run_child(self) -> tuple[str | None, float]:
+        """Run one child to its end and rescue its jobs; return how it ended (None: cleanly) and how long it lived."""
+        self._killed = self._draining_since = self._alone_since = None
+        child = self.process = ChildProcess(self._plan)
+        self._registered.wait()
+        if self.stopping.is_set():
+            child.stop()
+        else:
+            self.outage.wait_out(lambda: self._register(child), self.stopping.wait)
+        status, lived_s = child.wait(), child.lived_s
+        self.process = None
+        # A handler can exit its process as if all were well; a child that exits properly has no job running.
+        in_order = status == 0 and not child.runs()
+        # An unrequested death is handled by the rescue; a child that had not begun to work ended cleanly enough.
+        self.is_clean = in_order or not self.stopping.is_set() or child.report is None
+        died_early = not in_order and self._killed is None and lived_s < _YOUNG_S
+        self.early_deaths = self.early_deaths + 1 if died_early else 0
+        if child.process_id:
+            self._heartbeat.drop(child.process_id)
+            # While stopping, it is tried once: others rescue its jobs eventually.
+            self.outage.wait_out(lambda: self._sign_off(child, status, in_order=in_order), self.stopping.wait)
+        child.close()
+        return (None if in_order else describe_end(status)), lived_s
+
+    def _register(self, child: ChildProcess) -> None:
+        options = self._plan.options
+        process_id = self._heartbeat.register_child(
+            KIND,
+            child.pid,
+            concurrency=options.concurrency,
+            queues=options.queues,
+            on_dead=lambda: self.kill("others declared it dead and have its jobs"),
+        )
+        child.start(process_id)
+
+    def _sign_off(self, child: ChildProcess, status: int, *, in_order: bool) -> None:
+        if in_order:
+            delete_row(child.process_id)
+            return
+        runs = child.runs()
+        overdue: list[InFlightRun] = []
+        charged = [run.job_id for run in runs]
+        if self.stopping.is_set() and status > 0:
+            charged = []  # it gave its jobs back, or tried to
+        elif self._killed is not None and self._killed["blameless"]:
+            overdue, charged = [run for run in runs if run.kill_at <= self._killed["at"]], []
+        rescue_process(child.process_id, None, end=describe_end(status), charged=charged, overdue=overdue)

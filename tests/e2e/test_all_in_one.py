@@ -12,7 +12,7 @@ import pytest
 from salon_jobs import tenant_context
 from salon_jobs.core.metrics import Sample
 from salon_jobs.process.heartbeat import Heartbeat
-from salon_jobs.worker.processes import WorkerProcesses
+from salon_jobs.worker.supervisor import Supervisor
 from salon_jobs.worker.worker import WorkerOptions
 from tests.e2e import tasks
 from tests.e2e.worker_process import WorkerProcess, eventually
@@ -93,7 +93,7 @@ def test_embedded_loops_are_asked_to_end_once_since_twice_would_force_it() -> No
     embedded = Recorder()
     heartbeat = Heartbeat("supervisor", concurrency=0, queues=None, on_dead=lambda: None)
     options = WorkerOptions(concurrency=1, queues=None, burst=False)
-    worker = WorkerProcesses(heartbeat, [], options, processes=0, embedded=[embedded])
+    worker = Supervisor(heartbeat, [], options, processes=0, embedded=[embedded])
     worker.stop()
     assert worker.run()
     assert embedded.stops == 1
@@ -104,5 +104,5 @@ def test_embedded_loops_are_asked_to_end_when_the_work_ends_by_itself() -> None:
     embedded = Recorder()
     heartbeat = Heartbeat("supervisor", concurrency=0, queues=None, on_dead=lambda: None)
     options = WorkerOptions(concurrency=1, queues=None, burst=True)
-    assert WorkerProcesses(heartbeat, [], options, processes=0, embedded=[embedded]).run()
+    assert Supervisor(heartbeat, [], options, processes=0, embedded=[embedded]).run()
     assert embedded.stops == 1

@@ -13,7 +13,7 @@ from django.db import OperationalError
 from salon_jobs.core.errors import ConfigurationError, NotReady
 from salon_jobs.jobs.statistics import TaskStatistics
 from salon_jobs.worker.maintenance import Maintenance, Rescuer
-from salon_jobs.worker.processes import RunTotals
+from salon_jobs.worker.supervisor import RunTotals
 from tests.e2e.worker_process import eventually
 from tests.metrics import of, shown
 from tests.support import change, seen

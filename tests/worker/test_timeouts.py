@@ -28,8 +28,8 @@ from salon_jobs.jobs.statistics import TaskStatistics
 from salon_jobs.models import Job
 from salon_jobs.worker import executor
 from salon_jobs.worker import runner as runner_module
-from salon_jobs.worker.processes import RunTotals
 from salon_jobs.worker.runner import Runner
+from salon_jobs.worker.supervisor import RunTotals
 from tests import tasks
 from tests.metrics import of, shown
 from tests.support import change, claim, job_row, run_due, running_on_a_thread, seen

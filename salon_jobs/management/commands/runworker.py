@@ -24,7 +24,7 @@ from salon_jobs.process.service import ServedLoop, Service
 from salon_jobs.schedule.scheduler import Scheduler
 from salon_jobs.worker.child import run_child
 from salon_jobs.worker.child_process import same_command
-from salon_jobs.worker.processes import WorkerProcesses
+from salon_jobs.worker.supervisor import Supervisor
 from salon_jobs.worker.worker import WorkerOptions
 
 _HEALTH_PORT = 8080
@@ -62,7 +62,7 @@ class Command(BaseCommand):
             concurrency=options["concurrency"] or conf.concurrency, queues=options["queue"], burst=options["burst"]
         )
 
-        def make_loop(heartbeat: Heartbeat) -> WorkerProcesses:
+        def make_loop(heartbeat: Heartbeat) -> Supervisor:
             embedded: list[ServedLoop] = []
             if options["with_scheduler"]:
                 embedded.append(Scheduler())
@@ -71,7 +71,7 @@ class Command(BaseCommand):
             if options["with_consumer"]:
                 embedded.append(Consumers())
             command, processes = self._child_command(options), options["processes"]
-            return WorkerProcesses(heartbeat, command, worker_options, processes=processes, embedded=embedded)
+            return Supervisor(heartbeat, command, worker_options, processes=processes, embedded=embedded)
 
         for note in unknown_names({"queue": options["queue"]}):
             self.stderr.write(note)
