@@ -117,7 +117,6 @@ class RunningJob:
 
     @property
     def task(self) -> str:
-        """Name of the task."""
         return self.job.task
 
     @property

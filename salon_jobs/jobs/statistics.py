@@ -38,8 +38,8 @@ _INDEX: Final = {event: number for number, event in enumerate(_OUTCOMES)}
 
 
 @dataclass(slots=True)
-class _Counts:
-    """Counts for one task on one queue."""
+class RunCounts:
+    """Counts of runs, such as those of one task on one queue."""
 
     outcomes: list[int] = field(default_factory=lambda: [0] * len(OUTCOMES))
     duration_s: float = 0.0
@@ -47,7 +47,7 @@ class _Counts:
     wait_s: float = 0.0
     waits: list[int] = field(default_factory=lambda: [0] * BUCKETS)
 
-    def add(self, other: _Counts) -> None:
+    def add(self, other: RunCounts) -> None:
         """Add another object's counts to this one."""
         for name in ("outcomes", "durations", "waits"):
             setattr(self, name, [a + b for a, b in zip(getattr(self, name), getattr(other, name), strict=True)])
@@ -64,9 +64,9 @@ class TaskStatistics:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         # Counts not yet added to the two below.
-        self._counts: dict[tuple[str, str], _Counts] = {}
-        self._unwritten: dict[tuple[str, str], _Counts] = {}
-        self._unreported: dict[tuple[str, str], _Counts] = {}
+        self._counts: dict[tuple[str, str], RunCounts] = {}
+        self._unwritten: dict[tuple[str, str], RunCounts] = {}
+        self._unreported: dict[tuple[str, str], RunCounts] = {}
         self._flushed = time.monotonic()
 
     def count(self, event: str, runs: Iterable[RunningJob]) -> None:
@@ -81,7 +81,7 @@ class TaskStatistics:
         timed = event not in (events.JOB_RELEASED, events.JOB_EXPIRED)
         now = time.monotonic()
         task = queue = None
-        counts: _Counts | None = None
+        counts: RunCounts | None = None
         with self._lock:
             for run in runs:
                 job = run.job
@@ -137,19 +137,19 @@ class TaskStatistics:
         _add(self._counts, to=self._unreported)
         self._counts = {}
 
-    def _of(self, task: str, queue: str) -> _Counts:
+    def _of(self, task: str, queue: str) -> RunCounts:
         counts = self._counts.get((task, queue))
         if counts is None:
-            counts = self._counts[task, queue] = _Counts()
+            counts = self._counts[task, queue] = RunCounts()
         return counts
 
 
-def _add(counted: Mapping[tuple[str, str], _Counts], *, to: dict[tuple[str, str], _Counts]) -> None:
+def _add(counted: Mapping[tuple[str, str], RunCounts], *, to: dict[tuple[str, str], RunCounts]) -> None:
     for key, counts in counted.items():
-        to.setdefault(key, _Counts()).add(counts)
+        to.setdefault(key, RunCounts()).add(counts)
 
 
-def _row(counted: tuple[tuple[str, str], _Counts]) -> dict[str, Any]:
+def _row(counted: tuple[tuple[str, str], RunCounts]) -> dict[str, Any]:
     (task, queue), counts = counted
     return {
         "task": task,
@@ -162,7 +162,7 @@ def _row(counted: tuple[tuple[str, str], _Counts]) -> dict[str, Any]:
     }
 
 
-def _stored(counted: tuple[tuple[str, str], _Counts]) -> dict[str, Any]:
+def _stored(counted: tuple[tuple[str, str], RunCounts]) -> dict[str, Any]:
     row = _row(counted)
     row["cancelled"] += row.pop("expired")
     return row

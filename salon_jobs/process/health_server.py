@@ -33,7 +33,6 @@ class _Server(ThreadingHTTPServer):
         super().__init__(address, handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Handle a request, or hang up when too many are open."""
         if len(self._since) >= _MOST:
             self.shutdown_request(request)
             return
@@ -41,7 +40,6 @@ class _Server(ThreadingHTTPServer):
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
-        """Close a request and free its slot."""
         self._since.pop(request, None)
         super().shutdown_request(request)
 
@@ -111,7 +109,6 @@ class HealthServer:
         return str(host), int(port)
 
     def start(self) -> None:
-        """Start serving."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -122,7 +119,6 @@ class HealthServer:
         self._server.server_close()
 
     def answer(self, request: BaseHTTPRequestHandler) -> None:
-        """Answer one request."""
         path = request.path.partition("?")[0]
         if path == "/healthz":
             self._send(request, 200, {"status": "ok"})

@@ -39,13 +39,11 @@ class TextFormatter(logging.Formatter):
         super().__init__("%(asctime)s %(levelname)-7s %(name)s %(message)s")
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the base class names it
-        """Append the fields that the message does not already contain."""
         logged = getattr(record, "event_fields", {})
         bound = [f"{name}={record.__dict__[name]}" for name in BOUND if name in record.__dict__ and name not in logged]
         return _visible(" ".join([super().formatMessage(record), *bound]))
 
     def formatException(self, ei: Any) -> str:  # noqa: N802 - as above
-        """Indent every line of the traceback."""
         return "\n".join(f"  {_visible(line)}" for line in super().formatException(ei).splitlines())
 
 

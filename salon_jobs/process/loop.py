@@ -44,7 +44,6 @@ class Outage:
         return OUTAGE_WAITS.delay(self._failures).total_seconds()
 
     def over(self) -> None:
-        """Record that the database answered."""
         if self._failures:
             self._failures, self._log_at = 0, float("-inf")
             log_event(logging.INFO, events.DATABASE_BACK, loop=self._loop)
@@ -128,7 +127,6 @@ class Loop:
             connections.close_all()
 
     def start(self) -> None:
-        """Run in a thread."""
         self._thread.start()
 
     def wake(self) -> None:

@@ -181,7 +181,6 @@ class Service:
         return self._loop.facts()
 
     def _samples(self) -> list[Sample]:
-        """Return the metrics of this process. Runs in a health thread."""
         try:
             self._own_facts()
             ready = 1

@@ -151,7 +151,6 @@ class _Field:
     more: str = ""
 
     def problem(self, part: str) -> str | None:
-        """Return what is wrong with one comma-separated part, or None."""
         if self.special is not None and self.special.fullmatch(part.lower()):
             return None
         match = _PART.fullmatch(part)

@@ -73,7 +73,6 @@ class CronEntries:
         self._by_name[entry.name] = entry
 
     def all(self) -> tuple[CronEntry, ...]:
-        """Return every entry."""
         return tuple(self._by_name.values())
 
     def clear(self) -> None:

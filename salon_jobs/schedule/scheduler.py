@@ -50,7 +50,6 @@ class Scheduler(Loop):
         return {"cron_entries": len(cron_entries.all()), "scheduler_polled_s_ago": round(age, 1)}
 
     def samples(self) -> list[Sample]:
-        """Return the metrics of the entries."""
         return [
             Sample(metrics.LOOP_AGE, self.polled_s_ago, ("scheduler",)),
             *(Sample(metrics.CRON_LAST_TICK, at.timestamp(), (name,)) for name, at in list(self._settled.items())),

@@ -103,7 +103,6 @@ class _WaitingThread(Executor):
         self._calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Queue a call for the waiting thread."""
         future: Future[Any] = Future()
         self._calls.put((future, lambda: fn(*args, **kwargs)))
         return future
@@ -113,7 +112,6 @@ class _WaitingThread(Executor):
         self._calls.put(None)
 
     def serve(self) -> None:
-        """Run the calls until released."""
         while (work := self._calls.get()) is not None:
             future, call = work
             if not future.set_running_or_notify_cancel():
@@ -132,7 +130,6 @@ class _CleanThreads(ThreadPoolExecutor):
     """Threads for ``asyncio.to_thread`` and the like, which outlive the job: each call leaves clean connections."""
 
     def submit(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> Future[R]:
-        """Have it called on one of the threads."""
         return super().submit(_call_cleanly, partial(fn, *args, **kwargs))
 
 

@@ -132,7 +132,6 @@ class JobBuffer:
             return withdrawn
 
     def has_waiting(self) -> bool:
-        """Return whether claimed jobs wait for a thread."""
         with self._filled:
             return bool(self._waiting)
 
@@ -142,7 +141,6 @@ class JobBuffer:
             return list(self._leases)
 
     def running_count(self) -> int:
-        """Return how many jobs are running."""
         with self._filled:
             return len(self._running)
 

@@ -111,7 +111,6 @@ class ChildProcess:
 
     @property
     def lived_s(self) -> float:
-        """Seconds since it was started."""
         return time.monotonic() - self._began
 
     @property
@@ -158,7 +157,6 @@ class ChildProcess:
 
 
 def describe_end(status: int) -> str:
-    """Describe how a process ended."""
     return f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
 
 

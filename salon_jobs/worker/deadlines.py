@@ -61,12 +61,10 @@ class DeadlineWatcher(Loop):
             self.wake()
 
     def forget(self, running: RunningJob) -> None:
-        """Stop watching a run."""
         with self._lock:
             self._watched.pop((running.id, running.job.lease), None)
 
     def poll(self) -> float:
-        """Interrupt the runs that are due."""
         now = time.monotonic()
         with self._lock:
             due = [watched for watched in self._watched.values() if watched.due() <= now]

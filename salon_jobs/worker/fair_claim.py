@@ -226,7 +226,6 @@ def claim_groups(process_id: int, quotas: Sequence[Quota], room: int, low_water:
 
 
 def claim_parameters(process_id: int, quotas: Sequence[Quota], room: int, low_water: LowWater) -> dict[str, Any]:
-    """Return the parameters of ``sql/claim_groups.sql``."""
     lows = [low_water.get(quota.group.id, _FROM_THE_START) for quota in quotas]
     each_store = {quota.group.store: quota.store_jobs for quota in quotas}
     return {
@@ -251,7 +250,6 @@ def lock_scopes(scopes: Iterable[str]) -> set[str]:
 
 
 def running_by_scope() -> dict[str, int]:
-    """Return the number of running jobs of every scope that has any."""
     counts: Counter[str] = Counter()
     for queue, task, store_id, key, running in hot_rows("running_counts", {}):
         for scope in ClaimGroup(store_id or NO_STORE, 0, queue, task, 0, key, due=False).scopes:
@@ -260,7 +258,6 @@ def running_by_scope() -> dict[str, int]:
 
 
 def refill_tokens(scopes: Iterable[str]) -> dict[str, float]:
-    """Refill the buckets of rate limits and return the tokens in each."""
     names = sorted(scopes)
     rows: list[Any] = hot_rows("refill_tokens", {"scopes": names}) if names else []
     return dict(rows)

@@ -58,7 +58,6 @@ class Finisher(Loop):
             self.woken.set()
 
     def poll(self) -> float:
-        """Gather ends for a moment and write them."""
         if self._ended:
             if self._urgent.wait(_LOG_EVERY_S):
                 self._urgent.clear()
@@ -67,7 +66,6 @@ class Finisher(Loop):
         return float("inf")
 
     def finish(self) -> bool:
-        """Write what is left."""
         self._write_all()
         return not self._ended
 

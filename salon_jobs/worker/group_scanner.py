@@ -90,7 +90,6 @@ def list_groups(after: UUID | None, runnable: ClaimFilter, *, prefix: int = FIRS
 def list_parameters(
     after: UUID | None, runnable: ClaimFilter, *, prefix: int = FIRST_PREFIX, key: int = 0
 ) -> dict[str, Any]:
-    """Return the parameters of ``sql/list_groups.sql``."""
     return {
         "after": after,
         "stores": STORES_PER_SCAN,

@@ -40,7 +40,6 @@ class InFlightTable:
 
     @staticmethod
     def size(slots: int) -> int:
-        """Return the size of a table in bytes."""
         return slots * _SLOT
 
     def show(self, slot: int, job_id: int, lease: int, *, kill_at: float = NEVER) -> None:
@@ -54,7 +53,6 @@ class InFlightTable:
         _KILL_AT.pack_into(self._memory, slot * _SLOT + _SLOT - _KILL_AT.size, kill_at)
 
     def clear(self, slot: int) -> None:
-        """Record that the thread runs nothing."""
         _ID.pack_into(self._memory, slot * _SLOT, 0)
 
     def shown(self) -> list[InFlightRun]:

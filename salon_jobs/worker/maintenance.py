@@ -177,7 +177,6 @@ class Maintenance(Loop):
         ]
 
     def poll(self) -> float:
-        """Do what is due."""
         now = time.monotonic()
         if now - self.began_at >= _RESCUE_AFTER_BEATS * conf.heartbeat_interval.total_seconds():
             self._rescuer.run_once()

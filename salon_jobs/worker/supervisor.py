@@ -5,15 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import metrics
 from salon_jobs.core.errors import NotReady
-from salon_jobs.core.metrics import BUCKETS, OTHER, Sample, Timings
+from salon_jobs.core.metrics import OTHER, Sample, Timings
 from salon_jobs.jobs import registry
-from salon_jobs.jobs.statistics import OUTCOMES, ended_runs
+from salon_jobs.jobs.statistics import OUTCOMES, RunCounts, ended_runs
 from salon_jobs.process.heartbeat import Heartbeat
 from salon_jobs.process.service import ServedLoop
 from salon_jobs.tenancy.connections import refuse_small_pool
@@ -21,17 +20,7 @@ from salon_jobs.worker.child_process import ChildPlan, ChildProcess, ChildSuperv
 from salon_jobs.worker.maintenance import Maintenance
 from salon_jobs.worker.worker import OTHER_THREADS, WorkerOptions
 
-
-@dataclass(slots=True)
-class _Total:
-    outcomes: list[int] = field(default_factory=lambda: [0] * len(OUTCOMES))
-    durations: list[int] = field(default_factory=lambda: [0] * BUCKETS)
-    duration_s: float = 0.0
-    waits: list[int] = field(default_factory=lambda: [0] * BUCKETS)
-    wait_s: float = 0.0
-
-
-_NONE: Final = _Total()
+_NONE: Final = RunCounts()
 
 
 class RunTotals:
@@ -40,7 +29,7 @@ class RunTotals:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._claimed = 0
-        self._by_task: dict[str, _Total] = {}
+        self._by_task: dict[str, RunCounts] = {}
 
     def add(self, rows: Iterable[Mapping[str, Any]], *, claimed: int = 0) -> None:
         """Add one report: rows of ``TaskStatistics.take_report``, and how many jobs were claimed since the last."""
@@ -48,15 +37,11 @@ class RunTotals:
             self._claimed += claimed
             for row in rows:
                 task = row["task"] if row["task"] in registry.task_names() else OTHER
-                total = self._by_task.setdefault(task, _Total())
-                total.outcomes = [a + row[name] for a, name in zip(total.outcomes, OUTCOMES, strict=True)]
-                total.durations = [a + b for a, b in zip(total.durations, row["durations"], strict=True)]
-                total.waits = [a + b for a, b in zip(total.waits, row["waits"], strict=True)]
-                total.duration_s += row["duration_s"]
-                total.wait_s += row["wait_s"]
+                outcomes = [row[name] for name in OUTCOMES]
+                counts = RunCounts(outcomes, row["duration_s"], row["durations"], row["wait_s"], row["waits"])
+                self._by_task.setdefault(task, RunCounts()).add(counts)
 
     def samples(self) -> list[Sample]:
-        """Return the counters and histograms."""
         with self._lock:
             samples = [Sample(metrics.CLAIMED, self._claimed)]
             # A counter that first appears at five hides those five from rate().

@@ -106,7 +106,6 @@ class Worker(Loop):
         super().stop()
 
     def run(self) -> bool:
-        """Work until stopped."""
         self._swept = time.monotonic()
         threads: tuple[Loop | Runner, ...]
         threads = (self._finisher, self._deadlines, *self._runners, self._listener)
@@ -252,22 +251,23 @@ class Worker(Loop):
     def _give_back_overdue(self) -> None:
         """Give back jobs stuck here behind long ones, for other processes. Raises database errors."""
         if overdue := self._jobs.overdue():
-            queries.requeue(overdue, self._process_id)
+            self._give_back(overdue, "waited behind a long job", level=logging.INFO)
             enqueue.after_commit(None)
-            log_event(logging.INFO, events.JOB_RELEASED, jobs=len(overdue), reason="waited behind a long job")
 
     def _give_back_unknown(self) -> None:
         """Give back rows leased to this process whose claim was never answered."""
-        if unknown := queries.other_leases(self._process_id, self._jobs.leased_ids()):
-            queries.requeue(unknown, self._process_id)
+        if leases := queries.other_leases(self._process_id, self._jobs.leased_ids()):
+            self._give_back(leases, "claim answer lost")
             self.notify()
-            log_event(logging.WARNING, events.JOB_RELEASED, jobs=len(unknown), reason="claim answer lost")
 
     def _give_back_all(self) -> None:
         """Give back every row still leased to this process: jobs that would not end, and claims with a lost answer."""
         if leases := queries.other_leases(self._process_id, ()):
-            queries.requeue(leases, self._process_id)
-            log_event(logging.WARNING, events.JOB_RELEASED, jobs=len(leases), reason="shutdown")
+            self._give_back(leases, "shutdown")
+
+    def _give_back(self, leases: list[tuple[int, int]], reason: str, *, level: int = logging.WARNING) -> None:
+        queries.requeue(leases, self._process_id)
+        log_event(level, events.JOB_RELEASED, jobs=len(leases), reason=reason)
 
     def _wait_idle(self, until: float, *, forcible: bool = True) -> None:
         while (remaining_s := until - time.monotonic()) > 0 and not (forcible and self._forced.is_set()):

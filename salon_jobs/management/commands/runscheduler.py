@@ -39,7 +39,6 @@ class Command(BaseCommand):
     requires_system_checks = ("salon_jobs",)
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Declare the options."""
         parser.add_argument("--burst", action="store_true", help="fire what is due now, then exit with 0")
         parser.add_argument(
             "--at", type=instant, metavar="INSTANT", help="with --burst: fire the ticks of this instant alone"
@@ -47,7 +46,6 @@ class Command(BaseCommand):
         add_service_arguments(parser, health_port=_HEALTH_PORT)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Run the scheduler."""
         if options["at"] is not None and not options["burst"]:
             raise CommandError("--at goes with --burst")
         configure_from(options)

@@ -40,7 +40,6 @@ class Command(BaseCommand):
     requires_system_checks = ("salon_jobs",)
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Declare the options."""
         parser.add_argument("--queue", action="append", metavar="NAME", help="serve this queue only; repeatable")
         parser.add_argument(
             "--concurrency", type=positive, default=None, metavar="N", help="jobs run at once by each process"
