@@ -296,6 +296,7 @@ def ends_gap(instant: datetime, zone: ZoneInfo) -> bool:
     return offset(instant, zone) > offset(instant - MINUTE, zone)
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(minute=MINUTES, hour=HOURS, zone=st.sampled_from([*ZONES, "Pacific/Apia"]), start=instants() | near_change())
 def test_firings_are_exactly_those_of_a_minute_by_minute_walk(
@@ -322,6 +323,7 @@ def test_firings_are_exactly_those_of_a_minute_by_minute_walk(
     assert list(CronExpression(f"{minute} {hour} * * *", zone).between(begin, begin + WALK * MINUTE)) == expected
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(
     times=st.tuples(MINUTES, HOURS),
@@ -345,6 +347,7 @@ def test_firings_ascend_and_their_local_time_fits_the_fields(
         assert line.next_after(due - timedelta.resolution) == due
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(hour=st.integers(0, 23), minute=st.integers(0, 59), zone=st.sampled_from(ZONES), year=st.integers(2000, 2035))
 def test_a_daily_entry_runs_exactly_once_on_every_local_date(hour: int, minute: int, zone: str, year: int) -> None:

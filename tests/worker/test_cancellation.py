@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -26,6 +26,7 @@ from salon_jobs.worker.worker import Worker, WorkerOptions
 from tests import tasks
 from tests.e2e.worker_process import eventually
 from tests.support import change, claim, elsewhere, job_row, seen
+from tests.worker.conftest import Enqueue
 from tests.worker.effects import job_events, write, written
 from tests.worker.test_store_fences import states, wait_until_somebody_waits_for_a_lock
 
@@ -58,54 +59,67 @@ def until_cancelled() -> None:
         time.sleep(0.005)
 
 
+CancelRunning = Callable[..., float]
+
+
+@pytest.fixture
+def cancel_running(enqueue_with: Enqueue, process_id: int) -> CancelRunning:
+    """Run a job, cancel it once its handler has started, and wait until it ended; return how long that took."""
+
+    def cancel(
+        handler: Callable[[], None], declared: Any = tasks.in_store, ends: Sequence[str] = ("cancelled",)
+    ) -> float:
+        started = threading.Event()
+
+        def run(**_: object) -> None:
+            started.set()
+            handler()
+
+        job_id = enqueue_with(run, declared)
+        with working(process_id):
+            assert started.wait(10)
+            began = time.monotonic()
+            assert cancel_jobs([job_id], using="operator") == [ActionResult(job_id, True, ASKED)]
+            eventually(lambda: states() == list(ends))
+            return time.monotonic() - began
+
+    return cancel
+
+
 @pytest.mark.parametrize("listen", [True, False])
 def test_a_handler_sees_the_request_and_ends_by_itself(
-    stores: list[UUID],
-    hooks: tasks.Hooks,
-    process_id: int,
-    settings: Any,
-    caplog: pytest.LogCaptureFixture,
-    listen: bool,
+    cancel_running: CancelRunning, settings: Any, caplog: pytest.LogCaptureFixture, listen: bool
 ) -> None:
     caplog.set_level("INFO")
     in_use(settings, LISTEN=listen, POLL_INTERVAL=30)
-    started = threading.Event()
 
-    def handler(**_: object) -> None:
+    def handler() -> None:
         write()
-        started.set()
         until_cancelled()
         raise RuntimeError("as you wish")
 
-    hooks.store = handler
-    handle = tasks.in_store.enqueue(store_id=stores[0])
-    with working(process_id):
-        assert started.wait(10)
-        began = time.monotonic()
-        assert cancel_jobs([handle.id], using="operator") == [ActionResult(handle.id, True, ASKED)]
-        eventually(lambda: states() == ["cancelled"], 5)
-        assert time.monotonic() - began < 3
+    assert cancel_running(handler) < 3
     assert seen(ENDED) == [("cancelled", "cancelled", 1, None)]
     assert written() == []
     assert seen("SELECT error_class FROM salon_jobs_job_error") == [("builtins.RuntimeError",)]
     assert job_events(caplog) == ["job_cancel_noticed", "job_cancelled"]
 
 
-def test_a_handler_that_ends_well_has_succeeded(stores: list[UUID], hooks: tasks.Hooks, process_id: int) -> None:
-    started = threading.Event()
-
-    def handler(**_: object) -> None:
+def test_a_handler_that_ends_well_has_succeeded(cancel_running: CancelRunning) -> None:
+    def handler() -> None:
         write()
-        started.set()
         until_cancelled()
 
-    hooks.store = handler
-    handle = tasks.in_store.enqueue(store_id=stores[0])
-    with working(process_id):
-        assert started.wait(10)
-        cancel_jobs([handle.id], using="operator")
-        eventually(lambda: states() == [])
+    cancel_running(handler, ends=())
     assert written() == ["effect"]
+
+
+def test_snoozing_a_cancelled_job_ends_it(cancel_running: CancelRunning) -> None:
+    def handler() -> None:
+        until_cancelled()
+        raise Snooze(timedelta(0))
+
+    cancel_running(handler, tasks.system)
 
 
 def swallow() -> None:
@@ -123,46 +137,12 @@ def sleep_in_a_query() -> None:
 @pytest.mark.parametrize("body", [swallow, sleep_in_a_query])
 @pytest.mark.parametrize("declared", [tasks.in_store, tasks.outside])
 def test_a_handler_that_continues_is_interrupted_after_the_grace(
-    stores: list[UUID],
-    hooks: tasks.Hooks,
-    process_id: int,
-    monkeypatch: pytest.MonkeyPatch,
-    declared: Any,
-    body: Callable[[], None],
+    cancel_running: CancelRunning, monkeypatch: pytest.MonkeyPatch, declared: Any, body: Callable[[], None]
 ) -> None:
     monkeypatch.setattr("salon_jobs.worker.runner._CANCEL_GRACE_S", 0.3)
-    started = threading.Event()
-
-    def handler(**_: object) -> None:
-        started.set()
-        body()
-
-    hooks.store = handler
-    handle = declared.enqueue(store_id=stores[0])
-    with working(process_id):
-        assert started.wait(10)
-        began = time.monotonic()
-        cancel_jobs([handle.id], using="operator")
-        eventually(lambda: states() == ["cancelled"])
-        assert 0.3 <= time.monotonic() - began < 5
+    assert 0.3 <= cancel_running(body, declared) < 5
     assert seen(ENDED) == [("cancelled", "cancelled", 1, None)]
     assert seen("SELECT count(*) FROM salon_jobs_job_error") == [(0,)]
-
-
-def test_snoozing_a_cancelled_job_ends_it(database: None, hooks: tasks.Hooks, process_id: int) -> None:
-    started = threading.Event()
-
-    def handler(**_: object) -> None:
-        started.set()
-        until_cancelled()
-        raise Snooze(timedelta(0))
-
-    hooks.system = handler
-    handle = tasks.system.enqueue()
-    with working(process_id):
-        assert started.wait(10)
-        cancel_jobs([handle.id], using="operator")
-        eventually(lambda: states() == ["cancelled"])
 
 
 def test_a_job_that_waits_in_a_process_ends_before_it_starts(
@@ -276,25 +256,34 @@ def test_an_operators_retry_forgets_the_request(running: Any, process_id: int) -
     assert queries.finish(again, process_id)
 
 
-def test_a_claim_in_flight_is_waited_for_and_then_asked(stores: list[UUID], process_id: int) -> None:
-    handle = tasks.in_store.enqueue(store_id=stores[0])
+@contextmanager
+def cancelling_meanwhile(job_id: int) -> Generator[None]:
+    """Cancel a job that the block changes in a transaction; the cancellation waits for its end."""
     with ThreadPoolExecutor(1) as pool:
         with transaction.atomic():
-            [job] = claim(process_id)
-            cancelling = elsewhere(pool, lambda: cancel_jobs([handle.id], using="operator"))
+            yield
+            cancelling = elsewhere(pool, lambda: cancel_jobs([job_id], using="operator"))
             wait_until_somebody_waits_for_a_lock("jobs_operator")
-        assert cancelling.result(10) == [ActionResult(handle.id, True, ASKED)]
+        cancelling.result(10)
+
+
+def test_a_claim_in_flight_is_waited_for_and_then_asked(stores: list[UUID], process_id: int) -> None:
+    handle = tasks.in_store.enqueue(store_id=stores[0])
+    with cancelling_meanwhile(handle.id):
+        [job] = claim(process_id)
     assert queries.cancel_requests(process_id) == {(job.id, job.lease)}
 
 
 def test_a_retry_in_flight_is_waited_for_and_then_cancelled(running: Any, process_id: int) -> None:
-    with ThreadPoolExecutor(1) as pool:
-        with transaction.atomic():
-            queries.fail(running, process_id, report(ValueError()), delay=timedelta(0), final=False, reason="")
-            cancelling = elsewhere(pool, lambda: cancel_jobs([running.id], using="operator"))
-            wait_until_somebody_waits_for_a_lock("jobs_operator")
-        assert cancelling.result(10)[0].changed
+    with cancelling_meanwhile(running.id):
+        queries.fail(running, process_id, report(ValueError()), delay=timedelta(0), final=False, reason="")
     assert seen(ENDED) == [("cancelled", "cancelled", 1, None)]
+
+
+def test_a_finish_in_flight_wins(running: Any, process_id: int) -> None:
+    with cancelling_meanwhile(running.id):
+        assert queries.finish(running, process_id)
+    assert states() == []
 
 
 @pytest.mark.parametrize("final", [None, False, True], ids=["snooze", "retry", "fail"])
@@ -314,16 +303,6 @@ def test_a_job_that_stops_running_between_the_two_looks_is_cancelled(
     with connections["operator"].execute_wrapper(stop_before_the_second), transaction.atomic(using="operator"):
         assert cancel_jobs([running.id], using="operator") == [ActionResult(running.id, True, ASKED)]
     assert states() == ["cancelled"]
-
-
-def test_a_finish_in_flight_wins(running: Any, process_id: int) -> None:
-    with ThreadPoolExecutor(1) as pool:
-        with transaction.atomic():
-            assert queries.finish(running, process_id)
-            cancelling = elsewhere(pool, lambda: cancel_jobs([running.id], using="operator"))
-            wait_until_somebody_waits_for_a_lock("jobs_operator")
-        cancelling.result(10)
-    assert states() == []
 
 
 @pytest.mark.parametrize("verb", ["finish", "fail"])
