@@ -52,10 +52,10 @@ class CronEntry:
 
         Raises CronInvalid if the callable does not return a dict; the callable's own errors propagate.
         """
-        payload: object = {} if self.payload is None else self.payload(tick)
-        if not isinstance(payload, dict):
+        payload: dict[str, Any] = {} if self.payload is None else self.payload(tick)
+        if not isinstance(payload, dict):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise CronInvalid(f"cron entry {self.name!r}: payload must return a dict, not {payload!r}")
-        return cast("dict[str, Any]", payload)
+        return payload
 
 
 class CronEntries:

@@ -98,7 +98,7 @@ class Runner:
                 return False
             running.interrupted_by = running.interrupted_by or kind
             raw: Any = running.connection.connection
-            is_querying = raw is not None and raw.info.transaction_status == TransactionStatus.ACTIVE
+            querying = raw if raw is not None and raw.info.transaction_status == TransactionStatus.ACTIVE else None
             if running.declaration.is_async:
                 # The thread itself serves the coroutine, and must continue until it has ended.
                 if running.cancel_coroutine is not None:
@@ -106,9 +106,9 @@ class Runner:
             else:
                 # Delivered at the thread's next bytecode: a handler inside one long C call is not interrupted.
                 _raise_in(self._thread, kind)
-            if is_querying:
+            if querying is not None:
                 try:
-                    raw.cancel_safe(timeout=_CANCEL_S)
+                    querying.cancel_safe(timeout=_CANCEL_S)
                 except PsycopgError as error:
                     logger.warning("could not cancel the query of job %s: %s", running.id, error)
         return True
