@@ -45,6 +45,8 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def test_it_listens_when_its_ping_arrived_and_keeps_no_other_connection(heard: Heard) -> None:
+    sessions = "SELECT pid FROM pg_stat_activity WHERE usename = 'worker_runtime'"
+    before = set(seen(sessions))
     heard.listener.start()
     assert heard.next(), "once for what was sent before it listened"
     assert heard.listener.listening is True
@@ -52,7 +54,7 @@ def test_it_listens_when_its_ping_arrived_and_keeps_no_other_connection(heard: H
         cursor.execute("SELECT pg_notify(%s, '')", [enqueue.CHANNEL])
     assert heard.next()
     connection.close()
-    eventually(lambda: len(seen("SELECT FROM pg_stat_activity WHERE usename = 'worker_runtime'")) == 1)
+    eventually(lambda: len(set(seen(sessions)) - before) == 1)
     heard.listener.stop()
     assert heard.listener.listening is False
 
