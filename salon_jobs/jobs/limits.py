@@ -11,7 +11,6 @@ from uuid import UUID
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import OptionInvalid
 from salon_jobs.core.records import NO_STORE
-from salon_jobs.db.statements import hot_rows
 from salon_jobs.jobs import enqueue, registry
 from salon_jobs.jobs.options import check_text
 from salon_jobs.models import Limit
@@ -97,10 +96,11 @@ class Limits:
 
 def load_limits() -> Limits:
     """Load the limits and combine them with the declared ones. Role: worker, operator. Raises database errors."""
+    columns = ("kind", "name", "paused", "max_concurrency", "rate")
     return Limits(
         {
             f"{kind}:{name}": EffectiveLimit(paused, most, rate)
-            for kind, name, paused, most, rate in hot_rows("limits", {})
+            for kind, name, paused, most, rate in Limit.objects.using(conf.database).values_list(*columns)
         },
         _declared(),
     )

@@ -10,6 +10,8 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Final, TypeAlias
 
+from django.db import connections
+
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import events
 from salon_jobs.core.events import log_event
@@ -25,6 +27,12 @@ _ROUND_S = 0.5
 _ERRORS_KEPT = timedelta(days=1)
 _TICKS_KEPT = timedelta(days=30)
 _STATISTICS_KEPT = timedelta(days=14)
+# Tables whose rows go by age alone, and their columns of time.
+_OLD: Final = {
+    "fan_outs": ("salon_jobs_fan_out", "created_at"),
+    "statistics": ("salon_jobs_task_minute", "minute"),
+    "depths": ("salon_jobs_queue_minute", "minute"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,14 +87,14 @@ class Pruner:
     def _turns(self) -> list[_Turn]:
         turns: list[_Turn] = []
         # Pruned no later than its failed jobs: without them, a fan-out would look as if they had succeeded.
-        turns.append(partial(_plain_turn, "fan_outs", min(conf.retain_failed or _TICKS_KEPT, _TICKS_KEPT)))
+        turns.append(partial(_old_turn, "fan_outs", min(conf.retain_failed or _TICKS_KEPT, _TICKS_KEPT)))
         for state, age in retained().items():
             if age is not None:
                 turns.append(partial(_jobs_turn, state, age))
         if (age := conf.retain_succeeded) is not None:
             turns.append(partial(self._errors_turn, max(age, _ERRORS_KEPT)))
-        turns.append(partial(_plain_turn, "ticks", _TICKS_KEPT))
-        turns += [partial(_plain_turn, kind, _STATISTICS_KEPT) for kind in ("statistics", "depths")]
+        turns.append(partial(_ticks_turn, _TICKS_KEPT))
+        turns += [partial(_old_turn, kind, _STATISTICS_KEPT) for kind in ("statistics", "depths")]
         return turns
 
     def _errors_turn(self, age: timedelta) -> tuple[Mapping[str, int], bool]:
@@ -125,6 +133,20 @@ def _jobs_turn(state: JobState, age: timedelta) -> tuple[Mapping[str, int], bool
     return {state.value: jobs, "errors": errors}, jobs == BATCH
 
 
-def _plain_turn(kind: str, age: timedelta) -> tuple[Mapping[str, int], bool]:
-    [(deleted,)] = statements.rows(f"prune_{kind}", {"age": age})
+def _ticks_turn(age: timedelta) -> tuple[Mapping[str, int], bool]:
+    [(deleted,)] = statements.rows("prune_ticks", {"age": age})
+    return {"ticks": deleted}, deleted == BATCH
+
+
+def _old_turn(kind: str, age: timedelta) -> tuple[Mapping[str, int], bool]:
+    parameters: dict[str, Any] = {"age": age}
+    with connections[conf.database].cursor() as cursor:
+        cursor.execute(prune_old(kind), parameters)
+        [deleted] = cursor.fetchone()
     return {kind: deleted}, deleted == BATCH
+
+
+def prune_old(kind: str) -> str:
+    """Return the statement that deletes a batch of the old rows of one kind."""
+    table, time_column = _OLD[kind]
+    return statements.load("prune_old").replace("__table__", table).replace("__time__", time_column)

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from django.db import connections
 
-from salon_jobs.conf import settings as conf
 from salon_jobs.db import statements
 from salon_jobs.jobs import registry
+from salon_jobs.jobs.pruning import prune_old
 from salon_jobs.jobs.statistics import STORED_OUTCOMES
 from salon_jobs.worker.fair_claim import claim_parameters, share_out
 from salon_jobs.worker.group_scanner import ClaimFilter, list_groups, list_parameters
@@ -41,9 +41,13 @@ def crowded(migrated: None) -> Iterator[int]:
     change("TRUNCATE salon_jobs_job, salon_jobs_process RESTART IDENTITY")
 
 
-def nodes(statement: str, parameters: dict[str, Any], *, function: str = "") -> list[dict[str, Any]]:
-    """Explain a statement as the worker and return all plan nodes; ANALYZE runs inside a transaction rolled back."""
-    text = statements.load(statement).replace("__function__", function)
+def nodes(statement: str, parameters: dict[str, Any]) -> list[dict[str, Any]]:
+    """Explain a statement of ours as the worker and return all plan nodes."""
+    return nodes_of(statements.load(statement), parameters)
+
+
+def nodes_of(text: str, parameters: dict[str, Any]) -> list[dict[str, Any]]:
+    """Explain as ``nodes``; ANALYZE runs inside a transaction rolled back."""
     connection = connections["default"]
     connection.ensure_connection()
     raw: Any = connection.connection
@@ -187,39 +191,6 @@ def test_giving_back_and_ending_runs_find_their_rows(crowded: int) -> None:
     assert_no_full_scan(nodes("waiting_twin", {"ids": [10]}))
 
 
-@pytest.mark.parametrize("dedupe", [False, True])
-def test_a_fan_out_over_waiting_jobs_looks_their_keys_up(crowded: int, dedupe: bool) -> None:
-    change("INSERT INTO store (id, name) SELECT gen_random_uuid(), 'x' FROM generate_series(1, 100)")
-    change("INSERT INTO salon_jobs_job (task, store_id, job_key) SELECT 'test-keyed', id, 'k:' || id FROM store")
-    change("ANALYZE salon_jobs_job, store")
-    parameters: dict[str, Any] = {
-        "task": "test-keyed",
-        "queue": "default",
-        "priority": 0,
-        "max_attempts": 25,
-        "run_at": None,
-        "expires_at": None,
-        "payload": "{}",
-        "tick": None,
-        "job_key": "k:#",
-        "concurrency_key": None,
-        "marker": "#",
-        "trace": None,
-        "preserve": True,
-        "dedupe": dedupe,
-        "jitter": timedelta(minutes=5),
-        "exclude": [],
-        "fan_out_id": 1,
-    }
-    try:
-        plan = nodes("fan_out", parameters, function=conf.fan_out_function)
-    finally:
-        change("DELETE FROM salon_jobs_job WHERE task = 'test-keyed'")
-        change("TRUNCATE store CASCADE")
-    assert_no_full_scan(plan)
-    assert indexes(plan) & {"salon_jobs_job_waiting_key", "salon_jobs_job_live_key", "salon_jobs_job_store"}
-
-
 def test_the_progress_of_a_fan_out_is_counted_by_its_index(crowded: int) -> None:
     change("INSERT INTO salon_jobs_fan_out (task, digest) VALUES ('test-keyed', 'x')")
     plan = nodes("fan_out_progress", {"id": 1})
@@ -326,7 +297,7 @@ def busy_fortnight(migrated: None) -> Iterator[None]:
 
 def test_statistics_are_added_read_and_pruned_by_their_key(busy_fortnight: None) -> None:
     for age, read in ((timedelta(days=14), 1000), (timedelta(days=16), 0)):
-        plan = nodes("prune_statistics", {"age": age})
+        plan = nodes_of(prune_old("statistics"), {"age": age})
         assert indexes(plan) == {"salon_jobs_task_minute_pkey"}
         assert rows_read(plan, "salon_jobs_task_minute") <= max(read, 1)
     plan = nodes("task_totals", {"last": timedelta(hours=1)})
@@ -353,7 +324,7 @@ def test_pruning_fan_outs_reads_those_it_deletes(migrated: None) -> None:
     change("ANALYZE salon_jobs_fan_out")
     try:
         for age, read in ((timedelta(days=30), 1000), (timedelta(days=60), 0)):
-            plan = nodes("prune_fan_outs", {"age": age})
+            plan = nodes_of(prune_old("fan_outs"), {"age": age})
             assert "salon_jobs_fan_out_created" in indexes(plan)
             assert rows_read(plan, "salon_jobs_fan_out") <= max(read, 1)
     finally:
