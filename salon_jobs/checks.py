@@ -58,7 +58,7 @@ def check_catalogue(databases: Sequence[str] | None = None, **_: Any) -> list[Ch
     except (SchemaMissing, ConfigurationError):
         return []  # reported by others
     except (NotReady, PsycopgError) as error:
-        return [Warning(f"the live catalogue cannot be looked at: {error}", id="salon_jobs.W021")]
+        return [Warning(f"the live catalogue cannot be read: {error}", id="salon_jobs.W021")]
     if not found.drifts:
         return []
     shown = "".join(f"\n    {drift}" for drift in found.drifts[:_SHOWN])

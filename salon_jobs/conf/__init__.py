@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from django.conf import settings as django_settings
 from django.core.signals import setting_changed
@@ -16,7 +16,19 @@ from psycopg import ProgrammingError
 from psycopg.conninfo import conninfo_to_dict
 
 from salon_jobs.conf.brokers import AzureSettings, NatsSettings, SnsSettings
-from salon_jobs.conf.reader import count, duration, flag, log_level, names, one_of, read_section, setting, text, texts
+from salon_jobs.conf.reader import (
+    count,
+    duration,
+    flag,
+    log_level,
+    names,
+    one_of,
+    optional,
+    read_section,
+    setting,
+    text,
+    texts,
+)
 from salon_jobs.conf.sections import (
     ConsumerSettings,
     LoggingSettings,
@@ -48,17 +60,11 @@ class Roles:
         return (self.web, self.worker, self.operator)
 
 
-_LENGTH: Final = duration()
-_RETENTION: Final = duration(optional=True)  # None keeps them forever
-_NAME: Final = text()
-_OPTIONAL_NAME: Final = text(optional=True)
-
-
-def _url(value: Any) -> Any:
-    """Read a database URL, or None. Errors do not quote libpq, whose messages repeat the password."""
-    url = _OPTIONAL_NAME(value)
+def _url(value: Any) -> str:
+    """Read a database URL. Errors do not quote libpq, whose messages repeat the password."""
+    url = text(value)
     try:
-        conninfo_to_dict(url or "")
+        conninfo_to_dict(url)
     except ProgrammingError:
         raise ValueError("a URL such as postgresql://role:password@host:5432/database") from None
     return url
@@ -66,55 +72,53 @@ def _url(value: Any) -> Any:
 
 def _backoff(value: Any) -> Backoff:
     if not isinstance(value, Backoff):
-        raise ValueError("a salon_jobs.core.backoff.Backoff")  # noqa: TRY004 - the section's reader tells it
+        raise ValueError("a salon_jobs.core.backoff.Backoff")  # noqa: TRY004 - the section's reader adds the field to it
     return value
 
 
 def _passwords(value: Any) -> Mapping[str, str]:
-    known = {f.name for f in fields(Roles)}
-    read = texts(value)
-    if not known.issuperset(read):
-        raise ValueError(f"a dict of role key ({', '.join(sorted(known))}) to password")
-    return read
+    keys = {field.name for field in fields(Roles)}
+    passwords = texts(value)
+    if not keys.issuperset(passwords):
+        raise ValueError(f"a dict of role key ({', '.join(sorted(keys))}) to password")
+    return passwords
 
 
 def _role_names(value: Any) -> tuple[str, ...]:
-    read = names(value)
-    if not all(map(_IDENTIFIER.fullmatch, read)):
+    roles = names(value)
+    if not all(map(_IDENTIFIER.fullmatch, roles)):
         raise ValueError("a list of plain lower-case role names")
-    return read
+    return roles
 
 
 def _routine_events(value: Any) -> tuple[str, ...]:
-    read = names(value)
-    if not ROUTINE.issuperset(read):
+    routine = names(value)
+    if not ROUTINE.issuperset(routine):
         raise ValueError(f"a list of {', '.join(sorted(ROUTINE))}")
-    return read
+    return routine
 
 
 def _paths(value: Any) -> tuple[str, ...]:
-    read = names(value)
-    if not all(path.startswith("/") and path.endswith("/") for path in read):
+    paths = names(value)
+    if not all(path.startswith("/") and path.endswith("/") for path in paths):
         raise ValueError("a list of paths that begin and end with a slash, such as '/admin/'")
-    return read
+    return paths
 
 
-def _roles(value: Any) -> Roles | None:
-    if value is None or isinstance(value, Roles):
+def _roles(value: Any) -> Roles:
+    if isinstance(value, Roles):
         return value
     if not isinstance(value, dict):
-        raise ValueError("a dict of role names, or None for one database user")  # noqa: TRY004 - as above
-    given = cast("dict[str, Any]", value)
-    known = {f.name for f in fields(Roles)}
-    if unknown := set(given) - known:
-        shown = sorted(map(str, unknown))
-        raise ConfigurationError(f"SALON_JOBS['ROLES'] has unknown keys {shown}; known are {sorted(known)}")
-    roles = Roles(**given)
-    named = [getattr(roles, name) for name in known]
-    for name in named:
+        raise ValueError("a dict of role names")  # noqa: TRY004 - as above
+    keys = {field.name for field in fields(Roles)}
+    if unknown := sorted(map(str, set(cast("dict[str, Any]", value)) - keys)):
+        raise ConfigurationError(f"SALON_JOBS['ROLES'] has unknown keys {unknown}; known are {sorted(keys)}")
+    roles = Roles(**cast("dict[str, Any]", value))
+    role_names = [getattr(roles, key) for key in keys]
+    for name in role_names:
         if not isinstance(name, str) or not _IDENTIFIER.fullmatch(name):
             raise ConfigurationError(f"SALON_JOBS['ROLES']: {name!r} is not a plain lower-case role name")
-    if len(set(named)) != len(named):
+    if len(set(role_names)) != len(role_names):
         raise ConfigurationError("SALON_JOBS['ROLES'] gives one role two purposes; each needs its own")
     return roles
 
@@ -135,40 +139,40 @@ class Settings:
     # Lists the stores; migrations create it.
     fan_out_function: ClassVar[str] = "public.list_store_ids_for_fan_out"
 
-    store_model: str | None = setting(None, _OPTIONAL_NAME)
-    store_guc: str = setting("app.current_store_id", _NAME)
-    request_store: str = setting("membership", _NAME)
+    store_model: str | None = setting(None, optional(text))
+    store_guc: str = setting("app.current_store_id", text)
+    request_store: str = setting("membership", text)
     request_without_store: str = setting("refuse", one_of("refuse", "continue"))
     paths_without_store: tuple[str, ...] = setting((), _paths)
-    membership_model: str | None = setting(None, _OPTIONAL_NAME)
-    store_domain: str | None = setting(None, _OPTIONAL_NAME)
-    database: str = setting(DEFAULT_DB_ALIAS, _NAME)
+    membership_model: str | None = setting(None, optional(text))
+    store_domain: str | None = setting(None, optional(text))
+    database: str = setting(DEFAULT_DB_ALIAS, text)
     cross_database_enqueue: str = setting("refuse", one_of("refuse", "warn", "allow"))
-    operator_database: str | None = setting(None, _OPTIONAL_NAME)
-    roles: Roles | None = setting(None, _roles)
-    bootstrap_url: str | None = setting(None, _url, secret=True)
+    operator_database: str | None = setting(None, optional(text))
+    roles: Roles | None = setting(None, optional(_roles))
+    bootstrap_url: str | None = setting(None, optional(_url), secret=True)
     role_passwords: Mapping[str, str] = setting(dict[str, str], _passwords, secret=True)
     extra_owner_roles: tuple[str, ...] = setting((), _role_names)
     on_drift: str = setting("warn", one_of("refuse", "warn", "ignore"))
     listen: bool = setting(True, flag)
-    listen_url: str | None = setting(None, _url, secret=True)
-    poll_interval: timedelta = setting(timedelta(seconds=1), _LENGTH)
-    process_silent_after: timedelta = setting(timedelta(seconds=15), _LENGTH)
-    shutdown_grace: timedelta = setting(timedelta(seconds=30), _LENGTH)
+    listen_url: str | None = setting(None, optional(_url), secret=True)
+    poll_interval: timedelta = setting(timedelta(seconds=1), duration)
+    process_silent_after: timedelta = setting(timedelta(seconds=15), duration)
+    shutdown_grace: timedelta = setting(timedelta(seconds=30), duration)
     concurrency: int = setting(8, count(1, 1000))
-    store_concurrency: int | None = setting(None, count(1, 1_000_000, optional=True))
-    retain_succeeded: timedelta | None = setting(timedelta(0), duration(optional=True, zero=True))
-    retain_cancelled: timedelta | None = setting(timedelta(days=7), _RETENTION)
-    retain_failed: timedelta | None = setting(timedelta(days=90), _RETENTION)
+    store_concurrency: int | None = setting(None, optional(count(1, 1_000_000)))
+    retain_succeeded: timedelta | None = setting(timedelta(0), optional(partial(duration, zero=True)))
+    retain_cancelled: timedelta | None = setting(timedelta(days=7), optional(duration))
+    retain_failed: timedelta | None = setting(timedelta(days=90), optional(duration))
     max_attempts: int = setting(25, count(1, 32767))
-    terminate_after_timeouts: int | None = setting(None, count(1, 1_000_000, optional=True))
+    terminate_after_timeouts: int | None = setting(None, optional(count(1, 1_000_000)))
     backoff: Backoff = setting(Backoff, _backoff)
     logging: LoggingSettings = _part(LoggingSettings, "LOGGING")
-    sentry_level: str | None = setting("WARNING", log_level(optional=True))
+    sentry_level: str | None = setting("WARNING", optional(log_level))
     sentry_events: tuple[str, ...] = setting((), _routine_events)
     sentry_payload: bool = setting(False, flag)
     redact: tuple[str, ...] = setting(SENSITIVE, names)
-    trace_link: str | None = setting(None, _OPTIONAL_NAME)
+    trace_link: str | None = setting(None, optional(text))
     sentry_monitors: bool = setting(False, flag)
     tracing: bool = setting(False, flag)
     outbox: OutboxSettings = _part(OutboxSettings, "OUTBOX")

@@ -7,10 +7,11 @@ import binascii
 import re
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from salon_jobs.conf.reader import count, duration, flag, names, setting, text
+from salon_jobs.conf.reader import count, duration, flag, names, optional, setting, text
 from salon_jobs.core.errors import ConfigurationError
 
 QUEUE_NAME: Final = re.compile(r"(?=.{3,63}$)[a-z0-9]+(?:-[a-z0-9]+)*")
@@ -19,27 +20,25 @@ _LEAST, _MOST = timedelta(seconds=1), timedelta(days=7)
 
 def _connection_string(value: Any) -> Any:
     """Read an account's connection string; errors do not show it."""
-    if value is None:
-        return None
     parts = [part.partition("=") for part in value.rstrip(";").split(";")] if isinstance(value, str) else []
-    given = {name.lower(): text for name, _, text in parts if text}
-    if not parts or len(given) != len(parts):
-        raise ValueError("a connection string of name=value parts joined by semicolons, or None")
-    if given == {"usedevelopmentstorage": "true"}:
+    fields = {name.lower(): content for name, _, content in parts if content}
+    if not parts or len(fields) != len(parts):
+        raise ValueError("a connection string of name=value parts joined by semicolons")
+    if fields == {"usedevelopmentstorage": "true"}:
         return value
-    if not given.keys() & {"accountname", "queueendpoint"}:
+    if not fields.keys() & {"accountname", "queueendpoint"}:
         raise ValueError("a connection string that names the account (AccountName or QueueEndpoint)")
-    if not given.keys() & {"accountkey", "sharedaccesssignature"}:
+    if not fields.keys() & {"accountkey", "sharedaccesssignature"}:
         raise ValueError("a connection string with a key (AccountKey or SharedAccessSignature)")
     try:
-        base64.b64decode(given.get("accountkey", ""), validate=True)
+        base64.b64decode(fields.get("accountkey", ""), validate=True)
     except binascii.Error:
         raise ValueError("a connection string whose AccountKey is complete: it is no base64") from None
     return value
 
 
 def _visibility(value: Any) -> timedelta:
-    visibility: timedelta = duration()(value)
+    visibility = duration(value)
     if not _LEAST <= visibility <= _MOST:
         raise ValueError("a timedelta or a number of seconds, from one second to seven days")
     return visibility
@@ -47,12 +46,12 @@ def _visibility(value: Any) -> timedelta:
 
 def _queues(value: Any) -> tuple[str, ...]:
     try:
-        found = names(value)
+        queues = names(value)
     except ValueError:
-        found = ("",)
-    if not all(map(QUEUE_NAME.fullmatch, found)):
+        queues = ("",)
+    if not all(map(QUEUE_NAME.fullmatch, queues)):
         raise ValueError("a list of names of queues, such as ['parse-tasks']")
-    return found
+    return queues
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,14 +62,14 @@ class AzureSettings:
     message bodies are the bare payload, without an envelope.
     """
 
-    connection_string: str | None = setting(None, _connection_string, secret=True)
+    connection_string: str | None = setting(None, optional(_connection_string), secret=True)
     visibility_timeout: timedelta = setting(timedelta(seconds=30), _visibility)
     plain_queues: tuple[str, ...] = setting((), _queues)
 
 
 def _servers(value: Any) -> tuple[str, ...]:
-    given: Any = value.split(",") if isinstance(value, str) else value
-    urls: tuple[Any, ...] = tuple(given) if type(given) in (list, tuple) else ()
+    items: Any = value.split(",") if isinstance(value, str) else value
+    urls: tuple[Any, ...] = tuple(items) if type(items) in (list, tuple) else ()
     if not urls or not all(isinstance(url, str) and _is_server(url.strip()) for url in urls):
         raise ValueError(
             "a URL such as nats://host:4222 or tls://host:4222, several in a list or separated by commas, without user "
@@ -96,20 +95,20 @@ class NatsSettings:
     """
 
     server: tuple[str, ...] = setting(("nats://127.0.0.1:4222",), _servers)
-    client_name: str = setting("salon_jobs", text())
+    client_name: str = setting("salon_jobs", text)
     max_reconnects: int = setting(5, count(0, 1_000_000))
-    reconnect_wait: timedelta = setting(timedelta(seconds=2), duration())
-    reconnect_jitter: timedelta = setting(timedelta(milliseconds=100), duration(zero=True))
-    reconnect_jitter_tls: timedelta = setting(timedelta(seconds=1), duration(zero=True))
-    timeout: timedelta = setting(timedelta(seconds=5), duration())
-    domain: str | None = setting(None, text(optional=True))
-    tls_ca_file: str | None = setting(None, text(optional=True))
-    tls_certificate_file: str | None = setting(None, text(optional=True))
-    tls_key_file: str | None = setting(None, text(optional=True))
-    user: str | None = setting(None, text(optional=True))
-    password: str | None = setting(None, text(optional=True), secret=True)
-    credentials_file: str | None = setting(None, text(optional=True))
-    token: str | None = setting(None, text(optional=True), secret=True)
+    reconnect_wait: timedelta = setting(timedelta(seconds=2), duration)
+    reconnect_jitter: timedelta = setting(timedelta(milliseconds=100), partial(duration, zero=True))
+    reconnect_jitter_tls: timedelta = setting(timedelta(seconds=1), partial(duration, zero=True))
+    timeout: timedelta = setting(timedelta(seconds=5), duration)
+    domain: str | None = setting(None, optional(text))
+    tls_ca_file: str | None = setting(None, optional(text))
+    tls_certificate_file: str | None = setting(None, optional(text))
+    tls_key_file: str | None = setting(None, optional(text))
+    user: str | None = setting(None, optional(text))
+    password: str | None = setting(None, optional(text), secret=True)
+    credentials_file: str | None = setting(None, optional(text))
+    token: str | None = setting(None, optional(text), secret=True)
     max_payload: int = setting(1_048_576, count(1, 67_108_864))
 
     def __post_init__(self) -> None:
@@ -150,11 +149,11 @@ def _endpoint(value: Any) -> str | None:
 
 def _topics(value: Any) -> tuple[str, ...]:
     try:
-        found = [_TOPIC.fullmatch(name) for name in names(value)]
+        matches = [_TOPIC.fullmatch(name) for name in names(value)]
     except ValueError:
-        found = [None]
-    topics = [match[1] for match in found if match is not None]
-    if len(topics) != len(found):
+        matches = [None]
+    topics = [match[1] for match in matches if match is not None]
+    if len(topics) != len(matches):
         raise ValueError("a list of topics, each a name or an ARN of SNS")
     return tuple(topics)
 
@@ -169,14 +168,14 @@ class SnsSettings:
 
     region: str = setting("ap-northeast-1", _region)
     endpoint: str | None = setting(None, _endpoint)
-    access_key: str | None = setting(None, text(optional=True))
-    secret_key: str | None = setting(None, text(optional=True), secret=True)
+    access_key: str | None = setting(None, optional(text))
+    secret_key: str | None = setting(None, optional(text), secret=True)
     allow_list: tuple[str, ...] = setting((), _topics)
     deny_list: tuple[str, ...] = setting((), _topics)
     skip_events: tuple[str, ...] = setting((), names)
     ignore_list: tuple[str, ...] = setting((), _topics)
     refetch: bool = setting(True, flag)
-    refetch_interval: timedelta = setting(timedelta(hours=24), duration())
+    refetch_interval: timedelta = setting(timedelta(hours=24), duration)
 
     def __post_init__(self) -> None:
         """Refuse one key without the other."""

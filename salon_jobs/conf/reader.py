@@ -46,17 +46,23 @@ def read_section(kind: type[T], value: object, *, path: str) -> T:
     return kind(**read)
 
 
-def text(*, optional: bool = False) -> Reader:
+def optional(read: Reader) -> Reader:
+    """Read None, or what the reader accepts."""
+
+    def read_optional(value: Any) -> Any:
+        try:
+            return None if value is None else read(value)
+        except ValueError as error:
+            raise ValueError(f"{error}, or None") from None
+
+    return read_optional
+
+
+def text(value: Any) -> str:
     """Read a non-empty string."""
-
-    def read(value: Any) -> Any:
-        if value is None and optional:
-            return None
-        if not isinstance(value, str) or not value:
-            raise ValueError("a string that is not empty" + (", or None" if optional else ""))
-        return value
-
-    return read
+    if not isinstance(value, str) or not value:
+        raise ValueError("a string that is not empty")
+    return value
 
 
 def flag(value: Any) -> bool:
@@ -66,43 +72,33 @@ def flag(value: Any) -> bool:
     return bool(value)
 
 
-def count(least: int, most: int, *, optional: bool = False) -> Reader:
-    """Read a whole number within bounds; with ``optional``, None means no limit."""
+def count(least: int, most: int) -> Reader:
+    """Read a whole number within bounds."""
 
     def read(value: Any) -> Any:
-        if value is None and optional:
-            return None
         if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-            raise ValueError(f"a whole number from {least} to {most}" + (", or None" if optional else ""))
+            raise ValueError(f"a whole number from {least} to {most}")
         return value
 
     return read
 
 
-def duration(*, optional: bool = False, zero: bool = False) -> Reader:
+def duration(value: Any, *, zero: bool = False) -> timedelta:
     """Read a timedelta or a number of seconds above zero (with ``zero``, from zero on); at most ten years."""
-
-    def read(value: Any) -> Any:
-        if value is None and optional:
-            return None
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= 315_360_000:
-            value = timedelta(seconds=value)
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= 315_360_000:
+        value = timedelta(seconds=value)
+    if not isinstance(value, timedelta) or not timedelta(0) <= value <= timedelta(days=3650) or not (zero or value):
         least = "zero or more" if zero else "more than zero"
-        if not isinstance(value, timedelta) or not timedelta(0) <= value <= timedelta(days=3650) or not (zero or value):
-            raise ValueError(
-                f"a timedelta or a number of seconds, {least}, at most ten years" + (", or None" if optional else "")
-            )
-        return value
-
-    return read
+        raise ValueError(f"a timedelta or a number of seconds, {least}, at most ten years")
+    return value
 
 
 def names(value: Any) -> tuple[str, ...]:
     """Read a list of strings."""
-    given: tuple[Any, ...] = tuple(value) if type(value) in (list, tuple) else (None,)
-    if not all(isinstance(name, str) and name for name in given):
+    items: tuple[Any, ...] = tuple(value) if type(value) in (list, tuple) else (None,)
+    if not all(isinstance(name, str) and name for name in items):
         raise ValueError("a list of strings")
-    return given
+    return items
 
 
 def one_of(*choices: str) -> Reader:
@@ -119,24 +115,18 @@ def one_of(*choices: str) -> Reader:
 LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 
-def log_level(*, optional: bool = False) -> Reader:
+def log_level(value: Any) -> str:
     """Read the name of a log level in any case, including "warn"."""
-
-    def read(value: Any) -> Any:
-        if value is None and optional:
-            return None
-        level = value.upper() if isinstance(value, str) else ""
-        level = "WARNING" if level == "WARN" else level
-        if level not in LEVELS:
-            raise ValueError("debug, info, warning, error or critical" + (", or None" if optional else ""))
-        return level
-
-    return read
+    level = value.upper() if isinstance(value, str) else ""
+    level = "WARNING" if level == "WARN" else level
+    if level not in LEVELS:
+        raise ValueError("debug, info, warning, error or critical")
+    return level
 
 
 def texts(value: Any) -> Mapping[str, str]:
     """Read a dict of strings to strings."""
-    given = cast("dict[str, str]", value) if isinstance(value, dict) else {}
-    if given is not value or not all(type(word) is str for pair in given.items() for word in pair):
+    items = cast("dict[str, str]", value) if isinstance(value, dict) else {}
+    if items is not value or not all(type(word) is str for pair in items.items() for word in pair):
         raise ValueError("a dict of strings to strings")
-    return dict(given)
+    return dict(items)

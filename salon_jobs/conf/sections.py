@@ -9,23 +9,34 @@ from datetime import timedelta
 from typing import Any, Final, cast
 from uuid import UUID
 
-from salon_jobs.conf.reader import count, duration, log_level, names, one_of, read_section, setting, text, texts
+from salon_jobs.conf.reader import (
+    count,
+    duration,
+    log_level,
+    names,
+    one_of,
+    optional,
+    read_section,
+    setting,
+    text,
+    texts,
+)
 from salon_jobs.core.destinations import parse_destination
 from salon_jobs.core.errors import ConfigurationError, MessageInvalid, NotReady
 
 # The number of publishes per second that AWS accepts for a topic.
 _MOST_FOR_SNS: Final = 3000
 _SERVICE: Final = re.compile(r"[a-z][a-z0-9-]*")
-_rate: Final = count(1, 10_000_000, optional=True)
+_rate: Final = optional(count(1, 10_000_000))
 
 
 def _rates(value: Any) -> dict[str, int | None]:
-    given: Any = value
+    rates: Any = value
     if not isinstance(value, dict):
         raise ValueError(  # noqa: TRY004 - the reader of the section adds the field to it
             "a dict of services such as 'nats', or ARNs and RNs, to whole numbers from 1 to 10000000, or None"
         )
-    return {name: _rate_of(name, rate) for name, rate in given.items()}
+    return {name: _rate_of(name, rate) for name, rate in rates.items()}
 
 
 def _rate_of(name: Any, rate: Any) -> int | None:
@@ -54,17 +65,17 @@ class OutboxSettings:
     and ``sources`` maps it to that of its source for ``consume_queue``.
     """
 
-    producer: str | None = setting(None, text(optional=True))
-    poll_interval: timedelta = setting(timedelta(seconds=5), duration())
+    producer: str | None = setting(None, optional(text))
+    poll_interval: timedelta = setting(timedelta(seconds=5), duration)
     fetch_limit: int = setting(1000, count(1, 10_000))
     retry_count: int = setting(10, count(1, 1000))
-    retry_backoff: timedelta = setting(timedelta(seconds=20), duration())
+    retry_backoff: timedelta = setting(timedelta(seconds=20), duration)
     throughput: int | None = setting(3000, _rate)
     throughput_of: Mapping[str, int | None] = setting(dict[str, "int | None"], _rates)
     publishers: Mapping[str, str] = setting(dict[str, str], texts)
     sources: Mapping[str, str] = setting(dict[str, str], texts)
-    retain_published: timedelta | None = setting(timedelta(days=7), duration(optional=True))
-    retain_inbox: timedelta | None = setting(timedelta(days=30), duration(optional=True))
+    retain_published: timedelta | None = setting(timedelta(days=7), optional(duration))
+    retain_inbox: timedelta | None = setting(timedelta(days=30), optional(duration))
 
     def rate_of(self, aggregate_type: str) -> int | None:
         """Return the messages per second for a destination: its own rate, else its service's, else the general one."""
@@ -127,10 +138,6 @@ def _store(value: Any) -> str | UUID:
         raise ValueError("'envelope', or a store's uuid") from None
 
 
-def _producers(value: Any) -> tuple[str, ...] | None:
-    return None if value is None else names(value)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerSettings:
     """Settings of one source that consume_queue reads, mapping its events to tasks.
@@ -146,7 +153,7 @@ class ConsumerSettings:
     max_deliveries: int = setting(5, count(1, 1000))
     replays: str = setting("accept", one_of("accept", "refuse"))
     store: str | UUID = setting("envelope", _store)
-    producers: tuple[str, ...] | None = setting(None, _producers)
+    producers: tuple[str, ...] | None = setting(None, optional(names))
 
     @property
     def has_envelope(self) -> bool:
@@ -156,10 +163,10 @@ class ConsumerSettings:
 
 def read_consumers(value: Any, *, path: str) -> dict[str, ConsumerSettings]:
     """Read all consumers by name. Raises ConfigurationError naming the field."""
-    given = cast("dict[str, Any]", value) if isinstance(value, dict) else {"": None}
-    if not all(map(_is_name, given)):
+    consumers = cast("dict[str, Any]", value) if isinstance(value, dict) else {"": None}
+    if not all(map(_is_name, consumers)):
         raise ConfigurationError(f"{path} must be a dict of names, of 1 to {LONGEST_NAME} characters, to dicts")
-    return {name: _read(each, path=f"{path}[{name!r}]") for name, each in given.items()}
+    return {name: _read(each, path=f"{path}[{name!r}]") for name, each in consumers.items()}
 
 
 def _is_name(value: object) -> bool:
@@ -200,17 +207,15 @@ def _check_without_envelope(read: ConsumerSettings, *, path: str) -> None:
 
 
 EVERY_OTHER_QUEUE: Final = "*"
-_off = duration(optional=True)
 
 
 def _by_queue(value: Any) -> dict[str, timedelta]:
     """Read a dict of queues to durations; a single duration applies to every queue."""
-    given: dict[Any, Any] = cast("Any", value) if isinstance(value, dict) else {EVERY_OTHER_QUEUE: value}
-    read = duration()
+    limits: dict[Any, Any] = cast("Any", value) if isinstance(value, dict) else {EVERY_OTHER_QUEUE: value}
     try:
-        if not all(isinstance(queue, str) and queue for queue in given):
+        if not all(isinstance(queue, str) and queue for queue in limits):
             raise ValueError
-        return {queue: read(limit) for queue, limit in given.items()}
+        return {queue: duration(limit) for queue, limit in limits.items()}
     except ValueError:
         raise ValueError("a duration, or a dict of queues ('*': every other) to durations") from None
 
@@ -222,10 +227,10 @@ class ReadinessSettings:
     They are off by default: another process would do no better, and metrics report the same.
     """
 
-    listener_silent: timedelta | None = setting(None, _off)
+    listener_silent: timedelta | None = setting(None, optional(duration))
     oldest_due: Mapping[str, timedelta] = setting(dict[str, timedelta], _by_queue)
-    relay_lag: timedelta | None = setting(None, _off)
-    gate_held: timedelta | None = setting(None, _off)
+    relay_lag: timedelta | None = setting(None, optional(duration))
+    gate_held: timedelta | None = setting(None, optional(duration))
 
     def require(self, key: str, age_s: float, complaint: str) -> None:
         """Raise NotReady with the complaint when an age exceeds the threshold of this name."""
@@ -252,5 +257,5 @@ FORMATS: Final = ("json", "text")
 class LoggingSettings:
     """Log level and format. A command's ``--log-level`` and ``--log-format`` override them."""
 
-    level: str = setting("INFO", log_level())
+    level: str = setting("INFO", log_level)
     format: str = setting("json", one_of(*FORMATS))

@@ -47,14 +47,14 @@ class ErrorReport:
 def report(error: BaseException) -> ErrorReport:
     """Describe an error, keeping the end of a long traceback. Never raises: a job's own exception may do anything."""
     kind = type(error)
-    error_class = _told(lambda: f"{kind.__module__}.{kind.__qualname__}")[:255]
+    error_class = _text(lambda: f"{kind.__module__}.{kind.__qualname__}")[:255]
     return ErrorReport(
         error_class=error_class,
-        code=_told(lambda: str(error.code))[:64] if isinstance(error, SalonJobsError | Interrupted) else "",
-        message=_told(lambda: str(error))[:_LONGEST_MESSAGE],
-        traceback=_told(lambda: "".join(traceback.format_exception(error)))[-_LONGEST_TRACEBACK:],
+        code=_text(lambda: str(error.code))[:64] if isinstance(error, SalonJobsError | Interrupted) else "",
+        message=_text(lambda: str(error))[:_LONGEST_MESSAGE],
+        traceback=_text(lambda: "".join(traceback.format_exception(error)))[-_LONGEST_TRACEBACK:],
         alike="\x1f".join(
-            (error_class, _told(lambda: _raised_in(error)), _told(lambda: _without_variables(str(error))))
+            (error_class, _text(lambda: _raised_in(error)), _text(lambda: _without_variables(str(error))))
         ),
     )
 
@@ -80,8 +80,8 @@ def _without_variables(message: str) -> str:
     return _VARIES.sub("*", message[:_LONGEST_MESSAGE].partition("\n")[0])[:_LONGEST_ALIKE]
 
 
-def _told(tell: Callable[[], str]) -> str:
+def _text(describe: Callable[[], str]) -> str:
     try:
-        return storable(tell())
+        return storable(describe())
     except BaseException as fault:  # __str__ may even raise SystemExit
         return f"(cannot be shown: {type(fault).__name__})"

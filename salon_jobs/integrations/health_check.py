@@ -9,7 +9,7 @@ from datetime import timedelta
 from functools import cache, partial
 from typing import Any, TypeVar
 
-from django.db import DatabaseError, InterfaceError
+from django.db import Error
 from django.http import HttpRequest, HttpResponse
 from health_check.base import HealthCheck
 from health_check.exceptions import ServiceUnavailable
@@ -32,7 +32,7 @@ class JobTables(HealthCheck):
     def run(self) -> None:
         """Raise ServiceUnavailable with the error code alone: details such as a host name go to the log."""
         try:
-            _question(check_tables, conf.database).answer()
+            _probe(check_tables, conf.database).answer()
         except SalonJobsError as error:
             raise ServiceUnavailable(error.code) from error
 
@@ -49,8 +49,8 @@ class _Lag(HealthCheck):
                     f"{type(self).__name__} needs SALON_JOBS['OPERATOR_DATABASE']: other roles see one store's rows"
                 )
             try:
-                ages = _question(self.ages_s, conf.reader_database).answer()
-            except (DatabaseError, InterfaceError) as error:
+                ages = _probe(self.ages_s, conf.reader_database).answer()
+            except Error as error:
                 raise NotReady(f"the database does not answer: {str(error).strip()}") from error
             for what, age_s in ages.items():
                 if age_s > self.longest.total_seconds():
@@ -85,7 +85,7 @@ class RelayLag(_Lag):
 
 
 @cache
-def _question(ask: Callable[[str], T], alias: str) -> Probe[T]:
+def _probe(ask: Callable[[str], T], alias: str) -> Probe[T]:
     return Probe(partial(ask, alias))
 
 

@@ -40,7 +40,7 @@ def address(text: str) -> tuple[str, int]:
 
 def _log_level(text: str) -> str:
     try:
-        level: str = read_log_level()(text)
+        level: str = read_log_level(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"must be {error}, not {text!r}") from error
     return level
