@@ -69,18 +69,18 @@ class Limits:
             rule = self._limits[scope] = self._in_force(scope, EffectiveLimit())
         return rule
 
-    def allows(self, lane: Scoped) -> bool:
+    def allows(self, group: Scoped) -> bool:
         """Return whether jobs of the claim group may start at all."""
-        return not any(self[scope].blocks for scope in lane.scopes)
+        return not any(self[scope].blocks for scope in group.scopes)
 
     def forbidden(self, kind: str) -> list[str]:
         """Return the names of the queues, tasks or stores that may not start any job."""
         names = (scope.removeprefix(f"{kind}:") for scope in self._limits if scope.startswith(f"{kind}:"))
         return [name for name in names if self._limits[f"{kind}:{name}"].blocks]
 
-    def limits_of(self, lane: Scoped) -> list[str]:
+    def limits_of(self, group: Scoped) -> list[str]:
         """Return the scopes of the claim group whose jobs must be counted."""
-        return [scope for scope in lane.scopes if self[scope].limits]
+        return [scope for scope in group.scopes if self[scope].limits]
 
     def declared_for(self, scope: str) -> int | None:
         """Return how many jobs the tasks and settings allow to run at once."""

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from django.core.management.base import CommandError
-from django.db import DatabaseError, InterfaceError, OperationalError, connections
+from django.db import Error, OperationalError, connections
 from django.db.migrations.executor import MigrationExecutor
 from psycopg import Error as PsycopgError
 
@@ -38,7 +38,7 @@ SELECT current_user, r.rolsuper, r.rolbypassrls,
 def _answering() -> Generator[None]:
     try:
         yield
-    except (DatabaseError, InterfaceError, PsycopgError) as error:
+    except (Error, PsycopgError) as error:
         raise NotReady(f"the database does not answer: {str(error).strip()}") from error
 
 

@@ -22,7 +22,7 @@ def _entries_read(index: str) -> int:
         return count
 
 
-def test_a_list_of_lanes_reads_the_dead_rows_before_a_lane_once(process_id: int) -> None:
+def test_a_scan_reads_the_dead_rows_before_a_group_once(process_id: int) -> None:
     """The row that a search ended at begins the next one inside it."""
     dead = 2_000
     with psycopg.connect(url_for(None)) as pin:

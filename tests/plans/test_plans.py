@@ -120,8 +120,8 @@ def test_the_claim_walks_the_index_of_due_jobs_in_order(crowded: int) -> None:
     assert max(read) == 100, "it stops at the limit"
 
 
-def test_lanes_are_listed_by_steps(crowded: int) -> None:
-    """One look per store and lane: 64 stores, of which each holds one job in one lane."""
+def test_groups_are_listed_by_steps(crowded: int) -> None:
+    """One step per store and claim group: 64 stores, of which each has one job in one group."""
     plan = nodes("list_groups", list_parameters(None, ClaimFilter(tasks=registry.task_names())))
     assert_no_full_scan(plan)
     assert indexes(plan) == {"salon_jobs_job_claim_group"}
@@ -130,7 +130,7 @@ def test_lanes_are_listed_by_steps(crowded: int) -> None:
     assert read <= 3 * 65
 
 
-def test_a_claim_reads_its_lanes_from_the_low_water_on(crowded: int) -> None:
+def test_a_claim_reads_its_groups_from_the_low_water_on(crowded: int) -> None:
     groups = [group for group in list_groups(None, ClaimFilter(tasks=registry.task_names())).groups if group.due]
     assert groups
     shares = share_out(groups, 20, {}, lambda _: ())

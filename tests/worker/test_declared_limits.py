@@ -286,7 +286,7 @@ def test_expired_jobs_cost_no_place_in_a_rate(process_id: int, stores: list[UUID
     assert [job.expired for job in claimer.claim(5).jobs] == [False] * 3
 
 
-def test_nothing_declared_and_no_row_that_says_anything_are_no_rules(declare: Declare) -> None:
+def test_without_declarations_and_meaningful_rows_there_are_no_limits(declare: Declare) -> None:
     declare()
     assert not limits.load_limits()
     pause(queue="default")
