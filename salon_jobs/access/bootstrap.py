@@ -174,7 +174,6 @@ def _shared(connection: Connection, scripts: Iterable[RoleScript], database: str
 
 
 def _read_roles(connection: Connection, scripts: Iterable[RoleScript]) -> dict[str, RoleState]:
-    """Return the existing roles, in the order of the scripts."""
     names = [script.name for script in scripts]
     query = sql.SQL(
         """

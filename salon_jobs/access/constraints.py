@@ -252,7 +252,6 @@ def _columns(model: type[Model], may: Privileges) -> dict[Privilege, tuple[str, 
 
 
 def column_of(model: type[Model], name: str) -> str:
-    """Return the column of a field."""
     field: Any = model._meta.get_field(name)
     column: str = field.column
     return column

@@ -42,7 +42,6 @@ class FunctionAccess:
 
     @property
     def signature(self) -> str:
-        """Schema, name and argument types."""
         return f"{identifier(self.schema)}.{identifier(self.name)}({self.arguments})"
 
     @property

@@ -28,7 +28,6 @@ class Policy:
     check: sql.Composable | None = None
 
     def create(self, table: sql.Identifier) -> sql.Composed:
-        """Return CREATE POLICY."""
         to = sql.SQL(", ").join(map(sql.Identifier, self.roles)) if self.roles else sql.SQL("PUBLIC")
         statement = sql.SQL("CREATE POLICY {} ON {} FOR {} TO {}").format(
             sql.Identifier(self.name), table, sql.SQL(self.command), to
@@ -40,7 +39,6 @@ class Policy:
         return statement
 
     def drop(self, table: sql.Identifier) -> sql.Composed:
-        """Return DROP POLICY IF EXISTS."""
         return sql.SQL("DROP POLICY IF EXISTS {} ON {}").format(sql.Identifier(self.name), table)
 
 
@@ -53,7 +51,6 @@ class Grant:
     columns: tuple[str, ...] = ()
 
     def statement(self, table: sql.Identifier) -> sql.Composed:
-        """Return GRANT."""
         columns: sql.Composable = sql.SQL("")
         if self.columns:
             columns = sql.SQL(" ({})").format(sql.SQL(", ").join(map(sql.Identifier, self.columns)))
@@ -132,12 +129,10 @@ class TableAccess:
 
 
 def unprotected(table: str, grants: tuple[Grant, ...] = ()) -> TableAccess:
-    """Return the access to a table without row-level security."""
     return TableAccess(table=table, policies=(), grants=grants, is_protected=False)
 
 
 def grants_of(role: str, privileges: Privileges) -> tuple[Grant, ...]:
-    """Return the grants that give a role exactly these privileges."""
     whole: tuple[Privilege, ...] = tuple(privilege for privilege, columns in privileges.items() if not columns)
     by_column = tuple(
         Grant(role=role, privileges=(privilege,), columns=columns)

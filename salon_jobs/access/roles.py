@@ -41,7 +41,6 @@ class DefaultPrivileges:
     grantee: str | None = None
 
     def statement(self) -> str:
-        """Return ALTER DEFAULT PRIVILEGES."""
         what = f"ALTER DEFAULT PRIVILEGES FOR ROLE {identifier(self.creator)}"
         privileges = ", ".join(self.privileges)
         if self.grantee is None:
@@ -74,7 +73,6 @@ class RoleSpec:
     settings: tuple[str, ...] = ()
 
     def name(self, roles: Roles) -> str:
-        """Return the name of this role in the deployment."""
         name: str = getattr(roles, self.key, self.key)
         return name
 
@@ -90,7 +88,6 @@ class RoleSpec:
         return " ".join(word if on else f"NO{word}" for word, on in self.attributes.items())
 
     def alter(self, name: str) -> str:
-        """Return the statement that sets a role's attributes."""
         return f"ALTER ROLE {identifier(name)} {self.attribute_words}"
 
     @property
@@ -173,7 +170,6 @@ def grant_owner(owner: str, migrator: str, *, version: int) -> str:
 
 
 def identifier(name: str) -> str:
-    """Quote a database identifier."""
     return '"' + name.replace('"', '""') + '"'
 
 

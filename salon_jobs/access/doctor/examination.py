@@ -131,5 +131,4 @@ def run(connection: psycopg.Connection[Any], statement: str) -> None:
 
 
 def fixable(drifts: tuple[Drift, ...]) -> list[Drift]:
-    """Return the drifts that can be fixed without a decision."""
     return [drift for drift in drifts if not drift.needs_decision]

@@ -79,7 +79,6 @@ _DECLARE: Final = (
 
 
 def names_of_django() -> set[str]:
-    """Return the names of the tables of ``django.contrib``."""
     return {
         model._meta.db_table
         for model in apps.get_models(include_auto_created=True)
@@ -97,8 +96,12 @@ def used_by_default(
         for privilege in each.privileges
         if each.kind == "TABLES" and each.grantee is not None
     }
-    rights = {each.oid: declared.within_reach(each.rights) for each in objects if each.is_relation}
-    return [table for table in of_django if table not in relations.values() and rights[table.oid] <= by_default]
+    ordinary = {
+        each.oid
+        for each in objects
+        if each.is_relation and each.owner == declared.owner and declared.within_reach(each.rights) <= by_default
+    }
+    return [table for table in of_django if table not in relations.values() and table.oid in ordinary]
 
 
 def find_undeclared_tables(
@@ -108,9 +111,8 @@ def find_undeclared_tables(
     for table in objects:
         if not table.is_relation or table.oid in expected:
             continue
-        if (
-            table.owner in (*declared.runtime, *declared.owner_roles) and not table.serves
-        ):  # a column's sequence follows its table
+        # A column's sequence follows its table.
+        if table.owner in (*declared.runtime, *declared.owner_roles) and not table.serves:
             yield from compare_owner(table, declared.owner)
         rights = declared.within_reach(table.rights)
         if not rights or table.kind in ("VIEW", "SEQUENCE"):

@@ -40,18 +40,26 @@ class DatabaseOperation(Operation):
     def database_forwards(
         self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, from_state: ProjectState, to_state: ProjectState
     ) -> None:
-        """Apply the operation, where the routers allow it."""
-        if self.allowed(schema_editor.connection.alias, app_label, to_state):
-            with self._brief_locks(schema_editor):
-                self.apply(schema_editor, to_state)
+        self._run(self.apply, app_label, schema_editor, to_state)
 
     def database_backwards(
         self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, from_state: ProjectState, to_state: ProjectState
     ) -> None:
-        """Reverse the operation, where the routers allow it."""
-        if self.allowed(schema_editor.connection.alias, app_label, from_state):
-            with self._brief_locks(schema_editor):
-                self.unapply(schema_editor, from_state)
+        self._run(self.unapply, app_label, schema_editor, from_state)
+
+    def _run(
+        self,
+        change: Callable[[BaseDatabaseSchemaEditor, ProjectState], None],
+        app_label: str,
+        schema_editor: BaseDatabaseSchemaEditor,
+        state: ProjectState,
+    ) -> None:
+        if self.allowed(schema_editor.connection.alias, app_label, state):
+            before, after = lock_timeout(schema_editor.connection) if self.locks_tables else ([], [])
+            execute(schema_editor, *before)
+            change(schema_editor, state)
+            # Not in a finally: after an error the transaction accepts no statements, and its end resets it anyway.
+            execute(schema_editor, *after)
 
     def allowed(self, alias: str, app_label: str, state: ProjectState) -> bool:
         """Ask the routers, as RunSQL does."""
@@ -64,14 +72,6 @@ class DatabaseOperation(Operation):
     @abstractmethod
     def unapply(self, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
         """Undo ``apply``; ``state`` contains the models."""
-
-    @contextmanager
-    def _brief_locks(self, schema_editor: BaseDatabaseSchemaEditor) -> Generator[None]:
-        before, after = lock_timeout(schema_editor.connection) if self.locks_tables else ([], [])
-        execute(schema_editor, *before)
-        yield
-        # Not in a finally: after an error the transaction accepts no statements, and its end resets it anyway.
-        execute(schema_editor, *after)
 
 
 def execute(schema_editor: BaseDatabaseSchemaEditor, *statements: str | sql.Composable) -> None:
@@ -109,14 +109,12 @@ class LocksBriefly(Migration):
     def apply(
         self, project_state: ProjectState, schema_editor: BaseDatabaseSchemaEditor, collect_sql: bool = False
     ) -> ProjectState:
-        """Apply it, or collect its SQL for ``sqlmigrate``."""
         with _locks_briefly(schema_editor):
             return super().apply(project_state, schema_editor, collect_sql)
 
     def unapply(
         self, project_state: ProjectState, schema_editor: BaseDatabaseSchemaEditor, collect_sql: bool = False
     ) -> ProjectState:
-        """Reverse it, or collect its SQL for ``sqlmigrate``."""
         with _locks_briefly(schema_editor):
             return super().unapply(project_state, schema_editor, collect_sql)
 
@@ -212,7 +210,6 @@ class DropForeignKey(DatabaseOperation):
 
     @property
     def reversible(self) -> bool:  # type: ignore[override]
-        """Whether the key can be recreated."""
         return self.to is not None and bool(self.to_columns)
 
     def apply(self, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:

@@ -32,11 +32,9 @@ class ProtectModel(DatabaseOperation):
         return self.allow_migrate_model(alias, self._model(state))
 
     def apply(self, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
-        """Give the access, replacing what was declared before."""
         self._put(schema_editor, self._model(state), self.constraint, self.instead_of)
 
     def unapply(self, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
-        """Remove the access, and restore what was declared before."""
         self._put(schema_editor, self._model(state), self.instead_of, self.constraint)
 
     def describe(self) -> str:
@@ -77,11 +75,9 @@ class ReleaseModel(ProtectModel):
         super().__init__(model, constraint)
 
     def apply(self, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
-        """Remove the access."""
         super().unapply(schema_editor, state)
 
     def unapply(self, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
-        """Restore the access."""
         super().apply(schema_editor, state)
 
     def describe(self) -> str:
@@ -108,7 +104,6 @@ def declarations() -> dict[type[Model], AccessConstraint]:
 
 
 def declared_in_meta() -> dict[type[Model], AccessConstraint]:
-    """Return the constraints in the models' own ``Meta``."""
     return {
         model: constraint
         for model in apps.get_models(include_auto_created=True)

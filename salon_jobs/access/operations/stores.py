@@ -54,14 +54,12 @@ class RunForEachStore(RunPython):
     def database_forwards(
         self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, from_state: ProjectState, to_state: ProjectState
     ) -> None:
-        """Call ``code`` for each store, where the routers allow it."""
         from_state.clear_delayed_apps_cache()
         self._run(self.each, app_label, schema_editor, from_state.apps)
 
     def database_backwards(
         self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, from_state: ProjectState, to_state: ProjectState
     ) -> None:
-        """Call ``reverse_code`` for each store, where the routers allow it."""
         if self.reverse_each is None:
             raise NotImplementedError("this operation has no reverse_code")
         self._run(self.reverse_each, app_label, schema_editor, from_state.apps)

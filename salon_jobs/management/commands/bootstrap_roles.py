@@ -20,7 +20,6 @@ class Command(BaseCommand):
     requires_system_checks = ()
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Declare the options."""
         parser.add_argument("--database", metavar="NAME", help="the database to prepare; created when it is missing")
         parser.add_argument(
             "--share-roles", action="store_true", help="use roles that other databases on the server already use"
@@ -32,7 +31,6 @@ class Command(BaseCommand):
         parser.add_argument("--print", action="store_true", dest="print_only", help="print the SQL for psql instead")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Bootstrap or print."""
         if conf.roles is None:
             raise CommandError("SALON_JOBS['ROLES'] is not set: with one database user there is nothing to bootstrap.")
         if options["print_only"]:

@@ -29,7 +29,6 @@ class Doctor(Subcommand):
     needs_role = False
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Declare the options."""
         who = parser.add_mutually_exclusive_group()
         who.add_argument("--database", metavar="ALIAS", help="connect by this alias (default OPERATOR_DATABASE)")
         who.add_argument("--superuser", action="store_true", help="connect by BOOTSTRAP_URL, which sees all rows")
@@ -94,7 +93,6 @@ class Convert(Subcommand):
     needs_role = False
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Declare the options."""
         parser.add_argument(
             "--share-roles", action="store_true", help="use roles that other databases on the server already use"
         )
