@@ -192,7 +192,7 @@ class IsolationProbe:
         if not self.table.restricts():
             self._fail("is not under its policies: it is a superuser or has BYPASSRLS")
         if conf.roles is not None and self.role != conf.roles.migrator and self.table.truncatable():
-            self._fail("may TRUNCATE it, and no policy hinders that")
+            self._fail("may TRUNCATE it, and no policy prevents that")
         if parts := self.table.parts_in_reach():
             self._fail(f"reaches its partitions or children past its policies: {', '.join(parts)}")
 
