@@ -55,10 +55,6 @@ class Action(ABC):
     form: type[ActionForm] = ActionForm
     for_stores: bool = False
 
-    @property
-    def __name__(self) -> str:
-        return self.name
-
     def is_allowed(self, request: HttpRequest) -> bool:
         """Return whether the user may take this action."""
         is_for = self.for_stores or sees_all_stores(request)
@@ -167,6 +163,12 @@ class RowAction(Action):
 
 class ActionAdmin(ReadOnlyAdmin):
     """Read-only admin that offers each of its ``Action`` s to the users who may take it."""
+
+    def get_action(self, action: Any) -> Any:
+        """Return what Django calls, with its name and description."""
+        if isinstance(action, Action):
+            return action, action.name, action.short_description
+        return super().get_action(action)
 
     def get_actions(self, request: HttpRequest) -> dict[str, Any]:
         """Return the actions that the user may take."""

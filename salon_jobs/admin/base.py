@@ -212,6 +212,11 @@ class ReadOnlyAdmin(ReaderAdmin):
     show_full_result_count = False
     show_facets = admin.ShowFacets.NEVER
     paginator = BoundedPaginator
+    list_per_page = 50
+    ordering = ("-id",)
+    sortable_by: ClassVar[list[str] | tuple[str, ...] | None] = (
+        "id",
+    )  # sorting by any other column would read every row
     # Lookups, besides those of the filters, with which other pages link to the list.
     linked_by: ClassVar[tuple[str, ...]] = ()
 

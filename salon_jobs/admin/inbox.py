@@ -21,9 +21,6 @@ class InboxAdmin(ActionAdmin):
     list_filter = ("status",)
     search_fields = ("message_id__exact",)
     search_help_text = "The full ID of a message"
-    ordering = ("-id",)
-    sortable_by = ("id",)  # sorting by any other column would read every row
-    list_per_page = 50
     actions = (
         RowAction("retry", "Retry selected messages", ("retry_inboxmessage",), retry_messages, "marked for a retry"),
         RowAction(

@@ -75,9 +75,6 @@ class JobAdmin(ActionAdmin):
     list_filter = ("state", ErrorGroupFilter, ErrorClassFilter, EnqueuedFilter, QueueFilter, TaskFilter, StoreFilter)
     search_fields = ("id__exact", "job_key__exact", "store_id__exact")
     search_help_text = "The full ID or key of a job, or the ID of a store"
-    ordering = ("-id",)
-    sortable_by = ("id",)  # sorting by any other column would read every row
-    list_per_page = 50
     actions = JOB_ACTIONS
     fieldsets = (
         (None, {"fields": ("task", "status", "reason", "store_id", "queue", "priority", "origin")}),
@@ -167,7 +164,7 @@ class JobAdmin(ActionAdmin):
     @admin.display(description="upcoming retries")
     def retries_ahead(self, job: Job) -> SafeString | str:
         """Show the earliest and latest time at which each next attempt becomes due, if all before it fail at once."""
-        lines = []
+        lines: list[tuple[str]] = []
         for retry in (retries := retries_ahead(job, timezone.now())):
             earliest, latest = instant(retry.earliest), instant(retry.latest)
             lines.append((f"Attempt {retry.attempt}: {earliest if earliest == latest else f'{earliest} to {latest}'}",))

@@ -80,9 +80,6 @@ class MessageAdmin(ActionAdmin):
     list_filter = ("status", DestinationFilter, EventFilter, MessageStoreFilter)
     search_fields = ("id__exact", "message_id__exact", "aggregate_id__exact")
     search_help_text = "The full number or UUID of a message, or an aggregate ID"
-    ordering = ("-id",)
-    sortable_by = ("id",)  # sorting by any other column would read every row
-    list_per_page = 50
     # Oldest first: messages that block others come before them.
     actions = (
         RowAction("retry", "Retry selected messages", ("retry_message",), retry_messages, "retried", oldest_first=True),
@@ -179,9 +176,6 @@ class BlockedAggregateAdmin(ActionAdmin):
     search_fields = ("aggregate_id__exact", "head_id__exact")
     search_help_text = "The full ID of an aggregate, or the number of the message that blocks it"
     readonly_fields = ("head",)
-    ordering = ("-id",)
-    sortable_by = ("id",)
-    list_per_page = 50
     actions = (
         RowAction(
             "unpark",
@@ -199,7 +193,7 @@ class BlockedAggregateAdmin(ActionAdmin):
         return format_html('<a href="{}">message {}</a>', self.address_of(Message, row.head_id), row.head_id)
 
 
-def _for_each(change: Callable[..., None], names: Sequence[str], *, using: str) -> list[ActionResult[Any]]:
+def _for_each(change: Callable[..., None], names: Sequence[str], *, using: str) -> list[ActionResult[str]]:
     for name in names:
         change(name, using=using)
     return [ActionResult(name, True) for name in names]
@@ -236,8 +230,6 @@ class ReplayAdmin(ReadOnlyAdmin):
     """Admin of replays, newest first."""
 
     list_display = ("id", "requested_at", "requested_by", "reason", "messages")
-    ordering = ("-id",)
-    sortable_by = ("id",)
 
 
 @admin.register(RelayPartition)

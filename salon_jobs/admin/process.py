@@ -27,7 +27,6 @@ class CronTickAdmin(ReadOnlyAdmin):
 
     list_display = ("entry", "tick_at", "fired_at", "job_link")
     list_filter = (EntryFilter,)
-    ordering = ("-id",)
     sortable_by = ()
 
 
@@ -37,7 +36,6 @@ class FanOutAdmin(ReadOnlyAdmin):
 
     list_display = ("id", "task", "label", "tick", "inserted", "kept", "paused", "created_at")
     readonly_fields = ("progress",)
-    ordering = ("-id",)
     sortable_by = ()
 
     def progress(self, record: FanOutRecord) -> SafeString:

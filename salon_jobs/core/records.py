@@ -169,12 +169,12 @@ class MessageStatus(StrEnum):
     SKIPPED = "skipped"
 
 
-IdT = TypeVar("IdT", int, tuple[str, str])
+IdT = TypeVar("IdT", int, str, tuple[str, str])
 
 
 @dataclass(frozen=True, slots=True)
 class ActionResult(Generic[IdT]):
-    """Result of an operator's action on one job or message, or on one aggregate: its type and ID.
+    """Result of an operator's action on one job, message, destination or aggregate (its type and ID).
 
     ``detail`` says why it was not changed, or what is still to come.
     """

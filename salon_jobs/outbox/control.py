@@ -194,19 +194,19 @@ def _retry(ids: Sequence[int], using: str) -> dict[int, str]:
 
 
 def _skip(ids: Sequence[int], using: str) -> dict[int, str]:
+    allowed = "only pending and failed messages can be skipped"
     with connections[using].cursor() as cursor:
         cursor.execute("SELECT has_table_privilege('salon_jobs_message', 'UPDATE')")
         [(may_update,)] = cursor.fetchall()
         skipped: list[int] = []
         if not may_update:
             cursor.execute("SELECT salon_jobs_skip_messages(%s::bigint[])", [list(ids)])
-            skipped = [row[0] for row in cursor.fetchall()]
-    if may_update:
-        skipped = [message.pk for message in lock_messages(ids, using) if message.status in _OPEN]
-        changes = {"status": MessageStatus.SKIPPED, "ended_at": Now(), "retry_at": None}
-        Message.objects.using(using).filter(pk__in=skipped).update(**changes)
-        BlockedAggregate.objects.using(using).filter(head_id__in=skipped).delete()
-    return why_not(set(ids) - set(skipped), "only pending and failed messages can be skipped", using)
+            return why_not(set(ids) - {row[0] for row in cursor.fetchall()}, allowed, using)
+    skipped = [message.pk for message in lock_messages(ids, using) if message.status in _OPEN]
+    changes = {"status": MessageStatus.SKIPPED, "ended_at": Now(), "retry_at": None}
+    Message.objects.using(using).filter(pk__in=skipped).update(**changes)
+    BlockedAggregate.objects.using(using).filter(head_id__in=skipped).delete()
+    return why_not(set(ids) - set(skipped), allowed, using)
 
 
 def _retry_or_release(heads: Sequence[int], using: str) -> dict[int, str]:
