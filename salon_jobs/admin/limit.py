@@ -12,7 +12,7 @@ from django.http import HttpRequest
 from salon_jobs.admin.base import ReaderAdmin, sees_all_stores
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import OptionInvalid
-from salon_jobs.jobs.limits import rule_name
+from salon_jobs.jobs.limits import limit_name
 from salon_jobs.models import Limit
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class LimitForm(ModelForm):
         kind, name = cleaned.get("kind"), cleaned.get("name")
         if kind and name:
             try:
-                cleaned["name"] = rule_name(Limit.Kind(kind), name)
+                cleaned["name"] = limit_name(Limit.Kind(kind), name)
             except OptionInvalid as error:
                 self.add_error("name", str(error))
         return cleaned

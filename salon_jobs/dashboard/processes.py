@@ -72,18 +72,18 @@ def processes(*, using: str) -> tuple[ProcessAtWork, ...]:
 def cron(*, using: str) -> tuple[CronAtWork, ...]:
     """List the entries that schedulers have seen and those declared here. One query. Role: operator, worker."""
     now = timezone.now()
-    known = {row[0]: row[1:] for row in rows("cron_results", using=using)}
+    results = {row[0]: row[1:] for row in rows("cron_results", using=using)}
     next_at = {entry.name: entry.expression.next_after(now) for entry in cron_entries.all()}
     return tuple(
-        _entry(name, next_at.get(name), *known.get(name, (None, None, None, None, None)))
-        for name in sorted({*known, *next_at})
+        _entry(name, next_at.get(name), *results.get(name, (None, None, None, None, None)))
+        for name in sorted({*results, *next_at})
     )
 
 
 def _process(row: tuple[Any, ...]) -> ProcessAtWork:
     number, kind, hostname, pid, supervisor_id, queues, concurrency, started_at, beat_s_ago, held, jobs = row
     listed: list[str] | None = json.loads(queues) if isinstance(queues, str) else queues
-    found: list[dict[str, Any]] = json.loads(jobs) if isinstance(jobs, str) else jobs
+    held_jobs: list[dict[str, Any]] = json.loads(jobs) if isinstance(jobs, str) else jobs
     return ProcessAtWork(
         number,
         kind,
@@ -95,7 +95,7 @@ def _process(row: tuple[Any, ...]) -> ProcessAtWork:
         started_at,
         beat_s_ago,
         held,
-        tuple(HeldJob(each["id"], each["task"], each["store"], each["for_s"] or 0.0) for each in found),
+        tuple(HeldJob(each["id"], each["task"], each["store"], each["for_s"] or 0.0) for each in held_jobs),
     )
 
 

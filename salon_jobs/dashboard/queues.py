@@ -81,11 +81,11 @@ class Waiting:
 
 def waiting(*, using: str) -> Waiting:
     """Read the queues in three queries, or four when more jobs wait than are counted. Role: operator, worker."""
-    found = depths(using=using)
+    waiting = depths(using=using)
     rates = {row[0]: row[1:] for row in rows("queue_rates", {"last": HOUR}, using=using)}
     pauses: Any = Limit.objects.using(using).filter(paused=True).order_by("kind", "name").values_list("kind", "name")
     paused = set(pauses[:200])
-    queues = with_declared({**{name: Depth(0, 0, None) for name in rates}, **found.queues})
+    queues = with_declared({**{name: Depth(0, 0, None) for name in rates}, **waiting.queues})
     return Waiting(
         queues=tuple(
             _queue(name, depth, rates.get(name, (0, None, 0, 0)), paused=("queue", name) in paused)
@@ -93,10 +93,10 @@ def waiting(*, using: str) -> Waiting:
         ),
         stores=tuple(
             StoreAtWork(name, depth, ("store", name) in paused)
-            for name, depth in sorted(found.stores.items(), key=lambda each: -each[1].waiting)
+            for name, depth in sorted(waiting.stores.items(), key=lambda each: -each[1].waiting)
         ),
-        exact=found.exact,
-        stores_exact=found.stores_exact,
+        exact=waiting.exact,
+        stores_exact=waiting.stores_exact,
         paused=tuple(f"{kind} {name}" for kind, name in sorted(paused)),
     )
 

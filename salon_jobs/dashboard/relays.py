@@ -74,9 +74,9 @@ def relaying(*, using: str) -> Relaying:
             unowned.append(partition)
         else:
             partitions[owner] = (*partitions.get(owner, ()), partition)
-    found = statements.rows("destinations_at_work", {"partitions": PARTITIONS}, using=using)
+    destinations = statements.rows("destinations_at_work", {"partitions": PARTITIONS}, using=using)
     return Relaying(
-        partitions, tuple(unowned), gate_state(using=using), tuple(DestinationAtWork(*row) for row in found)
+        partitions, tuple(unowned), gate_state(using=using), tuple(DestinationAtWork(*row) for row in destinations)
     )
 
 

@@ -110,8 +110,8 @@ def rows(statement: str, parameters: Mapping[str, Any] | None = None, *, using: 
     """
     with connections[using or conf.database].cursor() as cursor:
         cursor.execute(load(statement), parameters)
-        found: list[Any] = cursor.fetchall()
-        return found
+        fetched: list[Any] = cursor.fetchall()
+        return fetched
 
 
 def execute(statement: str, parameters: Mapping[str, Any] | None = None, *, using: str | None = None) -> int:

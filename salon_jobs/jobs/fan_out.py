@@ -52,8 +52,8 @@ def fan_out(task: Task[P, Any] | BoundTask[P], options: FanOut = _EVERY_STORE, /
         record = cursor.fetchone()
         if record is None:
             cursor.execute(statements.load("fan_out_found"), parameters)
-            found, stores, paused = cursor.fetchone()
-            return FanOutResult(0, stores, found, paused)
+            earlier_id, stores, paused = cursor.fetchone()
+            return FanOutResult(0, stores, earlier_id, paused)
         statement = statements.load("fan_out").replace("__function__", conf.fan_out_function)
         cursor.execute(statement, parameters | {"fan_out_id": record[0]})
         inserted, kept, paused = cursor.fetchone()
@@ -66,10 +66,10 @@ def fan_out_progress(fan_out_id: int, *, using: str | None = None) -> FanOutProg
 
     Reads through ``OPERATOR_DATABASE`` if set, or through the alias ``using``. Raises UnknownFanOut.
     """
-    found = statements.rows("fan_out_progress", {"id": fan_out_id}, using=using or conf.reader_database)
-    if not found:
+    counts = statements.rows("fan_out_progress", {"id": fan_out_id}, using=using or conf.reader_database)
+    if not counts:
         raise UnknownFanOut(f"no fan-out has the id {fan_out_id}")
-    total, running, queued, failed, cancelled = found[0]
+    total, running, queued, failed, cancelled = counts[0]
     done = max(total - running - queued - failed - cancelled, 0)
     return FanOutProgress(total, done, running, queued, failed, cancelled)
 

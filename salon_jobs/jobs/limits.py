@@ -57,17 +57,19 @@ class Limits:
     def __init__(self, rows: Mapping[str, EffectiveLimit], declared: Mapping[str, int] | None = None) -> None:
         self._declared = declared or {}
         self._limits = {scope: self._in_force(scope, row) for scope, row in rows.items()}
-        self._any = bool(self._declared) or any(rule.blocks or rule.limits for rule in self._limits.values())
+        self._any = bool(self._declared) or any(
+            effective.blocks or effective.limits for effective in self._limits.values()
+        )
 
     def __bool__(self) -> bool:
         return self._any
 
     def __getitem__(self, scope: str) -> EffectiveLimit:
-        rule = self._limits.get(scope)
-        if rule is None:
+        effective = self._limits.get(scope)
+        if effective is None:
             # There can be any number of keys and stores: resolve each on first use.
-            rule = self._limits[scope] = self._in_force(scope, EffectiveLimit())
-        return rule
+            effective = self._limits[scope] = self._in_force(scope, EffectiveLimit())
+        return effective
 
     def allows(self, group: Scoped) -> bool:
         """Return whether jobs of the claim group may start at all."""
@@ -96,14 +98,13 @@ class Limits:
 
 def load_limits() -> Limits:
     """Load the limits and combine them with the declared ones. Role: worker, operator. Raises database errors."""
-    columns = ("kind", "name", "paused", "max_concurrency", "rate")
-    return Limits(
-        {
-            f"{kind}:{name}": EffectiveLimit(paused, most, rate)
-            for kind, name, paused, most, rate in Limit.objects.using(conf.database).values_list(*columns)
-        },
-        _declared(),
-    )
+    return Limits(_stored(conf.database), _declared())
+
+
+def _stored(alias: str) -> dict[str, EffectiveLimit]:
+    rows: list[tuple[str, str, bool, int | None, float | None]]
+    rows = list(Limit.objects.using(alias).values_list("kind", "name", "paused", "max_concurrency", "rate"))
+    return {f"{kind}:{name}": EffectiveLimit(paused, most, rate) for kind, name, paused, most, rate in rows}
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,20 +127,18 @@ def list_limits(*, using: str) -> list[ListedLimit]:
 
     Role: operator, worker. Raises database errors.
     """
-    columns = ("kind", "name", "paused", "max_concurrency", "rate")
-    found: list[tuple[str, str, bool, int | None, float | None]]
-    found = list(Limit.objects.using(using).values_list(*columns))
-    rows = {f"{kind}:{name}": EffectiveLimit(paused, most, rate) for kind, name, paused, most, rate in found}
-    declared = _declared()
-    rules = Limits(rows, declared)
+    stored, declared = _stored(using), _declared()
+    limits = Limits(stored, declared)
     anyones = {"store": "store:*"} | {scope: f"{scope}:*" for scope in declared if scope.startswith("key:")}
-    scopes = rows.keys() | {anyones.get(scope, scope) for scope in declared}
+    scopes = stored.keys() | {anyones.get(scope, scope) for scope in declared}
     listed: list[ListedLimit] = []
     for scope in scopes:
         kind, _, name = scope.partition(":")
-        rule, declares = rules[scope], rules.declared_for(scope)
-        if rule.blocks or rule.limits or declares is not None:
-            listed.append(ListedLimit(kind, name, rule.paused, rule.max_concurrency, rule.rate, declares))
+        effective, declares = limits[scope], limits.declared_for(scope)
+        if effective.blocks or effective.limits or declares is not None:
+            listed.append(
+                ListedLimit(kind, name, effective.paused, effective.max_concurrency, effective.rate, declares)
+            )
     return sorted(listed, key=lambda each: (each.kind, each.name))
 
 
@@ -219,14 +218,14 @@ def limit(
             raise OptionInvalid("key goes with task, and with nothing else")
         check_text("task", task, _LONGEST)
         check_text("key", key, _LONGEST)
-        scope = (Limit.Kind.KEY, rule_name(Limit.Kind.KEY, f"{task}:{key}"))
+        scope = (Limit.Kind.KEY, limit_name(Limit.Kind.KEY, f"{task}:{key}"))
     else:
         scope = _scope(queue, task, store_id)
     _change(scope, using, **values)
     enqueue.after_commit(None, using=using)
 
 
-def rule_name(kind: Limit.Kind, name: str) -> str:
+def limit_name(kind: Limit.Kind, name: str) -> str:
     """Return the name under which a limit is stored: a store's id as the database writes it. Raises OptionInvalid."""
     check_text(kind, name, _LONGEST)
     if kind is Limit.Kind.KEY and not all(name.partition(":")):
@@ -253,4 +252,4 @@ def _scope(queue: str | None, task: str | None, store_id: UUID | str | None) -> 
     if len(named) != 1:
         raise OptionInvalid("name exactly one of queue, task and store_id")
     kind, value = named[0]
-    return kind, rule_name(kind, str(value) if isinstance(value, UUID) else value)
+    return kind, limit_name(kind, str(value) if isinstance(value, UUID) else value)

@@ -37,20 +37,20 @@ class JobCriteria:
 
 def find_jobs(criteria: JobCriteria, *, using: str) -> QuerySet[Job]:
     """Return the matching jobs, newest first. Error class and fingerprint match only failed jobs."""
-    found = Job.objects.using(using).order_by("-pk")
+    jobs = Job.objects.using(using).order_by("-pk")
     if criteria.states:
-        found = found.filter(state__in=criteria.states)
+        jobs = jobs.filter(state__in=criteria.states)
     for name in ("task", "queue"):
         if (value := getattr(criteria, name)) is not None:
-            found = found.filter(in_every_state(Q(**{name: value})))
+            jobs = jobs.filter(in_every_state(Q(**{name: value})))
     if criteria.store_id is not None:
-        found = found.filter(store_id=criteria.store_id)
+        jobs = jobs.filter(store_id=criteria.store_id)
     if criteria.job_key is not None:
-        found = found.filter(with_key(criteria.job_key))
+        jobs = jobs.filter(with_key(criteria.job_key))
     for name in ("error_class", "fingerprint"):
         if (value := getattr(criteria, name)) is not None:
-            found = found.filter(state=JobState.FAILED, **{name: value})
-    return enqueued(found, since=criteria.since, until=criteria.until)
+            jobs = jobs.filter(state=JobState.FAILED, **{name: value})
+    return enqueued(jobs, since=criteria.since, until=criteria.until)
 
 
 def enqueued(jobs: QuerySet[Job], *, since: datetime | None = None, until: datetime | None = None) -> QuerySet[Job]:

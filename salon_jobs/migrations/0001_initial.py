@@ -62,7 +62,10 @@ class Migration(LocksBriefly):
                 ("created_at", models.DateTimeField(db_default=Now())),
                 ("started_at", models.DateTimeField(help_text="When it was claimed last", null=True)),
                 ("finished_at", models.DateTimeField(null=True)),
-                ("cancel_requested_at", models.DateTimeField(help_text="Its process is asked to end it", null=True)),
+                (
+                    "cancel_requested_at",
+                    models.DateTimeField(help_text="When its process was asked to end it", null=True),
+                ),
                 ("expires_at", models.DateTimeField(null=True)),
                 ("tick", models.DateTimeField(help_text="The cron tick it stems from", null=True)),
                 (
@@ -231,8 +234,8 @@ class Migration(LocksBriefly):
                 ("digest", models.CharField(help_text="Hash of the arguments and the label", max_length=64)),
                 ("label", models.CharField(db_default="", max_length=255)),
                 ("inserted", models.IntegerField(db_default=0, help_text="Jobs it added")),
-                ("kept", models.IntegerField(db_default=0, help_text="Stores whose job it met by its key")),
-                ("paused", models.IntegerField(db_default=0, help_text="Stores it left out because they are paused")),
+                ("kept", models.IntegerField(db_default=0, help_text="Stores that already had a job with the key")),
+                ("paused", models.IntegerField(db_default=0, help_text="Paused stores, which got no job")),
                 ("created_at", models.DateTimeField(db_default=Now())),
             ],
             options={
@@ -417,7 +420,7 @@ class Migration(LocksBriefly):
                 ("id", models.BigAutoField(primary_key=True, serialize=False)),
                 (
                     "message_id",
-                    models.UUIDField(help_text="Fixed when it is written; what brokers and consumers know it by"),
+                    models.UUIDField(help_text="Fixed when it is written; identifies it to brokers and consumers"),
                 ),
                 ("aggregate_type", models.CharField(help_text="Where it goes: an ARN or RN", max_length=255)),
                 (
@@ -525,7 +528,7 @@ class Migration(LocksBriefly):
                 ("aggregate_type", models.CharField(max_length=255)),
                 ("aggregate_id", models.CharField(db_default="", max_length=255)),
                 ("partition", models.SmallIntegerField()),
-                ("head_id", models.BigIntegerField(help_text="The message that holds the others", unique=True)),
+                ("head_id", models.BigIntegerField(help_text="The message that the others wait for", unique=True)),
                 ("store_id", models.UUIDField(null=True)),
                 (
                     "status",

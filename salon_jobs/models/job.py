@@ -83,7 +83,7 @@ class Job(models.Model):
     )
     finished_at: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(null=True)
     cancel_requested_at: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(
-        null=True, help_text="Its process is asked to end it"
+        null=True, help_text="When its process was asked to end it"
     )
     expires_at: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(null=True)
     tick: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(
@@ -289,10 +289,10 @@ class FanOutRecord(models.Model):
     label: models.CharField[str, str] = models.CharField(max_length=255, db_default="")
     inserted: models.IntegerField[int, int] = models.IntegerField(db_default=0, help_text="Jobs it added")
     kept: models.IntegerField[int, int] = models.IntegerField(
-        db_default=0, help_text="Stores whose job it met by its key"
+        db_default=0, help_text="Stores that already had a job with the key"
     )
     paused: models.IntegerField[int, int] = models.IntegerField(
-        db_default=0, help_text="Stores it left out because they are paused"
+        db_default=0, help_text="Paused stores, which got no job"
     )
     created_at: models.DateTimeField[datetime, datetime] = models.DateTimeField(db_default=Now())
 

@@ -49,7 +49,7 @@ class Message(models.Model):
 
     id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
     message_id: models.UUIDField[UUID, UUID] = models.UUIDField(
-        help_text="Fixed when it is written; what brokers and consumers know it by"
+        help_text="Fixed when it is written; identifies it to brokers and consumers"
     )
     aggregate_type: models.CharField[str, str] = models.CharField(
         max_length=255, help_text="Where it goes: an ARN or RN"
@@ -155,7 +155,7 @@ class BlockedAggregate(models.Model):
     aggregate_id: models.CharField[str, str] = models.CharField(max_length=255, db_default="")
     partition: models.SmallIntegerField[int, int] = models.SmallIntegerField()
     head_id: models.BigIntegerField[int, int] = models.BigIntegerField(
-        unique=True, help_text="The message that holds the others"
+        unique=True, help_text="The message that the others wait for"
     )
     store_id: models.UUIDField[UUID | None, UUID | None] = models.UUIDField(null=True)
     status: models.CharField[str, str] = models.CharField(max_length=16, choices=Status.choices)

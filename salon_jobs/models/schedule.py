@@ -1,4 +1,4 @@
-"""What the schedulers remember: the entries they know and the ticks that fired."""
+"""Models of the schedulers: their entries and the ticks that fired."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from django.db.models.functions import Now
 
 
 class CronEntryState(models.Model):
-    """One cron entry as the schedulers know it; backfill never reaches before ``registered_at``."""
+    """One cron entry that a scheduler has registered; backfill never reaches before ``registered_at``."""
 
     name: models.CharField[str, str] = models.CharField(max_length=255, primary_key=True)
     registered_at: models.DateTimeField[datetime, datetime] = models.DateTimeField(db_default=Now())

@@ -26,13 +26,16 @@ def test_each_queue_and_store_is_counted(stores: list[UUID]) -> None:
         stores[0],
         stores[1],
     )
-    found = depths(using="operator")
-    assert found.exact
-    mail, bulk = found.queues.pop("mail"), found.queues.pop("bulk")  # type: ignore[attr-defined]
-    assert not found.queues
+    waiting_jobs = depths(using="operator")
+    assert waiting_jobs.exact
+    mail, bulk = waiting_jobs.queues.pop("mail"), waiting_jobs.queues.pop("bulk")  # type: ignore[attr-defined]
+    assert not waiting_jobs.queues
     assert (mail.waiting, mail.due, bulk.waiting, bulk.due) == (2, 1, 1, 1)
     assert mail.oldest_due_s == pytest.approx(60, abs=10)
-    assert {name: depth.waiting for name, depth in found.stores.items()} == {str(stores[0]): 2, str(stores[1]): 1}
+    assert {name: depth.waiting for name, depth in waiting_jobs.stores.items()} == {
+        str(stores[0]): 2,
+        str(stores[1]): 1,
+    }
 
 
 def test_beyond_the_bound_it_estimates_and_forgets_no_small_queue(
@@ -46,15 +49,17 @@ def test_beyond_the_bound_it_estimates_and_forgets_no_small_queue(
     )
     change(f"{INSERT} VALUES ('a', 'mail', %s, 0, now() - interval '1 minute', 'queued')", stores[2])
     monkeypatch.setattr(depths_module, "_PAGES", 200)
-    found = depths(using="operator")
-    assert not found.exact
-    assert found.queues["bulk"].waiting == pytest.approx(60_000, rel=0.2)
-    assert found.queues["bulk"].due == pytest.approx(60_000, rel=0.2)
-    assert found.queues["mail"].waiting >= 1
-    assert found.queues["mail"].due >= 1
-    assert found.queues["mail"].oldest_due_s == pytest.approx(60, abs=30)
-    assert found.stores[str(stores[0])].waiting == pytest.approx(45_000, rel=0.25)
-    assert found == depths(using="operator") or found.queues.keys() == depths(using="operator").queues.keys()
+    waiting_jobs = depths(using="operator")
+    assert not waiting_jobs.exact
+    assert waiting_jobs.queues["bulk"].waiting == pytest.approx(60_000, rel=0.2)
+    assert waiting_jobs.queues["bulk"].due == pytest.approx(60_000, rel=0.2)
+    assert waiting_jobs.queues["mail"].waiting >= 1
+    assert waiting_jobs.queues["mail"].due >= 1
+    assert waiting_jobs.queues["mail"].oldest_due_s == pytest.approx(60, abs=30)
+    assert waiting_jobs.stores[str(stores[0])].waiting == pytest.approx(45_000, rel=0.25)
+    assert (
+        waiting_jobs == depths(using="operator") or waiting_jobs.queues.keys() == depths(using="operator").queues.keys()
+    )
 
 
 def test_counting_reads_no_more_than_the_bound(database: None) -> None:

@@ -44,7 +44,7 @@ def ended(state: str, age: timedelta, number: int = 1) -> list[int]:
     return [row[0] for row in rows]
 
 
-def left() -> set[int]:
+def remaining() -> set[int]:
     return {row[0] for row in seen("SELECT id FROM salon_jobs_job")}
 
 
@@ -62,9 +62,9 @@ def test_what_is_past_its_retention_goes_with_its_errors_and_nothing_else(databa
     gone = {state: ended(state, timedelta(days=days, minutes=1))[0] for state, days in DAYS.items()}
     stays = {ended(state, timedelta(days=days, minutes=-1))[0] for state, days in DAYS.items()}
     assert Pruner().run_once() == PruneCounts(succeeded=1, cancelled=1, failed=1, errors=3)
-    assert left() == stays
+    assert remaining() == stays
     assert {row[0] for row in seen("SELECT job_id FROM salon_jobs_job_error")} == stays
-    assert not left() & set(gone.values())
+    assert not remaining() & set(gone.values())
     assert Pruner().run_once() == PruneCounts()
 
 
@@ -73,7 +73,7 @@ def test_a_job_that_has_not_ended_is_never_touched(database: None, state: str) -
     [job] = ended(state, timedelta(days=9999))
     change("UPDATE salon_jobs_job SET created_at = now() - interval '27 years', run_at = created_at")
     assert Pruner().run_once() == PruneCounts()
-    assert left() == {job}
+    assert remaining() == {job}
     assert seen("SELECT count(*) FROM salon_jobs_job_error") == [(1,)]
 
 
@@ -97,7 +97,7 @@ def test_an_operators_retry_in_flight_is_left_alone_and_never_waits(database: No
                 assert Pruner().run_once().failed == 1, "it does not wait for the retry"
             finally:
                 cursor.execute("RESET lock_timeout")
-        assert left() == {mine}
+        assert remaining() == {mine}
     assert control.retry_jobs([mine, other], using="operator")[0].changed
     assert Pruner().run_once() == PruneCounts()
 
@@ -111,7 +111,7 @@ def test_two_pruners_share_the_work_and_neither_waits(database: None) -> None:
         assert pruner.prune_jobs(JobState.FAILED, timedelta(days=90), using="default") == (BATCH, BATCH)
         assert pruner.prune_jobs(JobState.FAILED, timedelta(days=90), using="default") == (0, 0)
         other.rollback()
-    assert left() == set(ids[:BATCH]), "the oldest first; those of the other came back with its rollback"
+    assert remaining() == set(ids[:BATCH]), "the oldest first; those of the other came back with its rollback"
 
 
 def test_a_round_is_bounded_and_the_next_one_goes_on(database: None, caplog: pytest.LogCaptureFixture) -> None:
@@ -217,4 +217,4 @@ def test_many_pruners_beside_retries_lose_no_job_and_do_not_deadlock(database: N
         thread.join(60)
     assert failures == []
     Pruner().run_once()
-    assert left() == set(retried), "what was retried stays, everything else is gone"
+    assert remaining() == set(retried), "what was retried stays, everything else is gone"

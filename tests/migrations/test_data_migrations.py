@@ -58,8 +58,8 @@ def test_the_function_runs_once_for_each_store_and_sees_that_store_alone(
     with caplog.at_level(logging.INFO, "salon_jobs"):
         migrate(RunForEachStore(label, back), state=shelves)
     assert seen(LABELS) == [(store, f"of {store}") for store in stores]
-    told = [record.message for record in caplog.records if "store_migrated" in record.message]
-    assert [line.rsplit("store_id=")[1] for line in told] == [
+    lines = [record.message for record in caplog.records if "store_migrated" in record.message]
+    assert [line.rsplit("store_id=")[1] for line in lines] == [
         f"{store} done={number} stores=3" for number, store in enumerate(stores, start=1)
     ]
     migrate(RunForEachStore(label, back), state=shelves, backwards=True)
@@ -164,18 +164,18 @@ def test_with_one_database_user_a_store_is_demanded_while_migrate_runs(stores: l
 
 @pytest.mark.parametrize(("given", "demanded"), [(ONE_USER, NO_STORE), (settings.SALON_JOBS, None)], ids=str)
 def test_migrate_demands_a_store(database: None, given: dict[str, Any], demanded: str | None) -> None:
-    found: list[object] = []
+    values: list[object] = []
 
-    def look(using: str, **_: Any) -> None:
+    def read_setting(using: str, **_: Any) -> None:
         with connections[using].cursor() as cursor:
             cursor.execute("SELECT current_setting(%s, true)", [DEMAND_GUC])
-            found.append(cursor.fetchone()[0])
+            values.append(cursor.fetchone()[0])
 
     connections["migrator"].close()
-    pre_migrate.connect(look, weak=False)
+    pre_migrate.connect(read_setting, weak=False)
     try:
         with override_settings(SALON_JOBS={**given, "DATABASE": "migrator"}):
             call_command("migrate", database="migrator", verbosity=0)
     finally:
-        pre_migrate.disconnect(look)
-    assert set(found) == {demanded}
+        pre_migrate.disconnect(read_setting)
+    assert set(values) == {demanded}

@@ -50,12 +50,12 @@ def test_djangos_own_operations_wait_briefly(database: None) -> None:
 
 
 def test_what_the_first_statements_waited_is_taken_from_the_rest(database: None) -> None:
-    left: list[str] = []
+    timeouts: list[str] = []
 
-    def look(_apps: Any, editor: Any) -> None:
+    def read_timeout(_apps: Any, editor: Any) -> None:
         with editor.connection.cursor() as cursor:
             cursor.execute("SELECT current_setting('lock_timeout')")
-            left.append(cursor.fetchone()[0])
+            timeouts.append(cursor.fetchone()[0])
 
     def release(connection: psycopg.Connection[Any]) -> None:
         _when_waited_for("customer", "300 ms")
@@ -63,10 +63,10 @@ def test_what_the_first_statements_waited_is_taken_from_the_rest(database: None)
 
     with reader() as connection, ThreadPoolExecutor() as pool:
         released = pool.submit(release, connection)
-        run(migrations.RunSQL("LOCK TABLE customer"), migrations.RunPython(look))
+        run(migrations.RunSQL("LOCK TABLE customer"), migrations.RunPython(read_timeout))
         released.result(10)
-    assert left[0].endswith("ms")
-    assert int(left[0].removesuffix("ms")) <= LOCKS_MS - 300
+    assert timeouts[0].endswith("ms")
+    assert int(timeouts[0].removesuffix("ms")) <= LOCKS_MS - 300
 
 
 def _when_waited_for(table: str, long: str) -> None:

@@ -63,8 +63,8 @@ def rows(name: str, statement: str) -> list[tuple[object, ...]]:
 
 def job_tables(name: str) -> set[str]:
     """Return which job tables there are, without their prefix."""
-    found = rows(name, "SELECT relname FROM pg_class WHERE relkind = 'r' AND relname LIKE 'salon_jobs_%'")
-    return {str(row[0]).removeprefix("salon_jobs_") for row in found}
+    tables = rows(name, "SELECT relname FROM pg_class WHERE relkind = 'r' AND relname LIKE 'salon_jobs_%'")
+    return {str(row[0]).removeprefix("salon_jobs_") for row in tables}
 
 
 CATALOGUE = """
@@ -101,8 +101,8 @@ def test_gwt_04_an_empty_database_gets_the_job_tables_and_twice_changes_nothing(
         done = manage("migrate", app, "zero", **urls)
         assert done.returncode == 0, done.stderr
     assert job_tables(fresh) == set()
-    left = rows(fresh, "SELECT proname FROM pg_proc WHERE pronamespace = 'public'::regnamespace")
-    assert [name for (name,) in left if "pgtrigger" not in str(name)] == [], "pgtrigger leaves its own behind"
+    functions = rows(fresh, "SELECT proname FROM pg_proc WHERE pronamespace = 'public'::regnamespace")
+    assert [name for (name,) in functions if "pgtrigger" not in str(name)] == [], "pgtrigger leaves its own behind"
     done = manage("migrate", **urls)
     assert done.returncode == 0, done.stderr
     assert rows(fresh, CATALOGUE) == before, "backwards and forwards again ends where it began"

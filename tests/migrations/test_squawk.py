@@ -42,7 +42,7 @@ def written(folder: Path, direction: str) -> list[Path]:
     return paths
 
 
-def found(paths: list[Path], direction: str) -> list[tuple[str, int, str]]:
+def findings(paths: list[Path], direction: str) -> list[tuple[str, int, str]]:
     """Return what squawk finds: file, line and rule."""
     done = subprocess.run(
         [SQUAWK, "--config", CONFIG, "--exclude", ",".join(EXCLUDED[direction]), "--reporter", "json", *paths],
@@ -63,11 +63,11 @@ def test_no_migration_does_what_a_busy_database_does_not_survive(
     assert len(paths) == 9
     hidden = [path.name for path in paths if "CANNOT BE WRITTEN AS SQL" in path.read_text()]
     assert hidden == []
-    assert {(file, rule) for file, _, rule in found(paths, direction)} - NOBODY_WAITS == set()
+    assert {(file, rule) for file, _, rule in findings(paths, direction)} - NOBODY_WAITS == set()
 
 
 def test_squawk_finds_what_it_is_asked_for(tmp_path: Path) -> None:
     path = tmp_path / "bad.sql"
     path.write_text("BEGIN; CREATE INDEX customer_name ON customer (name); COMMIT;")
-    rules = {rule for _, _, rule in found([path], "forwards")}
+    rules = {rule for _, _, rule in findings([path], "forwards")}
     assert {"require-concurrent-index-creation", "require-lock-timeout"} <= rules
