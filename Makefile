@@ -15,10 +15,14 @@ UV ?= $(shell command -v uv || echo $(BIN)/uv)
 COMPILE = $(UV) pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \
 	--custom-compile-command "make lock" --no-emit-index-url $(UPGRADE)
 
-RUN_TESTS = $(BIN)/python -m project.local.postgres --no-fsync --run $(BIN)/python -m pytest
-PROCESS_TESTS := tests/e2e tests/docs tests/demo tests/migrations
-BROKER_TESTS := tests/outbox tests/brokers
-CHAOS_TESTS := tests/system/test_chaos.py tests/system/test_chaos_outbox.py
+PYTEST = $(BIN)/python -m project.local.postgres --no-fsync --run $(BIN)/python -m pytest
+QUICK = -m "not system and not slow"
+ALL = -m "not system" --hypothesis-profile=full
+# The first waits for processes, the second for brokers; the rest needs the database alone.
+PROCESS_TESTS := tests/access tests/demo tests/docs tests/e2e tests/migrations
+BROKER_TESTS := tests/brokers tests/outbox
+PARTS = $(if $(PYTEST_ARGS),tests-chosen,tests-of-processes tests-of-brokers tests-of-the-rest)
+CHAOS_TESTS := tests/system/test_chaos.py
 
 .PHONY: help
 help: ## list the targets
@@ -37,42 +41,43 @@ psql: venv ## open psql on the database of the demo, while `make serve` runs or 
 	@$(BIN)/python -m project.demo.psql $(PSQL_ARGS)
 
 .PHONY: test
-test: MARKERS = not system and not slow
-test: run-tests ## run the checks, then every test that is quick and needs no system package
+test: venv ## run the checks and, at the same time, every quick test that needs no system package
+	@$(MAKE) SELECT='$(QUICK)' checks-and-tests
 	@echo
 	@echo "Left out: slow tests (make test-all), and those that need system packages (make test-system)."
 
 .PHONY: test-all
-test-all: MARKERS = not system
-test-all: run-tests ## run the checks, then every test that needs no system package, the slow ones too
+test-all: venv ## the same with the slow tests
+	@$(MAKE) SELECT='$(ALL)' checks-and-tests
 
-.PHONY: run-tests
-run-tests: check
-ifdef PYTEST_ARGS
-	@$(RUN_TESTS) -m "$(MARKERS)" $(PYTEST_ARGS)
-else
-	@# Three parts at once, each with a server of its own: two wait for processes and brokers, one for the database.
-	@logs=$$(mktemp -d); trap 'kill $$(jobs -p) 2>/dev/null || true; rm -rf "$$logs"' EXIT; status=0; \
-	$(RUN_TESTS) -m "$(MARKERS)" $(PROCESS_TESTS) >"$$logs/processes" 2>&1 & processes=$$!; \
-	$(RUN_TESTS) -m "$(MARKERS)" $(BROKER_TESTS) >"$$logs/brokers" 2>&1 & brokers=$$!; \
-	$(RUN_TESTS) -m "$(MARKERS)" $(addprefix --ignore=,$(PROCESS_TESTS) $(BROKER_TESTS)) || status=$$?; \
-	wait $$brokers || status=$$?; \
-	echo; echo "And those of $(BROKER_TESTS), run at the same time:"; cat "$$logs/brokers"; \
-	wait $$processes || status=$$?; \
-	echo; echo "And those of $(PROCESS_TESTS), run at the same time:"; cat "$$logs/processes"; exit $$status
-endif
+# Each part has a server of its own and prints what it has to say when it ends.
+.PHONY: checks-and-tests tests-chosen tests-of-processes tests-of-brokers tests-of-the-rest
+checks-and-tests:
+	@echo "Running at the same time: check $(PARTS)"
+	@$(MAKE) --jobs --keep-going --output-sync=target check $(PARTS)
+tests-chosen:
+	@$(PYTEST) $(SELECT) $(PYTEST_ARGS)
+tests-of-processes:
+	@$(PYTEST) $(SELECT) $(PROCESS_TESTS)
+tests-of-brokers:
+	@$(PYTEST) $(SELECT) $(BROKER_TESTS)
+tests-of-the-rest:
+	@$(PYTEST) $(SELECT) $(addprefix --ignore=,$(PROCESS_TESTS) $(BROKER_TESTS))
 
 .PHONY: test-system
 test-system: venv ## run the tests that need Debian's chromium, pgbouncer and systemd, and a short chaos
 ifdef PYTEST_ARGS
-	@$(RUN_TESTS) -m system $(PYTEST_ARGS)
+	@$(PYTEST) -m system $(PYTEST_ARGS)
 else
 	@# Beside what is killed, stopped and starved the browser's tests have time enough.
-	@log=$$(mktemp); trap 'kill $$(jobs -p) 2>/dev/null || true; rm -f "$$log"' EXIT; status=0; \
-	$(RUN_TESTS) -m system $(CHAOS_TESTS) >"$$log" 2>&1 & chaos=$$!; \
-	$(RUN_TESTS) -m system $(addprefix --ignore=,$(CHAOS_TESTS)) || status=$$?; \
-	wait $$chaos || status=$$?; echo; echo "And those of $(CHAOS_TESTS), run at the same time:"; cat "$$log"; exit $$status
+	@$(MAKE) --jobs --keep-going --output-sync=target system-chaos system-rest
 endif
+
+.PHONY: system-chaos system-rest
+system-chaos:
+	@$(PYTEST) -m system $(CHAOS_TESTS)
+system-rest:
+	@$(PYTEST) -m system $(addprefix --ignore=,$(CHAOS_TESTS))
 
 .PHONY: chaos
 chaos: venv ## kill, stop, crash and starve workers and server for ten minutes, and count every job
@@ -136,5 +141,5 @@ bootstrap-sql: venv ## write bootstrap_sql/ from the declaration of the roles
 
 .PHONY: clean
 clean: ## remove caches and the server of `make serve`; keeps .venv
-	@rm -rf .postgres .azurite .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info
+	@rm -rf .demo .azurite .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info
 	@find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +

@@ -1,1 +1,1 @@
-"""Measures this project beside its peers and beside bare psycopg: ``python -m benchmarks`` or ``make bench``."""
+"""Measures this project compared with its peers and bare psycopg: ``python -m benchmarks`` or ``make bench``."""

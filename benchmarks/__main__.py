@@ -82,7 +82,7 @@ def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
     names = [measure.name for measure in MEASURES]
     parser.add_argument("--only", action="append", choices=names, metavar="MEASURE", help=f"one of {', '.join(names)}")
     parser.add_argument("--size", choices=list(SIZES), default="full", help="how much work each measure does")
-    parser.add_argument("--quick", action="store_true", help="--size quick, beside graphile-worker alone")
+    parser.add_argument("--quick", action="store_true", help="--size quick, compared with graphile-worker alone")
     parser.add_argument("--rounds", type=int, help="how many rounds (default: those of the size)")
     parser.add_argument("--peers", help="the peers that take part, with commas; 'none' for none (default: all)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where the figures go (default: .bench/results)")

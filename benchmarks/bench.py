@@ -81,7 +81,7 @@ def opened(server: Server, peers: Sequence[Peer], sizes: Sizes, folder: Path) ->
     """Create and migrate our database and one for each peer; drop them at the end."""
     with ExitStack() as stack:
         template = stack.enter_context(server.database())
-        _prepare(template)
+        prepare(template)
         queue.create_stores(template, 1, queue.STORES)
         database = stack.enter_context(server.database(template.name))
         peer_databases = {peer.name: stack.enter_context(server.database()) for peer in peers}
@@ -98,7 +98,7 @@ def opened(server: Server, peers: Sequence[Peer], sizes: Sizes, folder: Path) ->
         )
 
 
-def _prepare(database: Database) -> None:
+def prepare(database: Database) -> None:
     """Create the roles and migrate, by the commands, as a deployment does."""
     passwords = {
         "MIGRATOR_PASSWORD": database.passwords["migrator"],

@@ -119,10 +119,10 @@ def resident_mb(pid: int) -> float:
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) / 1024
-    raise ProcessFailed(f"process {pid} tells no VmRSS")
+    raise ProcessFailed(f"process {pid} shows no VmRSS")
 
 
-def tell(**figures: float) -> None:
+def print_figures(**figures: float) -> None:
     """Print the figures of an action, as its last line."""
     sys.stdout.write(json.dumps(figures) + "\n")
     sys.stdout.flush()

@@ -22,8 +22,11 @@ from tests import settings as test_settings
 from tests import tasks as test_tasks
 from tests.tasks import Hooks
 
-# For `pytest --hypothesis-profile=hard`: many random examples, other ones each time.
+# `make test-all` takes the profile "full"; "hard" is for a night, or for a change to a statement.
+hypothesis.settings.register_profile("quick", max_examples=25, deadline=None, print_blob=True)
+hypothesis.settings.register_profile("full", max_examples=150, deadline=None, print_blob=True)
 hypothesis.settings.register_profile("hard", max_examples=2000, deadline=None, print_blob=True)
+hypothesis.settings.load_profile("quick")
 
 ROOT = Path(__file__).resolve().parent.parent
 # Emptied in this order, which satisfies the foreign keys.
@@ -63,7 +66,7 @@ def manage(*arguments: str, **environment: str) -> subprocess.CompletedProcess[s
 @contextmanager
 def migrated_database() -> Generator[None]:
     """Bootstrap and migrate the test database by the commands, as their roles, and drop it at the end."""
-    # The server may have these roles already, of an earlier run or of one beside this, with other passwords.
+    # The server may have these roles already, of an earlier run or a parallel one, with other passwords.
     roles = ("bootstrap_roles", "--share-roles", "--change-passwords", "--yes")
     for command in ((*roles, "--database", test_settings.TEST_DATABASE), ("migrate", "--verbosity", "0")):
         done = manage(*command)

@@ -16,15 +16,15 @@ import nats
 from nats.js.errors import NotFoundError
 
 from benchmarks.messages import AGGREGATES
-from benchmarks.processes import tell
+from benchmarks.processes import print_figures
 
 _WINDOW: Final = 256
 _BODY: Final = b'{"order": 1234567, "store": "Salon 17", "total": "12800.00", "currency": "JPY"}'
 
 
 def main(action: str, url: str, stream: str, count: str = "0") -> None:
-    """Create the stream anew; then publish so many messages over a thousand subjects and tell the rate."""
-    tell(rate=asyncio.run(_run(action, url, stream, int(count))))
+    """Create the stream anew; then publish so many messages over a thousand subjects and print the rate."""
+    print_figures(rate=asyncio.run(_run(action, url, stream, int(count))))
 
 
 async def _run(action: str, url: str, stream: str, count: int) -> float:

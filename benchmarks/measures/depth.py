@@ -1,4 +1,4 @@
-"""Measures the claim with millions of jobs queued, beside the claim with ten thousand."""
+"""Measures the claim with millions of jobs queued, compared with the claim with ten thousand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measures what one ``enqueue()`` costs in a transaction, beside the bare INSERT of the same row."""
+"""Measures what one ``enqueue()`` costs in a transaction, compared with the bare INSERT of the same row."""
 
 from __future__ import annotations
 

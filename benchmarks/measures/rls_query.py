@@ -1,4 +1,4 @@
-"""Measures queries under the store policy, beside the same with an explicit WHERE and no policy, in turn."""
+"""Measures queries under the store policy, compared with the same with an explicit WHERE and no policy, in turn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measures a request and a job in the context of a store, each beside the same in a plain transaction."""
+"""Measures a request and a job in the context of a store, each compared with the same in a plain transaction."""
 
 from __future__ import annotations
 

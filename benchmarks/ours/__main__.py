@@ -1,4 +1,4 @@
-"""Sets Django up and runs one action: its ``main`` takes the arguments and tells the figures."""
+"""Sets Django up and runs one action: its ``main`` takes the arguments and prints the figures."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from uuid import UUID
 
-from benchmarks.processes import tell
+from benchmarks.processes import print_figures
 from benchmarks.tasks import noop, store_noop
 from salon_jobs.tenancy.context import tenant_context
 
@@ -21,4 +21,4 @@ def main(kind: str, store: str, count: str) -> None:
             store_noop.enqueue_many(store_noop.call(store_id=store_id) for _ in range(number))
     else:
         noop.enqueue_many(noop.call() for _ in range(number))
-    tell(rate=number / (time.monotonic() - began))
+    print_figures(rate=number / (time.monotonic() - began))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from benchmarks.processes import tell
+from benchmarks.processes import print_figures
 from salon_jobs.jobs import queries, registry
 from salon_jobs.models import Process
 
@@ -23,4 +23,4 @@ def main(batches: str) -> None:
         claimed += len(jobs)
         queries.finish_many(jobs, process.pk)
     process.delete()
-    tell(jobs=claimed, seconds=spent)
+    print_figures(jobs=claimed, seconds=spent)

@@ -14,7 +14,7 @@ import nats
 from django.db import transaction
 
 from benchmarks.messages import STREAM, TO_STREAM
-from benchmarks.processes import ProcessFailed, tell
+from benchmarks.processes import ProcessFailed, print_figures
 from benchmarks.watch import percentile
 from salon_jobs import emit
 
@@ -24,7 +24,7 @@ _PATIENCE_S: Final = 30.0
 
 
 def main(url: str, count: str) -> None:
-    """Emit so many messages and tell the percentiles, in milliseconds."""
+    """Emit so many messages and print the percentiles, in milliseconds."""
     number = int(count) + _WARM_UP
     arrived: dict[int, float] = {}
     listening, done = threading.Event(), threading.Event()
@@ -57,4 +57,4 @@ def main(url: str, count: str) -> None:
     if not done.wait(_PATIENCE_S):
         raise ProcessFailed(f"{len(arrived)} of {number} messages arrived within {_PATIENCE_S:.0f} s")
     waits = [(arrived[n] - emitted[n]) * 1000 for n in range(_WARM_UP, number)]
-    tell(p50=percentile(waits, 0.5), p99=percentile(waits, 0.99))
+    print_figures(p50=percentile(waits, 0.5), p99=percentile(waits, 0.99))

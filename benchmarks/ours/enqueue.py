@@ -9,7 +9,7 @@ from uuid import UUID
 
 from django.db import connection
 
-from benchmarks.processes import tell
+from benchmarks.processes import print_figures
 from benchmarks.tasks import store_noop
 from salon_jobs.db import statements
 from salon_jobs.tenancy.context import tenant_context
@@ -25,7 +25,7 @@ def main(kind: str, store: str, count: str) -> None:
     spent = 0.0
     for start in range(0, int(count), _IN_TRANSACTION):
         spent += _timed(add, store_id, min(_IN_TRANSACTION, int(count) - start))
-    tell(us=spent / int(count) * 1e6)
+    print_figures(us=spent / int(count) * 1e6)
 
 
 def _timed(add: Callable[[UUID], None], store_id: UUID, count: int) -> float:

@@ -7,7 +7,7 @@ import time
 from django.db import connection
 
 from benchmarks import tasks
-from benchmarks.processes import tell
+from benchmarks.processes import print_figures
 from salon_jobs import fan_out
 
 
@@ -16,4 +16,4 @@ def main(kind: str, day: str) -> None:
     connection.ensure_connection()
     began = time.monotonic()
     done = fan_out(tasks.fanned_out, day=day) if kind == "keyed" else fan_out(tasks.store_noop)
-    tell(seconds=time.monotonic() - began, added=done.inserted)
+    print_figures(seconds=time.monotonic() - began, added=done.inserted)

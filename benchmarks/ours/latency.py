@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 
-from benchmarks.processes import tell
+from benchmarks.processes import print_figures
 from benchmarks.tasks import mark
 
 
@@ -14,4 +14,4 @@ def main(count: str) -> None:
     for _ in range(int(count)):
         time.sleep(random.uniform(0.02, 0.06))  # noqa: S311 - no secret
         mark.enqueue(added_ns=time.monotonic_ns())
-    tell(added=int(count))
+    print_figures(added=int(count))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from uuid import UUID
 
-from benchmarks.processes import tell
+from benchmarks.processes import print_figures
 from benchmarks.tasks import store_mark
 from salon_jobs.tenancy.context import tenant_context
 
@@ -15,4 +15,4 @@ def main(store: str, count: str) -> None:
     with tenant_context(store):
         for _ in range(int(count)):
             store_mark.enqueue(store_id=UUID(store), added_ns=time.monotonic_ns())
-    tell(added=int(count))
+    print_figures(added=int(count))

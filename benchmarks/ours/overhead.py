@@ -1,4 +1,4 @@
-"""Times a request and a job in the context of a store, each beside the same in a plain transaction."""
+"""Times a request and a job in the context of a store, each compared with the same in a plain transaction."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from django.http import HttpRequest, HttpResponse
 from django.test import RequestFactory, override_settings
 from django.urls import path
 
-from benchmarks.processes import tell
+from benchmarks.processes import print_figures
 from benchmarks.tasks import QUERIES
 from project.salon.models import Operator
 from salon_jobs.core.records import ClaimedJob
@@ -35,7 +35,7 @@ def _requests(count: int) -> None:
     request = RequestFactory().get("/")
     with override_settings(ROOT_URLCONF=__name__):
         in_store, plain = _handler("salon_jobs.tenancy.request.TenantMiddleware"), _handler()
-        tell(**_compared("request", lambda: in_store(request), lambda: _atomic(plain, request), count))
+        print_figures(**_compared("request", lambda: in_store(request), lambda: _atomic(plain, request), count))
 
 
 def _handler(*middleware: str) -> Callable[[HttpRequest], object]:
@@ -83,7 +83,7 @@ def _jobs(count: int) -> None:
         running = RunningJob(job, registry.get_task(job.task), process.pk)
         settle(running, execute(running))
 
-    tell(**_compared("job", lambda: run(of_store), lambda: run(plain), count))
+    print_figures(**_compared("job", lambda: run(of_store), lambda: run(plain), count))
     process.delete()
 
 

@@ -17,7 +17,7 @@ import psycopg
 from django.db import connections
 
 from benchmarks.messages import NOWHERE
-from benchmarks.processes import tell
+from benchmarks.processes import print_figures
 from benchmarks.tasks import store_noop
 from project.settings import env
 from salon_jobs import emit
@@ -29,7 +29,7 @@ _WRITERS = 16
 
 
 def main(what: str, wake_up: str, store: str, seconds: str) -> None:
-    """Write for so long and tell the transactions per second."""
+    """Write for so long and print the transactions per second."""
     if wake_up == "off":
         job_wake.after_commit = lambda *_, **__: None
         message_wake.after_commit = lambda *_, **__: None
@@ -51,7 +51,7 @@ def main(what: str, wake_up: str, store: str, seconds: str) -> None:
     total = sum(counts.get() for _ in writers)
     for writer in writers:
         writer.join()
-    tell(rate=total / float(seconds))
+    print_figures(rate=total / float(seconds))
 
 
 def _enqueue(store_id: UUID) -> None:

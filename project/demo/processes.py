@@ -9,7 +9,6 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
-from socket import socket
 from types import TracebackType
 from typing import Final, Self
 
@@ -130,14 +129,6 @@ class Processes:
 
     def _tail(self, command: str) -> str:
         return (self._logs / f"{command}.log").read_text(errors="replace")[-3000:]
-
-
-def free_port() -> int:
-    """Return an unused port of 127.0.0.1."""
-    with socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _command_line(arguments: tuple[str, ...]) -> list[str]:

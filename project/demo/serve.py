@@ -9,9 +9,10 @@ from typing import Final
 
 from rich.console import Console
 
-from project.demo.processes import Processes, free_port
+from project.demo.processes import Processes
 from project.demo.server import DemoDatabase
 from project.demo.steps import bootstrap
+from project.local.ports import free_port
 
 _LOGIN: Final = "operator"
 

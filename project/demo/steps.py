@@ -15,7 +15,7 @@ import psycopg
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from project.demo.processes import DemoFailed, Processes, free_port
+from project.demo.processes import DemoFailed, Processes
 from project.demo.report import print_figures, print_messages, print_verdict
 from project.demo.server import DemoDatabase
 from project.demo.verify import Invite, Problem, Verifier
@@ -23,6 +23,7 @@ from project.demo.verify_messages import MessageFigures, MessageVerifier, Upload
 from project.demo.worker_log import WorkerLog
 from project.local.azurite.server import Azurite
 from project.local.nats import NatsServer
+from project.local.ports import free_port
 from project.local.smtp import REJECTED_DOMAIN, LocalSmtp
 from project.salon.demo_data import STORES, DemoData, load, make_demo_data
 from project.salon.demo_instants import DemoInstants

@@ -19,6 +19,7 @@ from typing import Any, Final, Self, TypeVar
 import nats
 from nats.aio.client import Client
 
+from project.local.ports import free_port
 from project.local.postgres_install import ServerFailed
 
 T = TypeVar("T")
@@ -139,14 +140,6 @@ class NatsServer:
 def _headers(encoded: str) -> dict[str, str]:
     lines = base64.b64decode(encoded).decode().split("\r\n")[1:]
     return {name: value.strip() for name, _, value in (line.partition(":") for line in lines if line)}
-
-
-def free_port() -> int:
-    """Return an unused port of 127.0.0.1."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _greets(port: int) -> bool:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ from typing import IO, Final, Self
 import psycopg
 
 from project.local import postgres_watcher
+from project.local.ports import free_port
 from project.local.postgres_install import ServerFailed, server_account, server_programs, temporary_home
 
 _START_TIMEOUT_S: Final = 60.0
@@ -169,7 +169,7 @@ class EmbeddedPostgres:
 
     def _launch(self) -> None:
         for attempt in range(1, _BIND_ATTEMPTS + 1):
-            port = self._port or _free_port()
+            port = self._port or free_port()
             log_start = self.log_path.stat().st_size if self.log_path.exists() else 0
             settings = [part for name, value in self._settings.items() for part in ("-c", f"{name}={value}")]
             command = [str(self._program("postgres")), "-D", str(self.home / "data"), "-p", str(port), *settings]
@@ -249,13 +249,6 @@ def _stdin(process: subprocess.Popen[str]) -> IO[str]:
     if process.stdin is None:
         raise ServerFailed("the watcher has no input")
     return process.stdin
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 if __name__ == "__main__":

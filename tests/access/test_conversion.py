@@ -78,6 +78,7 @@ def refused(*arguments: str, **variables: str) -> str:
     return result.stderr.splitlines()[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("migrated")
 def test_one_user_becomes_roles_and_roles_become_one_user(fresh: str, owned: Owned) -> None:
     one_user, roles = owned(ONE_USER), environment(fresh)

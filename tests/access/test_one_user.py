@@ -44,6 +44,7 @@ def one_user(fresh: str, owned: Callable[[str], dict[str, str]]) -> Iterator[One
         yield OneUser(fresh, environment, connection)
 
 
+@pytest.mark.slow
 def test_what_frees_the_one_user_from_row_level_security_is_named_and_fixed(one_user: OneUser) -> None:
     user = one_user.name
     assert one_user.drifts() == []

@@ -31,7 +31,7 @@ def on_drift(tmp_path: Path) -> Any:
 
 
 @pytest.mark.parametrize("command", [BURST, FIRE], ids=lambda command: command[0])
-@pytest.mark.parametrize("choice", ["warn", "refuse", "ignore"])
+@pytest.mark.parametrize("choice", ["warn", "refuse", pytest.param("ignore", marks=pytest.mark.slow)])
 def test_worker_and_scheduler_do_as_the_setting_says(
     superuser: Superuser, on_drift: Any, command: tuple[str, ...], choice: str
 ) -> None:
@@ -54,7 +54,7 @@ def test_nothing_is_reported_where_nothing_drifted(
     assert "drift" not in done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("choice", ["warn", "refuse", "ignore"])
+@pytest.mark.parametrize("choice", ["warn", "refuse", pytest.param("ignore", marks=pytest.mark.slow)])
 def test_a_web_process_does_as_the_setting_says(superuser: Superuser, on_drift: Any, choice: str) -> None:
     superuser.execute("CREATE POLICY debug ON salon_jobs_job USING (true)")
     done = serve(**on_drift(choice))
@@ -67,7 +67,9 @@ def check(**environment: str) -> subprocess.CompletedProcess[str]:
     return manage("check", "--database", "default", **environment)
 
 
-@pytest.mark.parametrize(("choice", "check_id"), [("warn", "W020"), ("refuse", "E020"), ("ignore", None)])
+@pytest.mark.parametrize(
+    ("choice", "check_id"), [("warn", "W020"), ("refuse", "E020"), pytest.param("ignore", None, marks=pytest.mark.slow)]
+)
 def test_check_reports_drifts(superuser: Superuser, on_drift: Any, choice: str, check_id: str | None) -> None:
     done = check(**on_drift(choice))
     assert (done.returncode, "no issues" in done.stdout) == (0, True), done.stderr

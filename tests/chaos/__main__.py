@@ -1,7 +1,7 @@
-"""Runs the chaos: ``python -m tests.chaos --seconds 600 --seed 7 --only kill-children,crash-server --json FILE``.
+"""Chaos of the workers: ``python -m tests.chaos --seconds 600 --seed 7 --only kill-children,crash-server --json FILE``.
 
-Status 0: every job ended exactly once in effect and none was lost. 1: not so, or something did not come back; the logs
-of workers and server are kept then, and their folder is named.
+Exits with 0 if no job was lost and each took effect exactly once. Otherwise, or when something does not recover, exits
+with 1, keeps the logs of workers and server, and names their folder.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ import django
 from rich.console import Console
 
 from benchmarks import queue
-from benchmarks.processes import environment, manage, run
-from benchmarks.server import Database, Server
+from benchmarks.bench import prepare
+from benchmarks.server import Server
 from project.local.postgres import EmbeddedPostgres
 
 _STORES = 20
@@ -38,7 +38,7 @@ _ROLES = ("migrator", "web", "worker", "operator")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run what the arguments ask for; at least every disturbance once."""
+    """Run for the given time, and every disturbance at least once."""
     options = _parsed(arguments)
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 150)
     console.print(f"seed {options.seed}")
@@ -47,7 +47,9 @@ def main(arguments: Sequence[str]) -> int:
         server = stack.enter_context(EmbeddedPostgres(options=_OPTIONS))
         passwords = {role: secrets.token_urlsafe(24) for role in _ROLES}
         database = stack.enter_context(Server(server.url, embedded=True, passwords=passwords).database())
-        _prepare(database)
+        prepare(database)
+        queue.create_stores(database, 1, _STORES)
+        database.execute("CREATE INDEX ON customer (email)")
         os.environ |= {"DATABASE_URL": database.url("web"), "DJANGO_SETTINGS_MODULE": "tests.chaos.settings"}
         django.setup()
         from tests.chaos.rounds import Plan, run_rounds
@@ -79,21 +81,6 @@ def main(arguments: Sequence[str]) -> int:
         return 1
     shutil.rmtree(folder)
     return 0
-
-
-def _prepare(database: Database) -> None:
-    passwords = {
-        "MIGRATOR_PASSWORD": database.passwords["migrator"],
-        "APP_PASSWORD": database.passwords["web"],
-        "WORKER_RUNTIME_PASSWORD": database.passwords["worker"],
-        "JOBS_OPERATOR_PASSWORD": database.passwords["operator"],
-    }
-    # Roles of an earlier run on the same server have other passwords.
-    command = manage("bootstrap_roles", "--share-roles", "--change-passwords", "--yes")
-    run(command, environment(DATABASE_URL_BOOTSTRAP=database.superuser_url, **passwords))
-    run(manage("migrate", "--verbosity", "0"), environment(DATABASE_URL_MIGRATOR=database.url("migrator")))
-    queue.create_stores(database, 1, _STORES)
-    database.execute("CREATE INDEX ON customer (email)")
 
 
 def _parsed(arguments: Sequence[str]) -> argparse.Namespace:

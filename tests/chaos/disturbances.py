@@ -1,4 +1,4 @@
-"""Declares what is done to the workers and to the server."""
+"""What is done to the workers and to the server."""
 
 from __future__ import annotations
 
@@ -21,38 +21,38 @@ SELECT count(*) FROM salon_jobs_job
 WHERE state = 'running' AND task = 'chaos-slow'
   AND leased_by IN (SELECT id FROM salon_jobs_process WHERE pid = ANY (%s))
 """
-# Slow jobs that were suspended need as long to come to their end.
+# How long suspended slow jobs need to end.
 _LATE_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Struck:
-    """Holds the instant from which recovery is timed, and what is to be done once that has been measured."""
+class Disturbance:
+    """Instant from which recovery is timed, and what ends the disturbance once recovery was measured."""
 
     at: float
     undo: Callable[[], None] = lambda: None
 
 
-def kill_children(scene: Scene) -> Struck:
+def kill_children(scene: Scene) -> Disturbance:
     """Kill -9 one to four processes that run jobs, one after the other."""
     began = time.monotonic()
     for _ in range(scene.dice.randint(1, 4)):
         if children := scene.fleet.children():
             began = _kill(scene.dice.choice(children), began)
         time.sleep(scene.dice.uniform(0, 0.6))
-    return Struck(began)
+    return Disturbance(began)
 
 
-def kill_parents(scene: Scene) -> Struck:
-    """Kill -9 one supervisor or all of them; what keeps them starts them again."""
+def kill_parents(scene: Scene) -> Disturbance:
+    """Kill -9 one supervisor or all of them; the fleet starts them again."""
     parents = scene.fleet.parents()
     began = time.monotonic()
     for pid in scene.dice.sample(parents, scene.dice.randint(1, len(parents))):
         began = _kill(pid, began)
-    return Struck(began)
+    return Disturbance(began)
 
 
-def terminate_backends(scene: Scene) -> Struck:
+def terminate_backends(scene: Scene) -> Disturbance:
     """Terminate random backends of workers and of enqueuers, several times in a row."""
     began = time.monotonic()
     with scene.connect() as connection:
@@ -60,23 +60,23 @@ def terminate_backends(scene: Scene) -> Struck:
             _terminate(scene, connection, share=scene.dice.uniform(0.2, 1.0))
             began = time.monotonic()
             time.sleep(scene.dice.uniform(0, 0.4))
-    return Struck(began)
+    return Disturbance(began)
 
 
-def stop_server(scene: Scene) -> Struck:
+def stop_server(scene: Scene) -> Disturbance:
     """Shut the server down fast, and start it after a while."""
     scene.server.stop()
     return _start_later(scene)
 
 
-def crash_server(scene: Scene) -> Struck:
+def crash_server(scene: Scene) -> Disturbance:
     """Shut the server down at once, as a crash does, and start it after a while."""
     scene.server.kill()
     return _start_later(scene)
 
 
-def exhaust_connections(scene: Scene) -> Struck:
-    """Take every connection that roles may have, and terminate backends of workers, which find no other meanwhile."""
+def exhaust_connections(scene: Scene) -> Disturbance:
+    """Take every connection that roles may have, and terminate backends of workers, which then find no other."""
     url = scene.database.url("web")
     until = time.monotonic() + scene.outage_s
     with ExitStack() as held, scene.connect() as connection:
@@ -85,13 +85,13 @@ def exhaust_connections(scene: Scene) -> Struck:
                 while True:
                     held.enter_context(psycopg.connect(url, connect_timeout=2, application_name="chaos-holder"))
             _terminate(scene, connection, share=0.3)
-    return Struck(time.monotonic())
+    return Disturbance(time.monotonic())
 
 
-def suspend_worker(scene: Scene) -> Struck:
-    """SIGSTOP one supervisor and its children in the midst of jobs, for longer than the silence.
+def suspend_worker(scene: Scene) -> Disturbance:
+    """SIGSTOP one supervisor and its children during jobs, for longer than the silence.
 
-    Its children go on before it does, so that they try to end what they ran before they are told that it is lost.
+    Its children continue first, so that they try to end their jobs before they learn that they lost them.
     """
     parent, family = _busy_family(scene)
     began = time.monotonic()
@@ -102,10 +102,10 @@ def suspend_worker(scene: Scene) -> Struck:
         time.sleep(_LATE_S)
         _signal([parent], signal.SIGCONT)
 
-    return Struck(began, resume)
+    return Disturbance(began, resume)
 
 
-DISTURBANCES: Final[dict[str, Callable[[Scene], Struck]]] = {
+DISTURBANCES: Final[dict[str, Callable[[Scene], Disturbance]]] = {
     "kill-children": kill_children,
     "kill-parents": kill_parents,
     "terminate-backends": terminate_backends,
@@ -129,10 +129,10 @@ def _signal(pids: Sequence[int], number: signal.Signals) -> None:
             os.kill(pid, number)
 
 
-def _start_later(scene: Scene) -> Struck:
+def _start_later(scene: Scene) -> Disturbance:
     time.sleep(scene.dice.uniform(0.2, scene.outage_s))
     scene.server.start()
-    return Struck(time.monotonic())
+    return Disturbance(time.monotonic())
 
 
 def _terminate(scene: Scene, connection: psycopg.Connection[Any], *, share: float) -> None:

@@ -1,4 +1,4 @@
-"""Runs the workers and starts them again when they end, as a service manager does."""
+"""Workers that are started again when they end, as by a service manager."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Final, Self
 
 from benchmarks.processes import ROOT, descendants, manage
 
-_LOOK_S: Final = 0.05
+_POLL_S: Final = 0.05
 _RESTART_S: Final = 0.5
 _STOP_S: Final = 40.0
 _COMMAND: Final = manage(
@@ -25,7 +25,7 @@ _COMMAND: Final = manage(
 
 
 class Fleet:
-    """Owns so many workers, each a supervisor with two children. A context manager: they always end."""
+    """Some workers, each a supervisor with two children; leaving the context ends them."""
 
     def __init__(self, count: int, environment: Mapping[str, str], folder: Path) -> None:
         self._environment = environment
@@ -35,8 +35,8 @@ class Fleet:
         self._ending = threading.Event()
         self.restarts = 0
         self._workers = [self._start(number) for number in range(count)]
-        self._keeper = threading.Thread(target=self._keep, name="chaos-fleet", daemon=True)
-        self._keeper.start()
+        self._restarter = threading.Thread(target=self._restart_ended, name="chaos-fleet", daemon=True)
+        self._restarter.start()
 
     def parents(self) -> list[int]:
         """Return the process ids of the supervisors."""
@@ -57,9 +57,9 @@ class Fleet:
         )
 
     def stop(self) -> list[int]:
-        """Ask all to end in order; returns their exit statuses."""
+        """Stop all; return their exit statuses."""
         self._ending.set()
-        self._keeper.join()
+        self._restarter.join()
         for worker in self._workers:
             worker.send_signal(signal.SIGTERM)
         statuses = [worker.wait(_STOP_S) for worker in self._workers]
@@ -67,15 +67,13 @@ class Fleet:
         return statuses
 
     def __enter__(self) -> Self:
-        """Own running workers."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Kill what is left."""
         self._ending.set()
-        self._keeper.join()
+        self._restarter.join()
         for worker in self._workers:
             for pid in [worker.pid, *descendants(worker.pid)]:
                 if worker.poll() is None:
@@ -96,8 +94,8 @@ class Fleet:
                 start_new_session=True,
             )
 
-    def _keep(self) -> None:
-        while not self._ending.wait(_LOOK_S):
+    def _restart_ended(self) -> None:
+        while not self._ending.wait(_POLL_S):
             for number, worker in enumerate(self._workers):
                 if worker.poll() is not None:
                     time.sleep(_RESTART_S)
@@ -107,7 +105,7 @@ class Fleet:
 
 
 def alive(pid: int) -> bool:
-    """Tell whether a process lives; one that nobody asked for its status yet does not (Linux)."""
+    """Return whether a process is alive; a zombie is not (Linux)."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):

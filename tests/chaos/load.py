@@ -1,4 +1,4 @@
-"""Enqueues jobs at a steady rate, as an application does that may lose its database at any moment."""
+"""Jobs enqueued at a steady rate, by an application that may lose its database at any moment."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 from uuid import NAMESPACE_OID, UUID, uuid5
 
-from django.db import DatabaseError, IntegrityError, InterfaceError, connection
+from django.db import Error, IntegrityError, connection
 
 from project.salon.models import Customer
 from salon_jobs import tenant_context
@@ -34,7 +34,7 @@ _WEIGHTS: Final = {"atomic": 40, "slow": 3, "outside": 15, "finishing": 15, "fla
 
 
 class Load:
-    """Owns the enqueuing threads. ``confirmed`` holds the markers whose commit was answered, or found to have been."""
+    """Threads that enqueue. ``confirmed`` holds the markers whose commit was answered, or found later."""
 
     def __init__(self, stores: Sequence[UUID], *, rate: float, threads: int, seed: int) -> None:
         self._stores = stores
@@ -52,20 +52,19 @@ class Load:
         self.unclear = 0
 
     def start(self) -> None:
-        """Begin to enqueue."""
         self._go.set()
         for thread in self._threads:
             thread.start()
 
     def pause(self) -> None:
-        """Enqueue no more; returns when all that began is decided. Raises RuntimeError if it never is."""
+        """Stop enqueueing; return when everything begun is decided. Raises RuntimeError if it never is."""
         self._go.clear()
         for _ in self._threads:
             if not self._quiet.acquire(timeout=_PATIENCE_S):
                 raise RuntimeError("an enqueuing thread has died or hangs; see the standard error")
 
     def resume(self) -> None:
-        """Go on after ``pause``."""
+        """Continue after ``pause``."""
         self._go.set()
 
     def stop(self) -> None:
@@ -102,7 +101,7 @@ class Load:
         connection.close()
 
     def _enqueue(self, kind: str, marker: str, store_id: UUID) -> None:
-        """Write a row ``asked`` and the job in one transaction, and again until it is known that they are committed.
+        """Write a row ``asked`` and the job in one transaction, until it is known that they are committed.
 
         When the connection breaks, nobody knows whether the commit happened. The id of the row follows from the
         marker: another try waits for what the first left undecided, and meets the row if that was committed.
@@ -115,7 +114,7 @@ class Load:
                     _KINDS[kind](store_id, marker)
             except IntegrityError:
                 break
-            except (DatabaseError, InterfaceError):
+            except Error:
                 self.unclear += 1
                 connection.close()
                 time.sleep(_RETRY_S)

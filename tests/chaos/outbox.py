@@ -1,7 +1,8 @@
-"""Runs the chaos of the outbox: ``python -m tests.chaos.outbox --seconds 600 --seed 7 --json FILE``.
+"""Chaos of the outbox: ``python -m tests.chaos.outbox --seconds 600 --seed 7 --json FILE``.
 
 Writers emit under row locks, so that the order of each aggregate is known; relays publish to a real NATS JetStream.
-Status 0: the stream holds everything that committed, once, in that order. 1: not so; the logs are kept and named.
+Exits with 0 if the stream holds everything that was committed, once and in that order; otherwise keeps the logs and
+exits with 1.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from typing import Any, Final
 
 import psycopg
 
-from benchmarks.processes import ROOT, environment, manage, run
+from benchmarks.bench import prepare
+from benchmarks.processes import ROOT, environment, manage
 from benchmarks.server import Database, Server
 from project.local.nats import NatsServer
 from project.local.postgres import EmbeddedPostgres
@@ -44,7 +46,7 @@ _EMIT: Final = b"SELECT salon_jobs_emit(%s, %s, 'counted', json_build_object('nu
 
 
 class Writers:
-    """Count up the counters of aggregates under their row locks, with savepoints and rollbacks, until stopped."""
+    """Threads that increment the counters of aggregates under their row locks, with savepoints and rollbacks."""
 
     def __init__(self, url: str, seed: int) -> None:
         self._url, self._seed = url, seed
@@ -52,12 +54,11 @@ class Writers:
         self._threads = [threading.Thread(target=self._run, args=(n,), daemon=True) for n in range(_WRITERS)]
 
     def start(self) -> None:
-        """Start."""
         for thread in self._threads:
             thread.start()
 
     def stop(self) -> None:
-        """End after the transactions under way."""
+        """End after the open transactions."""
         self._stop.set()
         for thread in self._threads:
             thread.join()
@@ -81,7 +82,7 @@ class Writers:
 
 
 def count_and_emit(connection: psycopg.Connection[Any], aggregate: str, *, wake: bool = False) -> None:
-    """Count an aggregate up and emit the number, in the connection's transaction."""
+    """Increment the counter of an aggregate and emit the number, in the connection's transaction."""
     [(number,)] = connection.execute(
         "UPDATE counted SET number = number + 1 WHERE name = %s RETURNING number", (aggregate,)
     ).fetchall()
@@ -90,7 +91,7 @@ def count_and_emit(connection: psycopg.Connection[Any], aggregate: str, *, wake:
 
 @dataclass(slots=True)
 class Scene:
-    """Is what the disturbances act on."""
+    """What the disturbances act on."""
 
     server: EmbeddedPostgres
     database: Database
@@ -101,14 +102,13 @@ class Scene:
     starts: int = 0
 
     def keep_running(self) -> None:
-        """Start each relay that has ended."""
+        """Start every relay that has ended."""
         for number in range(_RELAYS):
             relay = self.relays.get(number)
             if relay is None or relay.poll() is not None:
                 self.relays[number] = self.start()
 
     def start(self) -> subprocess.Popen[bytes]:
-        """Start one relay."""
         self.starts += 1
         overrides = {
             "PROCESS_SILENT_AFTER": _OWNERSHIP_S,
@@ -137,11 +137,10 @@ class Scene:
             )
 
     def one(self) -> subprocess.Popen[bytes]:
-        """Choose a relay."""
+        """Choose a running relay."""
         return self.dice.choice([relay for relay in self.relays.values() if relay.poll() is None])
 
     def end(self) -> None:
-        """End every relay."""
         for relay in self.relays.values():
             relay.send_signal(signal.SIGCONT)
             relay.kill()
@@ -149,7 +148,7 @@ class Scene:
 
 
 def kill_relay(scene: Scene) -> None:
-    """Kill a relay, at whatever it is doing, three times."""
+    """Kill a relay three times, whatever it is doing."""
     for _ in range(3):
         relay = scene.one()
         relay.kill()
@@ -159,10 +158,10 @@ def kill_relay(scene: Scene) -> None:
 
 
 def stop_relay(scene: Scene) -> None:
-    """Ask a relay to end."""
+    """Ask a relay to stop."""
     relay = scene.one()
     relay.terminate()
-    assert relay.wait(35) == 0, "a relay that was asked to end did not do so in order"
+    assert relay.wait(35) == 0, "a relay that was asked to stop did not end cleanly"
 
 
 def freeze_relay(scene: Scene) -> None:
@@ -188,7 +187,7 @@ def restart_database(scene: Scene) -> None:
 
 
 def end_connections(scene: Scene) -> None:
-    """End every connection of the relays, those of the marker and the listener among them."""
+    """End every connection of the relays, marker and listener included."""
     for _ in range(3):
         scene.database.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
@@ -205,7 +204,7 @@ def hold_gate(scene: Scene) -> None:
 
 
 def refuse_messages(scene: Scene) -> None:
-    """Emit what the broker never takes, and what waits behind it for ever."""
+    """Emit a message that the broker never accepts, and one that waits behind it for ever."""
     name = f"bad{secrets.token_hex(4)}"
     with psycopg.connect(scene.database.superuser_url) as connection:
         for size in (1, _TOO_LARGE, 1):
@@ -226,7 +225,7 @@ DISTURBANCES: Final[Sequence[Callable[[Scene], None]]] = (
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run what the arguments ask for; at least every disturbance once."""
+    """Run for the given time, and every disturbance at least once."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.outbox", description=__doc__)
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
@@ -238,7 +237,9 @@ def main(arguments: Sequence[str]) -> int:
         passwords = {role: secrets.token_urlsafe(24) for role in _ROLES}
         database = stack.enter_context(Server(server.url, embedded=True, passwords=passwords).database())
         broker = stack.enter_context(NatsServer())
-        _prepare(database)
+        prepare(database)
+        database.execute("CREATE TABLE counted (name text PRIMARY KEY, number int NOT NULL DEFAULT 0)")
+        database.execute("INSERT INTO counted (name) SELECT unnest(%s::text[])", [*_AGGREGATES, "slow"])
         broker.stream("orders")
         scene = Scene(server, database, broker, folder, random.Random(options.seed))
         stack.callback(scene.end)
@@ -280,27 +281,12 @@ def _run(scene: Scene, options: argparse.Namespace) -> tuple[dict[str, Any], lis
         "relays_started": scene.starts,
         "drained_in_s": round(time.monotonic() - began, 1),
     }
-    messages, found = _look(scene)
+    messages, found = _examine(scene)
     return {**figures, "messages": messages}, faults + found
 
 
-def _prepare(database: Database) -> None:
-    passwords = {
-        "MIGRATOR_PASSWORD": database.passwords["migrator"],
-        "APP_PASSWORD": database.passwords["web"],
-        "WORKER_RUNTIME_PASSWORD": database.passwords["worker"],
-        "JOBS_OPERATOR_PASSWORD": database.passwords["operator"],
-    }
-    # Roles of an earlier run on the same server have other passwords.
-    command = manage("bootstrap_roles", "--share-roles", "--change-passwords", "--yes")
-    run(command, environment(DATABASE_URL_BOOTSTRAP=database.superuser_url, **passwords))
-    run(manage("migrate", "--verbosity", "0"), environment(DATABASE_URL_MIGRATOR=database.url("migrator")))
-    database.execute("CREATE TABLE counted (name text PRIMARY KEY, number int NOT NULL DEFAULT 0)")
-    database.execute("INSERT INTO counted (name) SELECT unnest(%s::text[])", [*_AGGREGATES, "slow"])
-
-
 def _drained(scene: Scene) -> list[str]:
-    """Wait until nothing is pending but what waits behind messages that were refused; returns what is."""
+    """Wait until nothing is pending except behind refused messages; return what still is."""
     left = (
         "SELECT m.aggregate_id, m.id, m.retry_count, m.last_error FROM salon_jobs_message m WHERE m.status = 'pending'"
         "   AND m.aggregate_id NOT LIKE 'bad%' ORDER BY m.id LIMIT 10"
@@ -315,8 +301,8 @@ def _drained(scene: Scene) -> list[str]:
     return []
 
 
-def _look(scene: Scene) -> tuple[int, list[str]]:
-    """Compare the stream with the counters; returns how many messages it holds, and what is wrong."""
+def _examine(scene: Scene) -> tuple[int, list[str]]:
+    """Compare the stream with the counters; return how many messages it holds, and what is wrong."""
     stored = scene.broker.messages("orders")
     arrived: dict[str, list[int]] = {}
     for subject, _, body in stored:
@@ -333,7 +319,7 @@ def _look(scene: Scene) -> tuple[int, list[str]]:
                 faults.append(f"{name}: {len(numbers)} of {last}, missing {missing[:5]}, out of order {wrong[:5]}")
         for name, numbers in arrived.items():
             if name.startswith("bad") and len(numbers) != 1:
-                faults.append(f"{name}: what waits behind a refused message was sent")
+                faults.append(f"{name}: a message behind a refused one was sent")
     return len(stored), faults
 
 

@@ -1,4 +1,4 @@
-"""Counts what each disturbance led to and shows it as a table."""
+"""Results of each disturbance, and their table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.chaos.ledger import Findings
 
 @dataclass(slots=True)
 class Tally:
-    """Adds up one disturbance. ``next_s``: until a job enqueued afterwards was done; ``before_s``: all earlier ones."""
+    """Results of one disturbance. ``next_s``: until a later job was done; ``before_s``: all earlier ones."""
 
     times: int = 0
     jobs: int = 0
@@ -36,7 +36,7 @@ class Tally:
 
 def table(tallies: Mapping[str, Tally]) -> Table:
     """Return one row for each disturbance."""
-    shown = Table(title="After each disturbance every job was looked at")
+    shown = Table(title="After each disturbance every job was examined")
     for title in (
         "disturbance",
         "times",
@@ -69,7 +69,7 @@ def table(tallies: Mapping[str, Tally]) -> Table:
 
 
 def as_json(tallies: Mapping[str, Tally]) -> dict[str, Any]:
-    """Return the same for a program."""
+    """Return the same as JSON values."""
     return {name: asdict(tally) for name, tally in tallies.items()}
 
 

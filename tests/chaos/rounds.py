@@ -1,4 +1,4 @@
-"""Applies the disturbances in turn, waits until all is well after each, and has every job examined."""
+"""Disturbances in turn; after each one, recovery is awaited and every job examined."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _THREADS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Says how long, with what load and which disturbances. ``long``: the silence of production, a minute's SIGSTOP."""
+    """Duration, load and disturbances of a run. ``long``: the silence of production, a minute's SIGSTOP."""
 
     seconds: float
     seed: int
@@ -44,7 +44,7 @@ class Plan:
 def run_rounds(
     plan: Plan, server: EmbeddedPostgres, database: Database, folder: Path, console: Console
 ) -> tuple[dict[str, Tally], list[str]]:
-    """Run until the time is up and every disturbance was applied once; returns the tallies and what went wrong else."""
+    """Run until the time is up and every disturbance was applied once; return the tallies and other faults."""
     until = time.monotonic() + plan.seconds
     silence_s = 15.0 if plan.long else 3.0
     overrides = {"PROCESS_SILENT_AFTER": silence_s}
@@ -99,13 +99,13 @@ def run_rounds(
 
 
 def _disturb(name: str, scene: Scene, tally: Tally, asked: int, console: Console) -> ledger.Findings:
-    interrupted_by = DISTURBANCES[name](scene)
+    disturbance = DISTURBANCES[name](scene)
     newest = scene.newest_job()
     scene.wait_done(scene.load.add("atomic"))
-    next_s = time.monotonic() - interrupted_by.at
+    next_s = time.monotonic() - disturbance.at
     scene.wait_ended(newest)
-    before_s = time.monotonic() - interrupted_by.at
-    interrupted_by.undo()
+    before_s = time.monotonic() - disturbance.at
+    disturbance.undo()
     scene.load.pause()
     scene.wait_drained()
     found = ledger.examine(scene.database, scene.load.confirmed)

@@ -1,4 +1,4 @@
-"""Holds what the disturbances act on: the server, the database, the workers, the load and the dice."""
+"""What the disturbances act on: the server, the database, the workers, the load and the dice."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.chaos.fleet import Fleet, alive
 from tests.chaos.load import Load
 from tests.chaos.tasks import DONE
 
-_LOOK_S: Final = 0.02
+_POLL_S: Final = 0.02
 
 
 class NotRecovered(RuntimeError):
@@ -25,7 +25,7 @@ class NotRecovered(RuntimeError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """Is handed to every disturbance. ``suspend_s`` is longer than the workers' silence."""
+    """Arguments of every disturbance. ``suspend_s`` is longer than the workers' silence."""
 
     server: EmbeddedPostgres
     database: Database
@@ -37,11 +37,11 @@ class Scene:
     patience_s: float
 
     def connect(self) -> psycopg.Connection[Any]:
-        """Connect as the superuser, for whom the server keeps places."""
+        """Connect as the superuser, for whom the server reserves connections."""
         return self.database.connect()
 
     def newest_job(self) -> int:
-        """Return an id that no job enqueued so far exceeds."""
+        """Return the highest id of a job so far, or more."""
         with self.connect() as connection:
             return int(_only(connection, "SELECT last_value FROM salon_jobs_job_id_seq"))
 
@@ -79,7 +79,7 @@ class Scene:
             while not holds(connection):
                 if time.monotonic() > deadline:
                     raise NotRecovered(f"{otherwise} after {self.patience_s:.0f} s")
-                time.sleep(_LOOK_S)
+                time.sleep(_POLL_S)
 
 
 def _only(connection: psycopg.Connection[Any], query: str, *parameters: object) -> int:

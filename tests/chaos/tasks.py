@@ -1,4 +1,4 @@
-"""Declares the tasks that are disturbed. Each leaves one row ``done`` for the marker it was enqueued with."""
+"""Tasks that are disturbed. Each writes one row ``done`` for the marker it was enqueued with."""
 
 from __future__ import annotations
 

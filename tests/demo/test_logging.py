@@ -1,4 +1,4 @@
-"""Shows that every process of the project writes the log that the environment asks for."""
+"""Every process of the project writes the log that the environment asks for."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ COMMANDS: dict[str, tuple[list[str], dict[str, str]]] = {
     "relay_outbox": ([], {}),
     "consume_queue": ([], CONSUMER),
 }
+PING = "INSERT INTO salon_jobs_job (task) VALUES ('ping')"
 WEB = "import project.wsgi, logging; logging.getLogger('shop').info('opened'); logging.getLogger('shop').error('shut')"
 
 
 def written(command: str, *options: str, **environment: str) -> list[str]:
-    """Run a burst; returns the lines of its log."""
+    """Run a burst; return the lines of its log."""
     arguments, needed = COMMANDS[command]
     return manage(command, "--burst", *arguments, *options, **needed, **environment).stdout.splitlines()
 
@@ -44,7 +45,9 @@ def web(**environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(
+    "command", [pytest.param(name, marks=() if name == "runscheduler" else pytest.mark.slow) for name in COMMANDS]
+)
 def test_a_process_writes_what_the_environment_says_and_its_options_override_that(database: None, command: str) -> None:
     lines = written(command, LOG_FORMAT="text")
     assert lines
@@ -55,9 +58,9 @@ def test_a_process_writes_what_the_environment_says_and_its_options_override_tha
 
 
 def test_the_processes_of_a_worker_write_the_same(database: None) -> None:
-    manage("ping")
+    change(PING)
     assert [line for line in written("runworker", LOG_FORMAT="text") if "job_succeeded" in line]
-    manage("ping")
+    change(PING)
     assert written("runworker", LOG_LEVEL="error") == []
 
 

@@ -1,4 +1,4 @@
-"""Reads docker/compose.yaml and proves who gets which secret, in which order, and that health is asked."""
+"""docker/compose.yaml: who gets which secret, in which order services start, and that health is checked."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ URLS = {
     "relay": {"WORKER_DATABASE_URL": "worker_runtime", "NATS_SERVER": "nats"},
     "consumer": {"WORKER_DATABASE_URL": "worker_runtime", "AZURE_STORAGE_CONNECTION_STRING": "azurite"},
 }
-#: what each process tells about itself, and where to
+#: what each process reports about itself, and where to
 OBSERVED = {"LOG_LEVEL", "LOG_FORMAT", "SENTRY_DSN", "SENTRY_LEVEL", "SENTRY_SAMPLE_RATE", "TRACING", "TRACING_AGENT"}
 #: service -> the variables of .env that may appear anywhere in its definition
 VARIABLES = {

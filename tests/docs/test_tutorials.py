@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from project.demo.processes import free_port
+from project.local.ports import free_port
 from project.local.postgres import EmbeddedPostgres
 from tests.docs.markdown import read
 from tests.docs.walkthrough import Walkthrough
@@ -43,6 +43,7 @@ def test_the_first_tutorial(tmp_path: Path, name: str) -> None:
     assert tutorial.follow(read("docs/tutorial.md")) > 10
 
 
+@pytest.mark.slow
 def test_the_tutorial_with_stores(tmp_path: Path) -> None:
     passwords = ("MIGRATOR_PASSWORD", "APP_PASSWORD", "WORKER_RUNTIME_PASSWORD", "JOBS_OPERATOR_PASSWORD")
     # A server of its own: the roles are new there, as they are for the reader.
@@ -73,6 +74,7 @@ def nats_folder(tmp_path: Path) -> Iterator[Path]:
             os.kill(int(pid.read_text()), signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_the_tutorial_of_the_outbox(nats_folder: Path, name: str) -> None:
     port = str(free_port())
     tutorial = Walkthrough(

@@ -1,4 +1,4 @@
-"""Starts, with the first test that runs workers, what takes thirty seconds."""
+"""What several tests of processes need."""
 
 from __future__ import annotations
 
@@ -8,12 +8,25 @@ from collections.abc import Iterator
 import pytest
 
 from tests.e2e.stubborn import StubbornEnd, stubborn_end
+from tests.servers.nats import NatsBroker
 
 
 @pytest.fixture(scope="session")
 def stubborn(
     migrated: None, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[StubbornEnd, threading.Thread]]:
-    """Tell a worker with default settings to stop while its job feels no interrupt; other tests go on meanwhile."""
+    """Stop a worker with default settings while its job ignores interrupts; other tests run during its 30 s."""
     with stubborn_end(tmp_path_factory.mktemp("stubborn")) as end:
         yield end
+
+
+@pytest.fixture
+def nats() -> Iterator[NatsBroker]:
+    """Run a server with the stream that a deployment would create."""
+    broker = NatsBroker()
+    try:
+        broker.start()
+        broker.destination("orders")
+        yield broker
+    finally:
+        broker.close()

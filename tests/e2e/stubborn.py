@@ -1,4 +1,4 @@
-"""Lets a worker with default settings run into its thirty seconds, while other tests go on."""
+"""A worker with default settings that reaches the end of its thirty seconds while other tests run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.settings import url_for
 
 @contextmanager
 def spare_database(*, copied: bool) -> Iterator[str]:
-    """Create one more database, empty or a copy of the tests' own, and drop it; closes this thread's connections."""
+    """Create and drop a database, empty or a copy of the tests' own; close this thread's connections."""
     name = f"salon_spare_{uuid4().hex[:8]}"
     connections.close_all()
     template = test_settings.TEST_DATABASE if copied else "template1"
@@ -46,7 +46,6 @@ class StubbornEnd:
     took_s: float = 0.0
 
     def one(self, query: str) -> tuple[Any, ...]:
-        """Return one row of its database, as the superuser."""
         with psycopg.connect(self.url, autocommit=True) as connection:
             row = connection.execute(query.encode()).fetchone()
             assert row is not None
@@ -55,9 +54,9 @@ class StubbornEnd:
 
 @contextmanager
 def stubborn_end(folder: Path) -> Iterator[tuple[StubbornEnd, threading.Thread]]:
-    """Start a worker in a database of its own, give it a job that feels nothing, and send SIGTERM.
+    """Start a worker in a database of its own with a job that ignores interrupts, and send SIGTERM.
 
-    The thread ends when the worker has.
+    The thread ends when the worker has ended.
     """
     with spare_database(copied=True) as name, WorkerProcess(url=url_for("worker_runtime", name)) as worker:
         end = StubbornEnd(worker, url_for(None, name))
@@ -68,7 +67,7 @@ def stubborn_end(folder: Path) -> Iterator[tuple[StubbornEnd, threading.Thread]]
                 "INSERT INTO salon_jobs_job (task, store_id, payload) VALUES ('e2e-stubborn', %s, %s)",
                 [store_id, Jsonb({"started": str(started)})],
             )
-        eventually(started.exists, 20, worker.output)
+        eventually(started.exists, what=worker.output)
 
         def wait() -> None:
             end.status = worker.wait(60)

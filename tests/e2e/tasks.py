@@ -1,4 +1,4 @@
-"""Declares the tasks that worker processes run in the tests; files tell the test what happens, and when to go on."""
+"""Tasks that worker processes run in the tests; files show the test what happens, and when to continue."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def write(store_id: UUID, note: str = "") -> None:
 @store_task(name="e2e-emit-order")
 def emit_order(store_id: UUID, to: str) -> None:
     """Emit one message, with the arguments of ``write``, when this job's transaction commits."""
-    emit(to, aggregate_id=str(store_id), event="order.created", payload={"note": "beside"})
+    emit(to, aggregate_id=str(store_id), event="order.created", payload={"note": "emitted"})
 
 
 @store_task(name="e2e-write-and-look")
@@ -134,9 +134,9 @@ def hold_gil(store_id: UUID, started: str, fifo: str) -> None:
 def overdue(started: str) -> None:
     """Be at the instant at which this run must be killed, and go on."""
     gc.unfreeze()  # what a child froze at its start is not among the objects
-    board: InFlightTable = next(thing for thing in gc.get_objects() if type(thing) is InFlightTable)
-    [run] = [run for run in board.shown() if run.job_id == current_job().id]
-    board.show(run.slot, run.job_id, run.lease, kill_at=time.monotonic())
+    table: InFlightTable = next(thing for thing in gc.get_objects() if type(thing) is InFlightTable)
+    [run] = [run for run in table.shown() if run.job_id == current_job().id]
+    table.show(run.slot, run.job_id, run.lease, kill_at=time.monotonic())
     _announce(started)
     time.sleep(120)
 

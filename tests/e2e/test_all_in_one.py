@@ -1,16 +1,15 @@
-"""Runs everything in one process: jobs, cron, the relay and a consumer, over a real NATS."""
+"""Everything in one process: jobs, cron, the relay and a consumer, over a real NATS."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
+from unittest.mock import Mock
 from uuid import UUID
 
 import pytest
 
 from salon_jobs import tenant_context
-from salon_jobs.core.metrics import Sample
 from salon_jobs.process.heartbeat import Heartbeat
 from salon_jobs.worker.supervisor import Supervisor
 from salon_jobs.worker.worker import WorkerOptions
@@ -23,18 +22,6 @@ from tests.support import seen
 URL = url_for("worker_runtime")
 ORDERS = "rn::nats:::orders"
 CONSUMERS = {"orders": {"SOURCE": ORDERS, "TASKS": {"order.created": tasks.write.name}}}
-
-
-@pytest.fixture
-def nats() -> Iterator[NatsBroker]:
-    """Run a server with the stream, which a deployment makes."""
-    broker = NatsBroker()
-    try:
-        broker.start()
-        broker.destination("orders")
-        yield broker
-    finally:
-        broker.close()
 
 
 def test_one_process_runs_jobs_fires_cron_relays_and_consumes(nats: NatsBroker, stores: list[UUID]) -> None:
@@ -60,49 +47,20 @@ def test_one_process_runs_jobs_fires_cron_relays_and_consumes(nats: NatsBroker, 
         assert not worker.logged("process_declared_dead")
     assert seen("SELECT DISTINCT status FROM salon_jobs_message") == [("published",)]
     assert sorted(one.store_id for one in nats.received(ORDERS)) == sorted(map(str, stores))
-    assert [json.loads(one.payload) for one in nats.received(ORDERS)] == [{"note": "beside"}] * len(stores)
+    assert [json.loads(one.payload) for one in nats.received(ORDERS)] == [{"note": "emitted"}] * len(stores)
     assert seen("SELECT count(*), count(DISTINCT store_id) FROM customer") == [(len(stores), len(stores))]
     assert seen("SELECT count(*) FROM salon_jobs_process") == [(0,)]
 
 
-class Recorder:
-    """Is a loop that counts how often it was asked to end."""
-
-    def __init__(self) -> None:
-        self.stops = 0
-
-    def run(self) -> bool:
-        """End at once."""
-        return True
-
-    def stop(self) -> None:
-        """Count."""
-        self.stops += 1
-
-    def facts(self) -> dict[str, object]:
-        """Tell nothing."""
-        return {}
-
-    def samples(self) -> list[Sample]:
-        """Measure nothing."""
-        return []
-
-
 @pytest.mark.usefixtures("database")
-def test_embedded_loops_are_asked_to_end_once_since_twice_would_force_it() -> None:
-    embedded = Recorder()
+@pytest.mark.parametrize("burst", [False, True])
+def test_embedded_loops_are_stopped_once_since_twice_would_force_it(burst: bool) -> None:
+    """A burst stops them when the work ends by itself."""
+    embedded = Mock(**{"run.return_value": True, "samples.return_value": []})
     heartbeat = Heartbeat("supervisor", concurrency=0, queues=None, on_dead=lambda: None)
-    options = WorkerOptions(concurrency=1, queues=None, burst=False)
+    options = WorkerOptions(concurrency=1, queues=None, burst=burst)
     worker = Supervisor(heartbeat, [], options, processes=0, embedded=[embedded])
-    worker.stop()
+    if not burst:
+        worker.stop()
     assert worker.run()
-    assert embedded.stops == 1
-
-
-@pytest.mark.usefixtures("database")
-def test_embedded_loops_are_asked_to_end_when_the_work_ends_by_itself() -> None:
-    embedded = Recorder()
-    heartbeat = Heartbeat("supervisor", concurrency=0, queues=None, on_dead=lambda: None)
-    options = WorkerOptions(concurrency=1, queues=None, burst=True)
-    assert Supervisor(heartbeat, [], options, processes=0, embedded=[embedded]).run()
-    assert embedded.stops == 1
+    embedded.stop.assert_called_once_with()

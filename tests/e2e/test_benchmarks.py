@@ -16,6 +16,7 @@ from benchmarks.report import verdicts
 from tests.conftest import ROOT
 
 
+@pytest.mark.slow
 def test_every_measure_gives_its_figures(migrated: None, tmp_path: Path) -> None:
     path = tmp_path / "figures.json"
     done = subprocess.run(

@@ -43,6 +43,7 @@ def name() -> Iterator[str]:
         connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
 
 
+@pytest.mark.slow
 def test_every_service_works_with_what_it_is_given_and_a_message_becomes_a_job(name: str) -> None:
     with ExitStack() as stack:
         nats, azure = stack.enter_context(NatsServer()), stack.enter_context(closing(AzureBroker()))
@@ -77,7 +78,7 @@ def test_every_service_works_with_what_it_is_given_and_a_message_becomes_a_job(n
             words = [word.replace(f"0.0.0.0:{port}", "127.0.0.1:0") for word in SERVICES[service]["command"]]
             running[service] = stack.enter_context(Service(words, environment(service)))
         for process in running.values():
-            process.wait_until_ready(30)
+            process.wait_until_ready()
         azure.spoil("rn::azurequeue:::pings", _ENVELOPE)
         running["consumer"].wait_for("messages_taken", enqueued=1)
         running["worker"].wait_for("job_succeeded", task_name="ping")

@@ -1,4 +1,4 @@
-"""Runs consume_queue as processes of their own: killed, stopped, without its database, beside a worker."""
+"""consume_queue as a process: killed, stopped, without its database, embedded in a worker."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.directory_source import send
-from tests.e2e.worker_process import WorkerProcess, end_worker_connections, eventually
+from tests.e2e.worker_process import ConsumerProcess, WorkerProcess, end_worker_connections, eventually
 from tests.settings import url_for
 from tests.support import change, seen
 
@@ -18,10 +18,6 @@ pytestmark = pytest.mark.usefixtures("database")
 @pytest.fixture
 def queue(tmp_path: Path) -> Path:
     return tmp_path
-
-
-class ConsumerProcess(WorkerProcess):
-    command = "consume_queue"
 
 
 def consuming(queue: Path, *arguments: str, kind: type[WorkerProcess] = ConsumerProcess) -> WorkerProcess:
@@ -79,15 +75,15 @@ def test_it_is_ready_goes_on_after_its_database_was_lost_and_stops_in_order(queu
             assert process.ask("/healthz")[0] == 200
         finally:
             change("ALTER ROLE worker_runtime LOGIN")
-        eventually(lambda: len(jobs()) == 2, 20)
+        eventually(lambda: len(jobs()) == 2)
         eventually(lambda: emptied(queue))
         process.stop()
         assert process.wait() == 0, process.output
         assert process.logged("process_stopped", clean=True)
 
 
-def test_a_worker_runs_it_beside_its_jobs(queue: Path) -> None:
-    send(queue, "one", payload='{"note": "beside"}')
+def test_a_worker_runs_it_embedded(queue: Path) -> None:
+    send(queue, "one", payload='{"note": "embedded"}')
     with consuming(queue, "--with-consumer", "--with-scheduler", kind=WorkerProcess) as process:
         process.wait_until_ready()
         process.wait_for("job_succeeded", task_name="e2e-nothing")

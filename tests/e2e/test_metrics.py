@@ -35,7 +35,7 @@ def test_what_children_count_is_shown_by_their_supervisor_and_survives_them() ->
         def finished(values: Shown) -> float:
             return of(values, "finished_total", task="ping", outcome="succeeded")
 
-        eventually(lambda: finished(scraped(at)) == 20, 15)
+        eventually(lambda: finished(scraped(at)) == 20)
         values = scraped(at)
         assert of(values, "claimed_total") >= 20
         assert of(values, "run_duration_seconds_count", task="ping") == 20
@@ -53,7 +53,7 @@ def test_what_children_count_is_shown_by_their_supervisor_and_survives_them() ->
             os.kill(child["pid"], signal.SIGKILL)
         worker.wait_for("child_died")
         enqueue(owner, "ping")
-        eventually(lambda: finished(scraped(at)) == 21, 15)
+        eventually(lambda: finished(scraped(at)) == 21)
     change("DELETE FROM salon_jobs_process")
 
 

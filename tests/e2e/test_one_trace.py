@@ -1,20 +1,18 @@
-"""Follows one message through a worker, a relay, a real NATS, a consumer and the worker again, each a process."""
+"""One message through a worker, a relay, a real NATS, a consumer and the worker again, each a process."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-import pytest
 from django.db import connections
 
 from salon_jobs import tenant_context
 from tests.e2e import tasks
 from tests.e2e.span_file import read_spans
-from tests.e2e.worker_process import WorkerProcess, eventually
+from tests.e2e.worker_process import ConsumerProcess, RelayProcess, WorkerProcess, eventually
 from tests.servers.nats import NatsBroker
 from tests.settings import url_for
 from tests.support import seen
@@ -23,26 +21,6 @@ URL = url_for("worker_runtime")
 TRACED = '{"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}'
 ORDERS = "rn::nats:::orders"
 CONSUMERS = {"orders": {"SOURCE": ORDERS, "TASKS": {"order.created": tasks.write.name}}}
-
-
-class RelayProcess(WorkerProcess):
-    command = "relay_outbox"
-
-
-class ConsumerProcess(WorkerProcess):
-    command = "consume_queue"
-
-
-@pytest.fixture
-def nats() -> Iterator[NatsBroker]:
-    """Run a server with the stream, which a deployment makes."""
-    broker = NatsBroker()
-    try:
-        broker.start()
-        broker.destination("orders")
-        yield broker
-    finally:
-        broker.close()
 
 
 def test_a_message_is_one_trace_through_all_processes(nats: NatsBroker, stores: list[UUID], tmp_path: Path) -> None:
@@ -55,10 +33,10 @@ def test_a_message_is_one_trace_through_all_processes(nats: NatsBroker, stores: 
         ConsumerProcess(url=URL, **settings) as consumer,
     ):
         for process in (worker, relay, consumer):
-            process.wait_for("health_listening", patience_s=30)
+            process.wait_for("health_listening")
         with tenant_context(stores[0]):
             tasks.emit_order.enqueue(store_id=stores[0], to=ORDERS)
-        written = worker.wait_for("job_succeeded", task_name=tasks.write.name, patience_s=30)
+        written = worker.wait_for("job_succeeded", task_name=tasks.write.name)
         emitter, relayed, consumed = worker.children()[0], relay.pid, consumer.pid
         assert read_spans(file) == [], "they go in batches"
         for process in (worker, relay, consumer):

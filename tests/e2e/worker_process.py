@@ -1,4 +1,4 @@
-"""Runs ``runworker``, or another command, as a process of its own, reads its log, asks its health, and ends it."""
+"""A long-running command as a process of its own, with its log and its health endpoint."""
 
 from __future__ import annotations
 
@@ -24,8 +24,12 @@ ROOT = Path(__file__).resolve().parents[2]
 INHERITED = ("HOME", "LANG", "LC_ALL", "PATH", "TMPDIR")
 
 
-def eventually(condition: Callable[[], object], patience_s: float = 10, what: str = "") -> None:
-    """Wait until the condition holds. Fails when that takes too long."""
+# Longer than a busy machine needs for anything here; nothing waits longer than necessary.
+PATIENCE_S = 30.0
+
+
+def eventually(condition: Callable[[], object], patience_s: float = PATIENCE_S, what: str = "") -> None:
+    """Wait until the condition holds, or fail."""
     deadline = time.monotonic() + patience_s
     while not condition():
         assert time.monotonic() < deadline, f"waited {patience_s} s in vain {what}"
@@ -33,7 +37,7 @@ def eventually(condition: Callable[[], object], patience_s: float = 10, what: st
 
 
 def end_worker_connections() -> int:
-    """End every connection of the worker role to the tests' database; returns how many."""
+    """End every connection of the worker role to the tests' database; return how many."""
     connections["default"].close()
     [(count,)] = seen(
         "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
@@ -43,9 +47,9 @@ def end_worker_connections() -> int:
 
 
 class WorkerProcess:
-    """Owns one worker from start to end; it has the one URL and no other secret. A context manager: it always ends.
+    """Worker process with one URL and no other secret; leaving the context ends it.
 
-    ``settings`` are keys of SALON_JOBS. The health endpoint takes a free port, which the log tells.
+    ``settings`` are keys of SALON_JOBS. The health endpoint takes a free port, which is in the log.
     """
 
     command: ClassVar[str] = "runworker"
@@ -81,21 +85,18 @@ class WorkerProcess:
 
     @property
     def pid(self) -> int:
-        """Return the process id."""
         return self._process.pid
 
     @property
     def output(self) -> str:
-        """Return all it has printed so far."""
         return "".join([*self.lines, *self.errors])
 
     def logged(self, event: str, **fields: object) -> list[dict[str, Any]]:
-        """Return the log records of one event, with these fields."""
         records = [json.loads(line) for line in list(self.lines)]
         return [r for r in records if r.get("event") == event and all(r.get(k) == v for k, v in fields.items())]
 
-    def wait_for(self, event: str, *, patience_s: float = 10, **fields: object) -> dict[str, Any]:
-        """Wait until such a record is logged and return the first. Fails when the process ends without it."""
+    def wait_for(self, event: str, *, patience_s: float = PATIENCE_S, **fields: object) -> dict[str, Any]:
+        """Wait for such a record and return the first. Fails when the process ends without it."""
         deadline = time.monotonic() + patience_s
         with self._changed:
             while not (found := self.logged(event, **fields)):
@@ -106,7 +107,7 @@ class WorkerProcess:
         return found[0]
 
     def ask(self, path: str) -> tuple[int, dict[str, Any]]:
-        """Ask its health endpoint; returns status and answer."""
+        """Get a path of its health endpoint; return status and body."""
         address = self.wait_for("health_listening")["address"]
         try:
             with urllib.request.urlopen(f"http://{address}{path}", timeout=10) as response:
@@ -116,35 +117,31 @@ class WorkerProcess:
                 return error.code, json.load(error)
 
     def children(self) -> list[dict[str, Any]]:
-        """Return what readiness shows of the processes that run jobs."""
+        """Return what /readyz shows of the processes that run jobs."""
         children: list[dict[str, Any]] = self.ask("/readyz")[1]["children"]
         return children
 
-    def wait_until_ready(self, patience_s: float = 10) -> Self:
-        """Wait until /readyz answers 200."""
-        self.wait_for("health_listening", patience_s=patience_s)
-        eventually(lambda: self.ask("/readyz")[0] == 200, patience_s, self.output)
+    def wait_until_ready(self) -> Self:
+        self.wait_for("health_listening")
+        eventually(lambda: self.ask("/readyz")[0] == 200, what=self.output)
         return self
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
-        """Send a signal."""
         self._process.send_signal(number)
 
-    def wait(self, patience_s: float = 10) -> int:
-        """Wait for the end, and for the last line of its log; returns the exit status."""
+    def wait(self, patience_s: float = PATIENCE_S) -> int:
+        """Wait for the end and the last line of the log; return the exit status."""
         status = self._process.wait(patience_s)
         with self._changed:
             self._changed.wait_for(lambda: self._ended == 2, 5)
         return status
 
     def __enter__(self) -> Self:
-        """Own a running process."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End it, if it has not ended."""
         if self._process.poll() is None:
             self._process.kill()
         self.wait()
@@ -158,3 +155,11 @@ class WorkerProcess:
         with self._changed:
             self._ended += 1
             self._changed.notify_all()
+
+
+class RelayProcess(WorkerProcess):
+    command = "relay_outbox"
+
+
+class ConsumerProcess(WorkerProcess):
+    command = "consume_queue"

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from project.local.ports import free_port
 from tests.conftest import manage
 from tests.e2e.stubborn import spare_database
-from tests.e2e.test_worker_health import free_port
 from tests.settings import PASSWORD, url_for
 
 ASK = (

@@ -16,15 +16,15 @@ from salon_jobs import enqueue_job, fan_out, tenant_context
 from salon_jobs.core import tracing
 from tests import tasks
 from tests.support import change, claim, running_on_a_thread, seen
-from tests.tracers import Failing, Remembering
+from tests.tracers import Failing, RecordingTracer
 
 HEADERS = {"traceparent": "00-abc-def-01"}
 
 
 @pytest.fixture
-def tracer(monkeypatch: pytest.MonkeyPatch) -> Remembering:
+def tracer(monkeypatch: pytest.MonkeyPatch) -> RecordingTracer:
     """Be the only tracer."""
-    remembering = Remembering(HEADERS)
+    remembering = RecordingTracer(HEADERS)
     monkeypatch.setattr(tracing, "_tracers", [remembering])
     return remembering
 
@@ -57,7 +57,7 @@ WAYS: dict[str, Callable[[UUID], object]] = {
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("alias", ["default", "web"])
 def test_a_job_keeps_the_trace_it_was_enqueued_in(
-    stores: list[UUID], tracer: Remembering, settings: Any, way: str, alias: str
+    stores: list[UUID], tracer: RecordingTracer, settings: Any, way: str, alias: str
 ) -> None:
     settings.SALON_JOBS = {**settings.SALON_JOBS, "DATABASE": alias}
     with tenant_context(stores[0]) if "no store" not in way and way != "by name" else transaction.atomic(using=alias):
@@ -65,24 +65,24 @@ def test_a_job_keeps_the_trace_it_was_enqueued_in(
     connections[alias].close()
     count = 3 if "many" in way else 1
     assert kept() == [HEADERS] * count
-    [sent] = tracer.told
+    [sent] = tracer.calls
     assert (sent.emitted, sent.system, sent.destination, sent.count) == (False, "salon_jobs", "default", count)
     if count == 1:
         assert sent.message_id == str(seen("SELECT id FROM salon_jobs_job")[0][0])
 
 
-def test_each_store_of_a_fan_out_keeps_the_trace(stores: list[UUID], tracer: Remembering) -> None:
+def test_each_store_of_a_fan_out_keeps_the_trace(stores: list[UUID], tracer: RecordingTracer) -> None:
     fan_out(tasks.keyed, number=1)
     tracer.given = {"traceparent": "another"}
     fan_out(tasks.keyed, number=1)
     assert kept() == [{"traceparent": "another"}] * 3, "as their payloads, it is that of the last"
-    assert [sent.count for sent in tracer.told] == [3, 0]
+    assert [sent.count for sent in tracer.calls] == [3, 0]
 
 
 @pytest.mark.parametrize("mode", ["replace", "preserve_run_at"])
 @pytest.mark.parametrize("task", [tasks.keyed, tasks.keyed_system], ids=["store", "system"])
 def test_a_waiting_job_takes_the_trace_together_with_the_payload(
-    stores: list[UUID], tracer: Remembering, task: Any, mode: str
+    stores: list[UUID], tracer: RecordingTracer, task: Any, mode: str
 ) -> None:
     arguments = {"note": "a"} if task is tasks.keyed_system else {"store_id": stores[0], "number": 1}
     task.using(job_key_mode=mode).enqueue(**arguments)
@@ -97,18 +97,18 @@ def test_sql_of_ones_own_may_give_a_trace(database: None) -> None:
     assert [trace and json.loads(trace) for trace in traces()] == [{"traceparent": "x"}, None, None]
 
 
-def test_without_a_tracer_that_listens_nothing_is_kept(stores: list[UUID], tracer: Remembering) -> None:
+def test_without_a_tracer_that_listens_nothing_is_kept(stores: list[UUID], tracer: RecordingTracer) -> None:
     tracer.active = False
     for way in WAYS.values():
         with tenant_context(stores[0]):
             way(stores[0])
     assert set(traces()) == {None}
-    assert tracer.told == []
+    assert tracer.calls == []
 
 
 @pytest.mark.parametrize("room", [1, 100])
 def test_a_run_is_told_by_what_it_continues_and_how_it_ended(
-    stores: list[UUID], hooks: tasks.Hooks, process_id: int, tracer: Remembering, room: int
+    stores: list[UUID], hooks: tasks.Hooks, process_id: int, tracer: RecordingTracer, room: int
 ) -> None:
     def fail(**_: object) -> None:
         raise RuntimeError("the till is closed")
@@ -117,56 +117,58 @@ def test_a_run_is_told_by_what_it_continues_and_how_it_ended(
     task: Any
     for task in (tasks.system, tasks.in_store):
         task.using(queue="tills").enqueue(**({"store_id": stores[0]} if task is tasks.in_store else {}))
-        tracer.told.clear()
+        tracer.calls.clear()
         with running_on_a_thread(process_id, claim(process_id, room)):
             pass
-        [run] = tracer.told
+        [run] = tracer.calls
         assert (run.task, run.queue, run.attempt, run.headers) == (task.name, "tills", 1, HEADERS)
         assert run.ended == ("job_succeeded" if task is tasks.system else "job_retried")
         assert type(run.error) is (type(None) if task is tasks.system else RuntimeError)
 
 
 @pytest.mark.parametrize("trace", ["[]", '"x"', "7", "null", '{"traceparent": 1}', '{"traceparent": "nonsense"}'])
-def test_what_is_no_trace_hurts_no_run(database: None, process_id: int, tracer: Remembering, trace: str) -> None:
+def test_what_is_no_trace_hurts_no_run(database: None, process_id: int, tracer: RecordingTracer, trace: str) -> None:
     tasks.system.enqueue()
     change("UPDATE salon_jobs_job SET trace = %s::jsonb", trace)
-    tracer.told.clear()
+    tracer.calls.clear()
     with running_on_a_thread(process_id, claim(process_id)):
         pass
-    assert [run.ended for run in tracer.told] == ["job_succeeded"]
+    assert [run.ended for run in tracer.calls] == ["job_succeeded"]
 
 
 def test_tracers_that_fail_are_nobody_elses_problem(
-    stores: list[UUID], process_id: int, tracer: Remembering, monkeypatch: pytest.MonkeyPatch, caplog: Any
+    stores: list[UUID], process_id: int, tracer: RecordingTracer, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
     monkeypatch.setattr(tracing, "_tracers", [Failing(), tracer, Failing()])
     tasks.in_store.enqueue(store_id=stores[0])
     with running_on_a_thread(process_id, claim(process_id)):
         pass
-    assert [type(each).__name__ for each in tracer.told] == ["Sent", "Run"]
+    assert [type(each).__name__ for each in tracer.calls] == ["Sent", "Run"]
     assert seen("SELECT count(*) FROM salon_jobs_job") == [(0,)]
     assert "a tracer could not begin" in caplog.text
     assert "a tracer could not end" in caplog.text
 
 
-def test_two_tracers_share_the_baggage(database: None, tracer: Remembering, monkeypatch: pytest.MonkeyPatch) -> None:
-    other = Remembering({"sentry-trace": "s", "baggage": "sentry-a=1", "tracestate": "no\nline"})
+def test_two_tracers_share_the_baggage(
+    database: None, tracer: RecordingTracer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = RecordingTracer({"sentry-trace": "s", "baggage": "sentry-a=1", "tracestate": "no\nline"})
     tracer.given = {"traceparent": "t", "baggage": "b=2"}
     monkeypatch.setattr(tracing, "_tracers", [tracer, other])
     tasks.system.enqueue()
     assert kept() == [{"traceparent": "t", "sentry-trace": "s", "baggage": "b=2,sentry-a=1"}]
 
 
-def test_baggage_beyond_what_all_carry_is_left_behind(database: None, tracer: Remembering) -> None:
+def test_baggage_beyond_what_all_carry_is_left_behind(database: None, tracer: RecordingTracer) -> None:
     tracer.given = {"traceparent": "t", "baggage": f"b={'x' * 8191}"}
     tasks.system.enqueue()
     assert kept() == [{"traceparent": "t"}]
 
 
 def test_a_flush_waits_no_longer_than_told_and_for_nobody_who_fails(
-    tracer: Remembering, monkeypatch: pytest.MonkeyPatch
+    tracer: RecordingTracer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Hanging(Remembering):
+    class Hanging(RecordingTracer):
         def __init__(self) -> None:
             super().__init__({})
             self.released = threading.Event()
@@ -179,5 +181,5 @@ def test_a_flush_waits_no_longer_than_told_and_for_nobody_who_fails(
     began = time.monotonic()
     tracing.flush(0.3)
     assert 0.3 <= time.monotonic() - began < 10
-    assert tracer.told == ["flush"]
+    assert tracer.calls == ["flush"]
     hanging.released.set()

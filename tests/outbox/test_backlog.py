@@ -334,4 +334,4 @@ class Histories(RuleBasedStateMachine):
 
 
 TestHistories = Histories.TestCase
-TestHistories.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+TestHistories.settings = settings(stateful_step_count=60)

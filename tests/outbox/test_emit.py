@@ -20,7 +20,7 @@ from salon_jobs.outbox import Draft
 from tests.e2e.worker_process import eventually
 from tests.outbox.scene import ORDERS, arrived, emitted, relay_in_burst, relaying
 from tests.support import change, seen
-from tests.tracers import Failing, Remembering
+from tests.tracers import Failing, RecordingTracer
 
 
 def test_a_message_carries_store_producer_and_payload_as_it_was_written(stores: list[UUID]) -> None:
@@ -137,13 +137,13 @@ def test_a_trigger_emits_and_wakes_the_relay(stores: list[UUID]) -> None:
 
 
 def test_a_trace_goes_along(monkeypatch: pytest.MonkeyPatch) -> None:
-    tracer = Remembering({"traceparent": "00-abc-def-01", "baggage": ""})
+    tracer = RecordingTracer({"traceparent": "00-abc-def-01", "baggage": ""})
     monkeypatch.setattr(tracing, "_tracers", [tracer, Failing()])
     message_id = emitted("a")
     with transaction.atomic():
         emit_many(Draft(aggregate_type=ORDERS, event=event, payload={}) for event in ("a", "b"))
     assert set(seen("SELECT headers::text FROM salon_jobs_message")) == {('{"traceparent":"00-abc-def-01"}',)}
-    one, two = tracer.told
+    one, two = tracer.calls
     assert (one.emitted, one.system, one.destination, one.name) == (True, "memory", "orders", "order.created")
     assert (one.count, one.message_id, one.body_size) == (1, str(message_id), len('{"number":0}'))
     assert (two.destination, two.name, two.count, two.message_id) == ("orders", "", 2, "")

@@ -29,7 +29,7 @@ from tests import tasks
 from tests.outbox.scene import ORDERS, relay_in_burst
 from tests.outbox.whole_way import delivered, discard, fail, processor, run_all
 from tests.support import change, seen
-from tests.tracers import Remembering
+from tests.tracers import RecordingTracer
 
 SECRET = "a-customers-name"
 host = logging.getLogger("host.tills")
@@ -170,7 +170,7 @@ def test_text_in_a_log_line_cannot_pass_for_another_line(configure: Configure) -
 def test_a_trace_is_named_by_all_records_of_a_run(
     stores: list[UUID], configure: Configure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Tracing(Remembering):
+    class Tracing(RecordingTracer):
         def running(self, run: tracing.Run) -> Any:
             run.trace_id = "a-trace"
             return super().running(run)

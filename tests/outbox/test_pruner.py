@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 
+import pytest
+
 from salon_jobs.outbox.marker import MessagePruner
 from tests.outbox.scene import fill, statuses
 from tests.support import change
@@ -51,6 +53,7 @@ def test_skipped_ones_are_kept_at_least_as_long_as_published_ones(change_setting
     assert MessagePruner().run_once() == 0
 
 
+@pytest.mark.slow
 def test_messages_that_were_sent_late_do_not_end_the_walk() -> None:
     sent("published", timedelta(days=8), 12_000)
     change("UPDATE salon_jobs_message SET sent_at = now() WHERE id < (SELECT min(id) + 6000 FROM salon_jobs_message)")

@@ -197,6 +197,7 @@ def test_partitions_change_hands_without_disorder_while_messages_are_unresolvabl
     assert there(two_streams, "east", "west") == {one: [0, 1, 2] for one in (*AGGREGATES, *bad)}
 
 
+@pytest.mark.slow
 def test_a_stream_without_a_leader_does_not_stop_the_aggregates_of_another(use: Callable[..., None]) -> None:
     with NatsCluster() as cluster:
         cluster.start()

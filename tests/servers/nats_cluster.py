@@ -12,7 +12,7 @@ from nats.aio.client import Client
 from nats.errors import Error
 from nats.js.api import Placement
 
-from project.demo.processes import free_port
+from project.local.ports import free_port
 from tests.servers.nats import NatsBroker
 
 _SERVERS: Final = 3

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import boto3
 from botocore.config import Config
 
-from project.local.nats import free_port
+from project.local.ports import free_port
 from salon_jobs.brokers.aws.sns import SnsPublisher
 from salon_jobs.brokers.aws.sqs import SqsSource
 from salon_jobs.brokers.source import Envelope, Source

@@ -33,7 +33,7 @@ def beside_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def site(migrated: None) -> Iterator[str]:
-    """Serve the project as the web role, with the operator's database beside it; yields the admin's address."""
+    """Serve the project as the web role, with the operator's database; yield the address of the admin."""
     made = manage(
         "shell",
         "-c",

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from project.local.ports import free_port
 from tests.settings import PASSWORD, url_for
 
 _START_TIMEOUT_S = 10.0
@@ -29,7 +30,7 @@ def pgbouncer(*, pool_size: int) -> Generator[int]:
     user = "nobody" if os.geteuid() == 0 else None
     server = urlsplit(url_for(None))
     with tempfile.TemporaryDirectory(prefix="pgbouncer-") as name:
-        home, port = Path(name), _free_port()
+        home, port = Path(name), free_port()
         (home / "users.txt").write_text("".join(f'"{role}" "{PASSWORD}"\n' for role in _ROLES))
         (home / "pgbouncer.ini").write_text(
             f"""
@@ -63,16 +64,10 @@ max_client_conn = 200
 
 def _no_prepared_statements(program: str) -> str:
     """Switch off, where it exists (1.21), what would hide a statement prepared in one transaction for the next."""
-    told = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
-    version = re.search(r"(\d+)\.(\d+)", told)
-    assert version, told
+    output = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
+    version = re.search(r"(\d+)\.(\d+)", output)
+    assert version, output
     return "max_prepared_statements = 0" if (int(version[1]), int(version[2])) >= (1, 21) else ""
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _wait_for(port: int, process: subprocess.Popen[bytes], log: Path) -> None:

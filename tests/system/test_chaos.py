@@ -1,4 +1,4 @@
-"""Runs the short chaos: every disturbance once, and after each one every job is looked at."""
+"""The short chaos: every disturbance once, and every job and message examined."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,10 +17,10 @@ from project.settings import INHERITED_ENVIRONMENT
 pytestmark = pytest.mark.system
 
 
-def test_no_job_is_lost_or_done_twice_whatever_is_killed(tmp_path: Path) -> None:
-    path = tmp_path / "chaos.json"
+def chaos(module: str, path: Path) -> dict[str, Any]:
+    """Run it for a minute or until every disturbance was applied; return its figures."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.chaos", "--seconds", "60", "--seed", "1", "--json", str(path)],
+        [sys.executable, "-m", module, "--seconds", "60", "--seed", "1", "--json", str(path)],
         cwd=ROOT,
         env=INHERITED_ENVIRONMENT,
         capture_output=True,
@@ -28,9 +29,21 @@ def test_no_job_is_lost_or_done_twice_whatever_is_killed(tmp_path: Path) -> None
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    tallies = json.loads(path.read_text())["disturbances"]
+    figures: dict[str, Any] = json.loads(path.read_text())
+    return figures
+
+
+def test_no_job_is_lost_or_done_twice_whatever_is_killed(tmp_path: Path) -> None:
+    tallies = chaos("tests.chaos", tmp_path / "chaos.json")["disturbances"]
     assert len(tallies) == 7
     for tally in tallies.values():
         assert tally["times"] >= 1
         assert tally["jobs"] > 0
         assert tally["violations"] == []
+
+
+def test_every_message_arrives_once_and_in_order_whatever_is_killed(tmp_path: Path) -> None:
+    figures = chaos("tests.chaos.outbox", tmp_path / "chaos.json")
+    assert len(figures["disturbances"]) == 8
+    assert figures["messages"] > 1000
+    assert figures["faults"] == []

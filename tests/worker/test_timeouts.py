@@ -33,7 +33,7 @@ from salon_jobs.worker.supervisor import RunTotals
 from tests import tasks
 from tests.metrics import of, shown
 from tests.support import change, claim, job_row, run_due, running_on_a_thread, seen
-from tests.tracers import Remembering
+from tests.tracers import RecordingTracer
 from tests.worker.conftest import RunHere, RunOnThread
 from tests.worker.effects import job_events, write, written
 
@@ -364,14 +364,14 @@ def test_an_expired_run_is_reported_to_tracers_and_metrics(
     stores: list[UUID], process_id: int, limit: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limit(wait_timeout=timedelta(seconds=60))
-    tracer, counted = Remembering({}), TaskStatistics()
+    tracer, counted = RecordingTracer({}), TaskStatistics()
     monkeypatch.setattr(tracing, "_tracers", [tracer])
     monkeypatch.setattr(executor, "ended_runs", counted)
     handle = tasks.in_store.enqueue(store_id=stores[0])
     due_since(75)
     with running_on_a_thread(process_id, claim(process_id)):
         pass
-    [run] = [each for each in tracer.told if isinstance(each, tracing.Run)]
+    [run] = [each for each in tracer.calls if isinstance(each, tracing.Run)]
     assert (run.job_id, run.ended, type(run.error)) == (handle.id, "job_expired", Expired)
     totals = RunTotals()
     totals.add(counted.take_report())

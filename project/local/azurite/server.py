@@ -15,7 +15,7 @@ from typing import Final
 from azure.storage.queue import QueueClient, QueueServiceClient
 
 from project.local.azurite.install import HERE, NODE, installed_program
-from project.local.nats import free_port
+from project.local.ports import free_port
 from project.local.postgres_install import ServerFailed
 
 _START_S: Final = 30

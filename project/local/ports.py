@@ -1,0 +1,13 @@
+"""Ports for local servers."""
+
+from __future__ import annotations
+
+import socket
+
+
+def free_port() -> int:
+    """Return an unused port of 127.0.0.1."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
