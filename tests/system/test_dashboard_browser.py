@@ -111,7 +111,7 @@ def test_it_is_read_at_a_glance_and_reached_from_the_index(
     expect(page.locator("ol.breadcrumbs")).to_have_css("background-color", CRUMBS)
     expect(page.locator("svg.plot")).to_have_count(4)
     label = page.locator("#plot-throughput svg.plot").get_attribute("aria-label") or ""
-    assert label.startswith("Succeeded a minute. succeeded: now ")
+    assert label.startswith("Succeeded per minute. succeeded: now ")
     for expected in ("12", "reports paused", "django.db.utils.OperationalError", "BROKER.UNREACHABLE", "shop-1/11"):
         expect(page.locator("#salon-jobs-dashboard")).to_contain_text(expected)
     # Wide tables scroll by themselves, and the page does not.
@@ -220,7 +220,7 @@ def test_an_outage_is_told_and_gets_over(page: Page, site: str, shop: list[UUID]
 
     page.route("**/dashboard/?part=*", ask_for_a_store)
     _later(page)
-    expect(page.locator("#refresh-status")).to_contain_text("another page was answered")
+    expect(page.locator("#refresh-status")).to_contain_text("the server returned another page")
     page.unroute("**/dashboard/?part=*")
     page.get_by_role("button", name="Resume auto-refresh").click()
     page.context.clear_cookies()
