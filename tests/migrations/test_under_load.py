@@ -24,6 +24,7 @@ from tests.migrations.test_migrations import CATALOGUE, environment, fresh, rows
 from tests.settings import PASSWORD, url_for
 
 __all__ = ["fresh"]  # a fixture
+pytestmark = pytest.mark.slow  # test_locks_briefly is the short proof
 
 ALIAS = "under_load"
 STORE = uuid4()
