@@ -39,6 +39,7 @@ def one_user_url() -> Iterator[str]:
         connection.execute(sql.SQL("DROP ROLE {}").format(name))
 
 
+@pytest.mark.slow
 def test_migrations_and_the_cleanup_function_work(one_user_url: str) -> None:
     environment = {"DJANGO_SETTINGS_MODULE": "tests.demo.one_user_settings", "DATABASE_URL_MIGRATOR": one_user_url}
     done = manage("migrate", "--verbosity", "0", **environment)

@@ -79,6 +79,7 @@ UNION ALL SELECT 'index', indexname, indexdef, '', '' FROM pg_indexes WHERE sche
 ORDER BY 1, 2"""
 
 
+@pytest.mark.slow
 def test_gwt_04_an_empty_database_gets_the_job_tables_and_twice_changes_nothing(fresh: str) -> None:
     urls = environment(fresh)
     assert manage("bootstrap_roles", "--share-roles", "--database", fresh, **urls).returncode == 0
@@ -195,6 +196,7 @@ def test_one_database_user_has_stores_and_forced_policies(fresh: str, owned: Cal
     assert done.stdout.count("job_succeeded") == 3
 
 
+@pytest.mark.slow
 def test_the_sql_of_every_migration_can_be_shown_and_a_plain_project_lacks_none(fresh: str) -> None:
     urls = environment(fresh)
     assert manage("bootstrap_roles", "--share-roles", "--database", fresh, **urls).returncode == 0

@@ -173,6 +173,7 @@ def isolate(on: bool) -> None:
         migration.apply(declared, editor)
 
 
+@pytest.mark.slow
 def test_a_migration_gets_through_or_gives_up_and_nobody_waits_for_it_long(busy: str) -> None:
     changes = [
         *(partial(migrate, target) for target in ("0002_protect", "0001_initial", "0002_protect", "0003_fan_out")),
