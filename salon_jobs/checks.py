@@ -86,7 +86,7 @@ def check_settings(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> 
     else:
         errors += _check_isolation(database)
     if not uses_time_zones():
-        hint = "set USE_TZ = True: jobs are due at instants, and those that it leaves without a zone compare with none"
+        hint = "set USE_TZ = True: jobs are due at instants, and a datetime without a time zone is none"
         errors.append(Error("USE_TZ is False", hint=hint, id="salon_jobs.E007"))
     if not apps.is_installed("pgtrigger"):
         errors.append(
@@ -115,8 +115,8 @@ def _check_isolation(database: str) -> list[CheckMessage]:
     if level in (None, IsolationLevel.READ_UNCOMMITTED, IsolationLevel.READ_COMMITTED):
         return []
     hint = (
-        "take isolation_level out of the alias's OPTIONS, and give what needs it an alias of its own: claims, enqueues"
-        " with keys and limits go on with what others committed while they waited, which fails under a snapshot"
+        "remove isolation_level from the alias's OPTIONS, and give code that needs it another alias: claims, enqueues"
+        " with keys and limits must see what others commit while they wait, and would fail with serialization errors"
     )
     text = f"OPTIONS['isolation_level'] of the database {database!r} is not READ COMMITTED"
     return [Error(text, hint=hint, id="salon_jobs.E006")]
@@ -134,10 +134,10 @@ def _check_migrate(winner: object) -> list[CheckMessage]:
     if winner == "salon_jobs":
         return []
     hint = (
-        "put 'salon_jobs' before it in INSTALLED_APPS; or, when its migrate is needed, silence this check: a login that"
-        " is refused before bootstrap_roles was run is then told in Django's words"
+        "put 'salon_jobs' before it in INSTALLED_APPS; or, if you need its migrate, silence this check: where"
+        " bootstrap_roles has not been run, migrate then ends in a traceback that does not say so"
     )
-    text = f"the command migrate is that of {winner!r}, not that of salon_jobs"
+    text = f"{winner!r} overrides the migrate command of salon_jobs"
     return [Warning(text, hint=hint, id="salon_jobs.W001")]
 
 
@@ -172,7 +172,7 @@ def check_consumers(app_configs: Sequence[AppConfig] | None = None, **_: Any) ->
         except ConfigurationError as error:
             found.append(Error(str(error), id="salon_jobs.E050"))
     if consumers and retain is not None and retain < _LONGEST_KEPT:
-        hint = "set it to 14 days or more: an older message that its broker brings again would become a second job"
+        hint = "set it to 14 days or more: a message delivered again after that would become a second job"
         found.append(Warning("OUTBOX['RETAIN_INBOX'] is shorter than 14 days", hint=hint, id="salon_jobs.W050"))
     return found
 
@@ -229,10 +229,10 @@ def check_producer_of_views(app_configs: Sequence[AppConfig] | None = None, **_:
         return []
     importlib.import_module(urlconf)
     try:
-        told_by_now = conf.outbox.producer is not None or bool(_section_in_use())
+        reported = conf.outbox.producer is not None or bool(_section_in_use())
     except ConfigurationError:
         return []  # E001
-    return [] if told_by_now or not _emit_is_imported() else [_missing_producer("the code imports emit")]
+    return [] if reported or not _emit_is_imported() else [_missing_producer("the code imports emit")]
 
 
 @cache
@@ -276,22 +276,22 @@ _SIGNS_IN: Final = "django.contrib.auth.middleware.AuthenticationMiddleware"
 def check_requests(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> list[CheckMessage]:
     """Check that TenantMiddleware is present when required, in the right place, and can be created."""
     try:
-        meant, how = conf.membership_model is not None, conf.request_store
+        has_memberships, request_store = conf.membership_model is not None, conf.request_store
     except ConfigurationError:
         return []  # reported by check_settings
     found = [_names_of(path) for path in middleware()]
     place = next((number for number, names in enumerate(found) if _OURS in names), None)
     if place is None:
-        return [_missing()] if meant else []
+        return [_missing()] if has_memberships else []
     errors: list[CheckMessage] = []
     try:
         make_resolver()
     except ConfigurationError as error:
-        hint = "TenantMiddleware needs it: fix the setting SALON_JOBS"
+        hint = f"{_settings_hint(str(error))}; or remove TenantMiddleware, which needs it"
         errors.append(Error(str(error), hint=hint, id="salon_jobs.E030"))
-    if how in REQUEST_STORES and not any(_SIGNS_IN in names for names in found[:place]):
+    if request_store in REQUEST_STORES and not any(_SIGNS_IN in names for names in found[:place]):
         hint = f"put '{_OURS}' after AuthenticationMiddleware: the store is that of the signed-in user"
-        text = "TenantMiddleware stands before AuthenticationMiddleware, or without it"
+        text = "TenantMiddleware does not come after AuthenticationMiddleware"
         errors.append(Error(text, hint=hint, id="salon_jobs.E031"))
     return errors
 
@@ -328,7 +328,7 @@ def check_isolation(app_configs: Sequence[AppConfig] | None = None, **_: Any) ->
     declared: Declared = declared_in_meta()
     if any(_undeclared(model, declared, store) for model in models):
         declared = {**declared_by_operations(), **declared}
-    messages: list[CheckMessage] = [_open(model) for model in models if _undeclared(model, declared, store)]
+    messages: list[CheckMessage] = [_unprotected(model) for model in models if _undeclared(model, declared, store)]
     for model in models:
         isolation = declared.get(model)
         if isolation is not None:
@@ -359,14 +359,14 @@ def _undeclared(model: type[Model], declared: Declared, store: type[Model]) -> b
     )
 
 
-def _open(model: type[Model]) -> CheckMessage:
+def _unprotected(model: type[Model]) -> CheckMessage:
     meta = model._meta
     hint = (
-        'give it the store and, in Meta.constraints, StoreIsolation(field="store", name="…"), then run makemigrations;'
-        " a model that is not yours, the operation ProtectModel; the table of a ManyToManyField, a through model; or"
-        ' say SystemScope(name="…") where stores may see each other\'s rows'
+        'add a foreign key to the store and, in Meta.constraints, StoreIsolation(field="store", name="…"), then run'
+        " makemigrations. For a model of another app use the operation ProtectModel; for a ManyToManyField, a through"
+        ' model. Where stores may see each other\'s rows, add SystemScope(name="…")'
     )
-    text = f"{meta.label} refers to stores or their rows, or is the store, and its table shows all of them to everybody"
+    text = f"{meta.label} refers to stores or their rows, or is the store model, and everybody can see all its rows"
     return Warning(text, hint=hint, obj=model, id="salon_jobs.W010")
 
 
@@ -375,9 +375,9 @@ def _check_field(model: type[Model], isolation: StoreIsolation) -> list[CheckMes
     try:
         field: Any = model._meta.get_field(isolation.field)
         if (field.target_field if field.is_relation else field).get_internal_type() != "UUIDField":
-            text = "is not a uuid, as stores are"
+            text = "is not a UUID, as stores are"
     except FieldDoesNotExist:
-        text = "is no field of it"
+        text = "is not a field of the model"
     if text is None:
         return []
     hint = 'name the field that holds the store; "id" in the store model itself'
@@ -396,7 +396,7 @@ def _check_names(model: type[Model], constraint: AccessConstraint) -> Iterator[C
         except FieldDoesNotExist:
             column = None
         if column is None:
-            text = f"{constraint.name}: {name!r} is no field of its table"
+            text = f"{constraint.name}: {name!r} is not a field with a column"
             hint = "name fields of the model in web, worker and user_field"
             yield Error(text, hint=hint, obj=model, id="salon_jobs.E010")
 
@@ -408,10 +408,10 @@ def _check_uniques(model: type[Model], isolation: StoreIsolation) -> Iterator[Ch
     for label, first in _uniques(model):
         if first not in (field.name, field.attname):
             hint = (
-                "make it UniqueConstraint(fields=[…]) with the store first: row-level security does not reach it, so it"
-                " tells a store what another one has, and keeps it from having the same"
+                "make it a UniqueConstraint(fields=[…]) with the store first: row-level security does not apply to it,"
+                " so it reveals to a store what another one has, and keeps the store from having the same"
             )
-            text = f"the unique {label} is not led by {isolation.field!r}"
+            text = f"the unique {label} does not begin with {isolation.field!r}"
             yield Warning(text, hint=hint, obj=model, id="salon_jobs.W011")
 
 
@@ -430,7 +430,7 @@ def _uniques(model: type[Model]) -> Iterator[tuple[str, str | None]]:
 
 
 def _check_references(model: type[Model], isolation: StoreIsolation, declared: Declared) -> Iterator[CheckMessage]:
-    held = {key.field for key in _same_store_keys(model)}
+    enforced = {key.field for key in _same_store_keys(model)}
     for key in _foreign_keys(model):
         target = declared.get(key.remote_field.model)
         if key.name == isolation.field or not isinstance(target, StoreIsolation):
@@ -438,13 +438,13 @@ def _check_references(model: type[Model], isolation: StoreIsolation, declared: D
         same_store = f'SameStoreForeignKey(field="{key.name}", name="…") in Meta.constraints'
         if key.db_constraint and not key.remote_field.model._meta.get_field(target.field).primary_key:
             hint = (
-                f"say db_constraint=False and add {same_store}: a plain foreign key lets a row refer to another"
-                " store's, and tells that it exists"
+                f"set db_constraint=False and add {same_store}: a plain foreign key lets a row refer to another"
+                " store's row, and reveals that it exists"
             )
-            text = f"the foreign key {key.name!r} does not hold the store"
+            text = f"the foreign key {key.name!r} does not include the store"
             yield Warning(text, hint=hint, obj=model, id="salon_jobs.W012")
-        elif not key.db_constraint and key.name not in held:
-            text = f"nothing in the database holds the reference {key.name!r}"
+        elif not key.db_constraint and key.name not in enforced:
+            text = f"nothing in the database enforces the reference {key.name!r}"
             yield Warning(text, hint=f"add {same_store}", obj=model, id="salon_jobs.W013")
 
 
@@ -455,14 +455,14 @@ def _check_target(model: type[Model], key: SameStoreForeignKey) -> list[CheckMes
         target = field.remote_field.model._meta
         needed = {target.get_field(key.to_store_field).name, field.target_field.name}
     except (FieldDoesNotExist, AttributeError):
-        text = f"{key.name}: {key.field!r} is no foreign key, or there is no {key.store_field!r}, here or there"
+        text = f"{key.name}: {key.field!r} is not a foreign key, or one of the two models has no {key.store_field!r}"
         return [Error(text, hint="name a ForeignKey and the fields of the store", obj=model, id="salon_jobs.E011")]
     uniques = [set(constraint.fields) for constraint in target.total_unique_constraints]
     if needed in [*uniques, *map(set, target.unique_together)]:
         return []
     fields = f'["{key.to_store_field}", "{field.target_field.name}"]'
     hint = f'add UniqueConstraint(fields={fields}, name="…") to {target.label}, whose rows it refers to'
-    return [Error(f"{key.name} refers to what is not unique", hint=hint, obj=model, id="salon_jobs.E011")]
+    return [Error(f"{key.name} refers to fields that are not unique", hint=hint, obj=model, id="salon_jobs.E011")]
 
 
 def _same_store_keys(model: type[Model]) -> list[SameStoreForeignKey]:

@@ -60,7 +60,7 @@ def test_another_apps_migrate_that_wins_is_a_warning(tmp_path: Path, first: bool
         "check", "--tag", "salon_jobs", PYTHONPATH=str(tmp_path), DJANGO_SETTINGS_MODULE="beside", DATABASE_URL=URL
     )
     assert done.returncode == 0, done.stderr
-    told = "salon_jobs.W001) the command migrate is that of 'other'" in done.stderr
+    told = "salon_jobs.W001) 'other' overrides the migrate command of salon_jobs" in done.stderr
     assert told is first
     assert ("put 'salon_jobs' before it in INSTALLED_APPS" in done.stderr) is first
 

@@ -97,7 +97,7 @@ def test_what_is_right_is_left_alone(tmp_path: Path, fields: str, meta: str) -> 
         (
             "store = owned()\nlabel = models.TextField()",
             f"{RIGHT}\nunique_together = [('label', 'store')]",
-            ("W011) the unique unique_together ('label', 'store') is not led by 'store'",),
+            ("W011) the unique unique_together ('label', 'store') does not begin with 'store'",),
         ),
         (
             "store = owned()\nlabel = models.TextField()",
@@ -107,26 +107,26 @@ def test_what_is_right_is_left_alone(tmp_path: Path, fields: str, meta: str) -> 
         (
             f"store = owned()\n{SHELF.replace(', db_constraint=False', '')}",
             RIGHT,
-            ("W012) the foreign key 'shelf' does not hold the store", 'SameStoreForeignKey(field="shelf"'),
+            ("W012) the foreign key 'shelf' does not include the store", 'SameStoreForeignKey(field="shelf"'),
         ),
-        (f"store = owned()\n{SHELF}", RIGHT, ("W013) nothing in the database holds the reference 'shelf'",)),
-        ("owner = owned()", RIGHT, ("E010) i: 'store' is no field of it", '"id" in the store model itself')),
-        ("store = models.TextField()", RIGHT, ("E010) i: 'store' is not a uuid",)),
+        (f"store = owned()\n{SHELF}", RIGHT, ("W013) nothing in the database enforces the reference 'shelf'",)),
+        ("owner = owned()", RIGHT, ("E010) i: 'store' is not a field of the model", '"id" in the store model itself')),
+        ("store = models.TextField()", RIGHT, ("E010) i: 'store' is not a UUID",)),
         (
             "store = owned()",
             RIGHT.replace('name="i"', 'name="i", web={"SELECT": ["price"]}'),
-            ("E010) i: 'price' is no field of its table", "name fields of the model"),
+            ("E010) i: 'price' is not a field with a column", "name fields of the model"),
         ),
         (
             "store = owned()",
             RIGHT.replace("StoreIsolation(", "MembershipIsolation(user_field='user', "),
-            ("E010) i: 'user' is no field of its table",),
+            ("E010) i: 'user' is not a field with a column",),
         ),
-        ("store = owned()", KEYED, ("E011) k: 'shelf' is no foreign key",)),
+        ("store = owned()", KEYED, ("E011) k: 'shelf' is not a foreign key",)),
         (
             "store = owned()\nshelf = models.ForeignKey('self', models.CASCADE, db_constraint=False)",
             KEYED,
-            ("E011) k refers to what is not unique", 'UniqueConstraint(fields=["store", "id"]', "library.Book"),
+            ("E011) k refers to fields that are not unique", 'UniqueConstraint(fields=["store", "id"]', "library.Book"),
         ),
     ],
 )
