@@ -212,7 +212,7 @@ def limit(
             raise OptionInvalid(f"rate must be a number of jobs a second, more than 0, not {rate!r}")
         values["rate"] = rate
     if not values:
-        raise OptionInvalid("say what shall hold: max_concurrency, rate or lift; None takes back")
+        raise OptionInvalid("pass max_concurrency, rate or lift; None removes a limit")
     if key is not None:
         if task is None or queue is not None or store_id is not None:
             raise OptionInvalid("key goes with task, and with nothing else")

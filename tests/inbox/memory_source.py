@@ -17,7 +17,6 @@ class MemorySource(Source):
     """Delivers what is in ``queue``; what is given back comes again with a higher count, whatever the visibility."""
 
     service = "memory"
-    visibility = timedelta(seconds=0.3)
     queues: ClassVar[dict[str, list[Delivery]]] = {}
 
     def __init__(self, destination: Destination, *, consumer: str) -> None:
@@ -30,6 +29,10 @@ class MemorySource(Source):
         self.extended = threading.Semaphore(0)
         self.before_receive: Callable[[], None] = lambda: None
         self.before_acknowledge: Callable[[], None] = lambda: None
+
+    @property
+    def visibility(self) -> timedelta:
+        return timedelta(seconds=0.3)
 
     def receive(self, limit: int, *, wait: timedelta, visibility: timedelta) -> list[Delivery]:
         self.before_receive()

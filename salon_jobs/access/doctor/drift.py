@@ -47,7 +47,7 @@ def compare_rights(
         # Revoking a privilege on the whole object also revokes it on the columns.
         revoked = {right.privilege for right in extra if not right.column}
         missing = {right for right in theirs_declared if right not in theirs_present or right.privilege in revoked}
-        to, fix = role(grantee), []
+        to, fix = role(grantee), list[str]()
         if extra:
             cascade = " CASCADE" if any(right.may_grant for right in extra) else ""
             fix.append(f"REVOKE {_privileges(extra)} ON {each.on} FROM {to}{cascade}")
