@@ -55,19 +55,19 @@ class Migration(LocksBriefly):
                 ("max_attempts", models.SmallIntegerField(db_default=25)),
                 ("lease", models.IntegerField(db_default=0, help_text="Grows with every claim; fences every finish")),
                 ("leased_by", models.BigIntegerField(help_text="The process that holds the job", null=True)),
-                ("rescues", models.SmallIntegerField(db_default=0, help_text="How often the process holding it died")),
+                (
+                    "rescues",
+                    models.SmallIntegerField(db_default=0, help_text="Times a worker died while running this job"),
+                ),
                 ("job_key", models.CharField(max_length=512, null=True)),
                 ("payload", ReadableJSONField(db_default=models.Value({}, models.JSONField()))),
                 ("reason", models.CharField(db_default="", help_text="Why it was cancelled or failed", max_length=255)),
                 ("created_at", models.DateTimeField(db_default=Now())),
                 ("started_at", models.DateTimeField(help_text="When it was claimed last", null=True)),
                 ("finished_at", models.DateTimeField(null=True)),
-                (
-                    "cancel_requested_at",
-                    models.DateTimeField(help_text="When its process was asked to end it", null=True),
-                ),
+                ("cancel_requested_at", models.DateTimeField(help_text="When cancellation was requested", null=True)),
                 ("expires_at", models.DateTimeField(null=True)),
-                ("tick", models.DateTimeField(help_text="The cron tick it stems from", null=True)),
+                ("tick", models.DateTimeField(help_text="The cron tick that added it", null=True)),
                 (
                     "concurrency_key",
                     models.CharField(
@@ -91,17 +91,19 @@ class Migration(LocksBriefly):
                     ),
                 ),
                 ("fan_out_id", models.BigIntegerField(help_text="The fan-out that added it", null=True)),
+                ("error_class", models.CharField(help_text="Class of the last error", max_length=255, null=True)),
                 (
-                    "error_class",
-                    models.CharField(
-                        help_text="The class of the error by which it failed last", max_length=255, null=True
+                    "fingerprint",
+                    models.BigIntegerField(
+                        help_text="Same for jobs of a task with the same error class, location and message", null=True
                     ),
                 ),
                 (
-                    "fingerprint",
-                    models.BigIntegerField(help_text="The same for jobs of a task that failed alike", null=True),
+                    "trace",
+                    models.JSONField(
+                        help_text="Trace headers from enqueueing, by which the run continues the trace", null=True
+                    ),
                 ),
-                ("trace", models.JSONField(help_text="What continues the trace of whoever enqueued it", null=True)),
             ],
             options={
                 "db_table": "salon_jobs_job",
@@ -220,7 +222,9 @@ class Migration(LocksBriefly):
                 ("job_id", models.BigIntegerField(primary_key=True, serialize=False)),
                 (
                     "lease",
-                    models.IntegerField(help_text="The run that was superseded; a later one of the same job is not"),
+                    models.IntegerField(
+                        help_text="The lease of the superseded run; later runs of the job are unaffected"
+                    ),
                 ),
             ],
             options={"db_table": "salon_jobs_superseded"},
@@ -230,11 +234,14 @@ class Migration(LocksBriefly):
             fields=[
                 ("id", models.BigAutoField(primary_key=True, serialize=False)),
                 ("task", models.CharField(max_length=255)),
-                ("tick", models.DateTimeField(help_text="The cron tick it stems from", null=True)),
+                ("tick", models.DateTimeField(help_text="The cron tick that added it", null=True)),
                 ("digest", models.CharField(help_text="Hash of the arguments and the label", max_length=64)),
                 ("label", models.CharField(db_default="", max_length=255)),
-                ("inserted", models.IntegerField(db_default=0, help_text="Jobs it added")),
-                ("kept", models.IntegerField(db_default=0, help_text="Stores that already had a job with the key")),
+                ("inserted", models.IntegerField(db_default=0, help_text="Jobs added")),
+                (
+                    "kept",
+                    models.IntegerField(db_default=0, help_text="Stores that already had a waiting job with this key"),
+                ),
                 ("paused", models.IntegerField(db_default=0, help_text="Paused stores, which got no job")),
                 ("created_at", models.DateTimeField(db_default=Now())),
             ],
@@ -254,10 +261,7 @@ class Migration(LocksBriefly):
                 ("kind", models.CharField(max_length=16)),
                 ("hostname", models.CharField(max_length=255)),
                 ("pid", models.IntegerField()),
-                (
-                    "supervisor_id",
-                    models.BigIntegerField(help_text="The row of the process that started it", null=True),
-                ),
+                ("supervisor_id", models.BigIntegerField(help_text="The supervisor's row", null=True)),
                 ("queues", models.JSONField(help_text="The queues it serves; null means all", null=True)),
                 ("concurrency", models.IntegerField(db_default=1)),
                 ("started_at", models.DateTimeField(db_default=Now())),
@@ -299,7 +303,10 @@ class Migration(LocksBriefly):
                         max_length=512,
                     ),
                 ),
-                ("paused", models.BooleanField(db_default=False, default=False, help_text="Start none of these jobs")),
+                (
+                    "paused",
+                    models.BooleanField(db_default=False, default=False, help_text="Start no jobs of this kind"),
+                ),
                 (
                     "max_concurrency",
                     models.PositiveIntegerField(
@@ -385,13 +392,10 @@ class Migration(LocksBriefly):
                 ("cancelled", models.IntegerField()),
                 ("snoozed", models.IntegerField()),
                 ("released", models.IntegerField(help_text="Runs that a shutdown interrupted")),
-                (
-                    "rescued",
-                    models.IntegerField(help_text="Jobs queued again after their process died, started or not"),
-                ),
-                ("duration_s", models.FloatField(help_text="Sum over the runs that ended by themselves")),
+                ("rescued", models.IntegerField(help_text="Jobs requeued after their process died, started or not")),
+                ("duration_s", models.FloatField(help_text="Sum over the runs that were not interrupted")),
                 ("durations", IntegerArrayField()),
-                ("wait_s", models.FloatField(help_text="Sum of how long they had been due")),
+                ("wait_s", models.FloatField(help_text="Sum of the seconds between due and started")),
                 ("waits", IntegerArrayField()),
             ],
             options={"db_table": "salon_jobs_task_minute"},
@@ -409,8 +413,11 @@ class Migration(LocksBriefly):
                 ("queue", models.CharField(max_length=100)),
                 ("waiting", models.BigIntegerField(help_text="Jobs that are queued, due or not")),
                 ("due", models.BigIntegerField()),
-                ("oldest_due_s", models.FloatField(help_text="How long the oldest due job had been due")),
-                ("exact", models.BooleanField(help_text="Whether all were counted; else it is an estimate")),
+                ("oldest_due_s", models.FloatField(help_text="Age of the oldest due job, in seconds")),
+                (
+                    "exact",
+                    models.BooleanField(help_text="Whether all rows were counted; otherwise the count is an estimate"),
+                ),
             ],
             options={"db_table": "salon_jobs_queue_minute"},
         ),
@@ -420,12 +427,18 @@ class Migration(LocksBriefly):
                 ("id", models.BigAutoField(primary_key=True, serialize=False)),
                 (
                     "message_id",
-                    models.UUIDField(help_text="Fixed when it is written; identifies it to brokers and consumers"),
+                    models.UUIDField(
+                        help_text="Set when the message is written; identifies it to brokers and consumers"
+                    ),
                 ),
-                ("aggregate_type", models.CharField(help_text="Where it goes: an ARN or RN", max_length=255)),
+                ("aggregate_type", models.CharField(help_text="Destination: an ARN or RN", max_length=255)),
                 (
                     "aggregate_id",
-                    models.CharField(db_default="", help_text="Messages of one are kept in order", max_length=255),
+                    models.CharField(
+                        db_default="",
+                        help_text="Messages with the same aggregate ID are delivered in order",
+                        max_length=255,
+                    ),
                 ),
                 ("event", models.CharField(max_length=255)),
                 ("payload", JSONTextField()),
@@ -448,13 +461,13 @@ class Migration(LocksBriefly):
                 ("retry_count", models.SmallIntegerField(db_default=0)),
                 ("retry_at", models.DateTimeField(null=True)),
                 ("created_at", models.DateTimeField(db_default=Now())),
-                ("sent_at", models.DateTimeField(help_text="When it was published; null unless it was", null=True)),
+                (
+                    "sent_at",
+                    models.DateTimeField(help_text="When it was published; null for other messages", null=True),
+                ),
                 ("ended_at", models.DateTimeField(help_text="When it failed or was skipped", null=True)),
                 ("last_error", models.TextField(db_default="")),
-                (
-                    "replay_of",
-                    models.UUIDField(help_text="The message that was sent again on purpose by this one", null=True),
-                ),
+                ("replay_of", models.UUIDField(help_text="The original message that this one re-sends", null=True)),
                 (
                     "partition",
                     models.GeneratedField(
@@ -528,7 +541,7 @@ class Migration(LocksBriefly):
                 ("aggregate_type", models.CharField(max_length=255)),
                 ("aggregate_id", models.CharField(db_default="", max_length=255)),
                 ("partition", models.SmallIntegerField()),
-                ("head_id", models.BigIntegerField(help_text="The message that the others wait for", unique=True)),
+                ("head_id", models.BigIntegerField(help_text="The message that the later ones wait for", unique=True)),
                 ("store_id", models.UUIDField(null=True)),
                 (
                     "status",
@@ -559,7 +572,7 @@ class Migration(LocksBriefly):
             name="RelayPartition",
             fields=[
                 ("partition", models.SmallIntegerField(primary_key=True, serialize=False)),
-                ("owner", models.BigIntegerField(help_text="The process that relays it", null=True)),
+                ("owner", models.BigIntegerField(help_text="The relay that owns it", null=True)),
                 ("epoch", models.BigIntegerField(db_default=0)),
                 ("beat", models.BigIntegerField(db_default=0)),
             ],
@@ -621,12 +634,7 @@ class Migration(LocksBriefly):
                 ("code", models.CharField(db_default="", help_text="Why it was rejected", max_length=64)),
                 ("reason", models.TextField(db_default="")),
                 ("deliveries", models.IntegerField(db_default=1)),
-                (
-                    "raw",
-                    models.TextField(
-                        db_default="", help_text="What was received: the envelope, or what came instead of one"
-                    ),
-                ),
+                ("raw", models.TextField(db_default="", help_text="Message as received")),
             ],
             options={
                 "verbose_name": "incoming message",

@@ -70,7 +70,7 @@ class Job(models.Model):
         null=True, help_text="The process that holds the job"
     )
     rescues: models.SmallIntegerField[int, int] = models.SmallIntegerField(
-        db_default=0, help_text="How often the process holding it died"
+        db_default=0, help_text="Times a worker died while running this job"
     )
     job_key: models.CharField[str | None, str | None] = models.CharField(max_length=512, null=True)  # noqa: DJ001 - NULL means "no key" to the unique index
     payload = ReadableJSONField(db_default=models.Value({}, models.JSONField()))
@@ -83,11 +83,11 @@ class Job(models.Model):
     )
     finished_at: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(null=True)
     cancel_requested_at: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(
-        null=True, help_text="When its process was asked to end it"
+        null=True, help_text="When cancellation was requested"
     )
     expires_at: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(null=True)
     tick: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(
-        null=True, help_text="The cron tick it stems from"
+        null=True, help_text="The cron tick that added it"
     )
     concurrency_key: models.CharField[str | None, str | None] = models.CharField(  # noqa: DJ001 - NULL means that no limit by key applies
         max_length=255, null=True, help_text="Jobs of a task with the same key share a limit"
@@ -109,12 +109,12 @@ class Job(models.Model):
         null=True, help_text="The fan-out that added it"
     )
     error_class: models.CharField[str | None, str | None] = models.CharField(  # noqa: DJ001 - NULL: it never failed
-        max_length=255, null=True, help_text="The class of the error by which it failed last"
+        max_length=255, null=True, help_text="Class of the last error"
     )
     fingerprint: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(
-        null=True, help_text="The same for jobs of a task that failed alike"
+        null=True, help_text="Same for jobs of a task with the same error class, location and message"
     )
-    trace = models.JSONField(null=True, help_text="What continues the trace of whoever enqueued it")
+    trace = models.JSONField(null=True, help_text="Trace headers from enqueueing, by which the run continues the trace")
 
     class Meta:
         db_table = "salon_jobs_job"
@@ -262,7 +262,7 @@ class SupersededRun(models.Model):
 
     job_id: models.BigIntegerField[int, int] = models.BigIntegerField(primary_key=True)
     lease: models.IntegerField[int, int] = models.IntegerField(
-        help_text="The run that was superseded; a later one of the same job is not"
+        help_text="The lease of the superseded run; later runs of the job are unaffected"
     )
 
     class Meta:
@@ -281,15 +281,15 @@ class FanOutRecord(models.Model):
     id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
     task: models.CharField[str, str] = models.CharField(max_length=255)
     tick: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(
-        null=True, help_text="The cron tick it stems from"
+        null=True, help_text="The cron tick that added it"
     )
     digest: models.CharField[str, str] = models.CharField(
         max_length=64, help_text="Hash of the arguments and the label"
     )
     label: models.CharField[str, str] = models.CharField(max_length=255, db_default="")
-    inserted: models.IntegerField[int, int] = models.IntegerField(db_default=0, help_text="Jobs it added")
+    inserted: models.IntegerField[int, int] = models.IntegerField(db_default=0, help_text="Jobs added")
     kept: models.IntegerField[int, int] = models.IntegerField(
-        db_default=0, help_text="Stores that already had a job with the key"
+        db_default=0, help_text="Stores that already had a waiting job with this key"
     )
     paused: models.IntegerField[int, int] = models.IntegerField(
         db_default=0, help_text="Paused stores, which got no job"

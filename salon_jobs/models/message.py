@@ -49,13 +49,11 @@ class Message(models.Model):
 
     id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
     message_id: models.UUIDField[UUID, UUID] = models.UUIDField(
-        help_text="Fixed when it is written; identifies it to brokers and consumers"
+        help_text="Set when the message is written; identifies it to brokers and consumers"
     )
-    aggregate_type: models.CharField[str, str] = models.CharField(
-        max_length=255, help_text="Where it goes: an ARN or RN"
-    )
+    aggregate_type: models.CharField[str, str] = models.CharField(max_length=255, help_text="Destination: an ARN or RN")
     aggregate_id: models.CharField[str, str] = models.CharField(
-        max_length=255, db_default="", help_text="Messages of one are kept in order"
+        max_length=255, db_default="", help_text="Messages with the same aggregate ID are delivered in order"
     )
     event: models.CharField[str, str] = models.CharField(max_length=255)
     payload = JSONTextField()
@@ -69,14 +67,14 @@ class Message(models.Model):
     retry_at: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(null=True)
     created_at: models.DateTimeField[datetime, datetime] = models.DateTimeField(db_default=Now())
     sent_at: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(
-        null=True, help_text="When it was published; null unless it was"
+        null=True, help_text="When it was published; null for other messages"
     )
     ended_at: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(
         null=True, help_text="When it failed or was skipped"
     )
     last_error: models.TextField[str, str] = models.TextField(db_default="")
     replay_of: models.UUIDField[UUID | None, UUID | None] = models.UUIDField(
-        null=True, help_text="The message that was sent again on purpose by this one"
+        null=True, help_text="The original message that this one re-sends"
     )
     partition = models.GeneratedField(
         expression=PartitionOf(output_field=models.SmallIntegerField()),
@@ -155,7 +153,7 @@ class BlockedAggregate(models.Model):
     aggregate_id: models.CharField[str, str] = models.CharField(max_length=255, db_default="")
     partition: models.SmallIntegerField[int, int] = models.SmallIntegerField()
     head_id: models.BigIntegerField[int, int] = models.BigIntegerField(
-        unique=True, help_text="The message that the others wait for"
+        unique=True, help_text="The message that the later ones wait for"
     )
     store_id: models.UUIDField[UUID | None, UUID | None] = models.UUIDField(null=True)
     status: models.CharField[str, str] = models.CharField(max_length=16, choices=Status.choices)
@@ -191,7 +189,7 @@ class RelayPartition(models.Model):
 
     partition: models.SmallIntegerField[int, int] = models.SmallIntegerField(primary_key=True)
     owner: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(
-        null=True, help_text="The process that relays it"
+        null=True, help_text="The relay that owns it"
     )
     epoch: models.BigIntegerField[int, int] = models.BigIntegerField(db_default=0)
     beat: models.BigIntegerField[int, int] = models.BigIntegerField(db_default=0)
@@ -270,9 +268,7 @@ class InboxMessage(models.Model):
     code: models.CharField[str, str] = models.CharField(max_length=64, db_default="", help_text="Why it was rejected")
     reason: models.TextField[str, str] = models.TextField(db_default="")
     deliveries: models.IntegerField[int, int] = models.IntegerField(db_default=1)
-    raw: models.TextField[str, str] = models.TextField(
-        db_default="", help_text="What was received: the envelope, or what came instead of one"
-    )
+    raw: models.TextField[str, str] = models.TextField(db_default="", help_text="Message as received")
 
     class Meta:
         db_table = "salon_jobs_inbox"

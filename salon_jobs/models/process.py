@@ -17,7 +17,7 @@ class Process(models.Model):
     hostname: models.CharField[str, str] = models.CharField(max_length=255)
     pid: models.IntegerField[int, int] = models.IntegerField()
     supervisor_id: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(
-        null=True, help_text="The row of the process that started it"
+        null=True, help_text="The supervisor's row"
     )
     queues = models.JSONField(null=True, help_text="The queues it serves; null means all")
     concurrency: models.IntegerField[int, int] = models.IntegerField(db_default=1)
@@ -53,7 +53,7 @@ class Limit(models.Model):
         max_length=512, help_text="A queue, a task, a store's id, or task:key for jobs that share a concurrency key"
     )
     paused: models.BooleanField[bool, bool] = models.BooleanField(
-        db_default=False, default=False, help_text="Start none of these jobs"
+        db_default=False, default=False, help_text="Start no jobs of this kind"
     )
     max_concurrency: models.PositiveIntegerField[int | None, int | None] = models.PositiveIntegerField(
         null=True,

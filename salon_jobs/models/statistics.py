@@ -36,13 +36,13 @@ class TaskMinute(models.Model):
     snoozed: models.IntegerField[int, int] = models.IntegerField()
     released: models.IntegerField[int, int] = models.IntegerField(help_text="Runs that a shutdown interrupted")
     rescued: models.IntegerField[int, int] = models.IntegerField(
-        help_text="Jobs queued again after their process died, started or not"
+        help_text="Jobs requeued after their process died, started or not"
     )
     duration_s: models.FloatField[float, float] = models.FloatField(
-        help_text="Sum over the runs that ended by themselves"
+        help_text="Sum over the runs that were not interrupted"
     )
     durations: models.Field[list[int], list[int]] = IntegerArrayField()
-    wait_s: models.FloatField[float, float] = models.FloatField(help_text="Sum of how long they had been due")
+    wait_s: models.FloatField[float, float] = models.FloatField(help_text="Sum of the seconds between due and started")
     waits: models.Field[list[int], list[int]] = IntegerArrayField()
 
     class Meta:
@@ -60,11 +60,9 @@ class QueueMinute(models.Model):
     queue: models.CharField[str, str] = models.CharField(max_length=100)
     waiting: models.BigIntegerField[int, int] = models.BigIntegerField(help_text="Jobs that are queued, due or not")
     due: models.BigIntegerField[int, int] = models.BigIntegerField()
-    oldest_due_s: models.FloatField[float, float] = models.FloatField(
-        help_text="How long the oldest due job had been due"
-    )
+    oldest_due_s: models.FloatField[float, float] = models.FloatField(help_text="Age of the oldest due job, in seconds")
     exact: models.BooleanField[bool, bool] = models.BooleanField(
-        help_text="Whether all were counted; else it is an estimate"
+        help_text="Whether all rows were counted; otherwise the count is an estimate"
     )
 
     class Meta:
