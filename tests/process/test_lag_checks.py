@@ -65,7 +65,7 @@ def test_a_message_that_waits_too_long_fails_the_check() -> None:
 def test_a_database_that_hangs_is_reported_in_time_and_asked_once(
     settings: Any, monkeypatch: pytest.MonkeyPatch, operator: None
 ) -> None:
-    monkeypatch.setattr(checks, "_question", cache(lambda ask, alias: Probe(partial(ask, alias), patience_s=0.2)))
+    monkeypatch.setattr(checks, "_probe", cache(lambda ask, alias: Probe(partial(ask, alias), patience_s=0.2)))
     with SeveringProxy(url_for("jobs_operator")) as proxy:
         for alias in ("default", "operator"):
             monkeypatch.setitem(connections.settings[alias], "HOST", "127.0.0.1")
