@@ -72,8 +72,9 @@ Answers = list[PublishFailure | None]
 class Publisher(ABC):
     """Publisher for one service (the third part of ``aggregate_type``). One instance serves a whole relay.
 
-    Created without arguments and without I/O; it reads its settings from ``salon_jobs.conf``. ``publish`` is called
-    from several threads at once, but never from two for the same ``aggregate_type``.
+    Created without arguments and without I/O; it reads its settings from ``salon_jobs.conf``. Its module imports no SDK
+    until it publishes, because every process that emits creates it. ``publish`` is called from several threads at once,
+    but never from two for the same ``aggregate_type``.
     """
 
     service: ClassVar[str]

@@ -192,6 +192,7 @@ class Runner:
                 # It hit code around the handler. The fenced row shows whether the handler had finished.
                 outcome = outcome or ended_by(running, error)
         self._end(running)
+        # Both agree whether the row is finished: the finisher writes the success, or only reports it.
         if isinstance(outcome, Succeeded) and outcome.finished is running.finished:
             self._finisher.add(running)
         else:

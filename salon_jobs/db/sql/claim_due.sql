@@ -1,4 +1,5 @@
--- Claim up to %(room)s due jobs for one live process, in claim order.
+-- Claim up to %(room)s due jobs for one live process, in claim order. Also the body of salon_jobs_claim (see
+-- claim_function.sql): a change needs a migration that installs that function again.
 -- Locks: KEY SHARE on the process row (a rescue waits for us, or we claim nothing); the jobs FOR UPDATE SKIP LOCKED.
 -- MATERIALIZED is a fence: if it is merged into the UPDATE, the LIMIT can be evaluated again and over-claim.
 -- It steps from priority to priority, like queue_front.sql. The ids are passed as an array: for a join, a generic plan
