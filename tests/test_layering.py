@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import subprocess
 import sys
 from functools import cache
@@ -194,14 +195,15 @@ def test_nobody_reads_the_environment_but_the_projects_settings() -> None:
 
 
 def test_every_statement_says_what_it_is_for_what_it_locks_and_for_whom() -> None:
-    statements = sorted((PACKAGE / "db" / "sql").glob("*.sql"))
-    assert len(statements) > 15
-    for path in statements:
-        header = [line for line in path.read_text().splitlines() if line.startswith("--")]
+    files = sorted((PACKAGE / "db" / "sql").glob("*.sql"))
+    statements = [text for file in files for text in re.split(r"(?m)^-- name: ", file.read_text()) if text]
+    assert len(statements) > 100
+    for statement in statements:
+        header = [line for line in statement.splitlines() if line.startswith("--")]
         text = " ".join(header)
-        assert header, path
-        assert "Locks:" in text or path.name == "add_job_function.sql", path
-        assert "Role:" in text or "EXECUTE:" in text, path
+        assert header, statement
+        assert "Locks:" in text or "FUNCTION __schema__.salon_jobs_add_job(" in statement, statement
+        assert "Role:" in text or "EXECUTE:" in text, statement
 
 
 def _reads_environment(path: Path) -> bool:

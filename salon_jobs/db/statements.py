@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import Any, Final
 
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -18,12 +18,29 @@ from psycopg.pq.abc import PGresult
 from salon_jobs.conf import settings as conf
 from salon_jobs.db.connections import raw_cursor
 
+_NAME: Final = "-- name: "
+
 
 @cache
 def load(name: str) -> str:
-    """Return the statement in ``<name>.sql`` without its header comment, cached for the process."""
-    text = resources.files("salon_jobs.db").joinpath("sql", f"{name}.sql").read_text(encoding="utf-8")
-    return "\n".join(line for line in text.splitlines() if not line.startswith("--")).strip()
+    """Return a statement without its header comment, cached for the process."""
+    return _statements()[name]
+
+
+@cache
+def _statements() -> dict[str, str]:
+    """Read all files. One without a ``-- name:`` holds one statement, which has the file's name."""
+    found: dict[str, str] = {}
+    for file in resources.files("salon_jobs.db").joinpath("sql").iterdir():
+        name, lines = file.name.removesuffix(".sql"), list[str]()
+        for line in [*file.read_text(encoding="utf-8").splitlines(), _NAME]:
+            if not line.startswith(_NAME):
+                lines.append(line)
+                continue
+            if statement := "\n".join(text for text in lines if not text.startswith("--")).strip():
+                found[name] = statement
+            name, lines = line.removeprefix(_NAME), []
+    return found
 
 
 _SUCCESS = (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK)

@@ -21,7 +21,7 @@ from salon_jobs.db import statements
 from salon_jobs.models import InboxMessage
 
 Status: Final = InboxMessage.Status
-# As in prune_inbox.sql.
+# As in prune_inbox.
 PRUNE_BATCH: Final = 1000
 _LONGEST_RAW: Final = 2_000_000
 _LONGEST_REASON: Final = 4_000

@@ -133,5 +133,5 @@ def look_at_queue(*, using: str | None = None) -> QueueFront:
 
 
 def count_rest() -> dict[tuple[str, str], int]:
-    """Count scheduled and failed jobs by queue and state, bounded by sql/queue_rest.sql. Raises database errors."""
+    """Count scheduled and failed jobs by queue and state, bounded by queue_rest. Raises database errors."""
     return {(queue, state): count for queue, state, count in statements.rows("queue_rest")}

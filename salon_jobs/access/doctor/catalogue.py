@@ -107,7 +107,7 @@ class Catalogue:
         self.version = connection.info.server_version
 
     def rows(self, statement: str, **parameters: Any) -> list[tuple[Any, ...]]:
-        """Return the rows of ``db/sql/doctor_<statement>.sql``."""
+        """Return the rows of ``doctor_<statement>`` in ``db/sql/doctor.sql``."""
         return self.connection.execute(statements.load(f"doctor_{statement}").encode(), parameters).fetchall()
 
     @contextmanager

@@ -1,4 +1,4 @@
--- Define salon_jobs_cancel: operator_cancel.sql including running jobs, for the web role, which may not change a
+-- Define salon_jobs_cancel: operator_cancel including running jobs, for the web role, which may not change a
 -- running job itself. Returns the ids that were cancelled, or whose process is asked to end them.
 -- Locks: the rows, in id order; run it in a transaction of its own.
 -- SECURITY DEFINER, so it restricts itself to the caller's current store. access.job_tables fills in the schema and the

@@ -2,7 +2,7 @@
 -- claim_function.sql): a change needs a migration that installs that function again.
 -- Locks: KEY SHARE on the process row (a rescue waits for us, or we claim nothing); the jobs FOR UPDATE SKIP LOCKED.
 -- MATERIALIZED is a fence: if it is merged into the UPDATE, the LIMIT can be evaluated again and over-claim.
--- It steps from priority to priority, like queue_front.sql. The ids are passed as an array: for a join, a generic plan
+-- It steps from priority to priority, like queue_front. The ids are passed as an array: for a join, a generic plan
 -- expects a tenth of the table and reads all of it (500 of 500,000 due jobs: 72 ms, this way 8 ms).
 -- The commit does not wait for the disk (this transaction only): whatever a run commits comes later in the log, so a
 -- crash that loses the claim has lost the run as well, and the job is queued as before.

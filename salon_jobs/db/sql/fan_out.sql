@@ -1,5 +1,15 @@
+-- name: fan_out_record
+-- Write the record of a fan-out; fan_out.sql adds its counts in the same transaction. No row: the same task has been
+-- fanned out with the same arguments for the same tick. Without a tick (null) every fan-out is new.
+-- Locks: a concurrent fan-out of the same tick waits for our commit, then gets nothing. Role: worker.
+INSERT INTO salon_jobs_fan_out (task, tick, digest, label)
+VALUES (%(task)s, %(tick)s, %(digest)s, %(label)s)
+ON CONFLICT (task, tick, digest) DO NOTHING
+RETURNING id
+
+-- name: fan_out
 -- Add one job per store, using the narrow function that lists the stores (its name is filled in), and write the counts
--- into the record of fan_out_record.sql. A paused store gets none: its jobs would only pile up.
+-- into the record of fan_out_record. A paused store gets none: its jobs would only pile up.
 -- With a key, the marker in it (and in the concurrency key) becomes the store's id.
 -- A store's jitter is a hash of task and store, spread over the interval: the same for each fan-out.
 -- Locks: as salon_jobs_add_jobs. Role: worker.
@@ -36,3 +46,22 @@ UPDATE salon_jobs_fan_out f
                FROM listed) AS l
  WHERE f.id = %(fan_out_id)s
 RETURNING f.inserted, f.kept, f.paused
+
+-- name: fan_out_found
+-- Find the existing record that fan_out_record conflicted with.
+-- Locks: none. Role: worker.
+SELECT id, inserted + kept, paused FROM salon_jobs_fan_out
+ WHERE task = %(task)s AND tick = %(tick)s AND digest = %(digest)s
+
+-- name: fan_out_progress
+-- Count the remaining jobs of a fan-out, using the index of jobs that stem from one.
+-- Locks: none. Role: worker, operator.
+SELECT f.inserted, c.running, c.queued, c.failed, c.cancelled
+  FROM salon_jobs_fan_out f
+ CROSS JOIN (SELECT count(*) FILTER (WHERE j.state = 'running') AS running,
+                    count(*) FILTER (WHERE j.state = 'queued') AS queued,
+                    count(*) FILTER (WHERE j.state = 'failed') AS failed,
+                    count(*) FILTER (WHERE j.state = 'cancelled') AS cancelled
+               FROM salon_jobs_job j
+              WHERE j.fan_out_id = %(id)s) AS c
+ WHERE f.id = %(id)s

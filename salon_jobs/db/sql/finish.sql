@@ -1,5 +1,49 @@
+-- name: finish
 -- Delete a job that succeeded, if this run still owns it; no row: the lease is lost.
 -- Runs inside the handler's own transaction for store tasks, so effects and "done" commit together.
 -- Locks: the row. Role: worker.
 DELETE FROM salon_jobs_job
  WHERE id = %(id)s AND leased_by = %(process_id)s AND lease = %(lease)s AND state = 'running'
+
+-- name: finish_keep
+-- Variant of finish.sql for a deployment that keeps succeeded rows (RETAIN_SUCCEEDED).
+-- Locks: the row. Role: worker.
+UPDATE salon_jobs_job
+   SET state = 'succeeded', attempts = least(attempts + 1, 32767), leased_by = NULL, finished_at = clock_timestamp()
+ WHERE id = %(id)s AND leased_by = %(process_id)s AND lease = %(lease)s AND state = 'running'
+
+-- name: finish_many
+-- Delete jobs that succeeded, if this process still owns them; returns the ids. Locked rows are left for the next
+-- round: the caller keeps the ids that were not returned.
+-- Locks: the rows, in ascending order (two unordered batches could deadlock), SKIP LOCKED. Role: worker.
+-- Read by id alone: + 0 and || '' hide the index by process, which holds an entry for each job that the process ran
+-- since the last vacuum (with 100,000 of them a batch took seven times as long). IS TRUE keeps the leases in a hash
+-- table: a join compared each with each wherever few rows were expected. Deleted by ctid, which the lock keeps stable:
+-- a third less time. A row that was changed meanwhile has another ctid, and is left like a locked one.
+-- Not prepared: a generic plan knows nothing of the arrays and compares each with each (ten times slower).
+WITH mine AS MATERIALIZED (
+    SELECT j.id, j.ctid AS place
+      FROM salon_jobs_job j
+     WHERE j.id = ANY (%(ids)s::bigint[]) AND j.leased_by + 0 = %(process_id)s AND j.state || '' = 'running'
+       AND ((j.id, j.lease) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(leases)s::int[]))) IS TRUE
+     ORDER BY j.id
+       FOR UPDATE OF j SKIP LOCKED
+)
+DELETE FROM salon_jobs_job WHERE ctid = ANY (ARRAY(SELECT place FROM mine))
+RETURNING id
+
+-- name: finish_many_keep
+-- Variant of finish_many for a deployment that keeps succeeded rows (RETAIN_SUCCEEDED).
+-- Locks: the rows, in ascending order, SKIP LOCKED. Role: worker. Not prepared either.
+WITH mine AS MATERIALIZED (
+    SELECT j.id, j.ctid AS place
+      FROM salon_jobs_job j
+     WHERE j.id = ANY (%(ids)s::bigint[]) AND j.leased_by + 0 = %(process_id)s AND j.state || '' = 'running'
+       AND ((j.id, j.lease) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(leases)s::int[]))) IS TRUE
+     ORDER BY j.id
+       FOR UPDATE OF j SKIP LOCKED
+)
+UPDATE salon_jobs_job
+   SET state = 'succeeded', attempts = least(attempts + 1, 32767), leased_by = NULL, finished_at = clock_timestamp()
+ WHERE ctid = ANY (ARRAY(SELECT place FROM mine))
+RETURNING id

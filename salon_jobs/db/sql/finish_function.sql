@@ -1,4 +1,4 @@
--- Define salon_jobs_finish: finish.sql or, with keep, finish_keep.sql, but raising SJ001 when the lease is lost, so
+-- Define salon_jobs_finish: finish.sql or, with keep, finish_keep, but raising SJ001 when the lease is lost, so
 -- that COMMIT can be sent in the same round trip. A function, since the server keeps its plans, behind a pooler too:
 -- ending a store's job costs a quarter of a separate DELETE and COMMIT.
 -- enable_seqscan: a plan made while the table is empty would later read all of it.

@@ -3,7 +3,7 @@
 -- merely waiting in a dead process is not failed for it). Those in %(charged)s count a rescue and get an error row;
 -- NULL means all: nobody knows which had started. A job whose cancellation was requested is cancelled.
 -- While they ran they did not wait: jobs of the tasks %(limited)s, whose wait is limited, become due now.
--- The process row is gone already (delete_process.sql), so no claim can add to these rows.
+-- The process row is gone already (delete_process), so no claim can add to these rows.
 -- Locks: the rows, in ascending order. A twin enqueued concurrently raises a unique violation: run row by row.
 -- Role: worker.
 WITH theirs AS MATERIALIZED (

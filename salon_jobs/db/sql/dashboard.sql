@@ -1,0 +1,148 @@
+-- name: runs_over_time
+-- Sum up how runs ended and how long they had waited, in steps of %(step)s since %(since)s.
+-- The histogram is summed bucket by bucket: a subscript is read in place, where unnest would make 48 rows of each.
+-- Locks: none. Role: operator, worker.
+SELECT date_bin(%(step)s::interval, minute, %(since)s::timestamptz) AS at,
+       sum(succeeded)::bigint, sum(retried)::bigint, sum(failed)::bigint,
+       ARRAY[sum(waits[1]), sum(waits[2]), sum(waits[3]), sum(waits[4]), sum(waits[5]), sum(waits[6]),
+                 sum(waits[7]), sum(waits[8]), sum(waits[9]), sum(waits[10]), sum(waits[11]), sum(waits[12]),
+                 sum(waits[13]), sum(waits[14]), sum(waits[15]), sum(waits[16]), sum(waits[17]), sum(waits[18]),
+                 sum(waits[19]), sum(waits[20]), sum(waits[21]), sum(waits[22]), sum(waits[23]), sum(waits[24]),
+                 sum(waits[25]), sum(waits[26]), sum(waits[27]), sum(waits[28]), sum(waits[29]), sum(waits[30]),
+                 sum(waits[31]), sum(waits[32]), sum(waits[33]), sum(waits[34]), sum(waits[35]), sum(waits[36]),
+                 sum(waits[37]), sum(waits[38]), sum(waits[39]), sum(waits[40]), sum(waits[41]), sum(waits[42]),
+                 sum(waits[43]), sum(waits[44]), sum(waits[45]), sum(waits[46]), sum(waits[47]), sum(waits[48])]::bigint[]
+  FROM salon_jobs_task_minute
+ WHERE minute >= %(since)s::timestamptz
+ GROUP BY 1
+
+-- name: depth_over_time
+-- Return the largest numbers of waiting and due jobs in each step of %(step)s since %(since)s.
+-- Locks: none. Role: operator, worker.
+SELECT date_bin(%(step)s::interval, minute, %(since)s::timestamptz), max(waiting)::bigint, max(due)::bigint
+  FROM (SELECT minute, sum(waiting) AS waiting, sum(due) AS due FROM salon_jobs_queue_minute
+         WHERE minute >= %(since)s::timestamptz GROUP BY minute) minutes
+ GROUP BY 1
+
+-- name: task_totals
+-- Sum the statistics of each task since %(last)s ago.
+-- The histograms are summed bucket by bucket, as in runs_over_time.
+-- Locks: none. Role: worker, operator.
+SELECT task, sum(succeeded), sum(retried), sum(failed), sum(cancelled), sum(snoozed), sum(released), sum(rescued),
+       sum(duration_s),
+       ARRAY[sum(durations[1]), sum(durations[2]), sum(durations[3]), sum(durations[4]), sum(durations[5]), sum(durations[6]),
+             sum(durations[7]), sum(durations[8]), sum(durations[9]), sum(durations[10]), sum(durations[11]), sum(durations[12]),
+             sum(durations[13]), sum(durations[14]), sum(durations[15]), sum(durations[16]), sum(durations[17]), sum(durations[18]),
+             sum(durations[19]), sum(durations[20]), sum(durations[21]), sum(durations[22]), sum(durations[23]), sum(durations[24]),
+             sum(durations[25]), sum(durations[26]), sum(durations[27]), sum(durations[28]), sum(durations[29]), sum(durations[30]),
+             sum(durations[31]), sum(durations[32]), sum(durations[33]), sum(durations[34]), sum(durations[35]), sum(durations[36]),
+             sum(durations[37]), sum(durations[38]), sum(durations[39]), sum(durations[40]), sum(durations[41]), sum(durations[42]),
+             sum(durations[43]), sum(durations[44]), sum(durations[45]), sum(durations[46]), sum(durations[47]), sum(durations[48])]::bigint[],
+       sum(wait_s),
+       ARRAY[sum(waits[1]), sum(waits[2]), sum(waits[3]), sum(waits[4]), sum(waits[5]), sum(waits[6]),
+             sum(waits[7]), sum(waits[8]), sum(waits[9]), sum(waits[10]), sum(waits[11]), sum(waits[12]),
+             sum(waits[13]), sum(waits[14]), sum(waits[15]), sum(waits[16]), sum(waits[17]), sum(waits[18]),
+             sum(waits[19]), sum(waits[20]), sum(waits[21]), sum(waits[22]), sum(waits[23]), sum(waits[24]),
+             sum(waits[25]), sum(waits[26]), sum(waits[27]), sum(waits[28]), sum(waits[29]), sum(waits[30]),
+             sum(waits[31]), sum(waits[32]), sum(waits[33]), sum(waits[34]), sum(waits[35]), sum(waits[36]),
+             sum(waits[37]), sum(waits[38]), sum(waits[39]), sum(waits[40]), sum(waits[41]), sum(waits[42]),
+             sum(waits[43]), sum(waits[44]), sum(waits[45]), sum(waits[46]), sum(waits[47]), sum(waits[48])]::bigint[]
+  FROM salon_jobs_task_minute
+ WHERE minute >= date_trunc('minute', now() - %(last)s::interval)
+ GROUP BY task
+ ORDER BY task
+
+-- name: failing_stores
+-- List the stores with the most failed attempts since %(last)s ago, among the newest 2,000.
+-- Locks: none. Role: operator, worker.
+WITH newest AS MATERIALIZED (
+    SELECT store_id, job_id, occurred_at, error_class FROM salon_jobs_job_error ORDER BY id DESC LIMIT 2000
+)
+SELECT store_id, count(*), count(DISTINCT job_id), mode() WITHIN GROUP (ORDER BY error_class)
+  FROM newest
+ WHERE occurred_at > now() - %(last)s::interval AND store_id IS NOT NULL
+ GROUP BY store_id
+ ORDER BY 2 DESC, 1
+ LIMIT 10
+
+-- name: error_classes
+-- List up to 50 error classes of failed jobs, stepping from one to the next (a loose index scan).
+-- Locks: none. Role: operator, worker; web for its store.
+WITH RECURSIVE one AS (
+    (SELECT error_class FROM salon_jobs_job
+      WHERE state = 'failed' AND error_class IS NOT NULL ORDER BY error_class LIMIT 1)
+    UNION ALL
+    SELECT (SELECT j.error_class FROM salon_jobs_job j
+             WHERE j.state = 'failed' AND j.error_class > one.error_class ORDER BY j.error_class LIMIT 1)
+      FROM one WHERE one.error_class IS NOT NULL
+)
+SELECT error_class FROM one WHERE error_class IS NOT NULL LIMIT 50
+
+-- name: failure_kinds
+-- List failures by kind: what the jobs have in common, the oldest and newest with the times they ended, and the number
+-- of failed jobs, up to %(most)s. At most %(kinds)s kinds, in the order of their fingerprints.
+-- It steps from kind to kind (a loose index scan) and reads a few rows of each.
+-- Locks: none. Role: operator, worker; web for its store.
+WITH RECURSIVE kind AS (
+    (SELECT fingerprint FROM salon_jobs_job
+      WHERE state = 'failed' AND fingerprint IS NOT NULL ORDER BY fingerprint LIMIT 1)
+    UNION ALL
+    SELECT (SELECT j.fingerprint FROM salon_jobs_job j
+             WHERE j.state = 'failed' AND j.fingerprint > kind.fingerprint ORDER BY j.fingerprint LIMIT 1)
+      FROM kind WHERE kind.fingerprint IS NOT NULL
+), bounded AS (
+    SELECT fingerprint FROM kind WHERE fingerprint IS NOT NULL LIMIT %(kinds)s
+)
+SELECT b.fingerprint, newest.task, newest.error_class, oldest.finished_at, newest.finished_at, newest.id, counted.jobs,
+       COALESCE(error.message, '')
+  FROM bounded b
+ CROSS JOIN LATERAL (
+       SELECT j.id, j.task, j.error_class, j.finished_at FROM salon_jobs_job j
+        WHERE j.state = 'failed' AND j.fingerprint = b.fingerprint ORDER BY j.fingerprint DESC, j.id DESC LIMIT 1) newest
+ CROSS JOIN LATERAL (
+       SELECT j.finished_at FROM salon_jobs_job j
+        WHERE j.state = 'failed' AND j.fingerprint = b.fingerprint ORDER BY j.fingerprint, j.id LIMIT 1) oldest
+ CROSS JOIN LATERAL (
+       SELECT count(*) AS jobs FROM (
+              SELECT FROM salon_jobs_job j
+               WHERE j.state = 'failed' AND j.fingerprint = b.fingerprint LIMIT %(most)s) one) counted
+  LEFT JOIN LATERAL (
+       SELECT e.message FROM salon_jobs_job_error e WHERE e.job_id = newest.id ORDER BY e.id DESC LIMIT 1) error ON true
+
+-- name: failed_by
+-- Return, after a lost reply, whether fail.sql failed the job for good under this lease.
+-- Locks: none. Role: worker.
+SELECT 1 FROM salon_jobs_job WHERE id = %(id)s AND lease = %(lease)s AND state = 'failed'
+
+-- name: message_types
+-- List the aggregate types that have pending messages: one probe of salon_jobs_message_pending for each.
+-- Locks: none. Role: worker.
+WITH RECURSIVE found (aggregate_type) AS (
+    (SELECT m.aggregate_type FROM salon_jobs_message m WHERE m.status = 'pending' ORDER BY m.aggregate_type LIMIT 1)
+    UNION ALL
+    SELECT (SELECT m.aggregate_type FROM salon_jobs_message m
+             WHERE m.status = 'pending' AND m.aggregate_type > f.aggregate_type ORDER BY m.aggregate_type LIMIT 1)
+      FROM found f WHERE f.aggregate_type IS NOT NULL
+)
+SELECT f.aggregate_type FROM found f WHERE f.aggregate_type IS NOT NULL
+
+-- name: bounded_totals
+-- Count what waits for an operator, each up to %(most)s: failed jobs, parked aggregates, rejected incoming messages.
+-- Locks: none. Role: operator, worker.
+SELECT (SELECT count(*) FROM (SELECT FROM salon_jobs_job WHERE state = 'failed' LIMIT %(most)s) failed),
+       (SELECT count(*) FROM (SELECT FROM salon_jobs_inbox WHERE status = 'rejected' LIMIT %(most)s) aside),
+       (SELECT count(*) FROM (SELECT status FROM salon_jobs_blocked_aggregate ORDER BY id DESC LIMIT %(most)s) blocked
+         WHERE status = 'parked')
+
+-- name: oldest_message
+-- Return the age in seconds of each destination's oldest unpublished message; parked and waiting aggregates count,
+-- since their messages do not arrive either. One probe of salon_jobs_message_pending per partition.
+-- Locks: none. Role: worker, operator.
+SELECT t.aggregate_type, max(extract(epoch FROM clock_timestamp() - m.created_at))::float8
+  FROM unnest(%(types)s::text[]) AS t (aggregate_type)
+ CROSS JOIN generate_series(0, %(partitions)s - 1) AS p (partition)
+ CROSS JOIN LATERAL (
+       SELECT w.created_at FROM salon_jobs_message w
+        WHERE w.aggregate_type = t.aggregate_type AND w.partition = p.partition AND w.status = 'pending'
+        ORDER BY w.id LIMIT 1) m
+ GROUP BY t.aggregate_type

@@ -1,0 +1,263 @@
+-- name: doctor_default_privileges
+-- Return the privileges of others on what these roles will create, each with the schema it is limited to. Where nothing
+-- is stored, PUBLIC has what the server gives it on functions and types.
+-- Locks: none. Role: any.
+SELECT r.rolname, coalesce(n.nspname, ''), d.kind, coalesce(g.rolname, 'PUBLIC'), a.privilege_type
+  FROM pg_roles r
+ CROSS JOIN LATERAL (
+    SELECT defaclobjtype::text AS kind, defaclnamespace AS namespace, defaclacl AS acl
+      FROM pg_default_acl WHERE defaclrole = r.oid
+     UNION ALL
+    SELECT k, 0, acldefault(k::"char", r.oid) FROM unnest(ARRAY['f', 'T']) AS k
+     WHERE NOT EXISTS (SELECT FROM pg_default_acl d
+                        WHERE d.defaclrole = r.oid AND d.defaclnamespace = 0 AND d.defaclobjtype = k::"char")
+ ) d
+ CROSS JOIN aclexplode(d.acl) a
+  LEFT JOIN pg_namespace n ON n.oid = d.namespace
+  LEFT JOIN pg_roles g ON g.oid = a.grantee
+ WHERE r.rolname = ANY (%(creators)s::text[]) AND a.grantee <> r.oid
+
+-- name: doctor_foreign_keys
+-- Return the foreign keys from or to tables under forced row-level security, and constraints with these names, whatever
+-- they are: name, table, columns, table and columns referred to, validity, definition, and which tables are forced.
+-- Locks: none. Role: any.
+SELECT k.conname, ARRAY[n.nspname, c.relname]::text[],
+       ARRAY(SELECT attname::text FROM unnest(k.conkey) WITH ORDINALITY AS u (number, at)
+               JOIN pg_attribute ON attrelid = k.conrelid AND attnum = u.number ORDER BY u.at),
+       ARRAY[m.nspname, p.relname]::text[],
+       ARRAY(SELECT attname::text FROM unnest(k.confkey) WITH ORDINALITY AS u (number, at)
+               JOIN pg_attribute ON attrelid = k.confrelid AND attnum = u.number ORDER BY u.at),
+       k.convalidated, pg_get_constraintdef(k.oid), c.relforcerowsecurity, coalesce(p.relforcerowsecurity, false)
+  FROM pg_constraint k
+  JOIN pg_class c ON c.oid = k.conrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+  LEFT JOIN pg_class p ON p.oid = k.confrelid LEFT JOIN pg_namespace m ON m.oid = p.relnamespace
+ WHERE k.conname = ANY (%(names)s::text[])
+    OR (k.contype = 'f' AND k.conparentid = 0 AND (c.relforcerowsecurity OR p.relforcerowsecurity))
+ ORDER BY 2, 1
+
+-- name: doctor_former_roles
+-- Return the owner of the job table and, of_roles, everyone with privileges on it, the fan-out function's owner and the
+-- extra owner roles that exist.
+-- Locks: none. Role: any.
+SELECT c.relowner::regrole::name FROM pg_class c WHERE c.oid = to_regclass('salon_jobs_job')
+ UNION
+SELECT g.rolname FROM pg_class c CROSS JOIN aclexplode(c.relacl) a JOIN pg_roles g ON g.oid = a.grantee
+ WHERE c.oid = to_regclass('salon_jobs_job') AND %(of_roles)s
+ UNION
+SELECT p.proowner::regrole::name FROM pg_proc p
+ WHERE p.oid = to_regprocedure(%(fan_out)s || '()') AND %(of_roles)s
+ UNION
+SELECT rolname FROM pg_roles WHERE rolname = ANY (%(extra)s::text[]) AND %(of_roles)s
+
+-- name: doctor_functions
+-- Return which declared function each routine is, or null for another one with the same name in the same schema, and how
+-- the routine runs. Types are compared as the server writes them; to_regprocedure fails without USAGE on the schema.
+-- Locks: none. Role: any.
+SELECT d.signature, p.oid::bigint,
+       ARRAY['LANGUAGE ' || l.lanname, CASE WHEN p.prosecdef THEN 'SECURITY DEFINER' ELSE 'SECURITY INVOKER' END,
+             CASE p.provolatile WHEN 's' THEN 'STABLE' WHEN 'i' THEN 'IMMUTABLE' ELSE 'VOLATILE' END,
+             coalesce(nullif(array_to_string(p.proconfig, ', '), ''), 'no settings')],
+       p.prosrc
+  FROM pg_proc p
+  JOIN pg_namespace n ON n.oid = p.pronamespace
+  JOIN pg_language l ON l.oid = p.prolang
+  LEFT JOIN unnest(%(signatures)s::text[], %(schemas)s::text[], %(names)s::text[], %(arguments)s::text[])
+         AS d (signature, schema, name, arguments)
+    ON d.schema = n.nspname AND d.name = p.proname
+   AND oidvectortypes(p.proargtypes) = coalesce(
+           (SELECT string_agg(format_type(to_regtype(t)::oid, NULL), ', ' ORDER BY at)
+              FROM unnest(string_to_array(d.arguments, ', ')) WITH ORDINALITY AS u (t, at)), '')
+ WHERE p.prokind IN ('f', 'p')
+   AND (n.nspname, p.proname) IN (SELECT * FROM unnest(%(schemas)s::text[], %(names)s::text[]))
+ ORDER BY 1, 2
+
+-- name: doctor_leakproof
+-- Return the LEAKPROOF functions, except those of the server and of extensions, with which of these roles and PUBLIC may
+-- call each, whether directly, as its owner or through other roles.
+-- Locks: none. Role: any.
+SELECT p.oid::bigint, array_agg(c.name ORDER BY c.name)
+  FROM pg_proc p
+  JOIN (SELECT 'PUBLIC' AS name, 0::oid AS oid
+         UNION ALL
+        SELECT rolname, oid FROM pg_roles WHERE rolname = ANY (%(roles)s::text[])) c
+    ON CASE c.oid WHEN 0 THEN EXISTS (SELECT FROM aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a
+                                       WHERE a.grantee = 0)
+                  ELSE has_function_privilege(c.oid, p.oid, 'EXECUTE') END
+ WHERE p.proleakproof
+   AND NOT EXISTS (SELECT FROM pg_depend e
+                    WHERE e.classid = 'pg_proc'::regclass AND e.objid = p.oid AND e.deptype = 'e')
+ GROUP BY p.oid
+
+-- name: doctor_memberships
+-- Return the memberships in the first roles and those of the second ones, with ADMIN, INHERIT and SET; superusers are
+-- members of everything anyway. Before PostgreSQL 16, which has no columns for them, INHERIT and SET are those declared.
+-- Locks: none. Role: any.
+SELECT granted.rolname, member.rolname, grantor.rolname, m.admin_option,
+       coalesce((to_jsonb(m) ->> 'inherit_option')::boolean, false),
+       coalesce((to_jsonb(m) ->> 'set_option')::boolean, true)
+  FROM pg_auth_members m
+  JOIN pg_roles granted ON granted.oid = m.roleid
+  JOIN pg_roles member ON member.oid = m.member
+  LEFT JOIN pg_roles grantor ON grantor.oid = m.grantor
+ WHERE NOT member.rolsuper
+   AND (granted.rolname = ANY (%(granted)s::text[]) OR member.rolname = ANY (%(members)s::text[]))
+ ORDER BY 1, 2, 3
+
+-- name: doctor_objects
+-- Return each object with an owner and privileges: the database, all schemas and parameters; relations and routines, but
+-- not the server's own. Privileges of the owner are omitted, those that PUBLIC has by default are not.
+-- runs_as_owner: views without security_invoker, and SECURITY DEFINER routines. serves: the table to one of whose columns
+-- a sequence belongs.
+-- Locks: none. Role: any.
+WITH visible AS (
+    SELECT oid, nspname FROM pg_namespace WHERE nspname NOT LIKE 'pg\_%%' AND nspname <> 'information_schema'
+), objects (class, kind, oid, schema, name, owner, acl, runs_as_owner, has_policies, is_serial, serves) AS (
+    SELECT 'pg_database'::regclass, 'DATABASE', oid, '', '"' || replace(datname, '"', '""') || '"', datdba,
+           coalesce(datacl, acldefault('d', datdba)), false, false, false, 0::oid
+      FROM pg_database WHERE datname = current_database()
+     UNION ALL
+    SELECT 'pg_namespace'::regclass, 'SCHEMA', oid, nspname, quote_ident(nspname), nspowner,
+           coalesce(nspacl, acldefault('n', nspowner)), false, false, false, 0
+      FROM pg_namespace
+     UNION ALL
+    SELECT 'pg_parameter_acl'::regclass, 'PARAMETER', oid, '', parname, 0, paracl, false, false, false, 0
+      FROM pg_parameter_acl
+     UNION ALL
+    SELECT 'pg_class'::regclass,
+           CASE c.relkind WHEN 'S' THEN 'SEQUENCE' WHEN 'v' THEN 'VIEW' WHEN 'm' THEN 'MATERIALIZED VIEW'
+                          WHEN 'f' THEN 'FOREIGN TABLE' ELSE 'TABLE' END,
+           c.oid, n.nspname, format('"%%s"."%%s"', replace(n.nspname, '"', '""'), replace(c.relname, '"', '""')),
+           c.relowner, coalesce(c.relacl, acldefault(CASE c.relkind WHEN 'S' THEN 's' ELSE 'r' END::"char", c.relowner)),
+           c.relkind = 'v' AND NOT coalesce(c.reloptions && ARRAY['security_invoker=true', 'security_invoker=on',
+                                                                  'security_invoker=1'], false),
+           c.relrowsecurity, coalesce(d.deptype = 'a', false), coalesce(d.refobjid, 0)
+      FROM pg_class c
+      JOIN visible n ON n.oid = c.relnamespace
+      LEFT JOIN pg_depend d ON c.relkind = 'S' AND d.objid = c.oid AND d.deptype IN ('a', 'i')
+                           AND d.classid = 'pg_class'::regclass AND d.refclassid = 'pg_class'::regclass
+     WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f', 'S')
+     UNION ALL
+    SELECT 'pg_proc'::regclass, CASE p.prokind WHEN 'p' THEN 'PROCEDURE' WHEN 'a' THEN 'AGGREGATE' ELSE 'FUNCTION' END,
+           p.oid, n.nspname, format('%%I.%%I(%%s)', n.nspname, p.proname, pg_get_function_identity_arguments(p.oid)),
+           p.proowner, coalesce(p.proacl, acldefault('f', p.proowner)), p.prosecdef, false, false, 0
+      FROM pg_proc p
+      JOIN visible n ON n.oid = p.pronamespace
+)
+SELECT o.kind, o.oid::bigint, o.schema, o.name, r.rolname, r.rolsuper OR r.rolbypassrls, o.runs_as_owner, o.has_policies,
+       EXISTS (SELECT FROM pg_depend d WHERE d.classid = o.class AND d.objid = o.oid AND d.deptype = 'e'),
+       o.is_serial, o.serves::bigint,
+       ARRAY(
+        SELECT ARRAY[coalesce(g.rolname, 'PUBLIC'), a.privilege_type, a.attname, a.is_grantable::text]
+          FROM (SELECT '' AS attname, w.* FROM aclexplode(o.acl) AS w
+                 UNION ALL
+                SELECT t.attname, c.* FROM pg_attribute t CROSS JOIN aclexplode(t.attacl) AS c
+                 WHERE o.class = 'pg_class'::regclass AND t.attrelid = o.oid AND NOT t.attisdropped) a
+          LEFT JOIN pg_roles g ON g.oid = a.grantee
+         WHERE a.grantee <> o.owner OR o.owner = 0)
+  FROM objects o
+  LEFT JOIN pg_roles r ON r.oid = o.owner
+ ORDER BY o.kind, o.name
+
+-- name: doctor_policies
+-- Return the policies of these tables, with their conditions as the server writes them.
+-- Locks: none. Role: any.
+SELECT p.polrelid::bigint, p.polname,
+       CASE p.polcmd WHEN 'r' THEN 'SELECT' WHEN 'a' THEN 'INSERT' WHEN 'w' THEN 'UPDATE' WHEN 'd' THEN 'DELETE'
+                     ELSE 'ALL' END,
+       p.polpermissive,
+       ARRAY(SELECT coalesce(r.rolname, 'PUBLIC') FROM unnest(p.polroles) AS o (oid)
+               LEFT JOIN pg_roles r ON r.oid = o.oid ORDER BY 1)::text[],
+       pg_get_expr(p.polqual, p.polrelid), pg_get_expr(p.polwithcheck, p.polrelid)
+  FROM pg_policy p
+ WHERE p.polrelid = ANY (%(tables)s::bigint[]::oid[])
+
+-- name: doctor_policies_of
+-- Return the policies that name one of these roles.
+-- Locks: none. Role: superuser.
+SELECT format('%%I of %%s', policyname, tablename) FROM pg_policies WHERE roles && %(roles)s::name[] ORDER BY 1
+
+-- name: doctor_powers
+-- Return which of these roles are, or are members of, predefined roles with powers over the server, superusers and roles
+-- that bypass row-level security. A superuser counts as a member of all roles, so of those only superusers are returned.
+-- Locks: none. Role: any.
+SELECT granted.rolname, own.rolname, own.rolsuper OR own.rolbypassrls
+  FROM pg_roles granted
+  JOIN pg_roles own ON pg_has_role(granted.oid, own.oid, 'MEMBER')
+ WHERE granted.rolname = ANY (%(granted)s::text[])
+   AND (own.rolsuper OR (NOT granted.rolsuper AND (own.rolbypassrls OR own.rolname = ANY (%(powers)s::text[]))))
+ ORDER BY 1, 2
+
+-- name: doctor_relations
+-- Return the tables with these names: those in the search path, or else in the schema public, which a search path stored
+-- for the database would hide. By name, because to_regclass fails without USAGE on the schema.
+-- Locks: none. Role: any.
+SELECT DISTINCT ON (c.relname) c.oid::bigint, n.nspname, c.relname, c.relrowsecurity, c.relforcerowsecurity
+  FROM pg_class c
+  JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE c.relname = ANY (%(names)s::text[]) AND (n.nspname = ANY (current_schemas(false)) OR n.nspname = 'public')
+ ORDER BY c.relname, array_position(current_schemas(false), n.nspname)
+
+-- name: doctor_roles
+-- Return the roles with these names, whether one is the server's first, and its attributes in the order of
+-- ATTRIBUTE_COLUMNS in salon_jobs/access/roles.py.
+-- Locks: none. Role: any.
+SELECT rolname, oid = 10,
+       ARRAY[rolcanlogin, rolinherit, rolbypassrls, rolsuper, rolcreatedb, rolcreaterole, rolreplication]
+  FROM pg_roles
+ WHERE rolname = ANY (%(names)s::text[])
+
+-- name: doctor_settings
+-- Return the settings stored for a role, for this database or for a role in it: the first ones for any role, the second
+-- ones for these roles and for all.
+-- Locks: none. Role: any.
+SELECT r.rolname, d.datname, split_part(setting, '=', 1), substr(setting, strpos(setting, '=') + 1)
+  FROM pg_db_role_setting s
+ CROSS JOIN unnest(s.setconfig) AS setting
+  LEFT JOIN pg_roles r ON r.oid = s.setrole
+  LEFT JOIN pg_database d ON d.oid = s.setdatabase
+ WHERE coalesce(d.datname, current_database()) = current_database()
+   AND (lower(split_part(setting, '=', 1)) = ANY (%(for_anyone)s::text[])
+        OR (lower(split_part(setting, '=', 1)) = ANY (%(for_roles)s::text[])
+            AND coalesce(r.rolname = ANY (%(roles)s::text[]), true)))
+
+-- name: doctor_triggers_and_rules
+-- Return the disabled triggers of these tables, those of foreign keys included, and their rewrite rules.
+-- Locks: none. Role: any.
+SELECT 'trigger', tgrelid::bigint, tgname, CASE tgenabled WHEN 'D' THEN 'DISABLE' ELSE 'ENABLE REPLICA' END
+  FROM pg_trigger WHERE tgrelid = ANY (%(tables)s::bigint[]::oid[]) AND tgenabled IN ('D', 'R')
+ UNION ALL
+SELECT 'rule', ev_class::bigint, rulename, pg_get_ruledef(oid)
+  FROM pg_rewrite WHERE ev_class = ANY (%(tables)s::bigint[]::oid[])
+ ORDER BY 1 DESC, 2, 3
+
+-- name: doctor_types_and_statistics
+-- Return the types and extended statistics of these owners in these schemas, except those of extensions.
+-- Locks: none. Role: superuser.
+SELECT CASE t.typtype WHEN 'd' THEN 'DOMAIN' ELSE 'TYPE' END, format('%%I.%%I', n.nspname, t.typname)
+  FROM pg_type t
+  JOIN pg_namespace n ON n.oid = t.typnamespace
+ WHERE n.nspname = ANY (%(schemas)s::text[]) AND t.typowner::regrole::name = ANY (%(owners)s::text[])
+   AND (t.typtype IN ('d', 'e', 'r')
+        OR (t.typtype = 'c' AND EXISTS (SELECT FROM pg_class c WHERE c.oid = t.typrelid AND c.relkind = 'c')))
+   AND NOT EXISTS (SELECT FROM pg_depend d
+                    WHERE d.classid = 'pg_type'::regclass AND d.objid = t.oid AND d.deptype = 'e')
+ UNION ALL
+SELECT 'STATISTICS', format('%%I.%%I', n.nspname, s.stxname)
+  FROM pg_statistic_ext s
+  JOIN pg_namespace n ON n.oid = s.stxnamespace
+ WHERE n.nspname = ANY (%(schemas)s::text[]) AND s.stxowner::regrole::name = ANY (%(owners)s::text[])
+
+-- name: doctor_view_tables
+-- Return the relations that these views read, directly or through other views.
+-- Locks: none. Role: any.
+WITH RECURSIVE reads (view, what) AS (
+    SELECT r.ev_class, d.refobjid
+      FROM pg_rewrite r
+      JOIN pg_depend d ON d.classid = 'pg_rewrite'::regclass AND d.objid = r.oid
+     WHERE d.refclassid = 'pg_class'::regclass AND d.refobjid <> r.ev_class
+), reaches (view, what) AS (
+    SELECT view, what FROM reads WHERE view = ANY (%(views)s::bigint[]::oid[])
+     UNION
+    SELECT a.view, b.what FROM reaches a JOIN reads b ON b.view = a.what
+)
+SELECT view::bigint, array_agg(what::bigint) FROM reaches GROUP BY view

@@ -1,0 +1,59 @@
+-- name: fetch_messages
+-- Read the next messages of each requested partition, up to the gate's bound: pending ones after the last one read, in
+-- id order. ``types``, ``partitions``, ``afters`` and ``takes`` are parallel arrays.
+-- Served by salon_jobs_message_pending. Runs in a transaction of its own, begun after the gate was read.
+-- Locks: none. Role: worker.
+SELECT m.id, m.message_id, m.aggregate_type, m.aggregate_id, m.event, m.payload::text, m.headers::text, m.store_id,
+       m.producer, extract(epoch FROM m.created_at)::float8, m.replay_of, m.partition
+  FROM unnest(%(types)s::text[], %(partitions)s::smallint[], %(afters)s::bigint[], %(takes)s::integer[])
+       AS a (aggregate_type, partition, after, take)
+ CROSS JOIN LATERAL (
+       SELECT * FROM salon_jobs_message w
+        WHERE w.aggregate_type = a.aggregate_type AND w.partition = a.partition AND w.status = 'pending'
+          AND w.id > a.after AND w.id <= %(bound)s
+          AND w.aggregate_id <> ALL (%(without)s::text[])
+        ORDER BY w.id LIMIT a.take) m
+
+-- name: fetch_heads
+-- Read where to go on with aggregates that are to be tried again: for each message that blocks one and is still pending,
+-- the first pending message of its aggregate. That is an earlier one where an operator made a later one pending again.
+-- Locks: none. Role: worker.
+SELECT h.id, m.id, m.message_id, m.aggregate_type, m.aggregate_id, m.event, m.payload::text, m.headers::text,
+       m.store_id, m.producer, extract(epoch FROM m.created_at)::float8, m.replay_of, m.partition
+  FROM (SELECT b.id, CASE WHEN b.aggregate_id = '' THEN b.id ELSE (
+                 SELECT f.id FROM salon_jobs_message f
+                  WHERE f.aggregate_type = b.aggregate_type AND f.aggregate_id = b.aggregate_id
+                    AND f.status = 'pending' AND f.id <= b.id
+                  ORDER BY f.id LIMIT 1) END AS first_id
+          FROM salon_jobs_message b
+         WHERE b.id = ANY (%(ids)s::bigint[]) AND b.status = 'pending') h
+ CROSS JOIN LATERAL (SELECT * FROM salon_jobs_message WHERE id = h.first_id LIMIT 1) m
+
+-- name: fetch_aggregate
+-- Read the messages of one aggregate that were skipped while it was blocked: the pending ones after one id, up to
+-- another, in order. Served by salon_jobs_message_open.
+-- Locks: none. Role: worker.
+SELECT m.id, m.message_id, m.aggregate_type, m.aggregate_id, m.event, m.payload::text, m.headers::text, m.store_id,
+       m.producer, extract(epoch FROM m.created_at)::float8, m.replay_of, m.partition
+  FROM salon_jobs_message m
+ WHERE m.aggregate_type = %(aggregate_type)s AND m.aggregate_id = %(aggregate_id)s AND m.status = 'pending'
+   AND m.id > %(after)s AND m.id <= %(upto)s
+ ORDER BY m.id LIMIT %(take)s
+
+-- name: fetch_passed_over
+-- Read pending messages with ids below those already read that no row blocks: there should be none except those the
+-- relay holds in memory. Others were written past the gate (a restored backup, disabled triggers) or set to pending by
+-- hand. 200,000 may wait behind one blocked message: NOT IN is hashed whatever the statistics say, and the rest are
+-- index probes at worst.
+-- Locks: none. Role: worker.
+SELECT m.id, m.message_id, m.aggregate_type, m.aggregate_id, m.event, m.payload::text, m.headers::text, m.store_id,
+       m.producer, extract(epoch FROM m.created_at)::float8, m.replay_of, m.partition
+  FROM salon_jobs_message m
+ WHERE m.aggregate_type = %(aggregate_type)s AND m.partition = %(partition)s AND m.status = 'pending'
+   AND m.id <= %(upto)s
+   AND m.id NOT IN (SELECT unnest(%(in_memory)s::bigint[]))
+   AND NOT EXISTS (SELECT FROM salon_jobs_blocked_aggregate b
+                    WHERE b.aggregate_type = m.aggregate_type AND b.aggregate_id = m.aggregate_id
+                      AND b.aggregate_id <> '')
+   AND NOT EXISTS (SELECT FROM salon_jobs_blocked_aggregate b WHERE b.head_id = m.id)
+ ORDER BY m.id LIMIT %(take)s

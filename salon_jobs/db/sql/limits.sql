@@ -1,0 +1,47 @@
+-- name: lock_scopes
+-- Take the right to claim within these scopes (a limited task, store, queue or key) until the transaction ends; scopes
+-- that another process holds are not returned, and nobody waits. Count in a later statement: its snapshot sees what the
+-- former holder committed. Advisory keys with the second argument 2 are ours.
+-- Locks: advisory, per scope. Role: worker.
+SELECT s FROM unnest(%(scopes)s::text[]) AS s WHERE pg_try_advisory_xact_lock(hashtextextended(s, 2))
+
+-- name: running_counts
+-- Count the running jobs in every scope that a limit can apply to. Run only where a limit is in force.
+-- Locks: none. Role: worker.
+SELECT queue, task, store_id, concurrency_key, count(*)
+  FROM salon_jobs_job
+ WHERE state = 'running'
+ GROUP BY queue, task, store_id, concurrency_key
+
+-- name: refill_tokens
+-- Refill the buckets of rate limits up to now and return what they hold. A bucket holds one second's worth, at least 1.
+-- Locks: the limit's row, until the transaction ends. Role: worker.
+UPDATE salon_jobs_limit
+   SET tokens = least(greatest(rate, 1), tokens + rate * date_part('epoch', clock_timestamp() - refilled_at)),
+       refilled_at = clock_timestamp()
+ WHERE rate IS NOT NULL AND kind || ':' || name = ANY (%(scopes)s::text[])
+RETURNING kind || ':' || name, tokens
+
+-- name: grant_tokens
+-- Grant each destination the requested tokens, as far as its bucket has them: it fills at the rate per second and holds
+-- a tenth of that, at least one; all relays share it. Uses the database's clock; one that steps back adds nothing.
+-- Locks: the rows of the destinations, in order, briefly. Role: worker.
+WITH asked AS (
+    SELECT * FROM unnest(%(types)s::text[], %(wanted)s::integer[], %(rates)s::float8[]) AS a (aggregate_type, wanted, rate)
+), filled AS MATERIALIZED (
+    SELECT d.aggregate_type, a.wanted, clock_timestamp() AS at,
+           least(greatest(1, a.rate / 10),
+                 d.tokens + a.rate * greatest(0, extract(epoch FROM clock_timestamp() - d.refilled_at)))
+           AS tokens
+      FROM salon_jobs_destination d JOIN asked a USING (aggregate_type)
+     ORDER BY d.aggregate_type FOR UPDATE OF d
+)
+UPDATE salon_jobs_destination d
+   SET tokens = f.tokens - least(f.wanted, floor(f.tokens)), refilled_at = f.at
+  FROM filled f WHERE d.aggregate_type = f.aggregate_type
+RETURNING d.aggregate_type, least(f.wanted, floor(f.tokens))::integer
+
+-- name: spend_tokens
+-- Take the tokens of the claimed jobs from the bucket of a rate limit.
+-- Locks: the limit's row, until the transaction ends. Role: worker.
+UPDATE salon_jobs_limit SET tokens = tokens - %(spent)s WHERE kind || ':' || name = %(scope)s

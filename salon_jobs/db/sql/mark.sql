@@ -1,0 +1,37 @@
+-- name: mark_published
+-- Mark messages that the broker has acknowledged, and unblock their aggregates. They were sent, whoever sent them, even
+-- if the partition has changed owners or an operator has skipped them meanwhile.
+-- Locks: the rows, briefly. Role: worker.
+WITH gone AS (
+    DELETE FROM salon_jobs_blocked_aggregate b WHERE b.head_id = ANY (%(ids)s::bigint[])
+)
+UPDATE salon_jobs_message m
+   SET status = 'published', sent_at = clock_timestamp(), ended_at = NULL, retry_at = NULL
+ WHERE m.id = ANY (%(ids)s::bigint[]) AND m.status <> 'published'
+
+-- name: mark_skipped
+-- Mark messages that a filter in the settings excludes as skipped, with the reason.
+-- Locks: the rows, briefly. Role: worker.
+WITH gone AS (
+    DELETE FROM salon_jobs_blocked_aggregate b WHERE b.head_id = ANY (%(ids)s::bigint[])
+)
+UPDATE salon_jobs_message m
+   SET status = 'skipped', ended_at = clock_timestamp(), retry_at = NULL, last_error = s.reason
+  FROM unnest(%(ids)s::bigint[], %(reasons)s::text[]) AS s (id, reason)
+ WHERE m.id = s.id AND m.status = 'pending'
+
+-- name: mark_unpublished
+-- Record messages that could not be published: to be retried, or failed where ``finals`` says so. Only while the relay
+-- owns their partition; returns the recorded messages, for the rows that block their aggregates.
+-- Locks: the rows; the relay's partitions FOR SHARE, so that they do not change owners before the commit. Role: worker.
+UPDATE salon_jobs_message m
+   SET status = CASE WHEN u.final THEN 'failed' ELSE 'pending' END,
+       retry_count = u.tries,
+       retry_at = CASE WHEN NOT u.final THEN clock_timestamp() + u.wait_s * interval '1 second' END,
+       ended_at = CASE WHEN u.final THEN clock_timestamp() END,
+       last_error = u.error
+  FROM unnest(%(ids)s::bigint[], %(tries)s::integer[], %(finals)s::boolean[], %(waits)s::float8[], %(errors)s::text[])
+       AS u (id, tries, final, wait_s, error)
+ WHERE m.id = u.id AND m.status = 'pending'
+   AND m.partition IN (SELECT p.partition FROM salon_jobs_partition p WHERE p.owner = %(owner)s FOR SHARE)
+RETURNING m.id

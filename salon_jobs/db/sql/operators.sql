@@ -1,0 +1,75 @@
+-- name: operator_retry
+-- Requeue ended jobs for an operator, and return their ids: due at %(at)s (NULL: now), with one more attempt if they
+-- were exhausted, and without an expiry that will have passed by then, which would cancel them when claimed.
+-- A job whose key a waiting job holds is left alone, and so are all but the first of %(ids)s with the same key: jobs
+-- that fail day after day under one key are common, and one of them must not force an operator to retry a thousand one
+-- by one.
+-- Locks: the rows, in id order. A key given to another job concurrently raises a unique violation.
+-- Role: operator, worker; web for its store.
+WITH chosen AS MATERIALIZED (
+    SELECT id, task, store_id, job_key FROM salon_jobs_job
+     WHERE id = ANY (%(ids)s) AND state IN ('failed', 'cancelled')
+     ORDER BY id
+       FOR UPDATE
+), first AS MATERIALIZED (
+    SELECT DISTINCT ON (task, store_id, job_key, CASE WHEN job_key IS NULL THEN id END) *
+      FROM chosen
+     ORDER BY task, store_id, job_key, CASE WHEN job_key IS NULL THEN id END, array_position(%(ids)s::bigint[], id)
+)
+UPDATE salon_jobs_job j
+   SET state = 'queued', reason = '', run_at = COALESCE(%(at)s::timestamptz, now()), finished_at = NULL, cancel_requested_at = NULL,
+       expires_at = CASE WHEN j.expires_at > greatest(%(at)s::timestamptz, now()) THEN j.expires_at END,
+       max_attempts = greatest(j.max_attempts, least(j.attempts + 1, 32767))
+  FROM first f
+ WHERE j.id = f.id
+   AND (f.job_key IS NULL OR NOT EXISTS (
+       SELECT FROM salon_jobs_job t
+        WHERE t.state = 'queued' AND t.job_key = f.job_key AND t.task = f.task
+          AND (t.store_id = f.store_id OR (t.store_id IS NULL AND f.store_id IS NULL))))
+RETURNING j.id
+
+-- name: operator_cancel
+-- Cancel jobs that are not running, with %(reason)s, and return their ids. A running job belongs to its process: with
+-- %(running)s the process is asked to end it, and the job is cancelled wherever it would be requeued.
+-- Locks: the rows, in id order (it waits for a claim or a finish in flight, then the state decides). With %(running)s
+-- run it in a transaction of its own: a finish waits for it.
+-- Role: operator, worker; web for its store's that are not running (the others through cancel_function.sql).
+WITH chosen AS MATERIALIZED (
+    SELECT id, state = 'running' AS runs FROM salon_jobs_job
+     WHERE id = ANY (%(ids)s) AND (state IN ('queued', 'failed') OR (state = 'running' AND %(running)s))
+     ORDER BY id
+       FOR UPDATE
+)
+UPDATE salon_jobs_job j
+   SET state = CASE WHEN c.runs THEN 'running' ELSE 'cancelled' END,
+       reason = CASE WHEN c.runs THEN '' ELSE %(reason)s END,
+       finished_at = CASE WHEN c.runs THEN NULL ELSE now() END,
+       cancel_requested_at = CASE WHEN c.runs THEN COALESCE(j.cancel_requested_at, now()) END
+  FROM chosen c
+ WHERE j.id = c.id
+RETURNING j.id
+
+-- name: operator_change
+-- Change the priority or queue of queued jobs for an operator (NULL: unchanged), and return their ids.
+-- Locks: the rows, in id order (it waits for a claim in flight, then the state decides).
+-- Role: operator, worker; web for its store.
+WITH chosen AS MATERIALIZED (
+    SELECT id FROM salon_jobs_job
+     WHERE id = ANY (%(ids)s) AND state = 'queued'
+     ORDER BY id
+       FOR UPDATE
+)
+UPDATE salon_jobs_job j
+   SET priority = COALESCE(%(priority)s::smallint, j.priority), queue = COALESCE(%(queue)s::text, j.queue)
+  FROM chosen
+ WHERE j.id = chosen.id
+RETURNING j.id
+
+-- name: waiting_twin
+-- Find the waiting jobs that hold the keys of these failed or cancelled jobs.
+-- Locks: none. Role: operator, worker; web for its store.
+SELECT j.id, t.id
+  FROM salon_jobs_job j
+  JOIN salon_jobs_job t ON t.job_key = j.job_key AND t.task = j.task AND t.state = 'queued' AND t.id <> j.id
+                       AND (t.store_id = j.store_id OR (t.store_id IS NULL AND j.store_id IS NULL))
+ WHERE j.id = ANY (%(ids)s) AND j.state IN ('failed', 'cancelled')

@@ -1,0 +1,100 @@
+-- name: beat
+-- Send the heartbeat of a process and its children in one UPDATE, however many jobs they hold. An id that is not
+-- returned has no row: the process was declared dead and must exit.
+-- Locks: the process rows FOR NO KEY UPDATE, which does not block claims. Role: worker.
+UPDATE salon_jobs_process SET heartbeat_at = clock_timestamp() WHERE id = ANY (%(process_ids)s::bigint[]) RETURNING id
+
+-- name: silent_processes
+-- Find processes whose heartbeat is too old, and owners of running jobs without a process row: of these, at each call,
+-- the first one between any two that have a row. The leases of a process with a row are not read: behind a transaction
+-- that pins xmin there is one for every job that it ran.
+-- Locks: none. Role: worker.
+WITH gap AS (
+    SELECT lag(id, 1, 0::bigint) OVER (ORDER BY id) AS above, id AS below FROM salon_jobs_process
+     UNION ALL
+    SELECT COALESCE(max(id), 0), 9223372036854775807 FROM salon_jobs_process
+)
+SELECT id FROM salon_jobs_process WHERE heartbeat_at < clock_timestamp() - %(silent_after)s::interval
+ UNION ALL
+SELECT orphaned.leased_by
+  FROM gap
+ CROSS JOIN LATERAL (
+       SELECT j.leased_by FROM salon_jobs_job j
+        WHERE j.state = 'running' AND j.leased_by > gap.above AND j.leased_by < gap.below
+        ORDER BY j.leased_by LIMIT 1) orphaned
+
+-- name: delete_process
+-- Delete a process's row if its heartbeat is still too old, or in any case (NULL) because its supervisor saw it die.
+-- Waits for a claim in flight (KEY SHARE); a later claim finds no row and claims nothing. Returns one row when the
+-- process may be considered dead.
+-- Locks: the process row. Role: worker.
+WITH gone AS (
+    DELETE FROM salon_jobs_process
+     WHERE id = %(process_id)s
+       AND (%(silent_after)s::interval IS NULL OR heartbeat_at < clock_timestamp() - %(silent_after)s::interval)
+    RETURNING kind || ' ' || hostname || '/' || pid AS label
+)
+SELECT label FROM gone
+UNION ALL
+SELECT 'unknown process' WHERE NOT EXISTS (SELECT FROM salon_jobs_process WHERE id = %(process_id)s)
+
+-- name: end_backends
+-- End the connections that a dead process may still hold, so that its open transactions cannot commit.
+-- Process ids are unique in this database only; other databases on the server have their own.
+-- Works for backends of our own role only; behind a pooler that drops the application name, fencing is the sole
+-- protection.
+-- Locks: none. Role: worker.
+SELECT pg_terminate_backend(pid)
+  FROM pg_stat_activity
+ WHERE application_name = %(application_name)s AND datname = current_database() AND usename = current_user
+   AND pid <> pg_backend_pid()
+
+-- name: processes_at_work
+-- List the processes with the number of jobs each holds, up to 1,001, and the five held longest, using
+-- salon_jobs_job_leased.
+-- Locks: none. Role: operator, worker.
+SELECT p.id, p.kind, p.hostname, p.pid, p.supervisor_id, p.queues, p.concurrency, p.started_at,
+       extract(epoch FROM now() - p.heartbeat_at)::float8, held.count, coalesce(first.jobs, '[]')
+  FROM (SELECT * FROM salon_jobs_process ORDER BY heartbeat_at DESC LIMIT 200) p
+ CROSS JOIN LATERAL (
+       SELECT count(*) FROM (
+           SELECT FROM salon_jobs_job j
+            WHERE j.state = 'running' AND j.leased_by = p.id ORDER BY j.leased_by, j.id LIMIT 1001) jobs) held
+ CROSS JOIN LATERAL (
+       SELECT json_agg(json_build_object('id', id, 'task', task, 'store', store_id,
+                                         'for_s', extract(epoch FROM now() - started_at)) ORDER BY id) AS jobs
+         FROM (SELECT j.id, j.task, j.store_id, j.started_at FROM salon_jobs_job j
+                WHERE j.state = 'running' AND j.leased_by = p.id ORDER BY j.leased_by, j.id LIMIT 5) jobs) first
+ ORDER BY coalesce(p.supervisor_id, p.id), p.supervisor_id NULLS FIRST, p.id
+
+-- name: destinations_at_work
+-- List the destinations with the number of messages that wait for each, up to 1,001, and the age of the oldest: one
+-- probe of salon_jobs_message_pending per partition.
+-- Locks: none. Role: operator, worker.
+SELECT d.aggregate_type, d.paused, d.outage_since, d.outage_code, d.outage, waiting.count, oldest.age_s
+  FROM (SELECT * FROM salon_jobs_destination ORDER BY aggregate_type LIMIT 100) d
+ CROSS JOIN LATERAL (
+       SELECT count(*) FROM (
+           SELECT FROM salon_jobs_message m
+            WHERE m.aggregate_type = d.aggregate_type AND m.status = 'pending'
+            ORDER BY m.aggregate_type, m.partition, m.id LIMIT 1001) messages) waiting
+ CROSS JOIN LATERAL (
+       SELECT max(extract(epoch FROM now() - first.created_at))::float8 AS age_s
+         FROM generate_series(0, %(partitions)s - 1) AS p (partition)
+        CROSS JOIN LATERAL (
+              SELECT m.created_at FROM salon_jobs_message m
+               WHERE m.aggregate_type = d.aggregate_type AND m.partition = p.partition AND m.status = 'pending'
+               ORDER BY m.id LIMIT 1) first) oldest
+ ORDER BY d.aggregate_type
+
+-- name: store_at_work
+-- Count the newest %(most)s jobs of the current store by task and state, using salon_jobs_job_store, however large the
+-- table.
+-- Locks: none. Role: web, with a store.
+SELECT task, count(*) FILTER (WHERE state = 'queued'), count(*) FILTER (WHERE state = 'queued' AND run_at <= now()),
+       count(*) FILTER (WHERE state = 'running'), count(*) FILTER (WHERE state = 'failed'),
+       count(*) FILTER (WHERE state = 'cancelled'), count(*),
+       extract(epoch FROM now() - min(run_at) FILTER (WHERE state = 'queued' AND run_at <= now()))::float8
+  FROM (SELECT task, state, run_at FROM salon_jobs_job WHERE store_id = %(store)s ORDER BY store_id, id DESC LIMIT %(most)s) newest
+ GROUP BY task
+ ORDER BY task

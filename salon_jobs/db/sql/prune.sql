@@ -1,0 +1,129 @@
+-- name: prune_jobs
+-- Delete up to 1,000 of the oldest jobs that ended in one state more than %(age)s ago, with their error rows; returns
+-- how many of each. Locked rows (an operator's retry, another pruner) are left for the next round.
+-- The condition on the three states is the index's own: without it a prepared statement could not use that index.
+-- now() rather than clock_timestamp(), which cannot be an index condition.
+-- Locks: the jobs FOR UPDATE SKIP LOCKED, in the order in which they ended; their errors. Role: worker, operator.
+WITH old AS MATERIALIZED (
+    SELECT id FROM salon_jobs_job
+     WHERE state IN ('failed', 'cancelled', 'succeeded') AND state = %(state)s
+       AND finished_at < now() - %(age)s::interval
+     ORDER BY finished_at
+     LIMIT 1000
+       FOR UPDATE SKIP LOCKED
+), gone AS (
+    DELETE FROM salon_jobs_job WHERE id = ANY (ARRAY(SELECT id FROM old)) RETURNING id
+), errors AS (
+    DELETE FROM salon_jobs_job_error WHERE job_id = ANY (ARRAY(SELECT id FROM old)) RETURNING id
+)
+SELECT (SELECT count(*) FROM gone), (SELECT count(*) FROM errors)
+
+-- name: prune_errors
+-- Scan the next 10,000 error rows in id order and delete those older than %(age)s whose job is gone (it succeeded after
+-- all); returns how many, and the id to continue after, NULL at the end of the table. Older errors of jobs that still
+-- exist do not stop the scan.
+-- Locks: the rows it deletes, SKIP LOCKED. Role: worker.
+WITH page AS MATERIALIZED (
+    SELECT id, job_id, occurred_at FROM salon_jobs_job_error WHERE id > %(after)s ORDER BY id LIMIT 10000
+), orphans AS MATERIALIZED (
+    SELECT e.id
+      FROM salon_jobs_job_error e
+     WHERE e.id = ANY (ARRAY(
+           SELECT page.id FROM page
+            WHERE page.occurred_at < now() - %(age)s::interval
+              AND NOT EXISTS (SELECT FROM salon_jobs_job j WHERE j.id = page.job_id)))
+       FOR UPDATE SKIP LOCKED
+), gone AS (
+    DELETE FROM salon_jobs_job_error WHERE id = ANY (ARRAY(SELECT id FROM orphans)) RETURNING id
+)
+SELECT (SELECT count(*) FROM gone), (SELECT CASE WHEN count(*) = 10000 THEN max(id) END FROM page)
+
+-- name: prune_ticks
+-- Delete up to 1,000 cron ticks older than %(age)s; returns how many. A tick that its entry may still be owed stays,
+-- however old: the row keeps it from firing again. A tick fired recently for a past instant (--at) stays too.
+-- Locks: the ticks, SKIP LOCKED. Role: worker.
+WITH old AS MATERIALIZED (
+    SELECT t.id
+      FROM salon_jobs_cron_entry e
+     CROSS JOIN LATERAL (
+           SELECT id FROM salon_jobs_cron_tick
+            WHERE entry = e.name
+              AND tick_at < now() - %(age)s::interval
+              AND tick_at <= greatest(e.registered_at, e.last_tick_at)
+              AND fired_at < now() - %(age)s::interval
+            ORDER BY tick_at
+            LIMIT 1000
+              FOR UPDATE SKIP LOCKED) AS t
+     LIMIT 1000
+), gone AS (
+    DELETE FROM salon_jobs_cron_tick WHERE id = ANY (ARRAY(SELECT id FROM old)) RETURNING id
+)
+SELECT count(*) FROM gone
+
+-- name: prune_old
+-- Delete up to 1,000 rows of a table older than %(age)s, oldest first; returns how many. The table and its column of
+-- time are filled in: an index begins with that column.
+-- Locks: the rows, SKIP LOCKED. Role: worker.
+WITH old AS MATERIALIZED (
+    SELECT ctid FROM __table__
+     WHERE __time__ < now() - %(age)s::interval
+     ORDER BY __time__
+     LIMIT 1000
+       FOR UPDATE SKIP LOCKED
+), gone AS (
+    DELETE FROM __table__ WHERE ctid = ANY (ARRAY(SELECT ctid FROM old)) RETURNING 1
+)
+SELECT count(*) FROM gone
+
+-- name: prune_messages
+-- Scan the next 5,000 messages in id order and delete those published or skipped longer ago than their retention; never
+-- an unsent or failed message, whatever its age. Returns how many, the id to continue after (NULL at the end of the
+-- table), and whether all of these were written too recently to be past any retention, since those behind are newer
+-- still. The scan is not by the time they were sent or skipped, which an operator's retry sets to today for the oldest.
+-- Locks: the rows it deletes, SKIP LOCKED. Role: worker, operator.
+WITH page AS MATERIALIZED (
+    SELECT id, status, sent_at, ended_at, created_at FROM salon_jobs_message WHERE id > %(after)s ORDER BY id LIMIT 5000
+), old AS MATERIALIZED (
+    SELECT m.id FROM salon_jobs_message m
+     WHERE m.id = ANY (ARRAY(
+           SELECT p.id FROM page p
+            WHERE (p.status = 'published' AND p.sent_at < now() - %(published)s::interval)
+               OR (p.status = 'skipped' AND p.ended_at < now() - %(skipped)s::interval)))
+       AND m.status IN ('published', 'skipped')
+       FOR UPDATE SKIP LOCKED
+), gone AS (
+    DELETE FROM salon_jobs_message WHERE id = ANY (ARRAY(SELECT id FROM old)) RETURNING id
+)
+SELECT (SELECT count(*) FROM gone),
+       (SELECT CASE WHEN count(*) = 5000 THEN max(id) END FROM page),
+       coalesce((SELECT min(p.created_at) FROM page p)
+                >= now() - least(%(published)s::interval, %(skipped)s::interval), false)
+
+-- name: prune_inbox
+-- Delete up to 1,000 processed messages that came in longer than %(age)s ago; returns how many. Rejected messages and
+-- those still to be retried stay.
+-- Locks: the rows, SKIP LOCKED. Role: worker, operator.
+WITH old AS MATERIALIZED (
+    SELECT id
+      FROM salon_jobs_inbox
+     WHERE received_at < now() - %(age)s::interval
+       AND status NOT IN ('rejected', 'retry')
+     ORDER BY received_at
+     LIMIT 1000
+       FOR UPDATE SKIP LOCKED
+), gone AS (
+    DELETE FROM salon_jobs_inbox WHERE id = ANY (ARRAY(SELECT id FROM old)) RETURNING id
+)
+SELECT count(*) FROM gone
+
+-- name: forget_superseded
+-- Delete the marks of runs that have ended.
+-- Locks: the marks. Role: worker.
+DELETE FROM salon_jobs_superseded s
+ WHERE NOT EXISTS (SELECT FROM salon_jobs_job j WHERE j.id = s.job_id AND j.lease = s.lease AND j.state = 'running')
+
+-- name: count_prunable
+-- Count the jobs of one state that ended more than %(age)s ago: what prune_jobs would delete.
+-- Locks: none. Role: worker, operator.
+SELECT count(*) FROM salon_jobs_job
+ WHERE state IN ('failed', 'cancelled', 'succeeded') AND state = %(state)s AND finished_at < now() - %(age)s::interval

@@ -1,0 +1,54 @@
+-- name: cancel_requests
+-- Find the jobs leased to this process whose cancellation was requested.
+-- Locks: none. Role: worker.
+SELECT id, lease FROM salon_jobs_job
+ WHERE leased_by = %(process_id)s AND state = 'running' AND cancel_requested_at IS NOT NULL
+
+-- name: cancel_run
+-- End a run as cancelled: its handler discarded the job, or cancellation was requested.
+-- Locks: the row. Role: worker.
+UPDATE salon_jobs_job
+   SET state = 'cancelled', reason = %(reason)s, attempts = least(attempts + 1, 32767),
+       leased_by = NULL, finished_at = clock_timestamp()
+ WHERE id = %(id)s AND leased_by = %(process_id)s AND lease = %(lease)s AND state = 'running'
+
+-- name: expire_run
+-- End a claimed job as cancelled because it waited too long to start, and write its error row in the same statement.
+-- The attempt is not counted; the error row has the number of the run that did not begin.
+-- Locks: the row. Role: worker.
+WITH expired AS (
+    UPDATE salon_jobs_job
+       SET state = 'cancelled', reason = %(reason)s, leased_by = NULL, finished_at = clock_timestamp()
+     WHERE id = %(id)s AND leased_by = %(process_id)s AND lease = %(lease)s AND state = 'running'
+    RETURNING id, store_id, attempts
+), error AS (
+    INSERT INTO salon_jobs_job_error (job_id, store_id, attempt, error_class, code, message, traceback, occurred_at)
+    SELECT id, store_id, least(attempts + 1, 32767), %(error_class)s, %(code)s, %(message)s, %(traceback)s,
+           clock_timestamp()
+      FROM expired
+)
+SELECT id FROM expired
+
+-- name: lease_state
+-- Return whether this run's COMMIT arrived, after an unclear end: the job succeeded under this lease, or its row is gone
+-- while the process is not declared dead. Once it is, the row may be gone because another run of the job succeeded.
+-- Locks: none. Role: worker.
+SELECT CASE WHEN j.id IS NULL THEN p.id IS NOT NULL ELSE j.lease = %(lease)s AND j.state = 'succeeded' END
+  FROM (SELECT) AS one
+  LEFT JOIN salon_jobs_job j ON j.id = %(id)s
+  LEFT JOIN salon_jobs_process p ON p.id = %(process_id)s
+
+-- name: leased_job
+-- Read one job leased by a process, in the columns of claim_due.sql: a supervisor ends the runs of a dead child.
+-- Locks: none. Role: worker.
+SELECT id, task, store_id, payload::text, queue, priority, date_part('epoch', run_at), attempts, max_attempts, lease,
+       false, date_part('epoch', tick), date_part('epoch', created_at), claim_group,
+       'Infinity'::float8, trace::text
+  FROM salon_jobs_job
+ WHERE id = %(id)s AND lease = %(lease)s AND leased_by = %(process_id)s AND state = 'running'
+
+-- name: other_leases
+-- Find jobs leased to this process other than those it has: claims whose reply never arrived.
+-- Locks: none. Role: worker.
+SELECT id, lease FROM salon_jobs_job
+ WHERE leased_by = %(process_id)s AND state = 'running' AND NOT (id = ANY (%(leased_ids)s::bigint[]))
