@@ -55,6 +55,11 @@ class Action(ABC):
     form: type[ActionForm] = ActionForm
     for_stores: bool = False
 
+    @property
+    def __name__(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride] - of the instance, not the class
+        """The name by which Django offers it, as for a function."""
+        return self.name
+
     def is_allowed(self, request: HttpRequest) -> bool:
         """Return whether the user may take this action."""
         is_for = self.for_stores or sees_all_stores(request)
@@ -164,19 +169,14 @@ class RowAction(Action):
 class ActionAdmin(ReadOnlyAdmin):
     """Read-only admin that offers each of its ``Action`` s to the users who may take it."""
 
-    def get_action(self, action: Any) -> Any:
-        """Return what Django calls, with its name and description."""
-        if isinstance(action, Action):
-            return action, action.name, action.short_description
-        return super().get_action(action)
-
-    def get_actions(self, request: HttpRequest) -> dict[str, Any]:
-        """Return the actions that the user may take."""
-        actions: dict[str, Any] = super().get_actions(request)
+    def get_actions(self, request: HttpRequest, action_location: Any = None) -> dict[str, Any]:
+        """Return the actions that the user may take. Django passes ``action_location`` from 6.1 on."""
+        location: dict[str, Any] = {} if action_location is None else {"action_location": action_location}
+        actions: dict[str, Any] = super().get_actions(request, **location)
         return {
             name: each
             for name, each in actions.items()
-            if not isinstance(action := each[0], Action) or action.is_allowed(request)
+            if not isinstance(action := getattr(each, "func", None) or each[0], Action) or action.is_allowed(request)
         }
 
 
