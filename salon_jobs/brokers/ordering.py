@@ -34,7 +34,7 @@ class AggregateOrder:
     def __init__(self, messages: Sequence[OutgoingMessage], *, skipped: Sequence[PublishFailure | None] = ()) -> None:
         self.ready: deque[Aggregate] = deque()
         self.stopped_by: PublishFailure | None = None
-        self._messages = messages
+        self.messages = messages
         self.answers: Answers = [NOT_SENT] * len(messages)
         by_id: dict[str, Aggregate] = {}
         for position, message in enumerate(messages):
@@ -55,7 +55,7 @@ class AggregateOrder:
 
     def first_of(self, aggregate: Aggregate) -> OutgoingMessage:
         """Return the next message of an aggregate."""
-        return self._messages[aggregate.positions[0]]
+        return self.messages[aggregate.positions[0]]
 
     def answer(self, aggregate: Aggregate, failure: PublishFailure | None) -> None:
         """Record the answer to an aggregate's first message; if it was published, the next one becomes ready."""

@@ -72,7 +72,6 @@ class Batch:
         self._order = AggregateOrder(messages)
         self._sender = sender
         self._resource = resource
-        self._messages = messages
         self._should_continue = should_continue
         # By the token of the answer, oldest first, with the deadline.
         self._in_flight: dict[str, tuple[Aggregate, float]] = {}
@@ -292,7 +291,7 @@ class Batch:
 
     async def _published_before(self, aggregate: Aggregate, stream: str) -> tuple[int, list[int]]:
         """Return the subject's last sequence (0 if empty), and which of the aggregate's messages are at its end."""
-        ours = {str(self._messages[position].message_id): position for position in aggregate.positions}
+        ours = {str(self._order.messages[position].message_id): position for position in aggregate.positions}
         last_sequence: int | None = None
         published: list[int] = []
         query: dict[str, object] = {"last_by_subj": self._subject(aggregate)}
