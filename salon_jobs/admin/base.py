@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import datetime
 from functools import cached_property, wraps
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NoReturn
 from uuid import UUID
 
 from django.contrib import admin
@@ -32,6 +32,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core.error_report import storable
 from salon_jobs.core.errors import StoreRefused
 from salon_jobs.core.redaction import redacted
+from salon_jobs.dashboard.stores import store_name
 from salon_jobs.models import Job
 from salon_jobs.tenancy.active import current_store_id
 from salon_jobs.tenancy.context import tenant_context
@@ -147,6 +148,21 @@ def may(request: HttpRequest, permission: str) -> bool:
     return allowed
 
 
+def configured_parts() -> dict[str, bool]:
+    """Return which parts of the product this project's settings configure."""
+    return {
+        "jobs": True,
+        "tenants": conf.store_model is not None,
+        "outbox": conf.outbox.producer is not None,
+        "inbox": bool(conf.consumers),
+    }
+
+
+def without_field(fieldsets: Any, field: str) -> list[Any]:
+    """Return fieldsets without one field."""
+    return [(name, {**each, "fields": [f for f in each["fields"] if f != field]}) for name, each in fieldsets]
+
+
 class ReaderAdmin(ModelAdmin):
     """Admin that reads all stores through ``OPERATOR_DATABASE``, or a limited user's store through the web role.
 
@@ -154,6 +170,8 @@ class ReaderAdmin(ModelAdmin):
     """
 
     has_rows_of_stores: ClassVar[bool] = False
+    # The index lists a page only where the settings configure what it is about.
+    part: ClassVar[Literal["jobs", "tenants", "outbox", "inbox"]] = "jobs"
 
     class Media:
         css: ClassVar = {"all": ["salon_jobs/pages.css"]}
@@ -188,8 +206,30 @@ class ReaderAdmin(ModelAdmin):
             return "-"
         return format_html('<a href="{}">{}</a>', self.address_of(Job, row.job_id), row.job_id)
 
+    @admin.display(description="store")
+    def store(self, row: Any) -> SafeString | str:
+        """Show a row's store by name, with its ID as a tooltip."""
+        if row.store_id is None:
+            return "-"
+        return format_html('<span title="{}">{}</span>', row.store_id, store_name(row.store_id))
+
+    def get_list_display(self, request: HttpRequest) -> Any:
+        """Leave out the store in a project without stores."""
+        return [each for each in super().get_list_display(request) if each != "store" or conf.store_model]
+
+    def get_list_filter(self, request: HttpRequest) -> Any:
+        """Leave out the store in a project without stores."""
+        offered = super().get_list_filter(request)
+        return [each for each in offered if conf.store_model or getattr(each, "parameter_name", "") != "store"]
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Leave out the store in a project without stores."""
+        shown = super().get_fieldsets(request, obj)
+        return shown if conf.store_model else without_field(shown, "store")
+
     def has_module_permission(self, request: HttpRequest) -> bool:
-        return self._is_for(request) and super().has_module_permission(request)
+        """Return whether the index lists the page: not before the settings configure its part."""
+        return configured_parts()[self.part] and self._is_for(request) and super().has_module_permission(request)
 
     def has_view_permission(self, request: HttpRequest, obj: models.Model | None = None) -> bool:
         return self._is_for(request) and super().has_view_permission(request, obj)

@@ -16,7 +16,7 @@ from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
-from salon_jobs.admin.base import ReadOnlyAdmin, reader, sees_all_stores
+from salon_jobs.admin.base import ReadOnlyAdmin, configured_parts, reader, sees_all_stores
 from salon_jobs.admin.store_choice import CHOICE
 from salon_jobs.core.units import duration, number
 from salon_jobs.dashboard import processes, queues, relays
@@ -169,6 +169,7 @@ class DashboardAdmin(ReadOnlyAdmin):
             "spans": list(SPANS),
             "pieces": requested or pieces,
             "choice": CHOICE,
+            "has": configured_parts(),
             "limited_to": None if is_operator else current_store_id(),
             **(extra_context or {}),
         }

@@ -14,6 +14,7 @@ from django.utils import timezone
 
 from salon_jobs.admin.base import reader, sees_all_stores
 from salon_jobs.core.records import JobState, MessageStatus
+from salon_jobs.dashboard.stores import store_name
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.search import enqueued, error_classes, failure_kinds, in_every_state
 from salon_jobs.models import CronEntryState, CronTick, DestinationState, Job, Message
@@ -31,7 +32,7 @@ class NameFilter(admin.SimpleListFilter):
         """Return the choices in addition to the current one."""
         return ()
 
-    def label(self, name: str) -> str:
+    def label(self, request: HttpRequest, name: str) -> str:
         """Return how a choice is shown."""
         return name
 
@@ -40,7 +41,9 @@ class NameFilter(admin.SimpleListFilter):
         raise NotImplementedError
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [(name, self.label(name)) for name in sorted({*self.names(request), *filter(None, [self.value()])})]
+        return [
+            (name, self.label(request, name)) for name in sorted({*self.names(request), *filter(None, [self.value()])})
+        ]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         """Return the rows of the current choice; a malformed one shows nothing and says so."""
@@ -50,6 +53,16 @@ class NameFilter(admin.SimpleListFilter):
         except ValueError:
             messages.error(request, f"{name!r} is not a valid {self.title}")
             return queryset.none()
+
+
+def named(request: HttpRequest, store: str) -> str:
+    """Return the name of a store whose ID may come by URL; of another store, a limited user gets only what came."""
+    if not sees_all_stores(request) and store != str(current_store_id()):
+        return store
+    try:
+        return store_name(UUID(store))
+    except ValueError:
+        return store
 
 
 class TaskFilter(NameFilter):
@@ -84,7 +97,7 @@ class QueueFilter(NameFilter):
 class StoreFilter(NameFilter):
     """Filter by store, offering up to 50 stores of the newest 500 failed jobs; a limited user has only one store."""
 
-    title = "store ID"
+    title = "store"
     parameter_name = "store"
 
     def names(self, request: HttpRequest) -> Iterable[str]:
@@ -94,8 +107,8 @@ class StoreFilter(NameFilter):
         newest = dict.fromkeys(str(store) for store in failed.values_list("store_id", flat=True)[:500] if store)
         return ["none", *list(newest)[:50]]
 
-    def label(self, name: str) -> str:
-        return "no store (system)" if name == "none" else name
+    def label(self, request: HttpRequest, name: str) -> str:
+        return "no store (system)" if name == "none" else named(request, name)
 
     def matching(self, request: HttpRequest, queryset: QuerySet[Job], name: str) -> QuerySet[Job]:
         return queryset.filter(store_id=None if name == "none" else UUID(name))
@@ -151,7 +164,7 @@ class ErrorClassFilter(NameFilter):
             return error_classes(using=using)
         return {kind.error_class for kind in failure_kinds(using=using)}
 
-    def label(self, name: str) -> str:
+    def label(self, request: HttpRequest, name: str) -> str:
         return name.removeprefix("builtins.")
 
     def matching(self, request: HttpRequest, queryset: QuerySet[Job], name: str) -> QuerySet[Job]:
@@ -235,12 +248,15 @@ class EventFilter(MessageFilter):
 class MessageStoreFilter(MessageFilter):
     """Filter by store; a limited user has one."""
 
-    title = "store ID"
+    title = "store"
     parameter_name = "store"
     field = "store_id"
 
     def names(self, request: HttpRequest) -> Iterable[str]:
         return super().names(request) if sees_all_stores(request) else [str(current_store_id())]
+
+    def label(self, request: HttpRequest, name: str) -> str:
+        return named(request, name)
 
     def matching(self, request: HttpRequest, queryset: QuerySet[Message], name: str) -> QuerySet[Message]:
         return super().matching(request, queryset, str(UUID(name)))

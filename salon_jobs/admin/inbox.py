@@ -17,7 +17,8 @@ from salon_jobs.models import InboxMessage
 class InboxAdmin(ActionAdmin):
     """Admin of incoming messages, newest first; a message's page shows its raw content and why it was rejected."""
 
-    list_display = ("id", "status", "code", "event", "consumer", "store_id", "deliveries", "received_at", "job_link")
+    part = "inbox"
+    list_display = ("id", "status", "code", "event", "consumer", "store", "deliveries", "received_at", "job_link")
     list_filter = ("status",)
     search_fields = ("message_id__exact",)
     search_help_text = "The full ID of a message"
@@ -33,7 +34,7 @@ class InboxAdmin(ActionAdmin):
         ),
     )
     fieldsets = (
-        (None, {"fields": ("consumer", "message_id", "event", "producer", "store_id", "status", "job_link")}),
+        (None, {"fields": ("consumer", "message_id", "event", "producer", "store", "status", "job_link")}),
         ("Rejection", {"fields": ("code", "reason", "shown_raw")}),
         ("Times", {"fields": ("received_at", "ended_at", "deliveries")}),
     )

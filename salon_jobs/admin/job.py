@@ -17,7 +17,7 @@ from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 
 from salon_jobs.admin.actions import ActionAdmin
-from salon_jobs.admin.base import as_json, as_reader, id_or_uuid, instant, reader, sees_all_stores
+from salon_jobs.admin.base import as_json, as_reader, id_or_uuid, instant, reader, sees_all_stores, without_field
 from salon_jobs.admin.filters import (
     EnqueuedFilter,
     ErrorClassFilter,
@@ -71,13 +71,13 @@ class JobAdmin(ActionAdmin):
     linked_by = ("fan_out_id__exact", "leased_by__exact")
     change_list_template = "admin/salon_jobs/jobs.html"
     change_form_template = "admin/salon_jobs/job.html"
-    list_display = ("id", "task", "status", "why", "attempt_count", "store_id", "queue", "run_at", "finished_at")
+    list_display = ("id", "task", "status", "why", "attempt_count", "store", "queue", "run_at", "finished_at")
     list_filter = ("state", ErrorGroupFilter, ErrorClassFilter, EnqueuedFilter, QueueFilter, TaskFilter, StoreFilter)
     search_fields = ("id__exact", "job_key__exact", "store_id__exact")
     search_help_text = "The full ID or key of a job, or the ID of a store"
     actions = JOB_ACTIONS
     fieldsets = (
-        (None, {"fields": ("task", "status", "reason", "store_id", "queue", "priority", "origin")}),
+        (None, {"fields": ("task", "status", "reason", "store", "queue", "priority", "origin")}),
         ("Runs", {"fields": ("attempt_count", "rescues", "retries_ahead", "trace_link", "errors")}),
         ("Payload", {"fields": ("shown_payload", "job_key", "concurrency_key")}),
         (
@@ -201,4 +201,4 @@ class JobAdmin(ActionAdmin):
         shown = super().get_fieldsets(request, obj)
         if sees_all_stores(request):
             return shown
-        return [(name, {**each, "fields": [f for f in each["fields"] if f != "origin"]}) for name, each in shown]
+        return without_field(shown, "origin")

@@ -64,6 +64,7 @@ def _criteria(queryset: QuerySet[Message]) -> MessageCriteria:
 class MessageAdmin(ActionAdmin):
     """Admin of messages by status, destination, event and store; a message's page shows everything known about it."""
 
+    part = "outbox"
     has_rows_of_stores = True
     list_display = (
         "id",
@@ -71,7 +72,7 @@ class MessageAdmin(ActionAdmin):
         "event",
         "aggregate_type",
         "aggregate_id",
-        "store_id",
+        "store",
         "retry_count",
         "created_at",
         "sent_at",
@@ -98,7 +99,7 @@ class MessageAdmin(ActionAdmin):
     )
     fieldsets = (
         (None, {"fields": ("message_id", "status", "delivery", "event", "aggregate_type", "aggregate_id")}),
-        ("Content", {"fields": ("shown_payload", "shown_headers", "producer", "store_id", "replay_of")}),
+        ("Content", {"fields": ("shown_payload", "shown_headers", "producer", "store", "replay_of")}),
         ("Attempts", {"fields": ("retry_count", "retry_at", "last_error")}),
         ("Times", {"fields": ("created_at", "sent_at", "ended_at", "partition")}),
     )
@@ -160,6 +161,7 @@ def _of_aggregate(request: HttpRequest, aggregate_id: str) -> list[int]:
 class BlockedAggregateAdmin(ActionAdmin):
     """Admin of blocked aggregates, last blocked first, with the message that blocks each."""
 
+    part = "outbox"
     has_rows_of_stores = True
     list_display = (
         "id",
@@ -203,6 +205,7 @@ def _for_each(change: Callable[..., None], names: Sequence[str], *, using: str) 
 class DestinationAdmin(ActionAdmin):
     """Admin of destinations, with their current outages."""
 
+    part = "outbox"
     list_display = ("aggregate_type", "paused", "outage_since", "outage_code", "outage")
     list_filter = ("paused",)
     search_fields = ("aggregate_type__exact",)
@@ -229,6 +232,7 @@ class DestinationAdmin(ActionAdmin):
 class ReplayAdmin(ReadOnlyAdmin):
     """Admin of replays, newest first."""
 
+    part = "outbox"
     list_display = ("id", "requested_at", "requested_by", "reason", "messages")
 
 
@@ -236,5 +240,6 @@ class ReplayAdmin(ReadOnlyAdmin):
 class PartitionAdmin(ReadOnlyAdmin):
     """Admin of the partitions and their owners."""
 
+    part = "outbox"
     list_display = ("partition", "owner", "epoch", "beat")
     ordering = ("partition",)

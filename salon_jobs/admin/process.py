@@ -34,6 +34,7 @@ class CronTickAdmin(ReadOnlyAdmin):
 class FanOutAdmin(ReadOnlyAdmin):
     """Admin of fan-outs, newest first; a fan-out's page counts its jobs."""
 
+    part = "tenants"
     list_display = ("id", "task", "label", "tick", "inserted", "kept", "paused", "created_at")
     readonly_fields = ("progress",)
     sortable_by = ()

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from operator import itemgetter
-from typing import Any, Final
-from uuid import UUID
+from typing import Final
 
-from django.apps import apps
 from django.contrib.admin import AdminSite
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponseRedirect
@@ -16,7 +14,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.csrf import csrf_protect
 
 from salon_jobs.conf import settings as conf
-from salon_jobs.tenancy.context import tenant_context
+from salon_jobs.dashboard.stores import store_name
 from salon_jobs.tenancy.resolvers import SESSION_KEY, stores_of
 
 # Query parameter with which any page of a limited user shows the choice and accepts it.
@@ -42,13 +40,6 @@ def choose_store(request: HttpRequest, site: AdminSite) -> HttpResponseBase:
             raise PermissionDenied("you do not belong to this store")
         request.session[SESSION_KEY] = chosen.pop()
         return HttpResponseRedirect(request.path)
-    choices = sorted(((str(store), _name(store)) for store in stores[:_MOST]), key=itemgetter(1))
+    choices = sorted(((str(store), store_name(store)) for store in stores[:_MOST]), key=itemgetter(1))
     context = {**site.each_context(request), "title": "Choose a store", "choices": choices, "parameter": CHOICE}
     return TemplateResponse(request, "admin/salon_jobs/choose_store.html", context)
-
-
-def _name(store: UUID) -> str:
-    model: Any = apps.get_model(conf.store_model or "")
-    # The request may have a store already, set by TenantMiddleware.
-    with tenant_context(store, switch=True, using=conf.database):
-        return str(model._default_manager.using(conf.database).filter(pk=store).first() or store)

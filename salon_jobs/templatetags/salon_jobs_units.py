@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any, Final
+from uuid import UUID
 
 from django import template
 from django.urls import reverse
@@ -11,6 +12,7 @@ from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 
 from salon_jobs.core import units
+from salon_jobs.dashboard.stores import store_name
 from salon_jobs.jobs.statistics import TaskTotals
 
 register: Final = template.Library()
@@ -18,6 +20,7 @@ register: Final = template.Library()
 register.filter("duration", units.duration)
 register.filter("number", units.number)
 register.filter("counted", units.counted)
+register.filter("store_name", lambda store: store_name(UUID(str(store))))
 
 
 @register.filter

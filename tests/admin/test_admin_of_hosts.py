@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from html import unescape
+from typing import Any
 
 import pytest
 from django.contrib import admin
@@ -99,3 +100,23 @@ def test_times_are_of_one_zone_on_a_page(two: tuple[Rows, Rows]) -> None:
     with override_settings(TIME_ZONE="Asia/Tokyo"):
         assert "2026-05-06 12:00:00" in client.get(f"{ADMIN}job/{two[0].job}/change/").content.decode()
         assert "since 2026-05-06 12:00:00" in client.get(f"{ADMIN}message/{two[0].message}/change/").content.decode()
+
+
+def test_what_a_project_does_not_configure_is_left_out(busy: tuple[Rows, Rows], settings: Any) -> None:
+    client = staff(everything=True)
+    consumer = {"SOURCE": "rn::nats:::orders", "TASKS": {"order.created": "ping"}}
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "CONSUMERS": {"orders": consumer}}
+    parts = {
+        "job/": ["Salon 0", "column-store"],
+        "dashboard/": ["Salon 0", "Parked", "Rejected", "Messages"],
+        "": ["Messages", "Incoming messages", "Fan-outs"],
+    }
+    for page, words in parts.items():
+        text = client.get(f"{ADMIN}{page}").content.decode().split('id="content"')[1]
+        assert [word for word in words if word not in text] == [], page
+    configured = {key: value for key, value in settings.SALON_JOBS.items() if key not in ("STORE_MODEL", "CONSUMERS")}
+    settings.SALON_JOBS = {**configured, "MEMBERSHIP_MODEL": None, "OUTBOX": {**configured["OUTBOX"], "PRODUCER": None}}
+    for page, words in parts.items():
+        text = client.get(f"{ADMIN}{page}").content.decode().split('id="content"')[1]
+        assert [word for word in words if word in text] == [], page
+    assert client.get(f"{ADMIN}job/{busy[0].job}/change/").status_code == 200

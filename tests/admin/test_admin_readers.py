@@ -137,6 +137,19 @@ def test_staff_of_a_store_see_and_count_its_rows_alone(two: tuple[Rows, Rows]) -
         assert client.get(f"{ADMIN}{page}/{whole(own)[page]}/change/").status_code == 200
 
 
+def test_stores_are_shown_by_name_and_the_name_of_another_store_is_not_revealed(two: tuple[Rows, Rows]) -> None:
+    own, other = two
+    everywhere, limited = staff(everything=True), staff(own.store, may=("view_dashboard",))
+    for page in ("job", "message"):
+        for query in ("", f"?store={other.store}", f"?store={uuid4()}", "?store=rubbish"):
+            assert everywhere.get(f"{ADMIN}{page}/{query}").status_code == 200
+            assert "Salon 1" not in limited.get(f"{ADMIN}{page}/{query}").content.decode()
+        assert f'<span title="{other.store}">Salon 1</span>' in everywhere.get(f"{ADMIN}{page}/").content.decode()
+        assert f'<span title="{own.store}">Salon 0</span>' in limited.get(f"{ADMIN}{page}/").content.decode()
+        assert "Salon 1" in everywhere.get(f"{ADMIN}{page}/{whole(other)[page]}/change/").content.decode()
+    assert "Store Salon 0 ·" in limited.get(f"{ADMIN}dashboard/").content.decode()
+
+
 def test_what_staff_may_filter_messages_by_is_looked_for_among_the_newest_ids(two: tuple[Rows, Rows]) -> None:
     client = staff(two[0].store)
     with CaptureQueriesContext(connections["web"]) as captured:
