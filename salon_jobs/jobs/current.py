@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 from uuid import UUID
 
 from django.db import connections
@@ -33,7 +33,7 @@ from salon_jobs.jobs import queries
 from salon_jobs.tenancy.active import open_store
 
 if TYPE_CHECKING:
-    from salon_jobs.jobs.task import Task
+    from salon_jobs.jobs.registry import Declaration
 
 
 def refuse_broken_transaction(connection: BaseDatabaseWrapper) -> None:
@@ -73,7 +73,7 @@ class RunningJob:
 
     job: ClaimedJob
     # Travels with the run, so that it is looked up by name only once.
-    declaration: Task[..., Any]
+    declaration: Declaration
     process_id: int
     # The thread's connection, looked up once: Django's lookup costs as much as a claim.
     connection: BaseDatabaseWrapper = field(default_factory=lambda: connections[conf.database], init=False, repr=False)

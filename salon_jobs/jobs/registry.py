@@ -3,54 +3,116 @@
 from __future__ import annotations
 
 import difflib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol, cast
+from uuid import UUID
 
+from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.errors import TaskInvalid, UnknownTask
+from salon_jobs.jobs.options import DeclaredLimits, JobOptions, Timeouts
 
 if TYPE_CHECKING:
     from salon_jobs.jobs.task import Task
 
 
-_tasks: dict[str, Task[..., Any]] = {}
+class Payload(Protocol):
+    """How the payload of a job becomes the arguments of a call."""
+
+    def decode(self, payload: str, store_id: UUID | None, /) -> dict[str, Any]:
+        """Return the keyword arguments of the call. Raises PayloadInvalid when the payload does not fit."""
+        ...
 
 
-def register(task: Task[..., Any]) -> None:
-    """Register a task. Raises TaskInvalid when another function has its name."""
-    known = _tasks.get(task.name)
-    if known is not None and _origin(known) != _origin(task):
-        raise TaskInvalid(f"two tasks are named {task.name!r}: {_origin(known)} and {_origin(task)}")
-    _tasks[task.name] = task
+class Declaration(Protocol):
+    """What workers, limits and statistics read of a registered task: ``Task``, or another library's task.
+
+    A run calls ``function(**payload.decode(job.payload, job.store_id))``; ``current_job()`` is the run. The store is
+    that of the job. With one, the call sees it in every transaction that it opens; a declaration that is both
+    ``is_store_task`` and ``atomic`` is called in one transaction, and needs a store. Without one, the call is a system
+    task.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def origin(self) -> str:
+        """Where it is declared: two declarations of one origin replace each other, others may not share a name."""
+        ...
+
+    @property
+    def function(self) -> Callable[..., Any]: ...
+    @property
+    def is_async(self) -> bool:
+        """Whether ``function`` returns a coroutine."""
+        ...
+
+    @property
+    def is_store_task(self) -> bool: ...
+    @property
+    def atomic(self) -> bool: ...
+    @property
+    def payload(self) -> Payload: ...
+    @property
+    def options(self) -> JobOptions: ...
+    @property
+    def timeouts(self) -> Timeouts | None: ...
+    @property
+    def limits(self) -> DeclaredLimits: ...
+    @property
+    def backoff(self) -> Backoff: ...
+
+
+_declarations: dict[str, Declaration] = {}
+
+
+def register(declaration: Declaration) -> None:
+    """Register a task. Raises TaskInvalid when one of another origin has its name."""
+    known = _declarations.get(declaration.name)
+    if known is not None and known.origin != declaration.origin:
+        raise TaskInvalid(
+            f"two tasks are named {declaration.name!r}: {known.origin} and {declaration.origin}; give one of them "
+            "another name with name='…'"
+        )
+    _declarations[declaration.name] = declaration
 
 
 def unregister(name: str) -> None:
     """Remove a task; for tests that declare their own."""
-    _tasks.pop(name, None)
+    _declarations.pop(name, None)
 
 
-def get_task(name: str) -> Task[..., Any]:
+def get_declaration(name: str) -> Declaration:
     """Return the task with this name. Raises UnknownTask suggesting the closest registered name."""
     try:
-        return _tasks[name]
+        return _declarations[name]
     except KeyError:
-        close = difflib.get_close_matches(name, _tasks, n=1)
+        close = difflib.get_close_matches(name, _declarations, n=1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise UnknownTask(f"no task is named {name!r}{hint}") from None
 
 
-def tasks() -> list[Task[..., Any]]:
+def get_task(name: str) -> Task[..., Any]:
+    """Return the task with this name, to enqueue it. Raises UnknownTask, also for another library's task."""
+    from salon_jobs.jobs.task import Task  # noqa: PLC0415 - which imports this module
+
+    declaration = get_declaration(name)
+    if not isinstance(declaration, Task):
+        raise UnknownTask(
+            f"{name!r} ({declaration.origin}) is not declared with salon_jobs; enqueue it as its library does"
+        )
+    return cast("Task[..., Any]", declaration)
+
+
+def tasks() -> list[Declaration]:
     """Return the registered tasks."""
-    return list(_tasks.values())
+    return list(_declarations.values())
 
 
 def task_names() -> list[str]:
     """Return the registered task names, sorted."""
-    return sorted(_tasks)
+    return sorted(_declarations)
 
 
 def queue_names() -> set[str]:
     """Return the queues of the registered tasks; ``using`` can name others."""
-    return {task.options.queue for task in _tasks.values()}
-
-
-def _origin(task: Task[..., Any]) -> str:
-    return f"{task.function.__module__}.{task.function.__qualname__}"
+    return {task.options.queue for task in _declarations.values()}

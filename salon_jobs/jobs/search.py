@@ -98,7 +98,7 @@ def retries_ahead(job: Job, now: datetime) -> list[Retry]:
     row: Any = job  # only mypy knows the types of Django's fields
     if row.state not in (JobState.QUEUED, JobState.RUNNING):
         return []
-    backoff = registry.get_task(row.task).backoff if row.task in registry.task_names() else conf.backoff
+    backoff = registry.get_declaration(row.task).backoff if row.task in registry.task_names() else conf.backoff
     earliest = latest = row.run_at if row.state == JobState.QUEUED else now
     ahead = [Retry(row.attempts + 1, earliest, latest)] if row.state == JobState.QUEUED else []
     for failed in range(row.attempts + 1, min(row.max_attempts, row.attempts + SHOWN + 1)):

@@ -5,10 +5,14 @@ from __future__ import annotations
 import inspect
 import re
 import string
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, Generic, ParamSpec, TypedDict, TypeVar, Unpack
+from typing import Any, Final, Generic, ParamSpec, TypedDict, TypeVar, Unpack, overload
+
+from django.apps import apps
+from django.core.exceptions import AppRegistryNotReady
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.backoff import Backoff
@@ -23,7 +27,7 @@ R = TypeVar("R")
 # Covariant: code that expects a wider return type accepts the task, such as a coroutine's own type as Coroutine.
 R_co = TypeVar("R_co", covariant=True)
 
-_TASK_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+_TASK_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +80,7 @@ class Task(Generic[P, R_co]):
         self,
         function: Callable[P, R_co],
         *,
-        name: str,
+        name: str | None,
         options: JobOptions,
         is_store_task: bool,
         atomic: bool,
@@ -85,9 +89,14 @@ class Task(Generic[P, R_co]):
         timeouts: Timeouts,
         limits: DeclaredLimits,
     ) -> None:
-        if not isinstance(name, str) or not _TASK_NAME.fullmatch(name) or len(name) > 255:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise TaskInvalid(f"a task's name is kebab-case, at most 255 characters: {name!r} is not")
         _check_function(name, function)
+        if name is None:
+            name = _derived_name(function)
+        if not isinstance(name, str) or not _TASK_NAME.fullmatch(name):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TaskInvalid(
+                f"{name!r} cannot be a task's name: it takes up to 255 letters and digits of ASCII, '.', '_' "
+                f"and '-', the first a letter or digit; give {function.__qualname__} another one with name='…'"
+            )
         if atomic and inspect.iscoroutinefunction(function):
             raise TaskInvalid(
                 f"task {name!r}: an async def handler cannot run in one transaction, which would stay open while it "
@@ -178,9 +187,10 @@ class Task(Generic[P, R_co]):
             raise PayloadInvalid(f"task {self.name!r}: the concurrency key must have 1 to {longest} characters")
         return key
 
-    def retry_delay(self, attempt: int) -> timedelta:
-        """Return how long to wait after failed attempt ``attempt`` (the first is 1)."""
-        return self.backoff.delay(attempt)
+    @property
+    def origin(self) -> str:
+        """The dotted path of the function."""
+        return f"{self.function.__module__}.{self.function.__qualname__}"
 
     @property
     def backoff(self) -> Backoff:
@@ -227,25 +237,41 @@ class TaskOptions(TypedDict, total=False):
     key_concurrency: int | None
 
 
-def task(*, name: str, **options: Unpack[TaskOptions]) -> Callable[[Callable[P, R]], Task[P, R]]:
-    """Declare a system task: no store, no surrounding transaction, at least once. Raises TaskInvalid, OptionInvalid."""
-    return _declare(name, is_store_task=False, atomic=False, **options)
+@overload
+def task(function: Callable[P, R], /) -> Task[P, R]: ...
+@overload
+def task(*, name: str | None = None, **options: Unpack[TaskOptions]) -> Callable[[Callable[P, R]], Task[P, R]]: ...
+def task(function: Any = None, /, *, name: str | None = None, **options: Unpack[TaskOptions]) -> Any:
+    """Declare a system task: no store, no surrounding transaction, at least once. Raises TaskInvalid, OptionInvalid.
+
+    ``name`` defaults to the label of the function's app and the function's own name: ``orders.send_receipt``.
+    """
+    declare: Callable[..., Any] = _declare(name, is_store_task=False, atomic=False, **options)
+    return declare if function is None else declare(function)
 
 
+@overload
+def store_task(function: Callable[P, R], /) -> Task[P, R]: ...
+@overload
 def store_task(
-    *, name: str, atomic: bool = True, **options: Unpack[TaskOptions]
-) -> Callable[[Callable[P, R]], Task[P, R]]:
+    *, name: str | None = None, atomic: bool = True, **options: Unpack[TaskOptions]
+) -> Callable[[Callable[P, R]], Task[P, R]]: ...
+def store_task(
+    function: Any = None, /, *, name: str | None = None, atomic: bool = True, **options: Unpack[TaskOptions]
+) -> Any:
     """Declare a store task, whose function takes ``store_id: UUID``. Raises TaskInvalid, OptionInvalid.
 
     The handler runs in one transaction with the store set, and the job finishes in that same transaction: its database
     effects happen exactly once. ``atomic=False`` opts out (e-mail, HTTP): the store is set in every transaction that
-    the handler opens, and the job runs at least once. ``async def`` handlers require it.
+    the handler opens, and the job runs at least once. ``async def`` handlers require it. ``name`` defaults as for
+    ``task``.
     """
-    return _declare(name, is_store_task=True, atomic=atomic, **options)
+    declare: Callable[..., Any] = _declare(name, is_store_task=True, atomic=atomic, **options)
+    return declare if function is None else declare(function)
 
 
 def _declare(
-    name: str,
+    name: str | None,
     *,
     is_store_task: bool,
     atomic: bool,
@@ -294,11 +320,27 @@ def _filled(template: str | None, store: object, arguments: Arguments) -> str | 
     return None if template is None else template.format_map({**arguments.plain, STORE_ARGUMENT: store})
 
 
-def _check_function(name: str, function: object) -> None:
-    """Reject classes and generators: calling one would look like a success without running anything."""
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise TaskInvalid(f"task {name!r}: a generator does nothing when it is called; do without yield")
-    if not inspect.isfunction(function):
+def _derived_name(function: Callable[..., Any]) -> str:
+    """Return ``label.function`` with the label of the app that contains the module, else with its last package."""
+    module = function.__module__
+    try:
+        app = apps.get_containing_app_config(module)
+    except AppRegistryNotReady as error:
         raise TaskInvalid(
-            f"task {name!r}: only a function declared with def or async def can be a task, not {function!r}"
-        )
+            f"the name of task {module}.{function.__qualname__} comes from its app, and Django has not loaded the apps "
+            "yet: import the module later, or give it a name with name='…'"
+        ) from error
+    package: str = getattr(sys.modules.get(module), "__package__", None) or module.rpartition(".")[0] or module
+    label = package.rpartition(".")[2] if app is None else app.label
+    return f"{label}.{function.__name__}"
+
+
+def _check_function(name: str | None, function: object) -> None:
+    """Reject classes and generators: calling one would look like a success without running anything."""
+    label = f"task {getattr(function, '__qualname__', function) if name is None else name!r}"
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise TaskInvalid(f"{label}: a generator does nothing when it is called; do without yield")
+    if isinstance(function, str) and name is None:
+        raise TaskInvalid(f"a task's name is given as a keyword: name={function!r}")
+    if not inspect.isfunction(function):
+        raise TaskInvalid(f"{label}: only a function declared with def or async def can be a task, not {function!r}")

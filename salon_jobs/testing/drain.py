@@ -61,7 +61,7 @@ def drain_jobs(
             if len(drained) == limit:
                 raise AssertionError(f"{limit} jobs ran and still more are due; the next is {claimed[0].task!r}")
             job = claimed[0]
-            running = RunningJob(job, registry.get_task(job.task), process.pk)
+            running = RunningJob(job, registry.get_declaration(job.task), process.pk)
             outcome = settle(running, execute(running))
             drained.append(DrainedJob(running.id, running.task, running.store_id, outcome))
     finally:

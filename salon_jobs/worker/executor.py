@@ -166,7 +166,7 @@ def _write_error(running: RunningJob, outcome: Errored) -> bool:
     job, error = running.job, outcome.error
     if running.trace is not None:
         running.trace.error = error
-    delay = running.declaration.retry_delay(job.attempt)
+    delay = running.declaration.backoff.delay(job.attempt)
     described = report(error)
     reason = described.code or "attempts_exhausted"
     ended = queries.fail(job, running.process_id, described, delay=delay, final=not outcome.retryable, reason=reason)

@@ -115,7 +115,7 @@ def _fail_overdue(run: InFlightRun, process_id: int) -> None:
     """Settle a run that had to be killed, on behalf of its dead process. It may have ended just before."""
     job = queries.leased_job(process_id, run.job_id, run.lease)
     if job is not None:
-        running = RunningJob(job, registry.get_task(job.task), process_id)
+        running = RunningJob(job, registry.get_declaration(job.task), process_id)
         running.started = run.began
         took_s = run.kill_at - run.began
         settle(running, Errored(TimedOut(f"timed out, went on for {took_s:.3g} s and was killed with its process")))

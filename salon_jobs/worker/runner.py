@@ -153,7 +153,7 @@ class Runner:
             # Do this before the run begins: the run keeps the connection it finds, and this may replace it.
             if time.monotonic() - idle_since > _TIDY_AFTER_S:
                 tidy_connections(after_idling=True)
-            running = RunningJob(job, registry.get_task(job.task), self._process_id, resets_session=True)
+            running = RunningJob(job, registry.get_declaration(job.task), self._process_id, resets_session=True)
             try:
                 # Whatever a handler, or an exception in the middle of our own code, leaves in the context ends with the
                 # run.

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
-from datetime import datetime
+from datetime import date, datetime
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -95,12 +98,84 @@ def test_a_signature_that_can_not_be_a_payload(
     assert NAME in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "name", [None, 5, "", "Has-Capitals", "under_score", "-dash", "dash-", "two--dashes", "a b", "x" * 256]
-)
-def test_names_are_kebab_case(name: Any) -> None:
-    with pytest.raises(TaskInvalid, match="kebab-case"):
+@pytest.mark.parametrize("name", [5, "", "-dash", ".dot", "_underscore", "a b", "a/b", "a\n", "café", "x" * 256])
+def test_names_take_letters_digits_and_three_signs(name: Any) -> None:
+    with pytest.raises(TaskInvalid, match=r"cannot be a task's name: .*; give _fine another one with name='…'"):
         task(name=name)(_fine)
+
+
+@pytest.mark.parametrize("name", ["a", "0", "salon.send_receipt", "Has-Capitals", "dash-", "two--dashes", "x" * 255])
+def test_names_can_be_dotted(name: str) -> None:
+    assert task(name=name)(_fine).name == name
+    registry.unregister(name)
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("project.salon.nowhere.tasks", "salon.remind"),  # an app's, however deep
+        ("tests.jobs.test_task_declaration", "jobs.remind"),  # no app's: the last package
+        ("tests.jobs", "jobs.remind"),  # the package itself
+        ("top_level", "top_level.remind"),
+        ("nowhere.at.all", "at.remind"),
+    ],
+)
+def test_a_task_without_a_name_is_named_after_its_app_and_function(module: str, name: str) -> None:
+    def remind(day: date) -> None: ...
+
+    remind.__module__ = module
+    try:
+        assert task(remind).name == name
+        assert task()(remind).name == name
+        assert task(queue="mail")(remind).options.queue == "mail"
+        assert registry.get_task(name).function is remind
+    finally:
+        registry.unregister(name)
+
+
+def test_a_store_task_is_named_so_too() -> None:
+    try:
+        bare, called = store_task(_with_store), store_task(atomic=False)(_with_store)
+        assert (bare.name, bare.is_store_task, bare.atomic) == ("jobs._with_store", True, True)
+        assert (called.name, called.is_store_task, called.atomic) == ("jobs._with_store", True, False)
+    finally:
+        registry.unregister("jobs._with_store")
+
+
+def test_a_name_that_two_derive_names_both_places() -> None:
+    def remind() -> None: ...
+
+    def twin() -> None: ...
+
+    remind.__module__, twin.__module__ = "project.salon.tasks", "project.salon.mails"
+    twin.__name__ = twin.__qualname__ = "remind"
+    task(remind)
+    try:
+        with pytest.raises(TaskInvalid) as caught:
+            task(twin)
+        assert re.search(
+            r"two tasks are named 'salon.remind': project\.salon\.tasks\.\S+remind and project\.salon\.mails\.remind; "
+            "give one of them another name with name='…'",
+            str(caught.value),
+        )
+    finally:
+        registry.unregister("salon.remind")
+
+
+def test_a_function_without_a_usable_name_needs_one() -> None:
+    with pytest.raises(TaskInvalid, match=r"'jobs\.<lambda>' cannot be a task's name"):
+        task(lambda: None)
+    with pytest.raises(TaskInvalid, match="task '_generator': a generator does nothing"):
+        task(_generator)
+    wrong: Any = "send-mail"
+    with pytest.raises(TaskInvalid, match="given as a keyword: name='send-mail'"):
+        task(wrong)
+
+
+def test_a_name_is_not_derived_before_django_has_loaded_the_apps() -> None:
+    code = "import salon_jobs\n\n\n@salon_jobs.task\ndef remind() -> None: ..."
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "TaskInvalid: the name of task __main__.remind comes from its app, and Django has not loaded" in done.stderr
 
 
 def test_a_backoff_is_a_backoff() -> None:

@@ -120,6 +120,30 @@ async def in_coroutine(store_id: UUID, day: date) -> int:
     return day.year
 
 
+@task
+def without_a_name(day: date) -> int:
+    """Return a number."""
+    return day.year
+
+
+@task()
+async def without_options() -> int:
+    """Return a number, once awaited."""
+    return 1
+
+
+@store_task
+def of_store_without_a_name(store_id: UUID, day: date) -> int:
+    """Return a number."""
+    return day.year
+
+
+@store_task(atomic=False, queue="mail")
+async def of_store_without_a_transaction(store_id: UUID) -> int:
+    """Return a number, once awaited."""
+    return 1
+
+
 async def await_it() -> None:
     """Await the task as the function it is."""
     assert_type(await in_coroutine(STORE, TODAY), int)
@@ -137,6 +161,12 @@ assert_type(of_store.enqueue_many(of_store.call(store_id=STORE, day=TODAY) for _
 of_store.using(job_key_mode="unsafe_dedupe").enqueue_many([of_store.call(STORE, TODAY)])
 limited.using(concurrency_key="mine").enqueue(store_id=STORE)
 system.enqueue()
+assert_type(without_a_name.enqueue(day=TODAY), JobHandle)
+assert_type(without_a_name(TODAY), int)
+assert_type(perform_job(without_options), int)
+assert_type(fan_out(of_store_without_a_name, day=TODAY), FanOutResult)
+assert_type(of_store_without_a_name(STORE, TODAY), int)
+of_store_without_a_transaction.enqueue(store_id=STORE)
 in_coroutine.enqueue(store_id=STORE, day=TODAY)
 assert_type(fan_out(in_coroutine, day=TODAY), FanOutResult)
 assert_type(perform_job(in_coroutine, store_id=STORE, day=TODAY), int)

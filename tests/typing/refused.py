@@ -150,9 +150,23 @@ current_job().id.hex()  # E
 system.enqueue() + 1  # E
 
 
-@task  # E
-def without_a_name() -> None:
+@task
+def without_a_name(day: date) -> None:
     """Do nothing."""
+
+
+@store_task
+def of_store_without_a_name(store_id: UUID) -> int:
+    """Return a number."""
+    return 1
+
+
+without_a_name.enqueue()  # E
+without_a_name.enqueue(day="2026-05-05")  # E
+of_store_without_a_name.enqueue()  # E
+of_store_without_a_name(STORE).upper()  # E
+task("send-mail")  # E
+store_task(name=5)  # E
 
 
 @store_task(name="typing-mode", job_key_mode="always")  # E
