@@ -14,7 +14,7 @@ from django.utils import timezone
 from salon_jobs.core.errors import TimedOut
 from salon_jobs.core.records import NO_STORE, JobState
 from salon_jobs.core.units import EARLIEST, LATEST
-from salon_jobs.models.fields import ReadableJSONField
+from salon_jobs.models.fields import ReadableJSONField, StoredColumn
 
 _STATES = [(state.value, state.value) for state in JobState]
 _ENDED = models.Q(state__in=["failed", "cancelled", "succeeded"])
@@ -93,7 +93,7 @@ class Job(models.Model):
         max_length=255, null=True, help_text="Jobs of a task with the same key share a limit"
     )
     # Jobs of one store in one claim group are subject to the same limits; see sql/list_groups.sql.
-    claim_group = models.GeneratedField(
+    claim_group = StoredColumn(
         # The upper half omits the key, so that claim groups that differ only in their keys are adjacent.
         expression=ClaimGroupHash("queue", "task", Cast("priority", models.TextField())).bitand(-(2**32))
         + ClaimGroupHash(

@@ -12,7 +12,7 @@ from django.db.models.expressions import Combinable
 from django.db.models.functions import Now
 
 from salon_jobs.core.records import PARTITIONS, MessageStatus
-from salon_jobs.models.fields import JSONTextField
+from salon_jobs.models.fields import JSONTextField, StoredColumn
 
 _STATUSES = [(status.value, status.value) for status in MessageStatus]
 _OPEN = models.Q(status__in=["pending", "failed"])
@@ -76,7 +76,7 @@ class Message(models.Model):
     replay_of: models.UUIDField[UUID | None, UUID | None] = models.UUIDField(
         null=True, help_text="The original message that this one re-sends"
     )
-    partition = models.GeneratedField(
+    partition = StoredColumn(
         expression=PartitionOf(output_field=models.SmallIntegerField()),
         output_field=models.SmallIntegerField(),
         db_persist=True,
