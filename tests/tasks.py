@@ -57,6 +57,18 @@ def outside(store_id: UUID, number: int = 0) -> None:
     hooks.store(store_id=store_id, number=number)
 
 
+@store_task(name="test-error-rules", max_attempts=3, retry_on=(OSError,), discard_on=(LookupError,))
+def with_error_rules(store_id: UUID) -> None:
+    """Run the test's hook."""
+    hooks.store(store_id=store_id)
+
+
+@task(name="test-error-rules-async", max_attempts=3, retry_on=(), discard_on=(LookupError,))
+async def with_async_error_rules() -> None:
+    """Run the test's hook."""
+    await hooks.coroutine()
+
+
 @store_task(name="test-keyed", job_key="k:{number}", job_key_mode="preserve_run_at")
 def keyed(store_id: UUID, number: int, note: str = "") -> None:
     """Run the test's hook inside the store's transaction."""

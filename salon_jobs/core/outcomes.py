@@ -8,6 +8,8 @@ from typing import Final
 
 from salon_jobs.core.errors import Expired
 
+DISCARDED: Final = "discarded"
+CANCELLED: Final = "cancelled"
 _LONGEST_SNOOZE: Final = timedelta(days=36_500)
 
 
@@ -67,7 +69,7 @@ class NotStarted:
 
 @dataclass(frozen=True, slots=True)
 class Errored:
-    """The handler raised. ``retryable`` False fails the job at once (the payload can never fit)."""
+    """The handler raised. ``retryable`` False fails the job at once (it can never fit, or is not in ``retry_on``)."""
 
     error: BaseException
     retryable: bool = True

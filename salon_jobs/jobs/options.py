@@ -6,10 +6,13 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
+from itertools import product
 from typing import Final, Literal, TypedDict
 from uuid import UUID
 
-from salon_jobs.core.errors import OptionInvalid
+from salon_jobs.core.error_report import report
+from salon_jobs.core.errors import OptionInvalid, TaskInvalid
+from salon_jobs.core.outcomes import DISCARDED, Cancelled, Errored
 from salon_jobs.core.records import JobKeyMode
 from salon_jobs.core.units import EARLIEST, LATEST
 
@@ -116,6 +119,39 @@ def check_text(name: str, value: object, longest: int) -> None:
 def _check_number(name: str, value: object, least: int, most: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
         raise OptionInvalid(f"{name} must be a whole number from {least} to {most}, not {value!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorRules:
+    """Which errors of a task's runs are retried, and which discard the job; subclasses count.
+
+    Raises OptionInvalid naming the field, and TaskInvalid when the two overlap.
+    """
+
+    retry_on: tuple[type[BaseException], ...] | None = None
+    discard_on: tuple[type[BaseException], ...] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("retry_on", "discard_on"):
+            kinds: object = getattr(self, name)
+            if kinds is not None and not (isinstance(kinds, tuple) and all(map(_is_error, kinds))):  # pyright: ignore[reportUnknownArgumentType]
+                raise OptionInvalid(f"{name} must be a tuple of exception classes, not {kinds!r}")
+        for retried, discarded in product(self.retry_on or (), self.discard_on or ()):
+            if issubclass(retried, discarded) or issubclass(discarded, retried):
+                raise TaskInvalid(
+                    f"retry_on has {retried.__name__} and discard_on has {discarded.__name__}, so an error could be "
+                    "both: name classes of which neither is the other's subclass"
+                )
+
+    def outcome(self, error: BaseException) -> Errored | Cancelled:
+        """Return how a run that raised this error ends."""
+        if isinstance(error, self.discard_on or ()):
+            return Cancelled(DISCARDED, f"{type(error).__name__}: {report(error).message}")
+        return Errored(error, retryable=self.retry_on is None or isinstance(error, self.retry_on))
+
+
+def _is_error(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseException)
 
 
 # However long a job waited, its run keeps at least this much of its timeout.

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.errors import TaskInvalid, UnknownTask
-from salon_jobs.jobs.options import DeclaredLimits, JobOptions, Timeouts
+from salon_jobs.jobs.options import DeclaredLimits, ErrorRules, JobOptions, Timeouts
 
 if TYPE_CHECKING:
     from salon_jobs.jobs.task import Task
@@ -54,6 +54,8 @@ class Declaration(Protocol):
     def payload(self) -> Payload: ...
     @property
     def options(self) -> JobOptions: ...
+    @property
+    def errors(self) -> ErrorRules: ...
     @property
     def timeouts(self) -> Timeouts | None: ...
     @property

@@ -19,7 +19,16 @@ from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.errors import OptionInvalid, PayloadInvalid, TaskInvalid
 from salon_jobs.core.records import JobContent, JobHandle, JobKeyMode, NewJob
 from salon_jobs.jobs import enqueue, registry
-from salon_jobs.jobs.options import LONGEST, DeclaredLimits, EnqueueOptions, JobOptions, KeyMode, Timeouts, check_text
+from salon_jobs.jobs.options import (
+    LONGEST,
+    DeclaredLimits,
+    EnqueueOptions,
+    ErrorRules,
+    JobOptions,
+    KeyMode,
+    Timeouts,
+    check_text,
+)
 from salon_jobs.jobs.payload import STORE_ARGUMENT, Arguments, PayloadType
 
 P = ParamSpec("P")
@@ -86,6 +95,7 @@ class Task(Generic[P, R_co]):
         atomic: bool,
         job_key_template: str | None,
         backoff: Backoff | None,
+        errors: ErrorRules,
         timeouts: Timeouts,
         limits: DeclaredLimits,
     ) -> None:
@@ -112,6 +122,7 @@ class Task(Generic[P, R_co]):
         self.atomic = atomic
         self.job_key_template = job_key_template
         self._backoff = backoff
+        self.errors = errors
         self.timeouts = timeouts if timeouts.any else None
         self.limits = limits
         self.payload = PayloadType(name, function, with_store=is_store_task)
@@ -216,7 +227,9 @@ class Task(Generic[P, R_co]):
 class TaskOptions(TypedDict, total=False):
     """Options of ``task`` and ``store_task``.
 
-    ``job_key`` is a template over the arguments. ``max_attempts`` defaults to the setting (25). ``timeout`` limits a
+    ``job_key`` is a template over the arguments. ``max_attempts`` defaults to the setting (25). Of the
+    errors of a run, only those in ``retry_on`` are retried, by default all; those in ``discard_on`` discard the job;
+    see docs/how-to/retries-snooze-discard.md. ``timeout`` limits a
     run, ``wait_timeout`` the wait before it; see docs/how-to/timeouts-and-cancellation.md. At most ``max_concurrency``
     of its jobs run at once across all processes, and at most ``key_concurrency`` (1) of those that share a
     ``concurrency_key``, a template over the arguments; see docs/how-to/pause-and-limit.md.
@@ -228,6 +241,8 @@ class TaskOptions(TypedDict, total=False):
     job_key: str | None
     job_key_mode: KeyMode
     backoff: Backoff | None
+    retry_on: tuple[type[BaseException], ...] | None
+    discard_on: tuple[type[BaseException], ...] | None
     timeout: timedelta | None
     wait_timeout: timedelta | None
     wait_overtime: timedelta | None
@@ -281,6 +296,8 @@ def _declare(
     job_key: str | None = None,
     job_key_mode: KeyMode = "replace",
     backoff: Backoff | None = None,
+    retry_on: tuple[type[BaseException], ...] | None = None,
+    discard_on: tuple[type[BaseException], ...] | None = None,
     timeout: timedelta | None = None,
     wait_timeout: timedelta | None = None,
     wait_overtime: timedelta | None = None,
@@ -296,6 +313,7 @@ def _declare(
         wait_overtime=wait_overtime,
         waiting_shortens_timeout=waiting_shortens_timeout,
     )
+    errors = ErrorRules(retry_on=retry_on, discard_on=discard_on)
     limits = DeclaredLimits(
         max_concurrency=max_concurrency, concurrency_key=concurrency_key, key_concurrency=key_concurrency
     )
@@ -309,6 +327,7 @@ def _declare(
             atomic=atomic,
             job_key_template=job_key,
             backoff=backoff,
+            errors=errors,
             timeouts=timeouts,
             limits=limits,
         )

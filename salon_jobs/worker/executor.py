@@ -22,6 +22,8 @@ from salon_jobs.core.error_report import report
 from salon_jobs.core.errors import Expired, LeaseLost, PayloadInvalid, TaskInvalid, TimedOut
 from salon_jobs.core.events import log_batch, log_event
 from salon_jobs.core.outcomes import (
+    CANCELLED,
+    DISCARDED,
     Cancelled,
     Discard,
     Errored,
@@ -42,9 +44,6 @@ from salon_jobs.jobs.statistics import ended_runs
 from salon_jobs.tenancy.active import ActiveContext, as_system_task
 from salon_jobs.tenancy.context import JobContext, tenant_context
 from salon_jobs.worker.async_handlers import run_coroutine
-
-DISCARDED = "discarded"
-CANCELLED = "cancelled"
 
 
 def execute(running: RunningJob) -> Outcome:
@@ -85,14 +84,15 @@ def execute(running: RunningJob) -> Outcome:
 
 def ended_by(running: RunningJob, error: BaseException) -> Outcome:
     """Return the outcome of a run that raised this error: an interrupt from outside takes precedence over the error."""
+    rules = running.declaration.errors
     if running.interrupted_by is None:
-        return Errored(error)
+        return rules.outcome(error)
     if running.interrupted_by is not TimedOut:
         return Cancelled(CANCELLED, CANCELLED) if running.cancelled() else Released()
     took_s = time.monotonic() - running.started
     timed_out = TimedOut(f"timed out after {took_s:.3g} s").with_traceback(error.__traceback__)
     timed_out.__cause__ = None if isinstance(error, TimedOut) else error
-    return Errored(timed_out)
+    return rules.outcome(timed_out)
 
 
 def settle(running: RunningJob, outcome: Outcome) -> Outcome:
@@ -168,7 +168,7 @@ def _write_error(running: RunningJob, outcome: Errored) -> bool:
         running.trace.error = error
     delay = running.declaration.backoff.delay(job.attempt)
     described = report(error)
-    reason = described.code or "attempts_exhausted"
+    reason = described.code or ("attempts_exhausted" if outcome.retryable else "not_retried")
     ended = queries.fail(job, running.process_id, described, delay=delay, final=not outcome.retryable, reason=reason)
     if ended is None and not queries.failed_by(job):
         return False

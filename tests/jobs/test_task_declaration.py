@@ -15,8 +15,10 @@ import pytest
 
 from project.salon.models import Store
 from salon_jobs import store_task, task
-from salon_jobs.core.errors import OptionInvalid, TaskInvalid
+from salon_jobs.core.errors import OptionInvalid, TaskInvalid, TimedOut
+from salon_jobs.core.outcomes import Cancelled, Errored
 from salon_jobs.jobs import registry
+from salon_jobs.jobs.options import ErrorRules
 
 NAME = "test-declared-here"
 
@@ -226,6 +228,36 @@ def test_a_concurrency_key_is_such_a_template_too(template: Any, message: str) -
     with pytest.raises(TaskInvalid, match=message) as caught:
         store_task(name=NAME, concurrency_key=template)(_with_store)
     assert NAME in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"retry_on": OSError}, "retry_on must be a tuple of exception classes, not <class 'OSError'>"),
+        ({"retry_on": ("OSError",)}, r"retry_on must be a tuple of exception classes, not \('OSError',\)"),
+        ({"discard_on": (int,)}, "discard_on must be a tuple of exception classes"),
+        ({"discard_on": (OSError(),)}, "discard_on must be a tuple of exception classes"),
+    ],
+)
+def test_error_rules_are_exception_classes(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionInvalid, match=message):
+        task(name=NAME, **options)
+
+
+@pytest.mark.parametrize(
+    ("retry_on", "discard_on"), [((OSError,), (OSError,)), ((Exception,), (KeyError,)), ((KeyError,), (LookupError,))]
+)
+def test_error_rules_do_not_overlap(retry_on: Any, discard_on: Any) -> None:
+    with pytest.raises(TaskInvalid, match=f"retry_on has {retry_on[0].__name__} and discard_on has"):
+        task(name=NAME, retry_on=retry_on, discard_on=discard_on)
+
+
+def test_a_timeout_is_retried_if_it_is_named() -> None:
+    error = TimedOut("timed out")
+    assert ErrorRules(retry_on=(OSError,)).outcome(error) == Errored(error, retryable=False)
+    assert ErrorRules(retry_on=(TimedOut,)).outcome(error) == Errored(error)
+    assert ErrorRules().outcome(error) == Errored(error)
+    assert ErrorRules(discard_on=(TimedOut,)).outcome(error) == Cancelled("discarded", "TimedOut: timed out")
 
 
 def test_a_declaration_that_is_refused_leaves_the_name_free() -> None:

@@ -211,6 +211,8 @@ NOW = datetime.now(UTC)
     name="typing-options",
     backoff=Backoff(base=MINUTE, factor=3, cap=MINUTE * 60, jitter=0.2),
     timeout=MINUTE,
+    retry_on=(OSError, TimeoutError),
+    discard_on=(LookupError,),
     wait_timeout=MINUTE,
     wait_overtime=MINUTE,
     waiting_shortens_timeout=True,

@@ -174,6 +174,16 @@ def with_wrong_mode(store_id: UUID) -> None:
     """Do nothing."""
 
 
+@task(name="typing-retry", retry_on=(int,))  # E
+def with_wrong_retry() -> None:
+    """Do nothing."""
+
+
+@task(name="typing-discard", discard_on=[OSError])  # E
+def with_wrong_discard() -> None:
+    """Do nothing."""
+
+
 @task(name="typing-limit", max_concurrency="4")  # E
 def with_wrong_limit() -> None:
     """Do nothing."""

@@ -91,6 +91,54 @@ def test_backoff_begins_at_about_two_seconds_and_doubles(
     assert job_events(caplog) == ["job_retried"] * 4
 
 
+@pytest.mark.parametrize(
+    ("error", "state", "reason"),
+    [
+        (OSError("gone"), "queued", ""),
+        (ConnectionResetError("gone"), "queued", ""),  # a subclass counts
+        (RuntimeError("gone"), "failed", "not_retried"),
+        (KeyError("gone"), "cancelled", "discarded: KeyError: 'gone'"),
+    ],
+)
+def test_a_task_says_which_errors_are_retried_and_which_discard_the_job(
+    stores: list[UUID], hooks: tasks.Hooks, process_id: int, error: Exception, state: str, reason: str
+) -> None:
+    def body(store_id: UUID, **_: object) -> None:
+        tasks.system.enqueue()
+        raise error
+
+    hooks.store = body
+    handle = tasks.with_error_rules.enqueue(store_id=stores[0])
+    run_due(process_id)
+    row = row_of(handle.id)
+    assert (row["state"], row["reason"], row["attempts"], row["leased_by"]) == (state, reason, 1, None)
+    assert seen("SELECT count(*) FROM salon_jobs_job WHERE task = 'test-system'") == [(0,)], "rolled back"
+    errors = seen("SELECT error_class FROM salon_jobs_job_error")
+    assert len(errors) == (state != "cancelled")
+
+
+@pytest.mark.parametrize(("error", "state"), [(OSError("gone"), "failed"), (IndexError("gone"), "cancelled")])
+def test_they_hold_for_coroutines_too(
+    database: None, hooks: tasks.Hooks, process_id: int, error: Exception, state: str
+) -> None:
+    async def body(**_: object) -> None:
+        raise error
+
+    hooks.coroutine = body
+    handle = tasks.with_async_error_rules.enqueue()
+    run_due(process_id)
+    assert row_of(handle.id)["state"] == state
+
+
+def test_an_error_at_the_last_attempt_is_attempts_exhausted(
+    stores: list[UUID], hooks: tasks.Hooks, process_id: int
+) -> None:
+    hooks.store = raises(OSError("gone"))
+    handle = tasks.with_error_rules.using(max_attempts=1).enqueue(store_id=stores[0])
+    run_due(process_id)
+    assert (row_of(handle.id)["state"], row_of(handle.id)["reason"]) == ("failed", "attempts_exhausted")
+
+
 def test_attempts_end_in_failed_with_an_error_row_each(
     stores: list[UUID], hooks: tasks.Hooks, process_id: int, caplog: pytest.LogCaptureFixture
 ) -> None:
