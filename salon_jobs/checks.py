@@ -29,7 +29,7 @@ from salon_jobs.access.constraints import (
 )
 from salon_jobs.access.doctor.catalogue import by_alias
 from salon_jobs.access.doctor.examination import examine
-from salon_jobs.access.operations.models import declared_by_operations, declared_in_meta
+from salon_jobs.access.operations.access import declared_by_operations, declared_in_meta
 from salon_jobs.brokers.registry import make_publisher, make_source, publisher_services
 from salon_jobs.conf import REQUEST_STORES, given_keys, middleware, root_urlconf, uses_time_zones
 from salon_jobs.conf import settings as conf

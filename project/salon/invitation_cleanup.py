@@ -6,26 +6,27 @@ from typing import Final
 
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 from django.db.migrations.state import ProjectState
-from psycopg import sql
 
+from salon_jobs.access.objects import identifier, literal
 from salon_jobs.access.operations.base import DatabaseOperation, execute
 from salon_jobs.conf import settings as conf
 
 OWNER_ROLE: Final = "invitation_cleanup_owner"
-_SIGNATURE: Final = sql.SQL("public.delete_expired_operator_invitations(timestamptz)")
-_CREATE: Final = sql.SQL(
+_SIGNATURE: Final = "public.delete_expired_operator_invitations(timestamptz)"
+_OWNERS_RIGHTS: Final = "DELETE, SELECT (expires_at) ON public.operator_invitation"
+_CREATE: Final = (
     "CREATE OR REPLACE FUNCTION public.delete_expired_operator_invitations(cutoff timestamptz) RETURNS bigint"
 )
-_AS_OWNER_ROLE: Final = sql.SQL("""
+_AS_OWNER_ROLE: Final = """
     LANGUAGE sql VOLATILE STRICT SECURITY DEFINER SET search_path = pg_catalog AS $body$
         WITH deleted AS (
             DELETE FROM public.operator_invitation AS i WHERE i.expires_at < cutoff RETURNING 1
         )
         SELECT count(*) FROM deleted
     $body$
-""")
+"""
 # With a single database user, the function's owner is under forced row-level security, so it goes from store to store.
-_AS_ONE_USER: Final = sql.SQL("""
+_AS_ONE_USER: Final = """
     LANGUAGE plpgsql VOLATILE STRICT SECURITY DEFINER SET search_path = pg_catalog AS $body$
     DECLARE
         store_before text := current_setting({guc}, true);
@@ -43,7 +44,7 @@ _AS_ONE_USER: Final = sql.SQL("""
         RETURN total;
     END
     $body$
-""")
+"""
 
 
 class InstallInvitationCleanup(DatabaseOperation):
@@ -62,31 +63,26 @@ class InstallInvitationCleanup(DatabaseOperation):
         return "Install the function that deletes expired invitations"
 
 
-def _install() -> list[sql.Composable]:
-    revoke = sql.SQL("REVOKE ALL ON FUNCTION {} FROM PUBLIC").format(_SIGNATURE)
+def _install() -> list[str]:
+    revoke = f"REVOKE ALL ON FUNCTION {_SIGNATURE} FROM PUBLIC"
     if conf.roles is None:
-        return [_CREATE + _AS_ONE_USER.format(guc=sql.Literal(conf.store_guc)), revoke]
-    owner, worker = sql.Identifier(OWNER_ROLE), sql.Identifier(conf.roles.worker)
+        return [_CREATE + _AS_ONE_USER.format(guc=literal(conf.store_guc)), revoke]
+    owner = identifier(OWNER_ROLE)
     return [
-        sql.SQL("GRANT USAGE, CREATE ON SCHEMA public TO {}").format(owner),
-        sql.SQL("GRANT DELETE, SELECT (expires_at) ON public.operator_invitation TO {}").format(owner),
-        sql.SQL("SET LOCAL ROLE {}").format(owner),
+        f"GRANT USAGE, CREATE ON SCHEMA public TO {owner}",
+        f"GRANT {_OWNERS_RIGHTS} TO {owner}",
+        f"SET LOCAL ROLE {owner}",
         _CREATE + _AS_OWNER_ROLE,
         revoke,
-        sql.SQL("GRANT EXECUTE ON FUNCTION {} TO {}").format(_SIGNATURE, worker),
-        sql.SQL("RESET ROLE"),
-        sql.SQL("REVOKE CREATE ON SCHEMA public FROM {}").format(owner),
+        f"GRANT EXECUTE ON FUNCTION {_SIGNATURE} TO {identifier(conf.roles.worker)}",
+        "RESET ROLE",
+        f"REVOKE CREATE ON SCHEMA public FROM {owner}",
     ]
 
 
-def _uninstall() -> list[sql.Composable]:
-    drop = sql.SQL("DROP FUNCTION IF EXISTS {}").format(_SIGNATURE)
+def _uninstall() -> list[str]:
+    drop = f"DROP FUNCTION IF EXISTS {_SIGNATURE}"
     if conf.roles is None:
         return [drop]
-    owner = sql.Identifier(OWNER_ROLE)
-    return [
-        sql.SQL("SET LOCAL ROLE {}").format(owner),
-        drop,
-        sql.SQL("RESET ROLE"),
-        sql.SQL("REVOKE DELETE, SELECT (expires_at) ON public.operator_invitation FROM {}").format(owner),
-    ]
+    owner = identifier(OWNER_ROLE)
+    return [f"SET LOCAL ROLE {owner}", drop, "RESET ROLE", f"REVOKE {_OWNERS_RIGHTS} FROM {owner}"]

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from salon_jobs.access.roles import SCHEMA, RoleSpec, identifier, literal, named_roles
+from salon_jobs.access.objects import identifier, literal
+from salon_jobs.access.roles import SCHEMA, RoleSpec, named_roles
 from salon_jobs.conf import Roles
 from salon_jobs.db import statements
 

@@ -14,19 +14,9 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 from django.db.backends.ddl_references import Columns, Statement, Table
 from django.db.models import BaseConstraint, ForeignKey, Model
-from psycopg import sql
 
-from salon_jobs.access.policies import (
-    ALL_ROWS,
-    MEMBERSHIP_POLICY,
-    Policy,
-    Privilege,
-    Privileges,
-    TableAccess,
-    store_access,
-    system_access,
-    user_condition,
-)
+from salon_jobs.access.objects import ALL_ROWS, PUBLIC, Policy, Privilege, TableAccess
+from salon_jobs.access.policies import MEMBERSHIP_POLICY, Privileges, store_access, system_access, user_condition
 from salon_jobs.access.roles import ROLE_SPECS
 from salon_jobs.conf import Roles
 from salon_jobs.conf import settings as conf
@@ -34,7 +24,6 @@ from salon_jobs.core.errors import ConfigurationError
 from salon_jobs.db.locks import lock_timeout
 from salon_jobs.tenancy.active import current_store_id
 
-Statements: TypeAlias = Sequence[sql.Composable]
 May: TypeAlias = Sequence[Privilege] | Mapping[Privilege, Sequence[str]]
 
 
@@ -94,7 +83,7 @@ class AccessConstraint(_Constraint):
         return self._statement(_unprotect, model, schema_editor)
 
     def _statement(
-        self, write: Callable[[TableAccess], Statements], model: type[Model], schema_editor: BaseDatabaseSchemaEditor
+        self, write: Callable[[TableAccess], list[str]], model: type[Model], schema_editor: BaseDatabaseSchemaEditor
     ) -> Statement:
         access = self.access(model, conf.roles)
         if access is None:  # Django defers, and then runs, whatever is returned here
@@ -171,8 +160,8 @@ class MembershipIsolation(StoreIsolation):
         access = super().access(model, roles)
         user: Any = model._meta.get_field(self.user_field)
         own = user_condition(user.column, user.db_type(connections[conf.database]))
-        web = () if roles is None else (roles.web,)
-        policy = Policy(name=MEMBERSHIP_POLICY, command="SELECT", roles=web, using=own)
+        web = PUBLIC if roles is None else roles.web
+        policy = Policy(name=MEMBERSHIP_POLICY, command="SELECT", roles=(web,), using=own)
         return replace(access, policies=(*access.policies, policy))
 
     def options(self) -> dict[str, Any]:
@@ -196,15 +185,14 @@ class _AccessSQL(Table):
     """SQL composed when it runs: the table may have another name by then."""
 
     def __init__(
-        self, access: TableAccess, write: Callable[[TableAccess], Statements], around: tuple[Statements, Statements]
+        self, access: TableAccess, write: Callable[[TableAccess], list[str]], around: tuple[list[str], list[str]]
     ) -> None:
         super().__init__(access.table, lambda name: name)
         self._access, self._write, self._around = access, write, around
 
     def __str__(self) -> str:
         before, after = self._around
-        written = self._write(replace(self._access, table=self.table))
-        return ";\n".join(statement.as_string() for statement in (*before, *written, *after))
+        return ";\n".join((*before, *self._write(replace(self._access, table=self.table)), *after))
 
 
 def _is_access_of(statement: Statement, model: type[Model]) -> bool:
@@ -212,11 +200,11 @@ def _is_access_of(statement: Statement, model: type[Model]) -> bool:
     return isinstance(written, _AccessSQL) and written.table == model._meta.db_table
 
 
-def _protect(access: TableAccess) -> Statements:
+def _protect(access: TableAccess) -> list[str]:
     return [*([] if conf.roles is None else access.grant(conf.roles.runtime)), *access.protect()]
 
 
-def _unprotect(access: TableAccess) -> Statements:
+def _unprotect(access: TableAccess) -> list[str]:
     roles = conf.roles
     if roles is None:
         return access.unprotect()
@@ -342,8 +330,8 @@ class SameStoreForeignKey(_Constraint):
         before, after = lock_timeout(schema_editor.connection)
         return Statement(
             template,
-            before="".join(f"{each.as_string()};\n" for each in before),
-            after="".join(f";\n{each.as_string()}" for each in after),
+            before="".join(f"{each};\n" for each in before),
+            after="".join(f";\n{each}" for each in after),
             name=quote(self.name),
             table=Table(meta.db_table, quote),
             columns=Columns(meta.db_table, columns, quote),

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
-from psycopg import sql
-
-from salon_jobs.access.functions import FunctionAccess, Trigger
-from salon_jobs.access.policies import ALL_ROWS, Grant, Policy, Privilege, TableAccess, store_condition, unprotected
+from salon_jobs.access.objects import (
+    ALL_ROWS,
+    FunctionAccess,
+    Policy,
+    Privilege,
+    Right,
+    TableAccess,
+    Trigger,
+    identifier,
+)
+from salon_jobs.access.policies import rights_of, store_condition
 from salon_jobs.conf import Roles
 from salon_jobs.conf import settings as conf
 from salon_jobs.db import statements
@@ -78,19 +84,15 @@ def table_access(table: str, roles: Roles) -> TableAccess:
     and retrying change, never a running job, and leaves none in a state other than queued or cancelled. worker:
     everything. operator: see and change jobs of all stores. migrator: the owner, for data migrations.
     """
-    everything = sql.SQL("true")
     everybody = (roles.worker, roles.operator, roles.migrator)
-    policies, grants = _web(table, roles.web)
+    policies, web = _web(table, roles.web)
     return TableAccess(
         table=table,
-        policies=(
-            Policy(name="salon_jobs_all", command="ALL", roles=everybody, using=everything, check=everything),
-            *policies,
-        ),
-        grants=(
-            Grant(role=roles.worker, privileges=ALL_ROWS),
-            Grant(role=roles.operator, privileges=("SELECT", *_OPERATOR[table])),
-            *grants,
+        policies=(Policy(name="salon_jobs_all", command="ALL", roles=everybody, using="true", check="true"), *policies),
+        rights=(
+            *(Right(roles.worker, privilege) for privilege in ALL_ROWS),
+            *(Right(roles.operator, privilege) for privilege in ("SELECT", *_OPERATOR[table])),
+            *web,
         ),
     )
 
@@ -100,38 +102,31 @@ def history_access(roles: Roles) -> TableAccess:
 
     Runtime processes check whether migrations are pending; none may rewrite that history.
     """
-    grants = tuple(Grant(role=role, privileges=("SELECT",)) for role in roles.runtime)
-    return unprotected("django_migrations", grants)
+    rights = tuple(Right(role, "SELECT") for role in roles.runtime)
+    return TableAccess(table="django_migrations", rights=rights, is_protected=False)
 
 
-def _web(table: str, web: str) -> tuple[tuple[Policy, ...], tuple[Grant, ...]]:
+def _web(table: str, web: str) -> tuple[tuple[Policy, ...], tuple[Right, ...]]:
     own = store_condition("store_id")
     select = Policy(name="salon_jobs_web_select", command="SELECT", roles=(web,), using=own)
     if table in _WEB_READS:
-        return (select,), (Grant(role=web, privileges=("SELECT",)),)
+        return (select,), (Right(web, "SELECT"),)
     if table != "salon_jobs_job":
         return (), ()
-    resting = sql.SQL("{} AND state IN ('queued', 'failed', 'cancelled')").format(own)
-    changed_to = sql.SQL("{} AND state IN ('queued', 'cancelled')").format(own)
+    resting = f"{own} AND state IN ('queued', 'failed', 'cancelled')"
+    changed_to = f"{own} AND state IN ('queued', 'cancelled')"
     policies = (
         select,
         Policy(name="salon_jobs_web_insert", command="INSERT", roles=(web,), check=own),
         Policy(name="salon_jobs_web_update", command="UPDATE", roles=(web,), using=resting, check=changed_to),
     )
-    grants = (
-        Grant(role=web, privileges=("SELECT",)),
-        Grant(role=web, privileges=("INSERT",), columns=_WEB_INSERTS),
-        Grant(role=web, privileges=("UPDATE",), columns=_WEB_UPDATES),
-    )
-    return policies, grants
+    return policies, rights_of(web, {"SELECT": (), "INSERT": _WEB_INSERTS, "UPDATE": _WEB_UPDATES})
 
 
-@dataclass(frozen=True, slots=True)
-class _JobFunction:
-    """One function: its file in ``salon_jobs/db/sql``, its arguments and the keys of the roles that call it."""
+class _JobFunction(NamedTuple):
+    """One function, whose file in ``salon_jobs/db/sql`` has its name: its arguments, and the roles that call it."""
 
-    file: str
-    arguments: str
+    arguments: str = ""
     callers: tuple[str, ...] = ()
     triggers: tuple[Trigger, ...] = ()
 
@@ -146,27 +141,21 @@ _ADD_JOBS: Final = (
 _EMIT: Final = "text, text, text, json, json, text, uuid, boolean"
 _EMIT_MANY: Final = "uuid[], text[], text[], text[], text[], text[], text"
 _FUNCTIONS: Final[Mapping[str, _JobFunction]] = {
-    "salon_jobs_add_job": _JobFunction("add_job_function", _ADD_JOB, ("web", "worker")),
-    "salon_jobs_add_jobs": _JobFunction("add_jobs_function", _ADD_JOBS, ("web", "worker")),
-    "salon_jobs_cancel": _JobFunction("cancel_function", "bigint[]", ("web", "worker", "operator")),
-    "salon_jobs_claim": _JobFunction(
-        "claim_function", "bigint, text[], integer, timestamptz, text[], float8", ("worker",)
-    ),
-    "salon_jobs_finish": _JobFunction("finish_function", "bigint, integer, bigint, boolean", ("worker",)),
-    "salon_jobs_emit": _JobFunction("emit_function", _EMIT, ("web", "worker")),
-    "salon_jobs_emit_many": _JobFunction("emit_many_function", _EMIT_MANY, ("web", "worker")),
-    "salon_jobs_gate": _JobFunction("gate_function", "", ("worker", "operator")),
-    "salon_jobs_skip_messages": _JobFunction("skip_messages_function", "bigint[]", ("web",)),
+    "salon_jobs_add_job": _JobFunction(_ADD_JOB, ("web", "worker")),
+    "salon_jobs_add_jobs": _JobFunction(_ADD_JOBS, ("web", "worker")),
+    "salon_jobs_cancel": _JobFunction("bigint[]", ("web", "worker", "operator")),
+    "salon_jobs_claim": _JobFunction("bigint, text[], integer, timestamptz, text[], float8", ("worker",)),
+    "salon_jobs_finish": _JobFunction("bigint, integer, bigint, boolean", ("worker",)),
+    "salon_jobs_emit": _JobFunction(_EMIT, ("web", "worker")),
+    "salon_jobs_emit_many": _JobFunction(_EMIT_MANY, ("web", "worker")),
+    "salon_jobs_gate": _JobFunction("", ("worker", "operator")),
+    "salon_jobs_skip_messages": _JobFunction("bigint[]", ("web",)),
     # Trigger functions, which need no EXECUTE. Whoever writes messages holds the relay's gate; a new job supersedes the
     # runs under its key, and jobs without a key call nothing.
     "salon_jobs_hold_gate": _JobFunction(
-        "hold_gate_function",
-        "",
-        triggers=(Trigger("salon_jobs_hold_gate", "BEFORE INSERT", "salon_jobs_message", "FOR EACH STATEMENT"),),
+        triggers=(Trigger("salon_jobs_hold_gate", "BEFORE INSERT", "salon_jobs_message", "FOR EACH STATEMENT"),)
     ),
     "salon_jobs_supersede": _JobFunction(
-        "supersede_function",
-        "",
         triggers=(
             Trigger(
                 "salon_jobs_supersede", "AFTER INSERT", "salon_jobs_job", "FOR EACH ROW WHEN (NEW.job_key IS NOT NULL)"
@@ -177,7 +166,7 @@ _FUNCTIONS: Final[Mapping[str, _JobFunction]] = {
                 "salon_jobs_job",
                 "FOR EACH ROW WHEN (OLD.state = 'running' AND NEW.state = 'queued' AND NEW.job_key IS NOT NULL)",
             ),
-        ),
+        )
     ),
 }
 FUNCTIONS: Final = tuple(_FUNCTIONS)
@@ -186,7 +175,7 @@ FUNCTIONS: Final = tuple(_FUNCTIONS)
 def job_function(name: str, schema: str, roles: Roles | None) -> FunctionAccess:
     """Return what is declared for one of ``FUNCTIONS`` in the job tables' ``schema``."""
     declared = _FUNCTIONS[name]
-    text = statements.load(declared.file).replace("__schema__", sql.Identifier(schema).as_string())
+    text = statements.load(f"{name.removeprefix('salon_jobs_')}_function").replace("__schema__", identifier(schema))
     definition = text.replace("__guc__", conf.store_guc)
     if "__statement__" in definition:
         definition = definition.replace("__statement__", _claim_statement())
@@ -207,23 +196,25 @@ def fan_out_function(*, table: str, table_schema: str, key: str, roles: Roles | 
     ``table`` and its ``key`` column are those of the store model. With roles it belongs to the fan-out role.
     """
     schema, name = conf.fan_out_function.split(".")
-    create = sql.SQL(
-        "CREATE OR REPLACE FUNCTION {function}() RETURNS TABLE (store_id uuid) LANGUAGE sql STABLE SECURITY DEFINER "
-        "SET search_path = pg_catalog AS $body$ SELECT s.{key} FROM {table} AS s ORDER BY s.{key} $body$"
-    ).format(function=sql.Identifier(schema, name), key=sql.Identifier(key), table=sql.Identifier(table_schema, table))
+    column = identifier(key)
+    definition = (
+        f"CREATE OR REPLACE FUNCTION {identifier(schema, name)}() RETURNS TABLE (store_id uuid) LANGUAGE sql STABLE "
+        f"SECURITY DEFINER SET search_path = pg_catalog AS $body$ SELECT s.{column} "
+        f"FROM {identifier(table_schema, table)} AS s ORDER BY s.{column} $body$"
+    )
     return FunctionAccess(
         schema=schema,
         name=name,
         arguments="",
-        definition=create.as_string(),
+        definition=definition,
         callers=() if roles is None else (roles.worker,),
         owner=None if roles is None else roles.fan_out_owner,
     )
 
 
-def fan_out_reads(*, key: str, roles: Roles) -> Grant:
-    """Return the grant of that function's owner on the store table: reading the key, nothing more."""
-    return Grant(role=roles.fan_out_owner, privileges=("SELECT",), columns=(key,))
+def fan_out_reads(*, key: str, roles: Roles) -> Right:
+    """Return the right of that function's owner on the store table: reading the key, nothing more."""
+    return Right(roles.fan_out_owner, "SELECT", key)
 
 
 def _claim_statement() -> str:

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal, LiteralString, TypeAlias
 
+from salon_jobs.access.objects import identifier
 from salon_jobs.conf import Roles
 from salon_jobs.core.errors import ConfigurationError
 
@@ -167,12 +168,3 @@ def grant_owner(owner: str, migrator: str, *, version: int) -> str:
     """
     options = " WITH ADMIN FALSE, SET TRUE, INHERIT FALSE" if version >= 160000 else ""
     return f"GRANT {identifier(owner)} TO {identifier(migrator)}{options}"
-
-
-def identifier(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
-
-
-def literal(text: str) -> str:
-    """Quote a string literal; assumes ``standard_conforming_strings`` is on, the server's default."""
-    return "'" + text.replace("'", "''") + "'"

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 from django.db.backends.base.base import BaseDatabaseWrapper
-from psycopg import sql
 
 # While a statement waits for an ACCESS EXCLUSIVE lock, every other query on the table waits behind it.
 LOCK_TIMEOUT: Final = "2s"
 
 
-def lock_timeout(connection: BaseDatabaseWrapper) -> tuple[list[sql.Composable], list[sql.Composable]]:
+def lock_timeout(connection: BaseDatabaseWrapper) -> tuple[list[str], list[str]]:
     """Return the statements to run before and after those that lock a table, in one transaction.
 
     A failure changes nothing. They fail with PostgreSQL's 55P03 after ``LOCK_TIMEOUT``. A session with its own
@@ -19,8 +18,7 @@ def lock_timeout(connection: BaseDatabaseWrapper) -> tuple[list[sql.Composable],
     """
     if waits_by_its_own(connection):
         return [], []
-    before = sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(LOCK_TIMEOUT))
-    return [before], [sql.SQL("SET LOCAL lock_timeout = 0")]
+    return [f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'"], ["SET LOCAL lock_timeout = 0"]
 
 
 def waits_by_its_own(connection: BaseDatabaseWrapper) -> bool:

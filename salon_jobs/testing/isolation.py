@@ -13,7 +13,7 @@ from django.db.models import Model
 from psycopg import errors, sql
 
 from salon_jobs.access.constraints import StoreIsolation
-from salon_jobs.access.operations.models import declared_by_operations, declared_in_meta
+from salon_jobs.access.operations.access import declared_by_operations, declared_in_meta
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError
 from salon_jobs.tenancy import guc

@@ -11,7 +11,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from salon_jobs.access.doctor import examination
-from salon_jobs.access.doctor.drift import Drift
+from salon_jobs.access.doctor.catalogue import Drift
 from salon_jobs.access.doctor.examination import Examination
 from salon_jobs.core.errors import FixIncomplete
 from tests.conftest import manage

@@ -20,8 +20,8 @@ from django.test.utils import isolate_apps
 from project.salon.models import Customer, Operator, Store
 from salon_jobs import tenant_context
 from salon_jobs.access import StoreIsolation, SystemScope
-from salon_jobs.access.operations.models import declarations, declared_in_meta
-from salon_jobs.access.policies import TableAccess
+from salon_jobs.access.objects import TableAccess
+from salon_jobs.access.operations.access import declarations, declared_in_meta
 from salon_jobs.conf import Roles
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError
@@ -242,17 +242,15 @@ def test_everything_that_is_declared_is_in_the_catalogue() -> None:
             """,
             table,
         )
-        assert set(granted) == {
-            (grant.role, privilege) for grant in access.grants if not grant.columns for privilege in grant.privileges
-        }
+        assert set(granted) == {(right.grantee, right.privilege) for right in access.rights if not right.column}
 
 
 def test_with_one_database_user_everything_is_to_public_and_the_store_is_left_to_its_owner() -> None:
     declared = declared_access(None)
     assert "operator" not in declared, "a table without a store has no row-level security"
     assert {table for table, access in declared.items() if not access.force} == {"store"}
-    assert {policy.roles for access in declared.values() for policy in access.policies} == {()}
-    assert not any(access.grants for access in declared.values())
+    assert {policy.roles for access in declared.values() for policy in access.policies} == {("PUBLIC",)}
+    assert not any(access.rights for access in declared.values())
     assert len(declared_access(Roles(web="other"))) == len(declared_access(conf.roles))
 
 

@@ -11,7 +11,7 @@ from django.db.migrations.operations.base import Operation
 from project.salon.models import Customer
 from salon_jobs.access import MembershipIsolation, StoreIsolation, SystemScope
 from salon_jobs.access.operations import ProtectModel, ReleaseModel
-from salon_jobs.access.operations import models as declared
+from salon_jobs.access.operations import access as declared
 from salon_jobs.core.errors import ConfigurationError
 from tests.migrations.operations import access_of, create, migrate, tables
 

@@ -1,36 +1,41 @@
-"""The system catalogue of one database, and the connections the doctor reads it through."""
+"""The system catalogue of one database, and how what it holds differs from what is declared."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple
 
 import psycopg
 from django.db import connections
-from psycopg import sql
 
 from salon_jobs.access.bootstrap import connect
+from salon_jobs.access.objects import Right, grantee, grants, identifier, on_columns, privileges
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError
 from salon_jobs.db import statements
 
-PUBLIC: Final = "PUBLIC"
 
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """One difference: what and where, what is declared and what was found, and the statements that fix it.
 
-class Right(NamedTuple):
-    """One privilege of one role; empty ``column``: on the whole object. ``may_grant``: WITH GRANT OPTION."""
+    ``fix`` runs as a superuser, in order. ``needs_decision``: only a person can decide whether ``fix`` is right or the
+    declaration is wrong, so it never runs automatically; ``hint`` says what else to do.
+    """
 
-    grantee: str
-    privilege: str
-    column: str = ""
-    may_grant: bool = False
+    kind: str
+    where: str
+    expected: str
+    found: str
+    fix: tuple[str, ...] = ()
+    needs_decision: bool = False
+    hint: str = ""
 
-
-def _right(values: list[str]) -> Right:
-    grantee, privilege, column, is_grantable = values
-    return Right(grantee, privilege, column, is_grantable == "true")
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.where}: expected {self.expected}, found {self.found}"
 
 
 class CatalogueObject(NamedTuple):
@@ -70,6 +75,37 @@ class CatalogueObject(NamedTuple):
     def is_routine(self) -> bool:
         return self.kind in ("FUNCTION", "PROCEDURE", "AGGREGATE")
 
+    def compare_owner(self, owner: str) -> Iterable[Drift]:
+        if self.owner != owner:
+            fix = f"ALTER {self.kind} {self.name} OWNER TO {identifier(owner)}"
+            yield Drift("owner", self.where, owner, self.owner, (fix,))
+
+    def compare_rights(self, expected: Iterable[Right], found: Iterable[Right], *, hint: str = "") -> Iterable[Drift]:
+        """Yield the drifts of the rights, one per role. ``found`` are those rights that the declaration covers."""
+        declared, present = set(expected), set(found)
+        for name in sorted({right.grantee for right in declared ^ present}):
+            theirs_declared = {right for right in declared if right.grantee == name}
+            theirs_present = {right for right in present if right.grantee == name}
+            extra = theirs_present - theirs_declared
+            # Revoking a privilege on the whole object also revokes it on the columns.
+            revoked = {right.privilege for right in extra if not right.column}
+            missing = {right for right in theirs_declared if right not in theirs_present or right.privilege in revoked}
+            fix = grants(self.on, missing)
+            if extra:
+                cascade = " CASCADE" if any(right.may_grant for right in extra) else ""
+                fix.insert(0, f"REVOKE {privileges(extra)} ON {self.on} FROM {grantee(name)}{cascade}")
+            texts = _text(theirs_declared), _text(theirs_present)
+            yield Drift("grant", f"{self.where}, role {name}", *texts, tuple(fix), hint=hint)
+
+
+def _text(rights: Iterable[Right]) -> str:
+    whole = [
+        f"{right.privilege}{' WITH GRANT OPTION' if right.may_grant else ''}"
+        for right in sorted(rights)
+        if not right.column
+    ]
+    return ", ".join([*whole, *on_columns(rights)]) or "nothing"
+
 
 _LIKE_TABLES: Final = ("VIEW", "MATERIALIZED VIEW", "FOREIGN TABLE")
 
@@ -84,15 +120,12 @@ class Relation(NamedTuple):
     is_forced: bool
 
     @property
-    def identifier(self) -> sql.Identifier:
-        return sql.Identifier(self.schema, self.name)
+    def sql(self) -> str:
+        return identifier(self.schema, self.name)
 
     @property
-    def sql(self) -> str:
-        return self.identifier.as_string()
-
-
-Relations: TypeAlias = Mapping[str, Relation]
+    def where(self) -> str:
+        return f"table {self.sql}"
 
 
 class Catalogue:
@@ -124,7 +157,15 @@ class Catalogue:
     def objects(self) -> list[CatalogueObject]:
         """Everything with an owner and rights, except the server's own relations and routines."""
         return [
-            CatalogueObject._make((*values, frozenset(map(_right, rights)))) for *values, rights in self.rows("objects")
+            CatalogueObject._make(
+                (
+                    *values,
+                    frozenset(
+                        Right(name, what, column, is_grantable == "true") for name, what, column, is_grantable in rights
+                    ),
+                )
+            )
+            for *values, rights in self.rows("objects")
         ]
 
     def qualify(self) -> None:

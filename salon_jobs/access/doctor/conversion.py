@@ -8,12 +8,12 @@ from typing import Any
 
 import psycopg
 
-from salon_jobs.access.doctor.catalogue import PUBLIC, Catalogue
+from salon_jobs.access.doctor.catalogue import Catalogue
 from salon_jobs.access.doctor.declaration import Declaration, declare
-from salon_jobs.access.doctor.drift import role
 from salon_jobs.access.doctor.examination import fix, run
-from salon_jobs.access.doctor.roles import KINDS, OF_PUBLIC
-from salon_jobs.access.roles import SCHEMA, identifier
+from salon_jobs.access.doctor.roles import KINDS, OF_PUBLIC, alter_defaults
+from salon_jobs.access.objects import PUBLIC, grantee, identifier, identifiers
+from salon_jobs.access.roles import SCHEMA
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError
 from salon_jobs.db.locks import LOCK_TIMEOUT
@@ -100,7 +100,7 @@ def _grant_all(declared: Declaration) -> Iterable[str]:
 
 def _revoke_all(catalogue: Catalogue, plan: Conversion, schemas: list[str]) -> Iterable[str]:
     """Yield the statements that leave the former roles nothing in this database, and the new owner what it needs."""
-    former = ", ".join(map(identifier, plan.former))
+    former = identifiers(plan.former)
     database, owner = identifier(plan.database), identifier(plan.owner)
     yield f"ALTER SCHEMA {SCHEMA} OWNER TO {owner}"
     if any(each.kind == "DATABASE" and each.owner in plan.former for each in catalogue.objects):
@@ -119,13 +119,11 @@ def _revoke_all(catalogue: Catalogue, plan: Conversion, schemas: list[str]) -> I
 def _reset_default_privileges(catalogue: Catalogue, plan: Conversion) -> Iterable[str]:
     """Yield the statements that leave the former roles only the server's own default privileges."""
     rows = catalogue.rows("default_privileges", creators=list(plan.former))
-    for creator, schema, kind, grantee in sorted({row[:4] for row in rows}):
-        within = f" IN SCHEMA {identifier(schema)}" if schema else ""
-        alter = f"ALTER DEFAULT PRIVILEGES FOR ROLE {identifier(creator)}{within}"
-        yield f"{alter} REVOKE ALL ON {KINDS[kind]} FROM {role(grantee)}"
-    for creator in map(identifier, plan.former):
+    for creator, schema, kind, name in sorted({row[:4] for row in rows}):
+        yield f"{alter_defaults(creator, schema)} REVOKE ALL ON {KINDS[kind]} FROM {grantee(name)}"
+    for creator in plan.former:
         for kind, privilege in OF_PUBLIC.items():
-            yield f"ALTER DEFAULT PRIVILEGES FOR ROLE {creator} GRANT {privilege} ON {KINDS[kind]} TO {PUBLIC}"
+            yield f"{alter_defaults(creator)} GRANT {privilege} ON {KINDS[kind]} TO {PUBLIC}"
 
 
 def _schemas(catalogue: Catalogue) -> list[str]:

@@ -10,8 +10,7 @@ from django.apps import apps
 from django.db import connections, router
 
 from salon_jobs.access.constraints import SameStoreForeignKey
-from salon_jobs.access.doctor.catalogue import PUBLIC, Catalogue, CatalogueObject, Right
-from salon_jobs.access.functions import FunctionAccess
+from salon_jobs.access.doctor.catalogue import Catalogue, CatalogueObject
 from salon_jobs.access.job_tables import (
     FUNCTIONS,
     TABLES,
@@ -21,8 +20,8 @@ from salon_jobs.access.job_tables import (
     job_function,
     table_access,
 )
-from salon_jobs.access.operations.models import declarations
-from salon_jobs.access.policies import TableAccess, unprotected
+from salon_jobs.access.objects import PUBLIC, FunctionAccess, Right, TableAccess
+from salon_jobs.access.operations.access import declarations
 from salon_jobs.access.roles import DefaultPrivileges, RoleSpec, named_roles
 from salon_jobs.conf import Roles
 from salon_jobs.conf import settings as conf
@@ -96,12 +95,12 @@ def declare_tables(*, owner: str = "") -> Declaration:
     """Return what is declared for roles and tables; without roles, ``owner`` is the one database user."""
     roles = conf.roles
     if roles is None:
-        tables = [unprotected(name) for name in (*TABLES, "django_migrations")]
+        tables = [_unprotected(name) for name in (*TABLES, "django_migrations")]
     else:
         tables = [*(table_access(name, roles) for name in TABLES), history_access(roles)]
     for model, constraint in declarations().items():
         if router.allow_migrate_model(conf.database, model):
-            access = constraint.access(model, roles) or unprotected(model._meta.db_table)
+            access = constraint.access(model, roles) or _unprotected(model._meta.db_table)
             tables.append(_with_the_fan_out(access))
     return Declaration(
         roles=roles,
@@ -140,7 +139,11 @@ def _with_the_fan_out(access: TableAccess) -> TableAccess:
     store = _store_table()
     if conf.roles is None or store is None or access.table != store[0]:
         return access
-    return replace(access, grants=(*access.grants, fan_out_reads(key=store[1], roles=conf.roles)))
+    return replace(access, rights=(*access.rights, fan_out_reads(key=store[1], roles=conf.roles)))
+
+
+def _unprotected(table: str) -> TableAccess:
+    return TableAccess(table=table, is_protected=False)
 
 
 def _store_table() -> tuple[str, str] | None:

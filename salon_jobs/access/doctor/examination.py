@@ -8,10 +8,9 @@ from typing import Any, Final
 
 import psycopg
 
-from salon_jobs.access.doctor import containers, functions, keys, policies, roles, tables
-from salon_jobs.access.doctor.catalogue import Catalogue, Relation, Relations
+from salon_jobs.access.doctor import functions, roles, tables
+from salon_jobs.access.doctor.catalogue import Catalogue, Drift, Relation
 from salon_jobs.access.doctor.declaration import Declaration, declare, declare_tables
-from salon_jobs.access.doctor.drift import Drift
 from salon_jobs.core.errors import FixIncomplete
 from salon_jobs.db.locks import LOCK_TIMEOUT
 
@@ -46,7 +45,7 @@ def examine(connection: psycopg.Connection[Any], *, with_orphans: bool = True) -
             names = ", ".join(sorted(table.name for table in of_django))
             not_checked.append(f"Django's own tables, which web and worker use by default privileges: {names}")
         if with_orphans and catalogue.sees_all_rows:
-            drifts += keys.find_orphans(catalogue)
+            drifts += tables.find_orphans(catalogue)
         elif with_orphans:
             not_checked.append(f"orphans across foreign keys: {catalogue.role} does not see all rows; a superuser does")
     return Examination(
@@ -64,13 +63,17 @@ def examine_tables(connection: psycopg.Connection[Any]) -> Examination:
         drifts = (
             # Missing tables are a matter of migrations.
             *(drift for drift in tables.compare_security(relations, declared) if drift.kind != "table"),
-            *policies.compare_policies(catalogue, relations, declared),
+            *tables.compare_policies(catalogue, relations, declared),
         )
     return Examination(database=catalogue.database, role=catalogue.role, drifts=drifts)
 
 
 def _compare(
-    catalogue: Catalogue, declared: Declaration, relations: Relations, keyed: Relations, of_django: Iterable[Relation]
+    catalogue: Catalogue,
+    declared: Declaration,
+    relations: tables.Relations,
+    keyed: tables.Relations,
+    of_django: Iterable[Relation],
 ) -> Iterable[Drift]:
     if declared.roles is None:
         yield from roles.compare_one_user(catalogue, declared)
@@ -79,13 +82,13 @@ def _compare(
         yield from roles.compare_memberships(catalogue, declared)
     yield from roles.compare_settings(catalogue, declared)
     if declared.roles is not None:
-        yield from containers.compare_containers(catalogue.objects, declared)
+        yield from roles.compare_containers(catalogue.objects, declared)
         yield from roles.compare_default_privileges(catalogue, declared)
     yield from tables.compare_security(relations, declared)
-    yield from policies.compare_policies(catalogue, relations, declared)
+    yield from tables.compare_policies(catalogue, relations, declared)
     yield from tables.compare_tables(catalogue.objects, relations, declared)
-    yield from tables.compare_triggers_and_rules(catalogue, relations)
-    yield from keys.compare_store_keys(catalogue, keyed, declared)
+    yield from tables.compare_triggers_and_rules(catalogue, relations, declared)
+    yield from tables.compare_store_keys(catalogue, keyed, declared)
     yield from functions.compare_functions(catalogue, declared)
     if declared.roles is not None:
         expected = {table.oid for table in (*relations.values(), *of_django)}

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from salon_jobs.access.doctor.catalogue import PUBLIC, Catalogue, CatalogueObject, Right
+from salon_jobs.access.doctor.catalogue import Catalogue, CatalogueObject, Drift
 from salon_jobs.access.doctor.declaration import Declaration
-from salon_jobs.access.doctor.drift import Drift, compare_owner, compare_rights, role
-from salon_jobs.access.functions import FunctionAccess
-from salon_jobs.access.roles import identifier
+from salon_jobs.access.objects import PUBLIC, FunctionAccess, grantee, identifier
 
 
 def compare_functions(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:
@@ -42,15 +40,14 @@ def _compare(
     routine: CatalogueObject, function: FunctionAccess, words: list[str], body: str, declared: Declaration
 ) -> Iterable[Drift]:
     owner = function.owner or declared.owner
-    yield from compare_owner(routine, owner)
+    yield from routine.compare_owner(owner)
     differing = [pair for pair in zip(function.behaviour, words, strict=True) if pair[0] != pair[1]]
     if body != function.body:
         differing.append(("the declared body", "another body"))
     if differing:
         expected, found = (", ".join(texts) for texts in zip(*differing, strict=True))
         yield Drift("function", routine.where, expected, found, (function.definition,))
-    callers = {Right(name, "EXECUTE") for name in function.callers}
-    yield from compare_rights(routine, callers, declared.covered(routine.rights, {routine.owner, owner}))
+    yield from routine.compare_rights(function.rights, declared.covered(routine.rights, {routine.owner, owner}))
 
 
 def _missing(function: FunctionAccess, declared: Declaration) -> Drift:
@@ -69,21 +66,21 @@ def _find_undeclared(
         if routine.oid in declared_routines:
             continue
         if routine.owner in declared.runtime:
-            yield from compare_owner(routine, declared.owner)
+            yield from routine.compare_owner(declared.owner)
         if not declared.is_loophole(routine):
             continue
-        for grantee in sorted({right.grantee for right in declared.within_reach(routine.rights)}):
-            if grantee != PUBLIC and routine.owner in declared.owner_roles:
+        for name in sorted({right.grantee for right in declared.within_reach(routine.rights)}):
+            if name != PUBLIC and routine.owner in declared.owner_roles:
                 continue  # EXTRA_OWNER_ROLES are declared to own such functions
             hint = "or give it to an owner named in EXTRA_OWNER_ROLES, or make it INVOKER"
             yield Drift(
                 "undeclared function",
-                f"{routine.where}, role {grantee}",
+                f"{routine.where}, role {name}",
                 "no EXECUTE",
                 f"EXECUTE of a SECURITY DEFINER function of {routine.owner}",
-                (f"REVOKE ALL ON {routine.on} FROM {role(grantee)}",),
-                needs_decision=grantee != PUBLIC,
-                hint="" if grantee == PUBLIC else hint,
+                (f"REVOKE ALL ON {routine.on} FROM {grantee(name)}",),
+                needs_decision=name != PUBLIC,
+                hint="" if name == PUBLIC else hint,
             )
 
 

@@ -1,15 +1,15 @@
-"""What is checked about roles: attributes, memberships, stored settings and default privileges."""
+"""What is checked about roles, and about what holds their objects: the database, its schemas, server parameters."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Final
 
-from salon_jobs.access.doctor.catalogue import PUBLIC, Catalogue
+from salon_jobs.access.doctor.catalogue import Catalogue, CatalogueObject, Drift
 from salon_jobs.access.doctor.declaration import Declaration
-from salon_jobs.access.doctor.drift import Drift, role
+from salon_jobs.access.objects import PUBLIC, Right, grantee, identifier
 from salon_jobs.access.policies import DEMAND_GUC
-from salon_jobs.access.roles import ATTRIBUTE_COLUMNS, SCHEMA, grant_owner, identifier
+from salon_jobs.access.roles import ATTRIBUTE_COLUMNS, SCHEMA, grant_owner
 from salon_jobs.conf import settings as conf
 
 # What members of the predefined roles can do.
@@ -173,9 +173,9 @@ OF_PUBLIC: Final = {"f": "EXECUTE", "T": "USAGE"}
 def compare_default_privileges(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:
     """Yield excess and missing default privileges on new objects of the migrator and the owners."""
     creators = list(declared.guarded)
-    found = {
-        (creator, schema, KINDS[kind], grantee, privilege)
-        for creator, schema, kind, grantee, privilege in catalogue.rows("default_privileges", creators=creators)
+    present = {
+        (creator, schema, KINDS[kind], name, privilege)
+        for creator, schema, kind, name, privilege in catalogue.rows("default_privileges", creators=creators)
     }
     expected = {(creator, "", KINDS[kind], PUBLIC, what) for creator in creators for kind, what in OF_PUBLIC.items()}
     for each in declared.default_privileges:
@@ -184,14 +184,43 @@ def compare_default_privileges(catalogue: Catalogue, declared: Declaration) -> I
                 expected.discard((each.creator, "", each.kind, PUBLIC, privilege))
             else:
                 expected.add((each.creator, SCHEMA, each.kind, each.grantee, privilege))
-    for entry in (*sorted(found - expected), *sorted(expected - found)):
-        creator, schema, kind, grantee, privilege = entry
-        where = f"new {kind.lower()} of {creator}{f' in schema {schema}' if schema else ''}, role {grantee}"
-        alter = f"ALTER DEFAULT PRIVILEGES FOR ROLE {identifier(creator)}"
-        alter += f" IN SCHEMA {identifier(schema)}" if schema else ""
+    for entry in (*sorted(present - expected), *sorted(expected - present)):
+        creator, schema, kind, name, privilege = entry
+        where = f"new {kind.lower()} of {creator}{f' in schema {schema}' if schema else ''}, role {name}"
         if entry in expected:
-            fix = f"{alter} GRANT {privilege} ON {kind} TO {role(grantee)}"
-            yield Drift("default privilege", where, privilege, "none", (fix,))
+            texts, verb = (privilege, "none"), f"GRANT {privilege} ON {kind} TO {grantee(name)}"
         else:
-            fix = f"{alter} REVOKE {privilege} ON {kind} FROM {role(grantee)}"
-            yield Drift("default privilege", where, f"no {privilege}", privilege, (fix,))
+            texts, verb = (f"no {privilege}", privilege), f"REVOKE {privilege} ON {kind} FROM {grantee(name)}"
+        yield Drift("default privilege", where, *texts, (f"{alter_defaults(creator, schema)} {verb}",))
+
+
+def alter_defaults(creator: str, schema: str = "") -> str:
+    within = f" IN SCHEMA {identifier(schema)}" if schema else ""
+    return f"ALTER DEFAULT PRIVILEGES FOR ROLE {identifier(creator)}{within}"
+
+
+def compare_containers(objects: Iterable[CatalogueObject], declared: Declaration) -> Iterable[Drift]:
+    """Yield differing owners and privileges of PUBLIC and our roles, and who else may create objects in our schema."""
+    ours = {*declared.names, PUBLIC}
+    for each in objects:
+        rights = {right for right in each.rights if right.grantee in ours}
+        creating = {right for right in each.rights if right.privilege == "CREATE"}
+        of_owner = {right for right in each.rights if right.grantee == declared.owner}
+        if each.kind == "DATABASE":
+            if each.owner in ours:
+                yield from each.compare_owner(declared.owner)
+            expected = {Right(name, what) for spec, name in declared.named for what in spec.database_privileges}
+            if each.owner == declared.owner:  # has all of them
+                expected = {right for right in expected if right.grantee != each.owner}
+            yield from each.compare_rights(expected, rights)
+        elif each.kind == "SCHEMA" and each.schema == SCHEMA:
+            yield from each.compare_owner(declared.owner)
+            expected = {Right(name, "USAGE") for spec, name in declared.named if not spec.owns_schema}
+            yield from each.compare_rights(expected, (rights | creating) - of_owner)
+        elif each.kind == "SCHEMA":
+            if each.owner in (*declared.runtime, *declared.owner_roles):
+                yield from each.compare_owner(declared.owner)
+            hint = "objects created there can pass for yours, such as tables without policies"
+            yield from each.compare_rights((), (rights & creating) - of_owner, hint=hint)
+        elif each.kind == "PARAMETER":  # such as the one that disables triggers
+            yield from each.compare_rights((), rights)

@@ -1,17 +1,19 @@
-"""What is checked about tables and views: row-level security, owners, privileges, triggers, rules, undeclared ones."""
+"""What is checked about tables and views: row-level security, policies, privileges, triggers, rules, foreign keys."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from typing import Final
+import re
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final, TypeAlias
 
 from django.apps import apps
 
-from salon_jobs.access.doctor.catalogue import Catalogue, CatalogueObject, Relation, Relations, Right
+from salon_jobs.access.doctor.catalogue import Catalogue, CatalogueObject, Drift, Relation
 from salon_jobs.access.doctor.declaration import Declaration
-from salon_jobs.access.doctor.drift import Drift, compare_owner, compare_rights, role
-from salon_jobs.access.roles import identifier
+from salon_jobs.access.objects import Policy, Right, grantee, identifier, identifiers
 from salon_jobs.conf import settings as conf
+
+Relations: TypeAlias = Mapping[str, Relation]
 
 
 def compare_security(relations: Relations, declared: Declaration) -> Iterable[Drift]:
@@ -22,14 +24,86 @@ def compare_security(relations: Relations, declared: Declaration) -> Iterable[Dr
             hint = "run python manage.py migrate"
             yield Drift("table", f"table {access.table}", "a table", "none", needs_decision=True, hint=hint)
             continue
-        for on, off, expected, found in (
+        for on, off, expected, present in (
             ("ENABLE", "DISABLE", access.is_protected, table.is_enabled),
             ("FORCE", "NO FORCE", access.is_protected and access.force, table.is_forced),
         ):
-            if expected != found:
+            if expected != present:
                 word = on if expected else off
                 fix = f"ALTER TABLE {table.sql} {word} ROW LEVEL SECURITY"
-                yield Drift("row-level security", f"table {table.sql}", word, on if found else off, (fix,))
+                yield Drift("row-level security", table.where, word, on if present else off, (fix,))
+
+
+def compare_policies(catalogue: Catalogue, relations: Relations, declared: Declaration) -> Iterable[Drift]:
+    """Yield policies that are missing, different or undeclared."""
+    by_table: dict[int, dict[str, Policy]] = {relation.oid: {} for relation in relations.values()}
+    for oid, name, command, is_permissive, roles, using, check in catalogue.rows("policies", tables=list(by_table)):
+        by_table[oid][name] = Policy(
+            name=name, command=command, roles=tuple(roles), using=using, check=check, is_permissive=is_permissive
+        )
+    for access in declared.tables:
+        if access.table not in relations:
+            continue
+        table = relations[access.table]
+        present, expected = by_table[table.oid], {policy.name: policy for policy in access.policies}
+        for name in sorted(present.keys() | expected.keys()):
+            was, policy = present.get(name), expected.get(name)
+            if was is not None and policy is not None and is_same(was, policy):
+                continue
+            fix = [] if was is None else [f"DROP POLICY {identifier(name)} ON {table.sql}"]
+            fix += [] if policy is None else [policy.create(table.sql)]
+            want, have = ("none" if each is None else each.text() for each in (policy, was))
+            yield Drift("policy", f"policy {name} of {table.where}", want, have, tuple(fix))
+
+
+def is_same(one: Policy, other: Policy) -> bool:
+    def normal(policy: Policy) -> tuple[object, ...]:
+        conditions = (None if each is None else normal_form(each) for each in (policy.using, policy.check))
+        return policy.name, policy.command, policy.is_permissive, sorted(policy.roles), *conditions
+
+    return normal(one) == normal(other)
+
+
+_PART: Final = re.compile(
+    r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|::(?:text|character\ varying|varchar)\b(?:\[\])?|[^\W\d][\w$]*|::|\S"""
+)
+_BEFORE_GROUPS: Final = {"and", "any", "not", "or", "select", "when"}
+
+
+def normal_form(text: str) -> str:
+    """Return a condition, or the definition of a trigger, without what the server adds where it writes one.
+
+    That is letter case, parentheses around parts, the casts of literals and columns to text, the alias of a subselect,
+    and ``= ANY (ARRAY[…])`` for IN. Runtime roles compare at start, and may create nothing on which the server could
+    show what a declared condition looks like. Nothing that is declared here means something else without parentheses.
+    """
+    words: list[str] = []
+    closings: list[str] = []
+    parts = iter(_PART.findall(text))
+    for part in parts:
+        last = words[-1] if words else ""
+        is_name = last[:1] == '"' or (last.isidentifier() and last not in _BEFORE_GROUPS)
+        if part[0] == "'":
+            words.append(part)
+        elif part[0] == '"':
+            words.append(part[1:-1] if re.fullmatch("[a-z_][a-z0-9_]*", part[1:-1]) else part)
+        elif part == "(" and last == "in":
+            words[-1:] = "=", "any", "array", "["
+            closings.append("]")
+        elif part == "(":
+            words += ["("] if is_name else []
+            closings.append(")" if is_name else "")
+        elif part == ")":
+            closing = closings.pop() if closings else ")"
+            words += [closing] if closing else []
+        elif part.lower() == "select" and closings:
+            words += ["(", "select"]
+            closings[-1] = ")"
+        elif part.lower() == "as":
+            next(parts, None)
+        elif part in ("::", "[") or part[:2] != "::" or not (is_name or last == "]" or last[:1] == "'"):
+            words.append(part.lower())
+    return re.sub(r"= any array \[ ('(?:[^']|'')*') \]", r"= \1", " ".join(words))
 
 
 def compare_tables(objects: Iterable[CatalogueObject], relations: Relations, declared: Declaration) -> Iterable[Drift]:
@@ -42,34 +116,39 @@ def compare_tables(objects: Iterable[CatalogueObject], relations: Relations, dec
         if access.table not in relations:
             continue
         table = tables[relations[access.table].oid]
-        yield from compare_owner(table, declared.owner)
+        yield from table.compare_owner(declared.owner)
         # What owners of the host's own functions need on its tables is not declared here.
         exempt = {table.owner, declared.owner, *conf.extra_owner_roles}
-        expected = [
-            Right(grant.role, privilege, column)
-            for grant in access.grants
-            for privilege in grant.privileges
-            for column in grant.columns or ("",)
-        ]
-        yield from compare_rights(table, expected, declared.covered(table.rights, exempt))
-        inserting = {grant.role for grant in access.grants if "INSERT" in grant.privileges}
+        yield from table.compare_rights(access.rights, declared.covered(table.rights, exempt))
         for sequence in sequences.get(table.oid, ()):
-            # An identity column needs only INSERT; a serial one also needs its sequence.
-            needed = [Right(name, "USAGE") for name in inserting if sequence.is_serial]
-            yield from compare_rights(sequence, needed, declared.covered(sequence.rights, exempt))
+            needed = [Right(name, "USAGE") for name in access.inserting if sequence.is_serial]
+            yield from sequence.compare_rights(needed, declared.covered(sequence.rights, exempt))
 
 
-def compare_triggers_and_rules(catalogue: Catalogue, relations: Relations) -> Iterable[Drift]:
-    """Yield disabled triggers of declared tables, including those of foreign keys, and rewrite rules."""
-    tables = {table.oid: table.sql for table in relations.values()}
-    for kind, oid, name, found in catalogue.rows("triggers_and_rules", tables=list(tables)):
-        where = f"{kind} {name} of table {tables[oid]}"
-        if kind == "trigger":
-            yield Drift(kind, where, "ENABLE", found, (f"ALTER TABLE {tables[oid]} ENABLE TRIGGER {identifier(name)}",))
-        else:
+def compare_triggers_and_rules(catalogue: Catalogue, relations: Relations, declared: Declaration) -> Iterable[Drift]:
+    """Yield triggers that are missing, different or disabled, those of foreign keys included, and rewrite rules."""
+    tables = {table.oid: table for table in relations.values()}
+    declared_triggers = {
+        (relations[trigger.table].oid, trigger.name): function.create_trigger(trigger)
+        for function in declared.functions
+        for trigger in function.triggers
+        if trigger.table in relations
+    }
+    for kind, oid, name, definition, state in catalogue.rows("triggers_and_rules", tables=list(tables)):
+        table = tables[oid]
+        where = f"{kind} {name} of {table.where}"
+        if kind == "rule":
             hint = "it rewrites statements and runs with the rights of the table's owner; use a trigger instead"
-            drop = f"DROP RULE {identifier(name)} ON {tables[oid]}"
-            yield Drift(kind, where, "none", " ".join(found.split()), (drop,), True, hint)
+            drop = f"DROP RULE {identifier(name)} ON {table.sql}"
+            yield Drift(kind, where, "none", " ".join(definition.split()), (drop,), True, hint)
+            continue
+        create = declared_triggers.pop((oid, name), None)
+        if create is not None and normal_form(create.replace(" OR REPLACE", "", 1)) != normal_form(definition):
+            yield Drift(kind, where, create, definition, (create,))
+        if state != "ENABLE":
+            yield Drift(kind, where, "ENABLE", state, (f"ALTER TABLE {table.sql} ENABLE TRIGGER {identifier(name)}",))
+    for (oid, name), create in declared_triggers.items():
+        yield Drift("trigger", f"trigger {name} of {tables[oid].where}", "a trigger", "none", (create,))
 
 
 _DECLARE: Final = (
@@ -113,7 +192,7 @@ def find_undeclared_tables(
             continue
         # A column's sequence follows its table.
         if table.owner in (*declared.runtime, *declared.owner_roles) and not table.serves:
-            yield from compare_owner(table, declared.owner)
+            yield from table.compare_owner(declared.owner)
         rights = declared.within_reach(table.rights)
         if not rights or table.kind in ("VIEW", "SEQUENCE"):
             continue
@@ -121,10 +200,10 @@ def find_undeclared_tables(
             name: ", ".join(sorted({right.privilege for right in rights if right.grantee == name}))
             for name in sorted({right.grantee for right in rights})
         }
-        found = "; ".join(f"{name} {privileges}" for name, privileges in by_role.items())
-        found += ", with policies of its own" if table.has_policies else ", without policies"
-        fix = tuple(f"REVOKE ALL ON {table.on} FROM {role(name)}" for name in by_role)
-        yield Drift("undeclared table", table.where, "no runtime role", found, fix, True, _DECLARE)
+        granted = "; ".join(f"{name} {privileges}" for name, privileges in by_role.items())
+        granted += ", with policies of its own" if table.has_policies else ", without policies"
+        fix = tuple(f"REVOKE ALL ON {table.on} FROM {grantee(name)}" for name in by_role)
+        yield Drift("undeclared table", table.where, "no runtime role", granted, fix, True, _DECLARE)
 
 
 def find_undeclared_views(catalogue: Catalogue, relations: Relations, declared: Declaration) -> Iterable[Drift]:
@@ -136,22 +215,27 @@ def find_undeclared_views(catalogue: Catalogue, relations: Relations, declared: 
     ]
     tables = dict(catalogue.rows("view_tables", views=[view.oid for view in views]))
     for view in views:
-        for grantee in sorted({right.grantee for right in declared.within_reach(view.rights)}):
+        for name in sorted({right.grantee for right in declared.within_reach(view.rights)}):
             # The migrator is restricted to a store in the tables of stores, and sees all rows of the others, including
             # jobs.
-            more = _open_to(view.owner, relations, declared) - _open_to(grantee, relations, declared)
+            more = _open_to(view.owner, relations, declared) - _open_to(name, relations, declared)
             hidden = sorted(
                 table.sql for table in relations.values() if table.oid in more & {*tables.get(view.oid, ())}
             )
-            fix = (f"ALTER VIEW {view.name} SET (security_invoker = true)",)
-            where = f"{view.where}, role {grantee}"
-            if view.owner_bypasses:
-                found = f"the eyes of {view.owner}, who bypasses row-level security"
-                yield Drift("undeclared view", where, "security_invoker", found, fix)
-            elif hidden:
-                found = f"the eyes of {view.owner}, who sees all rows of {', '.join(hidden)}"
-                hint = "or take the view's rights from the role, which default privileges gave it"
-                yield Drift("undeclared view", where, "security_invoker", found, fix, True, hint)
+            if not (view.owner_bypasses or hidden):
+                continue
+            eyes = "bypasses row-level security" if view.owner_bypasses else f"sees all rows of {', '.join(hidden)}"
+            yield Drift(
+                "undeclared view",
+                f"{view.where}, role {name}",
+                "security_invoker",
+                f"the eyes of {view.owner}, who {eyes}",
+                (f"ALTER VIEW {view.name} SET (security_invoker = true)",),
+                needs_decision=not view.owner_bypasses,
+                hint=""
+                if view.owner_bypasses
+                else "or take the view's rights from the role, which default privileges gave it",
+            )
 
 
 def _open_to(name: str, relations: Relations, declared: Declaration) -> set[int]:
@@ -161,8 +245,57 @@ def _open_to(name: str, relations: Relations, declared: Declaration) -> set[int]
         for access in declared.tables
         if access.table in relations
         for policy in access.policies
-        if name in policy.roles
-        and policy.command in ("ALL", "SELECT")
-        and policy.using is not None
-        and policy.using.as_string() == "true"
+        if name in policy.roles and policy.command in ("ALL", "SELECT") and policy.using == "true"
     }
+
+
+def compare_store_keys(catalogue: Catalogue, relations: Relations, declared: Declaration) -> Iterable[Drift]:
+    """Yield same-store keys that are missing or on other columns: rows could refer to another store's rows."""
+    keys = {
+        (name, tuple(table)): (columns, to, to_columns, definition)
+        for name, table, columns, to, to_columns, _, definition, _, _ in catalogue.rows(
+            "foreign_keys", names=[key.name for key in declared.keys]
+        )
+    }
+    for key in declared.keys:
+        table, to = relations.get(key.table), relations.get(key.to_table)
+        if table is None or to is None:
+            continue
+        *present, definition = keys.get((key.name, table[1:3]), (None, "none"))
+        if present == [[*key.columns], [*to[1:3]], [*key.to_columns]]:
+            continue
+        own = f"FOREIGN KEY ({identifiers(key.columns)}) REFERENCES {to.sql} ({identifiers(key.to_columns)})"
+        alter, name = f"ALTER TABLE {table.sql}", identifier(key.name)
+        drop = () if definition == "none" else (f"{alter} DROP CONSTRAINT {name}",)
+        add = f"{alter} ADD CONSTRAINT {name} {own} DEFERRABLE INITIALLY DEFERRED NOT VALID"
+        hint = "run the doctor again after it: rows that came meanwhile are to be validated"
+        yield Drift("foreign key", f"foreign key {key.name} of {table.where}", own, definition, (*drop, add), hint=hint)
+
+
+def find_orphans(catalogue: Catalogue) -> Iterable[Drift]:
+    """Yield keys with rows that refer to nothing, or that were never validated. Reads both tables of each key.
+
+    Only a role that bypasses row-level security sees the rows.
+    """
+    for name, child, columns, parent, to_columns, is_valid, _, is_child_forced, is_parent_forced in catalogue.rows(
+        "foreign_keys", names=[]
+    ):
+        table, to = identifier(*child), identifier(*parent)
+        where = f"foreign key {name} of table {table}"
+        present = " AND ".join(f"c.{identifier(column)} IS NOT NULL" for column in columns)
+        pairs = zip(map(identifier, to_columns), map(identifier, columns), strict=True)
+        match = " AND ".join(f"p.{to_column} = c.{column}" for to_column, column in pairs)
+        orphans = f"SELECT c.* FROM {table} AS c WHERE {present} AND NOT EXISTS (SELECT FROM {to} AS p WHERE {match})"
+        ((count,),) = catalogue.connection.execute(f"SELECT count(*) FROM ({orphans}) AS orphans".encode()).fetchall()
+        if count:
+            hint = "this shows them; delete or fix each by hand"
+            yield Drift("orphans", where, "no rows that refer to nothing", f"{count:,} rows", (orphans,), True, hint)
+        elif not is_valid:
+            # When run as the owner, the validation must not be subject to the policies.
+            forced = [each for each, is_forced in ((table, is_child_forced), (to, is_parent_forced)) if is_forced]
+            fix = (
+                *(f"ALTER TABLE {each} NO FORCE ROW LEVEL SECURITY" for each in forced),
+                f"ALTER TABLE {table} VALIDATE CONSTRAINT {identifier(name)}",
+                *(f"ALTER TABLE {each} FORCE ROW LEVEL SECURITY" for each in forced),
+            )
+            yield Drift("foreign key", where, "validated", "NOT VALID", fix)

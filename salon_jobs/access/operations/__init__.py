@@ -7,9 +7,15 @@ only briefly: see ``DatabaseOperation``, and for a whole migration ``LocksBriefl
 
 from __future__ import annotations
 
+from salon_jobs.access.operations.access import (
+    InstallFanOutFunction,
+    InstallFunction,
+    ProtectModel,
+    ProtectTables,
+    ReleaseModel,
+    ShareWithDjango,
+)
 from salon_jobs.access.operations.base import DropForeignKey, LocksBriefly, SetStorageParameters
-from salon_jobs.access.operations.install import InstallFanOutFunction, InstallFunction, ProtectTables, ShareWithDjango
-from salon_jobs.access.operations.models import ProtectModel, ReleaseModel
 from salon_jobs.access.operations.stores import RunForEachStore
 
 __all__ = [

@@ -14,9 +14,9 @@ from django.db.backends.utils import truncate_name
 from django.db.migrations import Migration
 from django.db.migrations.operations.base import Operation
 from django.db.migrations.state import ProjectState
-from psycopg import sql
 
 from salon_jobs.access.constraints import VALIDATE, row_security_of
+from salon_jobs.access.objects import identifier, identifiers, literal
 from salon_jobs.db.locks import lock_timeout, waits_by_its_own
 
 
@@ -74,10 +74,10 @@ class DatabaseOperation(Operation):
         """Undo ``apply``; ``state`` contains the models."""
 
 
-def execute(schema_editor: BaseDatabaseSchemaEditor, *statements: str | sql.Composable) -> None:
+def execute(schema_editor: BaseDatabaseSchemaEditor, *statements: str) -> None:
     """Run statements, or collect them for ``sqlmigrate``."""
     for statement in statements:
-        schema_editor.execute(statement if isinstance(statement, str) else statement.as_string(), params=None)
+        schema_editor.execute(statement, params=None)
 
 
 def schema_of(schema_editor: BaseDatabaseSchemaEditor, table: str) -> str:
@@ -164,25 +164,23 @@ class SetStorageParameters(DatabaseOperation):
         self.parameters = parameters
 
     def apply(self, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
-        settings = sql.SQL(", ").join(
-            sql.SQL("{} = {}").format(_name(name), sql.Literal(value)) for name, value in self.parameters.items()
-        )
-        execute(schema_editor, sql.SQL("ALTER TABLE {} SET ({})").format(sql.Identifier(self.table), settings))
+        settings = ", ".join(f"{_parameter(name)} = {value}" for name, value in self.parameters.items())
+        execute(schema_editor, f"ALTER TABLE {identifier(self.table)} SET ({settings})")
 
     def unapply(self, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
-        names = sql.SQL(", ").join(map(_name, self.parameters))
-        execute(schema_editor, sql.SQL("ALTER TABLE {} RESET ({})").format(sql.Identifier(self.table), names))
+        names = ", ".join(map(_parameter, self.parameters))
+        execute(schema_editor, f"ALTER TABLE {identifier(self.table)} RESET ({names})")
 
     def describe(self) -> str:
         return f"Set storage parameters of {self.table}"
 
 
-def _name(parameter: str) -> sql.Composable:
-    """Return a parameter as SQL; parameters of the TOAST table have a namespace."""
-    return sql.SQL(".").join(map(sql.Identifier, parameter.split(".")))
+def _parameter(name: str) -> str:
+    """Quote a parameter; those of the TOAST table have a namespace."""
+    return identifier(*name.split("."))
 
 
-_DROP_KEYS: Final = sql.SQL(
+_DROP_KEYS: Final = (
     "DO $$ DECLARE k name; found boolean := false; BEGIN FOR k IN SELECT c.conname FROM pg_constraint AS c "
     "WHERE c.contype = 'f' AND c.conparentid = 0 AND c.conrelid = {table}::regclass "
     "AND ({to}::text IS NULL OR c.confrelid = {to}::regclass) AND ARRAY(SELECT a.attname::text "
@@ -213,29 +211,22 @@ class DropForeignKey(DatabaseOperation):
         return self.to is not None and bool(self.to_columns)
 
     def apply(self, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
-        columns = sql.SQL(", ").join(map(sql.Literal, sorted(self.columns)))
+        columns = ", ".join(map(literal, sorted(self.columns)))
         missing = f"no foreign key on {self.table} ({', '.join(self.columns)}), as DropForeignKey expects"
-        to = None if self.to is None else sql.Identifier(self.to).as_string()
-        table = sql.Literal(sql.Identifier(self.table).as_string())
-        drop = _DROP_KEYS.format(table=table, to=sql.Literal(to), columns=columns, missing=sql.Literal(missing))
-        execute(schema_editor, drop)
+        to = "NULL" if self.to is None else literal(identifier(self.to))
+        table = literal(identifier(self.table))
+        execute(schema_editor, _DROP_KEYS.format(table=table, to=to, columns=columns, missing=literal(missing)))
 
     def unapply(self, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
         """Recreate a key, NOT VALID, and validate it: a query that obeys row-level security would not be enough."""
-        name = sql.Identifier(truncate_name(f"{self.table}_{'_'.join(self.columns)}_fk", 63, hash_len=8))
-        table, to = sql.Identifier(self.table), sql.Identifier(str(self.to))
-        add = sql.SQL(
-            "ALTER TABLE {} ADD CONSTRAINT {} FOREIGN KEY ({}) REFERENCES {} ({}) "
-            "DEFERRABLE INITIALLY DEFERRED NOT VALID"
-        ).format(table, name, _names(self.columns), to, _names(self.to_columns))
-        execute(schema_editor, add)
-        words = {"table": table.as_string(), "name": name.as_string()}
-        validate = VALIDATE % {**words, "row_security": row_security_of(schema_editor.connection)}
-        execute(schema_editor, validate)
+        name = identifier(truncate_name(f"{self.table}_{'_'.join(self.columns)}_fk", 63, hash_len=8))
+        table, row_security = identifier(self.table), row_security_of(schema_editor.connection)
+        execute(
+            schema_editor,
+            f"ALTER TABLE {table} ADD CONSTRAINT {name} FOREIGN KEY ({identifiers(self.columns)}) REFERENCES "
+            f"{identifier(str(self.to))} ({identifiers(self.to_columns)}) DEFERRABLE INITIALLY DEFERRED NOT VALID",
+            VALIDATE % {"table": table, "name": name, "row_security": row_security},
+        )
 
     def describe(self) -> str:
         return f"Drop the foreign key of {self.table} ({', '.join(self.columns)})"
-
-
-def _names(columns: Sequence[str]) -> sql.Composed:
-    return sql.SQL(", ").join(map(sql.Identifier, columns))

@@ -14,8 +14,8 @@ from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 from django.db.backends.signals import connection_created
 from django.db.migrations import RunPython
 from django.db.migrations.state import ProjectState, StateApps
-from psycopg import sql
 
+from salon_jobs.access.objects import identifier
 from salon_jobs.access.policies import DEMAND_GUC, NO_STORE
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import events
@@ -96,19 +96,18 @@ def list_stores(connection: BaseDatabaseWrapper) -> list[UUID]:
     """Return the ids of all stores, as the migrator: by the fan-out function, as its owner for this one statement."""
     if conf.store_model is None:
         raise ConfigurationError("RunForEachStore needs SALON_JOBS['STORE_MODEL']: set it to the model of your stores")
-    schema, name = conf.fan_out_function.split(".")
-    function = sql.SQL("{}()").format(sql.Identifier(schema, name))
+    function = f"{identifier(*conf.fan_out_function.split('.'))}()"
     with transaction.atomic(using=connection.alias), connection.cursor() as cursor:
-        cursor.execute("SELECT to_regprocedure(%s), current_setting('role')", [function.as_string()])
-        found, role = cursor.fetchone()
-        if found is None:
+        cursor.execute("SELECT to_regprocedure(%s), current_setting('role')", [function])
+        procedure, role = cursor.fetchone()
+        if procedure is None:
             raise ConfigurationError(
                 f"RunForEachStore lists the stores by {conf.fan_out_function}, which is not there yet: let the "
                 'migration depend on ("salon_jobs", "0003_fan_out")'
             )
         if conf.roles is not None:
             cursor.execute("SELECT set_config('role', %s, true)", [conf.roles.fan_out_owner])
-        cursor.execute(sql.SQL("SELECT store_id FROM {}").format(function).as_string())
+        cursor.execute(f"SELECT store_id FROM {function}")
         stores = [store_id for (store_id,) in cursor.fetchall()]
         cursor.execute("SELECT set_config('role', %s, true)", [role])
     return stores

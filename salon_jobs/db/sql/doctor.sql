@@ -221,12 +221,15 @@ SELECT r.rolname, d.datname, split_part(setting, '=', 1), substr(setting, strpos
             AND coalesce(r.rolname = ANY (%(roles)s::text[]), true)))
 
 -- name: doctor_triggers_and_rules
--- Return the disabled triggers of these tables, those of foreign keys included, and their rewrite rules.
+-- Return the triggers of these tables and whether they are enabled, those of foreign keys only if they are not; and the
+-- rewrite rules.
 -- Locks: none. Role: any.
-SELECT 'trigger', tgrelid::bigint, tgname, CASE tgenabled WHEN 'D' THEN 'DISABLE' ELSE 'ENABLE REPLICA' END
-  FROM pg_trigger WHERE tgrelid = ANY (%(tables)s::bigint[]::oid[]) AND tgenabled IN ('D', 'R')
+SELECT 'trigger', tgrelid::bigint, tgname, pg_get_triggerdef(oid),
+       CASE tgenabled WHEN 'D' THEN 'DISABLE' WHEN 'R' THEN 'ENABLE REPLICA' ELSE 'ENABLE' END
+  FROM pg_trigger
+ WHERE tgrelid = ANY (%(tables)s::bigint[]::oid[]) AND (NOT tgisinternal OR tgenabled IN ('D', 'R'))
  UNION ALL
-SELECT 'rule', ev_class::bigint, rulename, pg_get_ruledef(oid)
+SELECT 'rule', ev_class::bigint, rulename, pg_get_ruledef(oid), 'ENABLE'
   FROM pg_rewrite WHERE ev_class = ANY (%(tables)s::bigint[]::oid[])
  ORDER BY 1 DESC, 2, 3
 

@@ -12,9 +12,8 @@ import psycopg
 from django.core.management.base import CommandError, CommandParser, OutputWrapper
 
 from salon_jobs.access.bootstrap import bootstrap
-from salon_jobs.access.doctor.catalogue import as_superuser, by_alias, database_name
+from salon_jobs.access.doctor.catalogue import Drift, as_superuser, by_alias, database_name
 from salon_jobs.access.doctor.conversion import convert, plan_conversion
-from salon_jobs.access.doctor.drift import Drift
 from salon_jobs.access.doctor.examination import Examination, examine, fix, fixable
 from salon_jobs.conf import settings as conf
 from salon_jobs.management.output import ask, warn_of_kept_passwords

@@ -1,0 +1,241 @@
+"""Rights, policies, tables, functions and triggers as they are declared, and their SQL.
+
+The one source for migrations, the doctor and conversions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+PUBLIC: Final = "PUBLIC"
+Privilege: TypeAlias = Literal["SELECT", "INSERT", "UPDATE", "DELETE"]
+ALL_ROWS: Final[tuple[Privilege, ...]] = ("SELECT", "INSERT", "UPDATE", "DELETE")
+
+
+def identifier(*names: str) -> str:
+    """Quote a name, with what qualifies it before it."""
+    return ".".join('"' + name.replace('"', '""') + '"' for name in names)
+
+
+def identifiers(names: Iterable[str]) -> str:
+    return ", ".join(map(identifier, names))
+
+
+def literal(text: str) -> str:
+    """Quote a string literal; assumes ``standard_conforming_strings`` is on, the server's default."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def grantee(name: str) -> str:
+    """Return a role, or PUBLIC, as GRANT and policies name it."""
+    return PUBLIC if name == PUBLIC else identifier(name)
+
+
+class Right(NamedTuple):
+    """One privilege of one role; empty ``column``: on the whole object. ``may_grant``: WITH GRANT OPTION."""
+
+    grantee: str
+    privilege: str
+    column: str = ""
+    may_grant: bool = False
+
+
+def privileges(rights: Iterable[Right]) -> str:
+    """Return the privileges as GRANT lists them; one on the whole object covers its columns."""
+    whole = {right.privilege for right in rights if not right.column}
+    return ", ".join(
+        [*sorted(whole), *on_columns((right for right in rights if right.privilege not in whole), identifier)]
+    )
+
+
+def on_columns(rights: Iterable[Right], quote: Callable[[str], str] = str) -> list[str]:
+    """Return the privileges that are on columns, each with its columns."""
+    columns: dict[str, list[str]] = {}
+    for right in sorted(rights):
+        if right.column:
+            columns.setdefault(right.privilege, []).append(quote(right.column))
+    return [f"{privilege} ({', '.join(names)})" for privilege, names in columns.items()]
+
+
+def grants(on: str, rights: Iterable[Right]) -> list[str]:
+    """Return one GRANT for each role."""
+    by_role: dict[str, list[Right]] = {}
+    for right in rights:
+        by_role.setdefault(right.grantee, []).append(right)
+    return [f"GRANT {privileges(theirs)} ON {on} TO {grantee(name)}" for name, theirs in by_role.items()]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """One row-level security policy, with its conditions in SQL."""
+
+    name: str
+    command: Literal["ALL", "SELECT", "INSERT", "UPDATE", "DELETE"]
+    roles: tuple[str, ...] = (PUBLIC,)
+    using: str | None = None
+    check: str | None = None
+    is_permissive: bool = True
+
+    def text(self, quote: Callable[[str], str] = str) -> str:
+        """Return the policy as CREATE POLICY writes it; without ``quote``, for people to read."""
+        using = "" if self.using is None else f" USING ({self.using})"
+        check = "" if self.check is None else f" WITH CHECK ({self.check})"
+        restrictive = "" if self.is_permissive else "AS RESTRICTIVE "
+        return f"{restrictive}FOR {self.command} TO {', '.join(map(quote, self.roles))}{using}{check}"
+
+    def create(self, table: str) -> str:
+        return f"CREATE POLICY {identifier(self.name)} ON {table} {self.text(grantee)}"
+
+    def drop(self, table: str) -> str:
+        return f"DROP POLICY IF EXISTS {identifier(self.name)} ON {table}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableAccess:
+    """Everything declared for one table. ``force`` applies row-level security to the owner too."""
+
+    table: str
+    policies: tuple[Policy, ...] = ()
+    rights: tuple[Right, ...] = ()
+    is_protected: bool = True
+    force: bool = True
+
+    @property
+    def inserting(self) -> list[str]:
+        """Roles that may insert: an identity column needs no more, a serial one also needs its sequence."""
+        return list(dict.fromkeys(right.grantee for right in self.rights if right.privilege == "INSERT"))
+
+    def protect(self) -> list[str]:
+        """Return the statements that recreate each policy, then enable row-level security."""
+        table = identifier(self.table)
+        return [
+            *(make for policy in self.policies for make in (policy.drop(table), policy.create(table))),
+            f"ALTER TABLE {table} ENABLE ROW LEVEL SECURITY",
+            *([f"ALTER TABLE {table} FORCE ROW LEVEL SECURITY"] if self.force else []),
+        ]
+
+    def unprotect(self) -> list[str]:
+        """Return the statements that disable row-level security and drop the policies."""
+        table = identifier(self.table)
+        return [
+            f"ALTER TABLE {table} NO FORCE ROW LEVEL SECURITY",
+            f"ALTER TABLE {table} DISABLE ROW LEVEL SECURITY",
+            *(policy.drop(table) for policy in self.policies),
+        ]
+
+    def grant(self, roles: Sequence[str]) -> list[str]:
+        """Return the statements that revoke everything from PUBLIC and ``roles``, then grant what is declared."""
+        statements = [*self.revoke(roles), *grants(identifier(self.table), self.rights)]
+        if self.inserting:
+            statements.append(self._on_sequences("a", "GRANT USAGE", f"TO {identifiers(self.inserting)}"))
+        return statements
+
+    def revoke(self, roles: Sequence[str]) -> list[str]:
+        """Return the statements that revoke everything on the table and its own sequences from PUBLIC and ``roles``."""
+        of = f"FROM {', '.join(map(grantee, (PUBLIC, *roles)))}"
+        return [f"REVOKE ALL ON {identifier(self.table)} {of}", self._on_sequences("ai", "REVOKE ALL", of)]
+
+    def grant_defaults(self, roles: Sequence[str]) -> list[str]:
+        """Return the statements that restore these roles' default privileges on a new table and its sequences."""
+        return [
+            *grants(identifier(self.table), (Right(role, privilege) for role in roles for privilege in ALL_ROWS)),
+            self._on_sequences("ai", "GRANT USAGE, SELECT", f"TO {identifiers(roles)}"),
+        ]
+
+    def _on_sequences(self, kinds: str, verb: str, whom: str) -> str:
+        """Return a grant or revoke on the sequences of columns: ``a`` for serial, ``i`` for identity columns."""
+        # Without a percent sign: Django removes constraints with (empty) parameters.
+        return (
+            "DO $$ DECLARE s regclass; BEGIN FOR s IN SELECT c.oid FROM pg_depend d JOIN pg_class c ON c.oid = d.objid "
+            "WHERE d.classid = 'pg_class'::regclass AND d.refclassid = 'pg_class'::regclass AND c.relkind = 'S' "
+            f"AND d.refobjid = {literal(identifier(self.table))}::regclass AND strpos('{kinds}', d.deptype::text) > 0 "
+            f"LOOP EXECUTE '{verb} ON SEQUENCE ' || s || {literal(f' {whom}')}; END LOOP; END $$"
+        )
+
+
+_DEFINITION: Final = re.compile(
+    r"LANGUAGE (?P<language>\w+)(?P<options>[^$]*?)\s*AS \$body\$(?P<body>.*)\$body\$", re.DOTALL
+)
+_SETTING: Final = re.compile(r"\bSET (\w+) = ((?:(?! SET ).)+)")
+
+
+class Trigger(NamedTuple):
+    """A trigger of a table in the function's schema: event, and for which rows or statements."""
+
+    name: str
+    event: str
+    table: str
+    rows: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FunctionAccess:
+    """Everything declared for one function: its definition, its owner and who may call it.
+
+    ``arguments`` are only the types. ``definition`` is CREATE OR REPLACE FUNCTION, from LANGUAGE on in the order
+    LANGUAGE, options, ``AS $body$``. ``owner`` None is whoever migrates. ``callers`` are roles; PUBLIC never may call
+    it.
+    """
+
+    schema: str
+    name: str
+    arguments: str
+    definition: str
+    callers: tuple[str, ...] = ()
+    owner: str | None = None
+    triggers: tuple[Trigger, ...] = ()
+
+    @property
+    def signature(self) -> str:
+        return f"{identifier(self.schema, self.name)}({self.arguments})"
+
+    @property
+    def rights(self) -> list[Right]:
+        return [Right(caller, "EXECUTE") for caller in self.callers]
+
+    @property
+    def behaviour(self) -> tuple[str, ...]:
+        """How it runs, in words: language, security, volatility and settings."""
+        options = " ".join(self._parsed["options"].split())
+        return (
+            f"LANGUAGE {self._parsed['language']}",
+            "SECURITY DEFINER" if "SECURITY DEFINER" in options else "SECURITY INVOKER",
+            next((word for word in ("STABLE", "IMMUTABLE") if word in options), "VOLATILE"),
+            ", ".join(f"{name}={value.strip()}" for name, value in _SETTING.findall(options)) or "no settings",
+        )
+
+    @property
+    def body(self) -> str:
+        return self._parsed["body"]
+
+    @property
+    def _parsed(self) -> re.Match[str]:
+        parsed = _DEFINITION.search(self.definition)
+        if parsed is None:
+            raise ValueError(f"the definition of {self.name} is not in the form that FunctionAccess reads")
+        return parsed
+
+    def create(self) -> list[str]:
+        """Return the statements that create or replace it and its triggers and set who may call it, as its owner."""
+        return [
+            self.definition,
+            f"REVOKE ALL ON FUNCTION {self.signature} FROM PUBLIC",
+            *grants(f"FUNCTION {self.signature}", self.rights),
+            *map(self.create_trigger, self.triggers),
+        ]
+
+    def create_trigger(self, trigger: Trigger) -> str:
+        return (
+            f"CREATE OR REPLACE TRIGGER {trigger.name} {trigger.event} ON {identifier(self.schema, trigger.table)} "
+            f"{trigger.rows} EXECUTE FUNCTION {self.signature}"
+        )
+
+    def drop(self) -> list[str]:
+        """Return the statements that drop its triggers and itself if they exist."""
+        return [
+            *(f"DROP TRIGGER IF EXISTS {each.name} ON {identifier(self.schema, each.table)}" for each in self.triggers),
+            f"DROP FUNCTION IF EXISTS {self.signature}",
+        ]

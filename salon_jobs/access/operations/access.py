@@ -1,0 +1,280 @@
+"""Operations that give access: to what salon_jobs installs for itself, and to models of other apps."""
+
+from __future__ import annotations
+
+from django.apps import apps
+from django.db.backends.base.schema import BaseDatabaseSchemaEditor
+from django.db.migrations.loader import MigrationLoader
+from django.db.migrations.state import ProjectState
+from django.db.models import Model
+
+from salon_jobs.access.constraints import AccessConstraint
+from salon_jobs.access.job_tables import fan_out_function, fan_out_reads, history_access, job_function, table_access
+from salon_jobs.access.objects import FunctionAccess, grants, identifier, identifiers
+from salon_jobs.access.operations.base import DatabaseOperation, execute, schema_of
+from salon_jobs.conf import settings as conf
+from salon_jobs.core.errors import ConfigurationError
+
+
+class InstallFunction(DatabaseOperation):
+    """Operation that installs one function of ``access.job_tables`` and its triggers, which lock their tables."""
+
+    locks_tables = True
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def apply(self, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
+        execute(schema_editor, *self._function(schema_editor).create())
+
+    def unapply(self, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
+        execute(schema_editor, *self._function(schema_editor).drop())
+
+    def describe(self) -> str:
+        return f"Install {self.name}"
+
+    def _function(self, schema_editor: BaseDatabaseSchemaEditor) -> FunctionAccess:
+        return job_function(self.name, schema_of(schema_editor, "salon_jobs_job"), conf.roles)
+
+
+class InstallFanOutFunction(DatabaseOperation):
+    """Operation that installs the function that lists all stores: no arguments, only ids, owned by the fan-out role.
+
+    Does nothing without STORE_MODEL. A project that sets STORE_MODEL later first migrates the store's app, then sets it
+    and puts this operation into a migration of its own, after the store's table. Run as the migrator, which may SET
+    ROLE to the owner but inherits nothing from it. Raises ConfigurationError when the store's table is created later.
+    """
+
+    def allowed(self, alias: str, app_label: str, state: ProjectState) -> bool:
+        """Ask the routers, for the store model too: the function reads its table."""
+        if not super().allowed(alias, app_label, state):
+            return False
+        return conf.store_model is None or self.allow_migrate_model(alias, _store_model(conf.store_model, state))
+
+    def apply(self, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
+        """Create the function as its owner, so that the owner can grant EXECUTE on it."""
+        if conf.store_model is None:
+            return
+        meta = _store_model(conf.store_model, state)._meta
+        table, key = str(meta.db_table), str(meta.pk.column)
+        table_schema = schema_of(schema_editor, table)
+        function = fan_out_function(table=table, table_schema=table_schema, key=key, roles=conf.roles)
+        if conf.roles is None:
+            execute(schema_editor, *function.create())
+            return
+        owner, schema = identifier(conf.roles.fan_out_owner), identifier(function.schema)
+        execute(
+            schema_editor,
+            f"GRANT USAGE, CREATE ON SCHEMA {schema} TO {owner}",
+            *grants(identifier(table_schema, table), [fan_out_reads(key=key, roles=conf.roles)]),
+            f"SET LOCAL ROLE {owner}",
+            *function.create(),
+            "RESET ROLE",
+            f"REVOKE CREATE ON SCHEMA {schema} FROM {owner}",
+        )
+
+    def unapply(self, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
+        if conf.store_model is None:
+            return
+        drop = f"DROP FUNCTION IF EXISTS {identifier(*conf.fan_out_function.split('.'))}()"
+        if conf.roles is None:
+            execute(schema_editor, drop)
+            return
+        owner, meta = identifier(conf.roles.fan_out_owner), state.apps.get_model(conf.store_model)._meta
+        table, key = identifier(meta.db_table), identifier(str(meta.pk.column))
+        execute(
+            schema_editor,
+            f"SET LOCAL ROLE {owner}",
+            drop,
+            "RESET ROLE",
+            f"REVOKE ALL ON {table} FROM {owner}",
+            f"REVOKE SELECT ({key}) ON {table} FROM {owner}",
+        )
+
+    def describe(self) -> str:
+        return "Install the function that lists the stores for a fan-out"
+
+
+def _store_model(name: str, state: ProjectState) -> type[Model]:
+    try:
+        return state.apps.get_model(name)
+    except LookupError as error:
+        raise ConfigurationError(
+            f"SALON_JOBS['STORE_MODEL'] {name!r} does not exist yet at this point of the migrations: give the "
+            "migration that creates it run_before = [('salon_jobs', '0003_fan_out')]"
+        ) from error
+
+
+class ProtectTables(DatabaseOperation):
+    """Operation that grants each role exactly what it needs on these tables, under forced row-level security.
+
+    Does nothing with one database user.
+    """
+
+    locks_tables = True
+
+    def __init__(self, *tables: str) -> None:
+        self.tables = tables
+
+    def apply(self, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
+        if conf.roles is not None:
+            for table in self.tables:
+                access = table_access(table, conf.roles)
+                execute(schema_editor, *access.grant(conf.roles.runtime), *access.protect())
+
+    def unapply(self, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
+        if conf.roles is not None:
+            for table in self.tables:
+                access = table_access(table, conf.roles)
+                execute(schema_editor, *access.unprotect(), *access.revoke(conf.roles.runtime))
+
+    def describe(self) -> str:
+        return f"Protect {', '.join(self.tables)}: grants and row-level security"
+
+
+class ShareWithDjango(DatabaseOperation):
+    """Operation that lets the runtime roles use what they need of Django and pgtrigger.
+
+    Does nothing with one database user.
+    """
+
+    def apply(self, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
+        if conf.roles is None:
+            return
+        execute(
+            schema_editor,
+            *history_access(conf.roles).grant(conf.roles.runtime),
+            # Every trigger of pgtrigger, including the host's, calls it as the writing role; its schema is
+            # PGTRIGGER_SCHEMA.
+            "DO $$ DECLARE f regprocedure; BEGIN FOR f IN SELECT oid FROM pg_proc WHERE proname = "
+            "'_pgtrigger_should_ignore' LOOP EXECUTE format("
+            f"'GRANT EXECUTE ON FUNCTION %s TO {identifiers(conf.roles.runtime)}', f); END LOOP; END $$",
+        )
+
+    def unapply(self, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
+        """Do nothing: by now, other apps' tables rely on it."""
+
+    def describe(self) -> str:
+        return "Let the runtimes read the history of migrations and call pgtrigger's function"
+
+
+class ProtectModel(DatabaseOperation):
+    """Operation that gives a model outside your code the access a ``StoreIsolation`` or ``SystemScope`` declares.
+
+    ``model`` is "app_label.Model"; the table of a ManyToManyField is "app_label.Model_field". The migration depends on
+    the one that creates it. To change what an earlier migration declared, pass that as ``instead_of``. Raises
+    ConfigurationError when a policy would remain that is no longer declared.
+    """
+
+    def __init__(self, model: str, constraint: AccessConstraint, *, instead_of: AccessConstraint | None = None) -> None:
+        self.model = model
+        self.constraint = constraint
+        self.instead_of = instead_of
+
+    def allowed(self, alias: str, app_label: str, state: ProjectState) -> bool:
+        """Ask the routers for the model, as the operation that created its table did."""
+        return self.allow_migrate_model(alias, self._model(state))
+
+    def apply(self, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
+        self._put(schema_editor, self._model(state), self.constraint, self.instead_of)
+
+    def unapply(self, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
+        self._put(schema_editor, self._model(state), self.instead_of, self.constraint)
+
+    def describe(self) -> str:
+        return f"Protect {self.model} by {type(self.constraint).__name__}"
+
+    def _put(
+        self,
+        schema_editor: BaseDatabaseSchemaEditor,
+        model: type[Model],
+        new: AccessConstraint | None,
+        old: AccessConstraint | None,
+    ) -> None:
+        if old is not None:
+            schema_editor.remove_constraint(model, old)
+        access = None if new is None else new.access(model, conf.roles)
+        # Its own may already exist: a conversion to roles sets up what all migrations declare.
+        declared: set[str] = set() if access is None else {policy.name for policy in access.policies}
+        leftovers = [] if schema_editor.collect_sql else sorted(_policies(schema_editor, model) - declared)
+        if leftovers:
+            raise ConfigurationError(
+                f"{self.model} has policies of another declaration ({', '.join(leftovers)}): name the one so far, "
+                f'ProtectModel("{self.model}", …, instead_of=…)'
+            )
+        if new is not None:
+            schema_editor.add_constraint(model, new)
+
+    def _model(self, state: ProjectState) -> type[Model]:
+        return state.apps.get_model(self.model)
+
+
+class ReleaseModel(ProtectModel):
+    """Operation that undoes a ``ProtectModel`` with the same ``constraint``; reversing restores it.
+
+    It leaves a table without row-level security, with the default privileges.
+    """
+
+    def __init__(self, model: str, constraint: AccessConstraint) -> None:
+        super().__init__(model, constraint)
+
+    def apply(self, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
+        super().unapply(schema_editor, state)
+
+    def unapply(self, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
+        super().apply(schema_editor, state)
+
+    def describe(self) -> str:
+        return f"Release {self.model} from {type(self.constraint).__name__}"
+
+
+def _policies(schema_editor: BaseDatabaseSchemaEditor, model: type[Model]) -> set[str]:
+    """Return the names of the declared policies that a table has."""
+    query = (
+        "SELECT polname FROM pg_policy"
+        " WHERE polrelid = to_regclass(quote_ident(%s)) AND starts_with(polname, 'salon_jobs_')"
+    )
+    with schema_editor.connection.cursor() as cursor:
+        cursor.execute(query, [model._meta.db_table])
+        return {name for (name,) in cursor.fetchall()}
+
+
+def declarations() -> dict[type[Model], AccessConstraint]:
+    """Return the constraint that declares access to each model's table; ``Meta`` takes precedence over operations.
+
+    salon_jobs' own tables are declared in ``access.job_tables``. Reads the files of all migrations, not the database.
+    """
+    return {**declared_by_operations(), **declared_in_meta()}
+
+
+def declared_in_meta() -> dict[type[Model], AccessConstraint]:
+    return {
+        model: constraint
+        for model in apps.get_models(include_auto_created=True)
+        for constraint in model._meta.constraints
+        if isinstance(constraint, AccessConstraint) and not model._meta.proxy  # its table is another model's
+    }
+
+
+def declared_by_operations() -> dict[type[Model], AccessConstraint]:
+    """Return the constraints given by ``ProtectModel``, and not removed by ``ReleaseModel``, of installed models."""
+    graph = MigrationLoader(None, ignore_no_migrations=True).graph
+    plan = dict.fromkeys(key for leaf in graph.leaf_nodes() for key in graph.forwards_plan(leaf))
+    last = {
+        operation.model.lower(): operation
+        for key in plan
+        for operation in graph.nodes[key].operations
+        if isinstance(operation, ProtectModel)
+    }
+    return {
+        model: operation.constraint
+        for operation in last.values()
+        if not isinstance(operation, ReleaseModel) and (model := _installed(operation.model)) is not None
+    }
+
+
+def _installed(name: str) -> type[Model] | None:
+    try:
+        return apps.get_model(name)
+    except LookupError:
+        return None
