@@ -17,7 +17,6 @@ import django
 import environ
 from django.core.exceptions import ImproperlyConfigured
 
-from project.sentry import report_to
 from project.tracing import trace_to
 
 env = environ.Env()
@@ -186,6 +185,8 @@ DEFAULT_FROM_EMAIL = env.str("DEFAULT_FROM_EMAIL", "Salon <noreply@salon.example
 SENTRY_DSN = env.str("SENTRY_DSN", "")
 SENTRY_LEVEL = _log_level("SENTRY_LEVEL", "warn")
 if SENTRY_DSN:
+    from project.sentry import report_to
+
     report_to(
         SENTRY_DSN,
         level=SENTRY_LEVEL,

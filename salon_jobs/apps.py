@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from importlib.util import find_spec
+
 from django.apps import AppConfig
 from django.db.models.signals import pre_migrate
 from django.utils.module_loading import autodiscover_modules
@@ -21,16 +24,29 @@ class SalonJobsConfig(AppConfig):
         """Register checks and Sentry, then import the task and cron modules."""
         # They register on import.
         from salon_jobs import checks  # noqa: F401, PLC0415  # pyright: ignore[reportUnusedImport]
-        from salon_jobs.integrations import sentry  # noqa: PLC0415
         from salon_jobs.process import preflight  # noqa: PLC0415
         from salon_jobs.tenancy import request  # noqa: PLC0415
 
+        _install_sentry()
         _install_tracing()
-        sentry.install()
         request.watch_requests()
         pre_migrate.connect(preflight.require_roles, sender=self)
         autodiscover_modules("tasks")
         autodiscover_modules("crontab")
+
+
+def _install_sentry() -> None:
+    """Report to Sentry if SENTRY says so; by default, if the project has imported the SDK by now."""
+    try:
+        wanted = conf.sentry
+    except ConfigurationError:
+        return  # reported by the check salon_jobs.E001
+    loaded = sys.modules.get("sentry_sdk") is not None
+    # A missing SDK is reported by the check salon_jobs.E060.
+    if loaded if wanted is None else wanted and (loaded or find_spec("sentry_sdk") is not None):
+        from salon_jobs.integrations import sentry  # noqa: PLC0415
+
+        sentry.install()
 
 
 def _install_tracing() -> None:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import cache
+from importlib.util import find_spec
 from typing import Any, Final, TypeAlias
 
 from django.apps import AppConfig, apps
@@ -267,6 +268,26 @@ def _missing_producer(sign: str) -> CheckMessage:
     return Error(f"SALON_JOBS['OUTBOX']['PRODUCER'] is not set, and {sign}", hint=hint, id="salon_jobs.E052")
 
 
+@register("salon_jobs")
+def check_sentry(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> list[CheckMessage]:
+    """Check that Sentry's SDK is installed when ``SENTRY`` is set, and was imported in time when it is not."""
+    try:
+        wanted = conf.sentry
+    except ConfigurationError:
+        return []  # E001
+    if wanted and find_spec("sentry_sdk") is None:
+        hint = "pip install 'salon-jobs[sentry]', or remove SENTRY"
+        return [Error("SALON_JOBS['SENTRY'] needs sentry-sdk", hint=hint, id="salon_jobs.E060")]
+    loaded = sys.modules.get("sentry_sdk") is not None
+    if wanted is None and loaded and "salon_jobs.integrations.sentry" not in sys.modules:
+        text = "sentry_sdk was imported after Django started: jobs and messages are not reported to Sentry"
+        hint = (
+            "set SALON_JOBS['SENTRY'] to True, or to False if they are not to be; or import sentry_sdk in the settings"
+        )
+        return [Warning(text, hint=hint, id="salon_jobs.W060")]
+    return []
+
+
 _OURS: Final = f"{TenantMiddleware.__module__}.{TenantMiddleware.__name__}"
 # By name: the module can only be imported when django.contrib.auth is installed.
 _SIGNS_IN: Final = "django.contrib.auth.middleware.AuthenticationMiddleware"
@@ -481,5 +502,6 @@ __all__ = [
     "check_producer_of_views",
     "check_publishers",
     "check_requests",
+    "check_sentry",
     "check_settings",
 ]

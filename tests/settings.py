@@ -40,6 +40,7 @@ for _variable in ("MIGRATOR_PASSWORD", "APP_PASSWORD", "WORKER_RUNTIME_PASSWORD"
 os.environ["SECRET_KEY"] = "for tests only"
 
 from project.settings import *  # noqa: E402, F403
+from project.settings import SALON_JOBS as _SALON_JOBS  # noqa: E402
 from project.settings import _database  # noqa: E402
 
 os.environ["SUPERUSER_URL"] = url_for(None)
@@ -50,3 +51,5 @@ DATABASES = {
     "migrator": _database("DATABASE_URL_MIGRATOR"),
     "owner": _database("SUPERUSER_URL"),
 }
+# As if each test had a SENTRY_DSN: those that initialize the SDK do so when Django has started.
+SALON_JOBS = {**_SALON_JOBS, "SENTRY": True}

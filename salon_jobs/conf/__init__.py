@@ -10,10 +10,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from django.conf import settings as django_settings
+from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 from django.db import DEFAULT_DB_ALIAS
-from psycopg import ProgrammingError
-from psycopg.conninfo import conninfo_to_dict
 
 from salon_jobs.conf.brokers import AzureSettings, NatsSettings, SnsSettings
 from salon_jobs.conf.reader import (
@@ -40,6 +39,15 @@ from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.errors import ConfigurationError, require_within
 from salon_jobs.core.events import ROUTINE
 from salon_jobs.core.redaction import SENSITIVE
+
+try:
+    from psycopg import ProgrammingError
+    from psycopg.conninfo import conninfo_to_dict
+except ImportError as missing:
+    raise ImproperlyConfigured(
+        f"salon_jobs needs psycopg 3 and the library libpq: pip install 'salon-jobs[binary]', which brings both, or"
+        f" install the system's libpq, on Debian with: apt-get install libpq5 ({missing})"
+    ) from missing
 
 _IDENTIFIER = re.compile(r"[a-z_][a-z0-9_$]{0,62}")
 
@@ -168,6 +176,7 @@ class Settings:
     terminate_after_timeouts: int | None = setting(None, optional(count(1, 1_000_000)))
     backoff: Backoff = setting(Backoff, _backoff)
     logging: LoggingSettings = _part(LoggingSettings, "LOGGING")
+    sentry: bool | None = setting(None, optional(flag))
     sentry_level: str | None = setting("WARNING", optional(log_level))
     sentry_events: tuple[str, ...] = setting((), _routine_events)
     sentry_payload: bool = setting(False, flag)

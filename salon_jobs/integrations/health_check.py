@@ -11,9 +11,6 @@ from typing import Any, TypeVar
 
 from django.db import Error
 from django.http import HttpRequest, HttpResponse
-from health_check.base import HealthCheck
-from health_check.exceptions import ServiceUnavailable
-from health_check.views import HealthCheckView
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError, Late, NotReady, SalonJobsError
@@ -21,6 +18,13 @@ from salon_jobs.jobs.queue_stats import look_at_queue
 from salon_jobs.outbox.search import oldest_messages
 from salon_jobs.process.preflight import check_tables
 from salon_jobs.process.probe import Probe
+
+try:
+    from health_check.base import HealthCheck
+    from health_check.exceptions import ServiceUnavailable
+    from health_check.views import HealthCheckView
+except ModuleNotFoundError as missing:
+    raise ConfigurationError("the health view needs django-health-check: pip install 'salon-jobs[health]'") from missing
 
 T = TypeVar("T")
 

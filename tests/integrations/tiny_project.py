@@ -1,0 +1,60 @@
+"""A project of a few lines with one app, and its manage.py as a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+APPS = ("django.contrib.auth", "django.contrib.contenttypes", "salon_jobs", "pgtrigger", "shop")
+
+
+class TinyProject:
+    """Project in a folder of its own. ``first`` is the beginning of its settings, ``shop`` its only app."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        url: str = "postgresql://u:p@127.0.0.1:1/x",
+        apps: tuple[str, ...] = APPS,
+        first: str = "",
+        tasks: str = "",
+        urls: str = "",
+        **settings: object,
+    ) -> None:
+        self.folder = folder
+        lines = [first, "import environ", f"DATABASES = {{'default': environ.Env.db_url_config({url!r})}}"]
+        given = {"SECRET_KEY": "for tests only", "USE_TZ": True, "INSTALLED_APPS": list(apps), "ROOT_URLCONF": "urls"}
+        lines += [f"{name} = {value!r}" for name, value in (given | settings).items()]
+        (folder / "shop").mkdir()
+        for name, text in {
+            "tiny_settings": "\n".join(lines),
+            "urls": f"{urls}\nurlpatterns = []\n",
+            "shop/__init__": "",
+            "shop/tasks": tasks,
+            "manage": (ROOT / "manage.py").read_text().replace("project.settings", "tiny_settings"),
+        }.items():
+            (folder / f"{name}.py").write_text(text)
+
+    def manage(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run manage.py of the project, without the settings of the tests."""
+        inherited = {name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"}
+        return subprocess.run(
+            [sys.executable, "manage.py", *arguments],
+            cwd=self.folder,
+            env={**inherited, "PYTHONPATH": str(ROOT), **environment},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    def loads(self, *packages: str) -> list[str]:
+        """Return which of these packages a started process of the project has loaded."""
+        program = f"import sys; print(*sorted({set(packages)!r} & set(sys.modules)))"
+        done = self.manage("shell", "--no-imports", "-c", program)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.split()
