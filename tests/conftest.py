@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from uuid import UUID, uuid4
 
 import hypothesis
@@ -20,6 +18,7 @@ from pytest_django.plugin import DjangoDbBlocker
 from salon_jobs.models import Process
 from tests import settings as test_settings
 from tests import tasks as test_tasks
+from tests.interpreter import run_python
 from tests.tasks import Hooks
 
 # `make test-all` takes the profile "full"; "hard" is for a night, or for a change to a statement.
@@ -28,7 +27,6 @@ hypothesis.settings.register_profile("full", max_examples=150, deadline=None, pr
 hypothesis.settings.register_profile("hard", max_examples=2000, deadline=None, print_blob=True)
 hypothesis.settings.load_profile("quick")
 
-ROOT = Path(__file__).resolve().parent.parent
 # Emptied in this order, which satisfies the foreign keys.
 TABLES = (
     *("salon_jobs_job", "salon_jobs_job_error", "salon_jobs_process", "salon_jobs_cron_entry", "salon_jobs_cron_tick"),
@@ -52,15 +50,8 @@ LARGE = (
 
 def manage(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run manage.py as a process of its own, as a user would."""
-    return subprocess.run(
-        [sys.executable, "manage.py", *arguments],
-        cwd=ROOT,
-        env={**os.environ, "DJANGO_SETTINGS_MODULE": "project.settings", **environment},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    surroundings = {**os.environ, "DJANGO_SETTINGS_MODULE": "project.settings", **environment}
+    return run_python("manage.py", *arguments, environment=surroundings)
 
 
 @contextmanager

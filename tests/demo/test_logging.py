@@ -9,7 +9,8 @@ import sys
 
 import pytest
 
-from tests.conftest import ROOT, manage
+from tests.conftest import manage
+from tests.interpreter import ROOT
 from tests.support import change
 
 CONSUMER = {

@@ -13,7 +13,7 @@ import pytest
 
 from project import settings
 from salon_jobs.core import events as log_events
-from tests.conftest import ROOT
+from tests.interpreter import ROOT
 from tests.sentry_server import SentryServer
 
 URLS = {"WORKER_DATABASE_URL": "postgresql://worker_runtime:p@127.0.0.1:1/salon"}

@@ -17,7 +17,7 @@ import pytest
 from django.core.exceptions import ImproperlyConfigured
 
 from project import settings
-from tests.conftest import ROOT
+from tests.interpreter import ROOT
 
 URLS = {
     "DATABASE_URL_MIGRATOR": "postgresql://migrator:p@127.0.0.1:1/salon",

@@ -17,8 +17,8 @@ import pytest
 from django.core.exceptions import ImproperlyConfigured
 
 from project import settings
-from tests.conftest import ROOT
 from tests.demo.test_settings import URLS, settings_of
+from tests.interpreter import ROOT
 
 # Neither has types.
 grpc: Any = import_module("grpc")

@@ -13,7 +13,7 @@ import pytest
 from benchmarks.measure import OURS, Goal, Measure, Result
 from benchmarks.measures import MEASURES
 from benchmarks.report import verdicts
-from tests.conftest import ROOT
+from tests.interpreter import ROOT
 
 
 @pytest.mark.slow

@@ -18,7 +18,8 @@ from django.db import transaction
 from salon_jobs import tenant_context
 from tests.e2e import tasks
 from tests.e2e.severing_proxy import SeveringProxy
-from tests.e2e.worker_process import ROOT, WorkerProcess, eventually
+from tests.e2e.worker_process import WorkerProcess, eventually
+from tests.interpreter import ROOT
 from tests.settings import url_for
 from tests.support import change, job_row, seen
 

@@ -5,22 +5,19 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, ClassVar, Self
 
 from django.db import connections
 
+from tests.interpreter import start_python
 from tests.support import seen
 
-ROOT = Path(__file__).resolve().parents[2]
 INHERITED = ("HOME", "LANG", "LC_ALL", "PATH", "TMPDIR")
 
 
@@ -66,22 +63,21 @@ class WorkerProcess:
 
     def _start(self, words: Sequence[str], environment: Mapping[str, str]) -> None:
         inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
-        self._process = subprocess.Popen(
-            [sys.executable, "manage.py", *words],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-            env={**inherited, **environment},
-        )
         self._changed = threading.Condition()
         self._ended = 0
         self.lines: list[str] = []
         self.errors: list[str] = []
-        for stream, lines in ((self._process.stdout, self.lines), (self._process.stderr, self.errors)):
-            assert stream is not None
-            threading.Thread(target=self._read, args=(stream, lines), daemon=True).start()
+        pipes = os.pipe(), os.pipe()
+        self._process = start_python(
+            *("manage.py", *words),
+            environment={**inherited, **environment},
+            stdout=pipes[0][1],
+            stderr=pipes[1][1],
+            new_session=True,
+        )
+        for (reader, writer), lines in zip(pipes, (self.lines, self.errors), strict=True):
+            os.close(writer)
+            threading.Thread(target=self._read, args=(os.fdopen(reader), lines), daemon=True).start()
 
     @property
     def pid(self) -> int:

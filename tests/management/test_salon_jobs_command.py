@@ -20,7 +20,7 @@ from salon_jobs.core.metrics import BUCKETS, bucket_of
 from salon_jobs.jobs import queries as store
 from salon_jobs.jobs import registry
 from tests import tasks
-from tests.conftest import ROOT
+from tests.interpreter import ROOT
 from tests.management.operator import run
 from tests.support import change, seen
 

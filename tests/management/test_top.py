@@ -16,9 +16,9 @@ from django.core.management import call_command
 from django.db import connections
 from django.test.utils import CaptureQueriesContext
 
-from tests.conftest import ROOT
 from tests.e2e.severing_proxy import SeveringProxy
 from tests.e2e.worker_process import eventually
+from tests.interpreter import ROOT
 from tests.management.operator import add
 from tests.settings import url_for
 from tests.support import change

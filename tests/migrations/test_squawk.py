@@ -14,7 +14,7 @@ from django.core.management import call_command
 from django.db import connections
 from django.db.migrations.loader import MigrationLoader
 
-from tests.conftest import ROOT
+from tests.interpreter import ROOT
 
 CONFIG = ROOT / ".squawk.toml"
 SQUAWK = Path(sys.executable).with_name("squawk")

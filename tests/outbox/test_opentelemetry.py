@@ -26,7 +26,7 @@ from salon_jobs.core.errors import EnqueueRefused
 from salon_jobs.integrations import opentelemetry
 from salon_jobs.outbox import Draft
 from tests import tasks
-from tests.conftest import ROOT
+from tests.interpreter import ROOT
 from tests.outbox.scene import ORDERS, answer_with, relay_in_burst
 from tests.outbox.whole_way import relay_and_consume, run_all
 

@@ -18,7 +18,8 @@ from django.contrib.auth.hashers import MD5PasswordHasher
 from django.contrib.auth.models import Permission, User
 from playwright.sync_api import Browser, Page, StorageState, sync_playwright
 
-from tests.conftest import ROOT, manage
+from tests.conftest import manage
+from tests.interpreter import ROOT
 from tests.support import change
 
 NAME, PASSWORD = "operator", "a password for tests"

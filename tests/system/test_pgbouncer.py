@@ -19,9 +19,10 @@ from django.db import connections, transaction
 from project.salon.models import Store
 from salon_jobs import tenant_context
 from salon_jobs.core.errors import TenantContextError
-from tests.conftest import ROOT, manage
+from tests.conftest import manage
 from tests.e2e import tasks
 from tests.e2e.worker_process import WorkerProcess, eventually
+from tests.interpreter import ROOT
 from tests.servers.nats import NatsBroker
 from tests.settings import url_for
 from tests.support import job_row, seen

@@ -19,8 +19,8 @@ from django.db.utils import DatabaseError, OperationalError
 from project.salon.models import Store
 from salon_jobs import current_store_id, tenant_context
 from salon_jobs.core.errors import TenantContextError
-from tests.conftest import ROOT
 from tests.e2e.worker_process import eventually
+from tests.interpreter import ROOT
 from tests.support import change, seen
 from tests.tenancy.probe import POOLED, backend, carried, execute, in_session, in_thread, visible
 

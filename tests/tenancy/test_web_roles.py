@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.interpreter import ROOT
 from tests.settings import url_for
 
 _CONNECT = "from django.db import connection; connection.ensure_connection(); print('served')"

@@ -1,0 +1,143 @@
+"""Process that has imported what needs no settings, and forks a child for every program it is asked to run.
+
+``python -m tests.interpreter_server FD``; `tests.interpreter` has the other end of that socket. The server has one
+thread and no connection, and configures nothing. A child gets its environment, folder, arguments and streams before it
+runs a line of the program, and ends as an interpreter ends.
+"""
+
+# ruff: noqa: F401
+from __future__ import annotations
+
+import gc
+import io
+import json
+import os
+import selectors
+import socket
+import sys
+import time
+import types
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import django.contrib.admin.views.main
+import django.contrib.auth.checks
+import django.core.management.commands.makemigrations
+import django.core.management.commands.migrate
+import django.db.backends.postgresql.base
+import django.template.defaulttags
+import health_check.views
+import pgtrigger.migrations
+from django.apps import apps
+from django.conf import settings
+
+import salon_jobs.integrations.sentry
+import salon_jobs.process.preflight
+import salon_jobs.worker.runner
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Words after ``python``, and the surroundings to run them in."""
+
+    words: Sequence[str]
+    environment: Mapping[str, str]
+    folder: str
+    new_session: bool
+
+
+def serve(control: socket.socket) -> Program | None:
+    """Fork until the tests have ended, then return None. In a child, return what to run."""
+    selector = selectors.DefaultSelector()
+    selector.register(control, selectors.EVENT_READ)
+    while True:
+        for key, _ in selector.select():
+            if key.data is not None:
+                pid, connection = key.data
+                status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+                selector.unregister(key.fd)
+                os.close(key.fd)
+                with connection, suppress(BrokenPipeError):
+                    connection.sendall(str(status).encode())
+                continue
+            _, descriptors, _, _ = socket.recv_fds(control, 1, 3)
+            if not descriptors:
+                return None
+            connection, *streams = socket.socket(fileno=descriptors[0]), *descriptors[1:]
+            with connection.makefile("r", encoding="ascii") as lines:
+                program = Program(**json.loads(lines.readline()))
+            pid = os.fork()
+            if not pid:
+                for number, stream in enumerate(streams, start=1):
+                    os.dup2(stream, number)
+                    os.close(stream)
+                connection.close()
+                for other in [*selector.get_map().values()]:
+                    if other.data is not None:
+                        os.close(other.fd)
+                        other.data[1].close()
+                selector.close()
+                control.close()
+                return program
+            for stream in streams:
+                os.close(stream)
+            process = os.pidfd_open(pid)
+            socket.send_fds(connection, [str(pid).encode()], [process])
+            selector.register(process, selectors.EVENT_READ, (pid, connection))
+
+
+def run(program: Program) -> None:
+    """Run a file, or ``-c CODE``, as an interpreter does that has just started."""
+    if program.new_session:
+        os.setsid()
+    os.chdir(program.folder)
+    os.environ.clear()
+    os.environ.update(program.environment)
+    time.tzset()
+    sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
+    if os.environ.get("PYTHONUNBUFFERED"):
+        for name in ("stdout", "stderr"):
+            buffered = getattr(sys, name)
+            raw: Any = io.FileIO(buffered.fileno(), "wb", closefd=False)
+            raw.name = buffered.name
+            stream = io.TextIOWrapper(raw, buffered.encoding, buffered.errors, write_through=True)
+            setattr(sys, name, stream)
+            setattr(sys, f"__{name}__", stream)
+    first, *others = program.words
+    main = types.ModuleType("__main__")
+    if first == "-c":
+        source, name, folder, sys.argv = others[0], "<string>", "", ["-c", *others[1:]]
+    else:
+        path = Path(first).absolute()
+        source, name, folder, sys.argv = path.read_text(), str(path), str(path.resolve().parent), [first, *others]
+        main.__file__ = name
+    sys.orig_argv = [sys.executable, *program.words]
+    sys.path[:1] = [folder, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    sys.modules["__main__"] = main
+    try:
+        exec(compile(source, name, "exec"), main.__dict__)
+    except Exception as error:
+        shown = error.with_traceback(error.__traceback__ and error.__traceback__.tb_next)
+        sys.excepthook(type(shown), shown, shown.__traceback__)
+        sys.exit(1)
+
+
+def main() -> None:
+    """Refuse to serve what a new process would not have, then serve."""
+    control = socket.socket(fileno=int(sys.argv[1]))
+    if settings.configured or apps.ready or len([*Path("/proc/self/task").iterdir()]) > 1:
+        raise RuntimeError("what the server imports must not read settings or start threads")
+    gc.collect()
+    gc.freeze()
+    program = None
+    with suppress(KeyboardInterrupt):
+        program = serve(control)
+    if program is not None:
+        run(program)
+
+
+if __name__ == "__main__":
+    main()
