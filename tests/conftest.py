@@ -56,16 +56,24 @@ def manage(*arguments: str, **environment: str) -> subprocess.CompletedProcess[s
 
 @contextmanager
 def migrated_database() -> Generator[None]:
-    """Bootstrap and migrate the test database by the commands, as their roles, and drop it at the end."""
+    """Bootstrap and migrate the test database by the commands, as their roles, and drop it at the end.
+
+    Nobody may connect to its copy, which `spare_database` copies in turn.
+    """
     # The server may have these roles already, of an earlier run or a parallel one, with other passwords.
     roles = ("bootstrap_roles", "--share-roles", "--change-passwords", "--yes")
     for command in ((*roles, "--database", test_settings.TEST_DATABASE), ("migrate", "--verbosity", "0")):
         done = manage(*command)
         assert done.returncode == 0, done.stderr
+    database, template = (sql.Identifier(name) for name in (test_settings.TEST_DATABASE, test_settings.TEMPLATE))
+    create = sql.SQL("CREATE DATABASE {} TEMPLATE {} ALLOW_CONNECTIONS false").format(template, database)
+    with psycopg.connect(os.environ["DATABASE_URL_BOOTSTRAP"], autocommit=True) as server:
+        server.execute(create)
     yield
     connections.close_all()
-    with psycopg.connect(os.environ["DATABASE_URL_BOOTSTRAP"], autocommit=True) as connection:
-        connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(test_settings.TEST_DATABASE)))
+    with psycopg.connect(os.environ["DATABASE_URL_BOOTSTRAP"], autocommit=True) as server:
+        for name in (database, template):
+            server.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(name))
 
 
 @pytest.fixture(scope="session")

@@ -16,6 +16,7 @@ if "DATABASE_URL_BOOTSTRAP" not in os.environ:
     os.environ["DATABASE_URL_BOOTSTRAP"] = _server.url
 
 TEST_DATABASE = f"salon_test_{secrets.token_hex(4)}"
+TEMPLATE = f"{TEST_DATABASE}_template"
 PASSWORD = secrets.token_urlsafe(12)
 _ROLE_URLS = {
     "DATABASE_URL_MIGRATOR": "migrator",

@@ -12,7 +12,6 @@ from typing import Any
 from uuid import uuid4
 
 import psycopg
-from django.db import connections
 from psycopg import sql
 from psycopg.types.json import Jsonb
 
@@ -23,10 +22,9 @@ from tests.settings import url_for
 
 @contextmanager
 def spare_database(*, copied: bool) -> Iterator[str]:
-    """Create and drop a database, empty or a copy of the tests' own; close this thread's connections."""
+    """Create and drop a database, empty or migrated like the tests' own."""
     name = f"salon_spare_{uuid4().hex[:8]}"
-    connections.close_all()
-    template = test_settings.TEST_DATABASE if copied else "template1"
+    template = test_settings.TEMPLATE if copied else "template1"
     with psycopg.connect(url_for(None, "postgres"), autocommit=True) as server:
         statement = sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(template))
         server.execute(statement)
