@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Final, Generic, NamedTuple, TypeVar
 from uuid import UUID
@@ -48,7 +48,7 @@ class JobHandle(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewJob:
-    """One validated job to insert. ``run_at`` None means now, by the database's clock."""
+    """One validated job to insert. ``run_at`` None means ``run_in`` from now, or now, by the database's clock."""
 
     task: str
     store_id: UUID | None
@@ -57,12 +57,18 @@ class NewJob:
     priority: int
     max_attempts: int
     run_at: datetime | None = None
+    run_in: timedelta | None = None
     expires_at: datetime | None = None
     job_key: str | None = None
     job_key_mode: JobKeyMode = JobKeyMode.REPLACE
     tick: datetime | None = None
     concurrency_key: str | None = None
     trace: str | None = None
+
+    @property
+    def due(self) -> datetime | None:
+        """When it is due by this host's clock, to know whether a worker must be woken; None means now."""
+        return self.run_at if self.run_in is None else datetime.now(UTC) + self.run_in
 
 
 class JobContent(NamedTuple):

@@ -132,20 +132,21 @@ def add(job: NewJob) -> JobHandle:
 def _add_one(job: NewJob) -> JobHandle:
     # The policies let roles other than the worker insert no system job themselves.
     statement = "enqueue_system" if job.store_id is None and conf.roles is not None else "enqueue"
-    row = {
+    row: dict[str, Any] = {
         "task": job.task,
         "store_id": job.store_id,
         "queue": job.queue,
         "priority": job.priority,
         "max_attempts": job.max_attempts,
         "run_at": job.run_at,
+        "run_in": job.run_in,
         "expires_at": job.expires_at,
         "payload": job.payload,
         "tick": job.tick,
         "concurrency_key": job.concurrency_key,
         "trace": job.trace,
     }
-    with enqueue_cursor(job.run_at) as cursor:
+    with enqueue_cursor(job.due) as cursor:
         cursor.execute(statements.load(statement), row)
         return JobHandle(cursor.fetchone()[0], EnqueueResult.INSERTED)
 
@@ -175,7 +176,7 @@ def _add_many(pattern: NewJob, first: JobContent, contents: Iterable[JobContent]
             return _add_keyed(pattern, list(contents))
         with connections[conf.database].cursor() as cursor:
             ids = _insert(cursor, (_parameters(pattern, batch) for batch in _batches(contents)))
-        after_commit(pattern.run_at)
+        after_commit(pattern.due)
     return list(map(JobHandle, ids, repeat(EnqueueResult.INSERTED)))
 
 
@@ -190,6 +191,7 @@ def _parameters(pattern: NewJob, contents: Sequence[JobContent]) -> dict[str, An
         "priority": pattern.priority,
         "max_attempts": pattern.max_attempts,
         "run_at": pattern.run_at,
+        "run_in": pattern.run_in,
         "expires_at": pattern.expires_at,
         "tick": pattern.tick,
         # Either all have one or none does.
@@ -284,7 +286,7 @@ def _add_keys(pattern: NewJob, contents: Sequence[JobContent]) -> list[JobHandle
     """Add jobs by their keys, each once, in one statement. Raises EnqueueRefused, SchemaMissing."""
     handles: dict[tuple[UUID | None, str | None], JobHandle] = {}
     parameters = _parameters(pattern, contents)
-    with enqueue_cursor(pattern.run_at) as cursor:
+    with enqueue_cursor(pattern.due) as cursor:
         for _ in range(_DEDUPE_TRIES):
             cursor.execute(statements.load("add_jobs"), parameters)
             for job_id, result, store_id, key in cursor.fetchall():

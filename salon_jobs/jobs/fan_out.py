@@ -10,7 +10,7 @@ from django.db import transaction
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError, PayloadInvalid, UnknownFanOut
-from salon_jobs.core.records import FanOutProgress, FanOutResult
+from salon_jobs.core.records import FanOutProgress, FanOutResult, NewJob
 from salon_jobs.core.tracing import SYSTEM, Sent, current_trace, sending
 from salon_jobs.db import statements
 from salon_jobs.jobs.current import running
@@ -40,11 +40,11 @@ def fan_out(task: Task[P, Any] | BoundTask[P], options: FanOut = _EVERY_STORE, /
     bound = BoundTask(task, task.options) if isinstance(task, Task) else task
     if not isinstance(bound, BoundTask) or not bound.task.is_store_task:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise PayloadInvalid(f"fan_out needs a store task; {task!r} is none")
-    parameters = _parameters(bound, options, arguments)
+    job, parameters = _parameters(bound, options, arguments)
     sent = Sent(emitted=False, system=SYSTEM, destination=bound.options.queue, name=bound.task.name)
     with (
         sending(sent),
-        enqueue_cursor(bound.options.run_at, remedy="a fan-out runs as the worker role: call it from a task") as cursor,
+        enqueue_cursor(job.due, remedy="a fan-out runs as the worker role: call it from a task") as cursor,
         transaction.atomic(using=conf.database),
     ):
         parameters["trace"] = current_trace()
@@ -74,18 +74,19 @@ def fan_out_progress(fan_out_id: int, *, using: str | None = None) -> FanOutProg
     return FanOutProgress(total, done, running, queued, failed, cancelled)
 
 
-def _parameters(bound: BoundTask[P], options: FanOut, arguments: dict[str, Any]) -> dict[str, Any]:
+def _parameters(bound: BoundTask[P], options: FanOut, arguments: dict[str, Any]) -> tuple[NewJob, dict[str, Any]]:
     task = bound.task
     if STORE_ARGUMENT in arguments:
         raise PayloadInvalid(f"task {task.name!r}: fan_out gives store_id itself, once per store")
     checked = task.payload.bind((), {**arguments, STORE_ARGUMENT: _NO_STORE})
     job = task.new_job(checked, bound.options)
-    return {
+    return job, {
         "task": job.task,
         "queue": job.queue,
         "priority": job.priority,
         "max_attempts": job.max_attempts,
         "run_at": job.run_at,
+        "run_in": job.run_in,
         "expires_at": job.expires_at,
         "payload": job.payload,
         "marker": _MARKER,

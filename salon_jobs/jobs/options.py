@@ -19,6 +19,7 @@ from salon_jobs.core.units import EARLIEST, LATEST
 # A lone surrogate stands for a byte that is not UTF-8, for example in a file name.
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 KeyMode = Literal["replace", "preserve_run_at", "unsafe_dedupe"]
+_LONGEST_WAIT: Final = timedelta(days=36_500)
 LONGEST: Final = {"job_key": 512, "concurrency_key": 255}
 
 
@@ -29,6 +30,7 @@ class EnqueueOptions(TypedDict, total=False):
     priority: int | None
     max_attempts: int | None
     run_at: datetime | None
+    run_in: timedelta | None
     expires_at: datetime | None
     job_key: str | None
     job_key_mode: KeyMode | None
@@ -43,6 +45,7 @@ class JobOptions:
     priority: int = 0
     max_attempts: int | None = None
     run_at: datetime | None = None
+    run_in: timedelta | None = None
     expires_at: datetime | None = None
     job_key: str | None = None
     job_key_mode: KeyMode = "replace"
@@ -61,6 +64,14 @@ class JobOptions:
                 raise OptionInvalid(f"{name} must be an aware datetime, not {value!r}; give it a time zone")
             if value is not None and not EARLIEST <= value <= LATEST:
                 raise OptionInvalid(f"{name} must lie between {EARLIEST} and {LATEST}, not at {value!r}")
+        if self.run_in is not None and (
+            not isinstance(self.run_in, timedelta) or not timedelta(0) <= self.run_in <= _LONGEST_WAIT  # pyright: ignore[reportUnnecessaryIsInstance]
+        ):
+            raise OptionInvalid(
+                f"run_in must be a timedelta from zero to {_LONGEST_WAIT.days:,} days, not {self.run_in!r}"
+            )
+        if self.run_in is not None and self.run_at is not None:
+            raise OptionInvalid("run_in and run_at both say when the job is due: give one of them")
         if self.job_key_mode not in tuple(JobKeyMode):
             raise OptionInvalid(f"job_key_mode must be one of {', '.join(JobKeyMode)}, not {self.job_key_mode!r}")
 

@@ -176,6 +176,7 @@ class Task(Generic[P, R_co]):
             # Read the default now, not at import: a system check can then report an invalid setting.
             max_attempts=conf.max_attempts if options.max_attempts is None else options.max_attempts,
             run_at=options.run_at,
+            run_in=options.run_in,
             expires_at=options.expires_at,
             job_key=options.job_key or (None if arguments is None else self.key_for(arguments.store_id, arguments)),
             job_key_mode=JobKeyMode(options.job_key_mode),

@@ -175,6 +175,35 @@ def test_options_reach_the_row(stores: list[UUID]) -> None:
     ]
 
 
+def test_run_in_counts_from_the_statement_by_the_databases_clock(stores: list[UUID]) -> None:
+    hour = timedelta(hours=1)
+    in_store, keyed = tasks.in_store.using(run_in=hour), tasks.keyed.using(run_in=hour, job_key="same")
+    with transaction.atomic():
+        seen("SELECT 1")
+        [(before,)] = seen("SELECT clock_timestamp()")
+        handles = [
+            in_store.enqueue(store_id=stores[0]),
+            tasks.system.using(run_in=hour).enqueue(),
+            keyed.enqueue(store_id=stores[0], number=1),
+            *in_store.enqueue_many(tasks.in_store.call(store_id=stores[0], number=n) for n in range(2)),
+        ]
+        [(after,)] = seen("SELECT clock_timestamp()")
+    for handle in handles:
+        row = job_row(handle.id)
+        assert row is not None
+        assert before + hour <= row["run_at"] <= after + hour
+    pattern = tasks.in_store.new_job(None, in_store.options)
+    assert (pattern.run_at, pattern.run_in) == (None, hour), "the sum is left to the database"
+
+
+def test_run_in_wakes_workers_only_when_it_is_zero(database: None) -> None:
+    with transaction.atomic():
+        tasks.system.using(run_in=timedelta(minutes=1)).enqueue()
+        assert connection.run_on_commit == []
+        tasks.system.using(run_in=timedelta(0)).enqueue()
+        assert len(connection.run_on_commit) == 1
+
+
 @pytest.mark.parametrize(
     ("payload", "expected"),
     [
@@ -203,6 +232,12 @@ def test_bad_calls_name_the_field(stores: list[UUID]) -> None:
         enqueue_job("test-system", {}, prioritty=1)  # type: ignore[call-arg]
     with pytest.raises(OptionInvalid, match="run_at must be an aware datetime"):
         tasks.system.using(run_at=datetime(2026, 1, 1))  # noqa: DTZ001 - the point
+    with pytest.raises(OptionInvalid, match="run_in must be a timedelta from zero to 36,500 days, not 300"):
+        tasks.system.using(run_in=300)  # type: ignore[arg-type]
+    with pytest.raises(OptionInvalid, match=r"run_in must be .* not datetime.timedelta\(days=-1"):
+        tasks.system.using(run_in=timedelta(seconds=-1))
+    with pytest.raises(OptionInvalid, match="run_in and run_at both say when the job is due: give one of them"):
+        tasks.system.using(run_in=timedelta(0), run_at=LATER)
     with pytest.raises(OptionInvalid, match="max_attempts"):
         tasks.system.using(max_attempts=0)
     with pytest.raises(OptionInvalid, match="queue"):

@@ -90,6 +90,10 @@ def test_a_stores_place_in_the_jitter_is_its_own_and_stays(stores: list[UUID]) -
     assert all(timedelta(0) <= place < timedelta(minutes=5) for place in places[0])
     fan_out(tasks.in_store.using(run_at=TICK))
     assert seen("SELECT DISTINCT run_at FROM salon_jobs_job") == [(TICK,)]
+    change("DELETE FROM salon_jobs_job")
+    fan_out(tasks.in_store.using(run_in=timedelta(hours=1)))
+    waits = "SELECT DISTINCT run_at - created_at >= '1 hour' AND run_at - now() <= '1 hour' FROM salon_jobs_job"
+    assert seen(waits) == [(True,)]
 
 
 @pytest.mark.parametrize("task", [tasks.in_store, tasks.keyed])

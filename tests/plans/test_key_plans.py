@@ -25,6 +25,7 @@ PATTERN: dict[str, Any] = {
     "priority": 0,
     "max_attempts": 25,
     "run_at": None,
+    "run_in": None,
     "expires_at": None,
     "tick": None,
 }

@@ -119,6 +119,7 @@ of_store.using(prioritty=1)  # E
 of_store.using(priority="high")  # E
 of_store.using(job_key_mode="replase")  # E
 of_store.using(run_at=TODAY)  # E
+of_store.using(run_in=300)  # E
 of_store.using(concurrency_key=1)  # E
 of_store.call(store_id=STORE)  # E
 of_store.call(day=TODAY)  # E

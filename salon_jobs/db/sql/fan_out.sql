@@ -22,7 +22,7 @@ WITH listed AS MATERIALIZED (
     SELECT array_agg(f.store_id) AS store_ids,
            array_agg(replace(%(job_key)s::text, %(marker)s, f.store_id::text)) AS job_keys,
            array_agg(replace(%(concurrency_key)s::text, %(marker)s, f.store_id::text)) AS concurrency_keys,
-           array_agg(COALESCE(%(run_at)s::timestamptz, now())
+           array_agg(COALESCE(%(run_at)s::timestamptz, statement_timestamp() + %(run_in)s::interval, now())
                      + %(jitter)s::interval * (('x' || substr(md5(%(task)s || f.store_id), 1, 8))::bit(32)::bigint
                                                / 4294967296.0)) AS run_ats
       FROM listed f
