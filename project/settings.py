@@ -112,6 +112,26 @@ def _rate(variable: str, default: float) -> float:
     return rate
 
 
+def _throughput(variable: str) -> dict[str, int | None]:
+    """Read a rate, or rates by service or destination in JSON; zero stands for no limit."""
+    rates: Any = env.json(variable, 3000)
+    return {name: rate or None for name, rate in (rates if isinstance(rates, dict) else {"*": rates}).items()}
+
+
+def _refetch(variable: str) -> float | None:
+    return None if env.str(variable) == "off" else env.float(variable)
+
+
+def _pair(variable: str) -> tuple[str, str]:
+    """Read a pair whose second half is in a variable of its own, named by the ending."""
+    return env.str(variable), env.str(_SECOND_HALVES[variable])
+
+
+_SECOND_HALVES: Final = {
+    "NATS_TLS_CERTIFICATE_FILES": "NATS_TLS_KEY_FILE",
+    "NATS_USER": "NATS_PASSWORD",
+    "SNS_ACCESS_KEY": "SNS_SECRET_KEY",
+}
 _COMMAND: Final = _command()
 
 DEBUG = _flag("DEBUG", False)
@@ -224,15 +244,14 @@ SALON_JOBS: dict[str, Any] = {
         "worker": "worker_runtime",
         "operator": "jobs_operator",
         "fan_out_owner": "worker_fanout_owner",
+        "extra_owners": ["invitation_cleanup_owner"],
     },
     "ROLE_PASSWORDS": {role: env.str(name) for role, name in _PASSWORD_VARIABLES.items() if name in env},
     "BOOTSTRAP_URL": env.str("DATABASE_URL_BOOTSTRAP", "") or None,
-    "LISTEN_URL": env.str("LISTEN_URL", "") or None,
-    "EXTRA_OWNER_ROLES": ("invitation_cleanup_owner",),
+    "LISTEN": env.str("LISTEN_URL", "") or True,
     "CONCURRENCY": env.int("WORKER_CONCURRENCY", 8),
     "LOGGING": {"LEVEL": env.str("LOG_LEVEL", "info"), "FORMAT": env.str("LOG_FORMAT", "json")},
     "SENTRY_LEVEL": SENTRY_LEVEL,
-    "SENTRY_EVENTS": env.list("SENTRY_EVENTS", default=[]),
     # Sentry bills per monitor, that is, per cron entry.
     "SENTRY_MONITORS": bool(SENTRY_DSN) and _flag("SENTRY_MONITORS", True),
     "TRACING": TRACING,
@@ -241,8 +260,7 @@ SALON_JOBS: dict[str, Any] = {
         "POLL_INTERVAL": env.float("OUTBOX_POLLING_INTERVAL", 5.0),
         "RETRY_COUNT": env.int("OUTBOX_RETRY_COUNT", 10),
         "RETRY_BACKOFF": env.float("OUTBOX_RETRY_BACKOFF", 20.0),
-        "THROUGHPUT": env.int("OUTBOX_THROUGHPUT", 3000) or None,
-        "THROUGHPUT_OF": {name: rate or None for name, rate in env.json("OUTBOX_THROUGHPUT_OF", {}).items()},
+        "THROUGHPUT": _throughput("OUTBOX_THROUGHPUT"),
         "FETCH_LIMIT": env.int("OUTBOX_FETCH_LIMIT", 1000),
     },
 }
@@ -258,14 +276,11 @@ _NATS_READERS: Final[dict[str, Callable[[str], Any]]] = {
     "MAX_RECONNECTS": env.int,
     "RECONNECT_WAIT": env.float,
     "RECONNECT_JITTER": env.float,
-    "RECONNECT_JITTER_TLS": env.float,
     "TIMEOUT": env.float,
     "DOMAIN": env.str,
     "TLS_CA_FILE": env.str,
-    "TLS_CERTIFICATE_FILE": env.str,
-    "TLS_KEY_FILE": env.str,
-    "USER": env.str,
-    "PASSWORD": env.str,
+    "TLS_CERTIFICATE_FILES": _pair,
+    "USER": _pair,
     "CREDENTIALS_FILE": env.str,
     "TOKEN": env.str,
     "MAX_PAYLOAD": env.int,
@@ -274,14 +289,12 @@ SALON_JOBS["NATS"] = {key: read(f"NATS_{key}") for key, read in _NATS_READERS.it
 _SNS_READERS: Final[dict[str, Callable[[str], Any]]] = {
     "REGION": env.str,
     "ENDPOINT": env.str,
-    "ACCESS_KEY": env.str,
-    "SECRET_KEY": env.str,
+    "ACCESS_KEY": _pair,
     "ALLOW_LIST": env.list,
     "DENY_LIST": env.list,
     "SKIP_EVENTS": env.list,
     "IGNORE_LIST": env.list,
-    "REFETCH": _flag,
-    "REFETCH_INTERVAL": env.float,
+    "REFETCH_INTERVAL": _refetch,
 }
 SALON_JOBS["SNS"] = {key: read(f"SNS_{key}") for key, read in _SNS_READERS.items() if env.str(f"SNS_{key}", "")}
 _AZURE_READERS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {

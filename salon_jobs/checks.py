@@ -180,19 +180,19 @@ def check_consumers(app_configs: Sequence[AppConfig] | None = None, **_: Any) ->
 
 @register("salon_jobs")
 def check_publishers(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> list[CheckMessage]:
-    """Check that ``OUTBOX["PUBLISHERS"]`` names publishers, and ``OUTBOX["THROUGHPUT_OF"]`` services that have one.
+    """Check that ``OUTBOX["PUBLISHERS"]`` names publishers, and ``OUTBOX["THROUGHPUT"]`` services that have one.
 
     A relay creates them only at their first message.
     """
     try:
-        services, rates = list(conf.outbox.publishers), conf.outbox.throughput_of
+        services, rates = list(conf.outbox.publishers), conf.outbox.throughput
     except ConfigurationError:
         return []  # E001
     found: list[CheckMessage] = []
     known = publisher_services()
     for name in rates:
-        if (service := service_of(name)) not in known:
-            text = f"SALON_JOBS['OUTBOX']['THROUGHPUT_OF'][{name!r}]: the service {service!r} has no publisher"
+        if name != "*" and (service := service_of(name)) not in known:
+            text = f"SALON_JOBS['OUTBOX']['THROUGHPUT'][{name!r}]: the service {service!r} has no publisher"
             hint = f"name one of {', '.join(sorted(known))}, or a destination of theirs"
             found.append(Error(text, hint=hint, id="salon_jobs.E053"))
     for service in services:
@@ -297,7 +297,7 @@ _SIGNS_IN: Final = "django.contrib.auth.middleware.AuthenticationMiddleware"
 def check_requests(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> list[CheckMessage]:
     """Check that TenantMiddleware is present when required, in the right place, and can be created."""
     try:
-        has_memberships, request_store = conf.membership_model is not None, conf.request_store
+        has_memberships, resolver = conf.membership_model is not None, conf.request_resolver
     except ConfigurationError:
         return []  # reported by check_settings
     found = [_names_of(path) for path in middleware()]
@@ -310,7 +310,7 @@ def check_requests(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> 
     except ConfigurationError as error:
         hint = f"{_settings_hint(str(error))}; or remove TenantMiddleware, which needs it"
         errors.append(Error(str(error), hint=hint, id="salon_jobs.E030"))
-    if request_store in REQUEST_STORES and not any(_SIGNS_IN in names for names in found[:place]):
+    if resolver in REQUEST_STORES and not any(_SIGNS_IN in names for names in found[:place]):
         hint = f"put '{_OURS}' after AuthenticationMiddleware: the store is that of the signed-in user"
         text = "TenantMiddleware does not come after AuthenticationMiddleware"
         errors.append(Error(text, hint=hint, id="salon_jobs.E031"))

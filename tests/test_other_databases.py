@@ -8,12 +8,11 @@ from uuid import UUID
 
 import pytest
 from django.db import transaction
-from django.test import TestCase, override_settings
+from django.test import TestCase
 
 from salon_jobs import fan_out
 from salon_jobs.core.errors import EnqueueRefused
 from tests import tasks
-from tests.settings import SALON_JOBS
 from tests.support import seen
 
 WAYS: dict[str, Callable[[UUID], object]] = {
@@ -54,22 +53,6 @@ def test_after_its_commit_the_job_is_added(database: None) -> None:
         transaction.on_commit(lambda: tasks.system.enqueue() and None, using="web")
         assert seen("SELECT count(*) FROM salon_jobs_job") == [(0,)]
     assert seen("SELECT count(*) FROM salon_jobs_job") == [(1,)]
-
-
-@pytest.mark.parametrize(
-    ("setting", "warnings"),
-    [("warn", ["enqueue_not_in_transaction transaction_alias=web jobs_alias=default"]), ("allow", [])],
-)
-def test_the_setting_makes_it_a_warning_or_nothing(
-    database: None, caplog: pytest.LogCaptureFixture, setting: str, warnings: list[str]
-) -> None:
-    with (
-        override_settings(SALON_JOBS={**SALON_JOBS, "CROSS_DATABASE_ENQUEUE": setting}),
-        transaction.atomic(using="web"),
-    ):
-        tasks.system.enqueue()
-    assert seen("SELECT count(*) FROM salon_jobs_job") == [(1,)]
-    assert [record.message for record in caplog.records if record.name == "salon_jobs"] == warnings
 
 
 class SeveralDatabases(TestCase):

@@ -144,7 +144,7 @@ ROLE_SPECS: Final = (
 
 
 def extra_owner(name: str) -> RoleSpec:
-    """Declare a host application's own NOLOGIN owner of a narrow SECURITY DEFINER function (``EXTRA_OWNER_ROLES``)."""
+    """Declare a host application's own NOLOGIN owner of a narrow SECURITY DEFINER function (``extra_owners``)."""
     return RoleSpec(key=name, purpose="owns one narrow function; nobody logs in as it", owns_functions=True)
 
 

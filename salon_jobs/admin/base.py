@@ -87,7 +87,7 @@ def store_of_staff(request: HttpRequest) -> UUID | None:
     """
     if conf.roles is None:
         raise PermissionDenied(f"without SALON_JOBS['ROLES'] nothing limits staff to a store: they need {ALL_STORES}")
-    if conf.membership_model is None and conf.request_store in REQUEST_STORES:
+    if conf.membership_model is None and conf.request_resolver in REQUEST_STORES:
         raise PermissionDenied(f"without SALON_JOBS['MEMBERSHIP_MODEL'] staff have no store: they need {ALL_STORES}")
     resolver = make_resolver()
     try:

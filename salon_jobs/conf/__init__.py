@@ -28,16 +28,9 @@ from salon_jobs.conf.reader import (
     text,
     texts,
 )
-from salon_jobs.conf.sections import (
-    ConsumerSettings,
-    LoggingSettings,
-    OutboxSettings,
-    ReadinessSettings,
-    read_consumers,
-)
+from salon_jobs.conf.sections import ConsumerSettings, LoggingSettings, OutboxSettings, read_consumers
 from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.errors import ConfigurationError, require_within
-from salon_jobs.core.events import ROUTINE
 from salon_jobs.core.redaction import SENSITIVE
 
 try:
@@ -61,6 +54,8 @@ class Roles:
     worker: str = "worker_runtime"
     operator: str = "jobs_operator"
     fan_out_owner: str = "worker_fanout_owner"
+    # NOLOGIN owners of the host application's own narrow SECURITY DEFINER functions.
+    extra_owners: tuple[str, ...] = ()
 
     @property
     def runtime(self) -> tuple[str, ...]:
@@ -84,26 +79,23 @@ def _backoff(value: Any) -> Backoff:
     return value
 
 
+def _listen(value: Any) -> bool | str:
+    try:
+        return _url(value) if isinstance(value, str) else flag(value)
+    except ValueError as error:
+        raise ValueError(f"True, False or {error}" if isinstance(value, str) else "True, False or a URL") from None
+
+
+# Keys of ROLES that name one role each.
+_ROLE_KEYS = tuple(field.name for field in fields(Roles) if field.name != "extra_owners")
+
+
 def _passwords(value: Any) -> Mapping[str, str]:
-    keys = {field.name for field in fields(Roles)}
+    keys = set(_ROLE_KEYS)
     passwords = texts(value)
     if not keys.issuperset(passwords):
         raise ValueError(f"a dict of role key ({', '.join(sorted(keys))}) to password")
     return passwords
-
-
-def _role_names(value: Any) -> tuple[str, ...]:
-    roles = names(value)
-    if not all(map(_IDENTIFIER.fullmatch, roles)):
-        raise ValueError("a list of plain lower-case role names")
-    return roles
-
-
-def _routine_events(value: Any) -> tuple[str, ...]:
-    routine = names(value)
-    if not ROUTINE.issuperset(routine):
-        raise ValueError(f"a list of {', '.join(sorted(ROUTINE))}")
-    return routine
 
 
 def _paths(value: Any) -> tuple[str, ...]:
@@ -118,11 +110,15 @@ def _roles(value: Any) -> Roles:
         return value
     if not isinstance(value, dict):
         raise ValueError("a dict of role names")  # noqa: TRY004 - as above
-    keys = {field.name for field in fields(Roles)}
-    if unknown := sorted(map(str, set(cast("dict[str, Any]", value)) - keys)):
-        raise ConfigurationError(f"SALON_JOBS['ROLES'] has unknown keys {unknown}; known are {sorted(keys)}")
-    roles = Roles(**cast("dict[str, Any]", value))
-    role_names = [getattr(roles, key) for key in keys]
+    given = dict(cast("dict[str, Any]", value))
+    known = {*_ROLE_KEYS, "extra_owners"}
+    if unknown := sorted(map(str, set(given) - known)):
+        raise ConfigurationError(f"SALON_JOBS['ROLES'] has unknown keys {unknown}; known are {sorted(known)}")
+    try:
+        roles = Roles(**given | {"extra_owners": names(given.get("extra_owners", ()))})
+    except ValueError as error:
+        raise ConfigurationError(f"SALON_JOBS['ROLES']['extra_owners'] must be {error}") from None
+    role_names = [*(getattr(roles, key) for key in _ROLE_KEYS), *roles.extra_owners]
     for name in role_names:
         if not isinstance(name, str) or not _IDENTIFIER.fullmatch(name):
             raise ConfigurationError(f"SALON_JOBS['ROLES']: {name!r} is not a plain lower-case role name")
@@ -153,24 +149,19 @@ class Settings:
     request_without_store: str = setting("refuse", one_of("refuse", "continue"))
     paths_without_store: tuple[str, ...] = setting((), _paths)
     membership_model: str | None = setting(None, optional(text))
-    store_domain: str | None = setting(None, optional(text))
     database: str = setting(DEFAULT_DB_ALIAS, text)
-    cross_database_enqueue: str = setting("refuse", one_of("refuse", "warn", "allow"))
     operator_database: str | None = setting(None, optional(text))
     roles: Roles | None = setting(None, optional(_roles))
     bootstrap_url: str | None = setting(None, optional(_url), secret=True)
     role_passwords: Mapping[str, str] = setting(dict[str, str], _passwords, secret=True)
-    extra_owner_roles: tuple[str, ...] = setting((), _role_names)
     on_drift: str = setting("warn", one_of("refuse", "warn", "ignore"))
-    listen: bool = setting(True, flag)
-    listen_url: str | None = setting(None, optional(_url), secret=True)
+    listen: bool | str = setting(True, _listen, secret=True)
     poll_interval: timedelta = setting(timedelta(seconds=1), duration)
     process_silent_after: timedelta = setting(timedelta(seconds=15), duration)
     shutdown_grace: timedelta = setting(timedelta(seconds=30), duration)
     concurrency: int = setting(8, count(1, 1000))
     store_concurrency: int | None = setting(None, optional(count(1, 1_000_000)))
     retain_succeeded: timedelta | None = setting(timedelta(0), optional(partial(duration, zero=True)))
-    retain_cancelled: timedelta | None = setting(timedelta(days=7), optional(duration))
     retain_failed: timedelta | None = setting(timedelta(days=90), optional(duration))
     max_attempts: int = setting(25, count(1, 32767))
     terminate_after_timeouts: int | None = setting(None, optional(count(1, 1_000_000)))
@@ -178,7 +169,6 @@ class Settings:
     logging: LoggingSettings = _part(LoggingSettings, "LOGGING")
     sentry: bool | None = setting(None, optional(flag))
     sentry_level: str | None = setting("WARNING", optional(log_level))
-    sentry_events: tuple[str, ...] = setting((), _routine_events)
     sentry_payload: bool = setting(False, flag)
     redact: tuple[str, ...] = setting(SENSITIVE, names)
     trace_link: str | None = setting(None, optional(text))
@@ -191,12 +181,31 @@ class Settings:
     consumers: Mapping[str, ConsumerSettings] = setting(
         dict[str, ConsumerSettings], partial(read_consumers, path="SALON_JOBS['CONSUMERS']")
     )
-    readiness: ReadinessSettings = _part(ReadinessSettings, "READINESS")
 
     @property
     def reader_database(self) -> str:
         """The alias through which operators see the jobs of all stores."""
         return self.operator_database or self.database
+
+    @property
+    def extra_owner_roles(self) -> tuple[str, ...]:
+        """The host application's own owners of narrow functions."""
+        return () if self.roles is None else self.roles.extra_owners
+
+    @property
+    def store_domain(self) -> str | None:
+        """The domain that follows the store's name when requests name their store by subdomain, or None."""
+        return self.request_store.removeprefix("*.") if self.request_store.startswith("*.") else None
+
+    @property
+    def request_resolver(self) -> str:
+        """The way to find the store of a request: one of ``REQUEST_STORES``, or a dotted path."""
+        return self.request_store if self.store_domain is None else "subdomain"
+
+    @property
+    def retain_cancelled(self) -> timedelta | None:
+        """How long cancelled jobs are kept: a week, as people ask less about them, and no longer than failed ones."""
+        return None if self.retain_failed is None else min(timedelta(days=7), self.retain_failed)
 
     @property
     def keep_succeeded(self) -> bool:
@@ -257,14 +266,18 @@ def _validate(loaded: Settings) -> None:
 
 
 def _validate_request_store(loaded: Settings) -> None:
-    how = loaded.request_store
-    if how not in REQUEST_STORES and not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", how):
-        known = ", ".join(REQUEST_STORES)
-        raise ConfigurationError(f"SALON_JOBS['REQUEST_STORE'] must be one of {known}, or the dotted path of a class")
-    if how == "subdomain" and loaded.store_domain is None:
-        raise ConfigurationError("SALON_JOBS['STORE_DOMAIN'] must name the domain that the stores' names stand before")
-    if loaded.store_domain is not None and not re.fullmatch(r"[a-z0-9-]+(\.[a-z0-9-]+)*", loaded.store_domain):
-        raise ConfigurationError("SALON_JOBS['STORE_DOMAIN'] must be a domain in lower case, such as 'salons.example'")
+    how, domain = loaded.request_store, loaded.store_domain
+    if domain is not None:
+        if not re.fullmatch(r"[a-z0-9-]+(\.[a-z0-9-]+)*", domain):
+            raise ConfigurationError(
+                "SALON_JOBS['REQUEST_STORE'] must name a domain in lower case, such as '*.salons.example'"
+            )
+    elif how not in REQUEST_STORES[:-1] and not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", how):
+        known = ", ".join(REQUEST_STORES[:-1])
+        raise ConfigurationError(
+            f"SALON_JOBS['REQUEST_STORE'] must be one of {known}, a subdomain such as '*.salons.example', or "
+            "the dotted path of a class"
+        )
 
 
 def middleware() -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from salon_jobs.conf.reader import count, duration, flag, names, optional, setting, text
+from salon_jobs.conf.reader import count, duration, names, optional, pair, setting, text
 from salon_jobs.core.errors import ConfigurationError
 
 QUEUE_NAME: Final = re.compile(r"(?=.{3,63}$)[a-z0-9]+(?:-[a-z0-9]+)*")
@@ -91,43 +91,42 @@ class NatsSettings:
     """Settings for NATS JetStream.
 
     When a connection is lost or cannot be made, there are ``max_reconnects`` more attempts, ``reconnect_wait`` apart,
-    plus up to ``reconnect_jitter`` (``reconnect_jitter_tls`` with TLS); the next publish then starts over.
+    plus up to ``reconnect_jitter``, which is 0.1 s and with TLS 1 s by default; the next publish then starts over.
     """
 
-    server: tuple[str, ...] = setting(("nats://127.0.0.1:4222",), _servers)
+    server: tuple[str, ...] = setting(("nats://127.0.0.1:4222",), _servers, secret=True)
     client_name: str = setting("salon_jobs", text)
     max_reconnects: int = setting(5, count(0, 1_000_000))
     reconnect_wait: timedelta = setting(timedelta(seconds=2), duration)
-    reconnect_jitter: timedelta = setting(timedelta(milliseconds=100), partial(duration, zero=True))
-    reconnect_jitter_tls: timedelta = setting(timedelta(seconds=1), partial(duration, zero=True))
+    reconnect_jitter: timedelta | None = setting(None, optional(partial(duration, zero=True)))
     timeout: timedelta = setting(timedelta(seconds=5), duration)
     domain: str | None = setting(None, optional(text))
     tls_ca_file: str | None = setting(None, optional(text))
-    tls_certificate_file: str | None = setting(None, optional(text))
-    tls_key_file: str | None = setting(None, optional(text))
-    user: str | None = setting(None, optional(text))
-    password: str | None = setting(None, optional(text), secret=True)
+    tls_certificate_files: tuple[str, str] | None = setting(None, optional(pair("certificate", "key")))
+    user: tuple[str, str] | None = setting(None, optional(pair("user", "password")), secret=True)
     credentials_file: str | None = setting(None, optional(text))
     token: str | None = setting(None, optional(text), secret=True)
     max_payload: int = setting(1_048_576, count(1, 67_108_864))
 
     def __post_init__(self) -> None:
         """Refuse contradictory settings."""
-        for one, other in (("user", "password"), ("tls_certificate_file", "tls_key_file")):
-            if (getattr(self, one) is None) != (getattr(self, other) is None):
-                raise _wrong(f"{one.upper()} and {other.upper()} belong together; set both or neither")
-        ways = [name for name in ("user", "credentials_file", "token") if getattr(self, name) is not None]
+        ways = [name.upper() for name in ("user", "credentials_file", "token") if getattr(self, name) is not None]
         if len(ways) > 1:
-            raise _wrong(f"{' and '.join(map(str.upper, ways))} are ways to log in that exclude each other; set one")
+            raise ConfigurationError(
+                f"SALON_JOBS['NATS']: {' and '.join(ways)} are ways to log in that exclude each other; set one"
+            )
 
     @property
     def tls(self) -> bool:
         """Whether connections without TLS are refused."""
-        return any((self.tls_ca_file, self.tls_certificate_file)) or any(u.startswith("tls://") for u in self.server)
+        return any((self.tls_ca_file, self.tls_certificate_files)) or any(u.startswith("tls://") for u in self.server)
 
-
-def _wrong(what: str) -> ConfigurationError:
-    return ConfigurationError(f"SALON_JOBS['NATS']: {what}")
+    @property
+    def jitter(self) -> timedelta:
+        """The random part of the wait before another attempt: a TLS handshake costs the servers more."""
+        if self.reconnect_jitter is not None:
+            return self.reconnect_jitter
+        return timedelta(seconds=1) if self.tls else timedelta(milliseconds=100)
 
 
 _REGION: Final = re.compile(r"[a-z]{2}[a-z0-9-]+")
@@ -162,25 +161,15 @@ def _topics(value: Any) -> tuple[str, ...]:
 class SnsSettings:
     """Settings for AWS SNS, and for SQS on the way back.
 
-    Without keys boto3 finds its credentials itself (environment, profile, the machine's role). The lists of topics hold
-    names; an ARN is reduced to its name.
+    Without a key boto3 finds its credentials itself (environment, profile, the machine's role). The lists of topics
+    hold names; an ARN is reduced to its name. ``refetch_interval`` None: topics are read only at the start.
     """
 
     region: str = setting("ap-northeast-1", _region)
     endpoint: str | None = setting(None, _endpoint)
-    access_key: str | None = setting(None, optional(text))
-    secret_key: str | None = setting(None, optional(text), secret=True)
+    access_key: tuple[str, str] | None = setting(None, optional(pair("access key", "secret key")), secret=True)
     allow_list: tuple[str, ...] = setting((), _topics)
     deny_list: tuple[str, ...] = setting((), _topics)
     skip_events: tuple[str, ...] = setting((), names)
     ignore_list: tuple[str, ...] = setting((), _topics)
-    refetch: bool = setting(True, flag)
-    refetch_interval: timedelta = setting(timedelta(hours=24), duration)
-
-    def __post_init__(self) -> None:
-        """Refuse one key without the other."""
-        if (self.access_key is None) != (self.secret_key is None):
-            missing = "ACCESS_KEY" if self.access_key is None else "SECRET_KEY"
-            raise ConfigurationError(
-                f"SALON_JOBS['SNS'] has no {missing}: give both keys, or neither to use the credentials of the machine"
-            )
+    refetch_interval: timedelta | None = setting(timedelta(hours=24), optional(duration))

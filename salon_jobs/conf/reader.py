@@ -13,17 +13,18 @@ from salon_jobs.core.errors import ConfigurationError
 T = TypeVar("T")
 # Returns the value to keep, or raises ValueError saying what it must be.
 Reader = Callable[[Any], Any]
-_SECRET: Final = ("PASSWORD", "SECRET", "TOKEN", "CONNECTION_STRING", "URL", "SERVER")
 
 
 def setting(default: Any, reader: Reader, *, secret: bool = False) -> Any:
     """Declare a field of a section: its default (or default factory), and the reader that checks a given value.
 
-    A secret is left out of the section's repr, which reports of local variables in a traceback would show.
+    A secret is left out of errors, and of the section's repr, which reports of local variables in a traceback would
+    show.
     """
+    metadata = {"reader": reader, "secret": secret}
     if callable(default):
-        return field(default_factory=default, repr=not secret, metadata={"reader": reader})
-    return field(default=default, repr=not secret, metadata={"reader": reader})
+        return field(default_factory=default, repr=not secret, metadata=metadata)
+    return field(default=default, repr=not secret, metadata=metadata)
 
 
 def read_section(kind: type[T], value: object, *, path: str) -> T:
@@ -41,7 +42,7 @@ def read_section(kind: type[T], value: object, *, path: str) -> T:
         try:
             read[known[key].name] = known[key].metadata["reader"](given)
         except ValueError as error:
-            shown = type(given).__name__ if any(word in key for word in _SECRET) else repr(given)
+            shown = type(given).__name__ if known[key].metadata["secret"] else repr(given)
             raise ConfigurationError(f"{at} must be {error}, not {shown}") from None
     return kind(**read)
 
@@ -122,6 +123,17 @@ def log_level(value: Any) -> str:
     if level not in LEVELS:
         raise ValueError("debug, info, warning, error or critical")
     return level
+
+
+def pair(first: str, second: str) -> Reader:
+    """Read two strings that are of no use without each other, and whose names the error gives."""
+
+    def read(value: Any) -> Any:
+        if type(value) not in (list, tuple) or len(value) != 2 or not all(isinstance(x, str) and x for x in value):
+            raise ValueError(f"a pair ({first}, {second}) of strings")
+        return tuple(value)
+
+    return read
 
 
 def texts(value: Any) -> Mapping[str, str]:

@@ -1,4 +1,4 @@
-"""Settings sections for the outbox, consumers, readiness and logging."""
+"""Settings sections for the outbox, consumers and logging."""
 
 from __future__ import annotations
 
@@ -22,32 +22,36 @@ from salon_jobs.conf.reader import (
     texts,
 )
 from salon_jobs.core.destinations import parse_destination
-from salon_jobs.core.errors import ConfigurationError, MessageInvalid, NotReady
+from salon_jobs.core.errors import ConfigurationError, MessageInvalid
 
 # The number of publishes per second that AWS accepts for a topic.
 _MOST_FOR_SNS: Final = 3000
 _SERVICE: Final = re.compile(r"[a-z][a-z0-9-]*")
 _rate: Final = optional(count(1, 10_000_000))
+_EVERY_OTHER: Final = "*"
+_DEFAULT_RATE: Final = 3000
 
 
 def _rates(value: Any) -> dict[str, int | None]:
-    rates: Any = value
-    if not isinstance(value, dict):
-        raise ValueError(  # noqa: TRY004 - the reader of the section adds the field to it
-            "a dict of services such as 'nats', or ARNs and RNs, to whole numbers from 1 to 10000000, or None"
-        )
-    return {name: _rate_of(name, rate) for name, rate in rates.items()}
+    """Read rates by service or destination, with that of every other under "*"; a single one is for all."""
+    if isinstance(value, dict):
+        rates = cast("dict[str, Any]", value)
+        return {_EVERY_OTHER: _DEFAULT_RATE} | {name: _rate_of(name, rate) for name, rate in rates.items()}
+    try:
+        return {_EVERY_OTHER: cast("int | None", _rate(value))}
+    except ValueError as error:
+        raise ValueError(f"{error}, or a dict of services such as 'nats', or ARNs and RNs, to such numbers") from None
 
 
 def _rate_of(name: Any, rate: Any) -> int | None:
     """Read one rate. Raises ConfigurationError naming its key."""
-    at = f"SALON_JOBS['OUTBOX']['THROUGHPUT_OF'][{name!r}]"
+    at = f"SALON_JOBS['OUTBOX']['THROUGHPUT'][{name!r}]"
     try:
-        if not isinstance(name, str) or not _SERVICE.fullmatch(name):
+        if not isinstance(name, str) or not (name == _EVERY_OTHER or _SERVICE.fullmatch(name)):
             parse_destination(name)
     except (MessageInvalid, TypeError):
         raise ConfigurationError(
-            f"{at} must be the rate of a service in lower case, such as 'nats', or of an ARN or RN"
+            f"{at} must be the rate of a service in lower case, such as 'nats', of an ARN or RN, or of '*', every other"
         ) from None
     try:
         return cast("int | None", _rate(rate))
@@ -57,9 +61,9 @@ def _rate_of(name: Any, rate: Any) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutboxSettings:
-    """Settings for emit and the relay. ``throughput`` is messages per second for each aggregate type; None: no limit.
+    """Settings for emit and the relay. ``throughput``: messages per second for each aggregate type; None: no limit.
 
-    ``throughput_of`` has other rates, by service or by aggregate type. SNS never gets more than 3,000.
+    It holds rates by service or aggregate type, and under "*" that of every other. SNS never gets more than 3,000.
 
     ``publishers`` maps a service (the third part of an ``aggregate_type``) to the dotted path of its publisher class,
     and ``sources`` maps it to that of its source for ``consume_queue``.
@@ -70,8 +74,7 @@ class OutboxSettings:
     fetch_limit: int = setting(1000, count(1, 10_000))
     retry_count: int = setting(10, count(1, 1000))
     retry_backoff: timedelta = setting(timedelta(seconds=20), duration)
-    throughput: int | None = setting(3000, _rate)
-    throughput_of: Mapping[str, int | None] = setting(dict[str, "int | None"], _rates)
+    throughput: Mapping[str, int | None] = setting(lambda: {_EVERY_OTHER: _DEFAULT_RATE}, _rates)
     publishers: Mapping[str, str] = setting(dict[str, str], texts)
     sources: Mapping[str, str] = setting(dict[str, str], texts)
     retain_published: timedelta | None = setting(timedelta(days=7), optional(duration))
@@ -79,8 +82,8 @@ class OutboxSettings:
 
     def rate_of(self, aggregate_type: str) -> int | None:
         """Return the messages per second for a destination: its own rate, else its service's, else the general one."""
-        service = service_of(aggregate_type)
-        rate = self.throughput_of.get(aggregate_type, self.throughput_of.get(service, self.throughput))
+        service, rates = service_of(aggregate_type), self.throughput
+        rate = rates.get(aggregate_type, rates.get(service, rates[_EVERY_OTHER]))
         return min(rate or _MOST_FOR_SNS, _MOST_FOR_SNS) if service == "sns" else rate
 
     def check_sns_rates(self, *, in_use: bool) -> None:
@@ -88,18 +91,19 @@ class OutboxSettings:
 
         ``in_use``: the settings have a section for SNS, so the general rate applies to it too.
         """
-        for name, rate in self.throughput_of.items():
+        for name, rate in self.throughput.items():
             if service_of(name) == "sns":
                 in_use = True
                 if not _fits_sns(rate):
                     raise ConfigurationError(
-                        f"SALON_JOBS['OUTBOX']['THROUGHPUT_OF'][{name!r}] must be {_MOST_FOR_SNS} or less, the most "
+                        f"SALON_JOBS['OUTBOX']['THROUGHPUT'][{name!r}] must be {_MOST_FOR_SNS} or less, the most "
                         f"that SNS takes a second, not {rate}"
                     )
-        if in_use and "sns" not in self.throughput_of and not _fits_sns(self.throughput):
+        general = self.throughput[_EVERY_OTHER]
+        if in_use and "sns" not in self.throughput and not _fits_sns(general):
             raise ConfigurationError(
-                f"SALON_JOBS['OUTBOX']['THROUGHPUT'] is {self.throughput}, and SNS takes {_MOST_FOR_SNS} a second at "
-                f"most: set SALON_JOBS['OUTBOX']['THROUGHPUT_OF']['sns'] to {_MOST_FOR_SNS} or less"
+                f"SALON_JOBS['OUTBOX']['THROUGHPUT'] is {general}, and SNS takes {_MOST_FOR_SNS} a second at most: "
+                f"write {{'*': {general}, 'sns': {_MOST_FOR_SNS}}}, or less for SNS"
             )
 
     def require_producer(self) -> str:
@@ -143,14 +147,13 @@ class ConsumerSettings:
     """Settings of one source that consume_queue reads, mapping its events to tasks.
 
     ``source`` is an ARN or RN. ``envelope`` none: bodies are bare arguments in JSON; the message id is the broker's.
-    ``max_deliveries``: how often a message that may become a job later is tried. ``store``: which store the jobs of
-    store tasks belong to, ``envelope`` or a fixed one. ``producers``: producers whose messages are accepted; None: all.
+    ``store``: which store the jobs of store tasks belong to, ``envelope`` or a fixed one. ``producers``: producers
+    whose messages are accepted; None: all.
     """
 
     source: str = setting("", _source)
     tasks: Mapping[str, str] = setting(dict[str, str], texts)
     envelope: str = setting("salon_jobs", one_of("salon_jobs", "none"))
-    max_deliveries: int = setting(5, count(1, 1000))
     replays: str = setting("accept", one_of("accept", "refuse"))
     store: str | UUID = setting("envelope", _store)
     producers: tuple[str, ...] | None = setting(None, optional(names))
@@ -204,50 +207,6 @@ def _check_without_envelope(read: ConsumerSettings, *, path: str) -> None:
         raise ConfigurationError(f"{path}['PRODUCERS'] cannot be set {because} producer")
     if read.replays == "refuse":
         raise ConfigurationError(f"{path}['REPLAYS'] cannot be 'refuse' {because} message that they repeat")
-
-
-EVERY_OTHER_QUEUE: Final = "*"
-
-
-def _by_queue(value: Any) -> dict[str, timedelta]:
-    """Read a dict of queues to durations; a single duration applies to every queue."""
-    limits: dict[Any, Any] = cast("Any", value) if isinstance(value, dict) else {EVERY_OTHER_QUEUE: value}
-    try:
-        if not all(isinstance(queue, str) and queue for queue in limits):
-            raise ValueError
-        return {queue: duration(limit) for queue, limit in limits.items()}
-    except ValueError:
-        raise ValueError("a duration, or a dict of queues ('*': every other) to durations") from None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadinessSettings:
-    """Age limits for readiness checks on the whole system; None: any age. ``oldest_due`` is by queue.
-
-    They are off by default: another process would do no better, and metrics report the same.
-    """
-
-    listener_silent: timedelta | None = setting(None, optional(duration))
-    oldest_due: Mapping[str, timedelta] = setting(dict[str, timedelta], _by_queue)
-    relay_lag: timedelta | None = setting(None, optional(duration))
-    gate_held: timedelta | None = setting(None, optional(duration))
-
-    def require(self, key: str, age_s: float, complaint: str) -> None:
-        """Raise NotReady with the complaint when an age exceeds the threshold of this name."""
-        limit: timedelta | None = getattr(self, key)
-        if limit is not None and age_s > limit.total_seconds():
-            raise NotReady(
-                f"{complaint} for {age_s:.0f} s; READINESS[{key.upper()!r}] allows {limit.total_seconds():g} s"
-            )
-
-    def require_due(self, queue: str, late_s: float) -> None:
-        """Raise NotReady when the oldest due job of a queue is later than that queue allows."""
-        limit = self.oldest_due.get(queue, self.oldest_due.get(EVERY_OTHER_QUEUE))
-        if limit is not None and late_s > limit.total_seconds():
-            raise NotReady(
-                f"a job of queue {queue!r} has been due for {late_s:.0f} s; READINESS['OLDEST_DUE'] allows"
-                f" {limit.total_seconds():g} s"
-            )
 
 
 FORMATS: Final = ("json", "text")

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import compress
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from django.db import InterfaceError, OperationalError, transaction
@@ -30,6 +30,9 @@ from salon_jobs.inbox.parsing import (
 )
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.task import Call, Task
+
+# How often a message is delivered that cannot become a job yet: its store or task may be on its way.
+_MOST_DELIVERIES: Final = 5
 
 
 @dataclass(slots=True)
@@ -97,7 +100,7 @@ class Processor:
     def _commit(self, messages: Sequence[ParsedMessage], result: BatchResult) -> None:
         """Commit messages in one transaction; give back those with a transient reason until delivered too often."""
         messages = self._check_stores(messages)
-        early = [message.is_transient and message.count < self._settings.max_deliveries for message in messages]
+        early = [message.is_transient and message.count < _MOST_DELIVERIES for message in messages]
         ready = [message for message, is_early in zip(messages, early, strict=True) if not is_early]
         first: dict[str, ParsedMessage] = {}
         for message in ready:  # a message delivered twice in a batch counts once

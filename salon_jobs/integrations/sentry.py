@@ -104,7 +104,6 @@ _LASTING: Final[dict[str, tuple[str, ...]]] = {
     events.CONNECTION_DISCARDED: ("database",),
     events.DATABASE_LOST: (),
     events.DESTINATIONS_LEFT_OUT: (),
-    events.ENQUEUE_NOT_IN_TRANSACTION: ("transaction_alias", "jobs_alias"),
     events.JOB_NOT_RESCUED: ("job_id",),
     events.LISTENER_LOST: (),
     events.MESSAGES_UNRESOLVABLE: ("aggregate_type", "code"),
@@ -165,7 +164,7 @@ class RecordReporter(logging.Filter):
 
     def _is_wanted(self, event: str | None, record: logging.LogRecord) -> bool:
         if event in REPORTED_OTHERWISE or event in ROUTINE:
-            return event in conf.sentry_events
+            return False
         if conf.sentry_level is None or record.levelno < logging.getLevelNamesMapping()[conf.sentry_level]:
             return False
         return event not in _LASTING or self._is_due(event, record)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -20,9 +19,7 @@ from django.db.backends.utils import CursorWrapper
 from psycopg import errors as pg
 
 from salon_jobs.conf import settings as conf
-from salon_jobs.core import events
 from salon_jobs.core.errors import EnqueueRefused, PayloadInvalid, SchemaMissing
-from salon_jobs.core.events import log_event
 from salon_jobs.core.records import EnqueueResult, JobContent, JobHandle, NewJob
 from salon_jobs.core.tracing import SYSTEM, Sent, active_tracers, current_trace, sending
 from salon_jobs.db import statements
@@ -71,29 +68,20 @@ def named_refusals(*, remedy: str = _IN_CONTEXT) -> Generator[None]:
 
 
 def look_for_another_transaction() -> None:
-    """Reject or warn when the caller has a transaction on another alias, whose rollback would not undo the job.
+    """Reject the caller's transaction when it is only on another alias: its rollback would not undo the job.
 
     Call this before opening a transaction to enqueue in; inside one, it detects nothing. Raises EnqueueRefused.
     """
     own = connections[conf.database]
-    if own.in_atomic_block or conf.cross_database_enqueue == "allow":
+    if own.in_atomic_block:
         return
     for connection in connections.all(initialized_only=True):
         if connection is own or not connection.in_atomic_block:
             continue
-        if conf.cross_database_enqueue == "warn":
-            log_event(
-                logging.WARNING,
-                events.ENQUEUE_NOT_IN_TRANSACTION,
-                transaction_alias=connection.alias,
-                jobs_alias=own.alias,
-            )
-            return
         raise EnqueueRefused(
             f"the transaction is open on {connection.alias!r}, the jobs are on {own.alias!r}: the job would be "
             f"committed at once, whatever becomes of that transaction. Enqueue in transaction.on_commit(…, "
-            f"using={connection.alias!r}), or inside transaction.atomic(using={own.alias!r}), or set "
-            "SALON_JOBS['CROSS_DATABASE_ENQUEUE'] to 'warn' or 'allow'"
+            f"using={connection.alias!r}), or inside transaction.atomic(using={own.alias!r})"
         )
 
 

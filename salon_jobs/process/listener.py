@@ -27,8 +27,8 @@ _PING_CHANNEL = "salon_jobs_ping"
 _PING_WITHIN_S = 5.0
 _DEAF_RETRY_S = 60.0
 _REMEDY = (
-    "notifications do not arrive: is a transaction-mode pooler in between? Point SALON_JOBS['LISTEN_URL'] at the same"
-    " database on the server itself, or set SALON_JOBS['LISTEN'] = False; jobs are found by polling"
+    "notifications do not arrive: is a transaction-mode pooler in between? Set SALON_JOBS['LISTEN'] to the URL of the"
+    " same database on the server itself, or to False; jobs are found by polling"
 )
 
 
@@ -120,9 +120,9 @@ class Listener(Loop):
 
 
 def _parameters() -> dict[str, Any]:
-    """Return connection parameters: LISTEN_URL when set (a direct one next to a pooler), else Django's own settings."""
-    if conf.listen_url:
-        return {"conninfo": conf.listen_url}
+    """Return connection parameters: the URL in LISTEN (a direct one next to a pooler), else Django's own settings."""
+    if isinstance(conf.listen, str):
+        return {"conninfo": conf.listen}
     parameters: dict[str, Any] = connections[conf.database].get_connection_params()
     for django_only in ("cursor_factory", "context", "prepare_threshold"):
         parameters.pop(django_only, None)

@@ -114,7 +114,7 @@ class StoreResolver(Protocol):
 
 def make_resolver() -> StoreResolver:
     """Create the resolver named by ``REQUEST_STORE``. Raises ConfigurationError."""
-    name = conf.request_store
+    name = conf.request_resolver
     if name in _RESOLVERS:
         membership_fields()
         return _RESOLVERS[name]()
@@ -162,16 +162,18 @@ class SessionResolver(_OfMembers):
 
 
 class SubdomainResolver(_OfMembers):
-    """Resolver that takes the store's UUID from the subdomain of ``STORE_DOMAIN``.
+    """Resolver that takes the store's UUID from the subdomain of the domain that ``REQUEST_STORE`` names after "*.".
 
-    Override ``store_of`` for other names.
+    In a subclass, set ``domain``, and override ``store_of`` for other names.
     """
+
+    domain: str | None = None
 
     def resolve(self, request: HttpRequest) -> UUID | None:
         """Return the store named by the subdomain; None for the domain itself and for other hosts."""
         host, _port = split_domain_port(request.get_host())
         name, dot, domain = host.partition(".")
-        return self.store_of(name) if dot and domain == conf.store_domain else None
+        return self.store_of(name) if dot and domain == (self.domain or conf.store_domain) else None
 
     def store_of(self, name: str) -> UUID | None:
         return _as_store(name, "the subdomain")

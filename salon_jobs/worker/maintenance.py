@@ -163,10 +163,8 @@ class Maintenance(Loop):
         self.front = QueueFront()
 
     def require_ready(self) -> None:
-        """Raise NotReady when the last sweep, or a queue's oldest due job, is older than the settings allow."""
+        """Raise NotReady when the last sweep is too long ago."""
         require_within(_SWEEP_STALE_S, time.monotonic() - self._swept, "no sweep for dead processes has succeeded")
-        for queue, late_s in self.front.late_s.items():
-            conf.readiness.require_due(queue, late_s)
 
     def samples(self) -> list[Sample]:
         """Return the metrics samples: the queues as last inspected, and the age of the last sweep."""

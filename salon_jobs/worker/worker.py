@@ -183,7 +183,7 @@ class Worker(Loop):
         }
 
     def require_ready(self) -> None:
-        """Raise NotReady when draining, when claims are stale, threads ended, or notifications no longer arrive."""
+        """Raise NotReady when draining, or when claims are stale or threads have ended."""
         if self._draining:
             raise NotReady("too many runs timed out: it ends, and another one takes its place")
         if self._jobs.room() > 0:  # otherwise it would not claim
@@ -192,9 +192,6 @@ class Worker(Loop):
         ended = 0 if self.stopping.is_set() else sum(runner.ended for runner in self._runners)
         if ended:
             raise NotReady(f"{ended} threads that run jobs have ended; restart the process")
-        if self._listener.listening != "off":
-            silent_s = min(self._listener.silent_for_s(), self._age_s(self.began_at))
-            conf.readiness.require("listener_silent", silent_s, "no wake-up could be heard")
 
     def _age_s(self, instant: float) -> float:
         """Return the age of an instant, at most that of this loop, in case it never happened."""

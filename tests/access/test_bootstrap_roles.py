@@ -47,8 +47,9 @@ class Server:
         web = {"web": role} if role else {}
         self.settings.SALON_JOBS = {
             **self.settings.SALON_JOBS,
-            "ROLES": {name: getattr(self.roles, name) for name in (*LOGINS, "fan_out_owner")} | web,
-            "EXTRA_OWNER_ROLES": [f"{self.prefix}_cleanup"],
+            "ROLES": {name: getattr(self.roles, name) for name in (*LOGINS, "fan_out_owner")}
+            | web
+            | {"extra_owners": [f"{self.prefix}_cleanup"]},
             "ROLE_PASSWORDS": dict.fromkeys(LOGINS, password),
         }
         named = () if project is None else ("--database", self.database(project))
@@ -86,10 +87,14 @@ class Server:
         )
 
 
+def named_roles_of(names: dict[str, Any]) -> Roles:
+    return Roles(**names)
+
+
 @pytest.fixture
 def server(settings: Any) -> Iterator[Server]:
     prefix = f"boot_{secrets.token_hex(4)}"
-    roles = Roles(**{name: f"{prefix}_{name}" for name in (*LOGINS, "fan_out_owner")})
+    roles = named_roles_of({name: f"{prefix}_{name}" for name in (*LOGINS, "fan_out_owner")})
     server = Server(settings, prefix, roles)
     yield server
     with psycopg.connect(url_for(None, "postgres"), autocommit=True) as connection:
@@ -121,7 +126,9 @@ def test_a_second_project_is_refused_and_the_first_still_logs_in(server: Server)
 def test_a_database_of_another_project_is_refused(server: Server, tmp_path: Path) -> None:
     server.bootstrap("first", password="one")
     before = server.state()
-    others = replace(server, roles=Roles(**{name: f"{server.prefix}_x_{name}" for name in (*LOGINS, "fan_out_owner")}))
+    others = replace(
+        server, roles=named_roles_of({name: f"{server.prefix}_x_{name}" for name in (*LOGINS, "fan_out_owner")})
+    )
     text = f"database {server.database('first')} belongs to {server.roles.migrator}, who is none of the roles"
     with pytest.raises(CommandError, match=f"ROLES.CONVERSION_MISSING: {text} in SALON_JOBS.*--database NAME"):
         others.bootstrap("first", password="two")
@@ -177,7 +184,7 @@ def test_names_that_differ_need_no_option(server: Server) -> None:
     others = Server(
         server.settings,
         f"{server.prefix}_x",
-        Roles(**{name: f"{server.prefix}_x_{name}" for name in (*LOGINS, "fan_out_owner")}),
+        named_roles_of({name: f"{server.prefix}_x_{name}" for name in (*LOGINS, "fan_out_owner")}),
     )
     out, _ = others.bootstrap("second", password="two")
     assert out == f"created database {others.database('second')}\nmade: {', '.join(others.names)}\n"

@@ -18,7 +18,7 @@ AGGREGATES = ("a", "b", "c", "d")
 @pytest.fixture
 def relay_of(broker: Broker, settings: Any, database: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have relays publish to the broker under test, and look again soon."""
-    outbox = {**settings.SALON_JOBS["OUTBOX"], "POLL_INTERVAL": 0.2, "THROUGHPUT": None, "THROUGHPUT_OF": {"sns": 3000}}
+    outbox = {**settings.SALON_JOBS["OUTBOX"], "POLL_INTERVAL": 0.2, "THROUGHPUT": {"*": None, "sns": 3000}}
     settings.SALON_JOBS = {**settings.SALON_JOBS, "OUTBOX": outbox}
     monkeypatch.setattr("salon_jobs.outbox.destinations.make_publisher", lambda _service: broker.publisher())
     monkeypatch.setattr("salon_jobs.brokers.aws.sns_connection.AGAIN_S", 0.2)

@@ -67,15 +67,15 @@ def publishes(destination: str) -> bool:
         (
             'authorization { user: "relay", password: "s3cret" }',
             {"user": "relay", "password": "s3cret"},
-            {"USER": "relay", "PASSWORD": "s3cret"},
-            {"USER": "relay", "PASSWORD": "guess"},
+            {"USER": ("relay", "s3cret")},
+            {"USER": ("relay", "guess")},
         ),
         ('authorization { token: "s3cret" }', {"token": "s3cret"}, {"TOKEN": "s3cret"}, {}),
     ],
     ids=["token", "user", "nothing given"],
 )
 def test_the_right_secret_opens_and_a_wrong_one_is_told_clearly(
-    point_at: Point, configuration: str, connect: dict[str, str], right: dict[str, str], wrong: dict[str, str]
+    point_at: Point, configuration: str, connect: dict[str, str], right: dict[str, Any], wrong: dict[str, Any]
 ) -> None:
     with running(configuration, **connect) as broker:
         destination = broker.destination("orders")
@@ -178,7 +178,7 @@ def test_tls_with_an_authority_and_a_client_certificate_of_ones_own(point_at: Po
     tls = f'tls {{ cert_file: "{certificate}", key_file: "{key}", ca_file: "{own.ca}", verify: true }}'
     with running(tls, tls=context) as broker:
         destination = broker.destination("orders")
-        with_certificate = {"TLS_CERTIFICATE_FILE": own.client[0], "TLS_KEY_FILE": own.client[1]}
+        with_certificate = {"TLS_CERTIFICATE_FILES": own.client}
         point_at(broker, TLS_CA_FILE=own.ca, **with_certificate)
         assert publishes(destination)
         point_at(broker, **with_certificate)

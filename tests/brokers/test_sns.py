@@ -294,7 +294,7 @@ def test_what_an_error_code_means(code: str, status: int, expected: str) -> None
 def test_without_credentials_it_is_an_outage(
     configure: Callable[..., None], topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    configure(ACCESS_KEY=None, SECRET_KEY=None)
+    configure(ACCESS_KEY=None)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
     monkeypatch.setenv("AWS_CONFIG_FILE", "/nowhere")
@@ -422,7 +422,7 @@ def test_topics_are_read_again_each_day_without_a_message(
 
 
 def test_topics_are_read_once_when_that_is_switched_off(configure: Callable[..., None], topic: str) -> None:
-    configure(REFETCH=False)
+    configure(REFETCH_INTERVAL=None)
     publisher = SnsPublisher()
     requests = Requests(publisher)
     publisher.start()
@@ -436,11 +436,11 @@ def test_topics_are_read_once_when_that_is_switched_off(configure: Callable[...,
     publisher.close()
 
 
-@pytest.mark.parametrize("refetch", [True, False])
+@pytest.mark.parametrize("interval", [86400, None])
 def test_topics_that_can_not_be_read_are_tried_again_each_minute_and_those_known_stay(
-    configure: Callable[..., None], topic: str, clock: Clock, caplog: pytest.LogCaptureFixture, refetch: bool
+    configure: Callable[..., None], topic: str, clock: Clock, caplog: pytest.LogCaptureFixture, interval: int | None
 ) -> None:
-    configure(REFETCH=refetch)
+    configure(REFETCH_INTERVAL=interval)
     publisher = SnsPublisher(clock=clock, wait=clock.wait)
     events = publisher._connection()._client.meta.events
     refused = True
@@ -460,7 +460,7 @@ def test_topics_that_can_not_be_read_are_tried_again_each_minute_and_those_known
         assert codes(publish(publisher, make(topic))) == ["SNS.NOT_AUTHORIZED"]
         refused = False
         clock.go_on(60)
-        if refetch:
+        if interval:
             assert clock.waits.get(timeout=10) == DAY_S
             refused = True
             clock.go_on(DAY_S)

@@ -19,7 +19,9 @@ def read(**given: Any) -> NatsSettings:
 def test_defaults() -> None:
     read_defaults = read()
     assert (read_defaults.max_reconnects, read_defaults.tls) == (5, False)
-    assert read_defaults.reconnect_jitter_tls == timedelta(seconds=1)
+    assert read_defaults.jitter == timedelta(milliseconds=100)
+    assert read(SERVER="tls://a").jitter == timedelta(seconds=1)
+    assert read(SERVER="tls://a", RECONNECT_JITTER=0).jitter == timedelta(0)
 
 
 @pytest.mark.parametrize("value", ["nats://a:4222, tls://b", ["nats://a:4222", "tls://b"]])
@@ -39,14 +41,13 @@ def test_what_is_no_server_is_refused_without_showing_a_password(value: Any) -> 
 @pytest.mark.parametrize(
     ("given", "named"),
     [
-        ({"USER": "u"}, "USER and PASSWORD"),
-        ({"PASSWORD": "p"}, "USER and PASSWORD"),
-        ({"TLS_KEY_FILE": "k"}, "TLS_CERTIFICATE_FILE and TLS_KEY_FILE"),
-        ({"USER": "u", "PASSWORD": "p", "TOKEN": "t"}, "USER and TOKEN"),
+        ({"USER": "u"}, r"\['USER'\] must be a pair \(user, password\) of strings"),
+        ({"TLS_CERTIFICATE_FILES": "k"}, r"\['TLS_CERTIFICATE_FILES'\] must be a pair \(certificate, key\) of strings"),
+        ({"USER": ("u", "p"), "TOKEN": "t"}, "USER and TOKEN"),
         ({"CREDENTIALS_FILE": "c", "TOKEN": "t"}, "CREDENTIALS_FILE and TOKEN"),
     ],
 )
-def test_contradictions_name_the_fields(given: dict[str, str], named: str) -> None:
+def test_contradictions_name_the_fields(given: dict[str, Any], named: str) -> None:
     with pytest.raises(ConfigurationError, match=named):
         read(**given)
 
@@ -59,8 +60,6 @@ def test_numbers_out_of_bounds_are_refused(key: str, value: Any) -> None:
         read(**{key: value})
 
 
-@pytest.mark.parametrize(
-    "given", [{"TLS_CA_FILE": "ca"}, {"SERVER": "tls://a"}, {"TLS_CERTIFICATE_FILE": "c", "TLS_KEY_FILE": "k"}]
-)
-def test_tls_is_demanded_by_what_belongs_to_it(given: dict[str, str]) -> None:
+@pytest.mark.parametrize("given", [{"TLS_CA_FILE": "ca"}, {"SERVER": "tls://a"}, {"TLS_CERTIFICATE_FILES": ["c", "k"]}])
+def test_tls_is_demanded_by_what_belongs_to_it(given: dict[str, Any]) -> None:
     assert read(**given).tls

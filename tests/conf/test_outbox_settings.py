@@ -23,22 +23,22 @@ def read(*, sns: dict[str, Any] | None = None, **given: Any) -> Any:
 def test_the_defaults_are_those_of_the_specification() -> None:
     outbox = read()
     assert (outbox.poll_interval, outbox.retry_backoff) == (timedelta(seconds=5), timedelta(seconds=20))
-    assert (outbox.retry_count, outbox.throughput, outbox.fetch_limit) == (10, 3000, 1000)
-    assert (outbox.producer, outbox.throughput_of) == (None, {})
+    assert (outbox.retry_count, outbox.throughput, outbox.fetch_limit) == (10, {"*": 3000}, 1000)
+    assert outbox.producer is None
 
 
 def test_a_destination_has_its_own_rate_before_its_services_before_all() -> None:
-    outbox = read(THROUGHPUT=7, THROUGHPUT_OF={"nats": None, "rn::nats:::slow": 1})
+    outbox = read(THROUGHPUT={"*": 7, "nats": None, "rn::nats:::slow": 1})
     assert outbox.rate_of("rn::nats:::slow") == 1
     assert outbox.rate_of("rn::nats:::orders") is None
     assert outbox.rate_of("arn:aws:sns:eu-west-1:123456789012:orders") == 7
 
 
-@pytest.mark.parametrize("wrong", [5, ["nats"], None])
+@pytest.mark.parametrize("wrong", [0, ["nats"], "7"])
 def test_rates_that_are_none_are_refused(wrong: Any) -> None:
-    message = r"\['OUTBOX'\]\['THROUGHPUT_OF'\] must be a dict of services such as 'nats', or ARNs and RNs, to whole"
+    message = r"\['THROUGHPUT'\] must be a whole number from 1 to 10000000, or None, or a dict of services"
     with pytest.raises(ConfigurationError, match=message):
-        read(THROUGHPUT_OF=wrong)
+        read(THROUGHPUT=wrong)
 
 
 @pytest.mark.parametrize(
@@ -52,21 +52,21 @@ def test_rates_that_are_none_are_refused(wrong: Any) -> None:
     ],
 )
 def test_a_wrong_rate_is_named(wrong: Any, named: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"\['OUTBOX'\]\['THROUGHPUT_OF'\]" + named):
-        read(THROUGHPUT_OF=wrong)
+    with pytest.raises(ConfigurationError, match=r"\['OUTBOX'\]\['THROUGHPUT'\]" + named):
+        read(THROUGHPUT=wrong)
 
 
 @pytest.mark.parametrize(
     ("wrong", "named"),
     [
-        ({"THROUGHPUT_OF": {"sns": 3001}}, r"\['THROUGHPUT_OF'\]\['sns'\] must be 3000 or less.* not 3001"),
-        ({"THROUGHPUT_OF": {"sns": None}}, r"\['THROUGHPUT_OF'\]\['sns'\] must be 3000 or less.* not None"),
-        ({"THROUGHPUT_OF": {"nats": None, TOPIC: 10_000}}, rf"\['THROUGHPUT_OF'\]\['{TOPIC}'\] must be 3000 or less"),
-        ({"THROUGHPUT_OF": {"rn::sns:::a": None}}, r"\['THROUGHPUT_OF'\]\['rn::sns:::a'\] must be 3000 or less"),
-        ({"THROUGHPUT": 3001, "sns": SNS}, r"\['THROUGHPUT'\] is 3001.*\['THROUGHPUT_OF'\]\['sns'\] to 3000 or less"),
-        ({"THROUGHPUT": None, "sns": SNS}, r"\['THROUGHPUT'\] is None.*\['THROUGHPUT_OF'\]\['sns'\] to 3000 or less"),
+        ({"THROUGHPUT": {"sns": 3001}}, r"\['THROUGHPUT'\]\['sns'\] must be 3000 or less.* not 3001"),
+        ({"THROUGHPUT": {"sns": None}}, r"\['THROUGHPUT'\]\['sns'\] must be 3000 or less.* not None"),
+        ({"THROUGHPUT": {"nats": None, TOPIC: 10_000}}, rf"\['THROUGHPUT'\]\['{TOPIC}'\] must be 3000 or less"),
+        ({"THROUGHPUT": {"rn::sns:::a": None}}, r"\['THROUGHPUT'\]\['rn::sns:::a'\] must be 3000 or less"),
+        ({"THROUGHPUT": 3001, "sns": SNS}, r"\['THROUGHPUT'\] is 3001.*write {'\*': 3001, 'sns': 3000}, or less"),
+        ({"THROUGHPUT": None, "sns": SNS}, r"\['THROUGHPUT'\] is None.*write {'\*': None, 'sns': 3000}, or less"),
         # One topic has a rate; the others of SNS would have none.
-        ({"THROUGHPUT": None, "THROUGHPUT_OF": {TOPIC: 10}}, r"\['THROUGHPUT'\] is None"),
+        ({"THROUGHPUT": {"*": None, TOPIC: 10}}, r"\['THROUGHPUT'\] is None"),
     ],
 )
 def test_more_than_sns_takes_is_refused_by_name(wrong: dict[str, Any], named: str) -> None:
@@ -81,9 +81,9 @@ def test_more_than_sns_takes_is_refused_by_name(wrong: dict[str, Any], named: st
         ({"THROUGHPUT": 50, "sns": SNS}, (50, 50)),
         ({"THROUGHPUT": None}, (None, 3000)),
         ({"THROUGHPUT": 9000}, (9000, 3000)),
-        ({"THROUGHPUT": None, "THROUGHPUT_OF": {"sns": 3000}, "sns": SNS}, (None, 3000)),
-        ({"THROUGHPUT": None, "THROUGHPUT_OF": {"sns": 3000, TOPIC: 10}}, (None, 10)),
-        ({"THROUGHPUT_OF": {"nats": None}, "sns": SNS}, (None, 3000)),
+        ({"THROUGHPUT": {"*": None, "sns": 3000}, "sns": SNS}, (None, 3000)),
+        ({"THROUGHPUT": {"*": None, "sns": 3000, TOPIC: 10}}, (None, 10)),
+        ({"THROUGHPUT": {"nats": None}, "sns": SNS}, (None, 3000)),
     ],
 )
 def test_other_services_lift_the_rate_and_sns_never_has_more(

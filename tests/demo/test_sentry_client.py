@@ -61,7 +61,6 @@ ONCE = {
     "destinations_left_out": ERROR,
     "sns_topics_not_read": WARNING,
     "connection_discarded": WARNING,
-    "enqueue_not_in_transaction": WARNING,
     "messages_unresolvable": WARNING,
 }
 EACH = {
@@ -167,11 +166,10 @@ def test_what_needs_a_person_reaches_sentry_once_each_grouped_by_event() -> None
         ({"SENTRY_LEVEL": "error"}, {name for name, level in (ONCE | EACH).items() if level >= ERROR}),
         ({"SENTRY_LEVEL": "critical"}, {"process_declared_dead"}),
         ({"SENTRY_SAMPLE_RATE": "0"}, set[str]()),
-        ({"SENTRY_LEVEL": "critical", "SENTRY_EVENTS": "job_retried"}, {"process_declared_dead", "job_retried"}),
         # What is written to the output is another question.
         (
-            {"LOG_LEVEL": "critical", "SENTRY_LEVEL": "error", "SENTRY_EVENTS": "job_retried"},
-            {name for name, level in (ONCE | EACH).items() if level >= ERROR} | {"job_retried"},
+            {"LOG_LEVEL": "critical", "SENTRY_LEVEL": "error"},
+            {name for name, level in (ONCE | EACH).items() if level >= ERROR},
         ),
     ],
 )

@@ -147,15 +147,16 @@ def test_sns_is_configured_by_the_environment() -> None:
     given = {
         "SNS_REGION": "eu-west-1",
         "SNS_ALLOW_LIST": "a,b",
-        "SNS_REFETCH": "off",
-        "SNS_REFETCH_INTERVAL": "2.5",
+        "SNS_REFETCH_INTERVAL": "off",
+        "SNS_ACCESS_KEY": "a",
+        "SNS_SECRET_KEY": "b",
         "SNS_ENDPOINT": "",
     }
     assert settings_of("runworker", {**URLS, **given})["SALON_JOBS"]["SNS"] == {
         "REGION": "eu-west-1",
         "ALLOW_LIST": ["a", "b"],
-        "REFETCH": False,
-        "REFETCH_INTERVAL": 2.5,
+        "REFETCH_INTERVAL": None,
+        "ACCESS_KEY": ("a", "b"),
     }
 
 

@@ -33,7 +33,7 @@ def test_a_file_is_what_the_declaration_says(name: str) -> None:
 
 def test_the_demo_files_are_those_of_the_demo_settings() -> None:
     assert conf.extra_owner_roles == DEMO_OWNER_ROLES
-    assert conf.roles == Roles()
+    assert conf.roles == Roles(extra_owners=DEMO_OWNER_ROLES)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -21,7 +21,7 @@ from project import settings as project_settings
 from salon_jobs import access, control, jobs, outbox, tenancy, testing
 from salon_jobs.conf import Roles, Settings
 from salon_jobs.conf.brokers import AzureSettings, NatsSettings, SnsSettings
-from salon_jobs.conf.sections import LoggingSettings, OutboxSettings, ReadinessSettings
+from salon_jobs.conf.sections import LoggingSettings, OutboxSettings
 from salon_jobs.core import errors, events
 from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.metrics import METRICS
@@ -69,8 +69,7 @@ def test_settings_and_their_defaults() -> None:
 def test_roles_and_backoff_in_the_settings(heading: str, kind: Callable[[], Any]) -> None:
     section = kind()
     expected = {field.name: getattr(section, field.name) for field in fields(section)}
-    if heading == "Backoff":
-        expected = {name: shown(value) for name, value in expected.items()}
+    expected = {name: value if isinstance(value, str) else shown(value) for name, value in expected.items()}
     assert {row[0]: row[1] for row in documented("settings.md", f"## `{heading}`")} == expected
 
 
@@ -82,15 +81,13 @@ def test_roles_and_backoff_in_the_settings(heading: str, kind: Callable[[], Any]
         ("SNS", SnsSettings, {f"SNS_{key}" for key in project_settings._SNS_READERS}),
         ("NATS", NatsSettings, {f"NATS_{key}" for key in project_settings._NATS_READERS}),
         ("AZURE", AzureSettings, {variable for variable, _ in project_settings._AZURE_READERS.values()}),
-        ("READINESS", ReadinessSettings, None),
     ],
 )
-def test_sections_and_the_variables_of_the_demo(key: str, kind: Callable[[], Any], variables: set[str] | None) -> None:
+def test_sections_and_the_variables_of_the_demo(key: str, kind: Callable[[], Any], variables: set[str]) -> None:
     table = documented("settings.md", f"## `{key}`")
     assert {row[0]: row[2] for row in table} == defaults(kind)
-    if variables is not None:
-        assert {row[4] for row in table} == variables
-        assert key in ("OUTBOX", "AZURE") or all(row[4].endswith(f"_{row[0]}") for row in table)
+    assert {row[4] for row in table} == variables
+    assert key in ("OUTBOX", "AZURE") or all(row[4].endswith(f"_{row[0]}") for row in table)
 
 
 def test_what_sentry_gets_of_the_log_and_the_demos_variables() -> None:

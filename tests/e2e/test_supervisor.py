@@ -163,7 +163,7 @@ def test_a_child_killed_in_the_midst_of_a_claim_keeps_nothing(stores: list[UUID]
 
 
 def test_jobs_whose_claim_was_committed_and_never_answered_are_given_back_at_once(stores: list[UUID]) -> None:
-    with SeveringProxy(URL) as proxy, WorkerProcess(url=proxy.url, POLL_INTERVAL=60, LISTEN_URL=URL) as worker:
+    with SeveringProxy(URL) as proxy, WorkerProcess(url=proxy.url, POLL_INTERVAL=60, LISTEN=URL) as worker:
         worker.wait_until_ready()
         eventually(lambda: worker.children()[0]["listening"] is True)
         # A claim that returns nothing, owed to an earlier wake-up, may come first, and a slow one may be fair.

@@ -136,9 +136,9 @@ def test_a_burst_says_at_once_what_is_wrong(migrated: None) -> None:
 
 
 def test_a_malformed_listen_url_is_named_and_not_shown() -> None:
-    with WorkerProcess(url=url_for(WORKER), LISTEN_URL="postgresql//u:secret@h/x") as worker:
+    with WorkerProcess(url=url_for(WORKER), LISTEN="postgresql//u:secret@h/x") as worker:
         assert worker.wait() == 1
-        assert "SALON_JOBS['LISTEN_URL'] must be a URL such as postgresql://" in worker.output
+        assert "SALON_JOBS['LISTEN'] must be True, False or a URL such as postgresql://" in worker.output
         assert "secret" not in worker.output
 
 

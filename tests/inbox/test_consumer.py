@@ -270,8 +270,7 @@ def test_the_check_names_unknown_tasks_and_sources_and_an_inbox_that_forgets_too
         ([], {"a": {**PLAIN, "REPLAYS": "refuse"}}, r"\['a'\]\['REPLAYS'\] cannot be 'refuse' with ENVELOPE 'none'"),
         ([], {"a": {**ORDERS, "STORE": "mine"}}, r"\['a'\]\['STORE'\] must be .envelope., or a store.s uuid"),
         ([], {"a": {**ORDERS, "REPLAYS": "never"}}, r"\['a'\]\['REPLAYS'\] must be one of accept, refuse"),
-        ([], {"a": {**ORDERS, "MAX_DELIVERIES": 0}}, r"\['a'\]\['MAX_DELIVERIES'\] must be a whole number from 1"),
-        ([], {"a": {**ORDERS, "MAX_DELIVERY": 0}}, r"\['a'\] has an unknown key 'MAX_DELIVERY'; did you mean"),
+        ([], {"a": {**ORDERS, "PRODUCER": 0}}, r"\['a'\] has an unknown key 'PRODUCER'; did you mean 'PRODUCERS'"),
         ([], {"x" * 101: ORDERS}, "must be a dict of names, of 1 to 100 characters"),
     ],
 )

@@ -25,7 +25,7 @@ def change_settings(settings: Any) -> Callable[..., None]:
 @pytest.fixture(autouse=True)
 def outbox(change_settings: Callable[..., None], database: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Wait for nothing longer than needed."""
-    quick = {"POLL_INTERVAL": 0.2, "RETRY_BACKOFF": 0.1, "THROUGHPUT": None, "THROUGHPUT_OF": {"sns": 3000}}
+    quick = {"POLL_INTERVAL": 0.2, "RETRY_BACKOFF": 0.1, "THROUGHPUT": {"*": None, "sns": 3000}}
     change_settings(OUTBOX=quick)
     monkeypatch.setattr(relay, "_REFRESH_S", 0.1)
     MemoryPublisher.forget()

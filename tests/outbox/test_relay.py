@@ -233,7 +233,7 @@ def test_the_rate_of_a_destination_holds_for_all_relays_together_and_for_no_othe
     change_settings: Callable[..., None],
 ) -> None:
     slow = "rn::memory:::slow"
-    change_settings(OUTBOX={"THROUGHPUT": 20, "THROUGHPUT_OF": {"memory": None, slow: 20}})
+    change_settings(OUTBOX={"THROUGHPUT": {"*": 20, "memory": None, slow: 20}})
     with relaying() as first, relaying() as second:
         first.wait_for_partitions(8)
         second.wait_for_partitions(8)

@@ -48,20 +48,14 @@ def test_a_relay_reports_its_destinations(
         emitted("away", event="away")
         eventually(lambda: value(running, "relay_breaker_open", destination=ORDERS) == 1)
         eventually(lambda: value(running, "relay_lag_seconds", destination=ORDERS) > 0.01)
-        change_settings(READINESS={"RELAY_LAG": 0.01})
-        with pytest.raises(NotReady, match=r"READINESS\['RELAY_LAG'\] allows 0.01 s"):
-            running.facts()
 
 
-def test_a_relay_reports_for_how_long_a_writer_has_held_the_gate(change_settings: Callable[..., None]) -> None:
+def test_a_relay_reports_for_how_long_a_writer_has_held_the_gate() -> None:
     with relaying() as running:
         running.wait_for_partitions()
         with open_writer():
             emitted("b")
             eventually(lambda: value(running, "relay_gate_held_seconds") > 0)
-            change_settings(READINESS={"GATE_HELD": 0.001})
-            with pytest.raises(NotReady, match="an open transaction has held messages back"):
-                running.facts()
         eventually(lambda: value(running, "relay_gate_held_seconds") == 0)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -116,18 +116,6 @@ def test_gwt_10_a_failed_job_is_exactly_one_event_and_a_retry_is_none(sentry: Se
     [event] = received(sentry)
     assert event["exception"]["values"][-1]["value"] == "the till is closed"
     assert event["tags"] == {"task_name": "test-store", "store_id": str(stores[0]), "attempt": 2, "job_id": handle.id}
-
-
-def test_a_retry_is_an_event_where_it_is_asked_for(sentry: SentryServer, change_settings: Callable[..., None]) -> None:
-    change_settings(SENTRY_EVENTS=["job_retried"])
-    tasks.hooks.system = fail
-    tasks.system.using(max_attempts=2).enqueue(note=SECRET)
-    run_all()
-    [event] = received(sentry)
-    assert (event["fingerprint"], event["tags"]["task_name"]) == (["job_retried"], "test-system")
-    assert "None" not in (*event["tags"].values(), *event["contexts"]["log"].values())
-    assert "store_id" not in event["tags"], "a job of no store"
-    assert SECRET not in str(event)
 
 
 def test_an_on_commit_callback_that_raises_is_one_event_of_its_job(sentry: SentryServer, stores: list[UUID]) -> None:

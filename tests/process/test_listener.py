@@ -64,7 +64,7 @@ def test_where_nothing_arrives_it_warns_once_tries_again_and_hears_when_it_can(
 ) -> None:
     direct = settings.SALON_JOBS
     # Another database's notifications never arrive, as those behind a transaction-mode pooler do not.
-    settings.SALON_JOBS = {**direct, "LISTEN_URL": url_for(None, "postgres")}
+    settings.SALON_JOBS = {**direct, "LISTEN": url_for(None, "postgres")}
     heard.listener.start()
     eventually(lambda: warnings(caplog))
     assert heard.listener.listening is False
@@ -81,7 +81,7 @@ def test_one_whose_connection_hangs_says_so_and_can_be_stopped(
     for name, seconds in (("_POLL_S", 0.05), ("_PING_S", 0.1), ("_PROVEN_FOR_S", 0.5), ("_STOP_S", 0.1)):
         monkeypatch.setattr(listener, name, seconds)
     with SeveringProxy(url_for("worker_runtime")) as proxy:
-        settings.SALON_JOBS = {**settings.SALON_JOBS, "LISTEN_URL": proxy.url}
+        settings.SALON_JOBS = {**settings.SALON_JOBS, "LISTEN": proxy.url}
         heard.listener.start()
         assert heard.next()
         assert heard.listener.listening is True

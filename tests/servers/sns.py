@@ -80,7 +80,7 @@ class SnsBroker(Broker):
     def settings(self) -> dict[str, Any]:
         assert self._forwarder is not None
         address = f"http://127.0.0.1:{self._forwarder.port}"
-        return {"SNS": {"ENDPOINT": address, "ACCESS_KEY": "test", "SECRET_KEY": "test"}}
+        return {"SNS": {"ENDPOINT": address, "ACCESS_KEY": ("test", "test")}}
 
     def destination(self, name: str) -> str:
         """Create a topic, FIFO if its name says so, and its queues."""

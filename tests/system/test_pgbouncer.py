@@ -162,7 +162,7 @@ def test_a_worker_that_can_not_listen_says_it_once_and_polls(database: None, poo
         worker.wait_until_ready()
         deaf = worker.wait_for("listener_deaf", patience_s=15)
         assert deaf["level"] == "warning"
-        assert "SALON_JOBS['LISTEN_URL']" in deaf["detail"]
+        assert "SALON_JOBS['LISTEN']" in deaf["detail"]
         assert worker.children()[0]["listening"] is False
         for _ in range(3):
             began = time.monotonic()
@@ -174,7 +174,7 @@ def test_a_worker_that_can_not_listen_says_it_once_and_polls(database: None, poo
 
 
 def test_a_direct_url_for_listening_brings_the_wake_ups(database: None, pooled: str) -> None:
-    with WorkerProcess("--concurrency", "2", url=pooled, LISTEN_URL=DIRECT, POLL_INTERVAL=60) as worker:
+    with WorkerProcess("--concurrency", "2", url=pooled, LISTEN=DIRECT, POLL_INTERVAL=60) as worker:
         worker.wait_until_ready()
         eventually(lambda: worker.children()[0]["listening"] is True)
         for _ in range(5):

@@ -71,8 +71,8 @@ def _find_undeclared(
             continue
         for name in sorted({right.grantee for right in declared.within_reach(routine.rights)}):
             if name != PUBLIC and routine.owner in declared.owner_roles:
-                continue  # EXTRA_OWNER_ROLES are declared to own such functions
-            hint = "or give it to an owner named in EXTRA_OWNER_ROLES, or make it INVOKER"
+                continue  # extra_owners are declared to own such functions
+            hint = "or give it to an owner named in ROLES['extra_owners'], or make it INVOKER"
             yield Drift(
                 "undeclared function",
                 f"{routine.where}, role {name}",

@@ -100,7 +100,8 @@ def client(service: Literal["sns", "sqs"], *, timeout_s: float, attempts: int, r
     )
     try:
         # The stubs have one overload per service, and their list is too long for a type checker.
-        session: Any = Session(aws_access_key_id=sns.access_key, aws_secret_access_key=sns.secret_key)
+        key, secret = sns.access_key or (None, None)
+        session: Any = Session(aws_access_key_id=key, aws_secret_access_key=secret)
         return session.client(service, region_name=region or sns.region, endpoint_url=sns.endpoint, config=config)
     except (BotoCoreError, ValueError) as error:
         raise ConfigurationError(f"SALON_JOBS['SNS'] cannot be used: {error}") from error

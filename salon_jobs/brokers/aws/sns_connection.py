@@ -95,7 +95,7 @@ class SnsConnection:
         # One retry, on a new connection: the server may have closed an idle one.
         self._client = aws.client("sns", timeout_s=aws.TIMEOUT_S, attempts=2)
         self._pinging = aws.client("sns", timeout_s=_PING_S, attempts=1)
-        refetch_s = sns.refetch_interval.total_seconds() if sns.refetch else None
+        refetch_s = None if sns.refetch_interval is None else sns.refetch_interval.total_seconds()
         self.topics = Topics(self._topic_arns, refetch_s=refetch_s, clock=clock)
 
     def find_topic(self, name: str) -> str | PublishFailure:

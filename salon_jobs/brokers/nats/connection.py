@@ -124,12 +124,11 @@ class NatsConnection:
     async def _connect(self) -> None:
         """Try every server, repeatedly, until one answers or the attempts are used up."""
         nats_settings = settings.nats
-        jitter = nats_settings.reconnect_jitter_tls if nats_settings.tls else nats_settings.reconnect_jitter
         for attempt in range(nats_settings.max_reconnects + 1):
             if attempt:
                 self._tried.clear()
-                wait_s = nats_settings.reconnect_wait.total_seconds() + random.uniform(0, jitter.total_seconds())  # noqa: S311
-                await asyncio.sleep(wait_s)
+                jitter_s = random.uniform(0, nats_settings.jitter.total_seconds())  # noqa: S311
+                await asyncio.sleep(nats_settings.reconnect_wait.total_seconds() + jitter_s)
             servers = [*nats_settings.server, *(url for url in self._discovered if url not in nats_settings.server)]
             for server in random.sample(servers, len(servers)):
                 try:
@@ -192,6 +191,7 @@ class NatsConnection:
 
             return reveal
 
+        user, password = nats_settings.user or (None, None)
         return {
             "name": nats_settings.client_name,
             "allow_reconnect": False,
@@ -199,8 +199,8 @@ class NatsConnection:
             "reconnect_time_wait": 0,
             "connect_timeout": nats_settings.timeout.total_seconds(),
             "ping_interval": _PING_INTERVAL_S,
-            "user": secret(nats_settings.user),
-            "password": secret(nats_settings.password),
+            "user": secret(user),
+            "password": secret(password),
             "token": secret(nats_settings.token),
             "user_credentials": nats_settings.credentials_file,
             "tls": _tls_context() if nats_settings.tls else None,
@@ -248,8 +248,8 @@ def _offers_tls(client: Any) -> bool:
 def _tls_context() -> ssl.SSLContext:
     nats_settings = settings.nats
     context = ssl.create_default_context(cafile=nats_settings.tls_ca_file)
-    if nats_settings.tls_certificate_file:
-        context.load_cert_chain(nats_settings.tls_certificate_file, nats_settings.tls_key_file)
+    if nats_settings.tls_certificate_files:
+        context.load_cert_chain(*nats_settings.tls_certificate_files)
     return context
 
 
