@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from salon_jobs.access.bootstrap_scripts import build_scripts, render_psql
+from salon_jobs.access.bootstrap import build_scripts, render_psql
 from salon_jobs.access.roles import ROLE_SPECS
 from salon_jobs.conf import Roles
 

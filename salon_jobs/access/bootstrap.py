@@ -1,4 +1,4 @@
-"""Bootstrap of the database roles: runs their scripts as a superuser."""
+"""Bootstrap of the database roles: an idempotent script per role, run as a superuser or rendered as a file for psql."""
 
 from __future__ import annotations
 
@@ -12,17 +12,118 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import psycopg
-from psycopg import sql
 
-from salon_jobs.access.bootstrap_scripts import DATABASE_TAKEN, ROLE_TAKEN, RoleScript, build_scripts, prelude
-from salon_jobs.access.roles import ATTRIBUTE_COLUMNS
+from salon_jobs.access.objects import identifier, literal
+from salon_jobs.access.roles import ATTRIBUTE_COLUMNS, SCHEMA, RoleSpec, named_roles
 from salon_jobs.conf import Roles
 from salon_jobs.core.errors import ConfigurationError, ConversionMissing, NotReady, RolesTaken
+from salon_jobs.db import statements
 
+# Error codes of the guards in ``bootstrap_prelude.sql``.
+ROLE_TAKEN: Final = "SJ002"
+DATABASE_TAKEN: Final = "SJ003"
 _USED_ELSEWHERE: Final = " is already used in another database: "  # as ``bootstrap_prelude.sql`` says it
 Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 # Called before passwords change, with the roles, and for those used elsewhere the other databases; raises to refuse.
 ConfirmPasswords: TypeAlias = Callable[[Sequence[str], Mapping[str, str]], None]
+
+
+def prelude() -> str:
+    """Return what every bootstrap begins its transaction with."""
+    return statements.load("bootstrap_prelude")
+
+
+@dataclass(frozen=True, slots=True)
+class RoleScript:
+    """Statements for one role, in order: its guards, its creation, those for the cluster and for the database."""
+
+    spec: RoleSpec
+    name: str
+    roles: tuple[tuple[RoleSpec, str], ...]
+
+    @property
+    def migrator(self) -> str:
+        return next(name for spec, name in self.roles if spec.owns_schema)
+
+    @property
+    def _guarded(self) -> str:
+        """The roles of which this one must not be a member."""
+        is_runtime = not self.spec.owns_schema and not self.spec.owns_functions
+        return _names(name for spec, name in self.roles if is_runtime and (spec.owns_schema or spec.owns_functions))
+
+    def guard(self, database: str | None = None) -> str:
+        """Return the statement that rejects a role used by another database, with ``ROLE_TAKEN`` and a hint for psql.
+
+        ``database`` is the one to prepare, if it is not the connected one.
+        """
+        arguments = [literal(self.name), literal(self.spec.attribute_words), self._guarded]
+        return _call("guard_role", *arguments, *([] if database is None else [literal(database)]))
+
+    def guard_database(self) -> str:
+        """Return the statement that rejects another project's database with ``DATABASE_TAKEN``."""
+        return _call("guard_database", _names(name for _, name in self.roles))
+
+    @property
+    def create(self) -> str:
+        return _call("create_role", literal(self.name))
+
+    @property
+    def cluster(self) -> tuple[str, ...]:
+        name, words = literal(self.name), self.spec.attribute_words
+        if self.spec.owns_functions:
+            return (
+                _call("alter_role_unless_shared", name, literal(f"{words} PASSWORD NULL")),
+                _call("grant_owner", name, literal(self.migrator)),
+            )
+        alter = _call("alter_role_unless_shared", name, literal(words))
+        return (alter,) if self.spec.owns_schema else (alter, _call("revoke_memberships", name, self._guarded))
+
+    @property
+    def database(self) -> tuple[str, ...]:
+        return tuple(self._database())
+
+    def _database(self) -> Iterable[str]:
+        role, spec = identifier(self.name), self.spec
+        defaults = [each.statement() for each in spec.default_privileges(self.name, self.migrator)]
+        if spec.owns_schema:
+            yield f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}"
+            yield f"ALTER SCHEMA {SCHEMA} OWNER TO {role}"
+            yield f"REVOKE ALL ON SCHEMA {SCHEMA} FROM PUBLIC"
+            yield _on_database("REVOKE ALL ON", "FROM PUBLIC")
+            yield from defaults
+        elif not spec.owns_functions:
+            yield _on_database("REVOKE ALL ON", f"FROM {role}")
+        for setting in spec.settings:
+            yield _on_database(f"ALTER ROLE {role} IN", f"SET {setting}")
+        for privilege in spec.database_privileges:
+            yield _on_database(f"GRANT {privilege} ON", f"TO {role}")
+        if spec.owns_schema:
+            return
+        if not spec.owns_functions:
+            yield f"REVOKE ALL ON SCHEMA {SCHEMA} FROM {role}"
+        yield f"GRANT USAGE ON SCHEMA {SCHEMA} TO {role}"
+        yield from defaults
+
+
+def build_scripts(roles: Roles, extra_owner_roles: Iterable[str] = ()) -> tuple[RoleScript, ...]:
+    """Build the scripts in the order in which they must run.
+
+    Raises ``ConfigurationError`` when an extra owner role has the name of another role.
+    """
+    named = named_roles(roles, extra_owner_roles)
+    return tuple(RoleScript(spec, name, named) for spec, name in named)
+
+
+def _call(procedure: str, *arguments: str) -> str:
+    return f"CALL pg_temp.{procedure}({', '.join(arguments)})"
+
+
+def _on_database(before: str, after: str) -> str:
+    return _call("on_database", literal(before), literal(after))
+
+
+def _names(names: Iterable[str]) -> str:
+    return f"ARRAY[{', '.join(map(literal, names))}]::name[]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,22 +276,19 @@ def _shared(connection: Connection, scripts: Iterable[RoleScript], database: str
 
 def _read_roles(connection: Connection, scripts: Iterable[RoleScript]) -> dict[str, RoleState]:
     names = [script.name for script in scripts]
-    query = sql.SQL(
-        """
-        SELECT r.rolname, r.rolpassword, ARRAY[{}],
+    query = f"""
+        SELECT r.rolname, r.rolpassword, ARRAY[{", ".join(ATTRIBUTE_COLUMNS.values())}],
                ARRAY(SELECT m::text FROM pg_catalog.pg_auth_members m WHERE m.member = r.oid ORDER BY 1)
           FROM pg_catalog.pg_authid r WHERE r.rolname = ANY (%s::text[])
          ORDER BY array_position(%s::text[], r.rolname::text)
-        """
-    ).format(sql.SQL(", ").join(map(sql.Identifier, ATTRIBUTE_COLUMNS.values())))
-    found = connection.execute(query, [names, names]).fetchall()
+    """
     return {
         name: RoleState(
             attributes=tuple(word if on else f"NO{word}" for word, on in zip(ATTRIBUTE_COLUMNS, flags, strict=True)),
             verifier=verifier,
             memberships=tuple(memberships),
         )
-        for name, verifier, flags, memberships in found
+        for name, verifier, flags, memberships in connection.execute(query.encode(), [names, names])
     }
 
 
@@ -206,13 +304,13 @@ def is_password(password: str, verifier: str, role: str) -> bool:
     """Compare a password with its verifier in ``pg_authid``: SCRAM-SHA-256 (RFC 5803) or MD5."""
     if verifier.startswith("md5"):
         return hashlib.md5(f"{password}{role}".encode(), usedforsecurity=False).hexdigest() == verifier[3:]
-    found = re.fullmatch(r"SCRAM-SHA-256\$(\d+):([^$]+)\$([^:]+):.+", verifier)
-    if found is None:
+    scram = re.fullmatch(r"SCRAM-SHA-256\$(\d+):([^$]+)\$([^:]+):.+", verifier)
+    if scram is None:
         return False
     normalized = unicodedata.normalize("NFKC", password).encode()
-    salted = hashlib.pbkdf2_hmac("sha256", normalized, base64.b64decode(found[2]), int(found[1]))
+    salted = hashlib.pbkdf2_hmac("sha256", normalized, base64.b64decode(scram[2]), int(scram[1]))
     client_key = hmac.digest(salted, b"Client Key", "sha256")
-    return hmac.compare_digest(hashlib.sha256(client_key).digest(), base64.b64decode(found[3]))
+    return hmac.compare_digest(hashlib.sha256(client_key).digest(), base64.b64decode(scram[3]))
 
 
 def _require_passwords(scripts: Iterable[RoleScript], passwords: Mapping[str, str]) -> None:
@@ -256,9 +354,9 @@ def _ensure_database(
     with connection.transaction():
         _begin(connection, scripts, database, share_roles=share_roles)
         _execute(connection, migrator.create)
-    statement = sql.SQL("CREATE DATABASE {} OWNER {} ENCODING 'UTF8' TEMPLATE template0")
+    owned = f"{identifier(database)} OWNER {identifier(migrator.name)}"
     try:
-        connection.execute(statement.format(sql.Identifier(database), sql.Identifier(migrator.name)))
+        _execute(connection, f"CREATE DATABASE {owned} ENCODING 'UTF8' TEMPLATE template0")
     except psycopg.errors.DuplicateDatabase:  # another bootstrap was faster
         return False
     return True
@@ -269,8 +367,7 @@ def _apply(connection: Connection, script: RoleScript, passwords: Mapping[str, s
     if script.spec.variable is not None and (changes_password or _needs_password(connection, script.name)):
         password = passwords[script.spec.key].encode()
         verifier = connection.pgconn.encrypt_password(password, script.name.encode(), b"scram-sha-256").decode()
-        statement = sql.SQL("ALTER ROLE {} PASSWORD {}")
-        connection.execute(statement.format(sql.Identifier(script.name), sql.Literal(verifier)))
+        _execute(connection, f"ALTER ROLE {identifier(script.name)} PASSWORD {literal(verifier)}")
     _execute(connection, *script.cluster, *script.database)
 
 
@@ -279,6 +376,90 @@ def _needs_password(connection: Connection, name: str) -> bool:
     return row is not None and bool(row[0])
 
 
-def _execute(connection: Connection, *statements: str) -> None:
-    for statement in statements:
+def _execute(connection: Connection, *texts: str) -> None:
+    for statement in texts:
         connection.execute(statement.encode())
+
+
+_HEADER: Final = """\
+-- Role __name__: __purpose__.
+-- Idempotent. Run it as superuser, connected to the application's database, before `migrate`:
+--     __environment__psql -d DATABASE -f THIS_FILE
+-- A role that other databases use is refused unless you give -v share_roles=on, and is never altered.
+"""
+_HEADER_OF_LOGIN: Final = """\
+-- An existing password is kept unless you give -v change_passwords=on.
+-- psql before version 15 reads no environment: give -v __password__=… instead.
+"""
+_BEGIN: Final = """\
+-- `manage.py bootstrap_roles` runs the same statements, and `--print` prints them for other names.
+\\set ON_ERROR_STOP on
+BEGIN;
+"""
+_FLAG: Final = """\
+\\if :{?__flag__}
+\\else
+    \\set __flag__ off
+\\endif
+SET LOCAL salon_jobs.__flag__ = :'__flag__';
+"""
+_READ_VARIABLE: Final = """\
+\\if :{?__password__}
+\\else
+    \\set __password__ ''
+    \\getenv __password__ __variable__
+\\endif
+SELECT :'__password__' = '' AS password_is_missing \\gset
+\\if :password_is_missing
+    DO $bootstrap$ BEGIN
+        RAISE EXCEPTION '__variable__ is not set: give the password in the environment or by -v __password__=…';
+    END $bootstrap$;
+\\endif
+"""
+_SET_VARIABLE: Final = """\
+SELECT pg_temp.sets_password(__literal__) AS sets_password \\gset
+\\if :sets_password
+    ALTER ROLE __identifier__ PASSWORD :'__password__';
+\\else
+    \\echo 'kept the password of role __echo__; -v change_passwords=on changes it'
+\\endif
+"""
+
+
+def render_psql(script: RoleScript) -> str:
+    """Render one script as a psql file, to be run by a superuser connected to the application's database."""
+    variable, name = script.spec.variable, script.name
+    words = {
+        "name": name,
+        "purpose": script.spec.purpose,
+        "environment": "" if variable is None else f"{variable}=… ",
+        "literal": literal(name),
+        "identifier": identifier(name),
+        "echo": name.replace("'", ""),
+        "variable": variable or "",
+        "password": re.sub(r"\W", "_", (variable or "").lower()),
+    }
+    has_password = variable is not None
+    # The command runs all guards before it makes anything; psql runs a file after another was refused.
+    of_migrator = [_call("refuse_role_of_others", literal(script.migrator))] if script.spec.owns_functions else []
+    parts = [
+        _fill(_HEADER + (_HEADER_OF_LOGIN if has_password else "") + _BEGIN, words),
+        f"{prelude()}\n",
+        *(_fill(_FLAG, {"flag": flag}) for flag in ("share_roles", "change_passwords")),
+        _fill(_READ_VARIABLE, words) if has_password else "",
+        "\n-- The cluster\n",
+        _lines(*of_migrator, script.guard(), script.guard_database(), script.create),
+        _fill(_SET_VARIABLE, words) if has_password else "",
+        _lines(*script.cluster),
+        "\n-- The database\n",
+        _lines(*script.database, "COMMIT"),
+    ]
+    return "".join(parts)
+
+
+def _fill(template: str, words: dict[str, str]) -> str:
+    return re.sub(r"__(\w+?)__", lambda placeholder: words[placeholder[1]], template)
+
+
+def _lines(*sql: str) -> str:
+    return "".join(f"{statement};\n" for statement in sql)

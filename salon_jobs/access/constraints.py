@@ -70,7 +70,7 @@ class AccessConstraint(_Constraint):
 
     def create_sql(self, model: Any, schema_editor: Any) -> Any:
         """Return the SQL that revokes default privileges, grants, creates policies and enables row-level security."""
-        return self._statement(_protect, model, schema_editor)
+        return self._statement(_install, model, schema_editor)
 
     def remove_sql(self, model: Any, schema_editor: Any) -> Any:
         """Return the SQL that disables row-level security and restores the default privileges."""
@@ -80,7 +80,7 @@ class AccessConstraint(_Constraint):
             for statement in schema_editor.deferred_sql
             if not (isinstance(statement, Statement) and _is_access_of(statement, model))
         ]
-        return self._statement(_unprotect, model, schema_editor)
+        return self._statement(_remove, model, schema_editor)
 
     def _statement(
         self, write: Callable[[TableAccess], list[str]], model: type[Model], schema_editor: BaseDatabaseSchemaEditor
@@ -200,16 +200,15 @@ def _is_access_of(statement: Statement, model: type[Model]) -> bool:
     return isinstance(written, _AccessSQL) and written.table == model._meta.db_table
 
 
-def _protect(access: TableAccess) -> list[str]:
-    return [*([] if conf.roles is None else access.grant(conf.roles.runtime)), *access.protect()]
+def _install(access: TableAccess) -> list[str]:
+    return access.install(() if conf.roles is None else conf.roles.runtime)
 
 
-def _unprotect(access: TableAccess) -> list[str]:
+def _remove(access: TableAccess) -> list[str]:
     roles = conf.roles
     if roles is None:
-        return access.unprotect()
-    default = [spec.name(roles) for spec in ROLE_SPECS if spec.business_dml]
-    return [*access.unprotect(), *access.revoke(roles.runtime), *access.grant_defaults(default)]
+        return access.remove(())
+    return access.remove(roles.runtime, defaults=[spec.name(roles) for spec in ROLE_SPECS if spec.business_dml])
 
 
 def is_store_model(model: type[Model], field: Any) -> bool:

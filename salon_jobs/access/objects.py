@@ -108,42 +108,38 @@ class TableAccess:
         """Roles that may insert: an identity column needs no more, a serial one also needs its sequence."""
         return list(dict.fromkeys(right.grantee for right in self.rights if right.privilege == "INSERT"))
 
-    def protect(self) -> list[str]:
-        """Return the statements that recreate each policy, then enable row-level security."""
-        table = identifier(self.table)
-        return [
-            *(make for policy in self.policies for make in (policy.drop(table), policy.create(table))),
-            f"ALTER TABLE {table} ENABLE ROW LEVEL SECURITY",
-            *([f"ALTER TABLE {table} FORCE ROW LEVEL SECURITY"] if self.force else []),
-        ]
+    def install(self, roles: Sequence[str]) -> list[str]:
+        """Return the statements that leave PUBLIC and ``roles`` what is declared, and recreate each policy.
 
-    def unprotect(self) -> list[str]:
-        """Return the statements that disable row-level security and drop the policies."""
+        With one database user, without roles, nothing is granted or revoked.
+        """
+        table = identifier(self.table)
+        if roles:
+            statements = [*self._revoke(roles), *grants(table, self.rights)]
+            if self.inserting:
+                statements.append(self._on_sequences("a", "GRANT USAGE", f"TO {identifiers(self.inserting)}"))
+        else:
+            statements = []
+        statements += [make for policy in self.policies for make in (policy.drop(table), policy.create(table))]
+        switches = ["ENABLE"] * self.is_protected + ["FORCE"] * (self.is_protected and self.force)
+        return [*statements, *(f"ALTER TABLE {table} {switch} ROW LEVEL SECURITY" for switch in switches)]
+
+    def remove(self, roles: Sequence[str], *, defaults: Sequence[str] = ()) -> list[str]:
+        """Return the statements that undo ``install``, and give ``defaults`` the privileges of a new table."""
         table = identifier(self.table)
         return [
             f"ALTER TABLE {table} NO FORCE ROW LEVEL SECURITY",
             f"ALTER TABLE {table} DISABLE ROW LEVEL SECURITY",
             *(policy.drop(table) for policy in self.policies),
+            *(self._revoke(roles) if roles else []),
+            *grants(table, (Right(role, privilege) for role in defaults for privilege in ALL_ROWS)),
+            *([self._on_sequences("ai", "GRANT USAGE, SELECT", f"TO {identifiers(defaults)}")] if defaults else []),
         ]
 
-    def grant(self, roles: Sequence[str]) -> list[str]:
-        """Return the statements that revoke everything from PUBLIC and ``roles``, then grant what is declared."""
-        statements = [*self.revoke(roles), *grants(identifier(self.table), self.rights)]
-        if self.inserting:
-            statements.append(self._on_sequences("a", "GRANT USAGE", f"TO {identifiers(self.inserting)}"))
-        return statements
-
-    def revoke(self, roles: Sequence[str]) -> list[str]:
+    def _revoke(self, roles: Sequence[str]) -> list[str]:
         """Return the statements that revoke everything on the table and its own sequences from PUBLIC and ``roles``."""
         of = f"FROM {', '.join(map(grantee, (PUBLIC, *roles)))}"
         return [f"REVOKE ALL ON {identifier(self.table)} {of}", self._on_sequences("ai", "REVOKE ALL", of)]
-
-    def grant_defaults(self, roles: Sequence[str]) -> list[str]:
-        """Return the statements that restore these roles' default privileges on a new table and its sequences."""
-        return [
-            *grants(identifier(self.table), (Right(role, privilege) for role in roles for privilege in ALL_ROWS)),
-            self._on_sequences("ai", "GRANT USAGE, SELECT", f"TO {identifiers(roles)}"),
-        ]
 
     def _on_sequences(self, kinds: str, verb: str, whom: str) -> str:
         """Return a grant or revoke on the sequences of columns: ``a`` for serial, ``i`` for identity columns."""

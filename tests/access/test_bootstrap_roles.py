@@ -18,8 +18,7 @@ import pytest
 from django.core.management import CommandError, call_command
 from psycopg import sql
 
-from salon_jobs.access.bootstrap import is_password
-from salon_jobs.access.bootstrap_scripts import build_scripts, render_psql
+from salon_jobs.access.bootstrap import build_scripts, is_password, render_psql
 from salon_jobs.conf import Roles
 from tests.settings import url_for
 

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from project.local.bootstrap_files import DEMO_OWNER_ROLES, FOLDER, bootstrap_files
-from salon_jobs.access.bootstrap_scripts import build_scripts, render_psql
+from salon_jobs.access.bootstrap import build_scripts, render_psql
 from salon_jobs.conf import Roles
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError

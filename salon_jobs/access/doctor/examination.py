@@ -80,10 +80,9 @@ def _compare(
     else:
         yield from roles.compare_roles(catalogue, declared)
         yield from roles.compare_memberships(catalogue, declared)
-    yield from roles.compare_settings(catalogue, declared)
-    if declared.roles is not None:
         yield from roles.compare_containers(catalogue.objects, declared)
         yield from roles.compare_default_privileges(catalogue, declared)
+    yield from roles.compare_settings(catalogue, declared)
     yield from tables.compare_security(relations, declared)
     yield from tables.compare_policies(catalogue, relations, declared)
     yield from tables.compare_tables(catalogue.objects, relations, declared)

@@ -5,28 +5,13 @@ and consult the database routers as Django's own operations do. Those that lock 
 only briefly: see ``DatabaseOperation``, and for a whole migration ``LocksBriefly``.
 """
 
-from __future__ import annotations
-
-from salon_jobs.access.operations.access import (
-    InstallFanOutFunction,
-    InstallFunction,
-    ProtectModel,
-    ProtectTables,
-    ReleaseModel,
-    ShareWithDjango,
-)
-from salon_jobs.access.operations.base import DropForeignKey, LocksBriefly, SetStorageParameters
-from salon_jobs.access.operations.stores import RunForEachStore
-
-__all__ = [
-    "DropForeignKey",
-    "InstallFanOutFunction",
-    "InstallFunction",
-    "LocksBriefly",
-    "ProtectModel",
-    "ProtectTables",
-    "ReleaseModel",
-    "RunForEachStore",
-    "SetStorageParameters",
-    "ShareWithDjango",
-]
+from salon_jobs.access.operations.access import InstallFanOutFunction as InstallFanOutFunction
+from salon_jobs.access.operations.access import InstallFunction as InstallFunction
+from salon_jobs.access.operations.access import ProtectModel as ProtectModel
+from salon_jobs.access.operations.access import ProtectTables as ProtectTables
+from salon_jobs.access.operations.access import ReleaseModel as ReleaseModel
+from salon_jobs.access.operations.access import ShareWithDjango as ShareWithDjango
+from salon_jobs.access.operations.base import DropForeignKey as DropForeignKey
+from salon_jobs.access.operations.base import LocksBriefly as LocksBriefly
+from salon_jobs.access.operations.base import SetStorageParameters as SetStorageParameters
+from salon_jobs.access.operations.stores import RunForEachStore as RunForEachStore

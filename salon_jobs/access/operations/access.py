@@ -119,14 +119,12 @@ class ProtectTables(DatabaseOperation):
     def apply(self, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
         if conf.roles is not None:
             for table in self.tables:
-                access = table_access(table, conf.roles)
-                execute(schema_editor, *access.grant(conf.roles.runtime), *access.protect())
+                execute(schema_editor, *table_access(table, conf.roles).install(conf.roles.runtime))
 
     def unapply(self, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
         if conf.roles is not None:
             for table in self.tables:
-                access = table_access(table, conf.roles)
-                execute(schema_editor, *access.unprotect(), *access.revoke(conf.roles.runtime))
+                execute(schema_editor, *table_access(table, conf.roles).remove(conf.roles.runtime))
 
     def describe(self) -> str:
         return f"Protect {', '.join(self.tables)}: grants and row-level security"
@@ -143,7 +141,7 @@ class ShareWithDjango(DatabaseOperation):
             return
         execute(
             schema_editor,
-            *history_access(conf.roles).grant(conf.roles.runtime),
+            *history_access(conf.roles).install(conf.roles.runtime),
             # Every trigger of pgtrigger, including the host's, calls it as the writing role; its schema is
             # PGTRIGGER_SCHEMA.
             "DO $$ DECLARE f regprocedure; BEGIN FOR f IN SELECT oid FROM pg_proc WHERE proname = "

@@ -7,8 +7,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from salon_jobs.access.bootstrap import Bootstrapped, bootstrap
-from salon_jobs.access.bootstrap_scripts import build_scripts, render_psql
+from salon_jobs.access.bootstrap import Bootstrapped, bootstrap, build_scripts, render_psql
 from salon_jobs.conf import settings as conf
 from salon_jobs.management.output import as_command_error, ask, warn_of_kept_passwords
 
