@@ -30,7 +30,13 @@ hypothesis.settings.load_profile("quick")
 # Emptied in this order, which satisfies the foreign keys.
 TABLES = (
     *("salon_jobs_job", "salon_jobs_job_error", "salon_jobs_process", "salon_jobs_cron_entry", "salon_jobs_cron_tick"),
-    *("salon_jobs_superseded", "salon_jobs_limit", "salon_jobs_fan_out", "salon_jobs_task_minute"),
+    *(
+        "salon_jobs_job_result",
+        "salon_jobs_superseded",
+        "salon_jobs_limit",
+        "salon_jobs_fan_out",
+        "salon_jobs_task_minute",
+    ),
     *("salon_jobs_queue_minute", "salon_jobs_message", "salon_jobs_blocked_aggregate", "salon_jobs_partition"),
     *("salon_jobs_destination", "salon_jobs_inbox", "salon_jobs_replay"),
     *("sale", "reservation", "customer_note", "customer", "daily_sales", "operator_invitation", "membership"),

@@ -25,6 +25,7 @@ from salon_jobs.db import statements
 _OPERATOR: Final[dict[str, tuple[Privilege, ...]]] = {
     "salon_jobs_job": ("UPDATE", "DELETE"),
     "salon_jobs_job_error": ("DELETE",),
+    "salon_jobs_job_result": ("DELETE",),
     "salon_jobs_process": (),
     "salon_jobs_cron_entry": (),
     "salon_jobs_cron_tick": (),
@@ -42,7 +43,12 @@ _OPERATOR: Final[dict[str, tuple[Privilege, ...]]] = {
 }
 TABLES: Final = tuple(_OPERATOR)
 # Rows of its current store. It emits and skips messages only through functions.
-_WEB_READS: Final = ("salon_jobs_job_error", "salon_jobs_message", "salon_jobs_blocked_aggregate")
+_WEB_READS: Final = (
+    "salon_jobs_job_error",
+    "salon_jobs_job_result",
+    "salon_jobs_message",
+    "salon_jobs_blocked_aggregate",
+)
 # Columns set by an enqueue. Not id, state, lease and others that the workers trust: with those, SQL injected into a web
 # process could stop the workers for all stores.
 _WEB_INSERTS: Final = (
@@ -138,11 +144,16 @@ _ADD_JOBS: Final = (
     "text, text[], uuid[], text, smallint, smallint, timestamptz, timestamptz, timestamptz, text[], text, text[],"
     " text[], timestamptz[], bigint"
 )
+_ENQUEUE: Final = (
+    "text, text, uuid, text, smallint, smallint, timestamptz, timestamptz, timestamptz, text, text, text, text, uuid"
+)
 _EMIT: Final = "text, text, text, json, json, text, uuid, boolean"
 _EMIT_MANY: Final = "uuid[], text[], text[], text[], text[], text[], text"
 _FUNCTIONS: Final[Mapping[str, _JobFunction]] = {
     "salon_jobs_add_job": _JobFunction(_ADD_JOB, ("web", "worker")),
     "salon_jobs_add_jobs": _JobFunction(_ADD_JOBS, ("web", "worker")),
+    "salon_jobs_enqueue": _JobFunction(_ENQUEUE, ("web", "worker")),
+    "salon_jobs_get_result": _JobFunction("uuid", ("web", "worker")),
     "salon_jobs_cancel": _JobFunction("bigint[]", ("web", "worker", "operator")),
     "salon_jobs_claim": _JobFunction("bigint, text[], integer, timestamptz, text[], float8", ("worker",)),
     "salon_jobs_finish": _JobFunction("bigint, integer, bigint, boolean", ("worker",)),
@@ -178,7 +189,7 @@ def job_function(name: str, schema: str, roles: Roles | None) -> FunctionAccess:
     text = statements.load(f"{name.removeprefix('salon_jobs_')}_function").replace("__schema__", identifier(schema))
     definition = text.replace("__guc__", conf.store_guc)
     if "__statement__" in definition:
-        definition = definition.replace("__statement__", _claim_statement())
+        definition = definition.replace("__statement__", _STATEMENTS[name](identifier(schema)))
     callers = () if roles is None else tuple(getattr(roles, key) for key in declared.callers)
     return FunctionAccess(
         schema=schema,
@@ -217,6 +228,15 @@ def fan_out_reads(*, key: str, roles: Roles) -> Right:
     return Right(roles.fan_out_owner, "SELECT", key)
 
 
-def _claim_statement() -> str:
+def _claim_statement(schema: str) -> str:
     parameters = ("process_id", "tasks", "room", "now", "queues", "clock")
     return re.sub(r"%\((\w+)\)s", lambda name: f"${parameters.index(name[1]) + 1}", statements.load("claim_due"))
+
+
+def _record_statement(schema: str) -> str:
+    statement = statements.load("job_record").replace("%(id)s", "NULL").replace("%(public_id)s", "$1")
+    return re.sub(r"\b(FROM|JOIN) (salon_jobs_)", rf"\1 {schema}.\2", statement)
+
+
+# What takes the place of a function's ``__statement__``.
+_STATEMENTS: Final = {"salon_jobs_claim": _claim_statement, "salon_jobs_get_result": _record_statement}

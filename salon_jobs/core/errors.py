@@ -50,6 +50,18 @@ class EnqueueRefused(SalonJobsError):
     code = "JOB.ENQUEUE_REFUSED"
 
 
+class JobDoesNotExist(SalonJobsError):
+    """No job has this id, or it is gone and nothing of it is kept."""
+
+    code = "JOB.DOES_NOT_EXIST"
+
+
+class NoResult(SalonJobsError):
+    """The job has no result: it has not succeeded, or keeps none."""
+
+    code = "JOB.NO_RESULT"
+
+
 class UnknownFanOut(SalonJobsError):
     """No fan-out has this id; its record may have been pruned."""
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar, cast
 from uuid import UUID
 
 # Stands for "no store" in a claim group: an index compares it like any other value.
@@ -30,7 +31,7 @@ class JobKeyMode(StrEnum):
     UNSAFE_DEDUPE = "unsafe_dedupe"
 
 
-class EnqueueResult(StrEnum):
+class EnqueueAction(StrEnum):
     """What an enqueue did to the table."""
 
     INSERTED = "inserted"
@@ -39,16 +40,12 @@ class EnqueueResult(StrEnum):
     SUPERSEDED_RUNNING = "superseded_running"
 
 
-class JobHandle(NamedTuple):
-    """The job that an enqueue created or found, and what happened to it."""
-
-    id: int
-    result: EnqueueResult
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewJob:
-    """One validated job to insert. ``run_at`` None means ``run_in`` from now, or now, by the database's clock."""
+    """One validated job to insert. ``run_at`` None means ``run_in`` from now, or now, by the database's clock.
+
+    ``public_id`` is the unguessable id of its result; ``keep_result`` None keeps the result as long as the task says.
+    """
 
     task: str
     store_id: UUID | None
@@ -64,11 +61,31 @@ class NewJob:
     tick: datetime | None = None
     concurrency_key: str | None = None
     trace: str | None = None
+    public_id: UUID | None = None
+    keep_result: timedelta | None = None
 
     @property
     def due(self) -> datetime | None:
         """When it is due by this host's clock, to know whether a worker must be woken; None means now."""
         return self.run_at if self.run_in is None else datetime.now(UTC) + self.run_in
+
+    def travelling(self, trace: str | None) -> str | None:
+        """Return the JSON that travels with the job: trace headers, its public id and what differs from its task.
+
+        It is written and claimed with the column ``trace``, so that nothing of it costs a job that needs none of it.
+        """
+        if self.public_id is None and self.keep_result is None:
+            return trace
+        own: dict[str, object] = {}
+        if self.public_id is not None:
+            own["public_id"] = str(self.public_id)
+        if self.keep_result is not None:
+            own["keep_result_s"] = self.keep_result.total_seconds()
+        return json.dumps({**(json.loads(trace) if trace else {}), _OWN: own})
+
+
+# The key of what is not a trace header.
+_OWN: Final = "salon_jobs"
 
 
 class JobContent(NamedTuple):
@@ -86,7 +103,7 @@ class ClaimedJob(NamedTuple):
 
     A tuple that makes datetimes on demand, since hundreds are read at a time. ``due_at`` is when the job became due on
     this process's monotonic clock, computed from the wait that the database's clock measured. ``trace`` is JSON: the
-    headers with which the job continues the trace of its enqueuer.
+    headers with which the job continues the trace of its enqueuer, and what else ``NewJob.travelling`` put there.
     """
 
     id: int
@@ -110,6 +127,24 @@ class ClaimedJob(NamedTuple):
     def attempt(self) -> int:
         """The number of this run: 1 for the first."""
         return self.attempts + 1
+
+    @property
+    def public_id(self) -> UUID | None:
+        """The unguessable id of its result; None for a job that has none."""
+        found = self._own("public_id")
+        return UUID(found) if isinstance(found, str) else None
+
+    @property
+    def keep_result(self) -> timedelta | None:
+        """How long this job's result is kept; None: as long as its task says."""
+        found = self._own("keep_result_s")
+        return timedelta(seconds=found) if isinstance(found, (int, float)) else None
+
+    def _own(self, name: str) -> object:
+        if self.trace is None or _OWN not in self.trace:
+            return None
+        own: object = json.loads(self.trace).get(_OWN)
+        return cast("dict[str, object]", own).get(name) if isinstance(own, dict) else None
 
     @property
     def run_at(self) -> datetime:

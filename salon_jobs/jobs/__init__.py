@@ -1,9 +1,12 @@
 """Declaring, enqueueing and managing jobs: what a web process needs, without the worker."""
 
-from salon_jobs.core.records import EnqueueResult as EnqueueResult
+from salon_jobs.core.records import EnqueueAction as EnqueueAction
 from salon_jobs.core.records import FanOutProgress as FanOutProgress
 from salon_jobs.core.records import FanOutResult as FanOutResult
-from salon_jobs.core.records import JobHandle as JobHandle
+from salon_jobs.core.records import JobState as JobState
 from salon_jobs.jobs.fan_out import fan_out_progress as fan_out_progress
 from salon_jobs.jobs.options import FanOut as FanOut
+from salon_jobs.jobs.results import AttemptError as AttemptError
+from salon_jobs.jobs.results import JobHandle as JobHandle
+from salon_jobs.jobs.results import JobRecord as JobRecord
 from salon_jobs.jobs.task import Task as Task

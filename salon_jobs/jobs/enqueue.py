@@ -20,12 +20,13 @@ from psycopg import errors as pg
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import EnqueueRefused, PayloadInvalid, SchemaMissing
-from salon_jobs.core.records import EnqueueResult, JobContent, JobHandle, NewJob
+from salon_jobs.core.records import EnqueueAction, JobContent, NewJob
 from salon_jobs.core.tracing import SYSTEM, Sent, active_tracers, current_trace, sending
 from salon_jobs.db import statements
 from salon_jobs.db.notify import WakeUps
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.options import EnqueueOptions
+from salon_jobs.jobs.results import JobHandle
 
 CHANNEL: Final = "salon_jobs_job"
 # Payload of the notification that asks for running jobs to be cancelled; each process looks up which jobs are its own.
@@ -109,7 +110,9 @@ _DEDUPE_TRIES: Final = 5
 def add(job: NewJob) -> JobHandle:
     """Add one job in the caller's transaction. Raises EnqueueRefused, SchemaMissing."""
     with enqueuing(job) as (traced, sent):
-        if job.job_key is not None:
+        if job.public_id is not None:
+            handle = _add_public(traced)
+        elif job.job_key is not None:
             handle = _add_keys(traced, [JobContent(job.store_id, job.payload, job.job_key, job.concurrency_key)])[0]
         else:
             handle = _add_one(traced)
@@ -117,10 +120,8 @@ def add(job: NewJob) -> JobHandle:
     return handle
 
 
-def _add_one(job: NewJob) -> JobHandle:
-    # The policies let roles other than the worker insert no system job themselves.
-    statement = "enqueue_system" if job.store_id is None and conf.roles is not None else "enqueue"
-    row: dict[str, Any] = {
+def _row(job: NewJob) -> dict[str, Any]:
+    return {
         "task": job.task,
         "store_id": job.store_id,
         "queue": job.queue,
@@ -132,11 +133,25 @@ def _add_one(job: NewJob) -> JobHandle:
         "payload": job.payload,
         "tick": job.tick,
         "concurrency_key": job.concurrency_key,
-        "trace": job.trace,
+        "trace": job.travelling(job.trace),
     }
+
+
+def _add_one(job: NewJob) -> JobHandle:
+    # The policies let roles other than the worker insert no system job themselves.
+    statement = "enqueue_system" if job.store_id is None and conf.roles is not None else "enqueue"
     with enqueue_cursor(job.due) as cursor:
-        cursor.execute(statements.load(statement), row)
-        return JobHandle(cursor.fetchone()[0], EnqueueResult.INSERTED)
+        cursor.execute(statements.load(statement), _row(job))
+        return JobHandle(cursor.fetchone()[0], EnqueueAction.INSERTED)
+
+
+def _add_public(job: NewJob) -> JobHandle:
+    """Add a job that has a public id, in one statement, whatever its key, its store and the caller's role."""
+    row = {**_row(job), "job_key": job.job_key, "job_key_mode": job.job_key_mode.value, "public_id": job.public_id}
+    with enqueue_cursor(job.due) as cursor:
+        cursor.execute(statements.load("enqueue_public"), row)
+        job_id, action, public_id, created_at = cursor.fetchone()
+        return JobHandle(job_id, EnqueueAction(action), public_id, created_at)
 
 
 def add_many(pattern: NewJob, contents: Iterable[JobContent]) -> list[JobHandle]:
@@ -165,7 +180,7 @@ def _add_many(pattern: NewJob, first: JobContent, contents: Iterable[JobContent]
         with connections[conf.database].cursor() as cursor:
             ids = _insert(cursor, (_parameters(pattern, batch) for batch in _batches(contents)))
         after_commit(pattern.due)
-    return list(map(JobHandle, ids, repeat(EnqueueResult.INSERTED)))
+    return list(map(JobHandle, ids, repeat(EnqueueAction.INSERTED)))
 
 
 def _parameters(pattern: NewJob, contents: Sequence[JobContent]) -> dict[str, Any]:
@@ -186,7 +201,7 @@ def _parameters(pattern: NewJob, contents: Sequence[JobContent]) -> dict[str, An
         "job_keys": None if keys[0] is None else list(keys),
         "job_key_mode": pattern.job_key_mode.value,
         "concurrency_keys": None if concurrency_keys[0] is None else list(concurrency_keys),
-        "traces": [pattern.trace] if traces[0] is None else list(traces),
+        "traces": list(map(pattern.travelling, [pattern.trace] if traces[0] is None else traces)),
     }
 
 
@@ -279,7 +294,7 @@ def _add_keys(pattern: NewJob, contents: Sequence[JobContent]) -> list[JobHandle
             cursor.execute(statements.load("add_jobs"), parameters)
             for job_id, result, store_id, key in cursor.fetchall():
                 # An "inserted" result stands even if a later try reports the same row as kept.
-                handles.setdefault((store_id, key), JobHandle(job_id, EnqueueResult(result)))
+                handles.setdefault((store_id, key), JobHandle(job_id, EnqueueAction(result)))
             if len(handles) == len(contents):
                 return [handles[content.store_id, content.job_key] for content in contents]
     raise EnqueueRefused("the holders of these job keys kept changing; enqueue again")

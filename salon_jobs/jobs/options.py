@@ -35,6 +35,7 @@ class EnqueueOptions(TypedDict, total=False):
     job_key: str | None
     job_key_mode: KeyMode | None
     concurrency_key: str | None
+    keep_result: timedelta | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +51,7 @@ class JobOptions:
     job_key: str | None = None
     job_key_mode: KeyMode = "replace"
     concurrency_key: str | None = None
+    keep_result: timedelta | None = None
 
     def __post_init__(self) -> None:
         check_text("queue", self.queue, 100)
@@ -72,6 +74,7 @@ class JobOptions:
             )
         if self.run_in is not None and self.run_at is not None:
             raise OptionInvalid("run_in and run_at both say when the job is due: give one of them")
+        _check_retention(self.keep_result)
         if self.job_key_mode not in tuple(JobKeyMode):
             raise OptionInvalid(f"job_key_mode must be one of {', '.join(JobKeyMode)}, not {self.job_key_mode!r}")
 
@@ -163,6 +166,15 @@ class ErrorRules:
 
 def _is_error(kind: object) -> bool:
     return isinstance(kind, type) and issubclass(kind, BaseException)
+
+
+_LONGEST_KEPT: Final = timedelta(days=36_500)
+
+
+def _check_retention(value: object) -> None:
+    if value is not None and not (isinstance(value, timedelta) and timedelta(0) <= value <= _LONGEST_KEPT):
+        longest = f"{_LONGEST_KEPT.days:,} days"
+        raise OptionInvalid(f"keep_result must be a timedelta from zero (nothing is kept) to {longest}, not {value!r}")
 
 
 # However long a job waited, its run keeps at least this much of its timeout.

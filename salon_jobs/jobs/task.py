@@ -17,7 +17,7 @@ from django.core.exceptions import AppRegistryNotReady
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.errors import OptionInvalid, PayloadInvalid, TaskInvalid
-from salon_jobs.core.records import JobContent, JobHandle, JobKeyMode, NewJob
+from salon_jobs.core.records import JobContent, JobKeyMode, NewJob
 from salon_jobs.jobs import enqueue, registry
 from salon_jobs.jobs.options import (
     LONGEST,
@@ -30,6 +30,7 @@ from salon_jobs.jobs.options import (
     check_text,
 )
 from salon_jobs.jobs.payload import STORE_ARGUMENT, Arguments, PayloadType
+from salon_jobs.jobs.results import JobHandle
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -182,6 +183,7 @@ class Task(Generic[P, R_co]):
             job_key_mode=JobKeyMode(options.job_key_mode),
             concurrency_key=options.concurrency_key
             or (None if arguments is None else self.concurrency_key_for(arguments.store_id, arguments)),
+            keep_result=None if options.keep_result == self.options.keep_result else options.keep_result,
         )
 
     def key_for(self, store: object, arguments: Arguments) -> str | None:
@@ -233,7 +235,8 @@ class TaskOptions(TypedDict, total=False):
     see docs/how-to/retries-snooze-discard.md. ``timeout`` limits a
     run, ``wait_timeout`` the wait before it; see docs/how-to/timeouts-and-cancellation.md. At most ``max_concurrency``
     of its jobs run at once across all processes, and at most ``key_concurrency`` (1) of those that share a
-    ``concurrency_key``, a template over the arguments; see docs/how-to/pause-and-limit.md.
+    ``concurrency_key``, a template over the arguments; see docs/how-to/pause-and-limit.md. What the handler returns is
+    kept for ``keep_result`` after a success; by default it is ignored.
     """
 
     queue: str
@@ -251,6 +254,7 @@ class TaskOptions(TypedDict, total=False):
     max_concurrency: int | None
     concurrency_key: str | None
     key_concurrency: int | None
+    keep_result: timedelta | None
 
 
 @overload
@@ -306,8 +310,11 @@ def _declare(
     max_concurrency: int | None = None,
     concurrency_key: str | None = None,
     key_concurrency: int | None = None,
+    keep_result: timedelta | None = None,
 ) -> Callable[[Callable[P, R]], Task[P, R]]:
-    options = JobOptions(queue=queue, priority=priority, max_attempts=max_attempts, job_key_mode=job_key_mode)
+    options = JobOptions(
+        queue=queue, priority=priority, max_attempts=max_attempts, job_key_mode=job_key_mode, keep_result=keep_result
+    )
     timeouts = Timeouts(
         timeout=timeout,
         wait_timeout=wait_timeout,

@@ -1,4 +1,4 @@
-"""Models of jobs, the errors of their attempts, fan-outs and superseded runs."""
+"""Models of jobs, the errors of their attempts, their results, fan-outs and superseded runs."""
 
 from __future__ import annotations
 
@@ -114,11 +114,19 @@ class Job(models.Model):
     fingerprint: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(
         null=True, help_text="Same for jobs of a task with the same error class, location and message"
     )
-    trace = models.JSONField(null=True, help_text="Trace headers from enqueueing, by which the run continues the trace")
+    trace = models.JSONField(
+        null=True, help_text="What travels with the job: trace headers from enqueueing, and what differs from its task"
+    )
+    public_id: models.UUIDField[UUID | None, UUID | None] = models.UUIDField(
+        null=True, help_text="Unguessable id, by which anybody who has it reads the result"
+    )
 
     class Meta:
         db_table = "salon_jobs_job"
         constraints: ClassVar = [
+            models.UniqueConstraint(
+                fields=["public_id"], condition=models.Q(public_id__isnull=False), name="salon_jobs_job_public_id"
+            ),
             models.UniqueConstraint(
                 fields=["task", "store_id", "job_key"],
                 condition=models.Q(state="queued", job_key__isnull=False),
@@ -244,6 +252,12 @@ class JobError(models.Model):
     message: models.TextField[str, str] = models.TextField(db_default="")
     traceback: models.TextField[str, str] = models.TextField(db_default="")
     occurred_at: models.DateTimeField[datetime, datetime] = models.DateTimeField(db_default=Now())
+    worker_id: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(
+        null=True, help_text="The process that ran it"
+    )
+    started_at: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(
+        null=True, help_text="When the attempt was claimed"
+    )
 
     class Meta:
         db_table = "salon_jobs_job_error"
@@ -251,6 +265,40 @@ class JobError(models.Model):
 
     def __str__(self) -> str:
         return f"attempt {self.attempt} of job {self.job_id}: {self.error_class}"
+
+
+class JobResult(models.Model):
+    """What a job returned, and what its row said: kept for a time after a success whose row is deleted.
+
+    Written with the success itself, for jobs that keep their result. No foreign key: the job is gone by then.
+    """
+
+    job_id: models.BigIntegerField[int, int] = models.BigIntegerField(primary_key=True)
+    public_id: models.UUIDField[UUID | None, UUID | None] = models.UUIDField(null=True, unique=True)
+    store_id: models.UUIDField[UUID | None, UUID | None] = models.UUIDField(null=True)
+    task: models.CharField[str, str] = models.CharField(max_length=255)
+    queue: models.CharField[str, str] = models.CharField(max_length=100)
+    priority: models.SmallIntegerField[int, int] = models.SmallIntegerField()
+    payload = ReadableJSONField()
+    value = ReadableJSONField(help_text="What the handler returned")
+    attempts: models.SmallIntegerField[int, int] = models.SmallIntegerField(
+        help_text="Runs, the successful one included"
+    )
+    worker_id: models.BigIntegerField[int, int] = models.BigIntegerField(help_text="The process that ran it last")
+    run_at: models.DateTimeField[datetime, datetime] = models.DateTimeField()
+    created_at: models.DateTimeField[datetime, datetime] = models.DateTimeField()
+    started_at: models.DateTimeField[datetime, datetime] = models.DateTimeField(
+        help_text="When the successful run was claimed"
+    )
+    finished_at: models.DateTimeField[datetime, datetime] = models.DateTimeField()
+    expires_at: models.DateTimeField[datetime, datetime] = models.DateTimeField(help_text="When it may be deleted")
+
+    class Meta:
+        db_table = "salon_jobs_job_result"
+        indexes: ClassVar = [models.Index(fields=["expires_at"], name="salon_jobs_job_result_expires")]
+
+    def __str__(self) -> str:
+        return f"result of {self.task} #{self.job_id}"
 
 
 class SupersededRun(models.Model):

@@ -11,8 +11,8 @@ from django.db.models import Value
 from django.db.models.functions import Greatest
 
 from salon_jobs.conf import settings as conf
-from salon_jobs.core.records import JobHandle
 from salon_jobs.db import statements
+from salon_jobs.jobs.results import JobHandle
 from salon_jobs.models import CronEntryState, CronTick, Job
 
 

@@ -163,6 +163,6 @@ class Scheduler(Loop):
                 tick=tick,
                 job_id=handle.id,
                 task_name=entry.task_name,
-                result=handle.result.value,
+                result=handle.action.value,
             )
         return handle is not None

@@ -12,7 +12,7 @@ from django.db import connection, transaction
 from salon_jobs import enqueue_job
 from salon_jobs.core.errors import OptionInvalid, PayloadInvalid, UnknownTask
 from salon_jobs.core.records import JobKeyMode
-from salon_jobs.jobs import EnqueueResult, JobHandle, enqueue
+from salon_jobs.jobs import EnqueueAction, JobHandle, enqueue
 from tests import tasks
 from tests.support import change, claim, job_row, run, seen
 
@@ -56,7 +56,7 @@ def test_mode_replace_overwrites_a_waiting_job_and_resets_its_attempts(enqueue_k
     first = enqueue_keyed("replace", "a", run_at=LATER)
     change("UPDATE salon_jobs_job SET attempts = 2 WHERE id = %s", first.id)
     second = enqueue_keyed("replace", "b", run_at=MUCH_LATER, priority=5)
-    assert (first.result, second.result) == (EnqueueResult.INSERTED, EnqueueResult.REPLACED)
+    assert (first.action, second.action) == (EnqueueAction.INSERTED, EnqueueAction.REPLACED)
     assert second.id == first.id
     row = job_row(first.id)
     assert row is not None
@@ -68,7 +68,7 @@ def test_mode_preserve_run_at_keeps_run_at_and_attempts_but_takes_the_rest(enque
     first = enqueue_keyed("preserve_run_at", "a", run_at=LATER)
     change("UPDATE salon_jobs_job SET attempts = 2 WHERE id = %s", first.id)
     second = enqueue_keyed("preserve_run_at", "b", run_at=MUCH_LATER, priority=5)
-    assert (second.id, second.result) == (first.id, EnqueueResult.KEPT)
+    assert (second.id, second.action) == (first.id, EnqueueAction.KEPT)
     row = job_row(first.id)
     assert row is not None
     assert (row["run_at"], row["priority"], row["attempts"]) == (LATER, 5, 2)
@@ -80,7 +80,7 @@ def test_a_running_holder_is_left_alone_and_a_new_job_added(enqueue_keyed: Enque
     first = enqueue_keyed(mode, "a")
     [running] = claim(process_id)
     second = enqueue_keyed(mode, "b")
-    assert second.result is EnqueueResult.SUPERSEDED_RUNNING
+    assert second.action is EnqueueAction.SUPERSEDED_RUNNING
     assert second.id != first.id == running.id
     assert [row[0] for row in seen("SELECT state FROM salon_jobs_job ORDER BY id")] == ["running", "queued"]
 
@@ -93,7 +93,7 @@ def test_mode_unsafe_dedupe_changes_nothing_while_a_job_lives(
     if state == "running":
         claim(process_id)
     second = enqueue_keyed("unsafe_dedupe", "b", priority=9)
-    assert (second.id, second.result) == (first.id, EnqueueResult.KEPT)
+    assert (second.id, second.action) == (first.id, EnqueueAction.KEPT)
     row = job_row(first.id)
     assert row is not None
     assert row["priority"] == 0
@@ -107,7 +107,7 @@ def test_an_ended_job_gives_its_key_back(enqueue_keyed: Enqueue, mode: str, stat
     claim(process_id)
     change("UPDATE salon_jobs_job SET state = %s, leased_by = NULL WHERE id = %s", state, first.id)
     second = enqueue_keyed(mode, "b")
-    assert second.result is EnqueueResult.INSERTED
+    assert second.action is EnqueueAction.INSERTED
     assert second.id != first.id
 
 
@@ -122,7 +122,7 @@ def test_a_conflict_burns_no_id(enqueue_keyed: Enqueue) -> None:
 def test_keys_are_scoped_by_task_and_store(stores: list[UUID]) -> None:
     handles = [tasks.keyed.enqueue(store_id=store, number=1) for store in stores]
     handles.append(tasks.in_store.using(job_key="k:1").enqueue(store_id=stores[0]))
-    assert {handle.result for handle in handles} == {EnqueueResult.INSERTED}
+    assert {handle.action for handle in handles} == {EnqueueAction.INSERTED}
     assert len({handle.id for handle in handles}) == 4
 
 
@@ -149,7 +149,7 @@ def test_enqueue_many_keeps_order_and_merges_equal_keys(stores: list[UUID]) -> N
     calls = [tasks.keyed.call(store_id=stores[0], number=n, note=str(i)) for i, n in enumerate([1, 2, 1])]
     one, two, three = tasks.keyed.enqueue_many(calls)
     assert one.id == three.id != two.id
-    assert three.result is EnqueueResult.KEPT
+    assert three.action is EnqueueAction.KEPT
     row = job_row(one.id)
     assert row is not None
     assert '"note": "2"' in row["payload"]

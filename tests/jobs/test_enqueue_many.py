@@ -16,7 +16,7 @@ from django.test.utils import CaptureQueriesContext
 from project.salon.models import Customer
 from salon_jobs import store_task, tenant_context
 from salon_jobs.core.errors import EnqueueRefused, PayloadInvalid
-from salon_jobs.jobs import EnqueueResult, enqueue, registry
+from salon_jobs.jobs import EnqueueAction, enqueue, registry
 from salon_jobs.jobs.task import Call
 from tests import tasks
 from tests.settings import SALON_JOBS
@@ -36,7 +36,7 @@ def test_handles_come_in_the_order_of_a_generators_calls_over_several_statements
             tasks.in_store.call(store_id=stores[n % 3], number=n) for n in range(25)
         )
     assert len([query for query in queries.captured_queries if "salon_jobs_add_jobs" in query["sql"]]) == 3
-    assert {handle.result for handle in handles} == {EnqueueResult.INSERTED}
+    assert {handle.action for handle in handles} == {EnqueueAction.INSERTED}
     rows = seen("SELECT id, store_id, (payload->>'number')::int, priority, queue FROM salon_jobs_job")
     assert sorted(rows) == [(handle.id, stores[n % 3], n, 3, "slow") for n, handle in enumerate(handles)]
 
@@ -56,12 +56,12 @@ def test_system_jobs_come_in_order_too_whatever_role_adds_them(database: None, a
 def test_keyed_jobs_of_one_key_in_many_stores_and_of_many_keys_in_one(stores: list[UUID]) -> None:
     calls = [tasks.keyed.call(store_id=stores[n % 3], number=n % 12, note=str(n)) for n in range(36)]
     handles = tasks.keyed.enqueue_many(calls)
-    assert [handle.result for handle in handles] == ["inserted"] * 12 + ["kept"] * 24
+    assert [handle.action for handle in handles] == ["inserted"] * 12 + ["kept"] * 24
     assert [handle.id for handle in handles] == [handle.id for handle in handles[:12]] * 3
     rows = seen("SELECT id, payload->>'note' FROM salon_jobs_job ORDER BY (payload->>'note')::int")
     assert rows == [(handle.id, str(n)) for n, handle in enumerate(handles) if n >= 24]
     same = tasks.keyed.using(job_key="same").enqueue_many(calls[:3])
-    assert [handle.result for handle in same] == ["inserted"] * 3, "a key belongs to its store"
+    assert [handle.action for handle in same] == ["inserted"] * 3, "a key belongs to its store"
 
 
 @pytest.mark.usefixtures("small_batches")
@@ -170,7 +170,7 @@ def test_a_running_holder_of_another_store_supersedes_nobody(stores: list[UUID],
     tasks.keyed.enqueue(store_id=stores[0], number=1)
     change("UPDATE salon_jobs_job SET state = 'running', leased_by = %s, lease = 1", process_id)
     handles = tasks.keyed.enqueue_many([tasks.keyed.call(store_id=store, number=1) for store in stores])
-    assert [handle.result for handle in handles] == ["superseded_running", "inserted", "inserted"]
+    assert [handle.action for handle in handles] == ["superseded_running", "inserted", "inserted"]
     assert seen("SELECT count(*) FROM salon_jobs_superseded") == [(1,)]
 
 

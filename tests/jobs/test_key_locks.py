@@ -14,7 +14,7 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from salon_jobs import fan_out, store_task
-from salon_jobs.jobs import EnqueueResult, FanOutResult, JobHandle, registry
+from salon_jobs.jobs import EnqueueAction, FanOutResult, JobHandle, registry
 from salon_jobs.jobs import queries as store
 from salon_jobs.jobs.options import KeyMode
 from salon_jobs.jobs.task import Task
@@ -57,8 +57,8 @@ def test_two_batches_whose_keys_wait_and_are_new_crosswise_do_not_deadlock(store
             # … which this one would hold already, while it wants 1.
             second = elsewhere(pool, enqueue_numbers(stores[0], 9, 1))
             wait_until_waiting(2)
-        assert [handle.result for handle in first.result(10)] == ["inserted", "kept", "kept"]
-        assert [handle.result for handle in second.result(10)] == ["kept", "kept"]
+        assert [handle.action for handle in first.result(10)] == ["inserted", "kept", "kept"]
+        assert [handle.action for handle in second.result(10)] == ["kept", "kept"]
     assert seen("SELECT job_key FROM salon_jobs_job ORDER BY 1") == [("k:1",), ("k:5",), ("k:9",)]
 
 
@@ -73,7 +73,7 @@ def test_a_fan_out_and_a_batch_do_not_deadlock(stores: list[UUID]) -> None:
             second = elsewhere(pool, lambda: tasks.keyed.enqueue_many(calls))
             wait_until_waiting(2)
         assert first.result(10) == FanOutResult(inserted=1, kept=2)
-        assert [handle.result for handle in second.result(10)] == ["kept", "kept"]
+        assert [handle.action for handle in second.result(10)] == ["kept", "kept"]
 
 
 def test_two_batches_of_system_jobs_in_opposite_order_do_not_deadlock(database: None) -> None:
@@ -86,14 +86,14 @@ def test_two_batches_of_system_jobs_in_opposite_order_do_not_deadlock(database: 
             wait_until_waiting(2)
         handles = first.result(10)
         crosswise = second.result(10)
-    assert [handle.result for handle in handles] == ["inserted", "replaced", "inserted"]
-    assert crosswise == [JobHandle(handles[i].id, EnqueueResult.REPLACED) for i in (2, 0)], "in the order given"
+    assert [handle.action for handle in handles] == ["inserted", "replaced", "inserted"]
+    assert crosswise == [JobHandle(handles[i].id, EnqueueAction.REPLACED) for i in (2, 0)], "in the order given"
 
 
 def test_equal_keys_of_a_system_batch_stay_in_the_order_given(database: None) -> None:
     bound = tasks.keyed_system.using(job_key="same")
     handles = bound.enqueue_many([tasks.keyed_system.call(note=note) for note in ("z", "a", "m")])
-    assert [handle.result for handle in handles] == ["inserted", "replaced", "replaced"]
+    assert [handle.action for handle in handles] == ["inserted", "replaced", "replaced"]
     assert seen("SELECT payload->>'note' FROM salon_jobs_job") == [("m",)]
 
 
@@ -117,7 +117,7 @@ def test_the_lock_of_many_keys_keeps_out_the_holder_of_one(stores: list[UUID]) -
             deduped.enqueue_many([tasks.keyed.call(store_id=stores[0], number=n) for n in range(1001)])
             single = elsewhere(pool, lambda: deduped.enqueue(store_id=stores[1], number=1))
             wait_until_waiting(1)
-        assert single.result(10).result is EnqueueResult.INSERTED
+        assert single.result(10).action is EnqueueAction.INSERTED
 
 
 def test_unsafe_dedupe_through_the_function_keeps_what_another_mode_adds_meanwhile(database: None) -> None:
@@ -127,7 +127,7 @@ def test_unsafe_dedupe_through_the_function_keeps_what_another_mode_adds_meanwhi
             first = tasks.keyed_system.using(job_key="z", priority=5).enqueue(note="first")
             second = elsewhere(pool, lambda: deduped.enqueue(note="second"))
             wait_until_waiting(1)
-        assert second.result(10) == JobHandle(first.id, EnqueueResult.KEPT)
+        assert second.result(10) == JobHandle(first.id, EnqueueAction.KEPT)
     assert seen("SELECT payload->>'note', priority FROM salon_jobs_job") == [("first", 5)]
 
 

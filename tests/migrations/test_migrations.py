@@ -30,6 +30,7 @@ JOB_TABLES = {
     "replay",
     "job",
     "job_error",
+    "job_result",
     "process",
     "cron_entry",
     "cron_tick",

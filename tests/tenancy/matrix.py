@@ -92,6 +92,7 @@ MATRIX: Final[dict[str, Table]] = {
     # Jobs. The web reaches its current store's; operators those of all stores.
     "salon_jobs_job": _of_jobs(store="store_id", web="own Siu", operator="all SUD"),
     "salon_jobs_job_error": _of_jobs(store="store_id", web="own S", operator="all SD"),
+    "salon_jobs_job_result": _of_jobs(store="store_id", web="own S", operator="all SD"),
     "salon_jobs_limit": _of_jobs(operator="all SIUD"),
     "salon_jobs_process": _of_jobs(operator="all S"),
     "salon_jobs_cron_entry": _of_jobs(operator="all S"),

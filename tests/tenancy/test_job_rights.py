@@ -161,7 +161,9 @@ def described(function: str) -> dict[str, Any]:
     return dict(zip(names, row, strict=True))
 
 
-@pytest.mark.parametrize(("name", "definer"), [("salon_jobs_add_job", False), ("salon_jobs_add_jobs", True)])
+@pytest.mark.parametrize(
+    ("name", "definer"), [("salon_jobs_add_job", False), ("salon_jobs_add_jobs", True), ("salon_jobs_enqueue", True)]
+)
 def test_the_functions_that_add_jobs_are_exactly_as_declared(database: None, name: str, definer: bool) -> None:
     function = described(name)
     assert (function["owner"], function["definer"]) == ("migrator", definer)

@@ -118,8 +118,12 @@ def test_unique_indexes_of_stores_rows_are_led_by_the_store(database: None) -> N
         list(of_stores),
     )
     others = {name for name, table, columns in indexes if columns[0] != of_stores[table] and columns != ["id"]}
-    # Jobs' keys are unique by task, store and key. Message ids are random, and the web writes no blocked aggregates.
+    # Jobs' keys are unique by task, store and key. Message ids and public ids are random, and the web writes no blocked
+    # aggregates and no results.
     assert others == {
+        "salon_jobs_job_public_id",
+        "salon_jobs_job_result_pkey",
+        "salon_jobs_job_result_public_id_key",
         "salon_jobs_job_waiting_key",
         "salon_jobs_message_once",
         "salon_jobs_blocked_aggregate_one",
@@ -219,6 +223,8 @@ def test_no_function_of_ours_is_leakproof_and_definers_fix_their_search_path(dat
         "salon_jobs_cancel",
         "salon_jobs_emit",
         "salon_jobs_emit_many",
+        "salon_jobs_enqueue",
+        "salon_jobs_get_result",
         "salon_jobs_skip_messages",
     }
 

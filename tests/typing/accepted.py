@@ -22,6 +22,7 @@ from salon_jobs import (
     emit_many,
     enqueue_job,
     fan_out,
+    get_job,
     store_task,
     task,
     tenant_context,
@@ -57,7 +58,18 @@ from salon_jobs.control import (
     skip_messages,
     unpark,
 )
-from salon_jobs.jobs import EnqueueResult, FanOut, FanOutProgress, FanOutResult, JobHandle, Task, fan_out_progress
+from salon_jobs.jobs import (
+    AttemptError,
+    EnqueueAction,
+    FanOut,
+    FanOutProgress,
+    FanOutResult,
+    JobHandle,
+    JobRecord,
+    JobState,
+    Task,
+    fan_out_progress,
+)
 from salon_jobs.models import (
     BlockedAggregate,
     CronEntryState,
@@ -68,6 +80,7 @@ from salon_jobs.models import (
     InboxMessage,
     Job,
     JobError,
+    JobResult,
     Limit,
     Message,
     Process,
@@ -153,8 +166,14 @@ STORE = uuid4()
 TODAY = date(2026, 5, 5)
 handle = of_store.enqueue(store_id=STORE, day=TODAY)
 assert_type(handle, JobHandle)
-assert_type(handle.result, EnqueueResult)
+assert_type(handle.action, EnqueueAction)
 assert_type(handle.id, int)
+assert_type(handle.public_id, UUID | None)
+assert_type(handle.status() is JobState.QUEUED, bool)
+assert_type(handle.refresh(), JobRecord)
+assert_type(get_job(handle.id), JobRecord)
+assert_type([error.worker_id for error in get_job(1, using="operator").errors], list[int | None])
+an_error: AttemptError = handle.refresh().errors[0]
 of_store.enqueue(STORE, TODAY, note="x")
 of_store.using(run_at=datetime.now(UTC), priority=-5, queue="mail", job_key="mine").enqueue(store_id=STORE, day=TODAY)
 assert_type(of_store.enqueue_many(of_store.call(store_id=STORE, day=TODAY) for _ in range(3)), list[JobHandle])
@@ -236,7 +255,7 @@ def every_task(tasks: list[Task[..., Any]], of_no_argument: Task[[], int]) -> No
 
 
 every_task([with_options, of_store, in_coroutine], ping)
-assert_type(handle.result is EnqueueResult.INSERTED, bool)
+assert_type(handle.action is EnqueueAction.INSERTED, bool)
 assert_type(fanned.inserted + fanned.kept + fanned.paused, int)
 
 # Operators.
@@ -347,6 +366,7 @@ def read(store_model: type[Model]) -> None:
     assert_type((job.task, job.store_id, job.run_at, job.attempts), tuple[str, UUID | None, datetime, int])
     assert_type((job.finished_at, job.job_key), tuple[datetime | None, str | None])
     assert_type([error.code for error in JobError.objects.filter(job_id=job.id)], list[str])
+    assert_type(JobResult.objects.get().expires_at, datetime)
     assert_type(Limit.objects.get(kind=Limit.Kind.QUEUE).max_concurrency, int | None)
     assert_type(Process.objects.get().heartbeat_at, datetime)
     assert_type(Dashboard.objects.get().hostname, str)

@@ -20,6 +20,7 @@ from salon_jobs import (
     emit_many,
     enqueue_job,
     fan_out,
+    get_job,
     store_task,
     task,
     tenant_context,
@@ -55,7 +56,18 @@ from salon_jobs.control import (
     skip_messages,
     unpark,
 )
-from salon_jobs.jobs import EnqueueResult, FanOut, FanOutProgress, FanOutResult, JobHandle, Task, fan_out_progress
+from salon_jobs.jobs import (
+    AttemptError,
+    EnqueueAction,
+    FanOut,
+    FanOutProgress,
+    FanOutResult,
+    JobHandle,
+    JobRecord,
+    JobState,
+    Task,
+    fan_out_progress,
+)
 from salon_jobs.models import (
     BlockedAggregate,
     CronEntryState,
@@ -66,6 +78,7 @@ from salon_jobs.models import (
     InboxMessage,
     Job,
     JobError,
+    JobResult,
     Limit,
     Message,
     Process,
@@ -206,8 +219,12 @@ wrong_task: Task[[str], int] = of_store  # E
 Backoff(base=5)  # E
 Backoff(limit=timedelta(hours=1))  # E
 Discard()  # E
-system.enqueue().result + 1  # E
-wrong_result: EnqueueResult = "inserted"  # E
+system.enqueue().action + 1  # E
+wrong_action: EnqueueAction = "inserted"  # E
+wrong_state: JobState = "queued"  # E
+get_job("1")  # E
+wrong_record: JobRecord = system.enqueue()  # E
+wrong_error: AttemptError = get_job(1).errors  # E
 wrong_handle: JobHandle = system.enqueue().id  # E
 wrong_fan_out: FanOutResult = fan_out(of_store, day=TODAY).id  # E
 wrong_progress: FanOutProgress = fan_out_progress(1).done  # E
@@ -280,6 +297,7 @@ LocksBriefly("0001_initial")  # E
 
 Job().attempts.upper()  # E
 JobError().code + 1  # E
+JobResult().attempts.upper()  # E
 Limit().max_concurrency + 1  # E
 Process().pid.upper()  # E
 Dashboard().hostname + 1  # E

@@ -22,8 +22,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from salon_jobs import fan_out
 from salon_jobs.core.error_report import report
 from salon_jobs.core.errors import Expired
-from salon_jobs.core.records import ClaimedJob, JobContent, JobHandle, JobKeyMode, NewJob
-from salon_jobs.jobs import control, enqueue, queries
+from salon_jobs.core.records import ClaimedJob, JobContent, JobKeyMode, NewJob
+from salon_jobs.jobs import JobHandle, control, enqueue, queries
 from salon_jobs.jobs.enqueue import add_many
 from salon_jobs.models import Process
 from salon_jobs.worker.maintenance import RescueCounts, forget_superseded, rescue_process
@@ -355,7 +355,7 @@ class Jobs(RuleBasedStateMachine):
         """Compare one answer with the model's, and add the job to it."""
         job = self.model_job(new)
         result, met = self.model.expect(job, new.job_key_mode.value)
-        assert handle.result.value == result
+        assert handle.action.value == result
         assert met is None or handle.id == met
         assert met is not None or handle.id not in self.model.jobs
         job.id = handle.id

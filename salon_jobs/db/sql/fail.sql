@@ -30,9 +30,12 @@ WITH mine AS MATERIALIZED (
            leased_by = NULL
       FROM mine m
      WHERE j.id = m.id
-    RETURNING j.id, j.store_id, j.state, j.reason, j.attempts
+    RETURNING j.id, j.store_id, j.state, j.reason, j.attempts, j.started_at
 ), error AS (
-    INSERT INTO salon_jobs_job_error (job_id, store_id, attempt, error_class, code, message, traceback, occurred_at)
-    SELECT id, store_id, attempts, %(error_class)s, %(code)s, %(message)s, %(traceback)s, clock_timestamp() FROM ended
+    INSERT INTO salon_jobs_job_error
+           (job_id, store_id, attempt, error_class, code, message, traceback, occurred_at, worker_id, started_at)
+    SELECT id, store_id, attempts, %(error_class)s, %(code)s, %(message)s, %(traceback)s, clock_timestamp(),
+           %(process_id)s, started_at
+      FROM ended
 )
 SELECT state, reason FROM ended

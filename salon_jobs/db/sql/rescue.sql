@@ -38,11 +38,12 @@ WITH theirs AS MATERIALIZED (
            leased_by = NULL
       FROM theirs t
      WHERE j.id = t.id
-    RETURNING j.id, j.task, j.store_id, j.state, j.attempts, t.charged, j.queue
+    RETURNING j.id, j.task, j.store_id, j.state, j.attempts, t.charged, j.queue, j.started_at
 ), error AS (
-    INSERT INTO salon_jobs_job_error (job_id, store_id, attempt, error_class, code, message, traceback, occurred_at)
+    INSERT INTO salon_jobs_job_error
+           (job_id, store_id, attempt, error_class, code, message, traceback, occurred_at, worker_id, started_at)
     SELECT id, store_id, least(attempts + 1, 32767), 'salon_jobs.core.errors.ProcessDied', 'JOB.PROCESS_DIED',
-           %(message)s, '', clock_timestamp()
+           %(message)s, '', clock_timestamp(), %(process_id)s, started_at
       FROM rescued
      WHERE charged
 )

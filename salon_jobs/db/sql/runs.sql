@@ -20,11 +20,12 @@ WITH expired AS (
     UPDATE salon_jobs_job
        SET state = 'cancelled', reason = %(reason)s, leased_by = NULL, finished_at = clock_timestamp()
      WHERE id = %(id)s AND leased_by = %(process_id)s AND lease = %(lease)s AND state = 'running'
-    RETURNING id, store_id, attempts
+    RETURNING id, store_id, attempts, started_at
 ), error AS (
-    INSERT INTO salon_jobs_job_error (job_id, store_id, attempt, error_class, code, message, traceback, occurred_at)
+    INSERT INTO salon_jobs_job_error
+           (job_id, store_id, attempt, error_class, code, message, traceback, occurred_at, worker_id, started_at)
     SELECT id, store_id, least(attempts + 1, 32767), %(error_class)s, %(code)s, %(message)s, %(traceback)s,
-           clock_timestamp()
+           clock_timestamp(), %(process_id)s, started_at
       FROM expired
 )
 SELECT id FROM expired

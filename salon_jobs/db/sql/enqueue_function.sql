@@ -1,0 +1,71 @@
+-- Define salon_jobs_enqueue (version 1), which adds one job that has a public id, with a key or without. Returns what
+-- its caller needs to describe the job without another query. A job that already waits under the key keeps its own
+-- public id; one without gets this one. A running job that keeps the key (unsafe_dedupe) is not changed: without a
+-- public id of its own the result has none.
+-- SECURITY DEFINER and its check of access: as salon_jobs_add_jobs, which it calls for jobs with a key.
+-- The public id is in a column, to be found by, and in what travels with the job (trace): so a claim need not read it
+-- for every job.
+-- Locks: as salon_jobs_add_jobs.
+-- Replace it only with a definition that accepts the same arguments. access.job_tables fills in the schema and the name
+-- of the store setting; owner: the migrator; EXECUTE: web and worker.
+CREATE OR REPLACE FUNCTION __schema__.salon_jobs_enqueue(
+    task text,
+    payload text,
+    store_id uuid,
+    queue text,
+    priority smallint,
+    max_attempts smallint,
+    run_at timestamptz,
+    expires_at timestamptz,
+    tick timestamptz,
+    job_key text,
+    job_key_mode text,
+    concurrency_key text,
+    trace text,
+    public_id uuid
+) RETURNS TABLE (job_id bigint, result text, job_public_id uuid, created_at timestamptz)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $body$
+#variable_conflict use_column
+BEGIN
+    IF $10 IS NULL THEN
+        IF $3 IS DISTINCT FROM nullif(current_setting('__guc__', true), '')::uuid AND $3 IS NOT NULL
+           AND NOT has_table_privilege(coalesce(nullif(current_setting('role'), 'none'), session_user),
+                                       '__schema__.salon_jobs_job', 'INSERT') THEN
+            RAISE insufficient_privilege USING MESSAGE = 'salon_jobs_enqueue: store_id is not the current store';
+        END IF;
+        RETURN QUERY
+        INSERT INTO __schema__.salon_jobs_job AS j
+               (task, store_id, queue, priority, max_attempts, run_at, expires_at, payload, tick, concurrency_key,
+                trace, public_id)
+        VALUES ($1, $3, $4, $5, $6, coalesce($7, now()), $8, $2::jsonb, $9, $12, $13::jsonb, $14)
+        RETURNING j.id, 'inserted', j.public_id, j.created_at;
+        RETURN;
+    END IF;
+    LOOP
+        FOR job_id, result IN
+            SELECT a.job_id, a.result
+              FROM __schema__.salon_jobs_add_jobs($1, ARRAY[$2], ARRAY[$3], $4, $5, $6, $7, $8, $9, ARRAY[$10], $11,
+                                                  ARRAY[$12], ARRAY[$13]) AS a
+        LOOP
+            -- What travels with a replaced job is the newer enqueue's, with a public id that is not the row's.
+            UPDATE __schema__.salon_jobs_job j
+               SET public_id = coalesce(j.public_id, $14),
+                   trace = coalesce(j.trace, '{}') || jsonb_build_object(
+                       'salon_jobs', coalesce(j.trace -> 'salon_jobs', '{}')
+                                     || jsonb_build_object('public_id', coalesce(j.public_id, $14)))
+             WHERE j.id = job_id AND j.state = 'queued'
+            RETURNING j.public_id, j.created_at INTO job_public_id, created_at;
+            IF NOT FOUND THEN
+                SELECT j.public_id, j.created_at INTO job_public_id, created_at
+                  FROM __schema__.salon_jobs_job j WHERE j.id = job_id;
+            END IF;
+            -- A job that ended in the meantime holds the key no longer: another round adds a new one.
+            IF FOUND THEN
+                RETURN NEXT;
+                RETURN;
+            END IF;
+        END LOOP;
+    END LOOP;
+END
+$body$

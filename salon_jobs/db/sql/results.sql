@@ -1,0 +1,60 @@
+-- name: job_record
+-- Read one job by its number or its public id: its row, or what its result keeps of it. Also the body of
+-- salon_jobs_get_result: a change needs a migration that installs that function again.
+-- What the job's errors say of its attempts is read with it; they outlive the job as long as its result is kept.
+-- Locks: none. Role: worker, operator; web for its store.
+WITH found AS MATERIALIZED (
+    SELECT j.id, j.public_id, j.store_id, j.state, j.task, j.queue, j.priority, j.payload, j.run_at, j.created_at,
+           j.started_at, j.finished_at, j.reason, j.attempts + (j.state = 'running')::int AS attempts,
+           coalesce(j.leased_by, r.worker_id) AS worker_id, r.value, false AS gone
+      FROM salon_jobs_job j
+      LEFT JOIN salon_jobs_job_result r ON r.job_id = j.id
+     WHERE j.id = %(id)s OR j.public_id = %(public_id)s
+     UNION ALL
+    SELECT r.job_id, r.public_id, r.store_id, 'succeeded', r.task, r.queue, r.priority, r.payload, r.run_at,
+           r.created_at, r.started_at, r.finished_at, '', r.attempts, r.worker_id, r.value, true
+      FROM salon_jobs_job_result r
+     WHERE (r.job_id = %(id)s OR r.public_id = %(public_id)s)
+       AND NOT EXISTS (SELECT FROM salon_jobs_job j WHERE j.id = r.job_id)
+)
+SELECT f.id, f.public_id, f.store_id, f.state::text, f.task::text, f.queue::text, f.priority, f.payload::text, f.run_at,
+       f.created_at, least(e.first_started_at, f.started_at), f.started_at, f.finished_at, f.reason::text, f.attempts,
+       coalesce(e.worker_ids, '{}') || array_remove(ARRAY[f.worker_id], NULL), f.value::text, coalesce(e.errors, '[]')::text, f.gone
+  FROM found f
+ CROSS JOIN LATERAL (
+    SELECT min(e.started_at) AS first_started_at, array_agg(e.worker_id ORDER BY e.id) AS worker_ids,
+           json_agg(json_build_object(
+               'attempt', e.attempt, 'error_class', e.error_class, 'code', e.code, 'message', e.message,
+               'traceback', e.traceback, 'occurred_at', e.occurred_at, 'worker_id', e.worker_id,
+               'started_at', e.started_at) ORDER BY e.id) AS errors
+      FROM salon_jobs_job_error e
+     WHERE e.job_id = f.id) AS e
+
+-- name: get_result
+-- Read one job by its public id, whoever asks and whatever its store.
+-- Locks: none. Role: web, worker.
+SELECT * FROM salon_jobs_get_result(%(public_id)s)
+
+-- name: enqueue_public
+-- Add one job with a public id by salon_jobs_enqueue, in the caller's transaction. By position: with names, the call
+-- takes a tenth longer.
+-- Locks: as that function. Role: web (own store or none), worker.
+SELECT job_id, result, job_public_id, created_at
+  FROM salon_jobs_enqueue(
+       %(task)s, %(payload)s, %(store_id)s::uuid, %(queue)s, %(priority)s::smallint, %(max_attempts)s::smallint,
+       COALESCE(%(run_at)s::timestamptz, statement_timestamp() + %(run_in)s::interval), %(expires_at)s, %(tick)s, %(job_key)s, %(job_key_mode)s, %(concurrency_key)s, %(trace)s,
+       %(public_id)s::uuid)
+
+-- name: prune_results
+-- Delete up to 1,000 results that have expired; returns how many. The errors of their jobs go with prune_errors.
+-- Locks: the rows, SKIP LOCKED. Role: worker.
+WITH old AS MATERIALIZED (
+    SELECT job_id FROM salon_jobs_job_result
+     WHERE expires_at < now()
+     ORDER BY expires_at
+     LIMIT 1000
+       FOR UPDATE SKIP LOCKED
+), gone AS (
+    DELETE FROM salon_jobs_job_result WHERE job_id = ANY (ARRAY(SELECT job_id FROM old)) RETURNING job_id
+)
+SELECT count(*) FROM gone

@@ -1,0 +1,143 @@
+"""What became of a job: its state, its errors and what it returned, by handle, number or public id."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+import msgspec
+
+from salon_jobs.core.errors import JobDoesNotExist, NoResult
+from salon_jobs.core.records import EnqueueAction, JobState
+from salon_jobs.db import statements
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptError:
+    """The error of one attempt that failed. ``worker_id`` and ``started_at`` are None for one of an earlier release.
+
+    ``error_class`` is the full name of the exception's class, ``attempt`` the number of the run, 1 for the first.
+    """
+
+    attempt: int
+    error_class: str
+    code: str
+    message: str
+    traceback: str
+    occurred_at: datetime
+    worker_id: int | None
+    started_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRecord:
+    """One job as it was when it was read.
+
+    ``attempts`` counts the runs so far, a current or successful one included; ``worker_ids`` are their processes, in
+    order, None where unknown. ``first_started_at`` is when its first run was claimed, ``last_started_at`` its latest.
+    ``payload`` are the arguments without the store. ``value`` is what the handler returned, if ``has_value``: kept by
+    ``keep_result``. ``gone``: the job succeeded and its row is deleted; this is what its result keeps. ``run_at`` is
+    when it is, or was last, due.
+    """
+
+    id: int
+    public_id: UUID | None
+    store_id: UUID | None
+    state: JobState
+    task: str
+    queue: str
+    priority: int
+    payload: dict[str, Any]
+    run_at: datetime
+    created_at: datetime
+    first_started_at: datetime | None
+    last_started_at: datetime | None
+    finished_at: datetime | None
+    reason: str
+    attempts: int
+    worker_ids: tuple[int | None, ...]
+    value: Any
+    has_value: bool
+    errors: tuple[AttemptError, ...]
+    gone: bool
+
+
+class JobHandle(NamedTuple):
+    """The job that an enqueue created or found, and what happened to it.
+
+    ``public_id`` and ``created_at`` are set if the job was to have a public id, by which its result is then read.
+    """
+
+    id: int
+    action: EnqueueAction
+    public_id: UUID | None = None
+    created_at: datetime | None = None
+
+    def refresh(self) -> JobRecord:
+        """Read the job as it is now. Raises JobDoesNotExist once it is gone and no result is kept."""
+        record = None if self.public_id is None else load_result(self.public_id)
+        return record or get_job(self.id)
+
+    def status(self) -> JobState:
+        """Return the job's state. Raises JobDoesNotExist once it is gone and no result is kept."""
+        return self.refresh().state
+
+    def result(self) -> Any:
+        """Return what the handler returned, as JSON represents it. Raises JobDoesNotExist; NoResult, which says why."""
+        record = self.refresh()
+        if record.has_value:
+            return record.value
+        if record.state is JobState.SUCCEEDED:
+            raise NoResult(f"job {self.id} succeeded, and its result is not kept: declare its task with keep_result")
+        last = f": {record.errors[-1].error_class}: {record.errors[-1].message}" if record.errors else ""
+        raise NoResult(f"job {self.id} has no result, it is {record.state}{last}")
+
+
+def get_job(job_id: int, *, using: str | None = None) -> JobRecord:
+    """Return the job with this number. Raises JobDoesNotExist.
+
+    A job that succeeded is found as long as its result is kept (``keep_result``). With roles, the web role finds its
+    current store's jobs.
+    """
+    if (record := load_job(job_id, using=using)) is None:
+        raise JobDoesNotExist(
+            f"there is no job {job_id}: it never was, or it belongs to another store, or it ended and was deleted. A "
+            "job that succeeds is found as long as its result is kept: declare its task with keep_result"
+        )
+    return record
+
+
+def load_job(job_id: int, *, using: str | None = None) -> JobRecord | None:
+    """Return the job with this number, or None, as ``get_job`` does."""
+    return _record(statements.rows("job_record", {"id": job_id, "public_id": None}, using=using))
+
+
+def load_result(public_id: UUID, *, using: str | None = None) -> JobRecord | None:
+    """Return the job with this public id, whatever its store, or None. Role: web, worker."""
+    return _record(statements.rows("get_result", {"public_id": public_id}, using=using))
+
+
+# In the order of ``job_record`` and of salon_jobs_get_result.
+_COLUMNS: Final = (
+    *("id", "public_id", "store_id", "state", "task", "queue", "priority", "payload", "run_at", "created_at"),
+    *("first_started_at", "last_started_at", "finished_at", "reason", "attempts", "worker_ids"),
+    *("value", "errors", "gone"),
+)
+
+
+def _record(rows: Sequence[tuple[Any, ...]]) -> JobRecord | None:
+    if not rows:
+        return None
+    row: dict[str, Any] = dict(zip(_COLUMNS, rows[0], strict=True))
+    value: str | None = row["value"]
+    row |= {
+        "state": JobState(row["state"]),
+        "payload": msgspec.json.decode(row["payload"]),
+        "worker_ids": tuple(row["worker_ids"]),
+        "value": None if value is None else msgspec.json.decode(value),
+        "errors": tuple(msgspec.json.decode(row["errors"], type=list[AttemptError])),
+    }
+    return JobRecord(**row, has_value=value is not None)

@@ -1,0 +1,172 @@
+"""Shows what is read of a job by handle, number and public id, while it lives and after it is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from django.conf import settings
+from django.db import connections, transaction
+from django.test import override_settings
+from django.test.utils import CaptureQueriesContext
+
+from salon_jobs import get_job, tenant_context
+from salon_jobs.core.errors import EnqueueRefused, JobDoesNotExist, NoResult
+from salon_jobs.core.records import EnqueueAction, JobState
+from salon_jobs.jobs import JobHandle, Task, enqueue
+from salon_jobs.jobs.results import load_result
+from tests import tasks
+from tests.support import change, claim, job_row, run, seen
+from tests.tasks import Hooks
+
+
+@pytest.fixture(params=["default", "web"])
+def role(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Make the worker's or the web's connection the one that jobs are enqueued on."""
+    with override_settings(SALON_JOBS={**settings.SALON_JOBS, "DATABASE": request.param}):
+        yield request.param
+
+
+def add(
+    task: Task[..., Any], public_id: UUID, *, key: str | None = None, mode: str = "replace", **arguments: Any
+) -> Any:
+    """Enqueue a job that has a public id."""
+    options = task.using(job_key=key, job_key_mode=mode).options  # type: ignore[arg-type]
+    return enqueue.add(replace(task.new_job(task.payload.bind((), arguments), options), public_id=public_id))
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+@pytest.mark.parametrize("system", [False, True], ids=["store", "system"])
+def test_one_query_adds_a_job_with_a_public_id_whoever_asks(
+    stores: list[UUID], role: str, key: str | None, system: bool
+) -> None:
+    public_id = uuid4()
+    with tenant_context(stores[0], using=role), CaptureQueriesContext(connections[role]) as queries:
+        if system:
+            handle = add(tasks.system, public_id, key=key, note="x")
+        else:
+            handle = add(tasks.in_store, public_id, key=key, store_id=stores[0], number=3)
+    assert len(queries) == 1
+    assert (handle.action, handle.public_id) == (EnqueueAction.INSERTED, public_id)
+    row = job_row(handle.id)
+    assert row is not None
+    assert (row["public_id"], row["created_at"], row["job_key"]) == (public_id, handle.created_at, key)
+    assert row["store_id"] == (None if system else stores[0])
+
+
+@pytest.mark.usefixtures("role")
+def test_a_waiting_job_keeps_its_public_id_and_one_without_gets_one(database: None) -> None:
+    first, second = uuid4(), uuid4()
+    plain = tasks.keyed_system.enqueue(note="a")
+    assert (plain.public_id, plain.created_at) == (None, None)
+    modes = (("replace", first), ("replace", second), ("preserve_run_at", second), ("unsafe_dedupe", second))
+    for mode, public_id in modes:
+        handle = add(tasks.keyed_system, public_id, mode=mode, note="a")
+        assert (handle.id, handle.public_id) == (plain.id, first)
+        [(kept, travels)] = seen("SELECT public_id, trace -> 'salon_jobs' ->> 'public_id' FROM salon_jobs_job")
+        assert (kept, travels) == (first, str(first))
+
+
+def test_a_running_job_that_keeps_the_key_is_not_changed(process_id: int) -> None:
+    plain = tasks.keyed_system.enqueue(note="a")
+    claim(process_id)
+    before = job_row(plain.id)
+    handle = add(tasks.keyed_system, uuid4(), mode="unsafe_dedupe", note="a")
+    assert (handle.id, handle.action, handle.public_id) == (plain.id, EnqueueAction.KEPT, None)
+    assert job_row(plain.id) == before
+
+
+def test_a_claimed_job_carries_its_public_id(process_id: int) -> None:
+    public_id = uuid4()
+    add(tasks.system, public_id)
+    tasks.system.enqueue()
+    assert [job.public_id for job in claim(process_id)] == [public_id, None]
+
+
+def test_another_stores_job_is_refused_to_the_web(stores: list[UUID]) -> None:
+    with (
+        override_settings(SALON_JOBS={**settings.SALON_JOBS, "DATABASE": "web"}),
+        pytest.raises(EnqueueRefused, match="not the current store"),
+        tenant_context(stores[0], using="web"),
+    ):
+        add(tasks.in_store, uuid4(), store_id=stores[1])
+    assert seen("SELECT count(*) FROM salon_jobs_job") == [(0,)]
+
+
+def test_a_job_is_followed_through_its_attempts(process_id: int, stores: list[UUID], hooks: Hooks) -> None:
+    handle = add(tasks.in_store, public_id := uuid4(), store_id=stores[0], number=3)
+    queued = handle.refresh()
+    assert (queued.state, queued.attempts, queued.worker_ids, queued.first_started_at) == (JobState.QUEUED, 0, (), None)
+    assert (queued.id, queued.public_id, queued.payload, queued.store_id) == (
+        *(handle.id, public_id),
+        *({"number": 3}, stores[0]),
+    )
+    assert queued.created_at == handle.created_at
+
+    def explode(**_: object) -> None:
+        running = get_job(handle.id)
+        assert (running.state, running.attempts, running.worker_ids) == (JobState.RUNNING, 1, (process_id,))
+        raise ZeroDivisionError("not today")
+
+    hooks.store = explode
+    [job] = claim(process_id)
+    run(job, process_id)
+    failed = handle.refresh()
+    assert (failed.state, failed.attempts, failed.worker_ids) == (JobState.QUEUED, 1, (process_id,))
+    [error] = failed.errors
+    assert (error.error_class, error.message, error.attempt) == ("builtins.ZeroDivisionError", "not today", 1)
+    assert "explode" in error.traceback
+    assert error.worker_id == process_id
+    assert isinstance(error.started_at, datetime)
+    assert error.started_at == failed.first_started_at == failed.last_started_at
+    change("UPDATE salon_jobs_job SET run_at = now()")
+    [job] = claim(process_id)
+    second = handle.refresh()
+    assert (second.attempts, second.worker_ids, second.first_started_at) == (
+        2,
+        (process_id, process_id),
+        error.started_at,
+    )
+    assert second.last_started_at > error.started_at
+    with pytest.raises(NoResult, match=r"it is running: builtins.ZeroDivisionError: not today"):
+        handle.result()
+
+
+def test_what_is_gone_without_a_result_can_not_be_told(process_id: int) -> None:
+    handle = tasks.system.enqueue()
+    assert handle.status() is JobState.QUEUED
+    [job] = claim(process_id)
+    run(job, process_id)
+    with pytest.raises(JobDoesNotExist, match="keep_result"):
+        handle.status()
+    with pytest.raises(JobDoesNotExist):
+        get_job(handle.id + 1)
+    with transaction.atomic():
+        rolled_back = tasks.system.enqueue()
+        transaction.set_rollback(True)
+    with pytest.raises(JobDoesNotExist):
+        rolled_back.refresh()
+
+
+def test_the_public_id_opens_a_job_to_the_web_and_its_number_does_not(stores: list[UUID]) -> None:
+    foreign = add(tasks.in_store, uuid4(), store_id=stores[1])
+    system = add(tasks.system, uuid4())
+    own = add(tasks.in_store, uuid4(), store_id=stores[0])
+    with tenant_context(stores[0], using="web"):
+        for handle in (foreign, system, own):
+            record = load_result(handle.public_id, using="web")
+            assert record is not None
+            assert record.id == handle.id
+        assert load_result(uuid4(), using="web") is None
+        assert get_job(own.id, using="web").id == own.id
+        for handle in (foreign, system):
+            with pytest.raises(JobDoesNotExist):
+                get_job(handle.id, using="web")
+
+
+def test_a_handle_is_a_value() -> None:
+    assert JobHandle(1, EnqueueAction.KEPT) == (1, "kept", None, None)
