@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
-from types import TracebackType
 from typing import Any, ClassVar, Self
 from uuid import UUID
 
@@ -77,9 +76,7 @@ class ActiveContext(StatementGuard):
             self._exits = exits.pop_all()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         self._exits.__exit__(kind, error, traceback)
 
     def check_entry(self) -> None:

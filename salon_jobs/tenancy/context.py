@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial, wraps
-from types import TracebackType
 from typing import Any, Literal, ParamSpec, Self, TypeVar, cast
 from uuid import UUID
 
@@ -65,9 +64,7 @@ class SessionContext(ActiveContext):
                 raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         try:
             problem = self._take_off()
         finally:
@@ -180,9 +177,7 @@ class JobContext(ActiveContext):
         self._committed = True
         return True
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         if self.connection.run_on_commit:
             carry_to_callbacks(self.connection, self.store)
         self.close()
@@ -274,9 +269,7 @@ class TenantContext:
         self._enter(by_statement=False)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         context, self._active = self._active, None
         if context is not None:
             context.__exit__(kind, error, traceback)
@@ -292,9 +285,7 @@ class TenantContext:
         active.surround_with(self._surrounding)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: Any, error: Any, traceback: Any) -> None:
         try:
             await sync_step(partial(self.__exit__, kind, error, traceback))
         finally:

@@ -165,42 +165,33 @@ class TenantMiddleware:
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase | Awaitable[HttpResponseBase]:
         """Process the request."""
-        if self.is_async:
-            return self._acall(request)
         if (view := _view_of(request)) is None:
             return cast("HttpResponseBase", self.get_response(request))
-        try:
-            store = self._store_of(request)
-        except StoreRefused as refused:
-            return self._vary(self.refuse(request, refused))
-        if store is None:
-            return self._vary(self.get_response(request))
-        make = _context_maker(view, store)
-        with _attach(make(), request) as context:
-            response: HttpResponseBase = self.get_response(request)
-            if context.is_open:
-                stream_as(make(), response)
-            if response.status_code >= 500:
-                context.roll_back()
+        return self._run_async(request, view) if self.is_async else self._run(request, view)
+
+    def _run(self, request: HttpRequest, view: Callable[..., Any]) -> HttpResponseBase:
+        store, response = self._store_of(request)
+        if store is not None:
+            make = _context_maker(view, store)
+            with _attach(make(), request) as context:
+                response = self.get_response(request)
+                if _finish(context, make, response):
+                    context.roll_back()
+        elif response is None:
+            response = self.get_response(request)
         return self._vary(response)
 
-    async def _acall(self, request: HttpRequest) -> HttpResponseBase:
+    async def _run_async(self, request: HttpRequest, view: Callable[..., Any]) -> HttpResponseBase:
         """Process the request, with all database work in the thread of the request's synchronous parts."""
-        if (view := _view_of(request)) is None:
-            return cast("HttpResponseBase", await self.get_response(request))
-        try:
-            store = await sync_to_async(self._store_of)(request)
-        except StoreRefused as refused:
-            return self._vary(self.refuse(request, refused))
-        if store is None:
-            return self._vary(await self.get_response(request))
-        make = _context_maker(view, store)
-        async with _attach(make(), request) as context:
-            response: HttpResponseBase = await self.get_response(request)
-            if context.is_open:
-                stream_as(make(), response)
-            if response.status_code >= 500:
-                await context.aroll_back()
+        store, response = await sync_to_async(self._store_of)(request)
+        if store is not None:
+            make = _context_maker(view, store)
+            async with _attach(make(), request) as context:
+                response = await self.get_response(request)
+                if _finish(context, make, response):
+                    await context.aroll_back()
+        elif response is None:
+            response = await self.get_response(request)
         return self._vary(response)
 
     def process_exception(self, request: HttpRequest, exception: Exception) -> None:
@@ -213,8 +204,8 @@ class TenantMiddleware:
         """Return the response for a rejected store: plain text. Override it for a custom page."""
         return HttpResponse(f"{refused}\n", status=refused.status, content_type="text/plain; charset=utf-8")
 
-    def _store_of(self, request: HttpRequest) -> UUID | None:
-        """Resolve the store. Raises StoreRefused."""
+    def _store_of(self, request: HttpRequest) -> tuple[UUID | None, HttpResponseBase | None]:
+        """Return the store of the request, and the response if it was refused."""
         try:
             store = self.resolver.resolve(request)
             if store is not None and not self.resolver.allowed(request, store):
@@ -225,8 +216,8 @@ class TenantMiddleware:
             user = getattr(getattr(request, "user", None), "pk", None)
             path = request.path.encode("unicode_escape").decode()  # a line break in it would look like another record
             log_event(logging.WARNING, REQUEST_REFUSED, detail=str(refused), user_id=user, path=path)
-            raise
-        return store
+            return None, self.refuse(request, refused)
+        return store, None
 
     def _vary(self, response: HttpResponseBase) -> HttpResponseBase:
         """Tell caches which headers the store depends on."""
@@ -253,6 +244,13 @@ def _view_of(request: HttpRequest) -> Callable[..., Any] | None:
 def _context_maker(view: Callable[..., Any], store: UUID) -> Callable[[], TenantContext]:
     """Return what makes the context of a view."""
     return partial(tenant_context, store, atomic=conf.database not in getattr(view, "_non_atomic_requests", ()))
+
+
+def _finish(context: TenantContext, make: Callable[[], TenantContext], response: HttpResponseBase) -> bool:
+    """Let a streaming body run as the store; return whether the response rolls back."""
+    if context.is_open:
+        stream_as(make(), response)
+    return response.status_code >= 500
 
 
 def _attach(context: TenantContext, request: HttpRequest) -> TenantContext:
