@@ -5,6 +5,8 @@ Every error has a stable ``code``, which also appears in log records and in the 
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
 from typing import ClassVar
 
 
@@ -211,6 +213,13 @@ class TimedOut(Interrupted):
     """Raised inside a handler that exceeds its task's timeout; the attempt counts."""
 
     code = "JOB.TIMED_OUT"
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """Return the end of a message about an unknown name: the closest known one, or else all of them."""
+    names = list(known)
+    close = difflib.get_close_matches(name, names, n=1)
+    return f"did you mean {close[0]!r}?" if close else f"there are {', '.join(names) or 'none'}"
 
 
 def require_within(limit_s: float, age_s: float, complaint: str) -> None:

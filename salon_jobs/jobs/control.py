@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol, TypeAlias
 
 from django.db import IntegrityError, connections, transaction
 from psycopg.errors import UniqueViolation
@@ -18,6 +18,15 @@ from salon_jobs.jobs import enqueue
 from salon_jobs.jobs.options import JobOptions
 from salon_jobs.models import Job
 
+
+class _WithId(Protocol):
+    @property
+    def id(self) -> int: ...
+
+
+Jobs: TypeAlias = int | _WithId | Iterable[int | _WithId]
+"""One job or several, each as its handle or its id."""
+
 BATCH = 1000
 _CAN_BE_CANCELLED = (JobState.QUEUED, JobState.RUNNING, JobState.FAILED)
 _CANCEL: Final = {"running": False, "reason": "cancelled"}
@@ -26,30 +35,31 @@ _DISCARD: Final = {"running": False, "reason": "discarded: by an operator"}
 _ASKED = "still running; its worker was asked to end it"
 
 
-def retry_jobs(ids: Iterable[int], *, at: datetime | None = None, using: str | None = None) -> list[ActionResult[int]]:
+def retry_jobs(jobs: Jobs, *, at: datetime | None = None, using: str | None = None) -> list[ActionResult[int]]:
     """Requeue failed and cancelled jobs, allowing at least one more attempt. Role: operator, worker, web.
 
-    They become due at ``at``, by default now. ``using`` defaults to the alias of the job tables. The web role can only
-    retry jobs of its current store: call it inside ``tenant_context``. A job whose key a newer waiting job holds is
-    left unchanged, and its result names that job. Results are in the order of the IDs. Each thousand is a transaction
-    (a savepoint inside yours). Raises OptionInvalid if ``at`` is not an aware datetime.
+    ``jobs`` is a handle, an id, or several of them; the results are in their order. They become due at ``at``, by
+    default now. ``using`` defaults to the alias of the job tables. The web role can only retry jobs of its current
+    store: call it inside ``tenant_context``. A job whose key a newer waiting job holds is left unchanged, and its
+    result names that job. Each thousand is a transaction (a savepoint inside yours). Raises OptionInvalid if ``at`` is
+    not an aware datetime, and for what is neither a handle nor an id.
     """
     JobOptions(run_at=at)
     allowed = "only failed and cancelled jobs can be retried"
-    return _wake(_change("operator_retry", list(ids), {"at": at}, allowed, using, takes_keys=True), using)
+    return _wake(_change("operator_retry", _ids(jobs), {"at": at}, allowed, using, takes_keys=True), using)
 
 
-def discard_jobs(ids: Iterable[int], *, using: str | None = None) -> list[ActionResult[int]]:
+def discard_jobs(jobs: Jobs, *, using: str | None = None) -> list[ActionResult[int]]:
     """Cancel queued and failed jobs with the reason ``discarded``: they will not run again.
 
     Running jobs are left alone; ``cancel_jobs`` asks those to end. Roles, ``using``, order and batches as in
     ``retry_jobs``.
     """
-    return _change("operator_cancel", list(ids), _DISCARD, "only queued and failed jobs can be discarded", using)
+    return _change("operator_cancel", _ids(jobs), _DISCARD, "only queued and failed jobs can be discarded", using)
 
 
 def change_jobs(
-    ids: Iterable[int], *, priority: int | None = None, queue: str | None = None, using: str | None = None
+    jobs: Jobs, *, priority: int | None = None, queue: str | None = None, using: str | None = None
 ) -> list[ActionResult[int]]:
     """Change the priority or queue, or both, of queued jobs. Roles, ``using``, order and batches as in ``retry_jobs``.
 
@@ -59,10 +69,10 @@ def change_jobs(
         raise OptionInvalid("nothing to change: pass priority or queue")
     JobOptions(priority=0 if priority is None else priority, queue="default" if queue is None else queue)
     values = {"priority": priority, "queue": queue}
-    return _wake(_change("operator_change", list(ids), values, "only queued jobs can be changed", using), using)
+    return _wake(_change("operator_change", _ids(jobs), values, "only queued jobs can be changed", using), using)
 
 
-def cancel_jobs(ids: Iterable[int], *, using: str | None = None) -> list[ActionResult[int]]:
+def cancel_jobs(jobs: Jobs, *, using: str | None = None) -> list[ActionResult[int]]:
     """Cancel jobs in any state but succeeded. Roles, ``using``, order and batches as in ``retry_jobs``.
 
     A running job's process is asked after your commit, so that finishing a job never waits for your transaction. Its
@@ -71,7 +81,7 @@ def cancel_jobs(ids: Iterable[int], *, using: str | None = None) -> list[ActionR
     """
     alias = using or conf.database
     allowed = "only queued, running and failed jobs can be cancelled"
-    results = _change("operator_cancel", list(ids), _CANCEL, allowed, alias, asked=_CAN_BE_CANCELLED)
+    results = _change("operator_cancel", _ids(jobs), _CANCEL, allowed, alias, asked=_CAN_BE_CANCELLED)
     running = sorted({result.id for result in results if result.detail == _ASKED})
     for start in range(0, len(running), BATCH):
         transaction.on_commit(partial(_ask_to_end, running[start : start + BATCH], alias), using=alias)
@@ -87,6 +97,20 @@ def _ask_to_end(ids: Sequence[int], using: str) -> None:
             # The web role may change running jobs only through the function.
             cursor.execute("SELECT salon_jobs_cancel(%s::bigint[])", [sorted(remaining)])
         cursor.execute("SELECT pg_notify(%s, %s)", [enqueue.CHANNEL, enqueue.CANCEL])
+
+
+def _ids(jobs: Jobs) -> list[int]:
+    # A handle is a tuple, too.
+    several: Any = [jobs] if isinstance(jobs, int | str) or hasattr(jobs, "id") else jobs
+    if not isinstance(several, Iterable):
+        raise OptionInvalid(f"jobs are handles or ids; {several!r} is neither")
+    ids: list[int] = []
+    for job in several:  # pyright: ignore[reportUnknownVariableType]
+        id_: object = getattr(job, "id", job)  # pyright: ignore[reportUnknownArgumentType]
+        if not isinstance(id_, int) or isinstance(id_, bool):
+            raise OptionInvalid(f"jobs are handles or ids; {job!r} is neither")
+        ids.append(id_)
+    return ids
 
 
 def _wake(results: list[ActionResult[int]], using: str | None) -> list[ActionResult[int]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from itertools import product
@@ -11,7 +11,7 @@ from typing import Final, Literal, TypedDict
 from uuid import UUID
 
 from salon_jobs.core.error_report import report
-from salon_jobs.core.errors import OptionInvalid, TaskInvalid
+from salon_jobs.core.errors import OptionInvalid, TaskInvalid, suggest
 from salon_jobs.core.outcomes import DISCARDED, Cancelled, Errored
 from salon_jobs.core.records import JobKeyMode
 from salon_jobs.core.units import EARLIEST, LATEST
@@ -36,6 +36,31 @@ class EnqueueOptions(TypedDict, total=False):
     job_key_mode: KeyMode | None
     concurrency_key: str | None
     keep_result: timedelta | None
+
+
+# What other libraries call an option, and what does it here.
+_OTHER_WORDS: Final = {
+    **dict.fromkeys(("bind", "pass_context", "takes_context"), "current_job() in the handler"),
+    **dict.fromkeys(("retries", "max_retries"), "max_attempts=…, which counts the first run too"),
+    **dict.fromkeys(("retry_backoff", "retry_delay", "default_retry_delay"), "backoff=Backoff(…)"),
+    **dict.fromkeys(("countdown", "delay", "schedule_in"), "using(run_in=timedelta(…))"),
+    **dict.fromkeys(("eta", "run_after", "schedule_at"), "using(run_at=…)"),
+    **dict.fromkeys(("time_limit", "soft_time_limit", "job_timeout"), "timeout=timedelta(…)"),
+    **dict.fromkeys(("ignore_result", "result_ttl", "result_expires"), "keep_result=timedelta(…)"),
+    "autoretry_for": "retry_on=(…)",
+    "dont_autoretry_for": "discard_on=(…)",
+    "expires": "using(expires_at=…)",
+    "lock": "concurrency_key='…'",
+    "queue_name": "queue='…'",
+    "queueing_lock": "job_key='…'",
+    "rate_limit": "salon_jobs.control.limit(task=…, rate=…)",
+}
+
+
+def unknown_option(name: str, known: Iterable[str]) -> OptionInvalid:
+    """Return the error for an option that is not known here, with what was probably meant."""
+    hint = f"use {_OTHER_WORDS[name]}" if name in _OTHER_WORDS else suggest(name, known)
+    return OptionInvalid(f"no option {name!r}; {hint}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from types import NoneType, UnionType
@@ -15,7 +15,8 @@ from uuid import UUID
 import msgspec
 import msgspec.inspect
 
-from salon_jobs.core.errors import PayloadInvalid, TaskInvalid
+from salon_jobs.core.errors import PayloadInvalid, TaskInvalid, suggest
+from salon_jobs.jobs.options import EnqueueOptions
 
 STORE_ARGUMENT = "store_id"
 # What msgspec quotes from a payload: a value, or the tag of a struct, before the path to it.
@@ -99,7 +100,10 @@ class PayloadType:
             named = {**self._defaults, **kwargs}
             if named.keys() == self.names:
                 return self.validate(named)
-        # Positional arguments, or a mistake that the signature reports. Many times slower than the path above.
+        # Positional arguments, or a mistake. Many times slower than the path above.
+        for name in kwargs:
+            if name not in self.names:
+                raise self._unknown(name, self.names - kwargs.keys())
         try:
             bound = self.signature.bind(*args, **kwargs)
         except TypeError as error:
@@ -133,15 +137,25 @@ class PayloadType:
     def stored(self, name: str, value: object) -> object:
         """Return one argument as a payload stores it, for comparison. Raises PayloadInvalid."""
         if name not in self._types:
-            raise PayloadInvalid(f"task {self.task_name!r} has no argument {name!r}")
+            raise self._unknown(name, self._types)
         struct = self._convert({name: value}, msgspec.defstruct("Argument", [(name, self._types[name])]))
         return msgspec.json.decode(self._encode({name: getattr(struct, name)}))[name]
 
-    def _store(self, given: object) -> UUID:
-        if type(given) is UUID:
-            return given
+    def _unknown(self, name: str, free: Collection[str]) -> PayloadInvalid:
+        """Return the error for an argument that the task does not have; ``free`` are those it may stand for."""
+        if name in EnqueueOptions.__annotations__:
+            hint = f"it is an option: using({name}=…).enqueue(…)"
+        elif len(free) == 1:
+            hint = f"did you mean {next(iter(free))!r}?"
+        else:
+            hint = suggest(name, sorted(free or self.names))
+        return PayloadInvalid(f"task {self.task_name!r}: no argument {name!r}; {hint}")
+
+    def _store(self, value: object) -> UUID:
+        if type(value) is UUID:
+            return value
         try:
-            return msgspec.convert(given, UUID)
+            return msgspec.convert(value, UUID)
         except msgspec.ValidationError as error:
             raise PayloadInvalid(f"task {self.task_name!r}: {error} - at `$.{STORE_ARGUMENT}`") from error
 

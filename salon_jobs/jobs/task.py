@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, Final, Generic, ParamSpec, TypedDict, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 from django.apps import apps
 from django.core.exceptions import AppRegistryNotReady
@@ -28,6 +28,7 @@ from salon_jobs.jobs.options import (
     KeyMode,
     Timeouts,
     check_text,
+    unknown_option,
 )
 from salon_jobs.jobs.payload import STORE_ARGUMENT, Arguments, PayloadType
 from salon_jobs.jobs.results import JobHandle
@@ -38,6 +39,23 @@ R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
 _TASK_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
+
+
+# What other libraries call a method of a task, and what does it here.
+_OTHER_METHODS: Final = {
+    **dict.fromkeys(("delay", "defer", "send", "push"), "enqueue(…)"),
+    **dict.fromkeys(("adelay", "defer_async"), "aenqueue(…)"),
+    **dict.fromkeys(("s", "si", "signature"), "call(…)"),
+    "apply_async": "using(…).enqueue(…)",
+    "configure": "using(…)",
+    "delay_on_commit": "enqueue(…), which is part of the open transaction",
+}
+
+
+def _no_attribute(task: object, name: str) -> Any:
+    """Name our method for that of another library; a class's ``__getattr__``, which type checkers do not see."""
+    hint = f"; use {_OTHER_METHODS[name]}" if name in _OTHER_METHODS else ""
+    raise AttributeError(f"{type(task).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=task)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +69,9 @@ class Call(Generic[P]):
 
 class BoundTask(Generic[P]):
     """A task with options, as returned by ``using``."""
+
+    if not TYPE_CHECKING:
+        __getattr__ = _no_attribute
 
     def __init__(self, task: Task[P, Any], options: JobOptions) -> None:
         self.task = task
@@ -85,6 +106,9 @@ class BoundTask(Generic[P]):
 
 class Task(Generic[P, R_co]):
     """A declared task: still callable as a function, and enqueueable with the same typed arguments."""
+
+    if not TYPE_CHECKING:
+        __getattr__ = _no_attribute
 
     def __init__(
         self,
@@ -159,10 +183,11 @@ class Task(Generic[P, R_co]):
 
     def using(self, **options: Unpack[EnqueueOptions]) -> BoundTask[P]:
         """Return the task with different options for this enqueue. Raises OptionInvalid naming the field."""
-        if unknown := options.keys() - EnqueueOptions.__annotations__.keys():
-            raise OptionInvalid(
-                f"{sorted(unknown)} are no options; there are {', '.join(EnqueueOptions.__annotations__)}"
-            )
+        for name in options:
+            if name in TaskOptions.__annotations__ and name not in EnqueueOptions.__annotations__:
+                raise OptionInvalid(f"no option {name!r} of one enqueue; declare the task with it")
+            if name not in EnqueueOptions.__annotations__:
+                raise unknown_option(name, EnqueueOptions.__annotations__)
         changes: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
         return BoundTask(self, replace(self.options, **changes))
 
@@ -266,7 +291,9 @@ def task(function: Any = None, /, *, name: str | None = None, **options: Unpack[
 
     ``name`` defaults to the label of the function's app and the function's own name: ``orders.send_receipt``.
     """
-    declare: Callable[..., Any] = _declare(name, is_store_task=False, atomic=False, **options)
+    if "atomic" in options:
+        raise OptionInvalid("no option 'atomic' of a system task, which never runs in one transaction; use store_task")
+    declare: Callable[..., Any] = _declare(name, is_store_task=False, atomic=False, **_known(options))
     return declare if function is None else declare(function)
 
 
@@ -286,8 +313,18 @@ def store_task(
     the handler opens, and the job runs at least once. ``async def`` handlers require it. ``name`` defaults as for
     ``task``.
     """
-    declare: Callable[..., Any] = _declare(name, is_store_task=True, atomic=atomic, **options)
+    declare: Callable[..., Any] = _declare(name, is_store_task=True, atomic=atomic, **_known(options))
     return declare if function is None else declare(function)
+
+
+def _known(options: TaskOptions) -> TaskOptions:
+    """Return the options of a declaration. Raises OptionInvalid for one that no task has."""
+    for name in options:
+        if name in EnqueueOptions.__annotations__ and name not in TaskOptions.__annotations__:
+            raise OptionInvalid(f"no option {name!r} of a task; give it to each enqueue: using({name}=…)")
+        if name not in TaskOptions.__annotations__:
+            raise unknown_option(name, TaskOptions.__annotations__)
+    return options
 
 
 def _declare(

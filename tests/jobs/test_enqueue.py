@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 from django.db import connection, transaction
 
-from salon_jobs import enqueue_job
+from salon_jobs import enqueue_job, fan_out
 from salon_jobs.core.errors import OptionInvalid, PayloadInvalid, UnknownTask
 from salon_jobs.core.records import JobKeyMode
 from salon_jobs.jobs import EnqueueAction, JobHandle, enqueue
+from salon_jobs.testing import assert_enqueued
 from tests import tasks
 from tests.support import change, claim, job_row, run, seen
 
@@ -221,6 +224,51 @@ def test_gwt_02_a_wrong_payload_is_refused_with_path_and_type(
         enqueue_job("test-store", payload)
     assert caught.value.code == "JOB.PAYLOAD_INVALID"
     assert seen("SELECT count(*) FROM salon_jobs_job") == [(0,)]
+
+
+def test_a_misspelt_argument_names_the_one_that_was_meant(stores: list[UUID]) -> None:
+    store = stores[0]
+    wrong: list[tuple[Callable[[], object], str]] = [
+        (lambda: tasks.system.enqueue(m="x"), "no argument 'm'; did you mean 'note'?"),  # type: ignore[call-arg]
+        (lambda: tasks.in_store.call(store_id=store, nmber=1), "no argument 'nmber'; did you mean 'number'?"),  # type: ignore[call-arg]
+        (lambda: tasks.keyed.using(priority=1).enqueue(store, 1, nte="x"), "no argument 'nte'; did you mean 'note'?"),  # type: ignore[call-arg]
+        (lambda: enqueue_job("test-keyed", {"store_id": store, "x": 1}), "no argument 'x'; there are note, number"),
+        (lambda: fan_out(tasks.in_store, numbr=7), "no argument 'numbr'; did you mean 'number'?"),
+        (lambda: assert_enqueued(tasks.in_store, numbr=7), "no argument 'numbr'; did you mean 'number'?"),
+        (lambda: tasks.system.enqueue(note="x", nte="y"), "no argument 'nte'; did you mean 'note'?"),  # type: ignore[call-arg]
+        (lambda: tasks.system.enqueue(run_at=LATER), "no argument 'run_at'; it is an option: using(run_at=…)"),  # type: ignore[call-arg]
+    ]
+    for call, message in wrong:
+        with pytest.raises(PayloadInvalid, match=re.escape(message)):
+            call()
+
+
+def test_a_misspelt_option_names_the_one_that_was_meant(database: None) -> None:
+    for option, message in {
+        "prioritty": "no option 'prioritty'; did you mean 'priority'?",
+        "zzz": "no option 'zzz'; there are queue, priority, max_attempts, run_at, run_in, expires_at, job_key,",
+        "countdown": "no option 'countdown'; use using(run_in=timedelta(…))",
+        "eta": "no option 'eta'; use using(run_at=…)",
+        "timeout": "no option 'timeout' of one enqueue; declare the task with it",
+    }.items():
+        with pytest.raises(OptionInvalid, match=re.escape(message)):
+            tasks.system.using(**{option: 1})  # type: ignore[arg-type]
+
+
+def test_the_methods_of_other_libraries_name_ours() -> None:
+    task: Any = tasks.system
+    for method, ours in {
+        "delay": "enqueue(…)",
+        "apply_async": "using(…).enqueue(…)",
+        "defer": "enqueue(…)",
+        "delay_on_commit": "enqueue(…), which is part of the open transaction",
+    }.items():
+        for enqueueable in (task, task.using()):
+            with pytest.raises(AttributeError, match=re.escape(f"has no attribute {method!r}; use {ours}")):
+                getattr(enqueueable, method)
+    with pytest.raises(AttributeError, match=r"'Task' object has no attribute 'nonsense'$"):
+        task.nonsense  # noqa: B018
+    assert not hasattr(task, "delay")
 
 
 def test_bad_calls_name_the_field(stores: list[UUID]) -> None:

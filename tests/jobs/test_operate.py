@@ -17,6 +17,7 @@ from salon_jobs.control import retry_jobs
 from salon_jobs.core.errors import OptionInvalid
 from salon_jobs.core.records import ActionResult
 from salon_jobs.jobs import control
+from tests import tasks
 from tests.support import change, seen
 
 OPERATOR = "operator"
@@ -169,6 +170,25 @@ def test_the_web_role_changes_and_discards_its_stores_jobs_alone(stores: list[UU
     with tenant_context(stores[0], using="web"):
         assert [r.changed for r in control.change_jobs(ids, queue="night", using="web")] == [True, False]
         assert [r.changed for r in control.discard_jobs(ids, using="web")] == [True, False]
+
+
+def test_handles_and_ids_are_taken_alike(database: None) -> None:
+    first, second = tasks.system.enqueue(), tasks.system.enqueue()
+    assert control.change_jobs(first, priority=1) == [ActionResult(first.id, True)]
+    assert control.change_jobs(first.id, queue="mail") == [ActionResult(first.id, True)]
+    assert control.cancel_jobs(first) == [ActionResult(first.id, True)]
+    assert control.retry_jobs([first]) == [ActionResult(first.id, True)]
+    both = [ActionResult(first.id, True), ActionResult(second.id, True)]
+    assert control.discard_jobs([first, second.id]) == both
+    assert control.retry_jobs(handle for handle in (first, second)) == both
+    assert control.cancel_jobs([]) == []
+
+
+@pytest.mark.parametrize("jobs", ["5", ["5"], [None], None, True, 5.0, [(5, "inserted")]])
+def test_what_is_neither_a_handle_nor_an_id_is_refused(database: None, jobs: Any) -> None:
+    for action in (control.cancel_jobs, control.discard_jobs, control.retry_jobs):
+        with pytest.raises(OptionInvalid, match=r"jobs are handles or ids; .* is neither"):
+            action(jobs)
 
 
 @pytest.mark.parametrize(

@@ -287,6 +287,34 @@ def test_options_name_the_field(options: dict[str, Any], message: str) -> None:
         task(name=NAME, **options)
 
 
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("bind", "no option 'bind'; use current_job() in the handler"),
+        ("autoretry_for", "no option 'autoretry_for'; use retry_on=(…)"),
+        ("retries", "no option 'retries'; use max_attempts=…, which counts the first run too"),
+        ("max_retries", "no option 'max_retries'; use max_attempts=…, which counts the first run too"),
+        ("countdown", "no option 'countdown'; use using(run_in=timedelta(…))"),
+        ("eta", "no option 'eta'; use using(run_at=…)"),
+        ("expires", "no option 'expires'; use using(expires_at=…)"),
+        ("time_limit", "no option 'time_limit'; use timeout=timedelta(…)"),
+        ("key_concurency", "no option 'key_concurency'; did you mean 'key_concurrency'?"),
+        ("run_at", "no option 'run_at' of a task; give it to each enqueue: using(run_at=…)"),
+    ],
+)
+def test_an_unknown_option_names_the_one_that_was_meant(option: str, message: str) -> None:
+    options: dict[str, Any] = {option: 1}
+    for declare in (task, store_task):
+        with pytest.raises(OptionInvalid, match=re.escape(message)):
+            declare(name=NAME, **options)
+
+
+def test_a_system_task_is_not_atomic() -> None:
+    options: dict[str, Any] = {"atomic": False}
+    with pytest.raises(OptionInvalid, match=r"no option 'atomic' of a system task, .*; use store_task"):
+        task(name=NAME, **options)
+
+
 def test_a_declared_task_is_still_the_function_it_was() -> None:
     @task(name=NAME)
     def double(number: int = 2) -> int:

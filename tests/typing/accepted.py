@@ -263,6 +263,10 @@ assert_type(retry_jobs([1, 2], at=NOW, using="operator"), list[ActionResult[int]
 assert_type(cancel_jobs({1}), list[ActionResult[int]])
 assert_type(discard_jobs(number for number in range(3)), list[ActionResult[int]])
 assert_type(change_jobs([1], priority=-5, queue="mail"), list[ActionResult[int]])
+assert_type(cancel_jobs(handle), list[ActionResult[int]])
+assert_type(retry_jobs([handle, 5]), list[ActionResult[int]])
+discard_jobs(5)
+change_jobs(of_store.enqueue_many([]), priority=1)
 for operated in cancel_jobs([handle.id]):
     assert_type((operated.id, operated.changed, operated.detail), tuple[int, bool, str])
 pause(queue="mail")

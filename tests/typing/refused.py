@@ -231,7 +231,7 @@ wrong_progress: FanOutProgress = fan_out_progress(1).done  # E
 wrong_store: UUID = current_store_id()  # E
 retry_jobs(["1"])  # E
 retry_jobs([1], at=TODAY)  # E
-cancel_jobs(1)  # E
+cancel_jobs("1")  # E
 discard_jobs([1], reason="over")  # E
 change_jobs([1], priority="high")  # E
 wrong_result: list[ActionResult[str]] = skip_messages([1])  # E
