@@ -5,17 +5,18 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from django import forms
 from django.contrib import messages
 from django.contrib.admin import helpers
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.db.models import QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
+from django.utils.http import url_has_allowed_host_and_scheme
 
 from salon_jobs.admin.base import ReadOnlyAdmin, may, reader, sees_all_stores
 from salon_jobs.core.errors import OptionInvalid
@@ -26,7 +27,11 @@ from salon_jobs.tenancy.active import current_store_id
 _CONFIRMED = "confirmed"
 _STORE = "store"
 _NEWEST = "newest"
+# Where to return to: the page of a row whose button was used.
+_BACK = "back"
 _REASONS_SHOWN = 5
+# How many rows a confirmation page names.
+_NAMED = 10
 BATCH = 1000
 _COUNTED = 100_000
 LONGEST_S = 20.0
@@ -44,7 +49,8 @@ class ActionForm(forms.Form):
 class Action(ABC):
     """Action on the selected rows of an admin, confirmed first if it has a ``question``.
 
-    Staff of one store may take it only if it is ``for_stores``.
+    Staff of one store may take it only if it is ``for_stores``. A row's page offers it when the row's state is in
+    ``offered_in`` (None: always), the list beside each such row if it is ``in_rows`` too.
     """
 
     name: str
@@ -54,6 +60,18 @@ class Action(ABC):
     question: str = ""
     form: type[ActionForm] = ActionForm
     for_stores: bool = False
+    offered_in: Container[str] | None = None
+    in_rows: bool = False
+    do_not_call_in_templates: ClassVar[bool] = True
+
+    @property
+    def label(self) -> str:
+        """The action's name for one row."""
+        return self.short_description.removesuffix(" selected jobs").removesuffix(" of")
+
+    def is_offered_for(self, state: str) -> bool:
+        """Return whether a row in this state offers it."""
+        return self.offered_in is None or state in self.offered_in
 
     @property
     def __name__(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride] - of the instance, not the class
@@ -65,10 +83,8 @@ class Action(ABC):
         is_for = self.for_stores or sees_all_stores(request)
         return is_for and all(may(request, f"salon_jobs.{each}") for each in self.permissions)
 
-    def __call__(
-        self, model_admin: ReadOnlyAdmin, request: HttpRequest, queryset: QuerySet[Any]
-    ) -> TemplateResponse | None:
-        """Ask, or change the rows and report. Called by Django."""
+    def __call__(self, model_admin: ActionAdmin, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
+        """Ask, or change the rows and report; then return to the page that offered it. Called by Django."""
         no_question: dict[str, str] = {}
         data = no_question if not self.question else request.POST if _is_confirmed(request) else None
         form = self.make_form(data, request, queryset)
@@ -78,7 +94,9 @@ class Action(ABC):
             self.run(request, _confirmed_rows(request, queryset), form)
         except OptionInvalid as error:
             messages.warning(request, f"{error}.")
-        return None
+        back = request.POST.get(_BACK, "")
+        is_ours = url_has_allowed_host_and_scheme(back, allowed_hosts={request.get_host()})
+        return HttpResponseRedirect(back) if is_ours else None
 
     def make_form(self, data: Mapping[str, Any] | None, request: HttpRequest, queryset: QuerySet[Any]) -> ActionForm:
         """Return the form, bound to ``data`` unless that is None."""
@@ -95,7 +113,7 @@ class Action(ABC):
         """Change the rows and report it."""
 
     def _ask(
-        self, model_admin: ReadOnlyAdmin, request: HttpRequest, queryset: QuerySet[Any], form: ActionForm
+        self, model_admin: ActionAdmin, request: HttpRequest, queryset: QuerySet[Any], form: ActionForm
     ) -> TemplateResponse:
         """Return the confirmation page, which submits the same selection again."""
         lines, can_confirm = self.preview(request, queryset)
@@ -105,6 +123,8 @@ class Action(ABC):
             "opts": model_admin.opts,
             "media": model_admin.media,
             "lines": lines,
+            "rows": [model_admin.line(row) for row in queryset.order_by("-pk")[:_NAMED]],
+            "back": request.POST.get(_BACK) or request.get_full_path(),
             "can_confirm": can_confirm,
             "form": form,
             "confirmed": _CONFIRMED,
@@ -116,6 +136,7 @@ class Action(ABC):
                 "index": 0,
                 "select_across": request.POST.get("select_across", "0"),
                 _STORE: _store(request),
+                _BACK: request.POST.get(_BACK, ""),
                 _NEWEST: queryset.order_by("-pk").values_list("pk", flat=True).first() or 0,
             },
         }
@@ -168,6 +189,10 @@ class RowAction(Action):
 
 class ActionAdmin(ReadOnlyAdmin):
     """Read-only admin that offers each of its ``Action`` s to the users who may take it."""
+
+    def line(self, row: Any) -> str:
+        """Return how a confirmation page names a row."""
+        return str(row)
 
     def get_actions(self, request: HttpRequest, action_location: Any = None) -> dict[str, Any]:
         """Return the actions that the user may take. Django passes ``action_location`` from 6.1 on."""

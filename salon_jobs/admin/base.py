@@ -32,6 +32,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core.error_report import storable
 from salon_jobs.core.errors import StoreRefused
 from salon_jobs.core.redaction import redacted
+from salon_jobs.core.units import duration
 from salon_jobs.dashboard.stores import store_name
 from salon_jobs.models import Job
 from salon_jobs.tenancy.active import current_store_id
@@ -114,7 +115,8 @@ if TYPE_CHECKING:
 else:
     Paginator = paginator.Paginator  # generic only for type checkers
 
-_MOST = 10_000
+# Most rows to count for a list or a state.
+MOST: Final = 10_000
 
 
 class AtLeast(int):
@@ -131,8 +133,8 @@ class BoundedPaginator(Paginator):
     def count(self) -> int:
         """The number of rows up to 10,000; one more is read only to know that there are more."""
         rows: Any = self.object_list
-        count: int = rows.order_by()[: _MOST + 1].count()
-        return count if count <= _MOST else AtLeast(_MOST)
+        count: int = rows.order_by()[: MOST + 1].count()
+        return count if count <= MOST else AtLeast(MOST)
 
 
 if TYPE_CHECKING:
@@ -156,11 +158,6 @@ def configured_parts() -> dict[str, bool]:
         "outbox": conf.outbox.producer is not None,
         "inbox": bool(conf.consumers),
     }
-
-
-def without_field(fieldsets: Any, field: str) -> list[Any]:
-    """Return fieldsets without one field."""
-    return [(name, {**each, "fields": [f for f in each["fields"] if f != field]}) for name, each in fieldsets]
 
 
 class ReaderAdmin(ModelAdmin):
@@ -199,6 +196,12 @@ class ReaderAdmin(ModelAdmin):
         name = f"admin:{model._meta.app_label}_{model._meta.model_name}_change"
         return reverse(name, args=[pk], current_app=self.admin_site.name)
 
+    def address_of_list(self) -> str:
+        """Return the URL of this admin's list on this site."""
+        return reverse(
+            f"admin:{self.opts.app_label}_{self.opts.model_name}_changelist", current_app=self.admin_site.name
+        )
+
     @admin.display(description="job")
     def job_link(self, row: Any) -> SafeString | str:
         """Link to the job of a row; succeeded jobs are gone."""
@@ -225,7 +228,9 @@ class ReaderAdmin(ModelAdmin):
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         """Leave out the store in a project without stores."""
         shown = super().get_fieldsets(request, obj)
-        return shown if conf.store_model else without_field(shown, "store")
+        if conf.store_model:
+            return shown
+        return [(name, {**each, "fields": [f for f in each["fields"] if f != "store"]}) for name, each in shown]
 
     def has_module_permission(self, request: HttpRequest) -> bool:
         """Return whether the index lists the page: not before the settings configure its part."""
@@ -238,7 +243,9 @@ class ReaderAdmin(ModelAdmin):
         return self.has_rows_of_stores or sees_all_stores(request)
 
 
-class _OrderedList(ChangeList):
+class OrderedList(ChangeList):
+    """List that is sorted only by the columns that its admin offers."""
+
     def get_ordering_field(self, field_name: Any) -> Any:
         """Sort by sortable columns only: with any other, a URL could make it read and sort every row."""
         is_offered = self.sortable_by is None or field_name in self.sortable_by
@@ -262,7 +269,7 @@ class ReadOnlyAdmin(ReaderAdmin):
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         """Return the list that is restricted to ``sortable_by``."""
-        return _OrderedList
+        return OrderedList
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
         """Allow the filters' lookups: by any other, hidden values of a payload could be guessed.
@@ -305,6 +312,21 @@ def id_or_uuid(term: str, *, uuid_field: str) -> Q:
 def instant(at: datetime) -> str:
     """Format an instant in the page's time zone, as the admin's own columns are."""
     return f"{timezone.localtime(at):%Y-%m-%d %H:%M:%S %Z}"
+
+
+def ago(at: datetime, now: datetime) -> SafeString:
+    """Format an instant by its distance from now, with the instant itself as a tooltip."""
+    distance_s = (now - at).total_seconds()
+    if abs(distance_s) < 1:
+        shown = "now"
+    else:
+        shown = f"{duration(distance_s)} ago" if distance_s > 0 else f"in {duration(-distance_s)}"
+    return format_html('<time datetime="{}" title="{}">{}</time>', at.isoformat(), instant(at), shown)
+
+
+def badge(shown: str, kind: str) -> SafeString:
+    """Format a state as a badge: ``kind`` (good, busy, waiting, bad or quiet) chooses its colour."""
+    return format_html('<span class="salon-jobs-badge {}">{}</span>', kind, shown)
 
 
 def text(value: str) -> SafeString:

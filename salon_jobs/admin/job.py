@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any, cast
 
-from django.contrib import admin
+from django.contrib import admin, messages
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path
 from django.utils import timezone
@@ -17,7 +19,18 @@ from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 
 from salon_jobs.admin.actions import ActionAdmin
-from salon_jobs.admin.base import as_json, as_reader, id_or_uuid, instant, reader, sees_all_stores, without_field
+from salon_jobs.admin.base import (
+    MOST,
+    OrderedList,
+    ago,
+    as_json,
+    as_reader,
+    badge,
+    id_or_uuid,
+    instant,
+    reader,
+    sees_all_stores,
+)
 from salon_jobs.admin.filters import (
     EnqueuedFilter,
     ErrorClassFilter,
@@ -29,8 +42,11 @@ from salon_jobs.admin.filters import (
 from salon_jobs.admin.job_actions import JOB_ACTIONS, RETRY
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.records import JobState
+from salon_jobs.core.units import counted, duration
+from salon_jobs.dashboard.stores import store_name
 from salon_jobs.jobs.search import COUNTED, MOST_KINDS, failure_kinds, retries_ahead, with_key
-from salon_jobs.models import CronTick, FanOutRecord, Job, JobError
+from salon_jobs.jobs.waiting import due_in, waiting_reasons
+from salon_jobs.models import CronTick, FanOutRecord, Job, JobError, Process
 from salon_jobs.schedule.queries import tick_of
 
 _SHOWN = 50
@@ -63,23 +79,67 @@ def format_errors(job: Job) -> SafeString | str:
     return format_html("<div>{}</div>", format_html_join("", template, blocks))
 
 
+class JobList(OrderedList):
+    """List of jobs that reads, for the page it shows, the last errors and why jobs wait."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        self.result_list = described(self.result_list, request)
+
+
+def described(jobs: Iterable[Job], request: HttpRequest) -> list[Any]:
+    """Give each job its last error, why it waits and the buttons for its state, for the admin's columns.
+
+    Four queries at most. Of why jobs wait, staff of one store are shown only when theirs are due: limits and workers
+    are no store's own.
+    """
+    rows: list[Any] = list(jobs)
+    using, now, may_see_all = reader(request), timezone.now(), sees_all_stores(request)
+    tried = [job.pk for job in rows if job.attempts or job.state == str(JobState.FAILED)]
+    newest = JobError.objects.using(using).filter(job_id__in=tried).order_by("job_id", "-id").distinct("job_id")
+    errors = {error.job_id: error for error in newest} if tried else {}
+    reasons = waiting_reasons(rows, using=using, now=now) if may_see_all else {}
+    allowed = [action for action in JOB_ACTIONS if action.is_allowed(request)]
+    for job in rows:
+        job.now, job.last_error = now, errors.get(job.pk)
+        if job.state == str(JobState.QUEUED):
+            job.waits_for = reasons[job.pk] if may_see_all else due_in(job, now)
+        job.buttons = [action for action in allowed if action.is_offered_for(job.state)]
+    return rows
+
+
+# Columns that a job's page leaves out when they are empty.
+_OPTIONAL = ("started_at", "finished_at", "cancel_requested_at", "expires_at", "tick", "job_key", "concurrency_key")
+_BADGES = {
+    "queued": "waiting",
+    "scheduled": "waiting",
+    "retrying": "warn",
+    "running": "busy",
+    "cancelling": "busy",
+    "succeeded": "good",
+    "failed": "bad",
+    "timed out": "bad",
+}
+
+
 @admin.register(Job)
 class JobAdmin(ActionAdmin):
     """Admin of jobs by state, task, queue, store, time and error; a job's page shows everything known about it."""
 
     has_rows_of_stores = True
-    linked_by = ("fan_out_id__exact", "leased_by__exact")
+    linked_by = ("fan_out_id__exact", "leased_by__exact", "state__exact")
     change_list_template = "admin/salon_jobs/jobs.html"
     change_form_template = "admin/salon_jobs/job.html"
-    list_display = ("id", "task", "status", "why", "attempt_count", "store", "queue", "run_at", "finished_at")
-    list_filter = ("state", ErrorGroupFilter, ErrorClassFilter, EnqueuedFilter, QueueFilter, TaskFilter, StoreFilter)
+    list_display = ("job", "progress", "detail", "enqueued", "row_actions")
+    sortable_by = ("job",)
+    list_filter = (ErrorGroupFilter, ErrorClassFilter, EnqueuedFilter, QueueFilter, TaskFilter, StoreFilter)
     search_fields = ("id__exact", "job_key__exact", "store_id__exact")
     search_help_text = "The full ID or key of a job, or the ID of a store"
     actions = JOB_ACTIONS
     fieldsets = (
-        (None, {"fields": ("task", "status", "reason", "store", "queue", "priority", "origin")}),
-        ("Runs", {"fields": ("attempt_count", "rescues", "retries_ahead", "trace_link", "errors")}),
-        ("Payload", {"fields": ("shown_payload", "job_key", "concurrency_key")}),
+        (None, {"fields": ("task", "status", "detail", "store", "queue", "attempt_count", "origin")}),
+        ("Payload", {"fields": ("shown_payload",)}),
+        ("Errors", {"fields": ("errors", "retries_ahead")}),
         (
             "Times",
             {
@@ -88,14 +148,24 @@ class JobAdmin(ActionAdmin):
                     "run_at",
                     "started_at",
                     "finished_at",
+                    "took",
                     "cancel_requested_at",
                     "expires_at",
                     "tick",
                 )
             },
         ),
-        ("Lease", {"fields": ("leased_by", "lease"), "classes": ("collapse",)}),
+        (
+            "Details",
+            {
+                "fields": ("priority", "job_key", "concurrency_key", "trace_link", "rescues", "process"),
+                "classes": ("collapse",),
+            },
+        ),
     )
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[JobList]:
+        return JobList
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Job]:
         """Defer the payload, which can be large, to a job's own page."""
@@ -130,28 +200,113 @@ class JobAdmin(ActionAdmin):
         }
         return TemplateResponse(request, "admin/salon_jobs/failures.html", context)
 
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
+        """Show the list with the number of jobs in each state; a button in a row acts on that job alone."""
+        name, _, pk = request.POST.get("row_action", "").partition(":")
+        if name:
+            post = request.POST.copy()
+            post.setlist(ACTION_CHECKBOX_NAME, [pk])
+            post["action"], post["index"], post["select_across"] = name, "0", "0"
+            setattr(request, "POST", post)  # noqa: B010 - the stubs declare no setter
+        context = {**(extra_context or {}), "title": "Jobs", "states": self._states(request)}
+        return super().changelist_view(request, context)
+
+    def _states(self, request: HttpRequest) -> list[tuple[str, str]]:
+        """Return each state with its number of jobs, up to 10,000.
+
+        Without numbers for staff of one store: no index holds a store's jobs by state.
+        """
+        if not sees_all_stores(request):
+            return [(state.value, "") for state in JobState]
+        rows = Job.objects.using(reader(request)).order_by()
+        numbers = [(state.value, rows.filter(state=state.value)[: MOST + 1].count()) for state in JobState]
+        return [(state, counted(number, MOST + 1)) for state, number in numbers]
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
+        """Return the job with what its columns show."""
+        found = super().get_object(request, object_id, from_field)
+        return None if found is None else described([found], request)[0]
+
+    def _get_obj_does_not_exist_redirect(self, request: HttpRequest, opts: Any, object_id: str) -> Any:
+        """Say what may have become of a job that is gone, on the list of jobs."""
+        name = f"Job {object_id}" if object_id.isdecimal() else "That job"
+        kept = "" if conf.keep_succeeded else ": succeeded jobs are deleted at once (RETAIN_SUCCEEDED keeps them)"
+        text = f"{name} does not exist, or has ended and been deleted{kept}."
+        self.message_user(request, text, messages.WARNING)
+        return HttpResponseRedirect(self.address_of_list())
+
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> Any:
-        """Show a job, with a button for each action that the user may take."""
-        actions = self.get_action_choices(request, [])
-        buttons = [(name, text.removesuffix(" selected jobs").removesuffix(" of")) for name, text in actions]
-        return super().change_view(request, object_id, form_url, {"buttons": buttons, **(extra_context or {})})
+        """Show a job, with a button for each action that its state and the user's permissions allow."""
+        return super().change_view(request, object_id, form_url, {"title": "", **(extra_context or {})})
+
+    def line(self, row: Any) -> str:
+        """Name a job by what an operator knows it by."""
+        parts = (f"#{row.pk} {row.task}", row.state, row.error_class, store_name(row.store_id) if row.store_id else "")
+        return " · ".join(part for part in parts if part)
+
+    @admin.display(description="job", ordering="id")
+    def job(self, job: Any) -> SafeString:
+        """Name the job by its task, and below by its number, store and queue."""
+        store = store_name(job.store_id) if job.store_id and conf.store_model else ""
+        rest = " · ".join(part for part in (f"#{job.pk}", store, job.queue) if part)
+        return format_html('{}<small title="{}">{}</small>', job.task, job.store_id or "", rest)
 
     @admin.display(description="state")
-    def status(self, job: Job) -> str:
-        """Show the state, and its timeliness where that says more."""
-        return job.state if job.timeliness in (job.state, "completed") else f"{job.state}, {job.timeliness}"
+    def status(self, job: Any) -> SafeString:
+        """Show the state as a badge."""
+        shown = job.timeliness
+        return badge(shown, _BADGES.get(shown, "quiet"))
+
+    @admin.display(description="state")
+    def progress(self, job: Any) -> SafeString:
+        """Show the state, and below how many attempts it took."""
+        return format_html("{}<small>{}</small>", self.status(job), self.attempt_count(job))
 
     @admin.display(description="why")
-    def why(self, job: Job) -> str:
-        """Show the error class of the last failure, or the reason of the cancellation."""
-        failed = job.state == JobState.FAILED and job.error_class
-        return (job.error_class or "").removeprefix("builtins.") if failed else job.reason
+    def detail(self, job: Any) -> SafeString | str:
+        """Show why the job waits, its last error, or the reason why it was cancelled."""
+        parts: list[str] = [job.waits_for] if getattr(job, "waits_for", "") else []
+        if (error := getattr(job, "last_error", None)) is not None and job.state != str(JobState.CANCELLED):
+            name = error.error_class.rpartition(".")[2]
+            parts.append(f"{name}: {error.message}" if error.message else name)
+        elif why := (job.error_class or "").rpartition(".")[2] if job.state == str(JobState.FAILED) else job.reason:
+            parts.append(why)
+        return Truncator("; ".join(parts)).chars(_SUMMARY) or "-"
 
-    @admin.display(description="attempts", ordering="attempts")
+    @admin.display(description="enqueued")
+    def enqueued(self, job: Any) -> SafeString:
+        """Show when the job was enqueued, and below how long its run took or has been running."""
+        took = self.took(job)
+        verb = "running" if job.state == str(JobState.RUNNING) else "ran"
+        return format_html("{}<small>{}</small>", ago(job.created_at, job.now), "" if took == "-" else f"{verb} {took}")
+
+    @admin.display(description="duration")
+    def took(self, job: Any) -> str:
+        """Show how long the last run took, or has been running."""
+        if job.started_at is None or job.state == str(JobState.QUEUED):
+            return "-"
+        end = job.finished_at or job.now
+        return duration(max(0.0, (end - job.started_at).total_seconds()))
+
+    @admin.display(description="attempts")
     def attempt_count(self, job: Job) -> str:
         return f"{job.attempts} of {job.max_attempts}"
+
+    @admin.display(description="actions")
+    def row_actions(self, job: Any) -> SafeString:
+        """Offer, in the row, what the state allows and takes no form."""
+        buttons = [(action.name, job.pk, action.label) for action in job.buttons if action.in_rows]
+        template = '<button type="submit" class="button" name="row_action" value="{}:{}">{}</button> '
+        return format_html_join("", template, buttons)
+
+    @admin.display(description="process")
+    def process(self, job: Any) -> SafeString | str:
+        """Link to the worker that holds the job."""
+        if job.leased_by is None:
+            return "-"
+        return format_html('<a href="{}">{}</a>', self.address_of(Process, job.leased_by), job.leased_by)
 
     @admin.display(description="payload")
     def shown_payload(self, job: Job) -> SafeString:
@@ -196,9 +351,12 @@ class JobAdmin(ActionAdmin):
         url = self.address_of(CronTick, tick.pk)
         return format_html('<a href="{}">cron entry {}</a> at {}', url, tick.entry, instant(tick.tick_at))
 
-    def get_fieldsets(self, request: HttpRequest, obj: Job | None = None) -> Any:
-        """Leave out what staff of one store may not see: cron ticks and fan-outs belong to no store."""
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Leave out what is empty, and what staff of one store may not see: ticks and fan-outs belong to no store."""
         shown = super().get_fieldsets(request, obj)
-        if sees_all_stores(request):
-            return shown
-        return without_field(shown, "origin")
+        unseen = {name for name in _OPTIONAL if obj is not None and getattr(obj, name) is None}
+        if not sees_all_stores(request):
+            unseen |= {"origin", "process"}
+        if obj is not None and not (obj.attempts and retries_ahead(obj, timezone.now())):
+            unseen.add("retries_ahead")
+        return [(name, {**each, "fields": [f for f in each["fields"] if f not in unseen]}) for name, each in shown]

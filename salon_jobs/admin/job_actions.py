@@ -110,9 +110,11 @@ RETRY: Final = RowAction(
     ("retry_job",),
     retry_jobs,
     "retried",
-    question="Failed and cancelled jobs in this selection will be queued again.",
+    question="Failed and cancelled jobs in this selection will be queued again, with at least one more attempt.",
     form=RetryForm,
     for_stores=True,
+    offered_in=("failed", "cancelled"),
+    in_rows=True,
 )
 _CANCEL: Final = RowAction(
     "cancel",
@@ -120,8 +122,10 @@ _CANCEL: Final = RowAction(
     ("cancel_job",),
     cancel_jobs,
     "cancelled",
-    question="Queued, running and failed jobs in this selection will be cancelled.",
+    question="Queued and failed jobs in this selection become cancelled now, running ones when their handler stops.",
     for_stores=True,
+    offered_in=("queued", "running"),
+    in_rows=True,
 )
 _DISCARD: Final = RowAction(
     "discard",
@@ -129,8 +133,9 @@ _DISCARD: Final = RowAction(
     ("discard_job",),
     discard_jobs,
     "discarded",
-    question="Queued and failed jobs in this selection will be marked cancelled and will never run again.",
+    question="Queued and failed jobs in this selection become cancelled as discarded: they will never run again.",
     for_stores=True,
+    offered_in=("queued", "failed"),
 )
 _CHANGE: Final = RowAction(
     "change",
@@ -141,6 +146,7 @@ _CHANGE: Final = RowAction(
     question="Queued jobs in this selection will be changed.",
     form=ChangeForm,
     for_stores=True,
+    offered_in=("queued",),
 )
 _PAUSE: Final = PauseAction(
     "pause",

@@ -224,14 +224,12 @@ class Job(models.Model):
 
     @property
     def timeliness(self) -> str:
-        """How the job stands in time, in a word or two: scheduled, ready, active, …"""
+        """The state in a word or two that also says how the job stands in time."""
         match self.state:
-            case JobState.QUEUED:
-                return "ready" if self.run_at <= timezone.now() else "scheduled"
-            case JobState.RUNNING:
-                return "active" if self.cancel_requested_at is None else "active, to be cancelled"
-            case JobState.SUCCEEDED:
-                return "completed"
+            case JobState.QUEUED if self.run_at > timezone.now():
+                return "retrying" if self.attempts else "scheduled"
+            case JobState.RUNNING if self.cancel_requested_at is not None:
+                return "cancelling"
             case JobState.FAILED if self.reason == TimedOut.code:
                 return "timed out"
             case JobState.CANCELLED if self.reason.startswith("expired"):

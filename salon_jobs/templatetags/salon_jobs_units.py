@@ -20,7 +20,12 @@ register: Final = template.Library()
 register.filter("duration", units.duration)
 register.filter("number", units.number)
 register.filter("counted", units.counted)
-register.filter("store_name", lambda store: store_name(UUID(str(store))))
+
+
+@register.filter("store_name")
+def name_of_store(store: object) -> str:
+    """Return the name of a store."""
+    return store_name(UUID(str(store)))
 
 
 @register.filter

@@ -107,7 +107,7 @@ def test_what_a_project_does_not_configure_is_left_out(busy: tuple[Rows, Rows], 
     consumer = {"SOURCE": "rn::nats:::orders", "TASKS": {"order.created": "ping"}}
     settings.SALON_JOBS = {**settings.SALON_JOBS, "CONSUMERS": {"orders": consumer}}
     parts = {
-        "job/": ["Salon 0", "column-store"],
+        "job/": ["Salon 0"],
         "dashboard/": ["Salon 0", "Parked", "Rejected", "Messages"],
         "": ["Messages", "Incoming messages", "Fan-outs"],
     }

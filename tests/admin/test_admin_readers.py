@@ -144,8 +144,10 @@ def test_stores_are_shown_by_name_and_the_name_of_another_store_is_not_revealed(
         for query in ("", f"?store={other.store}", f"?store={uuid4()}", "?store=rubbish"):
             assert everywhere.get(f"{ADMIN}{page}/{query}").status_code == 200
             assert "Salon 1" not in limited.get(f"{ADMIN}{page}/{query}").content.decode()
-        assert f'<span title="{other.store}">Salon 1</span>' in everywhere.get(f"{ADMIN}{page}/").content.decode()
-        assert f'<span title="{own.store}">Salon 0</span>' in limited.get(f"{ADMIN}{page}/").content.decode()
+        assert f'title="{other.store}"' in (text := everywhere.get(f"{ADMIN}{page}/").content.decode())
+        assert "Salon 1" in text
+        assert f'title="{own.store}"' in (text := limited.get(f"{ADMIN}{page}/").content.decode())
+        assert "Salon 0" in text
         assert "Salon 1" in everywhere.get(f"{ADMIN}{page}/{whole(other)[page]}/change/").content.decode()
     assert "Store Salon 0 ·" in limited.get(f"{ADMIN}dashboard/").content.decode()
 

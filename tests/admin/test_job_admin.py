@@ -152,14 +152,16 @@ def test_no_address_has_every_row_sorted(client: Client) -> None:
 
 def test_a_jobs_page_shows_where_it_comes_from_and_what_lies_ahead_and_no_secret(client: Client) -> None:
     tick = datetime(2026, 5, 6, tzinfo=UTC)
-    job_id = add(tick=tick, payload='{"api_key": "tulip", "number": 41}', run_at=tick + timedelta(days=9000))
+    job_id = add(
+        tick=tick, payload='{"api_key": "tulip", "number": 41}', run_at=tick + timedelta(days=9000), attempts=1
+    )
     change("INSERT INTO salon_jobs_cron_entry (name) VALUES ('nightly')")
     change("INSERT INTO salon_jobs_cron_tick (entry, tick_at, job_id) VALUES ('nightly', %s, %s)", tick, job_id)
     text = client.get(f"{JOBS}{job_id}/change/").content.decode()
     assert "cron entry nightly" in text
     assert "tulip" not in text
-    assert "Attempt 1: 2050-" in text
-    assert "and 15 more" in text
+    assert "Attempt 2: 2050-" in text
+    assert "and 14 more" in text
     child = add(fan_out_id=77)
     assert "/admin/salon_jobs/fanoutrecord/77/change/" in client.get(f"{JOBS}{child}/change/").content.decode()
     assert f'href="{JOBS}{job_id}/change/"' in client.get("/admin/salon_jobs/crontick/").content.decode()
@@ -185,3 +187,54 @@ def test_a_jobs_page_links_its_trace_where_the_settings_say_so(client: Client, s
     odd = add(trace='"<script>"')
     settings.SALON_JOBS = {**settings.SALON_JOBS, "TRACE_LINK": None}
     assert "<script>" not in client.get(f"{JOBS}{odd}/change/").content.decode().split("field-trace_link")[1][:300]
+
+
+def test_a_row_of_the_list_shows_what_one_came_for_and_acts_on_it_alone(client: Client) -> None:
+    failed, other = (add(state="failed", attempts=3, max_attempts=3, error_class="shop.CardDeclined") for _ in "ab")
+    change(
+        "INSERT INTO salon_jobs_job_error (job_id, attempt, error_class, message)"
+        " VALUES (%s, 3, 'shop.CardDeclined', 'no funds <b>')",
+        failed,
+    )
+    change("UPDATE salon_jobs_job SET created_at = now() - interval '3 h', finished_at = now()")
+    change("UPDATE salon_jobs_job SET started_at = finished_at - interval '40 s'")
+    queued = add(queue="nobody")
+    page = client.get(JOBS).content.decode()
+    row = re.sub(r"<(?!time|/time)[^>]*>", " ", page.split(f"/job/{failed}/change/")[1].split("</tr>")[0])
+    for expected in (
+        f"#{failed}",
+        "failed",
+        "3 of 3",
+        "CardDeclined: no funds &lt;b&gt;",
+        ">3 h ago<",
+        "ran 40 s",
+        "Retry",
+    ):
+        assert expected in row, expected
+    assert "no worker is running" in page
+    assert re.search(r"failed <b>2</b>", page)
+    assert f'value="cancel:{queued}"' in page
+    assert f'value="retry:{queued}"' not in page
+    question = client.post(JOBS, {"row_action": f"retry:{failed}"}).content.decode()
+    assert "1 job selected" in question
+    assert f"#{failed} ping · failed · shop.CardDeclined" in question
+    answer = dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', question))
+    client.post(JOBS, {**answer, "confirmed": "1"})
+    assert dict(seen("SELECT id, state FROM salon_jobs_job")) == {failed: "queued", other: "failed", queued: "queued"}
+
+
+def test_an_action_from_a_jobs_page_returns_to_it_and_to_no_other_site(client: Client) -> None:
+    job_id = add()
+    page = f"{JOBS}{job_id}/change/"
+    form = {"action": "cancel", "index": "0", "select_across": "0", "_selected_action": str(job_id)}
+    asked, form = form, {**form, "confirmed": "1"}
+    assert f'name="back" value="{page}"' in client.get(page).content.decode()
+    assert f'name="back" value="{page}"' in client.post(JOBS, {**asked, "back": page}).content.decode()
+    assert client.post(JOBS, {**form, "back": page})["Location"] == page
+    assert client.post(JOBS, {**form, "back": "https://evil.example/"})["Location"] == JOBS
+    assert 'value="cancel"' not in client.get(page).content.decode(), "a cancelled job offers its retry"
+
+
+def test_the_page_of_a_job_that_is_gone_says_why(client: Client) -> None:
+    text = client.get(f"{JOBS}4711/change/", follow=True).content.decode()
+    assert "Job 4711 does not exist, or has ended and been deleted: succeeded jobs are deleted at once" in text

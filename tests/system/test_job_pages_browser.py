@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from uuid import UUID
 
 import pytest
@@ -34,14 +35,16 @@ def jobs(stores: list[UUID]) -> list[int]:
 
 
 def _listed(page: Page, *expected: int) -> None:
-    expect(page.locator("#result_list .field-id")).to_have_text([str(each) for each in sorted(expected, reverse=True)])
+    numbers = [re.compile(rf"^#{each}\b") for each in sorted(expected, reverse=True)]
+    expect(page.locator("#result_list .field-job small")).to_have_text(numbers)
 
 
 def test_filters_are_clicked_alone_and_together(page: Page, site: str, jobs: list[int], stores: list[UUID]) -> None:
     old, other, waits, system = jobs
 
     def choose(text: str) -> None:
-        page.click(f'#changelist-filter a:text-is("{text}")')
+        within = ".salon-jobs-states" if text in ("all", "queued", "failed") else "#changelist-filter"
+        page.locator(f"{within} a").filter(has_text=re.compile(rf"^\s*{re.escape(text)}( \d+)?\s*$")).click()
 
     page.goto(f"{site}salon_jobs/job/")
     for choice, expected in {
@@ -51,28 +54,28 @@ def test_filters_are_clicked_alone_and_together(page: Page, site: str, jobs: lis
         "night": (old, other, waits),
         "in the last hour": (other, waits, system),
         "aggregate-daily-sales": (waits,),
-        str(stores[0]): (old, waits),
+        "Salon 0": (old, waits),
         "no store (system)": (system,),
     }.items():
         choose(choice)
         _listed(page, *expected)
-        page.click("text=Clear all filters")
+        choose("all") if choice == "queued" else page.click("text=Clear all filters")
         _listed(page, *jobs)
     for choice, expected in (
         ("failed", (old, other)),
         ("ping", (old, other)),
         ("night", (old, other)),
-        (str(stores[0]), (old,)),
+        ("Salon 0", (old,)),
         ("in the last week", (old,)),
         ("KeyError", (old,)),
     ):
         choose(choice)
         _listed(page, *expected)
-    expect(page.locator("#result_list .field-why")).to_have_text("KeyError")
+    expect(page.locator("#result_list .field-detail")).to_have_text("KeyError")
     choose("in the last hour")
     expect(page.locator("#changelist .paginator")).to_contain_text("0 jobs")
     page.goto(f"{site}salon_jobs/job/?store=rubbish")
-    expect(page.locator(".messagelist")).to_contain_text("is not a valid store ID")
+    expect(page.locator(".messagelist")).to_contain_text("is not a valid store")
 
     page.goto(f"{site}salon_jobs/job/")
     for term, expected in {
@@ -106,6 +109,7 @@ def test_a_jobs_page_shows_everything_known_about_it(page: Page, site: str, jobs
     )
     change("INSERT INTO salon_jobs_cron_entry (name) VALUES ('nightly')")
     change("INSERT INTO salon_jobs_cron_tick (entry, tick_at, job_id) VALUES ('nightly', now(), %s)", waits)
+    change("UPDATE salon_jobs_job SET attempts = 1 WHERE id = %s", waits)
     change("UPDATE salon_jobs_job SET tick = (SELECT tick_at FROM salon_jobs_cron_tick) WHERE id = %s", waits)
     change(
         "INSERT INTO salon_jobs_fan_out (id, task, digest, inserted) OVERRIDING SYSTEM VALUE"
@@ -114,7 +118,7 @@ def test_a_jobs_page_shows_everything_known_about_it(page: Page, site: str, jobs
     change("UPDATE salon_jobs_job SET fan_out_id = 77 WHERE id = %s", other)
 
     page.goto(f"{site}salon_jobs/job/")
-    page.click(f'#result_list a:text-is("{old}")')
+    page.click(f'#result_list a[href*="/{old}/"]')
     payload = page.locator(".field-shown_payload pre")
     expect(payload).to_contain_text('"number": 41')
     expect(payload).not_to_contain_text("tulip")
@@ -125,12 +129,12 @@ def test_a_jobs_page_shows_everything_known_about_it(page: Page, site: str, jobs
     first.locator("summary").click()
     expect(first.locator("pre")).to_have_text("Traceback of the first")
     expect(page.locator(".field-trace_link a")).to_have_attribute("href", f"https://tempo.example/trace/{TRACE}")
-    expect(page.locator(".field-retries_ahead")).to_contain_text("none")
+    expect(page.locator(".field-retries_ahead")).to_have_count(0)
     expect(page.locator("input[name=_save]")).to_have_count(0)
 
     page.goto(f"{site}salon_jobs/job/{waits}/change/")
-    expect(page.locator(".field-retries_ahead")).to_contain_text("Attempt 1: 20")
-    expect(page.locator(".field-retries_ahead")).to_contain_text("and 15 more")
+    expect(page.locator(".field-retries_ahead")).to_contain_text("Attempt 2: 20")
+    expect(page.locator(".field-retries_ahead")).to_contain_text("and 14 more")
     page.click("text=cron entry nightly")
     expect(page.locator("#content h2").first).to_contain_text("nightly at 20")
     page.goto(f"{site}salon_jobs/job/{other}/change/")
@@ -150,7 +154,7 @@ def test_staff_of_one_store_see_and_retry_its_jobs_alone(
         page.goto(f"{site}salon_jobs/job/?q={other}")
         expect(page.locator("#changelist .paginator")).to_contain_text("0 jobs")
         page.goto(f"{site}salon_jobs/job/{other}/change/")
-        expect(page.locator(".messagelist")).to_contain_text("doesn’t exist")
+        expect(page.locator(".messagelist")).to_contain_text("does not exist, or has ended and been deleted")
         page.goto(f"{site}salon_jobs/job/{old}/change/")
         expect(page.locator(".salon-jobs-actions button")).to_have_text(["Retry"])
         page.click("button[value=retry]")

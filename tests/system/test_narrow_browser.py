@@ -102,7 +102,7 @@ def test_no_page_scrolls_sideways_on_a_phone(page: Page, site: str, long_rows: d
     page.click("text=Filter >> nth=0")
     assert page.locator("#changelist-filter").bounding_box()["y"] < 900  # type: ignore[index]
     page.click(f'#changelist-filter a:text-is("{LONG[:100]}")')
-    for action in ("retry", "change", "pause"):
+    for action in ("retry", "discard", "pause"):
         page.goto(f"{site}salon_jobs/job/{long_rows['job']}/change/")
         page.click(f"button[name=action][value={action}]")
         assert page.locator("input[name=confirmed]").bounding_box()["width"] > 40  # type: ignore[index]

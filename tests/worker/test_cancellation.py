@@ -372,10 +372,10 @@ def test_timeliness_in_words(stores: list[UUID], running: Any) -> None:
         change(f"UPDATE salon_jobs_job SET {columns}", *changes.values())
         return Job.objects.get(pk=running.id).timeliness
 
-    assert now(lease=1) == "active"
+    assert now(lease=1) == "running"
     change("UPDATE salon_jobs_job SET cancel_requested_at = now()")
-    assert now(lease=1) == "active, to be cancelled"
-    assert now(state="queued") == "ready"
+    assert now(lease=1) == "cancelling"
+    assert now(state="queued") == "queued"
     change("UPDATE salon_jobs_job SET run_at = now() + interval '1 h'")
     assert now(lease=1) == "scheduled"
     assert now(state="cancelled", reason="expired: waited 5 s, longer than 1 s") == "expired"

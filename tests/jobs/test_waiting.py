@@ -1,0 +1,66 @@
+"""Why queued jobs do not run yet, as operators are shown it."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.db import connections
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from salon_jobs.control import limit, pause
+from salon_jobs.jobs.waiting import waiting_reasons
+from salon_jobs.models import Job
+from tests.management.operator import add
+from tests.support import change
+
+
+def reason(job_id: int) -> str:
+    [text] = waiting_reasons([Job.objects.get(pk=job_id)], using="operator", now=timezone.now()).values()
+    return text
+
+
+@pytest.fixture
+def worker(database: None) -> None:
+    """Have a worker that serves two queues."""
+    change(
+        "INSERT INTO salon_jobs_process (kind, hostname, pid, queues)"
+        " VALUES ('worker', 'vm', 1, '[\"default\", \"mail\"]')"
+    )
+
+
+@pytest.mark.usefixtures("worker")
+def test_each_reason_is_said(stores: list[UUID]) -> None:
+    assert reason(add()) == ""
+    later = add()
+    change("UPDATE salon_jobs_job SET run_at = now() + interval '90 min 1 s' WHERE id = %s", later)
+    assert reason(later) == "due in 1.5 h"
+    change("UPDATE salon_jobs_job SET attempts = 2 WHERE id = %s", later)
+    assert reason(later) == "retry in 1.5 h"
+    assert reason(add(queue="night")) == "no worker serves queue 'night'"
+    assert reason(add(task="forgotten")) == "no task 'forgotten' is declared here"
+    pause(queue="mail")
+    pause(store_id=stores[0])
+    assert reason(add(queue="mail", store_id=stores[0])) == f"queue mail is paused; store {stores[0]} is paused"
+    limit(task="ping", max_concurrency=1)
+    assert reason(add()) == ""
+    add(state="running")
+    assert reason(add()) == "task ping: 1 job running, limit 1"
+    limit(task="ping", max_concurrency=None, rate=5)
+    assert reason(add()) == "task ping is limited to 5 jobs a second"
+
+
+def test_silent_workers_serve_nothing(worker: None) -> None:
+    change("UPDATE salon_jobs_process SET heartbeat_at = now() - interval '1 h'")
+    assert reason(add()) == "no worker is running"
+
+
+def test_a_page_of_jobs_takes_three_queries_at_most(worker: None) -> None:
+    limit(task="ping", max_concurrency=1)
+    jobs = [Job.objects.get(pk=add()) for _ in range(5)]
+    with CaptureQueriesContext(connections["operator"]) as captured:
+        shown: Any = waiting_reasons([*jobs, Job(state="failed")], using="operator", now=timezone.now())
+    assert len(shown) == 5
+    assert len(captured) == 3
