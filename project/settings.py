@@ -36,7 +36,10 @@ _MIGRATOR_COMMANDS: Final = frozenset(
         "pgtrigger",
     }
 )
-_WORKER_COMMANDS: Final = frozenset({"consume_queue", "relay_outbox", "runscheduler", "runworker"})
+_WORKER_COMMANDS: Final = frozenset(
+    {"consume_queue", "relay_outbox", "runscheduler", "runworker"}
+    | {f"salon_jobs {service}" for service in ("consumer", "relay", "scheduler", "worker")}
+)
 _WEB_COMMANDS: Final = frozenset(
     {"clearsessions", "dbshell", "invite_operator", "join_store", "ping", "runserver", "shell"}
 )
@@ -44,6 +47,8 @@ _WEB_COMMANDS: Final = frozenset(
 
 def _command() -> str:
     arguments = sys.argv[1:]
+    if arguments[:1] == ["salon_jobs"]:
+        return " ".join(arguments[:2])
     return arguments[0] if arguments and not arguments[0].startswith("-") else ""
 
 

@@ -95,8 +95,10 @@ def check_settings(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> 
         )
     if conf.poll_interval > _LONGEST_PICK_UP:
         errors.append(_slow_polling())
+    winners = get_commands()
     if conf.roles is not None:
-        errors += _check_migrate(get_commands()["migrate"])
+        errors += _check_migrate(winners["migrate"])
+    errors += [_shadowed(name, alias, str(winners[name])) for name, alias in _SERVICES.items() if winners[name] != _APP]
     if store_model is not None:
         errors += _check_store_model(store_model)
     return errors
@@ -123,6 +125,16 @@ def _check_isolation(database: str) -> list[CheckMessage]:
     return [Error(text, hint=hint, id="salon_jobs.E006")]
 
 
+_APP: Final = "salon_jobs"
+# Commands whose names other apps use as well (Django Channels has a runworker), and our subcommands that run the same.
+_SERVICES: Final = {
+    "runworker": "worker",
+    "runscheduler": "scheduler",
+    "relay_outbox": "relay",
+    "consume_queue": "consumer",
+}
+
+
 def _slow_polling() -> CheckMessage:
     hint = (
         "set it to 5 s or less: a job whose wake-up is lost (no listener, a pooler, a lost connection) waits until the"
@@ -131,8 +143,17 @@ def _slow_polling() -> CheckMessage:
     return Warning("SALON_JOBS['POLL_INTERVAL'] is more than 5 s", hint=hint, id="salon_jobs.W002")
 
 
+def _shadowed(name: str, alias: str, winner: str) -> CheckMessage:
+    hint = (
+        f"run `python manage.py salon_jobs {alias}`, which is always ours, and silence this check; or put 'salon_jobs'"
+        f" before it in INSTALLED_APPS, if nobody needs its {name}"
+    )
+    text = f"`python manage.py {name}` is the command of {winner!r}, which comes before 'salon_jobs'"
+    return Warning(text, hint=hint, id="salon_jobs.W003")
+
+
 def _check_migrate(winner: object) -> list[CheckMessage]:
-    if winner == "salon_jobs":
+    if winner == _APP:
         return []
     hint = (
         "put 'salon_jobs' before it in INSTALLED_APPS; or, if you need its migrate, silence this check: where"

@@ -48,20 +48,28 @@ def test_a_database_without_a_name_is_told_in_one_line(command: str) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("name", "module", "warning"),
+    [
+        ("migrate", "django.core.management.commands.migrate", "W001) 'other' overrides the migrate command"),
+        ("runworker", "django.core.management.base", "W003) `python manage.py runworker` is the command of 'other'"),
+    ],
+)
 @pytest.mark.parametrize("first", [True, False])
-def test_another_apps_migrate_that_wins_is_a_warning(tmp_path: Path, first: bool) -> None:
+def test_another_apps_command_that_wins_is_a_warning(
+    tmp_path: Path, first: bool, name: str, module: str, warning: str
+) -> None:
     commands = tmp_path / "other" / "management" / "commands"
     commands.mkdir(parents=True)
     (tmp_path / "other" / "__init__.py").touch()
-    (commands / "migrate.py").write_text("from django.core.management.commands.migrate import Command")
+    (commands / f"{name}.py").write_text(f"from {module} import *")
     apps = "['other', *INSTALLED_APPS]" if first else "[*INSTALLED_APPS, 'other']"
     (tmp_path / "beside.py").write_text(f"from project.settings import *\nINSTALLED_APPS = {apps}")
     done = manage(
         "check", "--tag", "salon_jobs", PYTHONPATH=str(tmp_path), DJANGO_SETTINGS_MODULE="beside", DATABASE_URL=URL
     )
     assert done.returncode == 0, done.stderr
-    told = "salon_jobs.W001) 'other' overrides the migrate command of salon_jobs" in done.stderr
-    assert told is first
+    assert (f"salon_jobs.{warning}" in done.stderr) is first
     assert ("put 'salon_jobs' before it in INSTALLED_APPS" in done.stderr) is first
 
 

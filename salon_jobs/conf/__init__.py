@@ -110,12 +110,13 @@ def _roles(value: Any) -> Roles:
         return value
     if not isinstance(value, dict):
         raise ValueError("a dict of role names")  # noqa: TRY004 - as above
-    given = dict(cast("dict[str, Any]", value))
+    given: dict[str, Any] = dict(cast("dict[str, Any]", value))
     known = {*_ROLE_KEYS, "extra_owners"}
     if unknown := sorted(map(str, set(given) - known)):
         raise ConfigurationError(f"SALON_JOBS['ROLES'] has unknown keys {unknown}; known are {sorted(known)}")
     try:
-        roles = Roles(**given | {"extra_owners": names(given.get("extra_owners", ()))})
+        given["extra_owners"] = names(given.get("extra_owners", ()))
+        roles = Roles(**given)
     except ValueError as error:
         raise ConfigurationError(f"SALON_JOBS['ROLES']['extra_owners'] must be {error}") from None
     role_names = [*(getattr(roles, key) for key in _ROLE_KEYS), *roles.extra_owners]
@@ -293,6 +294,11 @@ def root_urlconf() -> str | None:
 def given_keys(section: str) -> set[str]:
     """Return the keys that the settings contain in one nested section, whatever their values."""
     return set(getattr(django_settings, "SALON_JOBS", {}).get(section, ()))
+
+
+def debug() -> bool:
+    """Return Django's DEBUG."""
+    return bool(django_settings.DEBUG)
 
 
 def uses_time_zones() -> bool:

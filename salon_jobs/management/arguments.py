@@ -10,14 +10,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Protocol
 from uuid import UUID
 
-from django.core.management.base import CommandParser
-
-from salon_jobs.conf.reader import LEVELS
 from salon_jobs.conf.reader import log_level as read_log_level
-from salon_jobs.conf.sections import FORMATS
 from salon_jobs.jobs import registry
 from salon_jobs.process.health_server import parse_address
-from salon_jobs.process.logs import configure_logging
 
 _MOST = 2**31 - 1
 
@@ -38,39 +33,13 @@ def address(text: str) -> tuple[str, int]:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
-def _log_level(text: str) -> str:
+def log_level(text: str) -> str:
+    """Parse the name of a log level in any case, for argparse."""
     try:
         level: str = read_log_level(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"must be {error}, not {text!r}") from error
     return level
-
-
-def add_service_arguments(parser: CommandParser, *, health_port: int) -> None:
-    """Add the options for health and logs."""
-    parser.add_argument(
-        "--health-addr",
-        type=address,
-        metavar="HOST:PORT",
-        help=(
-            f"address of /healthz, /readyz and /metrics (default 127.0.0.1:{health_port}; any free port for port 0 or a"
-            " burst)"
-        ),
-    )
-    parser.add_argument("--log-format", choices=FORMATS, help="default SALON_JOBS['LOGGING']['FORMAT']")
-    parser.add_argument(
-        "--log-level", type=_log_level, choices=LEVELS, help="in any case; default SALON_JOBS['LOGGING']['LEVEL']"
-    )
-
-
-def health_address(options: dict[str, Any], port: int) -> tuple[str, int]:
-    """Return the address of the health server; a burst defaults to any free port, so that it runs next to a worker."""
-    chosen: tuple[str, int] | None = options["health_addr"]
-    return chosen or ("127.0.0.1", 0 if options["burst"] else port)
-
-
-def configure_from(options: dict[str, Any]) -> None:
-    configure_logging(level=options["log_level"], log_format=options["log_format"])
 
 
 _LONGEST = timedelta(days=36_500)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
 import queue
@@ -12,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
-from typing import NoReturn, Protocol
+from typing import NoReturn, Protocol, TypeAlias
 
 from django.db import connections
 
@@ -34,6 +35,7 @@ _EXPORT_S = 2.0
 _LAST_EXPORT_S = 0.1
 _DEAD_EXPORT_S = 0.5
 _DEAD_EXIT = 70
+_PR_SET_PDEATHSIG = 1
 
 
 class ServedLoop(Protocol):
@@ -56,6 +58,9 @@ class ServedLoop(Protocol):
         ...
 
 
+MakeLoop: TypeAlias = Callable[[Heartbeat], ServedLoop]
+
+
 class Service:
     """One loop, run as a registered process with a health endpoint. One per process.
 
@@ -66,7 +71,7 @@ class Service:
     def __init__(
         self,
         kind: str,
-        make_loop: Callable[[Heartbeat], ServedLoop],
+        make_loop: MakeLoop,
         *,
         health_address: tuple[str, int],
         concurrency: int = 1,
@@ -205,6 +210,12 @@ def release() -> str:
         return version("salon-jobs")
     except PackageNotFoundError:
         return ""
+
+
+def die_with_parent() -> None:
+    """Make the kernel kill us when the thread that started us ends, even while a handler holds the GIL. Linux only."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def exit_at_once(status: int) -> NoReturn:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import json
 import logging
@@ -10,7 +9,6 @@ import os
 import queue
 import signal
 import socket
-import sys
 import threading
 from collections.abc import Iterator
 from types import FrameType
@@ -21,7 +19,7 @@ from salon_jobs.core.errors import NotReady
 from salon_jobs.core.events import log_event
 from salon_jobs.process.heartbeat import name_connections
 from salon_jobs.process.loop import Loop
-from salon_jobs.process.service import exit_at_once
+from salon_jobs.process.service import die_with_parent, exit_at_once
 from salon_jobs.worker.in_flight import InFlightTable
 from salon_jobs.worker.worker import Worker, WorkerOptions
 
@@ -29,7 +27,6 @@ KIND: Final = "worker"
 _REPORT_EVERY_S = 1.0
 _ORPHANED = 1
 _FLUSH_S = 2.0
-_PR_SET_PDEATHSIG = 1
 
 
 class ControlChannel:
@@ -75,7 +72,7 @@ def run_child(descriptors: str) -> NoReturn:
         # A service manager may signal every process of a group; only the supervisor decides. Not SIG_IGN: processes
         # that a handler starts would inherit that.
         signal.signal(number, _ignore)
-    _die_with_parent()
+    die_with_parent()
     is_clean = _Child(ControlChannel(socket.socket(fileno=channel_end)), in_flight).run()
     if is_clean:  # otherwise a job has outlived its grace, and so has this process
         tracing.flush(_FLUSH_S)
@@ -147,9 +144,3 @@ class _Reporter(Loop):
 
 def _ignore(_number: int, _frame: FrameType | None) -> None:
     return
-
-
-def _die_with_parent() -> None:
-    """Make the kernel kill us when the thread that started us ends, even while a handler holds the GIL. Linux only."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -160,11 +160,6 @@ def describe_end(status: int) -> str:
     return f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
 
 
-def same_command() -> list[str]:
-    """Return the command line that starts this process again: manage.py, django-admin and -m alike."""
-    return [sys.executable, *sys.orig_argv[1:]]
-
-
 # A child younger than this died "at once"; from the second such death in a row, its slot stays empty for a while.
 _YOUNG_S = 10.0
 _RESTART = Backoff(base=timedelta(seconds=0.5), cap=timedelta(seconds=30), jitter=0.2)

@@ -53,7 +53,7 @@ class WorkerProcess:
 
     def __init__(self, *arguments: str, url: str, **settings: object) -> None:
         self._start(
-            [self.command, "--health-addr", "127.0.0.1:0", *arguments],
+            [*self.command.split(), "--health-addr", "127.0.0.1:0", *arguments],
             {
                 "WORKER_DATABASE_URL": url,
                 "SALON_JOBS_OVERRIDES": json.dumps(settings),

@@ -1,7 +1,8 @@
 """Adds the tests' tasks to the project's settings, and whatever the test asks for in SALON_JOBS_OVERRIDES (JSON).
 
 With FAULT among them, worker processes die while they start, as long as that file exists. With SPANS, they write the
-spans that they make into that file. PATCHES maps dotted paths of constants to other values.
+spans that they make into that file. PATCHES maps dotted paths of constants to other values. APP is another app: the
+folder that holds it, and its name.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ if spans := _overrides.pop("SPANS", None):
 
     trace_into(Path(spans))
     _overrides["TRACING"] = True
+if app := _overrides.pop("APP", None):
+    sys.path.insert(0, app[0])
+    INSTALLED_APPS.append(app[1])
 PATCHES = _overrides.pop("PATCHES", {})
 SALON_JOBS = {**SALON_JOBS, **_overrides}
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from django.core.management.base import CommandError, CommandParser
 
-from salon_jobs.management.arguments import add_service_arguments
+from salon_jobs.management.commands.relay_outbox import Command
 
 
 def level(given: str) -> object:
     """Return what is read of ``--log-level``."""
     parser = CommandParser(called_from_command_line=False)
-    add_service_arguments(parser, health_port=8080)
+    Command().add_arguments(parser)
     return parser.parse_args(["--log-level", given]).log_level
 
 

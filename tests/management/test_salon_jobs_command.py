@@ -30,6 +30,7 @@ def test_without_a_subcommand_it_shows_what_there_is() -> None:
     call_command("salon_jobs", stdout=out)
     assert "Show and change jobs and messages of all stores" in out.getvalue()
     assert "SUBCOMMAND" in out.getvalue()
+    assert all(f"    {service} " in out.getvalue() for service in ("worker", "scheduler", "relay", "consumer"))
 
 
 def failed(days: int, number: int = 1) -> None:

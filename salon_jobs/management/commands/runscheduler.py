@@ -6,12 +6,10 @@ import argparse
 from datetime import datetime
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
-from salon_jobs.management.arguments import add_service_arguments, configure_from, health_address
-from salon_jobs.management.output import as_command_error
+from salon_jobs.management.service import ServiceCommand
 from salon_jobs.process.preflight import check_worker
-from salon_jobs.process.service import Service
 from salon_jobs.schedule.scheduler import Scheduler
 
 
@@ -26,42 +24,30 @@ def instant(text: str) -> datetime:
     return value
 
 
-_HEALTH_PORT = 8081
-
-
-class Command(BaseCommand):
-    """Command that runs one scheduler until SIGTERM or SIGINT, or for one poll (``--burst``)."""
+class Command(ServiceCommand):
+    """Command that runs one scheduler, or one poll of it (``--burst``)."""
 
     help = "Fire cron entries, each tick once for any number of schedulers. Connects as the worker role."
-
-    # Checks of models query the database's version; this process must start, live and report while there is no
-    # database.
-    requires_system_checks = ("salon_jobs",)
+    alias = "scheduler"
+    health_port = 8081
+    burst_help = "fire what is due now"
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--burst", action="store_true", help="fire what is due now, then exit with 0")
         parser.add_argument(
             "--at", type=instant, metavar="INSTANT", help="with --burst: fire the ticks of this instant alone"
         )
-        add_service_arguments(parser, health_port=_HEALTH_PORT)
+        super().add_arguments(parser)
 
-    def handle(self, *args: Any, **options: Any) -> None:
-        if options["at"] is not None and not options["burst"]:
+    def serve(self, options: dict[str, Any]) -> None:
+        at: datetime | None = options["at"]
+        if at is not None and not options["burst"]:
             raise CommandError("--at goes with --burst")
-        configure_from(options)
-        with as_command_error():
-            if options["burst"]:
-                self._burst(options["at"])
-            else:
-                Service(
-                    "scheduler", lambda _heartbeat: Scheduler(), health_address=health_address(options, _HEALTH_PORT)
-                ).run()
-
-    def _burst(self, at: datetime | None) -> None:
+        if not options["burst"]:
+            self.run_service("scheduler", lambda _heartbeat: Scheduler(), options)
+            return
         check_worker()
         scheduler = Scheduler()
         if at is None:
             scheduler.poll()
         else:
-            fired = scheduler.run_at(at)
-            self.stderr.write(f"{fired} entries fired for {at.isoformat()}")
+            self.stderr.write(f"{scheduler.run_at(at)} entries fired for {at.isoformat()}")

@@ -1,4 +1,4 @@
-"""Inspect and change jobs and the database as an operator: ``python manage.py salon_jobs SUBCOMMAND``."""
+"""Run the services, and inspect and change jobs and the database: ``python manage.py salon_jobs SUBCOMMAND``."""
 
 from __future__ import annotations
 
@@ -11,32 +11,55 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.management.arguments import unknown_names
+from salon_jobs.management.commands import consume_queue, relay_outbox, runscheduler, runworker
 from salon_jobs.management.output import as_command_error
+from salon_jobs.management.service import ServiceCommand
 from salon_jobs.management.subcommands import SUBCOMMANDS
 from salon_jobs.process.preflight import check_role
 
 _INTERRUPTED: Final = 130
 _PIPE_CLOSED: Final = 141
+_SERVICES: Final[dict[str, type[ServiceCommand]]] = {
+    module.Command.alias: module.Command for module in (runworker, runscheduler, relay_outbox, consume_queue)
+}
 
 
 class Command(BaseCommand):
     """Command that runs one subcommand, those about jobs as the role of ``OPERATOR_DATABASE``.
 
-    Without a subcommand it lists them.
+    A service runs as the worker role, as by its own command, whose name another app may use too. Without a subcommand
+    it lists them.
     """
 
-    help = "Show and change jobs and messages of all stores through OPERATOR_DATABASE; check and convert the database."
+    help = (
+        "Show and change jobs and messages of all stores through OPERATOR_DATABASE; check and convert the database; "
+        "run a service, whatever commands other apps have."
+    )
     requires_system_checks = ("salon_jobs",)
+
+    def run_from_argv(self, argv: list[str]) -> None:
+        """Run a service as Django runs its own command: Django's options may follow, as a supervisor adds them."""
+        if service := _SERVICES.get(argv[2] if len(argv) > 2 else ""):
+            service().run_from_argv([argv[0], " ".join(argv[1:3]), *argv[3:]])
+        else:
+            super().run_from_argv(argv)
 
     def add_arguments(self, parser: CommandParser) -> None:
         self._show_help = parser.print_help
         chosen = parser.add_subparsers(dest="subcommand", title="subcommands", metavar="SUBCOMMAND")
+        for name, service in _SERVICES.items():
+            service().add_arguments(chosen.add_parser(name, help=service.help, description=service.help))
         for each in SUBCOMMANDS:
             each.add_arguments(chosen.add_parser(each.name, help=each.help, description=each.help))
 
     def handle(self, *args: Any, **options: Any) -> None:
         if options["subcommand"] is None:
             self._show_help(self.stdout)
+            return
+        if service := _SERVICES.get(options["subcommand"]):
+            command = service()
+            command.stdout, command.stderr = self.stdout, self.stderr
+            command.handle(*args, **options)
             return
         chosen = next(each for each in SUBCOMMANDS if each.name == options["subcommand"])
         with as_command_error():

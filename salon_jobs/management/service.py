@@ -1,0 +1,99 @@
+"""Base class of the commands that run until they are stopped."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any, ClassVar
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from salon_jobs.conf import debug
+from salon_jobs.conf.reader import LEVELS
+from salon_jobs.conf.sections import FORMATS
+from salon_jobs.management.arguments import address, log_level
+from salon_jobs.management.output import as_command_error
+from salon_jobs.process.logs import configure_logging
+from salon_jobs.process.reloader import Reloader
+from salon_jobs.process.service import MakeLoop, Service, die_with_parent
+
+
+class ServiceCommand(BaseCommand):
+    """Command that runs one service until SIGTERM or SIGINT, or until nothing is left to do (``--burst``).
+
+    A second signal forces the end.
+    """
+
+    # Checks of models query the database's version; this process must start, live and report while there is no
+    # database.
+    requires_system_checks = ("salon_jobs",)
+
+    # Set by Django, to False when it runs through call_command.
+    _called_from_command_line: bool
+    # Subcommand of ``salon_jobs`` that runs the same, whatever other apps name theirs.
+    alias: ClassVar[str]
+    health_port: ClassVar[int]
+    burst_help: ClassVar[str]
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Declare the options that all services have."""
+        parser.add_argument("--burst", action="store_true", help=f"{self.burst_help}, then exit with 0")
+        parser.add_argument(
+            "--reload",
+            action="store_true",
+            default=None,
+            help="restart when a Python file changes; the default with DEBUG, except in a burst",
+        )
+        parser.add_argument("--no-reload", action="store_false", dest="reload", help="do not")
+        parser.add_argument("--reloaded", action="store_true", help=argparse.SUPPRESS)
+        parser.add_argument(
+            "--health-addr",
+            type=address,
+            metavar="HOST:PORT",
+            help=(
+                f"address of /healthz, /readyz and /metrics (default 127.0.0.1:{self.health_port}; any free port for "
+                "port 0 or a burst)"
+            ),
+        )
+        parser.add_argument("--log-format", choices=FORMATS, help="default SALON_JOBS['LOGGING']['FORMAT']")
+        parser.add_argument(
+            "--log-level", type=log_level, choices=LEVELS, help="in any case; default SALON_JOBS['LOGGING']['LEVEL']"
+        )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Run the service, or the reloader that runs it in a process of its own."""
+        configure_logging(level=options["log_level"], log_format=options["log_format"])
+        with as_command_error():
+            if options["reloaded"]:
+                die_with_parent()
+            elif self._reloads(options):
+                sys.exit(Reloader([*self.command_line(options), "--reloaded"]).run())
+            self.serve(options)
+
+    def serve(self, options: dict[str, Any]) -> None:
+        """Run the service. SalonJobsError and database errors are reported in one line."""
+        raise NotImplementedError
+
+    def run_service(self, kind: str, make_loop: MakeLoop, options: dict[str, Any], **more: Any) -> None:
+        """Run the loop as a process of this kind; a burst takes any free port, so that it runs next to a worker."""
+        burst = options["burst"]
+        address = options["health_addr"] or ("127.0.0.1", 0 if burst else self.health_port)
+        Service(kind, make_loop, health_address=address, burst=burst, **more).run()
+
+    def command_line(self, options: dict[str, Any]) -> list[str]:
+        """Return the command line that starts this process again: manage.py, django-admin and -m alike.
+
+        Started by ``call_command``, the process's own command line belongs to another program.
+        """
+        if self._called_from_command_line:
+            return [sys.executable, *sys.orig_argv[1:]]
+        log_options = {"--log-format": options["log_format"], "--log-level": options["log_level"]}
+        words = [word for name, value in log_options.items() if value is not None for word in (name, value)]
+        return [sys.executable, "-m", "django", "salon_jobs", self.alias, *words]
+
+    def _reloads(self, options: dict[str, Any]) -> bool:
+        if options["reload"] and options["burst"]:
+            raise CommandError("--reload does not go with --burst")
+        if options["reload"] is not None:
+            return bool(options["reload"])
+        return debug() and not options["burst"] and self._called_from_command_line

@@ -1,0 +1,109 @@
+"""Edits the code of a running worker."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.worker_process import WorkerProcess, eventually
+from tests.settings import url_for
+from tests.support import change, seen
+
+pytestmark = pytest.mark.usefixtures("database")
+TASKS = """
+import logging
+import time
+from pathlib import Path
+from salon_jobs import task
+
+@task(name="reload-say")
+def say() -> None:
+    logging.getLogger("salon_jobs").warning("VERSION")
+
+@task(name="reload-wait")
+def wait() -> None:
+    Path("FOLDER", "begun").touch()
+    while not Path("FOLDER", "go on").exists():
+        time.sleep(0.01)
+"""
+
+
+class ReloadingWorker(WorkerProcess):
+    command = "salon_jobs worker --reload"
+
+
+class Shop:
+    """App with tasks, in a folder of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "reloaded_shop").mkdir()
+        (folder / "reloaded_shop" / "__init__.py").touch()
+        self.write("version 1")
+
+    def write(self, version: str, *, more: str = "") -> None:
+        text = TASKS.replace("VERSION", version).replace("FOLDER", str(self.folder)) + more
+        path = self.folder / "reloaded_shop" / "tasks.py"
+        path.write_text(text)
+        # Later than the last version, however coarse the clock of the file system is.
+        self.written = getattr(self, "written", path.stat().st_mtime) + 2
+        os.utime(path, (self.written, self.written))
+
+    def worker(self) -> ReloadingWorker:
+        return ReloadingWorker(
+            url=url_for("worker_runtime"),
+            APP=[str(self.folder), "reloaded_shop"],
+            PATCHES={"salon_jobs.process.reloader._PATIENCE_S": 0.2},
+        )
+
+
+def says(worker: WorkerProcess, text: str) -> None:
+    change("INSERT INTO salon_jobs_job (task) VALUES ('reload-say')")
+    try:
+        eventually(lambda: text in worker.output)
+    except AssertionError:
+        raise AssertionError(worker.output) from None
+
+
+def test_a_changed_task_runs_anew_and_no_job_is_lost(tmp_path: Path) -> None:
+    shop = Shop(tmp_path)
+    with shop.worker() as worker:
+        says(worker, "version 1")
+        [(job,)] = seen("INSERT INTO salon_jobs_job (task) VALUES ('reload-wait') RETURNING id")
+        eventually((tmp_path / "begun").exists)
+        (tmp_path / "begun").unlink()
+        shop.write("version 2")
+        worker.wait_for("process_reloading", changed=str(tmp_path / "reloaded_shop" / "tasks.py"))
+        eventually((tmp_path / "begun").exists, what=worker.output)
+        assert seen("SELECT state, attempts FROM salon_jobs_job WHERE id = %s", job) == [("running", 0)]
+        says(worker, "version 2")
+        (tmp_path / "go on").touch()
+        eventually(lambda: seen("SELECT count(*) FROM salon_jobs_job") == [(0,)])
+        shop.write("version 3", more="syntax error")
+        worker.wait_for("process_failed", status=1)
+        assert "SyntaxError" in worker.output
+        shop.write("version 4")
+        says(worker, "version 4")
+        worker.stop()
+        assert worker.wait() == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_nothing_outlives_the_reloader(tmp_path: Path, number: signal.Signals) -> None:
+    with Shop(tmp_path).worker() as worker:
+        supervisor = int(worker.wait_for("process_started", kind="supervisor")["pid"])
+        child = int(worker.wait_for("process_started", kind="worker")["pid"])
+        assert supervisor != worker.pid
+        worker.stop(number)
+        assert worker.wait() == (0 if number is signal.SIGINT else -signal.SIGKILL)
+        eventually(lambda: not _lives(supervisor) and not _lives(child))
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
