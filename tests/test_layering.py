@@ -150,10 +150,11 @@ def test_only_its_owner_imports_a_package(package: str) -> None:
 )
 def test_checking_a_message_imports_no_sdk(name: str) -> None:
     loaded = modules_loaded_by(
-        "from salon_jobs.core.destinations import parse_destination\n"
+        "from uuid import UUID\n"
+        "from salon_jobs.brokers.publisher import OutgoingMessage\n"
         "from salon_jobs.brokers.registry import checker_for\n"
-        f"destination = parse_destination({name!r})\n"
-        "checker_for(destination.service).check(destination, aggregate_id='1', event='e', payload='{}', headers='{}')\n"
+        f"message = OutgoingMessage(0, UUID(int=0), {name!r}, '1', 'e', '{{}}', '{{}}', None, '', 0.0)\n"
+        f"checker_for({name.split(':')[2]!r}).check(message)\n"
     )
     assert not {"nats", "boto3", "botocore", "azure", "requests"} & loaded
 

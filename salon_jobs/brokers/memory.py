@@ -8,7 +8,6 @@ from typing import ClassVar
 
 from salon_jobs.brokers.ordering import publish_one_by_one
 from salon_jobs.brokers.publisher import NOT_SENT, Answers, OutgoingMessage, Publisher, PublishFailure, Verdict
-from salon_jobs.core.destinations import Destination
 from salon_jobs.core.errors import MessageInvalid
 
 
@@ -30,9 +29,9 @@ class MemoryPublisher(Publisher):
         cls.published.clear()
         cls.answer = None
 
-    def check(self, destination: Destination, *, aggregate_id: str, event: str, payload: str, headers: str) -> None:
+    def check(self, message: OutgoingMessage) -> None:
         """Reject a payload that most brokers reject too."""
-        if (size := len(payload.encode())) > self.largest_bytes:
+        if (size := len(message.payload.encode())) > self.largest_bytes:
             raise MessageInvalid(f"payload is {size} bytes long; at most {self.largest_bytes} are allowed")
 
     def publish(self, messages: Sequence[OutgoingMessage], *, should_continue: Callable[[], bool]) -> Answers:
@@ -57,7 +56,7 @@ class NullPublisher(Publisher):
 
     service = "null"
 
-    def check(self, destination: Destination, *, aggregate_id: str, event: str, payload: str, headers: str) -> None:
+    def check(self, message: OutgoingMessage) -> None:
         """Accept everything."""
 
     def publish(self, messages: Sequence[OutgoingMessage], *, should_continue: Callable[[], bool]) -> Answers:

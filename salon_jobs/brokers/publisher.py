@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import ClassVar, NamedTuple
+from threading import Lock
+from typing import ClassVar, Generic, NamedTuple, TypeVar
 from uuid import UUID
 
-from salon_jobs.core.destinations import Destination
+from salon_jobs.core import destinations
+from salon_jobs.core.errors import NotReady
+
+T = TypeVar("T")
 
 
 class OutgoingMessage(NamedTuple):
@@ -31,6 +35,19 @@ class OutgoingMessage(NamedTuple):
     created_at_s: float
     replay_of: UUID | None = None
     partition: int = 0
+
+    def fields(self) -> dict[str, str]:
+        """Return what a broker carries besides payload and headers, by the names of ``core.destinations``."""
+        return {
+            destinations.ENVELOPE: destinations.VERSION,
+            destinations.MESSAGE_ID: str(self.message_id),
+            destinations.EVENT: self.event,
+            destinations.PRODUCER: self.producer,
+            destinations.AGGREGATE_TYPE: self.aggregate_type,
+            destinations.AGGREGATE_ID: self.aggregate_id,
+            destinations.STORE_ID: str(self.store_id or ""),
+            destinations.REPLAY_OF: str(self.replay_of or ""),
+        }
 
 
 class Verdict(StrEnum):
@@ -69,6 +86,51 @@ NOT_SENT = PublishFailure(Verdict.NOT_SENT)
 Answers = list[PublishFailure | None]
 
 
+class BrokerError(NotReady):
+    """Error of a broker's SDK, as ``failure`` says it of a message; pings and sources raise it as it is."""
+
+    def __init__(self, failure: PublishFailure) -> None:
+        super().__init__(f"{failure.code}: {failure.detail}")
+        self.failure = failure
+
+
+class Meaning(NamedTuple):
+    """Errors that a broker answers with, by their names (separated by spaces) or HTTP status, and what they mean."""
+
+    verdict: Verdict
+    code: str
+    names: str = ""
+    statuses: Container[int] = ()
+
+
+def find_meaning(meanings: Iterable[Meaning], name: str, status: int, detail: str) -> PublishFailure:
+    """Return the first meaning that an error has; the last one must have every status."""
+    meaning = next(each for each in meanings if name in each.names.split() or status in each.statuses)
+    return PublishFailure(meaning.verdict, meaning.code, detail)
+
+
+class OnFirstUse(Generic[T]):
+    """Something made when it is first used, such as a connection. Thread-safe."""
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make = make
+        self._making = Lock()
+        self._made: T | None = None
+
+    def get(self) -> T:
+        """Return it. Raises what making it raises."""
+        with self._making:
+            if self._made is None:
+                self._made = self._make()
+            return self._made
+
+    def take(self) -> T | None:
+        """Return it, if it was made, for the caller to close; the next ``get`` makes another."""
+        with self._making:
+            made, self._made = self._made, None
+            return made
+
+
 class Publisher(ABC):
     """Publisher for one service (the third part of ``aggregate_type``). One instance serves a whole relay.
 
@@ -80,10 +142,11 @@ class Publisher(ABC):
     service: ClassVar[str]
 
     @abstractmethod
-    def check(self, destination: Destination, *, aggregate_id: str, event: str, payload: str, headers: str) -> None:
+    def check(self, message: OutgoingMessage) -> None:
         """Reject in ``emit`` what the broker would reject: encoded size, group, subject. No I/O.
 
-        Raises MessageInvalid that names the field and the remedy.
+        The message is as large as it can become: it has a store and is a replay, so that it can be sent again later.
+        Its destination is valid. Raises MessageInvalid that names the field and the remedy.
         """
 
     def start(self) -> None:  # noqa: B027 - most have nothing to do

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from salon_jobs.core import destinations
 from salon_jobs.core.destinations import Destination
@@ -31,40 +31,6 @@ class Envelope:
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
-def read_envelope(
-    fields: Mapping[str, str], body: str | bytes, *, kind: str, message_id: str, headers: Mapping[str, str]
-) -> Envelope:
-    """Build the envelope of a message whose fields came as ``kind`` (headers or attributes) beside its body.
-
-    Field names are those of ``core.destinations``, in lower case. ``message_id``: for messages whose writer gave none.
-    Raises ValueError for content that is no message.
-    """
-
-    def field_of(name: str) -> str:
-        return fields.get(name.lower(), "")
-
-    if (version := field_of(destinations.ENVELOPE) or destinations.VERSION) != destinations.VERSION:
-        raise ValueError(f"the {kind} {destinations.ENVELOPE} is {version!r}, not {destinations.VERSION!r}")
-    if not field_of(destinations.EVENT):
-        raise ValueError(f"the {kind} {destinations.EVENT} is missing")
-    try:
-        json.loads(body)
-        payload = body if isinstance(body, str) else body.decode()
-    except (ValueError, RecursionError) as error:  # RecursionError: nested too deeply
-        raise ValueError(f"the body is not JSON: {error}") from error
-    return Envelope(
-        message_id=field_of(destinations.MESSAGE_ID) or message_id,
-        event=field_of(destinations.EVENT),
-        payload=payload,
-        producer=field_of(destinations.PRODUCER),
-        aggregate_type=field_of(destinations.AGGREGATE_TYPE),
-        aggregate_id=field_of(destinations.AGGREGATE_ID),
-        store_id=field_of(destinations.STORE_ID),
-        replay_of=field_of(destinations.REPLAY_OF),
-        headers=headers,
-    )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
     """One receipt of one message, with either its ``envelope`` or the ``fault`` that made it unreadable.
@@ -80,6 +46,50 @@ class Delivery:
     envelope: Envelope | None = None
     fault: str = ""
     broker_id: str = ""
+
+
+def read_delivery(
+    fields: Mapping[str, str],
+    body: str | bytes,
+    *,
+    kind: str,
+    message_id: str,
+    headers: Callable[[], Mapping[str, str]],
+    count: int,
+    raw: str,
+    handle: object,
+) -> Delivery:
+    """Parse a message whose fields came as ``kind`` (headers or attributes) beside its body.
+
+    Field names are those of ``core.destinations``, in lower case. ``message_id``: for messages whose writer gave none.
+    Unreadable content becomes a fault, never an error, so that it cannot stop other messages; ``headers`` may raise
+    ValueError for it.
+    """
+    try:
+        if (version := fields.get("envelope") or destinations.VERSION) != destinations.VERSION:
+            raise ValueError(f"the {kind} {destinations.ENVELOPE} is {version!r}, not {destinations.VERSION!r}")
+        if not fields.get("event"):
+            raise ValueError(f"the {kind} {destinations.EVENT} is missing")
+        envelope = Envelope(
+            message_id=fields.get("message-id") or message_id,
+            payload=_json_text(body),
+            headers=headers(),
+            **{name.replace("-", "_"): fields.get(name, "") for name in destinations.RESERVED - _READ_ABOVE},
+        )
+    except ValueError as error:
+        return Delivery(count=count, raw=raw, handle=handle, fault=str(error))
+    return Delivery(count=count, raw=raw, handle=handle, envelope=envelope)
+
+
+_READ_ABOVE: Final = {"envelope", "message-id"}
+
+
+def _json_text(body: str | bytes) -> str:
+    try:
+        json.loads(body)
+        return body if isinstance(body, str) else body.decode()
+    except (ValueError, RecursionError) as error:  # RecursionError: nested too deeply
+        raise ValueError(f"the body is not JSON: {error}") from error
 
 
 class Source(ABC):

@@ -71,17 +71,3 @@ REPLAY_OF: Final = "Replay-Of"
 RESERVED: Final = frozenset(
     name.lower() for name in (ENVELOPE, MESSAGE_ID, EVENT, PRODUCER, AGGREGATE_TYPE, AGGREGATE_ID, STORE_ID, REPLAY_OF)
 )
-
-# The keys of the JSON object.
-FIELDS: Final = (
-    "envelope",
-    "message_id",
-    "event",
-    "producer",
-    "aggregate_type",
-    "aggregate_id",
-    "store_id",
-    "replay_of",
-    "headers",
-    "payload",
-)

@@ -13,7 +13,6 @@ from django.db import Error, connections, transaction
 from salon_jobs.brokers.ordering import publish_one_by_one
 from salon_jobs.brokers.publisher import Answers, OutgoingMessage, Publisher, PublishFailure, Verdict
 from salon_jobs.conf import settings as conf
-from salon_jobs.core.destinations import Destination
 from salon_jobs.core.errors import EnqueueRefused, MessageInvalid, PayloadInvalid, UnknownTask
 from salon_jobs.core.tracing import Received, consuming, headers_of
 from salon_jobs.jobs import registry
@@ -35,13 +34,13 @@ class JobsPublisher(Publisher):
 
     service = "jobs"
 
-    def check(self, destination: Destination, *, aggregate_id: str, event: str, payload: str, headers: str) -> None:
+    def check(self, message: OutgoingMessage) -> None:
         """Reject an unregistered task, and a payload that is not a JSON object."""
-        if destination.resource not in registry.task_names():
+        if (name := _task_name(message)) not in registry.task_names():
             raise MessageInvalid(
-                f"aggregate_type {destination}: no task {destination.resource!r} is registered in this process"
+                f"aggregate_type {message.aggregate_type}: no task {name!r} is registered in this process"
             )
-        if not payload.startswith("{"):
+        if not message.payload.startswith("{"):
             raise MessageInvalid("payload must be a dict of the task's arguments, when the destination is a task")
 
     def publish(self, messages: Sequence[OutgoingMessage], *, should_continue: Callable[[], bool]) -> Answers:

@@ -15,7 +15,7 @@ from salon_jobs.brokers.publisher import Answers, OutgoingMessage, Publisher, Pu
 from salon_jobs.brokers.registry import make_publisher
 from salon_jobs.conf import given_keys
 from salon_jobs.core import events, metrics
-from salon_jobs.core.destinations import Destination, parse_destination
+from salon_jobs.core.destinations import parse_destination
 from salon_jobs.core.errors import MessageInvalid, NotReady, SalonJobsError, require_within
 from salon_jobs.core.events import log_event
 from salon_jobs.core.metrics import Sample
@@ -280,7 +280,7 @@ class MissingPublisher(Publisher):
     def __init__(self, why: str) -> None:
         self._answer = PublishFailure(Verdict.MISSING, "OUTBOX.NO_PUBLISHER", why)
 
-    def check(self, destination: Destination, *, aggregate_id: str, event: str, payload: str, headers: str) -> None:
+    def check(self, message: OutgoingMessage) -> None:
         raise MessageInvalid(self._answer.detail)
 
     def publish(self, messages: Sequence[OutgoingMessage], *, should_continue: Callable[[], bool]) -> Answers:

@@ -7,13 +7,14 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from uuid import UUID, uuid4
 
 import msgspec
 from django.db import IntegrityError, ProgrammingError, connections
 from psycopg import errors as pg
 
+from salon_jobs.brokers.publisher import OutgoingMessage
 from salon_jobs.brokers.registry import checker_for
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.destinations import LONGEST, RESERVED, parse_destination, place_of
@@ -42,6 +43,7 @@ def operator_changed(*, using: str) -> None:
 _BATCH: Final = 5000
 # An escaped NUL, as opposed to an escaped backslash before "u0000".
 _NUL: Final = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
+_ANY_ID: Final = UUID(int=0)
 _encode = msgspec.json.Encoder().encode
 
 
@@ -91,13 +93,13 @@ def emit_many(drafts: Iterable[Draft]) -> list[UUID]:
         sent = _described(batch) if active_tracers() else Sent(emitted=True)
         with sending(sent):
             trace = current_headers()
-            rows = [_row(draft, trace) for draft in batch]
+            messages = [_message(draft, trace, producer) for draft in batch]
             with _explain_refusals():
-                columns = dict(zip(_Row._fields, map(list, zip(*rows, strict=True)), strict=True))
+                columns = dict(zip(OutgoingMessage._fields, map(list, zip(*messages, strict=True)), strict=True))
                 statements.execute("emit_many", {**columns, "producer": producer})
             if len(batch) == 1:
-                sent.message_id, sent.body_size = str(rows[0].message_id), len(rows[0].payload.encode())
-        ids += [row.message_id for row in rows]
+                sent.message_id, sent.body_size = str(messages[0].message_id), len(messages[0].payload.encode())
+        ids += [message.message_id for message in messages]
     if ids:
         after_commit()
     return ids
@@ -111,25 +113,26 @@ def _described(batch: Sequence[Draft]) -> Sent:
     return Sent(emitted=True, system=service, destination=destination, name=name, count=len(batch))
 
 
-class _Row(NamedTuple):
-    message_id: UUID
-    aggregate_type: str
-    aggregate_id: str
-    event: str
-    payload: str
-    headers: str
-
-
-def _row(draft: Draft, trace: Mapping[str, str]) -> _Row:
+def _message(draft: Draft, trace: Mapping[str, str], producer: str) -> OutgoingMessage:
+    """Check a draft; the message is as large as it can become, which is how a publisher checks it."""
     for name in ("aggregate_type", "aggregate_id", "event"):
         _check_text(name, getattr(draft, name))
     destination = parse_destination(draft.aggregate_type)
-    payload = _json("payload", draft.payload)
-    headers = _json("headers", {**_checked(draft.headers), **trace})
-    checker_for(destination.service).check(
-        destination, aggregate_id=draft.aggregate_id, event=draft.event, payload=payload, headers=headers
+    message = OutgoingMessage(
+        id=0,
+        message_id=uuid4(),
+        aggregate_type=draft.aggregate_type,
+        aggregate_id=draft.aggregate_id,
+        event=draft.event,
+        payload=_json("payload", draft.payload),
+        headers=_json("headers", {**_checked(draft.headers), **trace}),
+        store_id=_ANY_ID,
+        producer=producer,
+        created_at_s=0.0,
+        replay_of=_ANY_ID,
     )
-    return _Row(uuid4(), draft.aggregate_type, draft.aggregate_id, draft.event, payload, headers)
+    checker_for(destination.service).check(message)
+    return message
 
 
 def _check_text(name: str, value: object) -> None:

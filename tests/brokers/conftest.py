@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 from uuid import uuid4
 
 import pytest
 from pytest_django.fixtures import Settings
 
 from salon_jobs.brokers.publisher import Publisher
+from salon_jobs.brokers.source import Source
 from tests.servers.base import Broker
 from tests.servers.registry import BROKERS
 
@@ -25,11 +27,22 @@ def running(request: pytest.FixtureRequest) -> Iterator[Broker]:
 
 
 @pytest.fixture
-def broker(running: Broker, settings: Settings) -> Broker:
-    """Put the settings in force that point at the running broker."""
-    salon_jobs = settings.SALON_JOBS
-    outbox = {**salon_jobs.get("OUTBOX", {}), "PRODUCER": "contract-tests"}
-    settings.SALON_JOBS = {**salon_jobs, **running.settings(), "OUTBOX": outbox}
+def configure(running: Broker, settings: Settings) -> Callable[..., None]:
+    """Put settings in force that point at the running broker, or at another, with changes to its section."""
+
+    def put(broker: Broker = running, **changes: Any) -> None:
+        host = settings.SALON_JOBS
+        sections = {name: {**section, **changes} for name, section in broker.settings().items()}
+        outbox = {**host.get("OUTBOX", {}), "PRODUCER": "contract-tests"}
+        settings.SALON_JOBS = {**host, **sections, "OUTBOX": outbox}
+
+    put()
+    return put
+
+
+@pytest.fixture
+def broker(running: Broker, configure: Callable[..., None]) -> Broker:
+    """Return the running broker, with settings in force that point at it."""
     return running
 
 
@@ -52,3 +65,11 @@ def new_destination(broker: Broker) -> Callable[[], str]:
 def destination(new_destination: Callable[[], str]) -> str:
     """Make a destination for one test."""
     return new_destination()
+
+
+@pytest.fixture
+def source(broker: Broker, destination: str) -> Iterator[Source]:
+    """Receive from the destination of the test."""
+    source = broker.source(destination, consumer="orders of the till.1")
+    yield source
+    source.close()

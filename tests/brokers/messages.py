@@ -1,50 +1,58 @@
-"""Makes messages for the contract suites."""
+"""Messages for the tests of brokers, and what became of them."""
 
 from __future__ import annotations
 
 import itertools
-from uuid import UUID, uuid4
+from collections.abc import Callable, Sequence
+from typing import Any
+from uuid import uuid4
 
-from salon_jobs.brokers.publisher import Answers, OutgoingMessage, Publisher, Verdict
+from salon_jobs.brokers.publisher import NOT_SENT, OutgoingMessage, Publisher, Verdict
 
 _IDS = itertools.count(1)
 # Larger than any broker takes: Azure 64 KiB, SNS 256 KiB, NATS 1 MiB.
 TOO_LARGE = '"' + "x" * 2_000_000 + '"'
+HELD = (Verdict.NOT_SENT, "")
+Result = tuple[Verdict, str] | None
 
 
-def make(
-    destination: str,
-    aggregate_id: str = "a",
-    *,
-    event: str = "order.created",
-    payload: str = "{}",
-    headers: str = "{}",
-    store_id: UUID | None = None,
-    message_id: UUID | None = None,
-    replay_of: UUID | None = None,
-) -> OutgoingMessage:
+def make(destination: str, aggregate_id: str = "a", payload: str = "{}", **fields: Any) -> OutgoingMessage:
     """Make one message, as the relay would read it."""
+    defaults: dict[str, Any] = {
+        "id": next(_IDS),
+        "message_id": uuid4(),
+        "event": "order.created",
+        "headers": "{}",
+        "store_id": None,
+        "producer": "contract-tests",
+        "created_at_s": 1_700_000_000.0,
+    }
     return OutgoingMessage(
-        id=next(_IDS),
-        message_id=message_id or uuid4(),
-        aggregate_type=destination,
-        aggregate_id=aggregate_id,
-        event=event,
-        payload=payload,
-        headers=headers,
-        store_id=store_id,
-        producer="contract-tests",
-        created_at_s=1_700_000_000.0,
-        replay_of=replay_of,
+        aggregate_type=destination, aggregate_id=aggregate_id, payload=payload, **{**defaults, **fields}
     )
 
 
-def publish(publisher: Publisher, *messages: OutgoingMessage) -> list[Verdict | None]:
+def draft(destination: str, aggregate_id: str = "a", payload: str = "{}", **fields: Any) -> OutgoingMessage:
+    """Make one message as ``emit`` has it checked: a replay of one of a store."""
+    return make(destination, aggregate_id, payload, store_id=uuid4(), replay_of=uuid4(), **fields)
+
+
+def results(
+    publisher: Publisher, *messages: OutgoingMessage, should_continue: Callable[[], bool] = lambda: True
+) -> list[Result]:
+    """Publish one batch and return verdict and code of each message; None: published."""
+    answers = publisher.publish(messages, should_continue=should_continue)
+    assert all(answer is None or answer.code or answer == NOT_SENT for answer in answers)
+    return [None if answer is None else (answer.verdict, answer.code) for answer in answers]
+
+
+def publish(
+    publisher: Publisher, *messages: OutgoingMessage, should_continue: Callable[[], bool] = lambda: True
+) -> list[Verdict | None]:
     """Publish one batch and return the verdicts; None: published."""
-    return verdicts(publisher.publish(messages, should_continue=lambda: True))
+    return [result and result[0] for result in results(publisher, *messages, should_continue=should_continue)]
 
 
-def verdicts(answers: Answers) -> list[Verdict | None]:
-    """Return what became of each message; None: published. Whatever failed has a code."""
-    assert all(answer is None or answer.code or answer.verdict is Verdict.NOT_SENT for answer in answers)
-    return [None if answer is None else answer.verdict for answer in answers]
+def ids(messages: Sequence[OutgoingMessage], aggregate_id: str | None = None) -> list[str]:
+    """Return the IDs of messages, or of those of one aggregate."""
+    return [str(one.message_id) for one in messages if aggregate_id is None or one.aggregate_id == aggregate_id]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -31,13 +30,10 @@ ORDERS: dict[str, Any] = {"TASKS": {"order.created": "test-system", "order.sold"
 PATIENCE_S = 40
 
 
-@pytest.fixture
-def source(broker: Broker, destination: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Source]:
-    """Receive from the destination of the test; what is not acknowledged comes again after two seconds."""
-    source = broker.source(destination, consumer="orders")
+@pytest.fixture(autouse=True)
+def visibility(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have what is not acknowledged come again after two seconds."""
     monkeypatch.setattr(type(source), "visibility", timedelta(seconds=2))
-    yield source
-    source.close()
 
 
 def consumer(source: Source, *, burst: bool = False, **changes: Any) -> Consumer:
@@ -47,14 +43,12 @@ def consumer(source: Source, *, burst: bool = False, **changes: Any) -> Consumer
 
 @contextmanager
 def running_consumer(loop: Consumer) -> Generator[None]:
-    thread = threading.Thread(target=loop.run)
-    thread.start()
+    loop.start()
     try:
         yield
     finally:
         loop.stop()
-        thread.join(60)
-        assert not thread.is_alive()
+        assert loop.join(60)
 
 
 def notes() -> list[str]:
@@ -82,7 +76,7 @@ def test_each_message_becomes_one_job_however_often_it_is_published_and_the_queu
     consumer(source, burst=True).run()
     assert notes() == expected(30)
     assert rows() == [("enqueued", "")] * 30
-    other = broker.source(destination, consumer="orders")
+    other = broker.source(destination, consumer="orders of the till.1")
     assert other.receive(10, wait=timedelta(seconds=3), visibility=timedelta(seconds=2)) == []
     other.close()
 

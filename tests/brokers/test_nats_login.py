@@ -10,6 +10,7 @@ import ssl
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -22,26 +23,21 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from salon_jobs.brokers.nats.publisher import NatsPublisher
-from salon_jobs.brokers.publisher import OutgoingMessage
 from salon_jobs.core.errors import NotReady
+from tests.brokers.messages import make, publish
 from tests.servers.nats import NatsBroker
 
 Point = Callable[..., None]
+pytestmark = pytest.mark.parametrize("running", ["nats"], indirect=True)
 
 
 @pytest.fixture
-def point_at(settings: Any) -> Point:
-    def point(broker: NatsBroker, **more: Any) -> None:
-        settings.SALON_JOBS = {
-            **settings.SALON_JOBS,
-            "NATS": {**broker.settings()["NATS"], "MAX_RECONNECTS": 0, **more},
-        }
-
-    return point
+def point_at(configure: Callable[..., None]) -> Point:
+    return partial(configure, MAX_RECONNECTS=0)
 
 
 @contextmanager
-def running(configuration: str, **connect: Any) -> Iterator[NatsBroker]:
+def serving(configuration: str, **connect: Any) -> Iterator[NatsBroker]:
     broker = NatsBroker(configuration, **connect)
     try:
         broker.start()
@@ -52,10 +48,9 @@ def running(configuration: str, **connect: Any) -> Iterator[NatsBroker]:
 
 def publishes(destination: str) -> bool:
     publisher = NatsPublisher()
-    one = OutgoingMessage(1, uuid4(), destination, "a", "e", "{}", "{}", None, "salon", 0.0)
     try:
         publisher.ping()
-        return publisher.publish([one], should_continue=lambda: True) == [None]
+        return publish(publisher, make(destination)) == [None]
     finally:
         publisher.close()
 
@@ -77,7 +72,7 @@ def publishes(destination: str) -> bool:
 def test_the_right_secret_opens_and_a_wrong_one_is_told_clearly(
     point_at: Point, configuration: str, connect: dict[str, str], right: dict[str, Any], wrong: dict[str, Any]
 ) -> None:
-    with running(configuration, **connect) as broker:
+    with serving(configuration, **connect) as broker:
         destination = broker.destination("orders")
         point_at(broker, **right)
         assert publishes(destination)
@@ -89,20 +84,8 @@ def test_the_right_secret_opens_and_a_wrong_one_is_told_clearly(
 
 def test_a_credentials_file(point_at: Point, tmp_path: Path) -> None:
     operator, account, user, system = (nkeys_pair(kind) for kind in (_OPERATOR, _ACCOUNT, _USER, _ACCOUNT))
-    limits = {
-        "mem_storage": -1,
-        "disk_storage": -1,
-        "streams": -1,
-        "consumer": -1,
-        "conn": -1,
-        "subs": -1,
-        "data": -1,
-        "payload": -1,
-        "imports": -1,
-        "exports": -1,
-        "wildcards": True,
-        "leaf": -1,
-    }
+    names = "mem_storage disk_storage streams consumer conn subs data payload imports exports leaf"
+    limits = {**dict.fromkeys(names.split(), -1), "wildcards": True}
     operator_jwt = token(operator, operator, {"type": "operator", "system_account": name(system)})
     account_jwt = token(operator, account, {"type": "account", "limits": limits})
     system_jwt = token(operator, system, {"type": "account", "limits": {**limits, "mem_storage": 0, "disk_storage": 0}})
@@ -116,7 +99,7 @@ def test_a_credentials_file(point_at: Point, tmp_path: Path) -> None:
         f"operator: {operator_jwt}\nsystem_account: {name(system)}\nresolver: MEMORY\n"
         f"resolver_preload: {{ {name(account)}: {account_jwt}, {name(system)}: {system_jwt} }}\n"
     )
-    with running(configuration, user_credentials=str(credentials)) as broker:
+    with serving(configuration, user_credentials=str(credentials)) as broker:
         destination = broker.destination("orders")
         point_at(broker, CREDENTIALS_FILE=str(credentials))
         assert publishes(destination)
@@ -176,7 +159,7 @@ def test_tls_with_an_authority_and_a_client_certificate_of_ones_own(point_at: Po
     context = ssl.create_default_context(cafile=own.ca)
     context.load_cert_chain(*own.client)
     tls = f'tls {{ cert_file: "{certificate}", key_file: "{key}", ca_file: "{own.ca}", verify: true }}'
-    with running(tls, tls=context) as broker:
+    with serving(tls, tls=context) as broker:
         destination = broker.destination("orders")
         with_certificate = {"TLS_CERTIFICATE_FILES": own.client}
         point_at(broker, TLS_CA_FILE=own.ca, **with_certificate)
@@ -194,13 +177,13 @@ def test_tls_with_an_authority_and_a_client_certificate_of_ones_own(point_at: Po
 
 def test_a_server_without_tls_is_refused_before_it_is_told_a_secret(point_at: Point, tmp_path: Path) -> None:
     own = Certificates(tmp_path)
-    with running('authorization { token: "s3cret" }', token="s3cret") as broker:
+    with serving('authorization { token: "s3cret" }', token="s3cret") as broker:
         destination = broker.destination("orders")
         point_at(broker, TLS_CA_FILE=own.ca, TOKEN="wrong")
         # A server that had seen the token would complain about it.
         with pytest.raises(NotReady, match="offers no TLS"):
             publishes(destination)
-    with running("") as broker:
+    with serving("") as broker:
         point_at(broker, TLS_CA_FILE=own.ca)
         with pytest.raises(NotReady, match="offers no TLS"):
             publishes("rn::nats:::orders")

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import itertools
 import json
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from uuid import uuid4
 
 import pytest
 
 from salon_jobs.brokers.publisher import OutgoingMessage, Publisher, Verdict
-from salon_jobs.core.destinations import parse_destination
 from salon_jobs.core.errors import MessageInvalid, NotReady
-from tests.brokers.messages import TOO_LARGE, make, publish, verdicts
+from tests.brokers.messages import TOO_LARGE, draft, ids, make, publish
 from tests.servers.base import Broker
 
 # What an answer may take while the broker is down: its timeout, and room for a slow machine.
@@ -34,32 +34,19 @@ def arrived(broker: Broker, destination: str) -> list[str]:
     return [envelope.message_id for envelope in broker.received(destination)]
 
 
-def ids(*messages: OutgoingMessage) -> list[str]:
-    return [str(message.message_id) for message in messages]
-
-
 def test_a_message_arrives_with_all_it_says(broker: Broker, publisher: Publisher, destination: str) -> None:
     payload = '{"b": 1.50, "a":[null, true, "\\u00e9 é 髪型 💇 \\"quoted\\" \\\\ <&>\\n"],  "n": 12345678901234567890}'
     headers = '{"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "Tenant": "Größe 髪"}'
-    message = make(
-        destination, "42", event="order.created", payload=payload, headers=headers, store_id=uuid4(), replay_of=uuid4()
-    )
+    message = draft(destination, "42", payload, headers=headers)
 
-    publisher.check(
-        parse_destination(destination), aggregate_id="42", event="order.created", payload=payload, headers=headers
-    )
+    publisher.check(message)
     assert publish(publisher, message) == [None]
 
     [envelope] = broker.received(destination)
-    assert envelope.message_id == str(message.message_id)
-    assert envelope.event == "order.created"
     assert envelope.payload == payload  # byte for byte: whoever signed it can check it
     assert dict(envelope.headers) == json.loads(headers)
-    assert envelope.producer == "contract-tests"
-    assert envelope.aggregate_type == destination
-    assert envelope.aggregate_id == "42"
-    assert envelope.store_id == str(message.store_id)
-    assert envelope.replay_of == str(message.replay_of)
+    for field in ("message_id", "event", "producer", "aggregate_type", "aggregate_id", "store_id", "replay_of"):
+        assert getattr(envelope, field) == str(getattr(message, field))
 
 
 def test_what_a_message_does_not_say_arrives_empty(broker: Broker, publisher: Publisher, destination: str) -> None:
@@ -75,11 +62,10 @@ def test_order_within_an_aggregate_holds_across_batches(broker: Broker, publishe
     assert publish(publisher, *messages[8:]) == [None] * 8
 
     there = broker.received(destination)
-    assert {envelope.message_id for envelope in there} == set(ids(*messages))
-    if broker.keeps_order:
-        for aggregate in "ab":
-            expected = ids(*(message for message in messages if message.aggregate_id == aggregate))
-            assert [envelope.message_id for envelope in there if envelope.aggregate_id == aggregate] == expected
+    assert {envelope.message_id for envelope in there} == set(ids(messages))
+    for aggregate in "ab" if broker.keeps_order else "":
+        arrived_ids = [envelope.message_id for envelope in there if envelope.aggregate_id == aggregate]
+        assert arrived_ids == ids(messages, aggregate)
 
 
 def test_messages_without_an_aggregate_arrive_and_wait_for_none_or_are_refused_when_written(
@@ -87,12 +73,12 @@ def test_messages_without_an_aggregate_arrive_and_wait_for_none_or_are_refused_w
 ) -> None:
     if not broker.takes_no_aggregate:
         with pytest.raises(MessageInvalid, match="aggregate_id"):
-            publisher.check(parse_destination(destination), aggregate_id="", event="e", payload="{}", headers="{}")
+            publisher.check(draft(destination, ""))
         return
     messages = [make(destination, "") for _ in range(3)]
     refused = make(destination, "", payload=TOO_LARGE)
     assert publish(publisher, refused, *messages) == [Verdict.REFUSED, None, None, None]
-    assert sorted(arrived(broker, destination)) == sorted(ids(*messages))
+    assert sorted(arrived(broker, destination)) == sorted(ids(messages))
     assert {envelope.aggregate_id for envelope in broker.received(destination)} == {""}
 
 
@@ -103,45 +89,31 @@ def test_after_a_failed_message_none_of_its_aggregate_is_sent_but_those_of_other
     refused, held = make(destination, "a", payload=TOO_LARGE), [make(destination, "a") for _ in range(3)]
     batch = (first, refused, other, held[0], later, held[1], held[2])
 
-    assert publish(publisher, *batch) == [
-        None,
-        Verdict.REFUSED,
-        None,
-        Verdict.NOT_SENT,
-        None,
-        Verdict.NOT_SENT,
-        Verdict.NOT_SENT,
-    ]
-    assert sorted(arrived(broker, destination)) == sorted(ids(first, other, later))
+    not_sent = Verdict.NOT_SENT
+    assert publish(publisher, *batch) == [None, Verdict.REFUSED, None, not_sent, None, not_sent, not_sent]
+    assert sorted(arrived(broker, destination)) == sorted(ids([first, other, later]))
 
 
 def test_what_is_too_large_is_refused_when_written_and_when_published(
     broker: Broker, publisher: Publisher, destination: str
 ) -> None:
     with pytest.raises(MessageInvalid, match="payload"):
-        publisher.check(
-            parse_destination(destination), aggregate_id="a", event="order.created", payload=TOO_LARGE, headers="{}"
-        )
+        publisher.check(draft(destination, payload=TOO_LARGE))
     assert publish(publisher, make(destination, payload=TOO_LARGE)) == [Verdict.REFUSED]
     assert arrived(broker, destination) == []
 
 
-def test_nothing_is_sent_once_it_may_not_go_on(broker: Broker, publisher: Publisher, destination: str) -> None:
-    messages = [make(destination, aggregate) for aggregate in "abcabc"]
-    answers = publisher.publish(messages, should_continue=lambda: False)
-    assert verdicts(answers) == [Verdict.NOT_SENT] * 6
-    assert arrived(broker, destination) == []
-
-
-def test_what_was_sent_before_it_might_not_go_on_is_answered_as_it_is(
-    broker: Broker, publisher: Publisher, destination: str
+@pytest.mark.parametrize("times", [0, 2])
+def test_nothing_is_sent_once_it_may_not_go_on_and_what_was_sent_before_is_answered_as_it_is(
+    broker: Broker, publisher: Publisher, destination: str, times: int
 ) -> None:
     asked = itertools.count()
     messages = [make(destination, "a") for _ in range(6)]
-    answers = verdicts(publisher.publish(messages, should_continue=lambda: next(asked) < 2))
+    answers = publish(publisher, *messages, should_continue=lambda: next(asked) < times)
     sent = answers.count(None)
+    assert sent <= times
     assert answers == [None] * sent + [Verdict.NOT_SENT] * (6 - sent)
-    assert arrived(broker, destination) == ids(*messages[:sent])
+    assert arrived(broker, destination) == ids(messages[:sent])
 
 
 def test_a_destination_that_is_not_there_is_missing_and_one_beside_it_is_not(
@@ -174,7 +146,7 @@ def test_an_outage_costs_nothing_and_heals_without_a_restart(
     broker.start()
     publisher.ping()
     assert publish(publisher, *batch) == [None] * len(batch)
-    assert sorted(arrived(broker, destination)) == sorted(ids(before, *batch))
+    assert sorted(arrived(broker, destination)) == sorted(ids([before, *batch]))
 
 
 def test_an_outage_at_the_start_is_no_error(broker: Broker, destination: str, stopped: Callable[[], None]) -> None:
@@ -187,7 +159,7 @@ def test_an_outage_at_the_start_is_no_error(broker: Broker, destination: str, st
         assert publish(publisher, message := make(destination)) == [None]
     finally:
         publisher.close()
-    assert arrived(broker, destination) == ids(message)
+    assert arrived(broker, destination) == ids([message])
 
 
 def test_several_threads_publish_at_once(
@@ -203,7 +175,7 @@ def test_several_threads_publish_at_once(
     with ThreadPoolExecutor(len(batches)) as threads:
         assert list(threads.map(publish_together, batches)) == [[None] * 8] * len(batches)
     for batch in batches:
-        assert sorted(arrived(broker, batch[0].aggregate_type)) == sorted(ids(*batch))
+        assert sorted(arrived(broker, batch[0].aggregate_type)) == sorted(ids(batch))
 
 
 def test_what_is_published_again_arrives_under_the_same_id(
@@ -212,7 +184,7 @@ def test_what_is_published_again_arrives_under_the_same_id(
     message = make(destination)
     assert publish(publisher, message) == [None]
     assert publish(publisher, message) == [None]
-    assert arrived(broker, destination) == ids(message) * (1 if broker.drops_duplicates else 2)
+    assert arrived(broker, destination) == ids([message]) * (1 if broker.drops_duplicates else 2)
 
 
 def test_no_messages_are_no_work(publisher: Publisher) -> None:
@@ -225,3 +197,16 @@ def test_closing_again_is_nothing(broker: Broker, destination: str) -> None:
     assert publish(publisher, make(destination)) == [None]
     publisher.close()
     publisher.close()
+
+
+@pytest.mark.parametrize(("service", "sdk"), [("azurequeue", "azure"), ("nats", "nats"), ("sns", "boto3")])
+def test_without_its_sdk_a_publisher_says_how_to_get_it(service: str, sdk: str) -> None:
+    program = (
+        f"import sys; sys.modules[{sdk!r}] = None\n"
+        "from django.conf import settings; settings.configure(DATABASES={'default': {}})\n"
+        f"from salon_jobs.brokers.registry import make_publisher; make_publisher({service!r}).open()"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    extra = service.removesuffix("queue")
+    assert f"pip install 'salon-jobs[{extra}]'" in ended.stderr
+    assert "ConfigurationError" in ended.stderr

@@ -8,27 +8,28 @@ from __future__ import annotations
 
 import json
 import logging
-import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from datetime import timedelta
 from queue import Queue
 from threading import Event, Semaphore
 from types import SimpleNamespace
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import pytest
 from botocore.awsrequest import AWSResponse
-from pytest_django.fixtures import Settings
 
 from salon_jobs.brokers.aws.client import verdict_of_code
 from salon_jobs.brokers.aws.sns import MOST_BYTES, SnsPublisher, attributes_of, size_of
 from salon_jobs.brokers.aws.sqs import SqsSource
-from salon_jobs.brokers.publisher import NOT_SENT, Answers, OutgoingMessage, Verdict
+from salon_jobs.brokers.publisher import NOT_SENT, OutgoingMessage, Verdict
 from salon_jobs.core.destinations import parse_destination
 from salon_jobs.core.errors import ConfigurationError, MessageInvalid, NotReady
+from tests.brokers.messages import draft, make, publish, results
 from tests.servers.sns import SnsBroker
 
+pytestmark = pytest.mark.parametrize("running", ["sns"], indirect=True)
 DAY_S = 86_400.0
 NOW, LONG = timedelta(0), timedelta(minutes=1)
 
@@ -62,7 +63,7 @@ class Requests:
         self.lists = 0
         self.refuse: Callable[[list[dict[str, Any]]], str | None] = lambda entries: None
         self.fail: dict[str, str] = {}  # payload → error code
-        events = publisher._connection()._client.meta.events
+        events = publisher._connection.get()._client.meta.events
         events.register("provide-client-params.sns.PublishBatch", self._record)
         events.register("provide-client-params.sns.ListTopics", self._count)
         events.register("before-call.sns.PublishBatch", self._answer)
@@ -94,25 +95,9 @@ class Requests:
         return [entry["Message"] for batch in self.batches for entry in batch]
 
 
-@pytest.fixture(scope="module")
-def moto() -> Iterator[SnsBroker]:
-    """Run one server for these tests."""
-    broker = SnsBroker()
-    broker.start()
-    yield broker
-    broker.close()
-
-
 @pytest.fixture
-def configure(moto: SnsBroker, settings: Settings) -> Callable[..., None]:
-    """Point the settings at the server, with those of the test beside."""
-    host = settings.SALON_JOBS
-
-    def put(**more: Any) -> None:
-        settings.SALON_JOBS = {**host, "SNS": {**moto.settings()["SNS"], **more}, "OUTBOX": {"PRODUCER": "tests"}}
-
-    put()
-    return put
+def moto(broker: SnsBroker) -> SnsBroker:
+    return broker
 
 
 @pytest.fixture
@@ -121,7 +106,7 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def publisher(configure: Callable[..., None], clock: Clock) -> Iterator[SnsPublisher]:
+def publisher(broker: SnsBroker, clock: Clock) -> Iterator[SnsPublisher]:
     """Open a publisher with the clock of the test."""
     publisher = SnsPublisher(clock=clock)
     publisher.open()
@@ -145,31 +130,8 @@ def topic(moto: SnsBroker, name: str) -> str:
     return moto.destination(name)
 
 
-def make(destination: str, aggregate_id: str = "a", payload: str = "{}", **fields: Any) -> OutgoingMessage:
-    """Make one message."""
-    given: dict[str, Any] = {"event": "order.created", "headers": "{}", "store_id": None} | fields
-    return OutgoingMessage(
-        id=1,
-        message_id=uuid4(),
-        aggregate_type=destination,
-        aggregate_id=aggregate_id,
-        payload=payload,
-        producer="tests",
-        created_at_s=0.0,
-        **given,
-    )
-
-
-def publish(publisher: SnsPublisher, *messages: OutgoingMessage) -> Answers:
-    return publisher.publish(messages, should_continue=lambda: True)
-
-
-def verdicts(answers: Answers) -> list[Verdict | None]:
-    return [None if answer is None else answer.verdict for answer in answers]
-
-
-def codes(answers: Answers) -> list[str]:
-    return ["" if answer is None else answer.code for answer in answers]
+def codes(publisher: SnsPublisher, *messages: OutgoingMessage) -> list[str]:
+    return [result[1] if result else "" for result in results(publisher, *messages)]
 
 
 def test_a_request_holds_ten_messages_and_256_kib_at_most(
@@ -185,39 +147,31 @@ def test_a_request_holds_ten_messages_and_256_kib_at_most(
     large = [make(topic, str(n), f'"{half}"', headers=f'{{"Tenant": "{half}"}}') for n in range(7)]
     assert publish(publisher, *large) == [None] * 7
     assert [len(batch) for batch in requests.batches] == [3, 3, 1]
-    for batch in requests.batches:
-        assert sum(_aws_bytes(entry) for entry in batch) <= MOST_BYTES
+    assert all(sum(map(_aws_bytes, batch)) <= MOST_BYTES for batch in requests.batches)
     assert len(moto.received(topic)) == 32
 
 
 def _aws_bytes(entry: dict[str, Any]) -> int:
-    carried = entry["MessageAttributes"].items()
-    return len(entry["Message"].encode()) + sum(
-        len(name.encode()) + len(value["DataType"].encode()) + len(value["StringValue"].encode())
-        for name, value in carried
-    )
+    texts = [entry["Message"]]
+    for name, value in entry["MessageAttributes"].items():
+        texts += name, value["DataType"], value["StringValue"]
+    return len("".join(texts).encode())
 
 
 def test_the_largest_message_that_is_accepted_can_be_sent_with_all_that_is_added(
     publisher: SnsPublisher, topic: str
 ) -> None:
-    bare = make(topic, payload="", store_id=UUID(int=1), replay_of=UUID(int=2))
+    bare = draft(topic, payload="")
     room = MOST_BYTES - size_of("", attributes_of(bare))
-    fits = '"' + "x" * (room - 2) + '"'
-
-    def check(payload: str) -> None:
-        publisher.check(
-            parse_destination(topic), aggregate_id="a", event="order.created", payload=payload, headers="{}"
-        )
-
-    check(fits)
-    assert publish(publisher, bare._replace(payload=fits)) == [None]
+    fits = bare._replace(payload='"' + "x" * (room - 2) + '"')
+    publisher.check(fits)
+    assert publish(publisher, fits) == [None]
     with pytest.raises(MessageInvalid, match="payload: the message has 262,145 bytes with its attributes"):
-        check(fits + " ")
+        publisher.check(fits._replace(payload=fits.payload + " "))
 
 
 def test_no_message_has_more_attributes_than_raw_delivery_to_sqs_takes(topic: str) -> None:
-    full = make(topic, store_id=uuid4(), replay_of=uuid4(), headers=json.dumps({f"h{n}": "x" for n in range(50)}))
+    full = draft(topic, headers=json.dumps({f"h{n}": "x" for n in range(50)}))
     assert len(attributes_of(full)) <= 10
     assert "" not in attributes_of(make(topic, "", event="")).values()
 
@@ -228,8 +182,7 @@ def test_an_entry_that_fails_holds_its_aggregate_alone(
 ) -> None:
     requests.fail = {'"a1"': code}
     messages = [make(topic, group, f'"{group}{n}"') for n in range(3) for group in "ab"]
-    answers = verdicts(publish(publisher, *messages))
-    assert answers == [None, None, verdict, None, Verdict.NOT_SENT, None]
+    assert publish(publisher, *messages) == [None, None, verdict, None, Verdict.NOT_SENT, None]
     assert '"a2"' not in requests.sent
     assert [one.payload for one in moto.received(topic) if one.aggregate_id == "b"] == ['"b0"', '"b1"', '"b2"']
 
@@ -238,8 +191,8 @@ def test_an_entry_without_an_answer_is_tried_again(publisher: SnsPublisher, requ
     def forget(parsed: dict[str, Any], **_: object) -> None:
         parsed["Successful"] = parsed["Successful"][1:]
 
-    publisher._connection()._client.meta.events.register("after-call.sns.PublishBatch", forget)
-    assert codes(publish(publisher, make(topic, "a"), make(topic, "b"))) == ["SNS.NO_ANSWER", ""]
+    publisher._connection.get()._client.meta.events.register("after-call.sns.PublishBatch", forget)
+    assert codes(publisher, make(topic, "a"), make(topic, "b")) == ["SNS.NO_ANSWER", ""]
 
 
 @pytest.mark.parametrize("whole", [True, False], ids=["the whole request", "one entry"])
@@ -251,19 +204,18 @@ def test_throttling_costs_no_attempt_and_nothing_more_is_sent(
         requests.refuse = lambda entries: "ThrottledException"
     else:
         requests.fail = {'"3"': "Throttled"}
-    answers = publish(publisher, *(make(topic, str(n), f'"{n}"') for n in range(15)))
+    answers = results(publisher, *(make(topic, str(n), f'"{n}"') for n in range(15)))
+    throttled = (Verdict.OUTAGE, "SNS.THROTTLED")
     assert len(requests.batches) == 1
-    assert verdicts(answers[10:]) == [Verdict.OUTAGE] * 5
-    assert codes(answers)[3] == "SNS.THROTTLED"
-    assert verdicts(answers).count(None) == (0 if whole else 9)
+    assert answers == [throttled if whole or n == 3 or n >= 10 else None for n in range(15)]
 
 
 def test_a_request_that_is_refused_blames_the_guilty_alone(
     moto: SnsBroker, publisher: SnsPublisher, requests: Requests, topic: str
 ) -> None:
     requests.refuse = lambda entries: "InvalidParameter" if '"bad"' in [e["Message"] for e in entries] else None
-    answers = publish(publisher, make(topic, "a"), make(topic, "b", '"bad"'), make(topic, "b"), make(topic, "c"))
-    assert verdicts(answers) == [None, Verdict.REFUSED, Verdict.NOT_SENT, None]
+    messages = (make(topic, "a"), make(topic, "b", '"bad"'), make(topic, "b"), make(topic, "c"))
+    assert publish(publisher, *messages) == [None, Verdict.REFUSED, Verdict.NOT_SENT, None]
     assert len(moto.received(topic)) == 2
 
 
@@ -284,7 +236,7 @@ def test_a_request_that_is_refused_blames_the_guilty_alone(
         ("SomethingNew", 400, "SNS.FAILED"),
     ],
 )
-def test_what_an_error_code_means(code: str, status: int, expected: str) -> None:
+def test_what_an_error_code_means(running: SnsBroker, code: str, status: int, expected: str) -> None:
     answer = verdict_of_code(code, detail="", status=status)
     assert answer.code == expected
     outages = ("SNS.NOT_AUTHORIZED", "SNS.THROTTLED", "SNS.UNAVAILABLE")
@@ -300,11 +252,8 @@ def test_without_credentials_it_is_an_outage(
     monkeypatch.setenv("AWS_CONFIG_FILE", "/nowhere")
     for variable in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
         monkeypatch.delenv(variable, raising=False)
-    publisher = SnsPublisher()
-    [answer] = publish(publisher, make(topic))
-    publisher.close()
-    assert answer is not None
-    assert (answer.verdict, answer.code) == (Verdict.OUTAGE, "SNS.NOT_AUTHORIZED")
+    with closing(SnsPublisher()) as publisher:
+        assert results(publisher, make(topic)) == [(Verdict.OUTAGE, "SNS.NOT_AUTHORIZED")]
 
 
 @pytest.mark.parametrize("wrong", [{"ENDPOINT": "http://[::1"}, {"REGION": "ap-northeast-"}])
@@ -319,12 +268,10 @@ def test_what_boto3_can_not_use_is_told_when_the_publisher_opens(
 @pytest.mark.parametrize("body", [b"<html>Welcome to the hotel</html>", b"{}", b""])
 def test_an_answer_that_sns_never_gave_counts_for_nothing(publisher: SnsPublisher, topic: str, body: bytes) -> None:
     assert publish(publisher, make(topic)) == [None]
-    events: Any = publisher._connection()._client.meta.events
+    events: Any = publisher._connection.get()._client.meta.events
     nothing: Any = {}
     events.register("before-send.sns", lambda request, **_: AWSResponse(request.url, 200, nothing, _Body(body)))
-    [answer] = publish(publisher, make(topic))
-    assert answer is not None
-    assert answer.code in ("SNS.UNREACHABLE", "SNS.NO_ANSWER")
+    assert codes(publisher, make(topic))[0] in ("SNS.UNREACHABLE", "SNS.NO_ANSWER")
 
 
 class _Body:
@@ -368,11 +315,11 @@ def test_a_fifo_topic_keeps_the_order_of_a_group_and_drops_what_comes_again(
 def test_what_sns_would_refuse_is_refused_when_it_is_written(
     configure: Callable[..., None], destination: str, wrong: dict[str, str], message: str
 ) -> None:
-    given = {"aggregate_id": "a", "event": "e", "payload": "{}", "headers": "{}"}
-    SnsPublisher().check(parse_destination("rn::sns:::a.fifo"), **given)
-    SnsPublisher().check(parse_destination("rn::sns:::a"), **{**given, "aggregate_id": ""})
+    fine = {"aggregate_id": "a", "event": "e"}
+    SnsPublisher().check(draft("rn::sns:::a.fifo"))
+    SnsPublisher().check(draft("rn::sns:::a", ""))
     with pytest.raises(MessageInvalid, match=message):
-        SnsPublisher().check(parse_destination(destination), **{**given, **wrong})
+        SnsPublisher().check(draft(destination, **{**fine, **wrong}))
 
 
 def test_a_topic_is_found_by_its_name_among_more_than_a_page_of_them(
@@ -380,13 +327,12 @@ def test_a_topic_is_found_by_its_name_among_more_than_a_page_of_them(
 ) -> None:
     for n in range(105):
         moto.topic(f"{name}-{n:03}")
-    publisher = SnsPublisher()
-    publisher.open()
-    requests = Requests(publisher)
-    for elsewhere in (f"arn:aws:sns:us-east-1:999999999999:{name}-104", f"rn::sns:::{name}-000"):
-        assert publish(publisher, make(elsewhere)) == [None]
-    assert requests.lists == 0, "both were discovered at the start"
-    publisher.close()
+    with closing(SnsPublisher()) as publisher:
+        publisher.open()
+        requests = Requests(publisher)
+        for elsewhere in (f"arn:aws:sns:us-east-1:999999999999:{name}-104", f"rn::sns:::{name}-000"):
+            assert publish(publisher, make(elsewhere)) == [None]
+        assert requests.lists == 0, "both were discovered at the start"
 
 
 def test_topics_are_discovered_once_however_many_destinations_open(publisher: SnsPublisher, requests: Requests) -> None:
@@ -423,17 +369,21 @@ def test_topics_are_read_again_each_day_without_a_message(
 
 def test_topics_are_read_once_when_that_is_switched_off(configure: Callable[..., None], topic: str) -> None:
     configure(REFETCH_INTERVAL=None)
-    publisher = SnsPublisher()
-    requests = Requests(publisher)
-    publisher.start()
-    assert publisher._reader is not None
-    publisher._reader.join(10)
-    assert not publisher._reader.is_alive()
-    read = requests.lists
-    assert read > 0
-    assert publish(publisher, make(topic)) == [None]
-    assert requests.lists == read
-    publisher.close()
+    with closing(SnsPublisher()) as publisher:
+        requests = Requests(publisher)
+        publisher.start()
+        assert _ends(publisher)
+        read = requests.lists
+        assert read > 0
+        assert publish(publisher, make(topic)) == [None]
+        assert requests.lists == read
+
+
+def _ends(publisher: SnsPublisher) -> bool:
+    reader = publisher._reader
+    assert reader is not None
+    reader.join(10)
+    return not reader.is_alive()
 
 
 @pytest.mark.parametrize("interval", [86400, None])
@@ -442,7 +392,7 @@ def test_topics_that_can_not_be_read_are_tried_again_each_minute_and_those_known
 ) -> None:
     configure(REFETCH_INTERVAL=interval)
     publisher = SnsPublisher(clock=clock, wait=clock.wait)
-    events = publisher._connection()._client.meta.events
+    events = publisher._connection.get()._client.meta.events
     refused = True
 
     def refuse(**_: object) -> Any:
@@ -457,7 +407,7 @@ def test_topics_that_can_not_be_read_are_tried_again_each_minute_and_those_known
         clock.go_on(60)
         assert clock.waits.get(timeout=10) == 60
         assert caplog.text.count("sns_topics_not_read") == 1, "the first of several in a row"
-        assert codes(publish(publisher, make(topic))) == ["SNS.NOT_AUTHORIZED"]
+        assert codes(publisher, make(topic)) == ["SNS.NOT_AUTHORIZED"]
         refused = False
         clock.go_on(60)
         if interval:
@@ -467,14 +417,11 @@ def test_topics_that_can_not_be_read_are_tried_again_each_minute_and_those_known
             assert clock.waits.get(timeout=10) == 60
             assert caplog.text.count("sns_topics_not_read") == 2
             assert publish(publisher, make(topic)) == [None]
-            assert codes(publish(publisher, make("rn::sns:::never-seen"))) == ["SNS.NOT_AUTHORIZED"]
+            assert codes(publisher, make("rn::sns:::never-seen")) == ["SNS.NOT_AUTHORIZED"]
             publisher._closing.set()
             clock.go_on(0)
         else:
-            reader = publisher._reader
-            assert reader is not None
-            reader.join(10)
-            assert not reader.is_alive()
+            assert _ends(publisher)
     assert caplog.text.count("sns_topics_read") == 1
     publisher.close()
 
@@ -492,11 +439,11 @@ def test_a_topic_that_is_not_there_is_looked_for_once_a_minute(
 ) -> None:
     message = make(f"rn::sns:::{name}")
     before = requests.lists
-    assert verdicts(publish(publisher, message)) == [Verdict.MISSING]
+    assert publish(publisher, message) == [Verdict.MISSING]
     looked = requests.lists - before
     assert looked > 0
     moto.topic(name)
-    assert codes(publish(publisher, message)) == ["SNS.NO_TOPIC"]
+    assert codes(publisher, message) == ["SNS.NO_TOPIC"]
     assert requests.lists - before == looked
     clock.now_s += 60
     assert publish(publisher, message) == [None]
@@ -509,9 +456,9 @@ def test_a_topic_that_was_deleted_is_missing_until_it_is_there_again(
     moto.sns.delete_topic(TopicArn=topic)
     messages = [make(topic, "a"), make(topic, "a"), make(topic, "b")]
     expected = [Verdict.MISSING, Verdict.NOT_SENT, Verdict.MISSING]
-    assert verdicts(publish(publisher, *messages)) == expected
+    assert publish(publisher, *messages) == expected
     sent = len(requests.batches)
-    assert verdicts(publish(publisher, *messages)) == expected
+    assert publish(publisher, *messages) == expected
     assert len(requests.batches) == sent, "it was taken off the list"
     moto.topic(name)
     clock.now_s += 60
@@ -539,9 +486,7 @@ def test_a_topic_that_is_denied_is_skipped(
     code: str,
 ) -> None:
     configure(**{key: [entry.format(name=name) for entry in entries] for key, entries in lists.items()})
-    answers = publish(publisher, make(topic), make(topic))
-    assert codes(answers) == [code] * 2
-    assert verdicts(answers) == [Verdict.SKIPPED if code else None] * 2
+    assert results(publisher, make(topic), make(topic)) == [(Verdict.SKIPPED, code) if code else None] * 2
     assert len(requests.sent) == (0 if code else 2)
 
 
@@ -550,8 +495,7 @@ def test_a_skipped_event_blocks_nothing(
 ) -> None:
     configure(SKIP_EVENTS=["order.viewed"])
     events = ["order.created", "order.viewed", "order.paid"]
-    answers = publish(publisher, *(make(topic, event=event) for event in events))
-    assert codes(answers) == ["", "SNS.EVENT_SKIPPED", ""]
+    assert codes(publisher, *(make(topic, event=event) for event in events)) == ["", "SNS.EVENT_SKIPPED", ""]
     assert [one.event for one in moto.received(topic)] == ["order.created", "order.paid"]
 
 
@@ -559,11 +503,12 @@ def test_an_absent_topic_on_the_ignore_list_warns_nobody(
     publisher: SnsPublisher, configure: Callable[..., None], name: str
 ) -> None:
     configure(IGNORE_LIST=[name])
-    ignored, held = publish(publisher, make(f"rn::sns:::{name}"), make(f"rn::sns:::{name}"))
+    messages = [make(f"rn::sns:::{name}"), make(f"rn::sns:::{name}")]
+    ignored, held = publisher.publish(messages, should_continue=lambda: True)
     assert ignored is not None
     assert (ignored.verdict, ignored.quiet) == (Verdict.MISSING, True)
     assert held == NOT_SENT
-    [warned] = publish(publisher, make(f"rn::sns:::{name}-2"))
+    [warned] = publisher.publish([make(f"rn::sns:::{name}-2")], should_continue=lambda: True)
     assert warned is not None
     assert not warned.quiet
 
@@ -611,22 +556,21 @@ def test_answers_that_sqs_did_not_take_are_not_ready_and_those_no_longer_ours_ar
     theirs = True
 
     def fail(parsed: dict[str, Any], **_: object) -> None:
-        parsed["Failed"] = [
-            {"Id": "1", "Code": "ReceiptHandleIsInvalid" if theirs else "InternalError", "SenderFault": theirs}
-        ]
+        code = "ReceiptHandleIsInvalid" if theirs else "InternalError"
+        parsed["Failed"] = [{"Id": "1", "Code": code, "SenderFault": theirs}]
 
     source._answering.meta.events.register("after-call.sqs.*", fail)
-    answer: list[Callable[[], None]] = [
+    answers: list[Callable[[], None]] = [
         lambda: source.extend(deliveries, visibility=LONG),
         lambda: source.give_back(deliveries, after=LONG),
         lambda: source.acknowledge(deliveries),
     ]
-    for each in answer:
+    for answer in answers:
         theirs = True
-        each()
+        answer()
         theirs = False
         with pytest.raises(NotReady, match="rejected 2 answers: InternalError"):
-            each()
+            answer()
     source.close()
 
 
@@ -659,16 +603,3 @@ def test_what_can_not_be_read_is_a_fault_and_stops_nothing(
     else:  # one of another program's: the id of the broker is its own
         assert delivery.envelope is not None
         assert delivery.envelope.message_id == sent["MessageId"]
-
-
-def test_what_emits_needs_no_boto3_and_what_publishes_says_how_to_get_it(
-    configure: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for module in ("salon_jobs.brokers.aws.client", "salon_jobs.brokers.aws.sns_connection"):
-        monkeypatch.delitem(sys.modules, module)
-        monkeypatch.delattr(module)
-    monkeypatch.setitem(sys.modules, "boto3.session", None)
-    publisher = SnsPublisher()
-    publisher.check(parse_destination("rn::sns:::a"), aggregate_id="", event="e", payload="{}", headers="{}")
-    with pytest.raises(ConfigurationError, match=r"pip install 'salon-jobs\[sns\]'"):
-        publisher.open()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
@@ -20,14 +20,6 @@ pytestmark = pytest.mark.parametrize(
 NO_TIME, SHORT, LONG = timedelta(0), timedelta(seconds=1), timedelta(minutes=1)
 # How long a receive may wait for what comes again after SHORT.
 WAIT = timedelta(seconds=10)
-
-
-@pytest.fixture
-def source(broker: Broker, destination: str) -> Iterator[Source]:
-    """Receive from the destination of the test."""
-    source = broker.source(destination)
-    yield source
-    source.close()
 
 
 def receive(source: Source, limit: int = 10, *, wait: timedelta = WAIT, visibility: timedelta = LONG) -> list[Delivery]:

@@ -17,7 +17,7 @@ from nats.aio.client import Client
 
 from salon_jobs import emit_many
 from salon_jobs.brokers.memory import MemoryPublisher
-from salon_jobs.brokers.nats.subjects import aggregate_of
+from salon_jobs.brokers.nats.publisher import aggregate_of
 from salon_jobs.brokers.publisher import OutgoingMessage, PublishFailure, Verdict
 from salon_jobs.outbox import queries
 from salon_jobs.outbox.queries import Failure

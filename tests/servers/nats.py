@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from project.local.nats import NatsServer
-from salon_jobs.brokers.nats.publisher import NatsPublisher
+from salon_jobs.brokers.nats.publisher import NatsPublisher, aggregate_of
 from salon_jobs.brokers.nats.source import NatsSource
-from salon_jobs.brokers.nats.subjects import aggregate_of
 from salon_jobs.brokers.publisher import Publisher
 from salon_jobs.brokers.source import Envelope, Source
 from salon_jobs.core import destinations as envelope

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
-from salon_jobs.brokers.publisher import PublishFailure, Verdict
+from salon_jobs.brokers.publisher import Meaning, PublishFailure, Verdict, find_meaning
 from salon_jobs.conf import settings
-from salon_jobs.core.errors import ConfigurationError
+from salon_jobs.core.errors import ConfigurationError, NotReady
 
 if TYPE_CHECKING:
     from mypy_boto3_sns.client import SNSClient
@@ -32,52 +34,36 @@ except ImportError as missing:
 # proxy.
 ERRORS: Final = Exception
 
-# Limit of one request to connect, and of each wait for an answer.
+# Limit of one request to connect, and of each wait for an answer; of a ping.
 TIMEOUT_S: Final = 5.0
-_NOT_AUTHORIZED: Final = frozenset(
-    {
-        "AuthorizationError",
-        "AccessDenied",
-        "AuthFailure",
-        "InvalidClientTokenId",
-        "UnrecognizedClient",
-        "SignatureDoesNotMatch",
-        "IncompleteSignature",
-        "InvalidSecurity",
-        "MissingAuthenticationToken",
-        "ExpiredToken",
-        "OptInRequired",
-        "KMSAccessDenied",
-        "KMSDisabled",
-        "KMSInvalidState",
-        "KMSNotFound",
-        "KMSOptInRequired",
-    }
-)
-_THROTTLED: Final = frozenset(
-    {
-        "Throttled",
-        "Throttling",
-        "KMSThrottling",
-        "TooManyRequests",
-        "RequestThrottled",
-        "RequestLimitExceeded",
-        "SlowDown",
+PING_S: Final = 2.0
+# The first that an error has is what it means. Missing permissions and an unusable encryption key are outages: an
+# operator fixes them, and no message is to blame. So is throttling: it costs no attempt, and the destination waits.
+_MEANINGS: Final = (
+    Meaning(
+        Verdict.OUTAGE,
+        "SNS.THROTTLED",
+        "Throttled Throttling KMSThrottling TooManyRequests RequestThrottled RequestLimitExceeded SlowDown "
         "PriorRequestNotComplete",
-    }
-)
-_ABSENT: Final = frozenset({"NotFound", "ResourceNotFound", "NonExistentQueue", "QueueDoesNotExist"})
-_NEVER: Final = frozenset(
-    {
-        "InvalidParameter",
-        "InvalidParameterValue",
-        "ParameterValueInvalid",
-        "Validation",
-        "ValidationError",
-        "InvalidMessageContents",
-        "BatchRequestTooLong",
-        "MissingParameter",
-    }
+        (429,),
+    ),
+    Meaning(Verdict.MISSING, "SNS.NO_TOPIC", "NotFound ResourceNotFound NonExistentQueue QueueDoesNotExist"),
+    Meaning(
+        Verdict.OUTAGE,
+        "SNS.NOT_AUTHORIZED",
+        "AuthorizationError AccessDenied AuthFailure InvalidClientTokenId UnrecognizedClient SignatureDoesNotMatch "
+        "IncompleteSignature InvalidSecurity MissingAuthenticationToken ExpiredToken OptInRequired KMSAccessDenied "
+        "KMSDisabled KMSInvalidState KMSNotFound KMSOptInRequired",
+        (401, 403),
+    ),
+    Meaning(
+        Verdict.REFUSED,
+        "SNS.REFUSED",
+        "InvalidParameter InvalidParameterValue ParameterValueInvalid Validation ValidationError "
+        "InvalidMessageContents BatchRequestTooLong MissingParameter",
+    ),
+    Meaning(Verdict.OUTAGE, "SNS.UNAVAILABLE", statuses=range(500, 1000)),
+    Meaning(Verdict.RETRY, "SNS.FAILED", statuses=range(500)),
 )
 
 
@@ -123,21 +109,15 @@ def verdict_of(error: Exception) -> PublishFailure:
 
 
 def verdict_of_code(code: str, *, detail: str, status: int = 400) -> PublishFailure:
-    """Return what an AWS error code means, of a request with its HTTP status or of one entry of a batch.
-
-    Missing permissions and an unusable encryption key are outages: an operator fixes them, and no message is to blame.
-    So is throttling: it costs no attempt, and the destination waits.
-    """
+    """Return what an AWS error code means, of a request with its HTTP status or of one entry of a batch."""
     # SQS writes AWS.SimpleQueueService.NonExistentQueue, and both services sometimes append Exception.
-    name = code.rpartition(".")[2].removesuffix("Exception")
-    if name in _THROTTLED or status == 429:
-        return PublishFailure(Verdict.OUTAGE, "SNS.THROTTLED", detail)
-    if name in _ABSENT:
-        return PublishFailure(Verdict.MISSING, "SNS.NO_TOPIC", detail)
-    if name in _NOT_AUTHORIZED or status in (401, 403):
-        return PublishFailure(Verdict.OUTAGE, "SNS.NOT_AUTHORIZED", detail)
-    if name in _NEVER:
-        return PublishFailure(Verdict.REFUSED, "SNS.REFUSED", detail)
-    if status >= 500:
-        return PublishFailure(Verdict.OUTAGE, "SNS.UNAVAILABLE", detail)
-    return PublishFailure(Verdict.RETRY, "SNS.FAILED", detail)
+    return find_meaning(_MEANINGS, code.rpartition(".")[2].removesuffix("Exception"), status, detail)
+
+
+@contextmanager
+def require_answer(server: str) -> Generator[None]:
+    """Raise NotReady for an error in the block, which asks a server that the text names."""
+    try:
+        yield
+    except ERRORS as error:
+        raise NotReady(f"{server} does not answer: {error}") from error

@@ -8,15 +8,14 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import replace
-from threading import Event, Lock, Thread
+from threading import Event, Thread
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
-from uuid import UUID
 
 from salon_jobs.brokers.ordering import Aggregate, AggregateOrder
-from salon_jobs.brokers.publisher import Answers, OutgoingMessage, Publisher, PublishFailure, Verdict
+from salon_jobs.brokers.publisher import Answers, OnFirstUse, OutgoingMessage, Publisher, PublishFailure, Verdict
 from salon_jobs.conf import settings
-from salon_jobs.core import destinations, events
-from salon_jobs.core.destinations import Destination, parse_destination
+from salon_jobs.core import events
+from salon_jobs.core.destinations import parse_destination
 from salon_jobs.core.errors import ConfigurationError, MessageInvalid
 from salon_jobs.core.events import log_event
 from salon_jobs.core.records import EVENT_SKIPPED, TOPIC_DENIED
@@ -45,18 +44,8 @@ class Entry(NamedTuple):
 
 def attributes_of(message: OutgoingMessage) -> dict[str, str]:
     """Return a message's attributes, at most nine. Empty ones are left out, since SNS rejects them."""
-    values = {
-        destinations.ENVELOPE: destinations.VERSION,
-        destinations.MESSAGE_ID: str(message.message_id),
-        destinations.EVENT: message.event,
-        destinations.PRODUCER: message.producer,
-        destinations.AGGREGATE_TYPE: message.aggregate_type,
-        destinations.AGGREGATE_ID: message.aggregate_id,
-        destinations.STORE_ID: "" if message.store_id is None else str(message.store_id),
-        destinations.REPLAY_OF: "" if message.replay_of is None else str(message.replay_of),
-        HEADERS: "" if message.headers == "{}" else message.headers,
-    }
-    return {name: value for name, value in values.items() if value}
+    headers = "" if message.headers == "{}" else message.headers
+    return {name: value for name, value in {**message.fields(), HEADERS: headers}.items() if value}
 
 
 def size_of(payload: str, attributes: dict[str, str]) -> int:
@@ -66,7 +55,7 @@ def size_of(payload: str, attributes: dict[str, str]) -> int:
 
 
 def entry_of(message: OutgoingMessage, *, fifo: bool) -> Entry:
-    """Build one entry; whoever adds it to a batch gives it an ``Id``."""
+    """Build one entry; whoever sends it gives it an ``Id``."""
     attributes = attributes_of(message)
     fields: PublishBatchRequestEntryTypeDef = {
         "Id": "0",
@@ -82,7 +71,6 @@ def entry_of(message: OutgoingMessage, *, fifo: bool) -> Entry:
 _TOPIC: Final = re.compile(r"[A-Za-z0-9_-]{1,256}|[A-Za-z0-9_-]{1,251}\.fifo")
 _GROUP: Final = re.compile(r"[!-~]{1,128}")
 _NO_TEXT: Final = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-_ANY_ID: Final = UUID(int=0)
 # How long to wait at the end for a topic refresh in progress; after that, its thread ends with the process.
 _JOIN_S: Final = 1.0
 
@@ -102,41 +90,27 @@ class SnsPublisher(Publisher):
     ) -> None:
         self._clock = clock
         self._wait = wait
-        self._making = Lock()
-        self._made: SnsConnection | None = None
+        self._connection = OnFirstUse(self._connect)
         self._closing = Event()
         self._reader: Thread | None = None
 
-    def check(self, destination: Destination, *, aggregate_id: str, event: str, payload: str, headers: str) -> None:
-        """Reject what SNS would reject, sized with a store and as a replay, so that the message can be sent again."""
+    def check(self, message: OutgoingMessage) -> None:
+        """Reject what SNS would reject."""
+        destination, aggregate_id = parse_destination(message.aggregate_type), message.aggregate_id
         if not _TOPIC.fullmatch(destination.resource):
             raise MessageInvalid(
                 f"aggregate_type {destination.name!r} is not the name of an SNS topic: its last part may "
                 "have up to 256 letters, digits, '-' and '_', and '.fifo' at its end"
             )
-        if _is_fifo(destination) and not _GROUP.fullmatch(aggregate_id):
+        if _is_fifo(destination.resource) and not _GROUP.fullmatch(aggregate_id):
             raise MessageInvalid(
                 f"aggregate_id {aggregate_id[:150]!r} cannot be the message group that a FIFO topic demands: give 1 "
                 "to 128 letters, digits and punctuation of ASCII, without spaces"
             )
-        texts = {"aggregate_id": aggregate_id, "event": event, "payload": payload, "headers": headers}
-        for field, value in texts.items():
-            if match := _NO_TEXT.search(value):
+        for field in ("aggregate_id", "event", "payload", "headers"):
+            if match := _NO_TEXT.search(getattr(message, field)):
                 raise MessageInvalid(f"{field} holds the character U+{ord(match[0]):04X}, which SNS does not accept")
-        sent = OutgoingMessage(
-            id=0,
-            message_id=_ANY_ID,
-            aggregate_type=destination.name,
-            aggregate_id=aggregate_id,
-            event=event,
-            payload=payload,
-            headers=headers,
-            store_id=_ANY_ID,
-            producer=settings.outbox.producer or "",
-            created_at_s=0,
-            replay_of=_ANY_ID,
-        )
-        if (size := size_of(payload, attributes_of(sent))) > MOST_BYTES:
+        if (size := size_of(message.payload, attributes_of(message))) > MOST_BYTES:
             raise MessageInvalid(
                 f"payload: the message has {size:,} bytes with its attributes; SNS accepts {MOST_BYTES:,}. "
                 "Store the data elsewhere and send a reference to it"
@@ -151,24 +125,26 @@ class SnsPublisher(Publisher):
 
     def open(self) -> None:
         """Discover the topics unless they are known. If SNS does not answer, that happens at first use."""
-        self._connection().topics.discover()
+        self._connection.get().topics.discover()
 
     def publish(self, messages: Sequence[OutgoingMessage], *, should_continue: Callable[[], bool]) -> Answers:
         """Publish to one topic, found by name; region and account of the ARN are ignored."""
         if not messages:
             return []
-        destination = parse_destination(messages[0].aggregate_type)
-        topic = destination.resource
+        topic = parse_destination(messages[0].aggregate_type).resource
         order = AggregateOrder(messages, skipped=[_filtered(topic, message.event) for message in messages])
         if order.ready and should_continue():
-            self._send(destination, order, should_continue=should_continue)
+            self._send(topic, order, should_continue=should_continue)
         if topic in settings.sns.ignore_list:
-            return [_quietly(answer) for answer in order.answers]
+            return [
+                replace(answer, quiet=True) if answer is not None and answer.verdict is Verdict.MISSING else answer
+                for answer in order.answers
+            ]
         return order.answers
 
     def ping(self) -> None:
         """Check readiness by asking SNS for its topics."""
-        self._connection().ping()
+        self._connection.get().ping()
 
     def close(self) -> None:
         """Stop refreshing topics and close the connections; a later use opens new ones."""
@@ -176,14 +152,12 @@ class SnsPublisher(Publisher):
         reader, self._reader = self._reader, None
         if reader is not None:
             reader.join(_JOIN_S)
-        with self._making:
-            made, self._made = self._made, None
-        if made is not None:
-            made.close()
+        if (connection := self._connection.take()) is not None:
+            connection.close()
 
     def _read_topics(self, closing: Event) -> None:
         try:
-            topics = self._connection().topics
+            topics = self._connection.get().topics
         except ConfigurationError as error:  # the first message raises it again
             log_event(logging.ERROR, events.SNS_TOPICS_NOT_READ, error=str(error))
             return
@@ -191,18 +165,15 @@ class SnsPublisher(Publisher):
             if self._wait(closing, due_in_s):
                 return
 
-    def _connection(self) -> SnsConnection:
-        with self._making:
-            if self._made is None:
-                # A process that only emits messages needs no boto3.
-                from salon_jobs.brokers.aws.sns_connection import SnsConnection  # noqa: PLC0415
+    def _connect(self) -> SnsConnection:
+        # A process that only emits messages needs no boto3.
+        from salon_jobs.brokers.aws.sns_connection import SnsConnection  # noqa: PLC0415
 
-                self._made = SnsConnection(clock=self._clock)
-            return self._made
+        return SnsConnection(clock=self._clock)
 
-    def _send(self, destination: Destination, order: AggregateOrder, *, should_continue: Callable[[], bool]) -> None:
-        connection = self._connection()
-        arn = connection.find_topic(destination.resource)
+    def _send(self, topic: str, order: AggregateOrder, *, should_continue: Callable[[], bool]) -> None:
+        connection = self._connection.get()
+        arn = connection.find_topic(topic)
         if isinstance(arn, PublishFailure):
             order.stop(arn)
             return
@@ -211,7 +182,7 @@ class SnsPublisher(Publisher):
         with ThreadPoolExecutor(_CONCURRENCY, thread_name_prefix="sns") as pool:
             while running or order.ready:
                 while order.ready and len(running) < _CONCURRENCY and should_continue():
-                    aggregates, entries = _take_batch(order, fifo=_is_fifo(destination))
+                    aggregates, entries = _take_batch(order, fifo=_is_fifo(topic))
                     request = pool.submit(connection.publish_batch, arn, entries, should_continue=should_continue)
                     running[request] = aggregates
                 if not running:
@@ -220,11 +191,11 @@ class SnsPublisher(Publisher):
                     for aggregate, failure in zip(running.pop(request), request.result(), strict=True):
                         order.answer(aggregate, failure)
         if any(answer is not None and answer.verdict is Verdict.MISSING for answer in order.answers):
-            connection.topics.forget(destination.resource)
+            connection.topics.forget(topic)
 
 
-def _is_fifo(destination: Destination) -> bool:
-    return destination.resource.endswith(".fifo")
+def _is_fifo(topic: str) -> bool:
+    return topic.endswith(".fifo")
 
 
 def _filtered(topic: str, event: str) -> PublishFailure | None:
@@ -237,12 +208,6 @@ def _filtered(topic: str, event: str) -> PublishFailure | None:
     if event in filters.skip_events:
         return PublishFailure(Verdict.SKIPPED, EVENT_SKIPPED, f"{event!r} is in SKIP_EVENTS")
     return None
-
-
-def _quietly(answer: PublishFailure | None) -> PublishFailure | None:
-    if answer is None or answer.verdict is not Verdict.MISSING:
-        return answer
-    return replace(answer, quiet=True)
 
 
 def _take_batch(order: AggregateOrder, *, fifo: bool) -> tuple[list[Aggregate], list[Entry]]:

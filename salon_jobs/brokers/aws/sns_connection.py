@@ -11,7 +11,6 @@ from salon_jobs.brokers.aws.sns import Entry
 from salon_jobs.brokers.publisher import NOT_SENT, Answers, PublishFailure, Verdict
 from salon_jobs.conf import settings
 from salon_jobs.core import events
-from salon_jobs.core.errors import NotReady
 from salon_jobs.core.events import log_event
 
 # Minimum time between fetches for the same absent topic, or after a failed fetch.
@@ -83,7 +82,6 @@ class Topics:
         return arns
 
 
-_PING_S: Final = 2.0  # for connecting, and again for the answer
 _NO_ANSWER: Final = PublishFailure(Verdict.RETRY, "SNS.NO_ANSWER", "SNS answered only for other messages of its batch")
 
 
@@ -94,7 +92,7 @@ class SnsConnection:
         sns = settings.sns
         # One retry, on a new connection: the server may have closed an idle one.
         self._client = aws.client("sns", timeout_s=aws.TIMEOUT_S, attempts=2)
-        self._pinging = aws.client("sns", timeout_s=_PING_S, attempts=1)
+        self._pinging = aws.client("sns", timeout_s=aws.PING_S, attempts=1)
         refetch_s = None if sns.refetch_interval is None else sns.refetch_interval.total_seconds()
         self.topics = Topics(self._topic_arns, refetch_s=refetch_s, clock=clock)
 
@@ -131,10 +129,8 @@ class SnsConnection:
 
     def ping(self) -> None:
         """Check readiness by asking SNS for its topics. Raises NotReady."""
-        try:
+        with aws.require_answer("SNS"):
             self._pinging.list_topics()
-        except aws.ERRORS as error:
-            raise NotReady(f"SNS does not answer: {error}") from error
 
     def close(self) -> None:
         """Close the connections."""

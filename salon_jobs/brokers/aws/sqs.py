@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 from salon_jobs.brokers.aws import client as aws
 from salon_jobs.brokers.aws.sns import HEADERS
-from salon_jobs.brokers.source import Delivery, Source, read_envelope
+from salon_jobs.brokers.source import Delivery, Source, read_delivery
 from salon_jobs.core.destinations import Destination
 from salon_jobs.core.errors import NotReady
 
 if TYPE_CHECKING:
-    from mypy_boto3_sqs.type_defs import BatchResultErrorEntryTypeDef, MessageTypeDef
+    from mypy_boto3_sqs.type_defs import MessageTypeDef
 
 
 def delivery_of(message: MessageTypeDef) -> Delivery:
-    """Parse one message. Unreadable content becomes a fault, never an error, so that it cannot stop other messages."""
+    """Parse one message, or the SNS notification that it is."""
     raw = body = message.get("Body", "")
     attributes = {name: value.get("StringValue", "") for name, value in message.get("MessageAttributes", {}).items()}
     broker_id = message.get("MessageId", "")
@@ -27,23 +28,15 @@ def delivery_of(message: MessageTypeDef) -> Delivery:
         raw = "".join(f"{name}: {value}\n" for name, value in attributes.items()) + f"\n{body}"
     elif (notification := _notification(body)) is not None:
         body, attributes, broker_id = notification
-    envelope, fault = None, ""
-    try:
-        envelope = read_envelope(
-            {name.lower(): value for name, value in attributes.items()},
-            body,
-            kind="attribute",
-            message_id=broker_id,  # the same on redelivery
-            headers=_headers(attributes.get(HEADERS, "{}")),
-        )
-    except ValueError as error:
-        fault = str(error)
-    return Delivery(
+    return read_delivery(
+        {name.lower(): value for name, value in attributes.items()},
+        body,
+        kind="attribute",
+        message_id=broker_id,  # the same on redelivery
+        headers=lambda: _headers(attributes.get(HEADERS, "{}")),
         count=int(message.get("Attributes", {}).get("ApproximateReceiveCount", "1")),
         raw=raw,
         handle=message.get("ReceiptHandle", ""),
-        envelope=envelope,
-        fault=fault,
     )
 
 
@@ -81,7 +74,6 @@ def _members(value: object) -> dict[str, Any]:
 _MOST_AT_ONCE: Final = 10  # per call
 _LONGEST_WAIT_S: Final = 20
 _LONGEST_HIDDEN_S: Final = 43_200
-_PING_S: Final = 2.0  # for connecting, and again for the answer
 
 
 class SqsSource(Source):
@@ -96,11 +88,10 @@ class SqsSource(Source):
     def __init__(self, destination: Destination, *, consumer: str) -> None:
         super().__init__(destination, consumer=consumer)
         # A long poll answers late. No retry: messages that the first attempt received would be hidden for nothing.
-        self._receiving = aws.client(
-            "sqs", timeout_s=aws.TIMEOUT_S + _LONGEST_WAIT_S, attempts=1, region=destination.region
-        )
-        self._answering = aws.client("sqs", timeout_s=aws.TIMEOUT_S, attempts=2, region=destination.region)
-        self._pinging = aws.client("sqs", timeout_s=_PING_S, attempts=1, region=destination.region)
+        region, late_s = destination.region, aws.TIMEOUT_S + _LONGEST_WAIT_S
+        self._receiving = aws.client("sqs", timeout_s=late_s, attempts=1, region=region)
+        self._answering = aws.client("sqs", timeout_s=aws.TIMEOUT_S, attempts=2, region=region)
+        self._pinging = aws.client("sqs", timeout_s=aws.PING_S, attempts=1, region=region)
         self._cached_url = ""
 
     def receive(self, limit: int, *, wait: timedelta, visibility: timedelta) -> list[Delivery]:
@@ -109,70 +100,56 @@ class SqsSource(Source):
         wait_s = min(_seconds(wait), _LONGEST_WAIT_S)
         try:
             while len(received) < limit:
-                answer = self._receiving.receive_message(
-                    QueueUrl=self._url(),
-                    MaxNumberOfMessages=min(limit - len(received), _MOST_AT_ONCE),
-                    WaitTimeSeconds=0 if received else wait_s,
-                    VisibilityTimeout=_hidden_s(visibility),
-                    MessageAttributeNames=["All"],
-                    MessageSystemAttributeNames=["ApproximateReceiveCount"],
-                )
-                messages = answer.get("Messages", [])
-                received += map(delivery_of, messages)
-                if not messages:
+                with self._require_answer():
+                    answer = self._receiving.receive_message(
+                        QueueUrl=self._url(),
+                        MaxNumberOfMessages=min(limit - len(received), _MOST_AT_ONCE),
+                        WaitTimeSeconds=0 if received else wait_s,
+                        VisibilityTimeout=_hidden_s(visibility),
+                        MessageAttributeNames=["All"],
+                        MessageSystemAttributeNames=["ApproximateReceiveCount"],
+                    )
+                if not (messages := answer.get("Messages", [])):
                     break
-        except aws.ERRORS as error:
+                received += map(delivery_of, messages)
+        except NotReady:
             if not received:
-                raise self._not_ready(error) from error
+                raise
         return received
 
     def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
         """Delete the messages. An expired receipt belongs to a message that another consumer has by now."""
-
-        def delete(entries: list[Any]) -> list[BatchResultErrorEntryTypeDef]:
-            return self._answering.delete_message_batch(QueueUrl=self._url(), Entries=entries).get("Failed", [])
-
-        self._answer(deliveries, delete)
+        self._answer(deliveries, self._answering.delete_message_batch)
 
     def extend(self, deliveries: Sequence[Delivery], *, visibility: timedelta) -> None:
         """Hide the messages for that long from now, at most until 12 h after they were received."""
-        self._hide(deliveries, seconds=_hidden_s(visibility))
+        self._answer(
+            deliveries, self._answering.change_message_visibility_batch, VisibilityTimeout=_hidden_s(visibility)
+        )
 
     def give_back(self, deliveries: Sequence[Delivery], *, after: timedelta) -> None:
         """Make the messages visible again after that time."""
-        self._hide(deliveries, seconds=_hidden_s(after))
+        self.extend(deliveries, visibility=after)
 
     def ping(self) -> None:
         """Check readiness by asking for the queue's address."""
-        try:
+        with self._require_answer():
             self._pinging.get_queue_url(**self._queue())
-        except aws.ERRORS as error:
-            raise self._not_ready(error) from error
 
     def close(self) -> None:
         """Close the connections; a later use opens new ones."""
         for client in (self._receiving, self._answering, self._pinging):
             client.close()
 
-    def _hide(self, deliveries: Sequence[Delivery], *, seconds: int) -> None:
-        def hide(entries: list[Any]) -> list[BatchResultErrorEntryTypeDef]:
-            entries = [{**entry, "VisibilityTimeout": seconds} for entry in entries]
-            return self._answering.change_message_visibility_batch(QueueUrl=self._url(), Entries=entries).get(
-                "Failed", []
-            )
-
-        self._answer(deliveries, hide)
-
-    def _answer(
-        self, deliveries: Sequence[Delivery], send: Callable[[list[Any]], list[BatchResultErrorEntryTypeDef]]
-    ) -> None:
-        """Send all in batches, then log those that SQS rejected; messages that are no longer ours are not failures."""
+    def _answer(self, deliveries: Sequence[Delivery], send: Callable[..., Any], **fields: object) -> None:
+        """Send all in batches, then raise for those that SQS rejected, unless they are no longer ours."""
         failed: list[str] = []
-        try:
-            for entries in _batches(deliveries):
-                failed += [failure["Code"] for failure in send(entries) if not failure["SenderFault"]]
-        except aws.ERRORS as error:
-            raise self._not_ready(error) from error
+        with self._require_answer():
+            for start in range(0, len(deliveries), _MOST_AT_ONCE):
+                batch = enumerate(deliveries[start : start + _MOST_AT_ONCE])
+                entries = [{"Id": str(n), "ReceiptHandle": delivery.handle, **fields} for n, delivery in batch]
+                failures = send(QueueUrl=self._url(), Entries=entries).get("Failed", [])
+                failed += [failure["Code"] for failure in failures if not failure["SenderFault"]]
         if failed:
             raise NotReady(f"queue {self.destination} rejected {len(failed)} answers: {failed[0]}")
 
@@ -185,14 +162,8 @@ class SqsSource(Source):
         owner = {"QueueOwnerAWSAccountId": self.destination.account} if self.destination.account else {}
         return {"QueueName": self.destination.resource, **owner}
 
-    def _not_ready(self, error: Exception) -> NotReady:
-        return NotReady(f"queue {self.destination} does not answer: {error}")
-
-
-def _batches(deliveries: Sequence[Delivery]) -> Iterator[list[Any]]:
-    for start in range(0, len(deliveries), _MOST_AT_ONCE):
-        batch = deliveries[start : start + _MOST_AT_ONCE]
-        yield [{"Id": str(number), "ReceiptHandle": delivery.handle} for number, delivery in enumerate(batch)]
+    def _require_answer(self) -> AbstractContextManager[None]:
+        return aws.require_answer(f"queue {self.destination}")
 
 
 def _hidden_s(duration: timedelta) -> int:

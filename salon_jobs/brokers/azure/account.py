@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-from salon_jobs.brokers.azure.pool import CONCURRENCY, AzureFailure, NotOurs
-from salon_jobs.brokers.publisher import Verdict
+from salon_jobs.brokers.publisher import BrokerError, Meaning, PublishFailure, Verdict, find_meaning
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError
 
@@ -34,21 +34,32 @@ TIMEOUT_S: Final = 5.0
 # The SDK logs two multi-line records for every request at INFO.
 _HTTP_LOG: Final = logging.getLogger(f"{__name__}.http")
 _HTTP_LOG.setLevel(logging.WARNING)
-_NO_QUEUE: Final = frozenset({"QueueNotFound", "QueueBeingDeleted", "QueueDisabled", "ResourceNotFound"})
-_NOT_OURS: Final = frozenset({"MessageNotFound", "PopReceiptMismatch"})
-_THE_MESSAGE: Final = frozenset(
-    {
-        "RequestBodyTooLarge",
-        "MessageTooLarge",
-        "InvalidMessage",
-        "InvalidXmlDocument",
-        "InvalidXmlNodeValue",
-        "OutOfRangeInput",
-        "OutOfRangeQueryParameterValue",
-        "InvalidResourceName",
-        "InvalidUri",
-    }
+_NOT_OURS: Final = ("MessageNotFound", "PopReceiptMismatch")
+# The first that an error has is what it means.
+_MEANINGS: Final = (
+    Meaning(
+        Verdict.MISSING,
+        "AZURE.QUEUE_NOT_FOUND",
+        "QueueNotFound QueueBeingDeleted QueueDisabled ResourceNotFound",
+        (404,),
+    ),
+    Meaning(Verdict.OUTAGE, "AZURE.NOT_AUTHORIZED", statuses=(401, 403)),
+    Meaning(Verdict.OUTAGE, "AZURE.BUSY", statuses=(408, 429, *range(500, 1000))),
+    # Answered by something else, such as a proxy.
+    Meaning(Verdict.OUTAGE, "AZURE.UNREACHABLE", statuses=(407, *range(400))),
+    Meaning(
+        Verdict.REFUSED,
+        "AZURE.REFUSED",
+        "RequestBodyTooLarge MessageTooLarge InvalidMessage InvalidXmlDocument InvalidXmlNodeValue OutOfRangeInput "
+        "OutOfRangeQueryParameterValue InvalidResourceName InvalidUri",
+        (413,),
+    ),
+    Meaning(Verdict.RETRY, "AZURE.FAILED", statuses=range(1000)),
 )
+
+
+class NotOurs(Exception):
+    """Raised when the message was deleted or delivered to another consumer in the meantime."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +73,15 @@ class Received:
 
 
 class AzureAccount:
-    """Connection pool for the account in the settings. Thread-safe.
+    """Connection pool for the account in the settings, and threads for concurrent requests. Thread-safe.
 
     Requests are bounded by ``TIMEOUT_S`` and never repeated by the SDK: a repeated put would be an out-of-order
-    duplicate. Raises AzureFailure.
+    duplicate. Raises BrokerError, and ConfigurationError without a connection string.
     """
 
-    def __init__(self) -> None:
+    concurrency: Final = 16
+
+    def __init__(self, name: str) -> None:
         settings = conf.azure
         if settings.connection_string is None:
             raise ConfigurationError(
@@ -77,7 +90,7 @@ class AzureAccount:
         self._is_signature = "sharedaccesssignature=" in settings.connection_string.lower()
         session = Session()
         for scheme in ("https://", "http://"):
-            session.mount(scheme, HTTPAdapter(pool_maxsize=CONCURRENCY))
+            session.mount(scheme, HTTPAdapter(pool_maxsize=self.concurrency))
         self._service = QueueServiceClient.from_connection_string(
             settings.connection_string,
             transport=RequestsTransport(session=session),
@@ -87,15 +100,16 @@ class AzureAccount:
             read_timeout=TIMEOUT_S,
         )
         self._queues: dict[str, QueueClient] = {}
+        self.threads = ThreadPoolExecutor(self.concurrency, thread_name_prefix=name)
 
     def put(self, queue: str, text: str) -> None:
         """Add a message to the end of a queue; it never expires."""
-        with _failures():
+        with _failures(queue):
             self._queue(queue).send_message(text, time_to_live=FOR_EVER)
 
     def receive(self, queue: str, limit: int, *, visibility: timedelta) -> Sequence[Received]:
         """Receive up to ``limit`` messages (at most PAGE) without waiting."""
-        with _failures():
+        with _failures(queue):
             pages = self._queue(queue).receive_messages(
                 messages_per_page=min(limit, PAGE), visibility_timeout=_seconds(visibility, least=1)
             )
@@ -103,7 +117,7 @@ class AzureAccount:
 
     def hide(self, queue: str, message_id: str, receipt: str, *, visibility: timedelta) -> str:
         """Hide a received message for that long from now; return its next receipt. Also raises NotOurs."""
-        with _failures():
+        with _failures(queue):
             updated = self._queue(queue).update_message(
                 message_id, receipt, visibility_timeout=_seconds(visibility, least=0)
             )
@@ -111,12 +125,12 @@ class AzureAccount:
 
     def delete(self, queue: str, message_id: str, receipt: str) -> None:
         """Delete a received message. Also raises NotOurs."""
-        with _failures():
+        with _failures(queue):
             self._queue(queue).delete_message(message_id, receipt)
 
     def ping(self, queue: str | None = None) -> None:
         """Query one queue, or the account if None, where a shared access signature may be denied (403)."""
-        with _failures():
+        with _failures(queue or "the account"):
             if queue is not None:
                 self._queue(queue).get_queue_properties()
                 return
@@ -127,7 +141,8 @@ class AzureAccount:
                     raise
 
     def close(self) -> None:
-        """Close the connections. Idempotent."""
+        """Close the connections once requests in progress have ended."""
+        self.threads.shutdown()
         self._service.close()
 
     def _queue(self, name: str) -> QueueClient:
@@ -139,35 +154,29 @@ class AzureAccount:
 
 
 @contextmanager
-def _failures() -> Generator[None]:
+def _failures(name: str) -> Generator[None]:
     try:
         yield
     except AzureError as error:
-        raise _failure(error) from None
+        raise _failure(error, name) from None
 
 
-def _failure(error: AzureError) -> Exception:
+def _failure(error: AzureError, name: str) -> Exception:
     if not isinstance(error, HttpResponseError) or error.response is None:
         if isinstance(error, ClientAuthenticationError):  # a key that cannot sign
-            return AzureFailure(Verdict.OUTAGE, "AZURE.NOT_AUTHORIZED", "the key cannot sign a request")
+            return _outage("AZURE.NOT_AUTHORIZED", f"{name}: the key cannot sign a request")
         # The error's text may contain the address, whose query is a secret when the connection string has a signature.
         cause = type(error.inner_exception or error).__name__
-        return AzureFailure(Verdict.OUTAGE, "AZURE.UNREACHABLE", f"no answer: {cause}")
+        return _outage("AZURE.UNREACHABLE", f"{name}: no answer: {cause}")
     status, code = error.status_code or 0, _code(error)
-    detail = f"{status} {code or error.reason}"
+    detail = f"{name}: {status} {code or error.reason}"
     if code in _NOT_OURS:
         return NotOurs(detail)
-    if code in _NO_QUEUE or status == 404:
-        return AzureFailure(Verdict.MISSING, "AZURE.QUEUE_NOT_FOUND", detail)
-    if status in (401, 403):
-        return AzureFailure(Verdict.OUTAGE, "AZURE.NOT_AUTHORIZED", detail)
-    if status >= 500 or status in (408, 429):
-        return AzureFailure(Verdict.OUTAGE, "AZURE.BUSY", detail)
-    if status < 400 or status == 407:  # answered by something else, such as a proxy
-        return AzureFailure(Verdict.OUTAGE, "AZURE.UNREACHABLE", detail)
-    if code in _THE_MESSAGE or status == 413:
-        return AzureFailure(Verdict.REFUSED, "AZURE.REFUSED", detail)
-    return AzureFailure(Verdict.RETRY, "AZURE.FAILED", detail)
+    return BrokerError(find_meaning(_MEANINGS, code, status, detail))
+
+
+def _outage(code: str, detail: str) -> BrokerError:
+    return BrokerError(PublishFailure(Verdict.OUTAGE, code, detail))
 
 
 def _code(error: HttpResponseError) -> str:

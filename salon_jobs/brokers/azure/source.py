@@ -6,16 +6,16 @@ import base64
 import binascii
 import threading
 import time
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Annotated, Any, Final, cast
 
 import msgspec
 
-from salon_jobs.brokers.azure.account import PAGE, AzureAccount, Received
-from salon_jobs.brokers.azure.pool import AzureFailure, AzurePool, NotOurs
+from salon_jobs.brokers.azure.account import PAGE, AzureAccount, NotOurs, Received
+from salon_jobs.brokers.publisher import OnFirstUse
 from salon_jobs.brokers.source import Delivery, Envelope, Source
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import destinations as envelope
@@ -34,7 +34,7 @@ class AzureQueueSource(Source):
     def __init__(self, destination: Destination, *, consumer: str) -> None:
         super().__init__(destination, consumer=consumer)
         self._queue = destination.resource
-        self._pool = AzurePool("azure-source")
+        self._account = OnFirstUse(lambda: AzureAccount("azure-source"))
         self._closed = threading.Event()
 
     @property
@@ -54,12 +54,12 @@ class AzureQueueSource(Source):
 
     def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
         """Delete each message with its newest receipt."""
-        account = self._account()
+        account = self._account.get()
         self._each(deliveries, lambda handle: account.delete(self._queue, handle.id, handle.receipt))
 
     def extend(self, deliveries: Sequence[Delivery], *, visibility: timedelta) -> None:
         """Hide each message for longer, and remember its new receipt."""
-        account = self._account()
+        account = self._account.get()
 
         def hide(handle: _Handle) -> None:
             handle.receipt = account.hide(self._queue, handle.id, handle.receipt, visibility=visibility)
@@ -72,21 +72,20 @@ class AzureQueueSource(Source):
 
     def ping(self) -> None:
         """Check readiness by asking for the queue's properties."""
-        with _not_ready(self.destination):
-            self._account().ping(self._queue)
+        self._account.get().ping(self._queue)
 
     def close(self) -> None:
         """End a wait at once, and close the connections."""
         self._closed.set()
-        self._pool.close()
+        if (account := self._account.take()) is not None:
+            account.close()
 
     def _receive_now(self, limit: int, visibility: timedelta) -> list[Delivery]:
-        account, deliveries = self._account(), list[Delivery]()
+        deliveries: list[Delivery] = []
         while len(deliveries) < limit:
             page_size = min(PAGE, limit - len(deliveries))
             try:
-                with _not_ready(self.destination):
-                    page = account.receive(self._queue, page_size, visibility=visibility)
+                page = self._account.get().receive(self._queue, page_size, visibility=visibility)
             except NotReady:
                 if deliveries:
                     return deliveries  # they are ours; the next call meets the error again
@@ -105,13 +104,7 @@ class AzureQueueSource(Source):
             with handle.lock, suppress(NotOurs):
                 do(handle)
 
-        _, threads = self._pool.connect()
-        with _not_ready(self.destination):
-            for _ in threads.map(locked, deliveries):
-                pass
-
-    def _account(self) -> AzureAccount:
-        return self._pool.connect()[0]
+        list(self._account.get().threads.map(locked, deliveries))
 
 
 @dataclass(slots=True)
@@ -122,7 +115,7 @@ class _Handle:
 
 
 class _Body(msgspec.Struct):
-    """Fields of a body (``envelope.FIELDS``); the payload stays as written."""
+    """Fields of a body (``OutgoingMessage.fields``, headers and payload); the payload stays as written."""
 
     envelope: str
     message_id: Annotated[str, msgspec.Meta(min_length=1)]
@@ -172,11 +165,3 @@ def _read(text: str) -> Envelope:
     del fields["envelope"]
     fields["payload"] = bytes(body.payload).decode()
     return Envelope(**fields)
-
-
-@contextmanager
-def _not_ready(destination: Destination) -> Generator[None]:
-    try:
-        yield
-    except AzureFailure as failure:
-        raise NotReady(f"{destination} is not usable: {failure}") from None

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
+from salon_jobs.brokers.publisher import BrokerError, PublishFailure, Verdict
 from salon_jobs.conf import settings
 from salon_jobs.core.errors import ConfigurationError
 
@@ -36,19 +37,17 @@ _CLOSE_S: Final = 1.0
 _CANCEL_AGAIN_S: Final = 0.1
 
 
-class Unreachable(Exception):
-    """Raised when there is no usable connection to NATS. ``code`` is the reason, as publishers report it."""
+class Unreachable(BrokerError):
+    """Raised when there is no usable connection to NATS."""
 
     def __init__(self, detail: str, *, code: str = "NATS.UNREACHABLE") -> None:
-        super().__init__(detail)
-        self.code = code
+        super().__init__(PublishFailure(Verdict.OUTAGE, code, detail))
 
 
 class NatsConnection:
     """Connection made at first use and after a loss. All methods except ``run`` and ``close`` belong to its loop."""
 
     def __init__(self) -> None:
-        """Create the object without I/O."""
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from salon_jobs.brokers.nats.connection import NatsConnection, Unreachable, describe, errors
-from salon_jobs.brokers.nats.subjects import (
+from salon_jobs.brokers.nats.publisher import (
     FIXED_BYTES,
     Ack,
     Stored,
@@ -29,7 +29,7 @@ from salon_jobs.brokers.ordering import Aggregate, AggregateOrder
 from salon_jobs.brokers.publisher import NOT_SENT, Answers, OutgoingMessage, PublishFailure, Verdict
 from salon_jobs.conf import settings
 from salon_jobs.core.destinations import parse_destination
-from salon_jobs.core.errors import MessageInvalid, NotReady
+from salon_jobs.core.errors import MessageInvalid
 
 # Messages of one publish in flight at once.
 _WINDOW: Final = 256
@@ -37,24 +37,6 @@ _MOST_RETRIES: Final = 5
 _MOST_SUBJECTS: Final = 100_000
 _MESSAGE_ID: Final = b"Nats-Msg-Id"
 _EXPECTED: Final = b"Nats-Expected-Last-Subject-Sequence"
-
-
-class Sequences:
-    """Last sequences of recently used subjects."""
-
-    def __init__(self) -> None:
-        self._sequences: OrderedDict[str, int] = OrderedDict()
-
-    def get(self, subject: str) -> int:
-        """Return the last sequence, or 0, which no message has, if unknown: the server says whether that is right."""
-        return self._sequences.get(subject, 0)
-
-    def remember(self, subject: str, sequence: int) -> None:
-        """Store a sequence, and forget the least recently used one."""
-        self._sequences[subject] = sequence
-        self._sequences.move_to_end(subject)
-        if len(self._sequences) > _MOST_SUBJECTS:
-            self._sequences.popitem(last=False)
 
 
 class Batch:
@@ -152,7 +134,7 @@ class Batch:
     def _published(self, aggregate: Aggregate, sequence: int) -> None:
         aggregate.retries = 0
         if aggregate.aggregate_id:
-            self._sender.sequences.remember(self._subject(aggregate), sequence)
+            self._sender.remember(self._subject(aggregate), sequence)
         self._order.answer(aggregate, None)
 
     def _wake(self) -> None:
@@ -190,7 +172,7 @@ class Batch:
         try:
             streams = await self._streams_for(subject)
         except Unreachable as error:
-            return self._order.answer(aggregate, outage_of(error))
+            return self._order.answer(aggregate, error.failure)
         if not streams:
             return await self._explain(aggregate, NOT_SENT)
         self._sender.streamless.discard(subject)
@@ -203,7 +185,7 @@ class Batch:
             streams_of_destination = await self._streams_of_destination()
             streams = await self._streams_for(subject) if streams_of_destination else []
         except Unreachable as error:
-            return self._order.answer(aggregate, outage_of(error))
+            return self._order.answer(aggregate, error.failure)
         if streams:
             return await self._postpone(aggregate, streams[0], failure)
         if len(self._sender.streamless) >= _MOST_SUBJECTS:
@@ -225,7 +207,7 @@ class Batch:
             if self._unavailable.issuperset(await self._streams_of_destination()):
                 self._order.stop(failure)
         except Unreachable as error:
-            self._order.stop(outage_of(error))
+            self._order.stop(error.failure)
 
     async def _answer_postponed(self) -> None:
         """Answer for the postponed aggregates: an outage, unless another stream of the destination answers."""
@@ -265,7 +247,7 @@ class Batch:
         return await task
 
     async def _query_streams(self, subject: str) -> list[str]:
-        answer = read_names(await self._sender.query("STREAM.NAMES", msgspec.json.encode({"subject": subject})))
+        answer = read_names(await self._sender.query("STREAM.NAMES", {"subject": subject}))
         if answer.error is not None:
             raise Unreachable(answer.error.description, code=f"NATS.{answer.error.err_code}")
         return answer.streams or []
@@ -282,11 +264,11 @@ class Batch:
         try:
             last_sequence, published = await self._published_before(aggregate, stream)
         except Unreachable as error:
-            return await self._postpone(aggregate, stream, outage_of(error))
+            return await self._postpone(aggregate, stream, error.failure)
         for position in published:
             self._order.answers[position] = None
             aggregate.positions.remove(position)
-        self._sender.sequences.remember(subject, last_sequence)
+        self._sender.remember(subject, last_sequence)
         return self._order.resume(aggregate)  # should_continue is checked again before it is sent
 
     async def _published_before(self, aggregate: Aggregate, stream: str) -> tuple[int, list[int]]:
@@ -308,23 +290,19 @@ class Batch:
         return last_sequence or 0, published
 
     async def _stored(self, stream: str, query: dict[str, object]) -> Stored | None:
-        answer = read_stored(await self._sender.query(f"STREAM.MSG.GET.{stream}", msgspec.json.encode(query)))
+        answer = read_stored(await self._sender.query(f"STREAM.MSG.GET.{stream}", query))
         if answer.error is not None and answer.error.code != 404:
             raise Unreachable(answer.error.description, code=f"NATS.{answer.error.err_code}")
         return answer.message
-
-
-def outage_of(error: Unreachable) -> PublishFailure:
-    """Return the answer for messages that could not be sent or looked up."""
-    return PublishFailure(Verdict.OUTAGE, error.code, str(error))
 
 
 class NatsSender:
     """Transport for all batches of one publisher. Thread-safe."""
 
     def __init__(self) -> None:
-        """Create the object without I/O."""
-        self.sequences = Sequences()
+        # The last sequence of recently used subjects. An unknown one is taken to be empty, and the server says whether
+        # that is right.
+        self._sequences: OrderedDict[str, int] = OrderedDict()
         # Subjects that no stream accepted: the streams are queried before the next try, since with a subscriber that is
         # no stream, publishing would wait until its timeout.
         self.streamless: set[str] = set()
@@ -342,10 +320,7 @@ class NatsSender:
 
     def ping(self) -> None:
         """Check readiness with a ping. Raises NotReady."""
-        try:
-            self._connection.run(self._connection.probe())
-        except Unreachable as error:
-            raise NotReady(f"{error.code}: {error}") from error
+        self._connection.run(self._connection.probe())
 
     def close(self) -> None:
         """Close the connection and end its thread. Idempotent; a later use opens a new one."""
@@ -361,15 +336,18 @@ class NatsSender:
             return PublishFailure(Verdict.REFUSED, "NATS.BAD_HEADER", describe(error))
         try:
             if message.aggregate_id:
-                headers["Nats-Expected-Last-Subject-Sequence"] = str(self.sequences.get(subject))
+                headers["Nats-Expected-Last-Subject-Sequence"] = str(self._sequences.get(subject, 0))
             payload = message.payload.encode()
             # The server would close the connection over a larger message, and every message after it would fail.
             if len(payload) + FIXED_BYTES + 4 * len(message.headers) > client.max_payload // 2:
-                _require_size(len(payload) + size_of(headers.items()), client.max_payload)
+                size = len(payload) + size_of(headers.items())
+                if size > client.max_payload:
+                    detail = f"payload with its headers takes {size} bytes; the server accepts {client.max_payload}"
+                    return PublishFailure(Verdict.REFUSED, "NATS.TOO_LARGE", detail)
             token = str(next(self._tokens))
             self._waiting[token] = batch
             await client.publish(subject, payload, reply=self._inbox + token, headers=headers)
-        except (MessageInvalid, errors.MaxPayloadError) as error:
+        except errors.MaxPayloadError as error:
             return PublishFailure(Verdict.REFUSED, "NATS.TOO_LARGE", describe(error))
         except errors.BadHeaderError as error:
             return PublishFailure(Verdict.REFUSED, "NATS.BAD_HEADER", describe(error))
@@ -377,16 +355,24 @@ class NatsSender:
             return PublishFailure(Verdict.OUTAGE, "NATS.UNREACHABLE", describe(error))
         return token
 
-    async def query(self, subject: str, body: bytes) -> bytes:
-        """Query JetStream's API. Raises Unreachable."""
-        return await self._connection.request(f"{api_prefix()}.{subject}", body)
+    def remember(self, subject: str, sequence: int) -> None:
+        """Store the last sequence of a subject, and forget that of the least recently used one."""
+        self._sequences[subject] = sequence
+        self._sequences.move_to_end(subject)
+        if len(self._sequences) > _MOST_SUBJECTS:
+            self._sequences.popitem(last=False)
+
+    async def query(self, subject: str, query: dict[str, object]) -> bytes:
+        """Query JetStream's API, in the domain of the settings. Raises Unreachable."""
+        prefix = f"$JS.{settings.nats.domain}.API" if settings.nats.domain else "$JS.API"
+        return await self._connection.request(f"{prefix}.{subject}", msgspec.json.encode(query))
 
     async def probe(self) -> tuple[bool, str]:
         """Drop a dead connection; return whether it is alive, and the server's last complaint."""
         try:
             await self._connection.probe()
         except Unreachable as error:
-            return False, f"; {error}"
+            return False, f"; {error.failure.detail}"
         complaint = self._connection.last_error
         return True, f"; the server said: {complaint}" if complaint else ""
 
@@ -402,7 +388,7 @@ class NatsSender:
         try:
             await self._connection.client()
         except Unreachable as error:
-            batch.abort(outage_of(error))
+            batch.abort(error.failure)
         try:
             return await batch.run()
         finally:
@@ -421,14 +407,4 @@ class NatsSender:
     def _lost(self, error: Unreachable) -> None:
         batches, self._waiting = set(self._waiting.values()), {}
         for batch in batches:
-            batch.abort(outage_of(error))
-
-
-def api_prefix() -> str:
-    """Return the prefix of JetStream's API, for the domain of the settings."""
-    return f"$JS.{settings.nats.domain}.API" if settings.nats.domain else "$JS.API"
-
-
-def _require_size(size: int, most: int) -> None:
-    if size > most:
-        raise MessageInvalid(f"payload with its headers takes {size} bytes; the server accepts {most}")
+            batch.abort(error.failure)

@@ -11,8 +11,8 @@ from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 from salon_jobs.brokers.nats.connection import NatsConnection, Unreachable, api, describe, errors, js_errors
-from salon_jobs.brokers.nats.subjects import aggregate_of
-from salon_jobs.brokers.source import Delivery, Source, read_envelope
+from salon_jobs.brokers.nats.publisher import aggregate_of
+from salon_jobs.brokers.source import Delivery, Source, read_delivery
 from salon_jobs.conf import settings
 from salon_jobs.core import destinations
 from salon_jobs.core.destinations import Destination, parse_destination
@@ -35,7 +35,6 @@ class NatsSource(Source):
     service = "nats"
 
     def __init__(self, destination: Destination, *, consumer: str) -> None:
-        """Create the object without I/O."""
         super().__init__(destination, consumer=consumer)
         self._connection = NatsConnection()
         # A name must not contain separators of subjects or paths.
@@ -71,8 +70,6 @@ class NatsSource(Source):
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         try:
             return self._connection.run(work)
-        except Unreachable as error:
-            raise NotReady(f"{error.code}: {error}") from error
         except (errors.Error, TimeoutError, OSError) as error:
             raise NotReady(f"{self.destination}: {describe(error)}") from error
 
@@ -153,20 +150,16 @@ def _delivery(message: Any) -> Delivery:
     with suppress(MessageInvalid):
         resource = parse_destination(fields.get(destinations.AGGREGATE_TYPE.lower(), "")).resource
         fields[destinations.AGGREGATE_ID.lower()] = aggregate_of(resource, subject)
-    envelope, fault = None, ""
-    try:
-        envelope = read_envelope(
-            fields,
-            body,
-            kind="header",
-            message_id=fields.get("nats-msg-id") or f"{meta.stream}:{meta.sequence.stream}",
-            headers={name: value for name, value in headers.items() if not _is_reserved(name.lower())},
-        )
-    except ValueError as error:
-        fault = str(error)
     lines = (subject, *(f"{name}: {value}" for name, value in headers.items()), "", body.decode(errors="replace"))
-    return Delivery(
-        count=meta.num_delivered, raw="\n".join(lines), handle=message.reply, envelope=envelope, fault=fault
+    return read_delivery(
+        fields,
+        body,
+        kind="header",
+        message_id=fields.get("nats-msg-id") or f"{meta.stream}:{meta.sequence.stream}",
+        headers=lambda: {name: value for name, value in headers.items() if not _is_reserved(name.lower())},
+        count=meta.num_delivered,
+        raw="\n".join(lines),
+        handle=message.reply,
     )
 
 
