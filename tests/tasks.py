@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
@@ -92,3 +92,27 @@ async def async_store(store_id: UUID, number: int = 0) -> int:
     """Await the test's hook, as the store."""
     await hooks.coroutine(store_id=store_id, number=number)
     return number
+
+
+@task(name="test-kept-result", max_attempts=3, keep_result=timedelta(hours=1))
+def kept_result(note: str = "") -> Any:
+    """Return what the test's hook does."""
+    return hooks.system(note=note)
+
+
+@task(name="test-kept-result-async", keep_result=timedelta(hours=1))
+async def kept_result_async(note: str = "") -> Any:
+    """Return what the test's hook does."""
+    return await hooks.coroutine(note=note)
+
+
+@store_task(name="test-kept-result-store", max_attempts=3, keep_result=timedelta(hours=1))
+def kept_result_in_store(store_id: UUID, number: int = 0) -> Any:
+    """Return what the test's hook does, inside the store's transaction."""
+    return hooks.store(store_id=store_id, number=number)
+
+
+@store_task(name="test-kept-result-outside", atomic=False, keep_result=timedelta(hours=1))
+def kept_result_outside(store_id: UUID, number: int = 0) -> Any:
+    """Return what the test's hook does, without a transaction around it."""
+    return hooks.store(store_id=store_id, number=number)

@@ -20,6 +20,7 @@ from tests.support import change, elsewhere, seen
 TABLES = (
     "salon_jobs_job",
     "salon_jobs_job_error",
+    "salon_jobs_job_result",
     "salon_jobs_message",
     "salon_jobs_blocked_aggregate",
     "salon_jobs_inbox",
@@ -52,6 +53,12 @@ def fill(store: UUID | None) -> None:
     change(
         "INSERT INTO salon_jobs_job_error (job_id, store_id, attempt, error_class) VALUES (999999, %s, 1, 'E')", store
     )
+    change(
+        "INSERT INTO salon_jobs_job_result SELECT id * 1000, NULL, store_id, task, queue, priority, payload, payload,"
+        " 1, 1, now(), now(), now(), now(), now() FROM salon_jobs_job"
+        " WHERE state = 'failed' AND store_id IS NOT DISTINCT FROM %s",
+        store,
+    )
     head = write("failed", aggregate=f"a-{store}", store=store)
     block(head, "parked")
     for status in ("pending", "published", "skipped"):
@@ -76,7 +83,7 @@ def filled(stores: list[UUID], monkeypatch: pytest.MonkeyPatch) -> list[UUID]:
 
 def others(store: UUID) -> list[list[tuple[object, ...]]]:
     return [
-        seen(f"SELECT to_jsonb(t) FROM {table} t WHERE store_id IS DISTINCT FROM %s ORDER BY id", store)
+        seen(f"SELECT to_jsonb(t) FROM {table} t WHERE store_id IS DISTINCT FROM %s ORDER BY 1", store)
         if table != "salon_jobs_limit"
         else seen(f"SELECT to_jsonb(t) FROM {table} t WHERE name <> %s ORDER BY id", str(store))
         for table in TABLES
@@ -97,17 +104,18 @@ def test_an_export_holds_every_row_of_the_store_and_no_other(filled: list[UUID],
     assert {name: tables.count(name) for name in set(tables)} == {
         "jobs": 4,
         "errors": 2,
+        "results": 1,
         "messages": 4,
         "blocked_aggregates": 1,
         "inbox": 1,
     }
     assert "tulip" not in out
-    assert err == "exported: 4 jobs, 2 errors, 4 messages, 1 blocked_aggregates, 1 inbox\n"
+    assert err == "exported: 4 jobs, 2 errors, 1 results, 4 messages, 1 blocked_aggregates, 1 inbox\n"
 
     path = tmp_path / "store.jsonl"
     text, _ = run("export-store", str(filled[0]), "--output", str(path), "--unredacted", "--json")
     assert json.loads(text)["messages"] == 4
-    assert path.read_text().count("tulip") == 4
+    assert path.read_text().count("tulip") == 6
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     with pytest.raises(CommandError, match="exists"):
         run("export-store", str(filled[0]), "--output", str(path))
@@ -138,7 +146,15 @@ def test_an_erasure_leaves_nothing_of_the_store_and_everything_of_others(
 ) -> None:
     before = others(filled[0])
     text, err = run("erase-store", str(filled[0]), "--skip-unsent", "--yes", "--json")
-    assert json.loads(text) == {"jobs": 4, "errors": 2, "messages": 4, "blocked_aggregates": 0, "inbox": 1, "limits": 1}
+    assert json.loads(text) == {
+        "jobs": 4,
+        "errors": 2,
+        "results": 1,
+        "messages": 4,
+        "blocked_aggregates": 0,
+        "inbox": 1,
+        "limits": 1,
+    }
     assert err == ""
     assert left(filled[0]) == 0
     assert others(filled[0]) == before
@@ -154,12 +170,12 @@ def test_an_erasure_refuses_unsent_messages_and_running_jobs(filled: list[UUID],
     change(RUN, process_id, store)
     with pytest.raises(CommandError, match="the store has 1 running job: pass --cancel"):
         run("erase-store", str(store), "--skip-unsent", "--yes")
-    assert left(store) == 13
+    assert left(store) == 14
     assert sorted(statuses().values()).count("skipped") == 3
     assert seen("SELECT paused FROM salon_jobs_limit WHERE name = %s", str(store)) == [(False,)]
     with pytest.raises(CommandError, match="still running; nothing was erased, the store is paused"):
         run("erase-store", str(store), "--skip-unsent", "--yes", "--cancel", "--wait", "1s")
-    assert left(store) == 13
+    assert left(store) == 14
     assert seen("SELECT paused FROM salon_jobs_limit WHERE name = %s", str(store)) == [(True,)]
 
 

@@ -18,6 +18,7 @@ PACKAGE = ROOT / "salon_jobs"
 # A folder (or module) imports from itself and from those above it in this list, never from one below.
 LAYERS = (
     "core",
+    "signals",
     "conf",
     "db",
     "models",

@@ -58,6 +58,12 @@ class JobDoesNotExist(SalonJobsError):
     code = "JOB.DOES_NOT_EXIST"
 
 
+class ResultInvalid(SalonJobsError):
+    """What a handler returned cannot be kept, since it cannot be written as JSON."""
+
+    code = "JOB.RESULT_INVALID"
+
+
 class NoResult(SalonJobsError):
     """The job has no result: it has not succeeded, or keeps none."""
 

@@ -98,6 +98,13 @@ class JobContent(NamedTuple):
     trace: str | None = None
 
 
+class KeptResult(NamedTuple):
+    """What a handler returned, as JSON, and for how long it is kept."""
+
+    value: str
+    keep: timedelta
+
+
 class ClaimedJob(NamedTuple):
     """One claimed row, in the column order of ``sql/claim_due.sql``; instants are seconds since 1970.
 

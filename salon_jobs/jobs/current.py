@@ -26,10 +26,11 @@ from salon_jobs.core.errors import (
     TransactionBroken,
 )
 from salon_jobs.core.events import current_run
-from salon_jobs.core.records import ClaimedJob
+from salon_jobs.core.records import ClaimedJob, KeptResult
 from salon_jobs.core.tracing import Run, headers_of
 from salon_jobs.db.connections import can_run, in_transaction
 from salon_jobs.jobs import queries
+from salon_jobs.jobs.results import encode_result
 from salon_jobs.tenancy.active import open_store
 
 if TYPE_CHECKING:
@@ -90,6 +91,8 @@ class RunningJob:
     on_extended: Callable[[float], None] | None = field(default=None, init=False)
     # Cancels the coroutine of an async handler, from any thread; None while there is none.
     cancel_coroutine: Callable[[], None] | None = field(default=None, init=False)
+    # What the handler returned, if it is to be kept.
+    result: KeptResult | None = field(default=None, init=False)
     # What tracers receive, while one is active.
     trace: Run | None = field(default=None, init=False)
 
@@ -193,15 +196,27 @@ class RunningJob:
             if self.on_extended is not None:
                 self.on_extended(self.times_out_at)
 
-    def finish(self) -> None:
+    def finish(self, result: object = None) -> None:
         """Finish the job as succeeded inside the handler's own last transaction, so that both commit together.
 
-        For tasks with ``atomic=False``. A second call in the same transaction does nothing. Raises LeaseLost when the
-        job now belongs to another run, and TransactionBroken in a transaction that can only roll back: do not catch it.
-        After a timeout, raises the timeout again: a handler that swallowed it must not look like success.
+        For tasks with ``atomic=False``; a task with ``keep_result`` passes its ``result`` here, since what it returns
+        later is too late. A second call in the same transaction does nothing. Raises LeaseLost when the job now belongs
+        to another run, and TransactionBroken in a transaction that can only roll back: do not catch it. After a
+        timeout, raises the timeout again: a handler that swallowed it must not look like success.
         """
+        self.returned(result)
+        self.end()
+
+    def returned(self, value: object) -> None:
+        """Keep what the handler returned, if this job's result is kept. Raises ResultInvalid."""
+        own = None if self.job.trace is None else self.job.keep_result
+        if keep := self.declaration.options.keep_result if own is None else own:
+            self.result = KeptResult(encode_result(self.task, value), keep)
+
+    def end(self) -> None:
+        """Finish the job in the current transaction, as ``finish`` does, with the result there is."""
         self.check_end()
-        if not queries.finish(self.job, self.process_id) and not (
+        if not queries.finish(self.job, self.process_id, self.result) and not (
             self.finished and queries.committed(self.job, self.process_id)
         ):
             raise LeaseLost(f"job {self.id} is no longer leased to this run")

@@ -27,6 +27,7 @@ from salon_jobs.db.notify import WakeUps
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.options import EnqueueOptions
 from salon_jobs.jobs.results import JobHandle
+from salon_jobs.signals import job_enqueued
 
 CHANNEL: Final = "salon_jobs_job"
 # Payload of the notification that asks for running jobs to be cancelled; each process looks up which jobs are its own.
@@ -117,7 +118,13 @@ def add(job: NewJob) -> JobHandle:
         else:
             handle = _add_one(traced)
         sent.message_id = str(handle.id)
+    _announce(job.task, [handle])
     return handle
+
+
+def _announce(task: str, handles: list[JobHandle]) -> None:
+    if job_enqueued.receivers:
+        job_enqueued.send_robust(registry.get_task(task), handles=handles)
 
 
 def _row(job: NewJob) -> dict[str, Any]:
@@ -176,11 +183,14 @@ def _add_many(pattern: NewJob, first: JobContent, contents: Iterable[JobContent]
     look_for_another_transaction()
     with transaction.atomic(using=conf.database):
         if first.job_key is not None:
-            return _add_keyed(pattern, list(contents))
-        with connections[conf.database].cursor() as cursor:
-            ids = _insert(cursor, (_parameters(pattern, batch) for batch in _batches(contents)))
-        after_commit(pattern.due)
-    return list(map(JobHandle, ids, repeat(EnqueueAction.INSERTED)))
+            handles = _add_keyed(pattern, list(contents))
+        else:
+            with connections[conf.database].cursor() as cursor:
+                ids = _insert(cursor, (_parameters(pattern, batch) for batch in _batches(contents)))
+            after_commit(pattern.due)
+            handles = list(map(JobHandle, ids, repeat(EnqueueAction.INSERTED)))
+    _announce(pattern.task, handles)
+    return handles
 
 
 def _parameters(pattern: NewJob, contents: Sequence[JobContent]) -> dict[str, Any]:

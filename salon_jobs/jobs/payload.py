@@ -177,14 +177,19 @@ class PayloadType:
 
     def _encode(self, values: Mapping[str, Any]) -> bytes:
         try:
-            if not _PLAIN.issuperset(map(type, values.values())):
-                values = _canonical(msgspec.to_builtins(values, builtin_types=(datetime,), order="deterministic"), "$")
-            encoded = _to_json(values)
+            return encode(values, plain=_PLAIN.issuperset(map(type, values.values())))
         except Exception as error:  # the caller's own class may raise anything
             raise PayloadInvalid(f"task {self.task_name!r}: an argument cannot be written as JSON: {error}") from error
-        if b"\\u0000" in encoded and _NUL.search(encoded):
-            raise PayloadInvalid(f"task {self.task_name!r}: an argument holds a NUL character, which jsonb refuses")
-        return encoded
+
+
+def encode(value: Any, *, plain: bool = False) -> bytes:
+    """Return JSON that jsonb accepts; ``plain`` values need no canonical form. Raises whatever makes it impossible."""
+    if not plain:
+        value = _canonical(msgspec.to_builtins(value, builtin_types=(datetime,), order="deterministic"), "$")
+    encoded = _to_json(value)
+    if b"\\u0000" in encoded and _NUL.search(encoded):
+        raise ValueError("it holds a NUL character, which jsonb refuses")
+    return encoded
 
 
 def _canonical(value: Any, path: str) -> Any:

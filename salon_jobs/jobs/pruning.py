@@ -1,4 +1,4 @@
-"""Deletion of rows past their retention, in small batches: jobs, error rows, cron ticks, fan-outs, statistics."""
+"""Deletion of rows past their retention, in small batches: jobs, errors, results, ticks, fan-outs, statistics."""
 
 from __future__ import annotations
 
@@ -43,6 +43,7 @@ class PruneCounts:
     cancelled: int = 0
     failed: int = 0
     errors: int = 0
+    results: int = 0
     ticks: int = 0
     fan_outs: int = 0
     statistics: int = 0
@@ -93,6 +94,7 @@ class Pruner:
                 turns.append(partial(_jobs_turn, state, age))
         if (age := conf.retain_succeeded) is not None:
             turns.append(partial(self._errors_turn, max(age, _ERRORS_KEPT)))
+        turns.append(_results_turn)
         turns.append(partial(_ticks_turn, _TICKS_KEPT))
         turns += [partial(_old_turn, kind, _STATISTICS_KEPT) for kind in ("statistics", "depths")]
         return turns
@@ -131,6 +133,11 @@ def count_prunable(state: JobState, age: timedelta, *, using: str) -> int:
 def _jobs_turn(state: JobState, age: timedelta) -> tuple[Mapping[str, int], bool]:
     jobs, errors = prune_jobs(state, age, using=conf.database)
     return {state.value: jobs, "errors": errors}, jobs == BATCH
+
+
+def _results_turn() -> tuple[Mapping[str, int], bool]:
+    [(deleted,)] = statements.rows("prune_results")
+    return {"results": deleted}, deleted == BATCH
 
 
 def _ticks_turn(age: timedelta) -> tuple[Mapping[str, int], bool]:

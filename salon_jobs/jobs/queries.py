@@ -22,7 +22,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core import events
 from salon_jobs.core.error_report import ErrorReport, storable
 from salon_jobs.core.events import log_event
-from salon_jobs.core.records import ClaimedJob, JobState
+from salon_jobs.core.records import ClaimedJob, JobState, KeptResult
 from salon_jobs.db.statements import execute_hot, hot_rows, many_hot_rows
 from salon_jobs.jobs import registry
 
@@ -83,8 +83,10 @@ def in_claim_order(rows: Iterable[tuple[Any, ...]]) -> list[ClaimedJob]:
 _claim_order = attrgetter("priority", "run_at_s", "id")
 
 
-def finish(job: ClaimedJob, process_id: int) -> bool:
-    """Delete a job this run still owns, or keep it as succeeded. Return False when the lease is lost."""
+def finish(job: ClaimedJob, process_id: int, result: KeptResult | None = None) -> bool:
+    """Delete a job this run still owns, or keep it as succeeded, with its result. Return False if the lease is lost."""
+    if result is not None:
+        return bool(finish_results([(job, result)], process_id))
     return execute_hot("finish_keep" if conf.keep_succeeded else "finish", _fence(job, process_id)) == 1
 
 
@@ -99,6 +101,19 @@ def finish_many(jobs: Sequence[ClaimedJob], process_id: int) -> set[int]:
     ids, leases = (",".join([str(getattr(job, name)) for job in jobs]) for name in ("id", "lease"))
     parameters = {"ids": f"{{{ids}}}", "leases": f"{{{leases}}}", "process_id": process_id}
     return {row[0] for row in many_hot_rows("finish_many_keep" if conf.keep_succeeded else "finish_many", parameters)}
+
+
+def finish_results(jobs: Sequence[tuple[ClaimedJob, KeptResult]], process_id: int) -> set[int]:
+    """Finish jobs and keep their results, in one statement; return the finished ids. The others' lease is lost."""
+    parameters = {
+        "ids": [job.id for job, _ in jobs],
+        "leases": [job.lease for job, _ in jobs],
+        "values": [result.value for _, result in jobs],
+        "keep_s": [result.keep.total_seconds() for _, result in jobs],
+        "process_id": process_id,
+        "keep": conf.keep_succeeded,
+    }
+    return {row[0] for row in hot_rows("finish_results", parameters)}
 
 
 def fail(

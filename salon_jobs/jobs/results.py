@@ -10,9 +10,10 @@ from uuid import UUID
 
 import msgspec
 
-from salon_jobs.core.errors import JobDoesNotExist, NoResult
+from salon_jobs.core.errors import JobDoesNotExist, NoResult, ResultInvalid
 from salon_jobs.core.records import EnqueueAction, JobState
 from salon_jobs.db import statements
+from salon_jobs.jobs.payload import encode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +119,17 @@ def load_job(job_id: int, *, using: str | None = None) -> JobRecord | None:
 def load_result(public_id: UUID, *, using: str | None = None) -> JobRecord | None:
     """Return the job with this public id, whatever its store, or None. Role: web, worker."""
     return _record(statements.rows("get_result", {"public_id": public_id}, using=using))
+
+
+def encode_result(task: str, value: object) -> str:
+    """Return what a handler returned as JSON. Raises ResultInvalid."""
+    try:
+        return encode(value).decode()
+    except Exception as error:  # the caller's own class may raise anything
+        raise ResultInvalid(
+            f"task {task!r} returned {type(value).__name__}, which cannot be kept as JSON: {error}. Return numbers, "
+            "texts, lists, dicts, dates or dataclasses, or declare the task without keep_result"
+        ) from error
 
 
 # In the order of ``job_record`` and of salon_jobs_get_result.

@@ -13,7 +13,7 @@ from typing import Any
 from uuid import UUID
 
 from django.apps import apps
-from django.db import DatabaseError
+from django.db import DatabaseError, transaction
 from psycopg import sql as compose
 
 from salon_jobs.conf import settings as conf
@@ -41,6 +41,7 @@ from salon_jobs.db.statements import in_one_trip
 from salon_jobs.jobs import current, queries
 from salon_jobs.jobs.current import RunningJob, refuse_open_transaction
 from salon_jobs.jobs.statistics import ended_runs
+from salon_jobs.signals import job_finished, job_started
 from salon_jobs.tenancy.active import ActiveContext, as_system_task
 from salon_jobs.tenancy.context import JobContext, tenant_context
 from salon_jobs.worker.async_handlers import run_coroutine
@@ -60,6 +61,8 @@ def execute(running: RunningJob) -> Outcome:
     in_transaction = running.connection.in_atomic_block
     token = current.running.set(running)
     try:
+        if job_started.receivers:
+            job_started.send_robust(task, job=running)
         finished = task.is_store_task and task.atomic
         if finished:
             _run_in_transaction(arguments, running)
@@ -95,12 +98,17 @@ def ended_by(running: RunningJob, error: BaseException) -> Outcome:
     return rules.outcome(timed_out)
 
 
-def settle(running: RunningJob, outcome: Outcome) -> Outcome:
-    """Write the outcome, fenced, and log it; return what really happened.
+def settle(running: RunningJob, outcome: Outcome, *, at_commit: bool = False) -> Outcome:
+    """Write the outcome, fenced, log it and send ``job_finished``; return what really happened.
 
-    Raises database errors; then call it again.
+    ``at_commit`` sends it when the caller's transaction commits. Raises database errors; then call it again.
     """
-    if _write(running, outcome):
+    if (state := _write(running, outcome)) is not None:
+        error = outcome.error if isinstance(outcome, (Errored, NotStarted)) else None
+        if at_commit:
+            transaction.on_commit(partial(_announce, running, state, error), using=conf.database)
+        else:
+            _announce(running, state, error)
         return outcome
     if not isinstance(outcome, Lost) and queries.committed(running.job, running.process_id):
         # A late interrupt is not an error of a callback.
@@ -108,61 +116,72 @@ def settle(running: RunningJob, outcome: Outcome) -> Outcome:
         if error is not None:
             _log(logging.ERROR, events.JOB_CALLBACK_FAILED, running, exc_info=error)
         _log(logging.INFO, events.JOB_SUCCEEDED, running)
+        _announce(running, JobState.SUCCEEDED)
         return Succeeded(finished=True, callback_error=error)
     _log(logging.WARNING, events.JOB_LEASE_LOST, running)
     return Lost()
 
 
-def _write(running: RunningJob, outcome: Outcome) -> bool:
-    """Write and log one outcome; return False when this run no longer owns the row."""
+def _announce(running: RunningJob, state: JobState, error: BaseException | None = None) -> None:
+    if job_finished.receivers:
+        job_finished.send_robust(running.declaration, job=running, state=state, error=error)
+
+
+def _write(running: RunningJob, outcome: Outcome) -> JobState | None:
+    """Write and log one outcome; return the job's state now, None when this run no longer owns the row."""
     job, process_id = running.job, running.process_id
     match outcome:
         case Succeeded(finished=finished):
-            if not finished and not queries.finish(job, process_id):
-                return False
+            if not finished and not queries.finish(job, process_id, running.result):
+                return None
             _log(logging.INFO, events.JOB_SUCCEEDED, running)
+            return JobState.SUCCEEDED
         case Snoozed(delay=delay):
-            if not queries.requeue([(job.id, job.lease)], process_id, delay=delay):
-                return False
+            ended = queries.requeue([(job.id, job.lease)], process_id, delay=delay)
+            if not ended:
+                return None
             _log(logging.INFO, events.JOB_SNOOZED, running, delay_s=delay.total_seconds())
+            return ended[job.id].state
         case Released():
             timeouts = running.declaration.timeouts
             # While it ran it did not wait: where a wait can be too long, the next one begins now.
             from_now = timedelta(0) if timeouts is not None and timeouts.wait_timeout is not None else None
-            if not queries.requeue([(job.id, job.lease)], process_id, delay=from_now):
-                return False
+            ended = queries.requeue([(job.id, job.lease)], process_id, delay=from_now)
+            if not ended:
+                return None
             _log(logging.WARNING, events.JOB_RELEASED, running)
+            return ended[job.id].state
         case Cancelled(kind=kind, detail=detail):
             reason = kind if kind == detail else f"{kind}: {detail}"
             if not queries.cancel_run(job, process_id, reason):
-                return False
+                return None
             _log(logging.INFO, events.JOB_CANCELLED, running, reason=reason)
+            return JobState.CANCELLED
         case NotStarted(error=error):
             return _write_expiry(running, error)
         case Errored():
             return _write_error(running, outcome)
         case Lost():
-            return False
-    return True
+            return None
 
 
-def _write_expiry(running: RunningJob, error: Expired) -> bool:
+def _write_expiry(running: RunningJob, error: Expired) -> JobState | None:
     if running.trace is not None:
         running.trace.error = error
     described = report(error)
     reason = f"expired: {error}"
     if not queries.expire_run(running.job, running.process_id, described, reason):
-        return False
+        return None
     fields: dict[str, Any] = {
         "error_class": described.error_class,
         "code": described.code,
         "waited_s": round(running.waited_s, 3),
     }
     _log(logging.WARNING, events.JOB_EXPIRED, running, reason=reason, **fields)
-    return True
+    return JobState.CANCELLED
 
 
-def _write_error(running: RunningJob, outcome: Errored) -> bool:
+def _write_error(running: RunningJob, outcome: Errored) -> JobState | None:
     job, error = running.job, outcome.error
     if running.trace is not None:
         running.trace.error = error
@@ -171,7 +190,7 @@ def _write_error(running: RunningJob, outcome: Errored) -> bool:
     reason = described.code or ("attempts_exhausted" if outcome.retryable else "not_retried")
     ended = queries.fail(job, running.process_id, described, delay=delay, final=not outcome.retryable, reason=reason)
     if ended is None and not queries.failed_by(job):
-        return False
+        return None
     # The row was no longer owned, but it failed under this lease: an earlier try was written and its answer lost.
     state = JobState.FAILED if ended is None else ended.state
     fields: dict[str, Any] = {"error_class": described.error_class, "code": described.code}
@@ -183,20 +202,22 @@ def _write_error(running: RunningJob, outcome: Errored) -> bool:
             _log(logging.WARNING, events.JOB_CANCELLED, running, reason=ended.reason if ended else "", **fields)
         case _:
             _log(logging.WARNING, events.JOB_RETRIED, running, delay_s=round(delay.total_seconds(), 3), **fields)
-    return True
+    return state
 
 
 def report_successes(runs: Sequence[RunningJob]) -> None:
-    """Log runs whose success is written, in one write."""
+    """Log runs whose success is written, in one write, and send ``job_finished`` for each."""
     ended_runs.count(events.JOB_SUCCEEDED, runs)
     log_batch(logging.INFO, events.JOB_SUCCEEDED, map(_described, runs))
+    for running in runs if job_finished.receivers else ():
+        _announce(running, JobState.SUCCEEDED)
 
 
 def _run_in_transaction(arguments: dict[str, Any], running: RunningJob) -> None:
     with _store_transaction(running) as own:
         _call(arguments, running)
-        if own is None or running.finished or not _commit_finished(own, running):
-            running.finish()
+        if own is None or running.finished or running.result is not None or not _commit_finished(own, running):
+            running.end()
 
 
 def _commit_finished(own: JobContext, running: RunningJob) -> bool:
@@ -230,11 +251,14 @@ def _call(arguments: dict[str, Any], running: RunningJob) -> None:
     task = running.declaration
     result = task.function(**arguments)
     if task.is_async:
-        run_coroutine(result, partial(_allow_interrupt, running))
+        result = run_coroutine(result, partial(_allow_interrupt, running))
     elif result is not None and inspect.isawaitable(result):
         if inspect.iscoroutine(result):
             result.close()
         raise TaskInvalid(f"task {task.name!r} returned something to await; declare its handler with async def")
+    # What a handler that has finished its job returns comes too late.
+    if not running.finished:
+        running.returned(result)
 
 
 def _allow_interrupt(running: RunningJob, cancel: Callable[[], None]) -> None:

@@ -87,9 +87,16 @@ class Finisher(Loop):
             self._forget([running.job for running in batch])
         self._writing_since = None
 
+    def _finish(self, runs: list[RunningJob]) -> set[int]:
+        """Finish runs without a transaction of their own; return the ids of those that are finished."""
+        kept = [(running.job, running.result) for running in runs if running.result is not None]
+        ids = queries.finish_results(kept, self._process_id) if kept else set[int]()
+        if len(kept) < len(runs):
+            ids |= queries.finish_many([run.job for run in runs if run.result is None], self._process_id)
+        return ids
+
     def _write_once(self, batch: list[RunningJob]) -> None:
-        unfinished = [running.job for running in batch if not running.finished]
-        ids = queries.finish_many(unfinished, self._process_id) if unfinished else set[int]()
+        ids = self._finish([running for running in batch if not running.finished])
         finished = [running for running in batch if running.finished or running.id in ids]
         self._forget([running.job for running in finished])
         batch[:] = [running for running in batch if not (running.finished or running.id in ids)]

@@ -118,7 +118,8 @@ def _fail_overdue(run: InFlightRun, process_id: int) -> None:
         running = RunningJob(job, registry.get_declaration(job.task), process_id)
         running.started = run.began
         took_s = run.kill_at - run.began
-        settle(running, Errored(TimedOut(f"timed out, went on for {took_s:.3g} s and was killed with its process")))
+        killed = TimedOut(f"timed out, went on for {took_s:.3g} s and was killed with its process")
+        settle(running, Errored(killed), at_commit=True)
 
 
 def _log_rescued(job: queries.Rescued, label: str) -> None:

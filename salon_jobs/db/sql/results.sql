@@ -58,3 +58,38 @@ WITH old AS MATERIALIZED (
     DELETE FROM salon_jobs_job_result WHERE job_id = ANY (ARRAY(SELECT job_id FROM old)) RETURNING job_id
 )
 SELECT count(*) FROM gone
+
+-- name: finish_results
+-- Variant of finish_many for jobs that keep their results, with keep also of finish_many_keep: the results are written
+-- in the same statement. Runs inside the handler's own transaction for store tasks.
+-- Locks: the rows, in ascending order. It waits for them, and reads them as they are then: unlike finish_many it need
+-- not be the fastest, and a run that is alone in its batch has no next round. Role: worker. Not prepared either.
+WITH ended AS MATERIALIZED (
+    SELECT * FROM unnest(%(ids)s::bigint[], %(leases)s::int[], %(values)s::text[], %(keep_s)s::float8[])
+                  AS e (id, lease, value, keep_s)
+), mine AS MATERIALIZED (
+    SELECT j.id
+      FROM salon_jobs_job j
+     WHERE j.id = ANY (%(ids)s::bigint[]) AND j.leased_by + 0 = %(process_id)s AND j.state || '' = 'running'
+       AND ((j.id, j.lease) IN (SELECT e.id, e.lease FROM ended e)) IS TRUE
+     ORDER BY j.id
+       FOR UPDATE OF j
+), deleted AS (
+    DELETE FROM salon_jobs_job
+     WHERE NOT %(keep)s AND id = ANY (ARRAY(SELECT id FROM mine))
+    RETURNING id, public_id, store_id, task, queue, priority, payload, attempts, run_at, created_at, started_at
+), kept AS (
+    UPDATE salon_jobs_job
+       SET state = 'succeeded', attempts = least(attempts + 1, 32767), leased_by = NULL, finished_at = clock_timestamp()
+     WHERE %(keep)s AND id = ANY (ARRAY(SELECT id FROM mine))
+    RETURNING id, public_id, store_id, task, queue, priority, payload, attempts - 1, run_at, created_at, started_at
+)
+INSERT INTO salon_jobs_job_result
+       (job_id, public_id, store_id, task, queue, priority, payload, attempts, run_at, created_at, started_at,
+        worker_id, value, finished_at, expires_at)
+SELECT j.id, j.public_id, j.store_id, j.task, j.queue, j.priority, j.payload, least(j.attempts + 1, 32767), j.run_at,
+       j.created_at, j.started_at, %(process_id)s, e.value::jsonb, clock_timestamp(),
+       clock_timestamp() + e.keep_s * interval '1 second'
+  FROM (SELECT * FROM deleted UNION ALL SELECT * FROM kept) AS j
+  JOIN ended e ON e.id = j.id
+RETURNING job_id
