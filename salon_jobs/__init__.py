@@ -10,10 +10,12 @@ from salon_jobs.core.outcomes import Discard as Discard
 from salon_jobs.core.outcomes import Snooze as Snooze
 from salon_jobs.jobs.current import current_job as current_job
 from salon_jobs.jobs.enqueue import enqueue_job as enqueue_job
+from salon_jobs.jobs.fan_out import afan_out as afan_out
 from salon_jobs.jobs.fan_out import fan_out as fan_out
 from salon_jobs.jobs.results import get_job as get_job
 from salon_jobs.jobs.task import store_task as store_task
 from salon_jobs.jobs.task import task as task
+from salon_jobs.outbox.emit import aemit as aemit
 from salon_jobs.outbox.emit import emit as emit
 from salon_jobs.outbox.emit import emit_many as emit_many
 from salon_jobs.schedule.entries import cron as cron

@@ -6,6 +6,7 @@ import hashlib
 from datetime import datetime
 from typing import Any, Final, ParamSpec
 
+from asgiref.sync import sync_to_async
 from django.db import transaction
 
 from salon_jobs.conf import settings as conf
@@ -59,6 +60,13 @@ def fan_out(task: Task[P, Any] | BoundTask[P], options: FanOut = _EVERY_STORE, /
         inserted, kept, paused = cursor.fetchone()
         sent.count = inserted
     return FanOutResult(inserted, kept, record[0], paused)
+
+
+async def afan_out(
+    task: Task[P, Any] | BoundTask[P], options: FanOut = _EVERY_STORE, /, **arguments: Any
+) -> FanOutResult:
+    """Do what ``fan_out`` does, from a coroutine."""
+    return await sync_to_async(fan_out)(task, options, **arguments)
 
 
 def fan_out_progress(fan_out_id: int, *, using: str | None = None) -> FanOutProgress:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
+from asgiref.sync import sync_to_async
 from django.apps import apps
 from django.core.exceptions import AppRegistryNotReady
 
@@ -88,6 +89,14 @@ class BoundTask(Generic[P]):
         PayloadInvalid for another task's call.
         """
         return enqueue.add_many(self.task.new_job(None, self.options), self._contents(calls))
+
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle:
+        """Do what ``enqueue`` does, from a coroutine."""
+        return await sync_to_async(self.enqueue)(*args, **kwargs)
+
+    async def aenqueue_many(self, calls: Iterable[Call[P]]) -> list[JobHandle]:
+        """Do what ``enqueue_many`` does, from a coroutine."""
+        return await sync_to_async(self.enqueue_many)(calls)
 
     def _contents(self, calls: Iterable[Call[P]]) -> Iterator[JobContent]:
         task, name = self.task, self.task.name
@@ -176,6 +185,14 @@ class Task(Generic[P, R_co]):
         PayloadInvalid for another task's call.
         """
         return BoundTask(self, self.options).enqueue_many(calls)
+
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle:
+        """Do what ``enqueue`` does, from a coroutine: on the thread whose connection it shares with the ORM."""
+        return await sync_to_async(self.enqueue)(*args, **kwargs)
+
+    async def aenqueue_many(self, calls: Iterable[Call[P]]) -> list[JobHandle]:
+        """Do what ``enqueue_many`` does, from a coroutine."""
+        return await sync_to_async(self.enqueue_many)(calls)
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[P]:
         """Validate one call for ``enqueue_many``. Raises PayloadInvalid."""

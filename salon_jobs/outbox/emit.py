@@ -11,6 +11,7 @@ from typing import Any, Final
 from uuid import UUID, uuid4
 
 import msgspec
+from asgiref.sync import sync_to_async
 from django.db import IntegrityError, ProgrammingError, connections
 from psycopg import errors as pg
 
@@ -74,6 +75,15 @@ def emit(
         aggregate_type=aggregate_type, aggregate_id=aggregate_id, event=event, payload=payload, headers=headers or {}
     )
     return emit_many([draft])[0]
+
+
+async def aemit(
+    aggregate_type: str, *, event: str, payload: Any, aggregate_id: str = "", headers: Mapping[str, str] | None = None
+) -> UUID:
+    """Do what ``emit`` does, from a coroutine, whose transaction is that of ``async with tenant_context(…)``."""
+    return await sync_to_async(emit)(
+        aggregate_type, event=event, payload=payload, aggregate_id=aggregate_id, headers=headers
+    )
 
 
 def emit_many(drafts: Iterable[Draft]) -> list[UUID]:

@@ -15,6 +15,8 @@ from salon_jobs import (
     Backoff,
     Discard,
     Snooze,
+    aemit,
+    afan_out,
     cron,
     current_job,
     current_store_id,
@@ -158,8 +160,14 @@ async def of_store_without_a_transaction(store_id: UUID) -> int:
 
 
 async def await_it() -> None:
-    """Await the task as the function it is."""
+    """Await the task as the function it is, and enqueue from a coroutine."""
     assert_type(await in_coroutine(STORE, TODAY), int)
+    assert_type(await of_store.aenqueue(STORE, TODAY, note="x"), JobHandle)
+    assert_type(await of_store.using(priority=5).aenqueue(store_id=STORE, day=TODAY), JobHandle)
+    assert_type(await of_store.aenqueue_many([of_store.call(STORE, TODAY)]), list[JobHandle])
+    assert_type(await of_store.using(priority=5).aenqueue_many(iter([of_store.call(STORE, TODAY)])), list[JobHandle])
+    assert_type(await afan_out(of_store, FanOut(label="a"), day=TODAY), FanOutResult)
+    assert_type(await aemit("rn::nats:::orders", aggregate_id="42", event="order.created", payload={"id": 42}), UUID)
 
 
 STORE = uuid4()

@@ -13,6 +13,8 @@ from salon_jobs import (
     Backoff,
     Discard,
     Snooze,
+    aemit,
+    afan_out,
     cron,
     current_job,
     current_store_id,
@@ -141,6 +143,20 @@ of_store.using(priority=1).enqueue_many([system.call()])  # E
 of_store.enqueue_many([system.call()])  # E
 of_store.enqueue_many([{"store_id": STORE, "day": TODAY}])  # E
 of_store()  # E
+of_store.delay(store_id=STORE, day=TODAY)  # E
+of_store.using().apply_async()  # E
+
+
+async def in_a_coroutine() -> None:
+    """Enqueue wrongly from a coroutine."""
+    await of_store.aenqueue(store_id=STORE)  # E
+    await of_store.using(priority=1).aenqueue(STORE, "2026-05-05")  # E
+    await of_store.aenqueue_many([system.call()])  # E
+    await system.using(priority=1).aenqueue_many([of_store.call(STORE, TODAY)])  # E
+    await afan_out("typing-store", day=TODAY)  # E
+    await aemit("rn::nats:::orders", payload={})  # E
+
+
 system.enqueue(reason=1)  # E
 in_coroutine.enqueue(store_id=1)  # E
 in_coroutine(STORE) + 1  # E

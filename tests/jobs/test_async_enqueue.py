@@ -1,0 +1,164 @@
+"""Enqueueing and emitting from coroutines: whose connection, whose transaction and whose store it is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any, TypeVar
+from uuid import UUID
+
+import pytest
+from asgiref.sync import async_to_sync, sync_to_async
+from django.db import connection, transaction
+
+from salon_jobs import aemit, afan_out, tenant_context
+from salon_jobs.core.errors import EmitRefused, EnqueueRefused
+from salon_jobs.core.records import FanOutResult
+from salon_jobs.jobs import JobHandle
+from tests import tasks
+from tests.support import job_row, run_due, seen
+from tests.tenancy.asgi import own_thread
+
+T = TypeVar("T")
+TOPIC = "rn::memory:::orders"
+
+
+def run(work: Callable[[], Awaitable[T]]) -> T:
+    """Run as under ASGI: another thread has the connection of all synchronous parts."""
+
+    async def main() -> T:
+        async with own_thread():
+            return await work()
+
+    return asyncio.run(main())
+
+
+def count(table: str) -> int:
+    return int(seen(f"SELECT count(*) FROM {table}")[0][0])
+
+
+async def add_everything(store: UUID) -> list[JobHandle]:
+    in_store = tasks.in_store
+    return [
+        await tasks.system.aenqueue(note="a"),
+        await tasks.system.using(priority=5).aenqueue("b"),
+        await in_store.aenqueue(store_id=store, number=1),
+        *await in_store.aenqueue_many(in_store.call(store_id=store, number=n) for n in range(2)),
+        *await in_store.using(queue="mail").aenqueue_many([in_store.call(store_id=store, number=7)]),
+    ]
+
+
+def test_without_a_transaction_jobs_exist_at_once(stores: list[UUID]) -> None:
+    async def work() -> list[tuple[str, int, str, UUID | None]]:
+        handles = await add_everything(stores[0])
+        rows = [await sync_to_async(job_row)(handle.id) for handle in handles]
+        return [(row["task"], row["priority"], row["queue"], row["store_id"]) for row in rows if row is not None]
+
+    assert run(work) == [
+        ("test-system", 0, "default", None),
+        ("test-system", 5, "default", None),
+        *[("test-store", 0, "default", stores[0])] * 3,
+        ("test-store", 0, "mail", stores[0]),
+    ]
+
+
+def test_it_runs_on_the_connection_of_the_orm(database: None) -> None:
+    async def work() -> None:
+        await sync_to_async(transaction.set_autocommit)(False)
+        await tasks.system.using(run_in=timedelta(hours=1)).aenqueue()  # wakes nobody, as autocommit must be on for
+        assert await sync_to_async(count)("salon_jobs_job") == 0, "nobody else sees it before the commit"
+        await sync_to_async(transaction.commit)()
+        assert await sync_to_async(count)("salon_jobs_job") == 1
+
+    run(work)
+
+
+def test_under_async_to_sync_it_is_part_of_the_callers_transaction(stores: list[UUID]) -> None:
+    with transaction.atomic():
+        handles = async_to_sync(add_everything)(stores[0])
+        assert len(handles) == 6
+        assert count("salon_jobs_job") == 0, "nobody else sees them before the commit"
+        assert len(connection.run_on_commit) == 1, "one wake-up"
+        transaction.set_rollback(True)
+    assert count("salon_jobs_job") == 0
+    with transaction.atomic():
+        async_to_sync(add_everything)(stores[0])
+    assert count("salon_jobs_job") == 6
+
+
+def test_a_tenant_context_is_its_transaction_and_its_store(stores: list[UUID]) -> None:
+    async def work(fails: bool) -> None:
+        with suppress(ZeroDivisionError):
+            async with tenant_context(stores[0]):
+                await add_everything(stores[0])
+                await aemit(TOPIC, event="order.created", payload={"id": 1})
+                if fails:
+                    raise ZeroDivisionError
+
+    run(lambda: work(fails=True))
+    assert (count("salon_jobs_job"), count("salon_jobs_message")) == (0, 0)
+    run(lambda: work(fails=False))
+    assert count("salon_jobs_job") == 6
+    assert seen("SELECT DISTINCT store_id FROM salon_jobs_message") == [(stores[0],)]
+
+
+def test_the_web_role_is_held_to_the_store_of_its_context(stores: list[UUID], settings: Any) -> None:
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "DATABASE": "web"}
+
+    async def work() -> None:
+        async with tenant_context(stores[0]):
+            await tasks.in_store.aenqueue(store_id=stores[0])
+        with pytest.raises(EnqueueRefused):
+            async with tenant_context(stores[0]):
+                await tasks.in_store.aenqueue(store_id=stores[1])
+        with pytest.raises(EnqueueRefused):
+            await tasks.in_store.aenqueue(store_id=stores[1])
+
+    run(work)
+    assert seen("SELECT store_id FROM salon_jobs_job") == [(stores[0],)]
+
+
+def test_two_coroutines_at_once_each_keep_their_store(stores: list[UUID]) -> None:
+    async def add(store: UUID, number: int) -> None:
+        async with tenant_context(store, atomic=False):
+            await tasks.in_store.aenqueue(store_id=store, number=number)
+
+    async def work() -> None:
+        await asyncio.gather(*(add(store, number) for number, store in enumerate(stores)))
+
+    run(work)
+    assert seen("SELECT store_id, payload->>'number' FROM salon_jobs_job ORDER BY 2") == [
+        (store, str(number)) for number, store in enumerate(stores)
+    ]
+
+
+def test_a_fan_out_adds_one_job_for_each_store(stores: list[UUID]) -> None:
+    assert run(lambda: afan_out(tasks.keyed, number=7)) == FanOutResult(inserted=3, kept=0)
+    assert count("salon_jobs_job") == 3
+
+
+def test_an_emit_needs_a_transaction(database: None) -> None:
+    with pytest.raises(EmitRefused, match="none is open"):
+        run(lambda: aemit(TOPIC, event="order.created", payload={}))
+    with transaction.atomic():
+        async_to_sync(aemit)(TOPIC, event="order.created", payload={}, headers={"Priority": "low"})
+        assert count("salon_jobs_message") == 0
+    assert seen("SELECT event FROM salon_jobs_message") == [("order.created",)]
+
+
+def test_an_async_handler_enqueues_on_its_own_connection(
+    stores: list[UUID], hooks: tasks.Hooks, process_id: int
+) -> None:
+    async def body(**_: object) -> None:
+        await tasks.system.aenqueue(note="from a handler")
+        assert await afan_out(tasks.keyed, number=7) == FanOutResult(inserted=3, kept=0)
+
+    hooks.coroutine = body
+    tasks.with_async_error_rules.enqueue()
+    run_due(process_id)
+    assert seen("SELECT task, count(*)::int FROM salon_jobs_job GROUP BY 1 ORDER BY 1") == [
+        ("test-keyed", 3),
+        ("test-system", 1),
+    ]
