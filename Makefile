@@ -22,7 +22,7 @@ QUICK = -m "not system and not slow"
 ALL = -m "not system" --hypothesis-profile=full
 # The first waits for processes, the second for brokers; the rest needs the database alone.
 PROCESS_TESTS := tests/access tests/demo tests/docs tests/e2e tests/migrations
-BROKER_TESTS := tests/brokers tests/outbox
+BROKER_TESTS := tests/brokers tests/deployment/test_create_queues.py tests/outbox
 PARTS = $(if $(PYTEST_ARGS),tests-chosen,tests-of-processes tests-of-brokers tests-of-the-rest)
 CHAOS_TESTS := tests/system/test_chaos.py
 

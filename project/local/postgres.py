@@ -31,8 +31,9 @@ class EmbeddedPostgres:
 
     ``home`` keeps data, password and log between runs; without it they are temporary and are deleted when the server is
     closed. The port stays the same for the life of the object, so clients can reconnect. ``fsync=False`` is for tests:
-    commits survive a crash of the server, but not of the machine, and no autovacuum changes a plan. ``options`` are
-    additional ``-c`` settings. The server ends with this process, even if that is killed (see ``postgres_watcher``).
+    commits survive a crash of the server, but not of the machine, no autovacuum changes a plan, and a login costs
+    little. ``options`` are additional ``-c`` settings. The server ends with this process, even if that is killed (see
+    ``postgres_watcher``).
     Not thread-safe.
     """
 
@@ -47,7 +48,7 @@ class EmbeddedPostgres:
             "max_connections": "200",
             "shared_buffers": "128MB",
             "fsync": "on" if fsync else "off",
-            **({} if fsync else {"full_page_writes": "off", "autovacuum": "off"}),
+            **({} if fsync else {"full_page_writes": "off", "autovacuum": "off", "scram_iterations": "1"}),
             **(options or {}),
         }
         self._fsync = fsync

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 
 import pytest
 
 from tests.conftest import manage
-from tests.interpreter import ROOT
+from tests.interpreter import run_python
 from tests.support import change
 
 CONSUMER = {
@@ -35,15 +34,8 @@ def written(command: str, *options: str, **environment: str) -> list[str]:
 
 
 def web(**environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", WEB],
-        cwd=ROOT,
-        env={**os.environ, "DJANGO_SETTINGS_MODULE": "project.settings", **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    surroundings = {**os.environ, "DJANGO_SETTINGS_MODULE": "project.settings", **environment}
+    return run_python("-c", WEB, environment=surroundings)
 
 
 @pytest.mark.parametrize(

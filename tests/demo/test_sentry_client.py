@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ast
 import json
-import subprocess
-import sys
 from collections import Counter
 from typing import Any
 
@@ -13,7 +11,7 @@ import pytest
 
 from project import settings
 from salon_jobs.core import events as log_events
-from tests.interpreter import ROOT
+from tests.interpreter import ROOT, run_python
 from tests.sentry_server import SentryServer
 
 URLS = {"WORKER_DATABASE_URL": "postgresql://worker_runtime:p@127.0.0.1:1/salon"}
@@ -90,14 +88,9 @@ def report(configured: str = "", **environment: str) -> list[dict[str, Any]]:
     """Log everything in a process of the project; returns the events that reached Sentry."""
     server = SentryServer()
     with server.serving():
-        done = subprocess.run(
-            [sys.executable, "-c", LOG_ALL % {"configured": configured}, "runworker", json.dumps(ALL)],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
-            env={
+        done = run_python(
+            *("-c", LOG_ALL % {"configured": configured}, "runworker", json.dumps(ALL)),
+            environment={
                 **settings.INHERITED_ENVIRONMENT,
                 **URLS,
                 "DJANGO_SETTINGS_MODULE": "project.settings",

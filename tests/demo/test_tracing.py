@@ -18,7 +18,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from project import settings
 from tests.demo.test_settings import URLS, settings_of
-from tests.interpreter import ROOT
+from tests.interpreter import run_python
 
 # Neither has types.
 grpc: Any = import_module("grpc")
@@ -102,15 +102,8 @@ def over_grpc() -> Generator[Agent]:
 
 def traced(agent: str, code: str = SPAN, **environment: str) -> subprocess.CompletedProcess[str]:
     """Make a span in a process of the project."""
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-        env={**settings.INHERITED_ENVIRONMENT, **URLS, "TRACING": "on", "TRACING_AGENT": agent, **environment},
-    )
+    tracing = {"TRACING": "on", "TRACING_AGENT": agent, **environment}
+    return run_python("-c", code, environment={**settings.INHERITED_ENVIRONMENT, **URLS, **tracing})
 
 
 @pytest.mark.parametrize(
