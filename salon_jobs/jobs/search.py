@@ -116,9 +116,10 @@ COUNTED: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class FailureKind:
-    """A group of failed jobs with the same cause; first and last refer to the lowest and the highest id.
+    """A group of failed jobs with the same cause, and when the first and the last of them failed.
 
-    ``jobs`` counts up to ``COUNTED``. ``message`` is that of the newest job.
+    ``jobs`` counts up to ``COUNTED``; of more, the times are those of the newest and the oldest one. ``message`` is
+    that of the newest job.
     """
 
     fingerprint: int
@@ -132,9 +133,13 @@ class FailureKind:
 
 
 def failure_kinds(*, using: str) -> list[FailureKind]:
-    """Return up to ``MOST_KINDS`` kinds of failure, most recent first. Role: operator, worker, web."""
+    """Return up to ``MOST_KINDS`` kinds of failure, the last to fail first. Role: operator, worker, web."""
     rows = statements.rows("failure_kinds", {"kinds": MOST_KINDS, "most": COUNTED + 1}, using=using)
-    return sorted((FailureKind(*row) for row in rows), key=lambda kind: kind.newest_id, reverse=True)
+    return sorted(
+        (FailureKind(*row) for row in rows),
+        key=lambda kind: kind.last_at.timestamp() if kind.last_at else 0.0,
+        reverse=True,
+    )
 
 
 def error_classes(*, using: str) -> list[str]:

@@ -121,6 +121,17 @@ def test_jobs_that_fail_alike_are_of_one_kind(stores: list[UUID], process_id: in
     assert kinds[3].first_at <= kinds[3].last_at
 
 
+def test_a_kind_began_and_ended_when_its_jobs_failed_not_when_they_were_enqueued(database: None) -> None:
+    first, last = add(state="failed", fingerprint=7), add(state="failed", fingerprint=7)
+    other = add(state="failed", fingerprint=8)
+    failed_at = {first: "2026-05-06 10:00+00", last: "2026-05-06 08:00+00", other: "2026-05-06 09:00+00"}
+    for job_id, at in failed_at.items():
+        change("UPDATE salon_jobs_job SET finished_at = %s WHERE id = %s", at, job_id)
+    kinds = [(kind.newest_id, kind.first_at, kind.last_at) for kind in failure_kinds(using="operator")]
+    eight, nine, ten = (datetime(2026, 5, 6, hour, tzinfo=UTC) for hour in (8, 9, 10))
+    assert kinds == [(last, eight, ten), (other, nine, nine)]
+
+
 def test_jobs_whose_process_died_are_of_one_kind(process_id: int) -> None:
 
     for _ in range(2):

@@ -79,9 +79,9 @@ WITH RECURSIVE one AS (
 SELECT error_class FROM one WHERE error_class IS NOT NULL LIMIT 50
 
 -- name: failure_kinds
--- List failures by kind: what the jobs have in common, the oldest and newest with the times they ended, and the number
--- of failed jobs, up to %(most)s. At most %(kinds)s kinds, in the order of their fingerprints.
--- It steps from kind to kind (a loose index scan) and reads a few rows of each.
+-- List failures by kind: what the jobs have in common, the newest job, when the first and the last of them failed, and
+-- their number. Counts and times come from the newest %(most)s jobs and the oldest one. At most %(kinds)s kinds, in the
+-- order of their fingerprints. It steps from kind to kind (a loose index scan).
 -- Locks: none. Role: operator, worker; web for its store.
 WITH RECURSIVE kind AS (
     (SELECT fingerprint FROM salon_jobs_job
@@ -93,19 +93,20 @@ WITH RECURSIVE kind AS (
 ), bounded AS (
     SELECT fingerprint FROM kind WHERE fingerprint IS NOT NULL LIMIT %(kinds)s
 )
-SELECT b.fingerprint, newest.task, newest.error_class, oldest.finished_at, newest.finished_at, newest.id, counted.jobs,
-       COALESCE(error.message, '')
+SELECT b.fingerprint, newest.task, newest.error_class, least(counted.first_at, oldest.finished_at), counted.last_at,
+       newest.id, counted.jobs, COALESCE(error.message, '')
   FROM bounded b
  CROSS JOIN LATERAL (
-       SELECT j.id, j.task, j.error_class, j.finished_at FROM salon_jobs_job j
+       SELECT j.id, j.task, j.error_class FROM salon_jobs_job j
         WHERE j.state = 'failed' AND j.fingerprint = b.fingerprint ORDER BY j.fingerprint DESC, j.id DESC LIMIT 1) newest
  CROSS JOIN LATERAL (
        SELECT j.finished_at FROM salon_jobs_job j
         WHERE j.state = 'failed' AND j.fingerprint = b.fingerprint ORDER BY j.fingerprint, j.id LIMIT 1) oldest
  CROSS JOIN LATERAL (
-       SELECT count(*) AS jobs FROM (
-              SELECT FROM salon_jobs_job j
-               WHERE j.state = 'failed' AND j.fingerprint = b.fingerprint LIMIT %(most)s) one) counted
+       SELECT count(*) AS jobs, min(one.finished_at) AS first_at, max(one.finished_at) AS last_at FROM (
+              SELECT j.finished_at FROM salon_jobs_job j
+               WHERE j.state = 'failed' AND j.fingerprint = b.fingerprint
+               ORDER BY j.fingerprint DESC, j.id DESC LIMIT %(most)s) one) counted
   LEFT JOIN LATERAL (
        SELECT e.message FROM salon_jobs_job_error e WHERE e.job_id = newest.id ORDER BY e.id DESC LIMIT 1) error ON true
 
