@@ -26,6 +26,7 @@ class Sizes:
     fair_backlog: int
     fair_probes: int
     memory_jobs: int
+    setup_runs: int
     overhead_calls: int
     rls_rows: int
     rls_repeats: int
@@ -53,6 +54,7 @@ SIZES: Final = {
         fair_backlog=500_000,
         fair_probes=5,
         memory_jobs=1_000_000,
+        setup_runs=15,
         overhead_calls=3_000,
         rls_rows=500_000,
         rls_repeats=400,
@@ -78,6 +80,7 @@ SIZES: Final = {
         fair_backlog=50_000,
         fair_probes=2,
         memory_jobs=200_000,
+        setup_runs=15,
         overhead_calls=1_000,
         rls_rows=500_000,
         rls_repeats=200,
@@ -103,6 +106,7 @@ SIZES: Final = {
         fair_backlog=20_000,
         fair_probes=1,
         memory_jobs=50_000,
+        setup_runs=7,
         overhead_calls=300,
         rls_rows=100_000,
         rls_repeats=100,
@@ -128,6 +132,7 @@ SIZES: Final = {
         fair_backlog=400,
         fair_probes=1,
         memory_jobs=400,
+        setup_runs=1,
         overhead_calls=20,
         rls_rows=2_000,
         rls_repeats=3,

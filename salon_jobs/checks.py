@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from typing import Any, Final, TypeAlias
 
 from django.apps import AppConfig, apps
-from django.core.checks import CheckMessage, Error, Tags, Warning, register
+from django.core.checks import CheckMessage, Error, Warning
 from django.core.exceptions import FieldDoesNotExist
 from django.core.management import get_commands
 from django.db import connections, router
@@ -46,7 +46,6 @@ from salon_jobs.tenancy.resolvers import make_resolver
 _SHOWN: Final = 5
 
 
-@register(Tags.database)
 def check_catalogue(databases: Sequence[str] | None = None, **_: Any) -> list[CheckMessage]:
     """Compare the live catalogue with the declaration, unless migrations are pending."""
     try:
@@ -74,7 +73,6 @@ def check_catalogue(databases: Sequence[str] | None = None, **_: Any) -> list[Ch
 _LONGEST_PICK_UP = timedelta(seconds=5)
 
 
-@register("salon_jobs")
 def check_settings(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> list[CheckMessage]:
     """Check SALON_JOBS, the database's vendor, the store model and the apps that this one requires."""
     try:
@@ -179,7 +177,6 @@ def _check_store_model(name: str) -> list[CheckMessage]:
 _LONGEST_KEPT: Final = timedelta(days=14)
 
 
-@register("salon_jobs")
 def check_consumers(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> list[CheckMessage]:
     """Check that the tasks exist, the sources can be created, and the inbox keeps its rows for long enough."""
     try:
@@ -199,7 +196,6 @@ def check_consumers(app_configs: Sequence[AppConfig] | None = None, **_: Any) ->
     return found
 
 
-@register("salon_jobs")
 def check_publishers(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> list[CheckMessage]:
     """Check that ``OUTBOX["PUBLISHERS"]`` names publishers, and ``OUTBOX["THROUGHPUT"]`` services that have one.
 
@@ -231,7 +227,6 @@ _OF_CONSUMERS: Final = {"SOURCES", "RETAIN_INBOX"}
 _EMITTING: Final = frozenset(map(id, (emit, emit_many, Draft)))
 
 
-@register("salon_jobs")
 def check_producer(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> list[CheckMessage]:
     """Require ``OUTBOX["PRODUCER"]`` when the settings indicate an outbox, or loaded code imports ``emit``."""
     try:
@@ -243,7 +238,6 @@ def check_producer(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> 
     return [_missing_producer(sign)] if sign else []
 
 
-@register(Tags.urls)
 def check_producer_of_views(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> list[CheckMessage]:
     """Also require it when only views import ``emit``: loads them through the URLconf, as Django's own checks do."""
     urlconf = root_urlconf()
@@ -289,7 +283,6 @@ def _missing_producer(sign: str) -> CheckMessage:
     return Error(f"SALON_JOBS['OUTBOX']['PRODUCER'] is not set, and {sign}", hint=hint, id="salon_jobs.E052")
 
 
-@register("salon_jobs")
 def check_sentry(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> list[CheckMessage]:
     """Check that Sentry's SDK is installed when ``SENTRY`` is set, and was imported in time when it is not."""
     try:
@@ -314,7 +307,6 @@ _OURS: Final = f"{TenantMiddleware.__module__}.{TenantMiddleware.__name__}"
 _SIGNS_IN: Final = "django.contrib.auth.middleware.AuthenticationMiddleware"
 
 
-@register("salon_jobs")
 def check_requests(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> list[CheckMessage]:
     """Check that TenantMiddleware is present when required, in the right place, and can be created."""
     try:
@@ -356,7 +348,6 @@ def _names_of(path: str) -> set[str]:
 Declared: TypeAlias = Mapping[type[Model], AccessConstraint]
 
 
-@register("salon_jobs")
 def check_isolation(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> list[CheckMessage]:
     """Check that models which belong to stores declare it, and that their keys include the store."""
     try:
@@ -515,14 +506,15 @@ def _foreign_keys(model: type[Model]) -> list[Any]:
     return [field for field in model._meta.local_fields if field.remote_field is not None]
 
 
-__all__ = [
-    "check_catalogue",
-    "check_consumers",
-    "check_isolation",
-    "check_producer",
-    "check_producer_of_views",
-    "check_publishers",
-    "check_requests",
-    "check_sentry",
-    "check_settings",
-]
+def check_all(**options: Any) -> list[CheckMessage]:
+    """Run every check that needs neither the database nor the URLs."""
+    checks = (
+        check_settings,
+        check_consumers,
+        check_publishers,
+        check_producer,
+        check_sentry,
+        check_requests,
+        check_isolation,
+    )
+    return [message for check in checks for message in check(**options)]

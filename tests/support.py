@@ -133,5 +133,5 @@ def public_names(module: ModuleType) -> set[str]:
     if hasattr(module, "__all__"):
         return set(module.__all__)
     tree = ast.parse(Path(str(module.__file__)).read_text())
-    aliases = (alias for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names)
+    aliases = (alias for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names)
     return {alias.name for alias in aliases if alias.asname == alias.name}

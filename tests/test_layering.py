@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -174,6 +175,37 @@ def test_a_web_process_that_enqueues_and_emits_loads_little() -> None:
     assert not {name for name in loaded if name.startswith("salon_jobs.") and folder_of(name) in heavy}
     assert not {name for name in loaded if name.startswith("salon_jobs.outbox.")} - {"salon_jobs.outbox.emit"}
     assert not {"sentry_sdk", "health_check", "nats", "boto3", "azure", "opentelemetry", "prometheus_client"} & loaded
+
+
+def test_a_process_that_starts_with_the_app_loads_little_more_than_its_models() -> None:
+    loaded = modules_loaded_by(
+        "settings.DATABASES = {'default': {'ENGINE': 'django.db.backends.postgresql', 'NAME': 'x'}}\n"
+        "apps = ('admin', 'auth', 'contenttypes', 'messages', 'sessions')\n"
+        "settings.INSTALLED_APPS = [*(f'django.contrib.{app}' for app in apps), 'salon_jobs', 'pgtrigger']\n"
+        "import django; django.setup()\n"
+        "from django.contrib import admin\n"
+        "assert sum(model.__module__.startswith('salon_jobs.') for model in admin.site._registry) == 12"
+    )
+    ours = {name for name in loaded if name.startswith("salon_jobs.")}
+    assert {folder_of(name) for name in ours} == {"admin", "apps", "conf", "core", "db", "models", "tenancy"}
+    assert {name for name in ours if folder_of(name) in ("admin", "conf")} == {"salon_jobs.admin", "salon_jobs.conf"}
+    assert not {"croniter", "msgspec", "sentry_sdk", "health_check", "nats", "boto3", "azure", "opentelemetry"} & loaded
+
+
+@pytest.mark.parametrize("package", ["salon_jobs", "salon_jobs.admin", "salon_jobs.conf"])
+def test_names_that_load_late_are_those_that_type_checkers_see(package: str) -> None:
+    tree = ast.parse(FILES[package].read_text())
+    typed = {
+        alias.name: node.module
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module
+        for alias in node.names
+        if alias.asname == alias.name
+    }
+    [late] = [ast.literal_eval(node) for node in ast.walk(tree) if isinstance(node, ast.Dict) and node.keys]
+    assert {name: f"{package}.{module}" for name, module in late.items()} == typed
+    for name in typed:
+        assert getattr(import_module(package), name).__module__.startswith("salon_jobs.")
 
 
 def modules_loaded_by(program: str) -> set[str]:

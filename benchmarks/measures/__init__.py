@@ -16,6 +16,7 @@ from benchmarks.measures.memory import MEMORY
 from benchmarks.measures.pinned import PINNED
 from benchmarks.measures.relay import CATCH_UP, POISON_RELAY, RELAY
 from benchmarks.measures.rls_query import RLS_QUERY
+from benchmarks.measures.setup import SETUP
 from benchmarks.measures.start import START
 from benchmarks.measures.store_drain import STORE_DRAIN
 from benchmarks.measures.stream import EMIT_LATENCY, STREAM_RELAY
@@ -35,6 +36,7 @@ MEASURES: Final[tuple[Measure, ...]] = (
     FAIRNESS,
     MEMORY,
     START,
+    SETUP,
     TENANT_OVERHEAD,
     RLS_QUERY,
     RELAY,

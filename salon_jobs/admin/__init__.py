@@ -1,25 +1,79 @@
-"""Jobs and messages in Django's admin, read through the operator's database role if there is one."""
+"""Jobs and messages in Django's admin, read through the operator's database role if there is one.
+
+The admin imports this in every process. The pages load when something is asked of them: the URLs, a check.
+"""
 
 from __future__ import annotations
 
-from salon_jobs.admin.dashboard import DashboardAdmin
-from salon_jobs.admin.inbox import InboxAdmin
-from salon_jobs.admin.job import JobAdmin
-from salon_jobs.admin.limit import LimitAdmin
-from salon_jobs.admin.message import BlockedAggregateAdmin, DestinationAdmin, MessageAdmin, PartitionAdmin, ReplayAdmin
-from salon_jobs.admin.process import CronTickAdmin, FanOutAdmin, ProcessAdmin
+from typing import TYPE_CHECKING, Any, Final
 
-__all__ = [
-    "BlockedAggregateAdmin",
-    "CronTickAdmin",
-    "DashboardAdmin",
-    "DestinationAdmin",
-    "FanOutAdmin",
-    "InboxAdmin",
-    "JobAdmin",
-    "LimitAdmin",
-    "MessageAdmin",
-    "PartitionAdmin",
-    "ProcessAdmin",
-    "ReplayAdmin",
-]
+from django.contrib import admin
+from django.db.models import Model
+
+from salon_jobs import models
+from salon_jobs.core.lazy import lazy_names
+
+if TYPE_CHECKING:
+    ModelAdmin = admin.ModelAdmin[Any]
+    from salon_jobs.admin.dashboard import DashboardAdmin as DashboardAdmin
+    from salon_jobs.admin.inbox import InboxAdmin as InboxAdmin
+    from salon_jobs.admin.job import JobAdmin as JobAdmin
+    from salon_jobs.admin.limit import LimitAdmin as LimitAdmin
+    from salon_jobs.admin.message import BlockedAggregateAdmin as BlockedAggregateAdmin
+    from salon_jobs.admin.message import DestinationAdmin as DestinationAdmin
+    from salon_jobs.admin.message import MessageAdmin as MessageAdmin
+    from salon_jobs.admin.message import PartitionAdmin as PartitionAdmin
+    from salon_jobs.admin.message import ReplayAdmin as ReplayAdmin
+    from salon_jobs.admin.process import CronTickAdmin as CronTickAdmin
+    from salon_jobs.admin.process import FanOutAdmin as FanOutAdmin
+    from salon_jobs.admin.process import ProcessAdmin as ProcessAdmin
+
+_MODULES: Final = {
+    "BlockedAggregateAdmin": "message",
+    "CronTickAdmin": "process",
+    "DashboardAdmin": "dashboard",
+    "DestinationAdmin": "message",
+    "FanOutAdmin": "process",
+    "InboxAdmin": "inbox",
+    "JobAdmin": "job",
+    "LimitAdmin": "limit",
+    "MessageAdmin": "message",
+    "PartitionAdmin": "message",
+    "ProcessAdmin": "process",
+    "ReplayAdmin": "message",
+}
+_load = lazy_names(__name__, _MODULES)
+if not TYPE_CHECKING:
+    ModelAdmin = admin.ModelAdmin  # generic only for type checkers
+    __getattr__ = _load
+
+
+class _LateAdmin(ModelAdmin):
+    """Admin that becomes an instance of the class that has its name as soon as something is asked of it."""
+
+    def __init__(self, model: type[Model], admin_site: admin.AdminSite) -> None:
+        self.model, self.admin_site = model, admin_site
+
+    def __getattribute__(self, name: str) -> Any:
+        arguments = [object.__getattribute__(self, argument) for argument in ("model", "admin_site")]
+        real = _load(type(self).__name__)
+        self.__class__ = real
+        real.__init__(self, *arguments)
+        return getattr(self, name)
+
+
+for _model, _name in (
+    (models.Dashboard, "DashboardAdmin"),
+    (models.InboxMessage, "InboxAdmin"),
+    (models.Job, "JobAdmin"),
+    (models.Limit, "LimitAdmin"),
+    (models.Message, "MessageAdmin"),
+    (models.BlockedAggregate, "BlockedAggregateAdmin"),
+    (models.DestinationState, "DestinationAdmin"),
+    (models.Replay, "ReplayAdmin"),
+    (models.RelayPartition, "PartitionAdmin"),
+    (models.Process, "ProcessAdmin"),
+    (models.CronTick, "CronTickAdmin"),
+    (models.FanOutRecord, "FanOutAdmin"),
+):
+    admin.site.register(_model, type(_name, (_LateAdmin,), {}))

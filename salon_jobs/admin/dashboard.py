@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from django.contrib import admin
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
@@ -22,7 +21,6 @@ from salon_jobs.core.units import duration, number
 from salon_jobs.dashboard import processes, queues, relays
 from salon_jobs.dashboard.queues import SPANS
 from salon_jobs.jobs import statistics
-from salon_jobs.models import Dashboard
 from salon_jobs.tenancy.active import current_store_id
 
 WIDTH: Final = 600
@@ -141,7 +139,6 @@ _PIECES: Final = (
 _PIECES_OF_STORE: Final = (Piece("store", "now", "The store's jobs", every_s=5),)
 
 
-@admin.register(Dashboard)
 class DashboardAdmin(ReadOnlyAdmin):
     """Admin of the dashboard: a page of two parts, each of which the browser refreshes on its own (``?part=``)."""
 

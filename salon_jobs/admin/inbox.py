@@ -13,7 +13,6 @@ from salon_jobs.inbox.queries import dismiss_messages, retry_messages, shown_tex
 from salon_jobs.models import InboxMessage
 
 
-@admin.register(InboxMessage)
 class InboxAdmin(ActionAdmin):
     """Admin of incoming messages, newest first; a message's page shows its raw content and why it was rejected."""
 

@@ -122,7 +122,6 @@ _BADGES = {
 }
 
 
-@admin.register(Job)
 class JobAdmin(ActionAdmin):
     """Admin of jobs by state, task, queue, store, time and error; a job's page shows everything known about it."""
 

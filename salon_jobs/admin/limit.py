@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from django import forms
-from django.contrib import admin
 from django.db import models
 from django.http import HttpRequest
 
@@ -41,7 +40,6 @@ class LimitForm(ModelForm):
         return cleaned
 
 
-@admin.register(Limit)
 class LimitAdmin(ReaderAdmin):
     """Admin of limits, edited through the operator's database role; workers apply them within a second."""
 

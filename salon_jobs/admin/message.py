@@ -18,7 +18,7 @@ from salon_jobs.admin.base import ReadOnlyAdmin, as_json, id_or_uuid, instant, r
 from salon_jobs.admin.filters import DestinationFilter, EventFilter, MessageStoreFilter, bounded, known_destinations
 from salon_jobs.core.records import ActionResult, MessageStatus
 from salon_jobs.core.units import with_noun
-from salon_jobs.models import BlockedAggregate, DestinationState, Message, RelayPartition, Replay
+from salon_jobs.models import BlockedAggregate, Message, Replay
 from salon_jobs.outbox.control import pause_destination, resume_destination, retry_heads, retry_messages, skip_messages
 from salon_jobs.outbox.replay import MOST, MessageCriteria, replay_messages
 
@@ -60,7 +60,6 @@ def _criteria(queryset: QuerySet[Message]) -> MessageCriteria:
     return MessageCriteria(ids=tuple(queryset.order_by("pk").values_list("pk", flat=True)[: MOST + 1]))
 
 
-@admin.register(Message)
 class MessageAdmin(ActionAdmin):
     """Admin of messages by status, destination, event and store; a message's page shows everything known about it."""
 
@@ -157,7 +156,6 @@ def _of_aggregate(request: HttpRequest, aggregate_id: str) -> list[int]:
     ]
 
 
-@admin.register(BlockedAggregate)
 class BlockedAggregateAdmin(ActionAdmin):
     """Admin of blocked aggregates, last blocked first, with the message that blocks each."""
 
@@ -201,7 +199,6 @@ def _for_each(change: Callable[..., None], names: Sequence[str], *, using: str) 
     return [ActionResult(name, True) for name in names]
 
 
-@admin.register(DestinationState)
 class DestinationAdmin(ActionAdmin):
     """Admin of destinations, with their current outages."""
 
@@ -228,7 +225,6 @@ class DestinationAdmin(ActionAdmin):
     )
 
 
-@admin.register(Replay)
 class ReplayAdmin(ReadOnlyAdmin):
     """Admin of replays, newest first."""
 
@@ -236,7 +232,6 @@ class ReplayAdmin(ReadOnlyAdmin):
     list_display = ("id", "requested_at", "requested_by", "reason", "messages")
 
 
-@admin.register(RelayPartition)
 class PartitionAdmin(ReadOnlyAdmin):
     """Admin of the partitions and their owners."""
 

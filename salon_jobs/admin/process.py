@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from django.contrib import admin
 from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -10,10 +9,9 @@ from django.utils.safestring import SafeString
 from salon_jobs.admin.base import ReadOnlyAdmin
 from salon_jobs.admin.filters import EntryFilter
 from salon_jobs.jobs.fan_out import fan_out_progress
-from salon_jobs.models import CronTick, FanOutRecord, Process
+from salon_jobs.models import FanOutRecord
 
 
-@admin.register(Process)
 class ProcessAdmin(ReadOnlyAdmin):
     """Admin of processes, with their last heartbeat."""
 
@@ -21,7 +19,6 @@ class ProcessAdmin(ReadOnlyAdmin):
     ordering = ("-heartbeat_at",)
 
 
-@admin.register(CronTick)
 class CronTickAdmin(ReadOnlyAdmin):
     """Admin of fired cron ticks, newest first."""
 
@@ -30,7 +27,6 @@ class CronTickAdmin(ReadOnlyAdmin):
     sortable_by = ()
 
 
-@admin.register(FanOutRecord)
 class FanOutAdmin(ReadOnlyAdmin):
     """Admin of fan-outs, newest first; a fan-out's page counts its jobs."""
 

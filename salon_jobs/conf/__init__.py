@@ -1,285 +1,40 @@
-"""The one setting ``SALON_JOBS``, read and validated here alone."""
+"""The one setting ``SALON_JOBS``, read and validated here alone.
+
+Its keys are in ``schema.py``, which loads when the first one is read.
+"""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from datetime import timedelta
-from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any
 
 from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
-from django.db import DEFAULT_DB_ALIAS
 
-from salon_jobs.conf.brokers import AzureSettings, NatsSettings, SnsSettings
-from salon_jobs.conf.reader import (
-    count,
-    duration,
-    flag,
-    log_level,
-    names,
-    one_of,
-    optional,
-    read_section,
-    setting,
-    text,
-    texts,
-)
-from salon_jobs.conf.sections import ConsumerSettings, LoggingSettings, OutboxSettings, read_consumers
-from salon_jobs.core.backoff import Backoff
-from salon_jobs.core.errors import ConfigurationError, require_within
-from salon_jobs.core.redaction import SENSITIVE
+from salon_jobs.core.lazy import lazy_names
 
 try:
-    from psycopg import ProgrammingError
-    from psycopg.conninfo import conninfo_to_dict
+    import psycopg  # noqa: F401  # pyright: ignore[reportUnusedImport]
 except ImportError as missing:
     raise ImproperlyConfigured(
         f"salon_jobs needs psycopg 3 and the library libpq: pip install 'salon-jobs[binary]', which brings both, or"
         f" install the system's libpq, on Debian with: apt-get install libpq5 ({missing})"
     ) from missing
 
-_IDENTIFIER = re.compile(r"[a-z_][a-z0-9_$]{0,62}")
-
-
-@dataclass(frozen=True, slots=True)
-class Roles:
-    """Names of this deployment's database roles (least privilege, one role per purpose)."""
-
-    migrator: str = "migrator"
-    web: str = "app"
-    worker: str = "worker_runtime"
-    operator: str = "jobs_operator"
-    fan_out_owner: str = "worker_fanout_owner"
-    # NOLOGIN owners of the host application's own narrow SECURITY DEFINER functions.
-    extra_owners: tuple[str, ...] = ()
-
-    @property
-    def runtime(self) -> tuple[str, ...]:
-        """The roles that log in to work and own nothing."""
-        return (self.web, self.worker, self.operator)
-
-
-def _url(value: Any) -> str:
-    """Read a database URL. Errors do not quote libpq, whose messages repeat the password."""
-    url = text(value)
-    try:
-        conninfo_to_dict(url)
-    except ProgrammingError:
-        raise ValueError("a URL such as postgresql://role:password@host:5432/database") from None
-    return url
-
-
-def _backoff(value: Any) -> Backoff:
-    if not isinstance(value, Backoff):
-        raise ValueError("a salon_jobs.core.backoff.Backoff")  # noqa: TRY004 - the section's reader adds the field to it
-    return value
-
-
-def _listen(value: Any) -> bool | str:
-    try:
-        return _url(value) if isinstance(value, str) else flag(value)
-    except ValueError as error:
-        raise ValueError(f"True, False or {error}" if isinstance(value, str) else "True, False or a URL") from None
-
-
-# Keys of ROLES that name one role each.
-_ROLE_KEYS = tuple(field.name for field in fields(Roles) if field.name != "extra_owners")
-
-
-def _passwords(value: Any) -> Mapping[str, str]:
-    keys = set(_ROLE_KEYS)
-    passwords = texts(value)
-    if not keys.issuperset(passwords):
-        raise ValueError(f"a dict of role key ({', '.join(sorted(keys))}) to password")
-    return passwords
-
-
-def _paths(value: Any) -> tuple[str, ...]:
-    paths = names(value)
-    if not all(path.startswith("/") and path.endswith("/") for path in paths):
-        raise ValueError("a list of paths that begin and end with a slash, such as '/admin/'")
-    return paths
-
-
-def _roles(value: Any) -> Roles:
-    if isinstance(value, Roles):
-        return value
-    if not isinstance(value, dict):
-        raise ValueError("a dict of role names")  # noqa: TRY004 - as above
-    given: dict[str, Any] = dict(cast("dict[str, Any]", value))
-    known = {*_ROLE_KEYS, "extra_owners"}
-    if unknown := sorted(map(str, set(given) - known)):
-        raise ConfigurationError(f"SALON_JOBS['ROLES'] has unknown keys {unknown}; known are {sorted(known)}")
-    try:
-        given["extra_owners"] = names(given.get("extra_owners", ()))
-        roles = Roles(**given)
-    except ValueError as error:
-        raise ConfigurationError(f"SALON_JOBS['ROLES']['extra_owners'] must be {error}") from None
-    role_names = [*(getattr(roles, key) for key in _ROLE_KEYS), *roles.extra_owners]
-    for name in role_names:
-        if not isinstance(name, str) or not _IDENTIFIER.fullmatch(name):
-            raise ConfigurationError(f"SALON_JOBS['ROLES']: {name!r} is not a plain lower-case role name")
-    if len(set(role_names)) != len(role_names):
-        raise ConfigurationError("SALON_JOBS['ROLES'] gives one role two purposes; each needs its own")
-    return roles
-
-
-def _part(kind: type[Any], key: str) -> Any:
-    """Declare a nested section with keys of its own."""
-    return setting(kind, partial(read_section, kind, path=f"SALON_JOBS[{key!r}]"))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """The validated settings; the field names in upper case are the keys of ``SALON_JOBS``.
-
-    ``store_model`` unset: a plain job queue without tenants. ``roles`` unset: one database user, no RLS on the job
-    tables, a forbidden role is a warning. Durations are ``timedelta`` or a number of seconds.
-    """
-
-    # Lists the stores; migrations create it.
-    fan_out_function: ClassVar[str] = "public.list_store_ids_for_fan_out"
-
-    store_model: str | None = setting(None, optional(text))
-    store_guc: str = setting("app.current_store_id", text)
-    request_store: str = setting("membership", text)
-    request_without_store: str = setting("refuse", one_of("refuse", "continue"))
-    paths_without_store: tuple[str, ...] = setting((), _paths)
-    membership_model: str | None = setting(None, optional(text))
-    database: str = setting(DEFAULT_DB_ALIAS, text)
-    operator_database: str | None = setting(None, optional(text))
-    roles: Roles | None = setting(None, optional(_roles))
-    bootstrap_url: str | None = setting(None, optional(_url), secret=True)
-    role_passwords: Mapping[str, str] = setting(dict[str, str], _passwords, secret=True)
-    on_drift: str = setting("warn", one_of("refuse", "warn", "ignore"))
-    listen: bool | str = setting(True, _listen, secret=True)
-    poll_interval: timedelta = setting(timedelta(seconds=1), duration)
-    process_silent_after: timedelta = setting(timedelta(seconds=15), duration)
-    shutdown_grace: timedelta = setting(timedelta(seconds=30), duration)
-    concurrency: int = setting(8, count(1, 1000))
-    store_concurrency: int | None = setting(None, optional(count(1, 1_000_000)))
-    retain_succeeded: timedelta | None = setting(timedelta(0), optional(partial(duration, zero=True)))
-    result_retention: timedelta = setting(timedelta(days=1), partial(duration, zero=True))
-    retain_failed: timedelta | None = setting(timedelta(days=90), optional(duration))
-    max_attempts: int = setting(25, count(1, 32767))
-    terminate_after_timeouts: int | None = setting(None, optional(count(1, 1_000_000)))
-    backoff: Backoff = setting(Backoff, _backoff)
-    logging: LoggingSettings = _part(LoggingSettings, "LOGGING")
-    sentry: bool | None = setting(None, optional(flag))
-    sentry_level: str | None = setting("WARNING", optional(log_level))
-    sentry_payload: bool = setting(False, flag)
-    redact: tuple[str, ...] = setting(SENSITIVE, names)
-    trace_link: str | None = setting(None, optional(text))
-    sentry_monitors: bool = setting(False, flag)
-    tracing: bool = setting(False, flag)
-    outbox: OutboxSettings = _part(OutboxSettings, "OUTBOX")
-    nats: NatsSettings = _part(NatsSettings, "NATS")
-    sns: SnsSettings = _part(SnsSettings, "SNS")
-    azure: AzureSettings = _part(AzureSettings, "AZURE")
-    consumers: Mapping[str, ConsumerSettings] = setting(
-        dict[str, ConsumerSettings], partial(read_consumers, path="SALON_JOBS['CONSUMERS']")
-    )
-
-    @property
-    def reader_database(self) -> str:
-        """The alias through which operators see the jobs of all stores."""
-        return self.operator_database or self.database
-
-    @property
-    def extra_owner_roles(self) -> tuple[str, ...]:
-        """The host application's own owners of narrow functions."""
-        return () if self.roles is None else self.roles.extra_owners
-
-    @property
-    def store_domain(self) -> str | None:
-        """The domain that follows the store's name when requests name their store by subdomain, or None."""
-        return self.request_store.removeprefix("*.") if self.request_store.startswith("*.") else None
-
-    @property
-    def request_resolver(self) -> str:
-        """The way to find the store of a request: one of ``REQUEST_STORES``, or a dotted path."""
-        return self.request_store if self.store_domain is None else "subdomain"
-
-    @property
-    def retain_cancelled(self) -> timedelta | None:
-        """How long cancelled jobs are kept: a week, as people ask less about them, and no longer than failed ones."""
-        return None if self.retain_failed is None else min(timedelta(days=7), self.retain_failed)
-
-    @property
-    def keep_succeeded(self) -> bool:
-        """Whether the row of a job stays when it succeeds, for ``retain_succeeded``."""
-        return self.retain_succeeded is None or self.retain_succeeded > timedelta(0)
-
-    @property
-    def user_guc(self) -> str:
-        """The PostgreSQL setting that holds the user's key while memberships are read, next to the store's."""
-        return f"{self.store_guc.rpartition('.')[0]}.current_user_id"
-
-    @property
-    def heartbeat_interval(self) -> timedelta:
-        """How often a process writes its heartbeat: four may be lost before it is declared dead."""
-        return self.process_silent_after / 5
-
-    @property
-    def shutdown_interrupt_after(self) -> timedelta:
-        """How long jobs may run on after a stop signal: five seconds remain to roll back, or half of a short grace."""
-        return max(self.shutdown_grace - timedelta(seconds=5), self.shutdown_grace / 2)
-
-    @property
-    def stale_after_s(self) -> float:
-        """After how many seconds without news of a loop its process is not ready: 30, or two silences if longer."""
-        return max(30.0, 2 * self.process_silent_after.total_seconds())
-
-    def require_alive(self, age_s: float, complaint: str) -> None:
-        """Raise NotReady when a loop of this process is stale."""
-        require_within(self.stale_after_s, age_s, complaint)
-
-
-def _load() -> Settings:
-    loaded = read_section(Settings, getattr(django_settings, "SALON_JOBS", {}), path="SALON_JOBS")
-    _validate(loaded)
-    return loaded
-
+if TYPE_CHECKING:
+    from salon_jobs.conf.schema import Roles as Roles
+    from salon_jobs.conf.schema import Settings as Settings
+else:
+    __getattr__ = lazy_names(__name__, {"Roles": "schema", "Settings": "schema"})
 
 # Built-in ways to find the store of a request; anything else is the dotted path of a class.
 REQUEST_STORES = ("membership", "header", "session", "subdomain")
 
 
-def _validate(loaded: Settings) -> None:
-    if not re.fullmatch(r"[a-z_][a-z0-9_]*(\.[a-z_][a-z0-9_]*)+", loaded.store_guc):
-        raise ConfigurationError("SALON_JOBS['STORE_GUC'] must be a dotted name such as 'app.current_store_id'")
-    if loaded.store_guc == loaded.user_guc:
-        raise ConfigurationError(f"SALON_JOBS['STORE_GUC'] cannot be {loaded.user_guc!r}, which holds the user's key")
-    for key, model in (("STORE_MODEL", loaded.store_model), ("MEMBERSHIP_MODEL", loaded.membership_model)):
-        if model is not None and not re.fullmatch(r"\w+\.\w+", model):
-            raise ConfigurationError(f"SALON_JOBS[{key!r}] must be 'app_label.Model'")
-    _validate_request_store(loaded)
-    link = loaded.trace_link
-    if link is not None and not (link.startswith(("https://", "http://")) and "{trace_id}" in link):
-        raise ConfigurationError("SALON_JOBS['TRACE_LINK'] must be an address with {trace_id} in it")
-    loaded.outbox.check_sns_rates(in_use=bool(given_keys("SNS")))
-    for key, alias in (("DATABASE", loaded.database), ("OPERATOR_DATABASE", loaded.operator_database)):
-        if alias is not None and alias not in django_settings.DATABASES:
-            raise ConfigurationError(f"SALON_JOBS[{key!r}] names {alias!r}, which is not in DATABASES")
+def _load() -> Settings:
+    from salon_jobs.conf.schema import read_settings  # noqa: PLC0415
 
-
-def _validate_request_store(loaded: Settings) -> None:
-    how, domain = loaded.request_store, loaded.store_domain
-    if domain is not None:
-        if not re.fullmatch(r"[a-z0-9-]+(\.[a-z0-9-]+)*", domain):
-            raise ConfigurationError(
-                "SALON_JOBS['REQUEST_STORE'] must name a domain in lower case, such as '*.salons.example'"
-            )
-    elif how not in REQUEST_STORES[:-1] and not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", how):
-        known = ", ".join(REQUEST_STORES[:-1])
-        raise ConfigurationError(
-            f"SALON_JOBS['REQUEST_STORE'] must be one of {known}, a subdomain such as '*.salons.example', or "
-            "the dotted path of a class"
-        )
+    return read_settings(getattr(django_settings, "SALON_JOBS", {}), aliases=django_settings.DATABASES)
 
 
 def middleware() -> tuple[str, ...]:
@@ -290,6 +45,11 @@ def middleware() -> tuple[str, ...]:
 def root_urlconf() -> str | None:
     """Return the dotted path of Django's ROOT_URLCONF, or None."""
     return getattr(django_settings, "ROOT_URLCONF", None)
+
+
+def is_given(key: str) -> bool:
+    """Return whether the settings contain a key, without reading the others."""
+    return key in getattr(django_settings, "SALON_JOBS", ())
 
 
 def given_keys(section: str) -> set[str]:

@@ -9,10 +9,12 @@ from collections.abc import Iterable
 from contextlib import nullcontext
 from contextvars import ContextVar
 from datetime import UTC, datetime
-from typing import Any, Final, Protocol, TextIO
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, Protocol, TextIO
 from uuid import UUID
 
-import msgspec
+if TYPE_CHECKING:
+    from msgspec.json import Encoder
 
 logger: Final = logging.getLogger("salon_jobs")
 
@@ -161,7 +163,7 @@ class JsonLinesHandler(logging.StreamHandler[TextIO]):
             head = {**JsonFormatter.head(time.time(), level, logger.name), "event": event}
             lines = [head | fields for fields in records]
             try:
-                text = _encode_lines(lines).decode()
+                text = _encoder().encode_lines(lines).decode()
             except ValueError:
                 text = "".join(f"{_storable_json(line)}\n" for line in lines)
             if lines:
@@ -199,13 +201,16 @@ class JsonFormatter(logging.Formatter):
         }
 
 
-_encoder: Final = msgspec.json.Encoder(enc_hook=str)
-_encode, _encode_lines = _encoder.encode, _encoder.encode_lines
+@cache
+def _encoder() -> Encoder:
+    from msgspec.json import Encoder  # noqa: PLC0415 - takes longer to load than this module; most processes log no line
+
+    return Encoder(enc_hook=str)
 
 
 def _storable_json(line: dict[str, Any]) -> str:
     try:
-        return _encode(line).decode()
+        return _encoder().encode(line).decode()
     except ValueError:
         # A lone surrogate (from undecodable bytes) would break the stream that the line is written to.
         text = json.dumps(line, default=str, ensure_ascii=False)
