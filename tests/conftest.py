@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from uuid import UUID, uuid4
@@ -18,7 +17,8 @@ from pytest_django.plugin import DjangoDbBlocker
 from salon_jobs.models import Process
 from tests import settings as test_settings
 from tests import tasks as test_tasks
-from tests.interpreter import run_python
+from tests.databases import bootstrapped, fresh, owned
+from tests.interpreter import manage, succeed
 from tests.tasks import Hooks
 
 # `make test-all` takes the profile "full"; "hard" is for a night, or for a change to a statement.
@@ -26,6 +26,8 @@ hypothesis.settings.register_profile("quick", max_examples=25, deadline=None, pr
 hypothesis.settings.register_profile("full", max_examples=150, deadline=None, print_blob=True)
 hypothesis.settings.register_profile("hard", max_examples=2000, deadline=None, print_blob=True)
 hypothesis.settings.load_profile("quick")
+
+__all__ = ["bootstrapped", "fresh", "manage", "owned"]  # fixtures, and what tests import from here
 
 # Emptied in this order, which satisfies the foreign keys.
 TABLES = (
@@ -54,12 +56,6 @@ LARGE = (
 )
 
 
-def manage(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run manage.py as a process of its own, as a user would."""
-    surroundings = {**os.environ, "DJANGO_SETTINGS_MODULE": "project.settings", **environment}
-    return run_python("manage.py", *arguments, environment=surroundings)
-
-
 @contextmanager
 def migrated_database() -> Generator[None]:
     """Bootstrap and migrate the test database by the commands, as their roles, and drop it at the end.
@@ -69,8 +65,7 @@ def migrated_database() -> Generator[None]:
     # The server may have these roles already, of an earlier run or a parallel one, with other passwords.
     roles = ("bootstrap_roles", "--share-roles", "--change-passwords", "--yes")
     for command in ((*roles, "--database", test_settings.TEST_DATABASE), ("migrate", "--verbosity", "0")):
-        done = manage(*command)
-        assert done.returncode == 0, done.stderr
+        succeed(*command)
     database, template = (sql.Identifier(name) for name in (test_settings.TEST_DATABASE, test_settings.TEMPLATE))
     create = sql.SQL("CREATE DATABASE {} TEMPLATE {} ALLOW_CONNECTIONS false").format(template, database)
     with psycopg.connect(os.environ["DATABASE_URL_BOOTSTRAP"], autocommit=True) as server:

@@ -73,6 +73,19 @@ def run_python(*words: str, environment: Mapping[str, str], timeout_s: float = 1
         return subprocess.CompletedProcess(words, status, stdout.read(), stderr.read())
 
 
+def manage(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run manage.py as a process of its own, as a user would."""
+    surroundings = {**os.environ, "DJANGO_SETTINGS_MODULE": "project.settings", **environment}
+    return run_python("manage.py", *arguments, environment=surroundings)
+
+
+def succeed(*arguments: str, **environment: str) -> str:
+    """Run manage.py, which must succeed; return its standard output."""
+    done = manage(*arguments, **environment)
+    assert done.returncode == 0, done.stderr + done.stdout
+    return done.stdout
+
+
 def _read_at_start(environment: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value for name, value in environment.items() if name.startswith(_READ_AT_START) and name not in _GIVEN

@@ -11,12 +11,10 @@ import pytest
 from django.core.management import CommandError, call_command
 from psycopg import sql
 
-from tests.conftest import manage
-from tests.migrations.test_migrations import environment, fresh, owned, rows
+from tests.databases import environment, rows
+from tests.interpreter import manage, succeed
 from tests.settings import url_for
 from tests.support import seen
-
-__all__ = ["fresh", "owned"]  # fixtures
 
 Owned = Callable[[str], dict[str, str]]
 ONE_USER = "tests.migrations.one_user_settings"
@@ -57,13 +55,6 @@ UNION ALL SELECT 'policy', policyname FROM pg_policies WHERE roles <> '{public}'
 """
 
 
-def done(*arguments: str, **variables: str) -> str:
-    """Run a command that must succeed; returns what it wrote."""
-    result = manage(*arguments, **variables)
-    assert result.returncode == 0, result.stderr
-    return result.stdout
-
-
 def run(database: str, statement: sql.Composed) -> None:
     """Run statements as the superuser."""
     with psycopg.connect(url_for(None, database), autocommit=True) as connection:
@@ -82,14 +73,14 @@ def refused(*arguments: str, **variables: str) -> str:
 @pytest.mark.usefixtures("migrated")
 def test_one_user_becomes_roles_and_roles_become_one_user(fresh: str, owned: Owned) -> None:
     one_user, roles = owned(ONE_USER), environment(fresh)
-    done("migrate", "-v", "0", **one_user)
-    done("shell", "-v", "0", "-c", FILL, **one_user)
-    done("salon_jobs", "doctor", "--superuser", "--fail", **one_user)
+    succeed("migrate", "-v", "0", **one_user)
+    succeed("shell", "-v", "0", "-c", FILL, **one_user)
+    succeed("salon_jobs", "doctor", "--superuser", "--fail", **one_user)
     before = rows(fresh, "SELECT id, store_id FROM customer ORDER BY 1")
     statistics = "CREATE STATISTICS names ON store_id, name FROM customer; ALTER STATISTICS names OWNER TO {}"
     run(fresh, sql.SQL(statistics).format(sql.Identifier(fresh)))
 
-    done("migrate", "salon", "0002", "-v", "0", **one_user)  # what the project does by ROLES itself
+    succeed("migrate", "salon", "0002", "-v", "0", **one_user)  # what the project does by ROLES itself
     assert "ROLES.CONVERSION_MISSING: the job tables belong to" in refused("migrate", **roles)
     assert "ROLES.TAKEN: other databases use these roles, and" in refused("salon_jobs", "convert", "--yes", **roles)
     converted = manage("salon_jobs", "convert", "--yes", "--share-roles", **roles, APP_PASSWORD="another")
@@ -98,30 +89,30 @@ def test_one_user_becomes_roles_and_roles_become_one_user(fresh: str, owned: Own
         "kept the password of app, which is not the one in ROLE_PASSWORDS; "
         "python manage.py bootstrap_roles --change-passwords changes it\n"
     )
-    done("migrate", "-v", "0", **roles)
-    assert done("salon_jobs", "doctor", "--superuser", "--fail", **roles).endswith("no drift\n")
+    succeed("migrate", "-v", "0", **roles)
+    assert succeed("salon_jobs", "doctor", "--superuser", "--fail", **roles).endswith("no drift\n")
     assert rows(fresh, "SELECT id, store_id FROM customer ORDER BY 1") == before
     assert rows(fresh, "SELECT stxowner::regrole::text FROM pg_statistic_ext WHERE stxname = 'names'") == [
         ("migrator",)
     ]
-    output = done("shell", "-v", "0", "-c", LOOK, **roles)
+    output = succeed("shell", "-v", "0", "-c", LOOK, **roles)
     assert "seen 2\noutside 0" in output
-    output = done("runworker", "--burst", "--health-addr", "127.0.0.1:0", **roles)
+    output = succeed("runworker", "--burst", "--health-addr", "127.0.0.1:0", **roles)
     assert output.count("job_succeeded") == 2
     assert "drift" not in output
     assert "nothing to convert" in refused("salon_jobs", "convert", "--yes", **roles)
 
-    done("migrate", "salon", "0002", "-v", "0", **roles)
+    succeed("migrate", "salon", "0002", "-v", "0", **roles)
     assert "ROLES.CONVERSION_MISSING: the job tables belong to 'migrator'" in refused("migrate", **one_user)
     run(fresh, sql.SQL("ALTER DATABASE {} OWNER TO migrator").format(sql.Identifier(fresh)))
-    done("salon_jobs", "convert", "--yes", **one_user)
-    done("migrate", "-v", "0", **one_user)
-    assert done("salon_jobs", "doctor", "--superuser", "--fail", **one_user).endswith("no drift\n")
+    succeed("salon_jobs", "convert", "--yes", **one_user)
+    succeed("migrate", "-v", "0", **one_user)
+    assert succeed("salon_jobs", "doctor", "--superuser", "--fail", **one_user).endswith("no drift\n")
     assert rows(fresh, LEFT) == []
     assert len(rows(fresh, "SELECT FROM customer")) == 3
-    output = done("shell", "-v", "0", "-c", LOOK, **one_user)
+    output = succeed("shell", "-v", "0", "-c", LOOK, **one_user)
     assert "seen 3\noutside 0" in output
-    assert "job_succeeded" in done("runworker", "--burst", "--health-addr", "127.0.0.1:0", **one_user)
+    assert "job_succeeded" in succeed("runworker", "--burst", "--health-addr", "127.0.0.1:0", **one_user)
 
 
 def convert(*arguments: str) -> str:

@@ -9,11 +9,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.conftest import manage
-from tests.migrations.test_migrations import fresh, owned
+from tests.interpreter import succeed
 from tests.settings import url_for
-
-__all__ = ["fresh", "owned"]  # fixtures
 
 
 class OneUser:
@@ -29,17 +26,15 @@ class OneUser:
             self.connection.execute(statement.encode())
 
     def drifts(self) -> list[dict[str, Any]]:
-        done = manage("salon_jobs", "doctor", "--superuser", "--json", **self.environment)
-        assert done.returncode == 0, done.stderr
-        drifts: list[dict[str, Any]] = json.loads(done.stdout)["drifts"]
+        output = succeed("salon_jobs", "doctor", "--superuser", "--json", **self.environment)
+        drifts: list[dict[str, Any]] = json.loads(output)["drifts"]
         return drifts
 
 
 @pytest.fixture
 def one_user(fresh: str, owned: Callable[[str], dict[str, str]]) -> Iterator[OneUser]:
     environment = owned("tests.migrations.one_user_settings")
-    done = manage("migrate", "--verbosity", "0", **environment)
-    assert done.returncode == 0, done.stderr
+    succeed("migrate", "--verbosity", "0", **environment)
     with psycopg.connect(url_for(None, fresh), autocommit=True) as connection:
         yield OneUser(fresh, environment, connection)
 

@@ -1,46 +1,57 @@
-"""Runs migration operations on the test database as the migrator, on tables that are dropped afterwards."""
+"""Runs migration operations on the test database, by default as the migrator."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
 
-import pytest
 from django.apps import apps
 from django.db import connections, models
 from django.db.migrations import CreateModel, Migration
 from django.db.migrations.operations.base import Operation
 from django.db.migrations.state import ProjectState
 
-from tests.support import change, seen
+from tests.support import seen
 
 UNIQUE = models.UniqueConstraint(fields=["store", "id"], name="shelf_store_id")
 
 
 def migrate(
-    *operations: Operation, state: ProjectState | None = None, backwards: bool = False, atomic: bool = True
+    *operations: Operation,
+    state: ProjectState | None = None,
+    backwards: bool = False,
+    atomic: bool = True,
+    using: str = "migrator",
+    base: type[Migration] = Migration,
 ) -> ProjectState:
     """Run operations as one migration of the demo's app; return the state after them (before them: backwards)."""
-    written = {"operations": [*operations], "atomic": atomic}
-    migration: Migration = type("Migration", (Migration,), written)("test", "salon")
+    migration: Migration = type("Migration", (base,), {"operations": [*operations], "atomic": atomic})("test", "salon")
     state = state or ProjectState.from_apps(apps)
     try:
-        with connections["migrator"].schema_editor(atomic=atomic) as editor:
+        with connections[using].schema_editor(atomic=atomic) as editor:
             return (migration.unapply if backwards else migration.apply)(state, editor)
     except Exception:
         # Django leaves its transaction open when what it has put off to the end fails; `migrate` ends then.
-        connections["migrator"].connection.close()
-        del connections["migrator"]
+        connections[using].connection.close()
+        del connections[using]
         raise
 
 
-def written(operation: Operation, state: ProjectState) -> str:
-    """Return the SQL of one operation; nothing is run."""
-    after = state.clone()
-    operation.state_forwards("salon", after)
-    with connections["migrator"].schema_editor(collect_sql=True) as editor:
-        operation.database_forwards("salon", editor, state, after)
+def sql_of(
+    operation: Operation,
+    state: ProjectState | None = None,
+    *,
+    using: str = "migrator",
+    app_label: str = "salon",
+    direction: str = "forwards",
+) -> str:
+    """Return the SQL of one operation; nothing is run. Without ``state`` the models are as they are, before and after."""
+    before = after = state or ProjectState.from_apps(apps)
+    if state is not None:
+        after = state.clone()
+        operation.state_forwards(app_label, after)
+    with connections[using].schema_editor(collect_sql=True) as editor:
+        getattr(operation, f"database_{direction}")(app_label, editor, before, after)
     return "\n".join(editor.collected_sql)
 
 
@@ -53,16 +64,6 @@ def create(name: str, *constraints: models.BaseConstraint, **fields: models.Fiel
         *fields.items(),
     ]
     return CreateModel(name, columns, options={"db_table": name.lower(), "constraints": list(constraints)})
-
-
-@pytest.fixture
-def tables(database: None) -> Iterator[None]:
-    """Drop what a test has created."""
-    query = "SELECT relname FROM pg_class WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace"
-    before = seen(query)
-    yield
-    for name in sorted(set(seen(query)) - set(before)):
-        change(f'DROP TABLE "{name[0]}" CASCADE')
 
 
 def access_of(table: str) -> list[tuple[Any, ...]]:

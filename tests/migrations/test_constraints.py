@@ -25,10 +25,8 @@ from salon_jobs.access.operations.access import declarations, declared_in_meta
 from salon_jobs.conf import Roles
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError
-from tests.migrations.operations import access_of, create, migrate, tables
+from tests.migrations.operations import access_of, create, migrate
 from tests.support import change, seen
-
-__all__ = ["tables"]  # a fixture
 
 ISOLATION = StoreIsolation(
     field="store", name="shelf_isolation", web=["SELECT", "INSERT"], worker={"SELECT": (), "UPDATE": ["label"]}
@@ -134,17 +132,15 @@ def test_numbers_of_rows_are_no_secret_way_to_count_other_stores() -> None:
 
 
 @pytest.mark.usefixtures("tables")
-def test_a_table_that_is_renamed_in_its_first_migration_is_isolated() -> None:
-    migrate(create("Shelf", ISOLATION), AlterModelTable("shelf", "rack"))
-    [(name, _, enabled, forced, policies)] = access_of("rack")
-    assert (name, enabled, forced, len(policies)) == ("rack", True, True, 4)
-
-
-@pytest.mark.usefixtures("tables")
-def test_a_table_with_a_default_in_the_database_is_isolated() -> None:
-    migrate(create("Shelf", ISOLATION, size=models.IntegerField(db_default=1)))
-    [(_, _, enabled, forced, _)] = access_of("shelf")
-    assert (enabled, forced) == (True, True)
+@pytest.mark.parametrize(
+    ("fields", "later", "name"),
+    [({}, [AlterModelTable("shelf", "rack")], "rack"), ({"size": models.IntegerField(db_default=1)}, [], "shelf")],
+    ids=["renamed in its first migration", "with a default in the database"],
+)
+def test_a_new_table_is_isolated_in_every_form(fields: dict[str, Any], later: list[Any], name: str) -> None:
+    migrate(create("Shelf", ISOLATION, **fields), *later)
+    [(table, _, enabled, forced, policies)] = access_of(name)
+    assert (table, enabled, forced, len(policies)) == (name, True, True, 4)
 
 
 @pytest.mark.usefixtures("tables")
@@ -164,9 +160,9 @@ def changes(before: list[Any], after: list[Any]) -> list[str]:
     for constraints in (before, after):
         state = ProjectState.from_apps(apps)
         model = state.models["salon", "customer"]
-        kept = [each for each in model.options["constraints"] if not isinstance(each, StoreIsolation)]
+        others = [each for each in model.options["constraints"] if not isinstance(each, StoreIsolation)]
         state.models["salon", "customer"] = ModelState(
-            "salon", model.name, model.fields, {**model.options, "constraints": [*kept, *constraints]}
+            "salon", model.name, model.fields, {**model.options, "constraints": [*others, *constraints]}
         )
         states.append(state)
     detector: Any = MigrationAutodetector
@@ -220,29 +216,8 @@ def test_a_form_refuses_another_stores_row_before_the_database_does(stores: list
 
 def declared_access(roles: Roles | None) -> dict[str, TableAccess]:
     """Return what is declared of each table, by its name."""
-    found = (constraint.access(model, roles) for model, constraint in declarations().items())
-    return {access.table: access for access in found if access is not None}
-
-
-@pytest.mark.usefixtures("database")
-def test_everything_that_is_declared_is_in_the_catalogue() -> None:
-    declared = declared_access(conf.roles)
-    business = "SELECT relname FROM pg_class WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace"
-    own = {name for (name,) in seen(business) if not name.startswith(("salon_jobs_", "django_migrations"))}
-    assert set(declared) == own
-    for table, access in declared.items():
-        [*found] = seen("SELECT policyname, cmd, roles::text[] FROM pg_policies WHERE tablename = %s", table)
-        assert {(name, command, tuple(sorted(roles))) for name, command, roles in found} == {
-            (policy.name, policy.command, tuple(sorted(policy.roles))) for policy in access.policies
-        }
-        granted = seen(
-            """
-            SELECT grantee, privilege_type FROM information_schema.role_table_grants WHERE table_name = %s
-            AND grantee IN ('app', 'worker_runtime', 'jobs_operator', 'PUBLIC')
-            """,
-            table,
-        )
-        assert set(granted) == {(right.grantee, right.privilege) for right in access.rights if not right.column}
+    declared = (constraint.access(model, roles) for model, constraint in declarations().items())
+    return {access.table: access for access in declared if access is not None}
 
 
 def test_with_one_database_user_everything_is_to_public_and_the_store_is_left_to_its_owner() -> None:

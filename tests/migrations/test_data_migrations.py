@@ -22,10 +22,8 @@ from salon_jobs.access.operations.stores import require_store
 from salon_jobs.access.policies import DEMAND_GUC, NO_STORE
 from salon_jobs.conf import Settings
 from salon_jobs.core.errors import ConfigurationError
-from tests.migrations.operations import create, migrate, tables
+from tests.migrations.operations import create, migrate
 from tests.support import change, seen
-
-__all__ = ["tables"]  # a fixture
 
 ISOLATION = StoreIsolation(field="store", name="shelf_isolation")
 ONE_USER = {**settings.SALON_JOBS, "ROLES": None}
@@ -162,8 +160,8 @@ def test_with_one_database_user_a_store_is_demanded_while_migrate_runs(stores: l
         assert update() == 0
 
 
-@pytest.mark.parametrize(("given", "demanded"), [(ONE_USER, NO_STORE), (settings.SALON_JOBS, None)], ids=str)
-def test_migrate_demands_a_store(database: None, given: dict[str, Any], demanded: str | None) -> None:
+@pytest.mark.parametrize(("options", "demanded"), [(ONE_USER, NO_STORE), (settings.SALON_JOBS, None)], ids=str)
+def test_migrate_demands_a_store(database: None, options: dict[str, Any], demanded: str | None) -> None:
     values: list[object] = []
 
     def read_setting(using: str, **_: Any) -> None:
@@ -174,7 +172,7 @@ def test_migrate_demands_a_store(database: None, given: dict[str, Any], demanded
     connections["migrator"].close()
     pre_migrate.connect(read_setting, weak=False)
     try:
-        with override_settings(SALON_JOBS={**given, "DATABASE": "migrator"}):
+        with override_settings(SALON_JOBS={**options, "DATABASE": "migrator"}):
             call_command("migrate", database="migrator", verbosity=0)
     finally:
         pre_migrate.disconnect(read_setting)

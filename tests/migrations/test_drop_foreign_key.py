@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from django.db import IntegrityError, ProgrammingError, models
-from django.db.migrations import RunSQL
+from django.db import IntegrityError, ProgrammingError
 from django.db.migrations.state import ProjectState
 
-from salon_jobs.access import StoreIsolation
 from salon_jobs.access.operations import DropForeignKey
-from tests.migrations.operations import UNIQUE, access_of, create, migrate, tables, written
+from tests.migrations.operations import access_of, migrate, sql_of
 from tests.support import change, seen
-
-__all__ = ["tables"]  # a fixture
 
 KEYS = "SELECT conname::text, convalidated FROM pg_constraint WHERE conrelid = 'book'::regclass AND contype = 'f'"
 # Older than Django's own, and nobody remembers its name.
@@ -26,40 +21,33 @@ DROP = DropForeignKey("book", ["store_id", "shelf_id"], to="shelf", to_columns=[
 
 
 @pytest.fixture
-def library(tables: None, stores: list[UUID]) -> ProjectState:
-    """Create isolated shelves and books with a key that Django knows nothing of."""
-    reference: models.ForeignKey[Any, Any] = models.ForeignKey("salon.Shelf", models.DO_NOTHING, db_constraint=False)
-    state = migrate(
-        create("Shelf", UNIQUE, StoreIsolation(field="store", name="shelf_isolation")),
-        create("Book", StoreIsolation(field="store", name="book_isolation"), shelf=reference),
-        RunSQL(OLD),
-    )
-    for store in stores[:2]:
-        change("INSERT INTO shelf (id, store_id, label) VALUES (%s, %s, '')", store, store)
+def keyed(library: ProjectState, stores: list[UUID]) -> ProjectState:
+    """Add a key that Django knows nothing of, and a book of the first store."""
     change("INSERT INTO book (id, store_id, shelf_id, label) VALUES (%s, %s, %s, '')", uuid4(), stores[0], stores[0])
-    return state
+    change(OLD)
+    return library
 
 
-def test_the_key_on_these_columns_goes_and_no_other(library: ProjectState) -> None:
+def test_the_key_on_these_columns_goes_and_no_other(keyed: ProjectState) -> None:
     before = dict(seen(KEYS))
     old = "What 'is' it?"
     assert len(before) == 2
-    migrate(DropForeignKey("book", ["shelf_id", "store_id"]), state=library)
+    migrate(DropForeignKey("book", ["shelf_id", "store_id"]), state=keyed)
     assert dict(seen(KEYS)) == {name: valid for name, valid in before.items() if name != old}
 
 
-def test_on_the_way_back_it_is_there_again_and_holds_every_row(library: ProjectState, stores: list[UUID]) -> None:
+def test_on_the_way_back_it_is_there_again_and_holds_every_row(keyed: ProjectState, stores: list[UUID]) -> None:
     rights = access_of("book")
-    migrate(DROP, state=library)
-    migrate(DROP, state=library, backwards=True)
+    migrate(DROP, state=keyed)
+    migrate(DROP, state=keyed, backwards=True)
     assert dict(seen(KEYS))["book_store_id_shelf_id_fk"] is True
     assert access_of("book") == rights
     with pytest.raises(IntegrityError):
         change("UPDATE book SET shelf_id = %s", stores[1])
-    migrate(DROP, state=library)
+    migrate(DROP, state=keyed)
     change("UPDATE book SET shelf_id = %s", stores[1])
     with pytest.raises(IntegrityError, match="book_store_id_shelf_id_fk"):
-        migrate(DROP, state=library, backwards=True)
+        migrate(DROP, state=keyed, backwards=True)
 
 
 @pytest.mark.parametrize(
@@ -67,14 +55,14 @@ def test_on_the_way_back_it_is_there_again_and_holds_every_row(library: ProjectS
     [DropForeignKey("book", ["shelf_id"]), DropForeignKey("book", ["shelf_id", "store_id"], to="store")],
     ids=["other columns", "another table"],
 )
-def test_where_there_is_no_such_key_it_says_so(library: ProjectState, missing: DropForeignKey) -> None:
+def test_where_there_is_no_such_key_it_says_so(keyed: ProjectState, missing: DropForeignKey) -> None:
     before = seen(KEYS)
     with pytest.raises(ProgrammingError, match=r"no foreign key on book \(shelf_id"):
-        migrate(missing, state=library)
+        migrate(missing, state=keyed)
     assert seen(KEYS) == before
 
 
-def test_it_can_be_taken_back_only_when_it_is_told_to_what(library: ProjectState) -> None:
+def test_it_can_be_taken_back_only_when_it_is_told_to_what(keyed: ProjectState) -> None:
     assert DROP.reversible
     assert not DropForeignKey("book", ["shelf_id"], to="shelf").reversible
-    assert "What" not in written(DROP, library), "what is written down looks the name up where it is run"
+    assert "What" not in sql_of(DROP, keyed), "what is written down looks the name up where it is run"

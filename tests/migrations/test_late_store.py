@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.conftest import manage
-from tests.migrations.test_migrations import fresh, owned, rows
-
-__all__ = ["fresh", "owned"]  # fixtures
+from tests.databases import rows
+from tests.interpreter import manage, succeed
 
 SETTINGS = "tests.migrations.tenants_settings"
 FUNCTION = "SELECT proname FROM pg_proc WHERE proname = 'list_store_ids_for_fan_out'"
@@ -20,22 +18,19 @@ def test_a_store_that_a_later_migration_creates_is_an_error_that_says_what_to_do
     assert done.returncode != 0
     assert "'tenants.Store' does not exist yet at this point of the migrations" in done.stderr
     assert "run_before = [('salon_jobs', '0003_fan_out')]" in done.stderr
-    done = manage("migrate", **project, TENANTS_MIGRATIONS="ordered.migrations")
-    assert done.returncode == 0, done.stderr
+    succeed("migrate", **project, TENANTS_MIGRATIONS="ordered.migrations")
     assert len(rows(fresh, FUNCTION)) == 1
 
 
 def test_a_plain_queue_gets_stores_later(fresh: str, owned: Owned) -> None:
     project = owned(SETTINGS)
     for target in (("salon_jobs",), ("tenants", "0002")):
-        done = manage("migrate", *target, **project)
-        assert done.returncode == 0, done.stderr
+        succeed("migrate", *target, **project)
     assert rows(fresh, FUNCTION) == []
     # The case of a model's name means nothing to Django, nor here.
-    done = manage("migrate", **project, TENANTS_STORE_MODEL="tenants.store")
-    assert done.returncode == 0, done.stderr
+    succeed("migrate", **project, TENANTS_STORE_MODEL="tenants.store")
     insert = "from tests.migrations.tenants.models import Store; Store.objects.create()"
-    assert manage("shell", "-c", insert, **project).returncode == 0
+    succeed("shell", "-c", insert, **project)
     assert rows(fresh, "SELECT relrowsecurity, relforcerowsecurity FROM pg_class WHERE relname = 'tenants_store'") == [
         (True, False)
     ]
@@ -43,5 +38,4 @@ def test_a_plain_queue_gets_stores_later(fresh: str, owned: Owned) -> None:
         "from django.db import connection as c; cursor = c.cursor(); "
         "cursor.execute('SELECT count(*) FROM list_store_ids_for_fan_out()'); print('stores', *cursor.fetchone())"
     )
-    done = manage("shell", "-c", look, **project, TENANTS_STORE_MODEL="tenants.store")
-    assert "stores 1" in done.stdout, done.stderr
+    assert "stores 1" in succeed("shell", "-c", look, **project, TENANTS_STORE_MODEL="tenants.store")

@@ -16,6 +16,7 @@ from django.db.migrations.state import ProjectState
 
 from salon_jobs.access.operations import LocksBriefly, ProtectTables
 from salon_jobs.access.operations.base import LOCKS_MS
+from tests.migrations.operations import migrate
 from tests.settings import url_for
 from tests.support import seen
 
@@ -24,14 +25,17 @@ COLUMNS = "SELECT count(*) FROM pg_attribute WHERE attrelid = 'customer'::regcla
 POLICIES = "SELECT policyname FROM pg_policies WHERE tablename = 'salon_jobs_job' ORDER BY 1"
 
 
-def run(
-    *operations: Any, atomic: bool = True, base: type[migrations.Migration] = LocksBriefly, show: bool = False
-) -> list[str]:
-    """Run operations as one migration of the demo, as its owner; with ``show`` only write them down."""
-    migration = type("Migration", (base,), {"operations": list(operations), "atomic": atomic})("later", "salon")
-    with connections["owner"].schema_editor(atomic=atomic, collect_sql=show) as editor:
-        migration.apply(ProjectState.from_apps(apps), editor, collect_sql=show)
-    return list(editor.collected_sql) if show else []
+def run(*operations: Any, atomic: bool = True, base: type[migrations.Migration] = LocksBriefly) -> None:
+    """Run operations as one migration of the demo, as its owner."""
+    migrate(*operations, atomic=atomic, using="owner", base=base)
+
+
+def sql_lines(*operations: Any, atomic: bool = True) -> list[str]:
+    """Return the SQL of such a migration; nothing is run."""
+    migration = type("Migration", (LocksBriefly,), {"operations": list(operations), "atomic": atomic})("later", "salon")
+    with connections["owner"].schema_editor(atomic=atomic, collect_sql=True) as editor:
+        migration.apply(ProjectState.from_apps(apps), editor, collect_sql=True)
+    return list(editor.collected_sql)
 
 
 @contextmanager
@@ -101,9 +105,9 @@ def test_it_gives_up_before_the_server_ends_a_transaction_that_waits_for_it(data
 
 
 def test_what_is_shown_sets_it_once_and_leaves_the_session_alone(database: None) -> None:
-    shown = run(ProtectTables("salon_jobs_job"), ADD_FIELD, show=True)
-    assert [line for line in shown if "lock_timeout" in line] == [f"SET LOCAL lock_timeout = {LOCKS_MS};"]
-    assert "lock_timeout" in shown[0]
+    lines = sql_lines(ProtectTables("salon_jobs_job"), ADD_FIELD)
+    assert [line for line in lines if "lock_timeout" in line] == [f"SET LOCAL lock_timeout = {LOCKS_MS};"]
+    assert "lock_timeout" in lines[0]
     with connections["owner"].cursor() as cursor:
         cursor.execute("SELECT current_setting('lock_timeout')")
         assert cursor.fetchone() == ("0",)
@@ -113,13 +117,13 @@ def test_a_lock_timeout_of_the_session_stands(database: None) -> None:
     with connections["owner"].cursor() as cursor:
         cursor.execute("SET lock_timeout = '10s'")
         try:
-            assert "lock_timeout" not in "".join(run(ADD_FIELD, show=True))
+            assert "lock_timeout" not in "".join(sql_lines(ADD_FIELD))
         finally:
             cursor.execute("RESET lock_timeout")
 
 
 def test_without_a_transaction_it_changes_nothing(database: None) -> None:
-    assert "lock_timeout" not in "".join(run(ADD_FIELD, atomic=False, show=True))
+    assert "lock_timeout" not in "".join(sql_lines(ADD_FIELD, atomic=False))
 
 
 def test_without_a_transaction_each_of_our_operations_has_one_of_its_own(database: None) -> None:

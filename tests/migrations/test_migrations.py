@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from urllib.parse import urlsplit
 
-import psycopg
 import pytest
-from psycopg import sql
 
 from project.local.postgres import EmbeddedPostgres
-from tests.conftest import manage
-from tests.settings import PASSWORD, url_for
+from tests.databases import rows
+from tests.interpreter import manage, succeed
+from tests.settings import url_for
 
-URLS = {
-    "DATABASE_URL_MIGRATOR": "migrator",
-    "DATABASE_URL": "app",
-    "WORKER_DATABASE_URL": "worker_runtime",
-    "OPERATOR_DATABASE_URL": "jobs_operator",
-}
 JOB_TABLES = {
     "message",
     "blocked_aggregate",
@@ -42,26 +33,6 @@ JOB_TABLES = {
 }
 
 
-@pytest.fixture
-def fresh() -> Iterator[str]:
-    """Name a database that does not exist yet; it is dropped afterwards."""
-    name = f"salon_fresh_{secrets.token_hex(4)}"
-    yield name
-    with psycopg.connect(os.environ["DATABASE_URL_BOOTSTRAP"], autocommit=True) as connection:
-        connection.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
-
-
-def environment(name: str) -> dict[str, str]:
-    """Return the URLs of every role for one database."""
-    return {variable: url_for(role, name) for variable, role in URLS.items()}
-
-
-def rows(name: str, statement: str) -> list[tuple[object, ...]]:
-    """Query as the superuser."""
-    with psycopg.connect(url_for(None, name)) as connection:
-        return connection.execute(statement.encode()).fetchall()
-
-
 def job_tables(name: str) -> set[str]:
     """Return which job tables there are, without their prefix."""
     tables = rows(name, "SELECT relname FROM pg_class WHERE relkind = 'r' AND relname LIKE 'salon_jobs_%'")
@@ -81,41 +52,35 @@ ORDER BY 1, 2"""
 
 
 @pytest.mark.slow
-def test_gwt_04_an_empty_database_gets_the_job_tables_and_twice_changes_nothing(fresh: str) -> None:
-    urls = environment(fresh)
-    assert manage("bootstrap_roles", "--share-roles", "--database", fresh, **urls).returncode == 0
+def test_gwt_04_an_empty_database_gets_the_job_tables_and_twice_changes_nothing(
+    fresh: str, bootstrapped: dict[str, str]
+) -> None:
+    urls = bootstrapped
     assert job_tables(fresh) == set()
-    done = manage("migrate", **urls)
-    assert done.returncode == 0, done.stderr
+    succeed("migrate", **urls)
     assert job_tables(fresh) == JOB_TABLES
     before = rows(fresh, CATALOGUE)
     assert len(before) > 50
     for command in (("bootstrap_roles", "--share-roles", "--database", fresh), ("migrate",)):
         done = manage(*command, **urls)
-        assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stderr
     assert "No migrations to apply" in done.stdout
     assert "salon_jobs.W020" not in done.stderr
     assert rows(fresh, CATALOGUE) == before
-    done = manage("makemigrations", "--check", "--dry-run", **urls)
-    assert done.returncode == 0, done.stdout
+    succeed("makemigrations", "--check", "--dry-run", **urls)
 
     for app in ("salon_jobs", "salon"):
-        done = manage("migrate", app, "zero", **urls)
-        assert done.returncode == 0, done.stderr
+        succeed("migrate", app, "zero", **urls)
     assert job_tables(fresh) == set()
     functions = rows(fresh, "SELECT proname FROM pg_proc WHERE pronamespace = 'public'::regnamespace")
     assert [name for (name,) in functions if "pgtrigger" not in str(name)] == [], "pgtrigger leaves its own behind"
-    done = manage("migrate", **urls)
-    assert done.returncode == 0, done.stderr
+    succeed("migrate", **urls)
     assert rows(fresh, CATALOGUE) == before, "backwards and forwards again ends where it began"
-    done = manage("salon_jobs", "doctor", "--superuser", "--fail", **urls)
-    assert done.returncode == 0, done.stdout
+    succeed("salon_jobs", "doctor", "--superuser", "--fail", **urls)
 
 
-def test_a_worker_waits_for_pending_migrations_and_a_burst_says_so(fresh: str) -> None:
-    urls = environment(fresh)
-    assert manage("bootstrap_roles", "--share-roles", "--database", fresh, **urls).returncode == 0
-    done = manage("runworker", "--burst", "--health-addr", "127.0.0.1:0", **urls)
+def test_a_worker_waits_for_pending_migrations_and_a_burst_says_so(bootstrapped: dict[str, str]) -> None:
+    done = manage("runworker", "--burst", "--health-addr", "127.0.0.1:0", **bootstrapped)
     assert done.returncode == 1
     assert "WORKER.SCHEMA_MISSING" in done.stderr
     assert "manage.py migrate" in done.stderr
@@ -130,21 +95,8 @@ def test_without_bootstrap_migrate_says_what_to_run() -> None:
             done = manage("migrate", DATABASE_URL_MIGRATOR=url)
             assert done.returncode != 0
             assert "CommandError: ROLES.BOOTSTRAP_MISSING: " in done.stderr
-            assert "Traceback" not in done.stderr
             assert "before migrate, run python manage.py bootstrap_roles" in done.stderr
             assert "Traceback" not in done.stderr
-
-
-@pytest.fixture
-def owned(fresh: str) -> Iterator[Callable[[str], dict[str, str]]]:
-    """Give a database owned by one ordinary user, and the environment of a process with those settings."""
-    name = sql.Identifier(fresh)
-    with psycopg.connect(os.environ["DATABASE_URL_BOOTSTRAP"], autocommit=True) as connection:
-        connection.execute(sql.SQL("CREATE ROLE {} LOGIN PASSWORD {}").format(name, sql.Literal(PASSWORD)))
-        connection.execute(sql.SQL("CREATE DATABASE {} OWNER {}").format(name, name))
-        yield lambda settings: {"DJANGO_SETTINGS_MODULE": settings, "ONE_USER_URL": url_for(fresh, fresh)}
-        connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(name))
-        connection.execute(sql.SQL("DROP ROLE {}").format(name))
 
 
 ENQUEUE_AND_COUNT = (
@@ -155,27 +107,20 @@ ENQUEUE_AND_COUNT = (
 
 def test_without_a_store_model_it_is_a_plain_queue(fresh: str, owned: Callable[[str], dict[str, str]]) -> None:
     plain = owned("tests.migrations.plain_settings")
-    done = manage("migrate", "--verbosity", "0", **plain)
-    assert done.returncode == 0, done.stderr
-    functions = rows(fresh, "SELECT proname FROM pg_proc WHERE proname LIKE 'list_store%'")
-    assert functions == []
+    succeed("migrate", "--verbosity", "0", **plain)
+    assert rows(fresh, "SELECT proname FROM pg_proc WHERE proname LIKE 'list_store%'") == []
     assert rows(fresh, "SELECT count(*) FROM pg_policies") == [(0,)]
-    done = manage("shell", "-c", ENQUEUE_AND_COUNT, **plain)
-    assert "queued 1" in done.stdout, done.stderr
-    done = manage("runworker", "--burst", "--health-addr", "127.0.0.1:0", **plain)
-    assert done.returncode == 0, done.stderr
-    assert "job_succeeded" in done.stdout
-    assert "role_noticed" in done.stdout, "one user owns the tables"
-    done = manage("salon_jobs", "doctor", "--fail", **plain)
-    assert done.returncode == 0, done.stdout
-    done = manage("migrate", "salon_jobs", "zero", "--verbosity", "0", **plain)
-    assert done.returncode == 0, done.stderr
+    assert "queued 1" in succeed("shell", "-c", ENQUEUE_AND_COUNT, **plain)
+    output = succeed("runworker", "--burst", "--health-addr", "127.0.0.1:0", **plain)
+    assert "job_succeeded" in output
+    assert "role_noticed" in output, "one user owns the tables"
+    succeed("salon_jobs", "doctor", "--fail", **plain)
+    succeed("migrate", "salon_jobs", "zero", "--verbosity", "0", **plain)
 
 
 def test_one_database_user_has_stores_and_forced_policies(fresh: str, owned: Callable[[str], dict[str, str]]) -> None:
     one_user = owned("tests.migrations.one_user_settings")
-    done = manage("migrate", "--verbosity", "0", **one_user)
-    assert done.returncode == 0, done.stderr
+    succeed("migrate", "--verbosity", "0", **one_user)
     stores = (
         "import uuid; from project.salon.models import Customer, Store; from salon_jobs import *; "
         "ids = [uuid.uuid4() for _ in range(3)]; [Store.objects.create(id=i, name='s') for i in ids]\n"
@@ -186,26 +131,20 @@ def test_one_database_user_has_stores_and_forced_policies(fresh: str, owned: Cal
         "from project.salon.tasks.reservation import *\n"
         "print(fan_out(expire_tentative_for_store))"
     )
-    done = manage("shell", "-c", stores, **one_user)
-    assert "seen 1" in done.stdout, done.stderr
-    assert "outside 0" in done.stdout
-    assert "inserted=3" in done.stdout
+    output = succeed("shell", "-c", stores, **one_user)
+    assert all(text in output for text in ("seen 1", "outside 0", "inserted=3")), output
     assert rows(fresh, "SELECT count(*) FROM customer") == [(3,)]
     assert rows(fresh, "SELECT DISTINCT roles::text FROM pg_policies") == [("{public}",)]
-    done = manage("runworker", "--burst", "--health-addr", "127.0.0.1:0", **one_user)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("job_succeeded") == 3
+    burst = ("runworker", "--burst", "--health-addr", "127.0.0.1:0")
+    assert succeed(*burst, **one_user).count("job_succeeded") == 3
 
 
 @pytest.mark.slow
-def test_the_sql_of_every_migration_can_be_shown_and_a_plain_project_lacks_none(fresh: str) -> None:
-    urls = environment(fresh)
-    assert manage("bootstrap_roles", "--share-roles", "--database", fresh, **urls).returncode == 0
+def test_the_sql_of_every_migration_can_be_shown_and_a_plain_project_lacks_none(
+    fresh: str, bootstrapped: dict[str, str]
+) -> None:
     for name in ("0002_protect", "0003_fan_out"):
-        done = manage("sqlmigrate", "salon_jobs", name, **urls)
-        assert done.returncode == 0, done.stderr
-        assert "GRANT" in done.stdout
+        assert "GRANT" in succeed("sqlmigrate", "salon_jobs", name, **bootstrapped)
     assert job_tables(fresh) == set()
     plain = {"DJANGO_SETTINGS_MODULE": "tests.migrations.plain_settings", "ONE_USER_URL": url_for("migrator", fresh)}
-    done = manage("makemigrations", "--check", "--dry-run", **plain)
-    assert done.returncode == 0, done.stdout
+    succeed("makemigrations", "--check", "--dry-run", **plain)

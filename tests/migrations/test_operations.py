@@ -2,43 +2,32 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable
 from typing import Any
 
 import psycopg
 import pytest
-from django.apps import apps
 from django.db import OperationalError, connections
-from django.db.migrations.state import ProjectState
 from django.test import override_settings
 
 from salon_jobs.access import StoreIsolation
 from salon_jobs.access.operations import InstallFanOutFunction, InstallFunction, ProtectModel, ProtectTables
 from salon_jobs.access.operations.base import DatabaseOperation
-from tests.conftest import manage
-from tests.migrations.test_migrations import environment, fresh, rows
+from tests.databases import rows
+from tests.interpreter import succeed
+from tests.migrations.operations import migrate, sql_of
 from tests.settings import url_for
 from tests.support import seen
 
-__all__ = ["fresh"]  # a fixture
-
-
 ISOLATION = StoreIsolation(field="store", name="customer_isolation")
-
-
-def protect_customer(instead_of: StoreIsolation | None = None) -> DatabaseOperation:
-    """Return an operation that isolates the customers."""
-    return ProtectModel("salon.Customer", ISOLATION, instead_of=instead_of)
-
-
-OPERATIONS: list[tuple[str, Callable[[], DatabaseOperation]]] = [
-    ("salon", protect_customer),
-    ("salon_jobs", lambda: ProtectTables("salon_jobs_job")),
-    ("salon_jobs", lambda: InstallFunction("salon_jobs_add_job")),
-    ("salon_jobs", InstallFanOutFunction),
-    ("salon_jobs", lambda: InstallFunction("salon_jobs_supersede")),
+PROTECT = ProtectModel("salon.Customer", ISOLATION)
+OPERATIONS = [
+    ("salon", PROTECT),
+    ("salon_jobs", ProtectTables("salon_jobs_job")),
+    ("salon_jobs", InstallFunction("salon_jobs_add_job")),
+    ("salon_jobs", InstallFanOutFunction()),
+    ("salon_jobs", InstallFunction("salon_jobs_supersede")),
 ]
+both_directions = pytest.mark.parametrize("direction", ["forwards", "backwards"])
 
 
 class Refuses:
@@ -51,50 +40,39 @@ class Refuses:
         return False if (db, app_label) == ("operator", self.app_label) else None
 
 
-def written(alias: str, app_label: str, operation: DatabaseOperation, direction: str) -> list[str]:
-    """Return the SQL of one operation; nothing is run."""
-    state = ProjectState.from_apps(apps)
-    with connections[alias].schema_editor(collect_sql=True) as editor:
-        getattr(operation, f"database_{direction}")(app_label, editor, state, state)
-        return list(editor.collected_sql)
-
-
-@pytest.mark.parametrize(("case", "direction"), list(itertools.product(OPERATIONS, ("forwards", "backwards"))), ids=str)
+@both_directions
+@pytest.mark.parametrize(("app_label", "operation"), OPERATIONS, ids=str)
 def test_an_operation_does_nothing_where_the_routers_keep_its_app_away(
-    database: None, case: tuple[str, Callable[[], DatabaseOperation]], direction: str
+    database: None, app_label: str, operation: DatabaseOperation, direction: str
 ) -> None:
-    app_label, operation = case
-    assert written("operator", app_label, operation(), direction) != []
+    def sql(using: str) -> str:
+        return sql_of(operation, using=using, app_label=app_label, direction=direction)
+
+    assert sql("operator") != ""
     with override_settings(DATABASE_ROUTERS=[Refuses(app_label)]):
-        assert written("operator", app_label, operation(), direction) == []
-        assert written("default", app_label, operation(), direction) != []
+        assert sql("operator") == ""
+        assert sql("default") != ""
 
 
-@pytest.mark.parametrize("direction", ["forwards", "backwards"])
+@both_directions
 def test_the_fan_out_function_is_not_made_where_the_stores_are_not(database: None, direction: str) -> None:
     with override_settings(DATABASE_ROUTERS=[Refuses("salon")]):
-        assert written("operator", "salon_jobs", InstallFanOutFunction(), direction) == []
+        assert sql_of(InstallFanOutFunction(), using="operator", app_label="salon_jobs", direction=direction) == ""
 
 
-@pytest.mark.parametrize("direction", ["forwards", "backwards"])
-def test_on_a_busy_table_an_operation_gives_up_soon_and_changes_nothing(database: None, direction: str) -> None:
+@pytest.mark.parametrize("backwards", [False, True])
+def test_on_a_busy_table_an_operation_gives_up_soon_and_changes_nothing(database: None, backwards: bool) -> None:
     policies = "SELECT count(*) FROM pg_policies WHERE tablename = 'customer'"
     before = seen(policies)
-    state = ProjectState.from_apps(apps)
     with psycopg.connect(url_for("app")) as busy:
         busy.execute("SELECT count(*) FROM customer")
-        operation = protect_customer(instead_of=ISOLATION)
-        with (
-            pytest.raises(OperationalError, match="lock timeout"),
-            connections["owner"].schema_editor(atomic=True) as editor,
-        ):
-            getattr(operation, f"database_{direction}")("salon", editor, state, state)
+        with pytest.raises(OperationalError, match="lock timeout"):
+            migrate(ProtectModel("salon.Customer", ISOLATION, instead_of=ISOLATION), using="owner", backwards=backwards)
     assert seen(policies) == before
 
 
 def test_what_comes_after_in_the_same_migration_waits_as_before(database: None) -> None:
-    sql = written("owner", "salon", protect_customer(), "forwards")
-    lines = next(line for line in sql if not line.startswith("--")).splitlines()
+    lines = [line for line in sql_of(PROTECT, using="owner").splitlines() if not line.startswith("--")]
     assert [line for line in lines if "lock_timeout" in line] == [lines[0], lines[-1]]
     assert lines[-1] == "SET LOCAL lock_timeout = 0;"
 
@@ -103,22 +81,19 @@ def test_a_lock_timeout_of_the_session_stands(database: None) -> None:
     with connections["owner"].cursor() as cursor:
         cursor.execute("SET lock_timeout = '10s'")
         try:
-            assert "lock_timeout" not in "".join(written("owner", "salon", protect_customer(), "forwards"))
+            assert "lock_timeout" not in sql_of(PROTECT, using="owner")
         finally:
             cursor.execute("RESET lock_timeout")
 
 
-def test_pgtriggers_function_may_be_called_wherever_it_is(fresh: str) -> None:
-    urls = environment(fresh)
-    assert manage("bootstrap_roles", "--share-roles", "--database", fresh, **urls).returncode == 0
+def test_pgtriggers_function_may_be_called_wherever_it_is(fresh: str, bootstrapped: dict[str, str]) -> None:
     with psycopg.connect(url_for(None, fresh)) as connection:
         connection.execute("CREATE SCHEMA elsewhere AUTHORIZATION migrator")
         connection.execute(
             "CREATE FUNCTION elsewhere._pgtrigger_should_ignore(name) RETURNS boolean LANGUAGE sql AS 'SELECT false'"
         )
         connection.execute("ALTER FUNCTION elsewhere._pgtrigger_should_ignore(name) OWNER TO migrator")
-    done = manage("migrate", "salon_jobs", "0002", **urls)
-    assert done.returncode == 0, done.stderr
+    succeed("migrate", "salon_jobs", "0002", **bootstrapped)
     granted = "SELECT array_to_string(proacl, ' ') FROM pg_proc WHERE proname = '_pgtrigger_should_ignore'"
     acls = [str(acl) for (acl,) in rows(fresh, granted)]
     assert len(acls) == 2

@@ -13,9 +13,7 @@ from salon_jobs.access import MembershipIsolation, StoreIsolation, SystemScope
 from salon_jobs.access.operations import ProtectModel, ReleaseModel
 from salon_jobs.access.operations import access as declared
 from salon_jobs.core.errors import ConfigurationError
-from tests.migrations.operations import access_of, create, migrate, tables
-
-__all__ = ["tables"]  # a fixture
+from tests.migrations.operations import access_of, create, migrate
 
 OPEN = SystemScope(name="shelf_scope")
 NARROW = SystemScope(name="shelf_scope", web=["SELECT"], worker=[])
@@ -24,8 +22,8 @@ ISOLATION = StoreIsolation(field="store", name="shelf_isolation", worker=["SELEC
 
 def policies() -> list[str]:
     """Return the policies of the shelves, each with its roles."""
-    [(*_, found)] = access_of("shelf")
-    return found or []
+    [(*_, names)] = access_of("shelf")
+    return names or []
 
 
 @pytest.mark.usefixtures("tables")

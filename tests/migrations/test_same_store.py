@@ -14,12 +14,10 @@ from django.db.migrations.state import ProjectState
 from django.db.migrations.writer import MigrationWriter
 
 from project.salon.models import Customer, CustomerNote
-from salon_jobs.access import SameStoreForeignKey, StoreIsolation
-from tests.migrations.operations import UNIQUE, access_of, create, migrate, tables, written
+from salon_jobs.access import SameStoreForeignKey
+from tests.migrations.operations import UNIQUE, access_of, create, migrate, sql_of
 from tests.settings import url_for
 from tests.support import change, seen
-
-__all__ = ["tables"]  # a fixture
 
 KEY = SameStoreForeignKey(field="shelf", name="book_shelf_of_same_store")
 VALIDATED = "SELECT convalidated, condeferrable, condeferred FROM pg_constraint WHERE conname = %s"
@@ -29,24 +27,7 @@ RAW_KEY = """
 """
 
 
-@pytest.fixture
-def library(tables: None, stores: list[UUID]) -> tuple[ProjectState, list[UUID]]:
-    """Create shelves and books, both isolated, without a key between them, and one shelf for each of two stores."""
-    state = migrate(
-        create("Shelf", UNIQUE, StoreIsolation(field="store", name="shelf_isolation")),
-        create(
-            "Book",
-            StoreIsolation(field="store", name="book_isolation"),
-            shelf=models.ForeignKey("salon.Shelf", models.DO_NOTHING, null=True, db_constraint=False),
-        ),
-    )
-    shelves = [uuid4(), uuid4()]
-    for shelf, store in zip(shelves, stores, strict=False):
-        change("INSERT INTO shelf (id, store_id, label) VALUES (%s, %s, '')", shelf, store)
-    return state, shelves
-
-
-def put(store: UUID, shelf: UUID | None) -> None:
+def put_book(store: UUID, shelf: UUID | None) -> None:
     """Put a book on a shelf, as the superuser."""
     change("INSERT INTO book (id, store_id, shelf_id, label) VALUES (gen_random_uuid(), %s, %s, '')", store, shelf)
 
@@ -66,10 +47,9 @@ def test_a_key_that_the_tables_own_migration_takes_away_is_not_there() -> None:
 
 
 def test_a_row_of_another_store_is_found_that_a_plain_validation_passes_over(
-    library: tuple[ProjectState, list[UUID]], stores: list[UUID]
+    library: ProjectState, stores: list[UUID]
 ) -> None:
-    state, shelves = library
-    put(stores[0], shelves[1])
+    put_book(stores[0], stores[1])
     with psycopg.connect(url_for("migrator")) as migrator:
         with pytest.raises(psycopg.errors.InvalidTextRepresentation, match="no store is set"), migrator.transaction():
             migrator.execute(RAW_KEY)
@@ -80,41 +60,37 @@ def test_a_row_of_another_store_is_found_that_a_plain_validation_passes_over(
         migrator.rollback()
     before = access_of("book")
     with pytest.raises(IntegrityError, match="book_shelf_of_same_store"):
-        migrate(AddConstraint("book", KEY), state=state.clone())
+        migrate(AddConstraint("book", KEY), state=library.clone())
     assert seen(VALIDATED, KEY.name) == []
     assert access_of("book") == before
-    change("UPDATE book SET shelf_id = %s", shelves[0])
-    put(stores[1], None)
-    migrate(AddConstraint("book", KEY), state=state.clone())
+    change("UPDATE book SET shelf_id = %s", stores[0])
+    put_book(stores[1], None)
+    migrate(AddConstraint("book", KEY), state=library.clone())
     assert seen(VALIDATED, KEY.name) == [(True, True, True)]
     assert access_of("book") == before, "the owner has its right to read back, and FORCE is on"
     with pytest.raises(IntegrityError, match="book_shelf_of_same_store"):
-        put(stores[0], shelves[1])
-    migrate(AddConstraint("book", KEY), state=state.clone(), backwards=True)
+        put_book(stores[0], stores[1])
+    migrate(AddConstraint("book", KEY), state=library.clone(), backwards=True)
     assert seen(VALIDATED, KEY.name) == []
 
 
 def test_a_row_that_is_right_is_not_refused_because_its_shelf_is_hidden(
-    library: tuple[ProjectState, list[UUID]], stores: list[UUID]
+    library: ProjectState, stores: list[UUID]
 ) -> None:
-    state, shelves = library
-    put(stores[0], shelves[0])
+    put_book(stores[0], stores[0])
     change("ALTER TABLE book NO FORCE ROW LEVEL SECURITY")
     with psycopg.connect(url_for("migrator")) as migrator:
         as_store(migrator, stores[2])
         with pytest.raises(psycopg.errors.ForeignKeyViolation):
             migrator.execute(RAW_KEY)
         migrator.rollback()
-    migrate(AddConstraint("book", KEY), state=state)
+    migrate(AddConstraint("book", KEY), state=library)
     assert seen(VALIDATED, KEY.name) == [(True, True, True)]
 
 
-def test_nobody_waits_for_a_validation_nor_it_for_anybody(
-    library: tuple[ProjectState, list[UUID]], stores: list[UUID]
-) -> None:
-    state, shelves = library
-    put(stores[0], shelves[0])
-    add, validate = written(AddConstraint("book", KEY), state).split("SET LOCAL row_security = off;")
+def test_nobody_waits_for_a_validation_nor_it_for_anybody(library: ProjectState, stores: list[UUID]) -> None:
+    put_book(stores[0], stores[0])
+    add, validate = sql_of(AddConstraint("book", KEY), library).split("SET LOCAL row_security = off;")
     add = add.rpartition("SET LOCAL lock_timeout")[0].partition("ALTER TABLE")[2]
     with psycopg.connect(url_for("migrator")) as migrator, psycopg.connect(url_for("app")) as busy:
         migrator.execute(f"ALTER TABLE {add}".encode())
@@ -130,18 +106,13 @@ def test_nobody_waits_for_a_validation_nor_it_for_anybody(
 
 
 @pytest.mark.usefixtures("tables")
-def test_the_key_may_stand_before_what_it_refers_to_is_unique(stores: list[UUID]) -> None:
-    shelf = models.ForeignKey("salon.Shelf", models.DO_NOTHING, db_constraint=False)
-    migrate(create("Shelf"), create("Book", shelf=shelf), AddConstraint("book", KEY), AddConstraint("shelf", UNIQUE))
-    assert seen(VALIDATED, KEY.name) == [(True, True, True)]
-
-
-@pytest.mark.usefixtures("tables")
 @pytest.mark.parametrize("default", [models.NOT_PROVIDED, 1], ids=["plain", "with a default in the database"])
-def test_the_key_may_stand_in_the_models_first_migration(default: object) -> None:
+@pytest.mark.parametrize("at_once", [True, False], ids=["with the model", "after it"])
+def test_the_key_may_stand_before_what_it_refers_to_is_unique(default: object, at_once: bool) -> None:
     shelf = models.ForeignKey("salon.Shelf", models.DO_NOTHING, db_constraint=False)
-    size = models.IntegerField(db_default=default)
-    migrate(create("Shelf"), create("Book", KEY, shelf=shelf, size=size), AddConstraint("shelf", UNIQUE))
+    book = create("Book", *[KEY] * at_once, shelf=shelf, size=models.IntegerField(db_default=default))
+    later = [] if at_once else [AddConstraint("book", KEY)]
+    migrate(create("Shelf"), book, *later, AddConstraint("shelf", UNIQUE))
     assert seen(VALIDATED, KEY.name) == [(True, True, True)]
 
 

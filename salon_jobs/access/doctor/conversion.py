@@ -70,13 +70,9 @@ def convert(connection: psycopg.Connection[Any], plan: Conversion) -> tuple[str,
 def _former(catalogue: Catalogue, declared: Declaration) -> tuple[str, ...]:
     """Return the roles besides the declared owner that own the job tables or, with one user, have privileges there."""
     rows = catalogue.rows(
-        "former_roles",
-        of_roles=declared.roles is None,
-        fan_out=conf.fan_out_function,
-        extra=list(conf.extra_owner_roles),
+        "former_roles", of_roles=declared.roles is None, fan_out=conf.fan_out_function, owner=declared.owner
     )
-    former = {name for (name,) in rows} - {declared.owner}
-    return tuple(sorted(former if former - set(conf.extra_owner_roles) else ()))
+    return tuple(sorted({name for (name,) in rows} - {declared.owner}))
 
 
 def _hand_over(catalogue: Catalogue, plan: Conversion, schemas: list[str]) -> Iterable[str]:

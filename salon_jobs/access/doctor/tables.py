@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final, TypeAlias
 
+import pgtrigger
 from django.apps import apps
 
 from salon_jobs.access.doctor.catalogue import Catalogue, CatalogueObject, Drift, Relation
@@ -134,6 +135,11 @@ def compare_triggers_and_rules(catalogue: Catalogue, relations: Relations, decla
         for trigger in function.triggers
         if trigger.table in relations
     }
+    guards = {
+        (relations[model._meta.db_table].oid, trigger.get_pgid(model)): trigger.compile(model).install_sql
+        for model, trigger in pgtrigger.registered()
+        if model._meta.db_table in relations
+    }
     for kind, oid, name, definition, state in catalogue.rows("triggers_and_rules", tables=list(tables)):
         table = tables[oid]
         where = f"{kind} {name} of {table.where}"
@@ -142,12 +148,13 @@ def compare_triggers_and_rules(catalogue: Catalogue, relations: Relations, decla
             drop = f"DROP RULE {identifier(name)} ON {table.sql}"
             yield Drift(kind, where, "none", " ".join(definition.split()), (drop,), True, hint)
             continue
+        guards.pop((oid, name), None)  # pgtrigger has its own command for those that differ
         create = declared_triggers.pop((oid, name), None)
         if create is not None and normal_form(create.replace(" OR REPLACE", "", 1)) != normal_form(definition):
             yield Drift(kind, where, create, definition, (create,))
         if state != "ENABLE":
             yield Drift(kind, where, "ENABLE", state, (f"ALTER TABLE {table.sql} ENABLE TRIGGER {identifier(name)}",))
-    for (oid, name), create in declared_triggers.items():
+    for (oid, name), create in (*declared_triggers.items(), *guards.items()):
         yield Drift("trigger", f"trigger {name} of {tables[oid].where}", "a trigger", "none", (create,))
 
 

@@ -37,17 +37,18 @@ SELECT k.conname, ARRAY[n.nspname, c.relname]::text[],
 
 -- name: doctor_former_roles
 -- Return the owner of the job table and, of_roles, everyone with privileges on it, the fan-out function's owner and the
--- extra owner roles that exist.
+-- owners of other functions, whom the table's owner may become unless it is the one in the settings.
 -- Locks: none. Role: any.
-SELECT c.relowner::regrole::name FROM pg_class c WHERE c.oid = to_regclass('salon_jobs_job')
+WITH jobs AS (SELECT relowner, relacl FROM pg_class WHERE oid = to_regclass('salon_jobs_job'))
+SELECT relowner::regrole::name FROM jobs
  UNION
-SELECT g.rolname FROM pg_class c CROSS JOIN aclexplode(c.relacl) a JOIN pg_roles g ON g.oid = a.grantee
- WHERE c.oid = to_regclass('salon_jobs_job') AND %(of_roles)s
+SELECT g.rolname FROM jobs CROSS JOIN aclexplode(relacl) a JOIN pg_roles g ON g.oid = a.grantee WHERE %(of_roles)s
  UNION
 SELECT p.proowner::regrole::name FROM pg_proc p
  WHERE p.oid = to_regprocedure(%(fan_out)s || '()') AND %(of_roles)s
  UNION
-SELECT rolname FROM pg_roles WHERE rolname = ANY (%(extra)s::text[]) AND %(of_roles)s
+SELECT r.rolname FROM jobs JOIN pg_auth_members m ON m.member = relowner JOIN pg_roles r ON r.oid = m.roleid
+ WHERE NOT r.rolcanlogin AND r.rolbypassrls AND relowner::regrole::name <> %(owner)s AND %(of_roles)s
 
 -- name: doctor_functions
 -- Return which declared function each routine is, or null for another one with the same name in the same schema, and how

@@ -1,0 +1,61 @@
+"""Databases of a test's own, besides the one that all tests share."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Iterator
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from tests.interpreter import succeed
+from tests.settings import PASSWORD, url_for
+
+URLS = {
+    "DATABASE_URL_MIGRATOR": "migrator",
+    "DATABASE_URL": "app",
+    "WORKER_DATABASE_URL": "worker_runtime",
+    "OPERATOR_DATABASE_URL": "jobs_operator",
+}
+
+
+@pytest.fixture
+def fresh() -> Iterator[str]:
+    """Name a database that does not exist yet; it is dropped afterwards."""
+    name = f"salon_fresh_{secrets.token_hex(4)}"
+    yield name
+    with psycopg.connect(os.environ["DATABASE_URL_BOOTSTRAP"], autocommit=True) as connection:
+        connection.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+@pytest.fixture
+def bootstrapped(fresh: str) -> dict[str, str]:
+    """Create the database ``fresh`` with its roles; return the URLs of every role."""
+    urls = environment(fresh)
+    succeed("bootstrap_roles", "--share-roles", "--database", fresh, **urls)
+    return urls
+
+
+@pytest.fixture
+def owned(fresh: str) -> Iterator[Callable[[str], dict[str, str]]]:
+    """Give a database owned by one ordinary user, and the environment of a process with those settings."""
+    name = sql.Identifier(fresh)
+    with psycopg.connect(os.environ["DATABASE_URL_BOOTSTRAP"], autocommit=True) as connection:
+        connection.execute(sql.SQL("CREATE ROLE {} LOGIN PASSWORD {}").format(name, sql.Literal(PASSWORD)))
+        connection.execute(sql.SQL("CREATE DATABASE {} OWNER {}").format(name, name))
+        yield lambda settings: {"DJANGO_SETTINGS_MODULE": settings, "ONE_USER_URL": url_for(fresh, fresh)}
+        connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(name))
+        connection.execute(sql.SQL("DROP ROLE {}").format(name))
+
+
+def environment(name: str) -> dict[str, str]:
+    """Return the URLs of every role for one database."""
+    return {variable: url_for(role, name) for variable, role in URLS.items()}
+
+
+def rows(name: str, statement: str) -> list[tuple[object, ...]]:
+    """Query as the superuser."""
+    with psycopg.connect(url_for(None, name)) as connection:
+        return connection.execute(statement.encode()).fetchall()
