@@ -132,6 +132,11 @@ def _pair(variable: str) -> tuple[str, str]:
     return env.str(variable), env.str(_SECOND_HALVES[variable])
 
 
+def _given(key: str, variable: str) -> dict[str, str]:
+    """Read a setting that has no value of its own while its variable is not set."""
+    return {key: env.str(variable)} if env.str(variable, "") else {}
+
+
 _SECOND_HALVES: Final = {
     "NATS_TLS_CERTIFICATE_FILES": "NATS_TLS_KEY_FILE",
     "NATS_USER": "NATS_PASSWORD",
@@ -255,7 +260,7 @@ SALON_JOBS: dict[str, Any] = {
     "BOOTSTRAP_URL": env.str("DATABASE_URL_BOOTSTRAP", "") or None,
     "LISTEN": env.str("LISTEN_URL", "") or True,
     "CONCURRENCY": env.int("WORKER_CONCURRENCY", 8),
-    "LOGGING": {"LEVEL": env.str("LOG_LEVEL", "info"), "FORMAT": env.str("LOG_FORMAT", "json")},
+    "LOGGING": {"LEVEL": env.str("LOG_LEVEL", "info"), **_given("FORMAT", "LOG_FORMAT")},
     "SENTRY_LEVEL": SENTRY_LEVEL,
     # Sentry bills per monitor, that is, per cron entry.
     "SENTRY_MONITORS": bool(SENTRY_DSN) and _flag("SENTRY_MONITORS", True),

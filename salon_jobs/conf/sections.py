@@ -214,7 +214,10 @@ FORMATS: Final = ("json", "text")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggingSettings:
-    """Log level and format. A command's ``--log-level`` and ``--log-format`` override them."""
+    """Log level and format. A command's ``--log-level`` and ``--log-format`` override them.
+
+    Without a format it is text on a terminal, json otherwise.
+    """
 
     level: str = setting("INFO", log_level)
-    format: str = setting("json", one_of(*FORMATS))
+    format: str | None = setting(None, one_of(*FORMATS))

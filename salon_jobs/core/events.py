@@ -32,6 +32,7 @@ JOB_RESCUED: Final = "job_rescued"
 JOB_NOT_RESCUED: Final = "job_not_rescued"
 JOB_CALLBACK_FAILED: Final = "job_callback_failed"
 TASKS_UNKNOWN: Final = "tasks_unknown"
+WORKER_STARTING: Final = "worker_starting"
 PROCESS_STARTED: Final = "process_started"
 PROCESS_DRAINING: Final = "process_draining"
 PROCESS_STOPPING: Final = "process_stopping"
@@ -43,6 +44,7 @@ PROCESS_DECLARED_DEAD: Final = "process_declared_dead"
 CHILD_DIED: Final = "child_died"
 CHILD_KILLED: Final = "child_killed"
 HEALTH_LISTENING: Final = "health_listening"
+HEALTH_NOT_LISTENING: Final = "health_not_listening"
 WAITING: Final = "waiting"
 DATABASE_LOST: Final = "database_lost"
 DATABASE_BACK: Final = "database_back"
@@ -84,7 +86,8 @@ STORE_ERASED: Final = "store_erased"
 
 # Failures that an observer reports with more detail than the log record (``tracing.report_failure``).
 REPORTED_OTHERWISE: Final = frozenset({JOB_FAILED, MESSAGE_FAILED, MESSAGE_REJECTED})
-# Warnings that need no action: each concerns one job, message or request, or follows from another event.
+# Warnings that need no action: each concerns one job, message or request, follows from another event, or addresses the
+# developer who reads the log.
 ROUTINE: Final = frozenset(
     {
         JOB_RETRIED,
@@ -97,6 +100,8 @@ ROUTINE: Final = frozenset(
         MESSAGE_RETRIED,
         CHILD_KILLED,
         PROCESS_DEAD,
+        PROCESS_FAILED,
+        HEALTH_NOT_LISTENING,
         REQUEST_REFUSED,
         STORE_ERASED,
     }

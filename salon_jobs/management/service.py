@@ -55,15 +55,19 @@ class ServiceCommand(BaseCommand):
                 "port 0 or a burst)"
             ),
         )
-        parser.add_argument("--log-format", choices=FORMATS, help="default SALON_JOBS['LOGGING']['FORMAT']")
+        parser.add_argument(
+            "--log-format",
+            choices=FORMATS,
+            help="default SALON_JOBS['LOGGING']['FORMAT'], or text on a terminal and json otherwise",
+        )
         parser.add_argument(
             "--log-level", type=log_level, choices=LEVELS, help="in any case; default SALON_JOBS['LOGGING']['LEVEL']"
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Run the service, or the reloader that runs it in a process of its own."""
-        configure_logging(level=options["log_level"], log_format=options["log_format"])
         with as_command_error():
+            options["log_format"] = configure_logging(level=options["log_level"], log_format=options["log_format"])
             if options["reloaded"]:
                 die_with_parent()
             elif self._reloads(options):
@@ -83,12 +87,13 @@ class ServiceCommand(BaseCommand):
     def command_line(self, options: dict[str, Any]) -> list[str]:
         """Return the command line that starts this process again: manage.py, django-admin and -m alike.
 
-        Started by ``call_command``, the process's own command line belongs to another program.
+        It names the format of the log, since a child's output is no terminal. Started by ``call_command``, the
+        process's own command line belongs to another program.
         """
-        if self._called_from_command_line:
-            return [sys.executable, *sys.orig_argv[1:]]
         log_options = {"--log-format": options["log_format"], "--log-level": options["log_level"]}
         words = [word for name, value in log_options.items() if value is not None for word in (name, value)]
+        if self._called_from_command_line:
+            return [sys.executable, *sys.orig_argv[1:], *words]
         return [sys.executable, "-m", "django", "salon_jobs", self.alias, *words]
 
     def _reloads(self, options: dict[str, Any]) -> bool:

@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from salon_jobs.conf import settings as conf
-from salon_jobs.core.events import BOUND, JsonLinesHandler, current_run
+from salon_jobs.core.events import BOUND, JsonLinesHandler, current_run, logger
 from salon_jobs.core.tracing import current_trace_id
 
 
@@ -54,14 +54,20 @@ def _visible(text: str) -> str:
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
-def configure_logging(*, level: str | None = None, log_format: str | None = None) -> None:
-    """Replace the root handlers with one on standard output; omitted arguments come from ``SALON_JOBS["LOGGING"]``.
+def configure_logging(*, level: str | None = None, log_format: str | None = None) -> str | None:
+    """Write the log to standard output, unless the project's LOGGING has a handler for it; return the format, or None.
 
-    ``level`` is a name such as INFO, ``log_format`` is json or text. Raises ConfigurationError.
+    ``level`` is a name such as INFO, ``log_format`` is json or text: given, they replace the root's handlers. Omitted,
+    they come from ``SALON_JOBS["LOGGING"]``, whose format is text on a terminal and json otherwise unless set. Raises
+    ConfigurationError.
     """
+    asked = level is not None or log_format is not None
     level = level or conf.logging.level
+    log_format = log_format or conf.logging.format or ("text" if sys.stdout.isatty() else "json")
+    if logger.hasHandlers() and not asked:
+        return None
     handler: logging.Handler
-    if (log_format or conf.logging.format) == "json":
+    if log_format == "json":
         handler = JsonLinesHandler(sys.stdout)
     else:
         handler = logging.StreamHandler(sys.stdout)
@@ -70,3 +76,4 @@ def configure_logging(*, level: str | None = None, log_format: str | None = None
     handler.setLevel(level)
     # Warnings below the handler's level still reach other listeners of the loggers, such as Sentry.
     logging.basicConfig(level=min(handler.level, logging.WARNING), handlers=[handler], force=True)
+    return log_format

@@ -17,6 +17,7 @@ from typing import NoReturn, Protocol, TypeAlias
 
 from django.db import connections
 
+from salon_jobs.conf import debug
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import events, metrics, tracing
 from salon_jobs.core.errors import NotReady, SchemaMissing
@@ -82,7 +83,14 @@ class Service:
         self._make_loop = make_loop
         self._burst = burst
         self._database = Probe(lambda: (check_tables if self._schema_checked else check_schema)(conf.database))
-        self._health = HealthServer(health_address, self._readiness, self._samples)
+        self._health: HealthServer | None = None
+        try:
+            self._health = HealthServer(health_address, self._readiness, self._samples)
+        except NotReady as error:
+            if not debug():
+                raise
+            # Two services on a developer's machine; nobody probes them.
+            log_event(logging.WARNING, events.HEALTH_NOT_LISTENING, kind=kind, error=str(error))
         self._heartbeat = Heartbeat(kind, concurrency=concurrency, queues=queues, on_dead=self._die)
         self._loop: ServedLoop | None = None
         self._stopping = threading.Event()
@@ -101,9 +109,10 @@ class Service:
         signals: queue.SimpleQueue[int] = queue.SimpleQueue()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda number, _frame: signals.put(number))
-        self._health.start()
-        host, port = self._health.address
-        log_event(logging.INFO, events.HEALTH_LISTENING, kind=self._kind, address=f"{host}:{port}")
+        if self._health is not None:
+            self._health.start()
+            host, port = self._health.address
+            log_event(logging.INFO, events.HEALTH_LISTENING, kind=self._kind, address=f"{host}:{port}")
         end = float("inf")
         work = threading.Thread(target=self._work, name=f"salon-jobs-{self._kind}", daemon=True)
         work.start()
@@ -125,7 +134,8 @@ class Service:
         if unclean:
             tracing.flush(max(_LAST_EXPORT_S, min(_EXPORT_S, end - time.monotonic())))
             exit_at_once(1)
-        self._health.stop()
+        if self._health is not None:
+            self._health.stop()
         if self._stopping.is_set():
             # Exporters of traces and errors flush while the interpreter exits: an agent that does not answer must not
             # delay the exit by another half minute.

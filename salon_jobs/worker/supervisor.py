@@ -64,8 +64,9 @@ _FORCED_KILL_S = 2.5
 _EARLY_DEATHS = 3
 # Reports come every second; an older one, from before a handler held the GIL, is outdated.
 _FRESH_S = 5.0
-# Heartbeat, maintenance, two health checks at a time; plus each embedded loop and each child's supervisor.
-_THREADS = 4
+# Heartbeat and maintenance. Two health checks at a time, each embedded loop and each child's supervisor may add to it.
+SUPERVISOR_CONNECTIONS = 2
+_THREADS = SUPERVISOR_CONNECTIONS + 2
 
 
 class Supervisor:

@@ -46,6 +46,8 @@ ROUTINE = {
     "message_retried": WARNING,
     "child_killed": WARNING,
     "process_dead": WARNING,
+    "process_failed": ERROR,
+    "health_not_listening": WARNING,
     "request_refused": WARNING,
     "store_erased": WARNING,
 }

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import logging
 from typing import Any
 
 from django.core.management.base import CommandParser
 
 from salon_jobs.conf import settings as conf
+from salon_jobs.core import events
+from salon_jobs.core.events import log_event
 from salon_jobs.inbox.consumer import Consumers
+from salon_jobs.jobs import registry
 from salon_jobs.management.arguments import positive, unknown_names
 from salon_jobs.management.service import ServiceCommand
 from salon_jobs.outbox.relay import EmbeddedRelay
@@ -17,8 +21,8 @@ from salon_jobs.process.logs import configure_logging
 from salon_jobs.process.service import ServedLoop
 from salon_jobs.schedule.scheduler import Scheduler
 from salon_jobs.worker.child import run_child
-from salon_jobs.worker.supervisor import Supervisor
-from salon_jobs.worker.worker import WorkerOptions
+from salon_jobs.worker.supervisor import SUPERVISOR_CONNECTIONS, Supervisor
+from salon_jobs.worker.worker import OTHER_THREADS, WorkerOptions
 
 
 class Command(ServiceCommand):
@@ -64,6 +68,15 @@ class Command(ServiceCommand):
             command, processes = self.command_line(options), options["processes"]
             return Supervisor(heartbeat, command, worker_options, processes=processes, embedded=embedded)
 
+        log_event(
+            logging.INFO,
+            events.WORKER_STARTING,
+            tasks=len(registry.task_names()),
+            queues=", ".join(options["queue"] or ["all"]),
+            processes=options["processes"],
+            concurrency=worker_options.concurrency,
+            connections=options["processes"] * (worker_options.concurrency + OTHER_THREADS) + SUPERVISOR_CONNECTIONS,
+        )
         for note in unknown_names({"queue": options["queue"]}):
             self.stderr.write(note)
         if options["with_relay"]:
