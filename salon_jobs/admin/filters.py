@@ -18,7 +18,7 @@ from salon_jobs.dashboard.stores import store_name
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.search import enqueued, error_classes, failure_kinds, in_every_state
 from salon_jobs.models import CronEntryState, CronTick, DestinationState, Job, Message
-from salon_jobs.outbox.search import oldest_searched
+from salon_jobs.outbox.queries import oldest_searched
 from salon_jobs.tenancy.active import current_store_id
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, TypeVar
 
-from django.db import connections, transaction
+from django.db import transaction
 from django.db.models import Q
 from django.db.models.functions import Now
 
@@ -13,6 +13,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core.destinations import parse_destination
 from salon_jobs.core.errors import OptionInvalid
 from salon_jobs.core.records import ActionResult, MessageStatus
+from salon_jobs.db import statements
 from salon_jobs.models import BlockedAggregate, DestinationState, Message
 from salon_jobs.outbox import emit
 
@@ -195,13 +196,10 @@ def _retry(ids: Sequence[int], using: str) -> dict[int, str]:
 
 def _skip(ids: Sequence[int], using: str) -> dict[int, str]:
     allowed = "only pending and failed messages can be skipped"
-    with connections[using].cursor() as cursor:
-        cursor.execute("SELECT has_table_privilege('salon_jobs_message', 'UPDATE')")
-        [(may_update,)] = cursor.fetchall()
-        skipped: list[int] = []
-        if not may_update:
-            cursor.execute("SELECT salon_jobs_skip_messages(%s::bigint[])", [list(ids)])
-            return why_not(set(ids) - {row[0] for row in cursor.fetchall()}, allowed, using)
+    [(may_update,)] = statements.rows("may_update_messages", using=using)
+    if not may_update:
+        skipped_rows = statements.rows("skip_messages", {"ids": list(ids)}, using=using)
+        return why_not(set(ids) - {row[0] for row in skipped_rows}, allowed, using)
     skipped = [message.pk for message in lock_messages(ids, using) if message.status in _OPEN]
     changes = {"status": MessageStatus.SKIPPED, "ended_at": Now(), "retry_at": None}
     Message.objects.using(using).filter(pk__in=skipped).update(**changes)

@@ -37,8 +37,7 @@ def after_commit(*, using: str | None = None) -> None:
 
 def operator_changed(*, using: str) -> None:
     """Notify relays, when the caller's transaction commits, to reread what is blocked and paused."""
-    with connections[using].cursor() as cursor:
-        cursor.execute("SELECT pg_notify(%s, %s)", [CHANNEL, OPERATOR])
+    statements.rows("notify_relays", {"channel": CHANNEL, "news": OPERATOR}, using=using)
 
 
 _BATCH: Final = 5000

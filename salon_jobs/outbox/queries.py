@@ -1,4 +1,4 @@
-"""Queries of the relay."""
+"""Queries of the relay, and the search for messages."""
 
 from __future__ import annotations
 
@@ -7,24 +7,29 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
+from uuid import UUID
 
 from django.db import transaction
-from django.db.models import BooleanField, ExpressionWrapper, F, Q
+from django.db.models import BooleanField, ExpressionWrapper, F, Max, Q, QuerySet
 from django.db.models.functions import Coalesce, Now
 
 from salon_jobs.brokers.publisher import OutgoingMessage, PublishFailure
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.error_report import storable
-from salon_jobs.core.records import PARTITIONS
+from salon_jobs.core.records import PARTITIONS, MessageStatus
 from salon_jobs.db import statements
 from salon_jobs.db.statements import execute_hot, hot_rows, many_hot_rows
 from salon_jobs.models import BlockedAggregate, DestinationState, Message, Process, RelayPartition
+from salon_jobs.models.fields import MARGIN, first_id_at
 
 _LONGEST_ERROR: Final = 4000
 _LONGEST_CODE: Final = 64
 # Messages behind the gate are counted up to this number, blocked aggregates up to the next.
 COUNTED: Final = 100_000
 _BLOCKED_COUNTED: Final = 10_000
+# How many of the newest IDs are searched when no index serves a filter.
+NEWEST: Final = 100_000
+_RARE: Final = (MessageStatus.FAILED, MessageStatus.SKIPPED)
 
 
 class Gate(NamedTuple):
@@ -256,8 +261,13 @@ def write_outage(aggregate_type: str, outage: PublishFailure | None) -> None:
         row.update(outage_since=since, outage_code=code, outage=storable(outage.detail)[:_LONGEST_ERROR])
 
 
-def oldest_messages(types: Iterable[str], *, using: str | None = None) -> dict[str, float]:
-    """Return the age in seconds of the oldest pending message of each aggregate type that has one."""
+def oldest_messages(types: Iterable[str] | None = None, *, using: str | None = None) -> dict[str, float]:
+    """Return the age in seconds of the oldest pending message of each of these destinations that has one.
+
+    ``types`` None: of all registered destinations.
+    """
+    if types is None:
+        types = DestinationState.objects.using(using or conf.database).values_list("aggregate_type", flat=True)
     return dict(statements.rows("oldest_message", {"types": list(types), "partitions": PARTITIONS}, using=using))
 
 
@@ -301,3 +311,37 @@ def gate_state(*, using: str) -> GateState:
     behind = Message.objects.using(using).filter(pk__gt=bound)[:COUNTED].count()
     holders = tuple(GateHolder(*row) for row in statements.rows("gate_holders", {"pids": pids}, using=using))
     return GateState(bound, allocated, behind, holders)
+
+
+def find_messages(
+    *,
+    status: str | None = None,
+    aggregate_type: str | None = None,
+    aggregate_id: str | None = None,
+    event: str | None = None,
+    store_id: UUID | None = None,
+    since: datetime | None = None,
+    using: str,
+) -> tuple[QuerySet[Message], bool]:
+    """Return the messages that match all filters, newest first, and whether every message was searched.
+
+    Failed and skipped messages are found by their index, as are the pending ones of an aggregate; anything else only
+    among the newest ``NEWEST`` IDs.
+    """
+    exact = {"status": status, "aggregate_type": aggregate_type, "aggregate_id": aggregate_id, "event": event}
+    filters = {name: value for name, value in {**exact, "store_id": store_id}.items() if value is not None}
+    messages = Message.objects.using(using).filter(**filters).order_by("-pk")
+    if since is not None:
+        messages = messages.filter(
+            pk__gte=first_id_at(since - MARGIN, Message.objects.using(using)), created_at__gte=since
+        )
+    one_aggregate = status == MessageStatus.PENDING and bool(aggregate_type and aggregate_id)
+    if status in _RARE or one_aggregate or not (filters or since):
+        return messages, True
+    return messages.filter(pk__gt=oldest_searched(using=using)), False
+
+
+def oldest_searched(*, using: str) -> int:
+    """Return the ID below which messages are not searched without an index."""
+    newest = Message.objects.using(using).aggregate(high=Max("pk"))["high"] or 0
+    return max(0, newest - NEWEST)

@@ -62,13 +62,13 @@ class CronExpression:
     def next_after(self, instant: datetime) -> datetime:
         """Return the first due instant strictly after ``instant`` (aware), in UTC."""
         start = as_utc(instant)
-        found = self._first_after(start, self._wall(start))
-        end = min(found, start + _DAY)
+        due = self._first_after(start, self._wall(start))
+        end = min(due, start + _DAY)
         if self._elapsed and self._offset(end) < self._offset(start):
-            # The clocks go back before `found`: from then on they repeat times that this search has passed.
+            # The clocks go back before `due`: from then on they repeat times that this search has passed.
             back = self._change_between(start, end)
             return self._first_after(back - timedelta.resolution, self._wall(back) - timedelta.resolution)
-        return found
+        return due
 
     def between(self, start_exclusive: datetime, end_inclusive: datetime) -> Iterator[datetime]:
         """Yield the due instants after ``start_exclusive`` up to ``end_inclusive``, lazily, ascending and in UTC."""

@@ -12,7 +12,7 @@ from django.db import connections
 from django.test import Client, override_settings
 from django.test.utils import CaptureQueriesContext
 
-from salon_jobs.outbox import search
+from salon_jobs.outbox import queries
 from tests.outbox.scene import assert_bounded, crowd
 from tests.outbox.test_operate_messages import ORDERS, block, blocked, statuses, write
 from tests.plans.test_admin_plans import AdminRouter
@@ -151,7 +151,7 @@ def test_each_action_has_its_permission(client: Client) -> None:
 
 
 def test_every_list_is_bounded(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "NEWEST", 1000)
+    monkeypatch.setattr(queries, "NEWEST", 1000)
     change("INSERT INTO salon_jobs_destination (aggregate_type) VALUES (%s)", ORDERS)
     crowd(ORDERS)
     [(uuid,)] = seen("SELECT message_id FROM salon_jobs_message WHERE id = 77")

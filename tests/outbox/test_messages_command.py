@@ -12,7 +12,7 @@ from django.core.management import CommandError, call_command
 from django.db import connections
 from django.test.utils import CaptureQueriesContext
 
-from salon_jobs.outbox import search
+from salon_jobs.outbox import queries
 from tests.outbox.scene import assert_bounded, crowd, fill
 from tests.outbox.test_operate_messages import ORDERS, block, blocked, statuses, write
 from tests.settings import url_for
@@ -57,7 +57,7 @@ def test_list_filters_and_is_bounded(stores: list[UUID]) -> None:
 
 
 def test_what_no_index_serves_is_searched_among_the_newest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "NEWEST", 1000)
+    monkeypatch.setattr(queries, "NEWEST", 1000)
     crowd(ORDERS)
     assert json.loads(run("list", "--event", "rare", "--json")[0]) == []
     assert "only the newest" in run("list", "--event", "rare")[1]

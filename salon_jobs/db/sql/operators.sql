@@ -73,3 +73,15 @@ SELECT j.id, t.id
   JOIN salon_jobs_job t ON t.job_key = j.job_key AND t.task = j.task AND t.state = 'queued' AND t.id <> j.id
                        AND (t.store_id = j.store_id OR (t.store_id IS NULL AND j.store_id IS NULL))
  WHERE j.id = ANY (%(ids)s) AND j.state IN ('failed', 'cancelled')
+
+-- name: may_update_messages
+-- Whether the role may change messages itself, as the operator and the worker may. Locks: none. Role: any.
+SELECT has_table_privilege('salon_jobs_message', 'UPDATE')
+
+-- name: skip_messages
+-- Skip messages of the current store, and return their ids. Locks: skip_messages_function.sql. Role: web.
+SELECT salon_jobs_skip_messages(%(ids)s::bigint[])
+
+-- name: notify_relays
+-- Notify relays, at the commit, that an operator changed something. Locks: none. Role: any.
+SELECT pg_notify(%(channel)s, %(news)s)

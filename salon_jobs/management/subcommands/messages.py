@@ -22,9 +22,8 @@ from salon_jobs.management.output import ask, change_rows, table, write_list, wr
 from salon_jobs.management.subcommands.base import Subcommand
 from salon_jobs.models import BlockedAggregate, Message
 from salon_jobs.outbox.control import pause_destination, resume_destination, retry_messages, skip_messages, unpark
-from salon_jobs.outbox.queries import COUNTED, gate_state
+from salon_jobs.outbox.queries import COUNTED, NEWEST, find_messages, gate_state
 from salon_jobs.outbox.replay import MessageCriteria, Replayed, replay_messages, send_skipped_messages
-from salon_jobs.outbox.search import NEWEST, find_messages
 
 _FILTERS: Final = ("aggregate_type", "aggregate_id", "event", "store", "since")
 
