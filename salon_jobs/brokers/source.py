@@ -126,9 +126,5 @@ class Source(ABC):
     def give_back(self, deliveries: Sequence[Delivery], *, after: timedelta) -> None:
         """Let the broker redeliver the messages, ``after`` from now. Raises NotReady."""
 
-    @abstractmethod
-    def ping(self) -> None:
-        """Check that the queue exists. Raises NotReady within 5 s if it does not."""
-
     def close(self) -> None:  # noqa: B027 - some hold nothing
         """Release connections and threads; unanswered messages are redelivered. Idempotent."""

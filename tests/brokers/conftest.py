@@ -12,13 +12,13 @@ from pytest_django.fixtures import Settings
 from salon_jobs.brokers.publisher import Publisher
 from salon_jobs.brokers.source import Source
 from tests.servers.base import Broker
-from tests.servers.registry import BROKERS
+from tests.servers.registry import BROKERS, SOURCES
 
 
 @pytest.fixture(scope="session", params=BROKERS)
 def running(request: pytest.FixtureRequest) -> Iterator[Broker]:
     """Start each broker of the registry in turn."""
-    broker = BROKERS[request.param]()
+    broker = {**BROKERS, **SOURCES}[request.param]()
     try:
         broker.start()
         yield broker

@@ -19,13 +19,10 @@ from salon_jobs.inbox.consumer import Consumer
 from tests.brokers.messages import make, publish
 from tests.e2e.worker_process import eventually
 from tests.servers.base import Broker
-from tests.servers.registry import BROKERS
+from tests.servers.registry import SOURCES
 from tests.support import seen
 
-pytestmark = [
-    pytest.mark.usefixtures("database"),
-    pytest.mark.parametrize("running", [name for name, kind in BROKERS.items() if kind.has_source], indirect=True),
-]
+pytestmark = [pytest.mark.usefixtures("database"), pytest.mark.parametrize("running", SOURCES, indirect=True)]
 ORDERS: dict[str, Any] = {"TASKS": {"order.created": "test-system", "order.sold": "test-store"}}
 PATIENCE_S = 40
 

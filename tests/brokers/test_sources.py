@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from contextlib import closing
 from datetime import timedelta
 
 import pytest
@@ -12,11 +12,9 @@ from salon_jobs.brokers.source import Delivery, Source
 from salon_jobs.core.errors import NotReady
 from tests.brokers.messages import make, publish
 from tests.servers.base import Broker
-from tests.servers.registry import BROKERS
+from tests.servers.registry import SOURCES
 
-pytestmark = pytest.mark.parametrize(
-    "running", [name for name, kind in BROKERS.items() if kind.has_source], indirect=True
-)
+pytestmark = pytest.mark.parametrize("running", SOURCES, indirect=True)
 NO_TIME, SHORT, LONG = timedelta(0), timedelta(seconds=1), timedelta(minutes=1)
 # How long a receive may wait for what comes again after SHORT.
 WAIT = timedelta(seconds=10)
@@ -133,25 +131,19 @@ def test_what_nests_too_deep_is_received_like_anything_else(
 def test_a_broker_that_is_down_is_not_ready_and_heals_without_a_restart(
     broker: Broker, source: Source, message: OutgoingMessage
 ) -> None:
-    source.ping()
     broker.stop()
     try:
-        asks: list[Callable[[], object]] = [source.ping, lambda: source.receive(1, wait=NO_TIME, visibility=LONG)]
-        for ask in asks:
-            with pytest.raises(NotReady):
-                ask()
+        with pytest.raises(NotReady):
+            source.receive(1, wait=NO_TIME, visibility=LONG)
     finally:
         broker.start()
-    source.ping()
     source.acknowledge(receive(source))
 
 
 def test_a_queue_that_is_not_there_is_not_ready(broker: Broker, destination: str) -> None:
     there, resource = destination.rsplit(":", 1)
-    missing = broker.source(f"{there}:missing-{resource}")
-    with pytest.raises(NotReady):
-        missing.ping()
-    missing.close()
+    with closing(broker.source(f"{there}:missing-{resource}")) as missing, pytest.raises(NotReady):
+        missing.receive(1, wait=NO_TIME, visibility=LONG)
 
 
 def test_closing_again_is_nothing(source: Source, message: OutgoingMessage) -> None:

@@ -55,9 +55,6 @@ class DirectorySource(Source):
         """Receive them again."""
         self._seen -= {delivery.handle for delivery in deliveries if isinstance(delivery.handle, Path)}
 
-    def ping(self) -> None:
-        """Do nothing."""
-
     @property
     def _queue(self) -> Path:
         return Path(self.destination.resource)

@@ -55,9 +55,6 @@ class MemorySource(Source):
         self.given_back += [(delivery, after) for delivery in deliveries]
         self.queue += [again(delivery) for delivery in deliveries]
 
-    def ping(self) -> None:
-        self._require()
-
     def close(self) -> None:
         self.closed = True
 

@@ -13,6 +13,7 @@ from tests.servers.memory import MemoryBroker
 from tests.servers.nats import NatsBroker
 from tests.servers.sns import SnsBroker, SnsFifoBroker
 from tests.servers.spool import SpoolBroker
+from tests.servers.table import TableBroker
 
 BROKERS: Final[dict[str, type[Broker]]] = {
     "azurequeue": AzureBroker,
@@ -21,4 +22,9 @@ BROKERS: Final[dict[str, type[Broker]]] = {
     "sns": SnsBroker,
     "sns-fifo": SnsFifoBroker,
     "spool": SpoolBroker,
+}
+# Those that the contract tests of sources run against.
+SOURCES: Final[dict[str, type[Broker]]] = {
+    **{name: kind for name, kind in BROKERS.items() if kind.has_source},
+    "table": TableBroker,
 }

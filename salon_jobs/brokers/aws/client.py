@@ -34,9 +34,8 @@ except ImportError as missing:
 # proxy.
 ERRORS: Final = Exception
 
-# Limit of one request to connect, and of each wait for an answer; of a ping.
+# Limit of one request to connect, and of each wait for an answer.
 TIMEOUT_S: Final = 5.0
-PING_S: Final = 2.0
 # The first that an error has is what it means. Missing permissions and an unusable encryption key are outages: an
 # operator fixes them, and no message is to blame. So is throttling: it costs no attempt, and the destination waits.
 _MEANINGS: Final = (

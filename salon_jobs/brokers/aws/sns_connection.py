@@ -82,6 +82,7 @@ class Topics:
         return arns
 
 
+_PING_S: Final = 2.0  # for connecting, and again for the answer
 _NO_ANSWER: Final = PublishFailure(Verdict.RETRY, "SNS.NO_ANSWER", "SNS answered only for other messages of its batch")
 
 
@@ -92,7 +93,7 @@ class SnsConnection:
         sns = settings.sns
         # One retry, on a new connection: the server may have closed an idle one.
         self._client = aws.client("sns", timeout_s=aws.TIMEOUT_S, attempts=2)
-        self._pinging = aws.client("sns", timeout_s=aws.PING_S, attempts=1)
+        self._pinging = aws.client("sns", timeout_s=_PING_S, attempts=1)
         refetch_s = None if sns.refetch_interval is None else sns.refetch_interval.total_seconds()
         self.topics = Topics(self._topic_arns, refetch_s=refetch_s, clock=clock)
 

@@ -91,7 +91,6 @@ class SqsSource(Source):
         region, late_s = destination.region, aws.TIMEOUT_S + _LONGEST_WAIT_S
         self._receiving = aws.client("sqs", timeout_s=late_s, attempts=1, region=region)
         self._answering = aws.client("sqs", timeout_s=aws.TIMEOUT_S, attempts=2, region=region)
-        self._pinging = aws.client("sqs", timeout_s=aws.PING_S, attempts=1, region=region)
         self._cached_url = ""
 
     def receive(self, limit: int, *, wait: timedelta, visibility: timedelta) -> list[Delivery]:
@@ -131,15 +130,10 @@ class SqsSource(Source):
         """Make the messages visible again after that time."""
         self.extend(deliveries, visibility=after)
 
-    def ping(self) -> None:
-        """Check readiness by asking for the queue's address."""
-        with self._require_answer():
-            self._pinging.get_queue_url(**self._queue())
-
     def close(self) -> None:
         """Close the connections; a later use opens new ones."""
-        for client in (self._receiving, self._answering, self._pinging):
-            client.close()
+        self._receiving.close()
+        self._answering.close()
 
     def _answer(self, deliveries: Sequence[Delivery], send: Callable[..., Any], **fields: object) -> None:
         """Send all in batches, then raise for those that SQS rejected, unless they are no longer ours."""
@@ -155,12 +149,10 @@ class SqsSource(Source):
 
     def _url(self) -> str:
         if not self._cached_url:
-            self._cached_url = self._answering.get_queue_url(**self._queue())["QueueUrl"]
+            name, account = self.destination.resource, self.destination.account
+            owner: Any = {"QueueOwnerAWSAccountId": account} if account else {}
+            self._cached_url = self._answering.get_queue_url(QueueName=name, **owner)["QueueUrl"]
         return self._cached_url
-
-    def _queue(self) -> Any:
-        owner = {"QueueOwnerAWSAccountId": self.destination.account} if self.destination.account else {}
-        return {"QueueName": self.destination.resource, **owner}
 
     def _require_answer(self) -> AbstractContextManager[None]:
         return aws.require_answer(f"queue {self.destination}")

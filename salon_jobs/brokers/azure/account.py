@@ -128,12 +128,9 @@ class AzureAccount:
         with _failures(queue):
             self._queue(queue).delete_message(message_id, receipt)
 
-    def ping(self, queue: str | None = None) -> None:
-        """Query one queue, or the account if None, where a shared access signature may be denied (403)."""
-        with _failures(queue or "the account"):
-            if queue is not None:
-                self._queue(queue).get_queue_properties()
-                return
+    def ping(self) -> None:
+        """Query the account, where a shared access signature may be denied (403)."""
+        with _failures("the account"):
             try:
                 next(self._service.list_queues(results_per_page=1).by_page(), None)
             except HttpResponseError as error:

@@ -70,10 +70,6 @@ class AzureQueueSource(Source):
         """Hide each message for only that long."""
         self.extend(deliveries, visibility=after)
 
-    def ping(self) -> None:
-        """Check readiness by asking for the queue's properties."""
-        self._account.get().ping(self._queue)
-
     def close(self) -> None:
         """End a wait at once, and close the connections."""
         self._closed.set()

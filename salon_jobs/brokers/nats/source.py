@@ -59,10 +59,6 @@ class NatsSource(Source):
         verb = _again_after(after)
         self._answer(deliveries, lambda client, reply: client.publish(reply, verb))
 
-    def ping(self) -> None:
-        """Check that a stream exists for the destination. Raises NotReady."""
-        self._run(self._ping())
-
     def close(self) -> None:
         """Close the connection and end its thread. Idempotent."""
         self._connection.close()
@@ -72,9 +68,6 @@ class NatsSource(Source):
             return self._connection.run(work)
         except (errors.Error, TimeoutError, OSError) as error:
             raise NotReady(f"{self.destination}: {describe(error)}") from error
-
-    async def _ping(self) -> None:
-        await self._stream((await self._connection.client()).jetstream(**_context()))
 
     async def _receive(self, limit: int, wait_s: float, visibility: timedelta) -> list[Delivery]:
         subscription, ack_wait = await self._subscription(visibility)
