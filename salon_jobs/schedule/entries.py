@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any, Final, Protocol, cast
 
-from salon_jobs.core.errors import CronInvalid
+from salon_jobs.core.errors import CronInvalid, PayloadInvalid
 from salon_jobs.core.units import as_utc
 from salon_jobs.schedule.cron import CronExpression
 
@@ -22,6 +22,10 @@ TICKS_AT_ONCE: Final = 1000
 _NAME_LENGTH: Final = 255
 
 
+class _Payload(Protocol):
+    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], /) -> object: ...
+
+
 class CronTarget(Protocol):
     """What cron reads of a registered task."""
 
@@ -30,6 +34,9 @@ class CronTarget(Protocol):
 
     @property
     def is_store_task(self) -> bool: ...
+
+    @property
+    def payload(self) -> _Payload: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,9 +111,10 @@ def cron(
 ) -> CronEntry:
     """Declare that ``target``, a system task, starts whenever ``line`` is due in ``timezone``.
 
-    ``payload`` is a dict, or a function of the tick: derive dates and cutoffs from the tick, never from the clock.
-    ``backfill`` is how late a missed tick still fires (GRACE at least). ``name`` defaults to the task's name. Does not
-    access the database. Raises CronInvalid for an invalid line, zone, target, payload, backfill or name.
+    ``payload`` is a dict, checked here, or a function of the tick, whose result is checked then: derive dates and
+    cutoffs from the tick, never from the clock. ``backfill`` is how late a missed tick still fires
+    (GRACE at least). ``name`` defaults to the task's name. Does not access the database. Raises CronInvalid for an
+    invalid line, zone, target, payload, backfill or name.
     """
     task_name = _task_name(target)
     name = task_name if name is None else name
@@ -122,6 +130,11 @@ def cron(
         payload=_payload_builder(payload, task_name),
         backfill=backfill,
     )
+    if not callable(payload):
+        try:
+            target.payload.bind((), {} if payload is None else payload)
+        except PayloadInvalid as error:
+            raise CronInvalid(f"the payload of cron entry {name!r} does not fit: {error}") from error
     cron_entries.add(entry)
     return entry
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import FrozenInstanceError, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
@@ -15,15 +16,27 @@ from hypothesis import strategies as st
 from salon_jobs.core.errors import CronInvalid
 from salon_jobs.schedule.cron import CronExpression
 from salon_jobs.schedule.entries import GRACE, TICKS_AT_ONCE, CronEntry, CronTarget, cron, cron_entries, due_ticks
+from tests import tasks
 
 NOW = datetime(2026, 5, 6, 12, 0, tzinfo=UTC)
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
+
+
+class AnyPayload:
+    """Payload that fits whatever it is."""
+
+    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], /) -> object:
+        return kwargs
+
+
+ANY_PAYLOAD = AnyPayload()
 
 
 @dataclass(frozen=True)
 class FakeTask:
     name: str
     is_store_task: bool = False
+    payload: AnyPayload = ANY_PAYLOAD
 
 
 SALES = FakeTask("aggregate-daily-sales")
@@ -64,6 +77,23 @@ def test_two_entries_of_one_name_are_refused_until_one_is_named() -> None:
 def test_a_store_task_is_refused_with_the_remedy() -> None:
     with pytest.raises(CronInvalid, match=r"'expire-for-store' is a store task; cron starts system tasks.*fan_out"):
         cron("0 18 * * *", FakeTask("expire-for-store", is_store_task=True))
+
+
+@pytest.mark.parametrize(
+    ("target", "payload", "message"),
+    [
+        (tasks.system, {"nte": "x"}, "no argument 'nte'; did you mean 'note'?"),
+        (tasks.system, {"note": 5}, "Expected `str`, got `int` - at `$.note`"),
+        (tasks.keyed_system, None, "missing a required argument: 'note'"),
+        (tasks.keyed_system, {}, "missing a required argument: 'note'"),
+    ],
+)
+def test_a_constant_payload_is_checked_when_it_is_declared(target: CronTarget, payload: Any, message: str) -> None:
+    expected = f"the payload of cron entry 'nightly' does not fit: task {target.name!r}: {message}"
+    with pytest.raises(CronInvalid, match=re.escape(expected)):
+        cron("0 18 * * *", target, payload=payload, name="nightly")
+    assert cron_entries.all() == ()
+    cron("0 18 * * *", target, payload=lambda _: payload, name="nightly")  # checked at its tick
 
 
 def plain_function() -> None: ...

@@ -113,7 +113,7 @@ def test_a_payload_that_can_not_be_made_stops_no_other_entry_and_is_tried_again(
         return {"note": "works"}
 
     cron("* * * * *", tasks.system, payload=payload, name="a-broken")
-    cron("* * * * *", tasks.system, payload={"wrong": 1}, name="b-invalid")
+    cron("* * * * *", tasks.system, payload=lambda _: {"wrong": 1}, name="b-invalid")
     cron("* * * * *", tasks.system, name="c-fine")
     _known_for(timedelta(minutes=1))
     scheduler = Scheduler()
@@ -154,7 +154,7 @@ def test_a_payload_that_loses_its_database_stops_no_other_entry(crontab: None) -
 
 
 def test_a_given_instant_fires_the_others_and_names_the_one_that_failed(crontab: None) -> None:
-    cron("0 18 * * *", tasks.system, payload={"wrong": 1}, name="a-broken")
+    cron("0 18 * * *", tasks.system, payload=lambda _: {"wrong": 1}, name="a-broken")
     cron("0 18 * * *", tasks.system, name="b-fine")
     for _ in range(2):
         with pytest.raises(CronInvalid, match=r"2026-05-05T18:00:00\+00:00: a-broken$"):
