@@ -163,6 +163,9 @@ class RecordReporter(logging.Filter):
         return True
 
     def _is_wanted(self, event: str | None, record: logging.LogRecord) -> bool:
+        if event == events.JOB_RETRIED:
+            given: dict[str, Any] = getattr(record, "event_fields", {})
+            return conf.report_retries == "always" or (conf.report_retries == "first" and given.get("attempt") == 1)
         if event in REPORTED_OTHERWISE or event in ROUTINE:
             return False
         if conf.sentry_level is None or record.levelno < logging.getLevelNamesMapping()[conf.sentry_level]:

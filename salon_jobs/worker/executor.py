@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import cache, partial
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from django.apps import apps
@@ -36,6 +36,7 @@ from salon_jobs.core.outcomes import (
     Succeeded,
 )
 from salon_jobs.core.records import JobState
+from salon_jobs.core.redaction import redacted_text
 from salon_jobs.core.tracing import FinalFailure, report_failure
 from salon_jobs.db.statements import in_one_trip
 from salon_jobs.jobs import current, queries
@@ -181,6 +182,9 @@ def _write_expiry(running: RunningJob, error: Expired) -> JobState | None:
     return JobState.CANCELLED
 
 
+_LONGEST_LOGGED: Final = 500
+
+
 def _write_error(running: RunningJob, outcome: Errored) -> JobState | None:
     job, error = running.job, outcome.error
     if running.trace is not None:
@@ -193,7 +197,11 @@ def _write_error(running: RunningJob, outcome: Errored) -> JobState | None:
         return None
     # The row was no longer owned, but it failed under this lease: an earlier try was written and its answer lost.
     state = JobState.FAILED if ended is None else ended.state
-    fields: dict[str, Any] = {"error_class": described.error_class, "code": described.code}
+    fields: dict[str, Any] = {
+        "error_class": described.error_class,
+        "code": described.code,
+        "error": str(redacted_text(described.message[:_LONGEST_LOGGED], conf.redact)),
+    }
     match state:
         case JobState.FAILED:
             _log(logging.ERROR, events.JOB_FAILED, running, exc_info=error, **fields)
@@ -201,7 +209,10 @@ def _write_error(running: RunningJob, outcome: Errored) -> JobState | None:
         case JobState.CANCELLED:
             _log(logging.WARNING, events.JOB_CANCELLED, running, reason=ended.reason if ended else "", **fields)
         case _:
-            _log(logging.WARNING, events.JOB_RETRIED, running, delay_s=round(delay.total_seconds(), 3), **fields)
+            # Of the failures that only repeat the first, the traceback is in the error rows.
+            shown = error if job.attempt == 1 or conf.report_retries == "always" else None
+            fields["delay_s"] = round(delay.total_seconds(), 3)
+            _log(logging.WARNING, events.JOB_RETRIED, running, exc_info=shown, **fields)
     return state
 
 

@@ -157,6 +157,19 @@ def test_attempts_end_in_failed_with_an_error_row_each(
     ]
     assert all("in body\n" in error[4] for error in errors)
     assert job_events(caplog) == ["job_retried", "job_retried", "job_failed"]
+    logged = [record for record in caplog.records if getattr(record, "event", "") in ("job_retried", "job_failed")]
+    assert [getattr(record, "event_fields", {})["error"] for record in logged] == ["boom"] * 3
+    assert [record.exc_info is not None for record in logged] == [True, False, True], "not what only repeats the first"
+
+
+def test_an_error_that_names_what_is_redacted_is_not_quoted_in_the_log(
+    database: None, hooks: tasks.Hooks, process_id: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    hooks.system = raises(RuntimeError('{"card_number": "4242", "amount": 7}'))
+    tasks.system.using(max_attempts=2).enqueue()
+    run_due(process_id)
+    [record] = [record for record in caplog.records if getattr(record, "event", "") == "job_retried"]
+    assert getattr(record, "event_fields", {})["error"] == "{'card_number': '***', 'amount': 7}"
 
 
 class Unshowable(Exception):
